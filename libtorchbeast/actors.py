@@ -1,0 +1,157 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""MonoBeast's actor processes, the rollout slots they fill, and their replacement when they fail.
+
+A slot is one rollout of `envs_per_actor` columns in shared memory. Every slot belongs to one actor
+for good and is, at any time, in one of three places: with the actor (in its `free_queue` or being
+filled), ready (filled, waiting for a learner), or with a learner. The main process alone keeps the
+books; the queues carry slot numbers only. When an actor dies, the slots it had are half-written:
+they go to its successor; those ready or with a learner are whole and stay.
+"""
+
+import collections
+import logging
+import multiprocessing.connection
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from libtorchbeast.rollouts import Rollout
+from libtorchbeast.shared_memory import SharedTensors
+from libtorchbeast.workers import Process, Wakeup
+
+logger = logging.getLogger(__name__)
+
+RESTART_WINDOW_S = 600.0
+
+
+class ActorFailure(RuntimeError):
+    """Actors fail faster than replacing them helps."""
+
+
+class Actors:
+    """Starts `num_actors` processes and hands their rollouts to learner threads.
+
+    `start(actor, life)` starts the process of an actor; `life` counts its starts from 0. `wait` and
+    `close` are the main thread's; `rollouts` any learner thread's.
+
+    Raises:
+        ActorFailure: from `wait`, when more than `max_restarts` actors failed within ten minutes;
+            it carries the last one's traceback.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[int, int], Process],
+        num_actors: int,
+        buffers: SharedTensors,
+        num_slots: int,
+        max_restarts: int,
+        step_timeout: float,
+        step_began: "collections.abc.Sequence[float]",
+    ):
+        self.restarts = 0
+        self._start = start
+        self._rollouts = [{k: t[slot] for k, t in buffers.tensors.items()} for slot in
+                          range(num_slots)]  # fmt: skip
+        self._max_restarts = max_restarts
+        self._step_timeout = step_timeout
+        self._step_began = step_began  # [num_actors] time.monotonic() or 0, written by the actors
+        self._failures: collections.deque[float] = collections.deque()
+        self._lives = [0] * num_actors
+        self._ready_or_closed = threading.Condition()  # protects the four below
+        self._with_actor = [set(range(a, num_slots, num_actors)) for a in range(num_actors)]
+        self._ready: collections.deque[int] = collections.deque()
+        self._closed = False
+        self._processes = [start(actor, 0) for actor in range(num_actors)]
+        for actor in range(num_actors):
+            self._send_all(actor)
+
+    def wait(self, wakeup: Wakeup, timeout: float) -> None:
+        """Waits for messages of the actors, or for `wakeup`, at most `timeout` seconds, and handles
+        what came."""
+        by_handle: dict[object, int] = {}
+        for actor, process in enumerate(self._processes):
+            by_handle[process.from_child] = by_handle[process.sentinel] = actor
+        fired = multiprocessing.connection.wait([*by_handle, wakeup], timeout)
+        for actor in {by_handle[handle] for handle in fired if handle in by_handle}:
+            self._handle(actor)
+        self._end_hung_actors()
+
+    def rollouts(self) -> Iterator[tuple[Rollout, Callable[[], None]]]:
+        """Yields filled rollouts, oldest first, each with the function that gives it back after its
+        last read; ends when the actors are closed. Several threads may share the rollouts."""
+        while True:
+            with self._ready_or_closed:
+                self._ready_or_closed.wait_for(lambda: self._ready or self._closed)
+                if self._closed:
+                    return
+                slot = self._ready.popleft()
+            yield self._rollouts[slot], lambda slot=slot: self._release(slot)
+
+    def close(self, deadline: float = 3.0) -> None:
+        """Ends all processes, by force after `deadline` seconds, and all iterators."""
+        with self._ready_or_closed:
+            self._closed = True
+            self._ready_or_closed.notify_all()
+        for process in self._processes:
+            process.ask_to_end()
+        end = time.monotonic() + deadline
+        for process in self._processes:
+            process.end(max(0.0, end - time.monotonic()))
+        self._processes = []
+
+    def _release(self, slot: int) -> None:
+        with self._ready_or_closed:
+            if self._closed:
+                return
+            actor = slot % len(self._processes)
+            self._with_actor[actor].add(slot)
+            self._processes[actor].send(slot.to_bytes(4, "little"))
+
+    def _send_all(self, actor: int) -> None:
+        with self._ready_or_closed:
+            for slot in sorted(self._with_actor[actor]):
+                self._processes[actor].send(slot.to_bytes(4, "little"))
+
+    def _handle(self, actor: int) -> None:
+        process = self._processes[actor]
+        while process.has_message():
+            message = process.receive()
+            if message is None or message.startswith(Process.FAILURE):
+                self._replace(actor, (message or b"")[1:].decode(errors="replace"))
+                return
+            slot = int.from_bytes(message, "little")
+            with self._ready_or_closed:
+                self._with_actor[actor].remove(slot)
+                self._ready.append(slot)
+                self._ready_or_closed.notify()
+
+    def _replace(self, actor: int, failure: str) -> None:
+        exit_code = self._processes[actor].end(deadline=1.0)
+        failure = failure.strip() or f"it was ended from outside (exit code {exit_code})"
+        self.restarts += 1
+        now = time.monotonic()
+        self._failures.append(now)
+        while now - self._failures[0] > RESTART_WINDOW_S:
+            self._failures.popleft()
+        logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, failure)
+        if len(self._failures) > self._max_restarts:
+            raise ActorFailure(
+                f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "
+                f"(--max_actor_restarts {self._max_restarts}); the last, actor {actor}: {failure}"
+            )
+        self._lives[actor] += 1
+        self._step_began[actor] = 0.0
+        process = self._start(actor, self._lives[actor])
+        with self._ready_or_closed:
+            self._processes[actor] = process
+        self._send_all(actor)
+
+    def _end_hung_actors(self) -> None:
+        now = time.monotonic()
+        for actor, began in enumerate(list(self._step_began)):
+            if began and now - began > self._step_timeout:
+                logger.error("Actor %d: its environment's step has taken longer than %g s "
+                             "(--step_timeout)", actor, self._step_timeout)  # fmt: skip
+                self._step_began[actor] = 0.0
+                self._processes[actor].kill()

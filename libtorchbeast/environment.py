@@ -1,0 +1,259 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""One adapter from any accepted kind of environment to rows.
+
+Accepted (the README's "Make it yours" says the same in fewer words):
+  - a `gymnasium.Env`, called for once per environment;
+  - an old Gym environment, whose `step` returns four values (`info["TimeLimit.truncated"]` means
+    that the episode was truncated), recognised by what it returns;
+  - a vector environment with next-step autoreset, called for once.
+
+An environment whose `terminated` can mean a mere life loss says so with `info["life_lost"]`: the
+episode ends for the learner, the game goes on. A non-vector environment then plays on in its next
+`reset()`, which may report in its info what that step gave: `reset_reward`, `terminated`,
+`truncated`, `life_lost`. (`atari_wrappers.py` does both.) `metadata["frames_per_step"]` is the
+number of emulator frames per step, 1 where absent.
+
+This module needs numpy only: no torch, no gymnasium.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from libtorchbeast.spec import Actions, Spec, describe_actions, flatten_observation, flatten_space
+
+Row = dict[str, np.ndarray]
+
+
+class Environment:
+    """N environments stepped as one batch; every result is a row, a dict of [N, ...] arrays.
+
+    Keys of a row: the observation's own, and `reward done terminated truncated episode_over
+    episode_step episode_return last_action` (dtypes and meaning: DESIGN section 3, README "The
+    picture"). The arrays stay valid until the next call of `step`.
+
+    An ended episode gives its true last observation as a row (`terminated` or `truncated`); the
+    row after it is the reset observation (`done`), and the action given between the two is unused.
+
+    Raises:
+        ValueError: from the constructor for an environment that is not accepted; from `step` for an
+            action out of range, a non-finite reward, or an observation that differs from the spec.
+    """
+
+    def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
+        first = create_env()
+        if hasattr(first, "num_envs") and hasattr(first, "single_observation_space"):
+            self._source = _VectorSource(first, num_envs)
+        else:
+            self._source = _SeparateSource(
+                [first] + [create_env() for _ in range(num_envs - 1)], num_envs
+            )
+        self.spec = Spec(
+            name=name,
+            num_envs=num_envs,
+            observations=self._source.observations,
+            actions=self._source.actions,
+            frames_per_step=int((getattr(first, "metadata", None) or {}).get("frames_per_step", 1)),
+        )
+        self._ended = np.ones(num_envs, bool)  # the next row is the first of an episode
+        self._over = np.ones(num_envs, bool)  # ... and of a whole game
+        self._steps = np.zeros(num_envs, np.int32)
+        self._return = np.zeros(num_envs, np.float64)
+
+    def initial(self, seed: int) -> Row:
+        """Resets everything, environment i with `seed` + i, and returns the first row."""
+        self._ended[:] = self._over[:] = True
+        observations = self._source.reset(seed)
+        never = np.zeros(self.spec.num_envs, bool)
+        zero = np.zeros(self.spec.num_envs, np.float32)
+        return self._row(observations, zero, never, never, never, np.zeros_like(never, np.int64))
+
+    def step(self, actions: np.ndarray) -> Row:
+        """Steps all environments with `actions` [N] int64."""
+        self._check_actions(actions)
+        return self._row(*self._source.step(actions, self._ended), actions)
+
+    def close(self) -> None:
+        self._source.close()
+
+    def _check_actions(self, actions: np.ndarray) -> None:
+        N, A = self.spec.num_envs, self.spec.num_actions
+        if actions.shape != (N,) or actions.dtype.kind not in "iu":
+            raise ValueError(
+                f"Actions: expected {N} integers, seen {actions.dtype}{list(actions.shape)}"
+            )
+        if actions.min() < 0 or actions.max() >= A:
+            raise ValueError(f"Actions: expected 0 to {A - 1}, seen {actions.tolist()}")
+
+    def _row(self, observations, reward, terminated, truncated, life_lost, actions) -> Row:
+        if not np.isfinite(reward).all():
+            raise ValueError(f"Reward: expected finite numbers, seen {reward.tolist()}")
+        done, new_game = self._ended, self._over
+        self._ended = terminated | truncated
+        self._over = truncated | (terminated & ~life_lost)
+        self._steps = np.where(new_game, np.int32(0), self._steps + np.int32(1))
+        self._return = np.where(new_game, 0.0, self._return + reward)
+        return {
+            **observations,
+            "reward": np.where(done, np.float32(0), reward).astype(np.float32, copy=False),
+            "done": done,
+            "terminated": terminated,
+            "truncated": truncated,
+            "episode_over": self._over,
+            "episode_step": self._steps,
+            "episode_return": self._return.astype(np.float32),
+            "last_action": np.where(done, 0, actions),
+        }
+
+
+class _VectorSource:
+    """A vector environment, which resets its parts itself."""
+
+    def __init__(self, env: Any, num_envs: int):
+        mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+        if getattr(mode, "value", mode) != "NextStep":
+            raise ValueError(
+                f"Vector environment: expected autoreset_mode AutoresetMode.NEXT_STEP in its "
+                f"metadata, seen {mode}"
+            )
+        if env.num_envs != num_envs:
+            raise ValueError(
+                f"Vector environment: expected num_envs {num_envs} (the flag), seen {env.num_envs}"
+            )
+        self._env = env
+        self._never = np.zeros(num_envs, bool)
+        self.observations = flatten_space(env.single_observation_space)
+        self.actions: Actions = describe_actions(env.single_action_space)
+
+    def reset(self, seed: int) -> Row:
+        return self._checked(self._env.reset(seed=seed)[0])
+
+    def step(self, actions: np.ndarray, ended: np.ndarray):
+        observation, reward, terminated, truncated, info = self._env.step(actions)
+        life_lost = np.asarray(info.get("life_lost", self._never), bool)
+        return (
+            self._checked(observation),
+            np.asarray(reward),
+            np.array(terminated, bool),
+            np.array(truncated, bool),
+            life_lost,
+        )
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _checked(self, observation: Any) -> Row:
+        leaves = flatten_observation(observation)
+        _check_names(leaves, self.observations)
+        return {
+            name: _checked_leaf(name, leaves[name], (len(self._never), *shape), dtype)
+            for name, (shape, dtype) in self.observations.items()
+        }
+
+
+class _SeparateSource:
+    """N single environments, reset here in the step after their episode's last observation."""
+
+    def __init__(self, envs: list[Any], num_envs: int):
+        self._envs = envs
+        self.observations = flatten_space(envs[0].observation_space)
+        self.actions: Actions = describe_actions(envs[0].action_space)
+        self._out = {
+            name: np.zeros((num_envs, *shape), dtype)
+            for name, (shape, dtype) in self.observations.items()
+        }
+        # Comparing dtype objects is several times cheaper than comparing names.
+        self._single = [
+            (name, shape, np.dtype(dtype)) for name, (shape, dtype) in self.observations.items()
+        ]
+
+    def reset(self, seed: int) -> Row:
+        for i, env in enumerate(self._envs):
+            try:
+                result = env.reset(seed=seed + i)
+            except TypeError:  # old Gym: `seed` is a method
+                if hasattr(env, "seed"):
+                    env.seed(seed + i)
+                result = env.reset()
+            self._write(i, result[0] if _has_info(result) else result)
+        return self._out
+
+    def step(self, actions: np.ndarray, ended: np.ndarray):
+        N = len(self._envs)
+        reward = np.zeros(N, np.float64)
+        terminated, truncated, life_lost = np.zeros((3, N), bool)
+        for i, (env, action, reset) in enumerate(
+            zip(self._envs, actions.tolist(), ended.tolist(), strict=True)
+        ):
+            if reset:
+                observation, reward[i], terminated[i], truncated[i], info = _reset(env)
+            else:
+                observation, reward[i], terminated[i], truncated[i], info = _step(env, action)
+            self._write(i, observation)
+            if info:
+                life_lost[i] = bool(info.get("life_lost", False))
+        return self._out, reward, terminated, truncated, life_lost
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    def _write(self, i: int, observation: Any) -> None:
+        if isinstance(observation, (dict, tuple)):
+            leaves = flatten_observation(observation)
+        else:
+            leaves = {"frame": observation}
+        if leaves.keys() != self._out.keys():
+            _check_names(leaves, self.observations)
+        for name, shape, dtype in self._single:
+            leaf = leaves[name]
+            if type(leaf) is not np.ndarray or leaf.shape != shape or leaf.dtype is not dtype:
+                leaf = _checked_leaf(name, leaf, shape, dtype)
+            self._out[name][i] = leaf
+
+
+def _step(env: Any, action: int):
+    result = env.step(action)
+    if len(result) == 5:
+        return result
+    if len(result) != 4:
+        raise ValueError(f"step() returned {len(result)} values, expected 5 (gymnasium) or 4 (gym)")
+    observation, reward, ended, info = result
+    truncated = bool(ended and info.get("TimeLimit.truncated", False))
+    return observation, reward, ended and not truncated, truncated, info
+
+
+def _reset(env: Any):
+    """Like a step, because after a life loss it is one (see the module's docstring)."""
+    result = env.reset()
+    if not _has_info(result):
+        return result, 0.0, False, False, {}
+    observation, info = result
+    return (
+        observation,
+        info.get("reset_reward", 0.0),
+        info.get("terminated", False),
+        info.get("truncated", False),
+        info,
+    )
+
+
+def _has_info(result: Any) -> bool:
+    """Whether a reset returned (observation, info), and not the old Gym's bare observation."""
+    return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+
+
+def _check_names(leaves: dict, expected: dict) -> None:
+    if leaves.keys() != expected.keys():
+        raise ValueError(f"Observation: expected keys {sorted(expected)}, seen {sorted(leaves)}")
+
+
+def _checked_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    array = np.asarray(leaf)
+    if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise ValueError(
+            f"Observation {name!r}: expected {np.dtype(dtype).name}{list(shape)}, "
+            f"seen {array.dtype}{list(array.shape)}"
+        )
+    return array.astype(dtype, copy=False)

@@ -1,0 +1,66 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Checking flags, once, before anything starts."""
+
+import argparse
+import math
+from typing import Any
+
+# Flags of both beasts that are numbers: name -> (lowest, highest), both allowed.
+POSITIVE = 1e-300  # the lowest value of a range that excludes 0
+RANGES = {
+    "total_steps": (1, math.inf),
+    "batch_size": (1, math.inf),
+    "unroll_length": (1, math.inf),
+    "num_learner_threads": (1, 64),
+    "envs_per_actor": (1, math.inf),
+    "num_actors": (0, math.inf),
+    "entropy_cost": (0, math.inf),
+    "baseline_cost": (0, math.inf),
+    "discounting": (0, 1),
+    "vtrace_lambda": (0, 1),
+    "clip_rho_threshold": (POSITIVE, math.inf),
+    "clip_pg_rho_threshold": (POSITIVE, math.inf),
+    "learning_rate": (POSITIVE, math.inf),
+    "alpha": (0, 1),
+    "momentum": (0, math.inf),
+    "epsilon": (POSITIVE, math.inf),
+    "grad_norm_clipping": (POSITIVE, math.inf),
+    "log_every": (0.1, math.inf),
+    "checkpoint_every": (1, math.inf),
+    "barrier_updates": (1, math.inf),
+    "num_episodes": (1, math.inf),
+    "max_episode_steps": (1, math.inf),
+    "max_actor_restarts": (0, math.inf),
+    "step_timeout": (0.1, math.inf),
+    "seed": (0, 2**31 - 1),
+}
+
+
+class UserError(ValueError):
+    """A mistake that one sentence explains better than a traceback does."""
+
+
+def require(flags: Any, name: str, holds: bool, expected: str) -> None:
+    """Raises UserError naming flag, value and what was expected of it, unless `holds`."""
+    if not holds:
+        raise UserError(f"--{name} {getattr(flags, name)}: expected {expected}")
+
+
+def check_ranges(flags: Any) -> None:
+    for name, (low, high) in RANGES.items():
+        value = getattr(flags, name, None)
+        if value is None:
+            continue
+        lowest = "more than 0" if low == POSITIVE else f"at least {low:g}"
+        expected = lowest if high == math.inf else f"{lowest} and at most {high:g}"
+        require(flags, name, math.isfinite(value) and low <= value <= high, expected)
+
+
+def given_names(parser: argparse.ArgumentParser, argv: list[str]) -> set[str]:
+    """The flags that stand on the command line, whatever their value."""
+    defaults = {action.dest: action.default for action in parser._actions}
+    parser.set_defaults(**dict.fromkeys(defaults, argparse.SUPPRESS))
+    try:
+        return set(vars(parser.parse_args(argv)))
+    finally:
+        parser.set_defaults(**defaults)

@@ -1,0 +1,166 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""One update of the network from one batch of rollouts, and what a checkpoint keeps of it."""
+
+import logging
+import os
+import threading
+from typing import Any
+
+import torch
+from torch import nn
+
+import vtrace
+from libtorchbeast import models
+from libtorchbeast.rollouts import Rollout, core_state_of
+
+MAX_SKIPPED_IN_A_ROW = 20
+MAX_DUMPS = 3
+
+logger = logging.getLogger(__name__)
+
+
+class Learner:
+    """The network in training, its optimizer, and the counters that a run is measured by.
+
+    Attributes:
+        step: real transitions learned from.
+        updates: optimizer steps made; the version number of the weights.
+        skipped: updates skipped because a loss or gradient was not finite.
+    """
+
+    def __init__(self, net: nn.Module, flags: Any, device: torch.device, dump_dir: str | None):
+        self.net = net.to(device)
+        self.device = device
+        self.step = self.updates = self.skipped = 0
+        self._flags = flags
+        self._dump_dir = dump_dir
+        self._skipped_in_a_row = 0
+        self._optimizer = _make_optimizer(net, flags)
+        self._one_at_a_time = threading.Lock()  # protects everything above but `net`'s structure
+
+    def learning_rate(self) -> float:
+        """Decays linearly to 0 at --total_steps ([IMPALA] appendix D), unless told not to."""
+        if not self._flags.learning_rate_decay:
+            return self._flags.learning_rate
+        return self._flags.learning_rate * max(0.0, 1.0 - self.step / self._flags.total_steps)
+
+    def update(self, batch: Rollout, publish) -> dict[str, float] | None:
+        """Makes one update and calls `publish(state_dict, version)` with the new weights.
+
+        Args:
+            batch: a rollout batch on the CPU, [T+1, B, ...].
+
+        Returns:
+            Numbers for the log, or None if the update was skipped.
+
+        Raises:
+            FloatingPointError: too many updates in a row had a non-finite loss or gradient.
+        """
+        on_device = {k: v.to(self.device, non_blocking=True) for k, v in batch.items()}
+        with self._one_at_a_time:
+            lag = (self.updates - batch["policy_version"][:-1]).float()
+            loss, numbers = self._gradients(on_device)
+            if numbers is None:
+                self._skip(batch, loss)
+                return None
+            self._skipped_in_a_row = 0
+            for group in self._optimizer.param_groups:
+                group["lr"] = numbers["learning_rate"] = self.learning_rate()
+            self._optimizer.step()
+            self.updates += 1
+            self.step += int(numbers.pop("real_transitions"))
+            publish(self.net.state_dict(), self.updates)
+        return {**numbers, "lag_mean": lag.mean().item(), "lag_max": lag.max().item()}
+
+    def _gradients(self, batch: Rollout) -> tuple[vtrace.ImpalaLoss, dict[str, float] | None]:
+        """Leaves clipped gradients in the network; None for numbers if any is not finite."""
+        loss = compute_loss(self.net, batch, self._flags)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.total.backward()
+        norm = nn.utils.clip_grad_norm_(self.net.parameters(), self._flags.grad_norm_clipping)
+        # One copy to the host for all numbers: on a GPU each would be a wait of its own.
+        values = torch.stack([norm.detach(), *(x.detach().to(norm.dtype) for x in loss)]).tolist()
+        numbers = dict(zip(("grad_norm", *loss._fields), values, strict=True))
+        finite = all(abs(numbers[name]) < float("inf") for name in ("total", "grad_norm"))
+        return loss, numbers if finite else None
+
+    def _skip(self, batch: Rollout, loss: vtrace.ImpalaLoss) -> None:
+        self.skipped += 1
+        self._skipped_in_a_row += 1
+        where = "not dumped"
+        if self._dump_dir and self.skipped <= MAX_DUMPS:
+            where = os.path.join(self._dump_dir, f"nonfinite-{self.skipped}.tar")
+            torch.save({"batch": batch, "model": self.net.state_dict()}, where)
+        seen = ", ".join(f"{k} {float(v):g}" for k, v in zip(loss._fields, loss, strict=True))
+        logger.error("Update %d skipped: expected finite loss and gradient, seen %s (batch: %s)",
+                     self.updates, seen, where)  # fmt: skip
+        if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            raise FloatingPointError(
+                f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a non-finite loss or gradient; the "
+                f"last: {seen}. See nonfinite-*.tar for the batches."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        with self._one_at_a_time:
+            return {
+                "model": {k: v.detach().cpu().clone() for k, v in self.net.state_dict().items()},
+                "optimizer": self._optimizer.state_dict(),
+                "optimizer_name": self._flags.optimizer,
+                "step": self.step,
+                "updates": self.updates,
+                "skipped": self.skipped,
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over a checkpoint; an optimizer of another kind starts afresh, loudly."""
+        with self._one_at_a_time:
+            self.net.load_state_dict(state["model"])
+            self.step, self.updates = state["step"], state["updates"]
+            self.skipped = state["skipped"]
+            if state["optimizer_name"] != self._flags.optimizer:
+                logger.warning("--optimizer: the checkpoint has %s, now %s; its averages start "
+                               "afresh", state["optimizer_name"], self._flags.optimizer)  # fmt: skip
+                return
+            flags_now = [_hyperparameters(group) for group in self._optimizer.param_groups]
+            self._optimizer.load_state_dict(state["optimizer"])
+            for group, now in zip(self._optimizer.param_groups, flags_now, strict=True):
+                group.update(now)
+
+
+def compute_loss(net: nn.Module, batch: Rollout, flags: Any) -> vtrace.ImpalaLoss:
+    """The IMPALA loss of `net` on `batch`, both on one device; flags give the coefficients."""
+    device = batch["reward"].device
+    rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
+    with models.autocast(flags.precision, device):
+        outputs, _ = net(rows, core_state_of(batch))
+    return vtrace.impala_loss(
+        rows,
+        {"policy_logits": outputs["policy_logits"], "baseline": outputs["baseline"]},
+        discounting=flags.discounting,
+        baseline_cost=flags.baseline_cost,
+        entropy_cost=flags.entropy_cost,
+        clip_rho_threshold=flags.clip_rho_threshold,
+        clip_pg_rho_threshold=flags.clip_pg_rho_threshold,
+        lambda_=flags.vtrace_lambda,
+        clip_rewards=flags.reward_clipping == "abs_one",
+        reduction=flags.loss_reduction,
+    )
+
+
+def _make_optimizer(net: nn.Module, flags: Any) -> torch.optim.Optimizer:
+    if flags.optimizer == "adam":
+        return torch.optim.Adam(
+            net.parameters(), flags.learning_rate, eps=flags.epsilon, fused=True
+        )
+    return torch.optim.RMSprop(
+        net.parameters(),
+        flags.learning_rate,
+        alpha=flags.alpha,
+        eps=flags.epsilon,
+        momentum=flags.momentum,
+    )
+
+
+def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
+    """What flags decide of an optimizer: on a resume they win over the checkpoint."""
+    return {k: group[k] for k in ("lr", "eps", "alpha", "momentum", "betas") if k in group}

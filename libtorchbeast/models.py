@@ -1,0 +1,84 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What every network needs, whichever beast it serves: loading, precision, recurrence."""
+
+import importlib
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from libtorchbeast.flags import UserError
+from libtorchbeast.spec import Spec
+
+CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
+
+
+def make_net(own: type[nn.Module], spec: Spec, flags: Any) -> nn.Module:
+    """Builds the network: `own`, or the one that `--net MODULE.CLASS` names.
+
+    Raises:
+        UserError: `--net` names no class.
+    """
+    net_class = own
+    if flags.net:
+        module, _, name = flags.net.rpartition(".")
+        try:
+            net_class = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UserError(
+                f"--net: expected MODULE.CLASS, for example monobeast.Net; seen {flags.net!r} "
+                f"({error})"
+            ) from error
+    # Convolutions run faster on a CPU and on tensor cores with the channels last in memory.
+    return net_class(spec, flags).to(memory_format=torch.channels_last)
+
+
+def choose_precision(precision: str, device: torch.device) -> torch.dtype:
+    """The dtype of convolutions and matrix products: bfloat16 or float32 ("auto": the former where
+    the hardware computes with it)."""
+    if precision != "auto":
+        return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_bf16 = torch.cpu._is_avx512_bf16_supported()
+    return torch.bfloat16 if has_bf16 else torch.float32
+
+
+def autocast(precision: str, device: torch.device) -> torch.autocast:
+    """Runs a network in the precision chosen. While it lasts, each weight is cast once only: so
+    weights may not change inside."""
+    dtype = choose_precision(precision, device)
+    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
+def unroll(
+    core: nn.Module, inputs: Tensor, done: Tensor, state: CoreState, initial_state: CoreState
+) -> tuple[Tensor, CoreState]:
+    """Runs a recurrent core over T rows, from `initial_state` again wherever an episode begins.
+
+    Args:
+        core: like nn.LSTM: ([T, B, F], state) -> ([T, B, H], state).
+        inputs: [T, B, F].
+        done: [T, B] bool, the row is the first of its episode.
+        state, initial_state: tuples of [layers, B, H].
+
+    Returns:
+        [T, B, H] and the state after the last row.
+    """
+    T = inputs.shape[0]
+    begins = done.any(dim=1).tolist()
+    # Between two resets nothing interrupts the core: it runs over a whole stretch of rows at once.
+    cuts = [0] + [t for t in range(1, T) if begins[t]] + [T]
+    outputs = []
+    for start, stop in itertools.pairwise(cuts):
+        if begins[start]:
+            reset = done[start].view(1, -1, 1)
+            state = tuple(
+                torch.where(reset, initial, current)
+                for initial, current in zip(initial_state, state, strict=True)
+            )
+        output, state = core(inputs[start:stop], state)
+        outputs.append(output)
+    return torch.cat(outputs), tuple(state)

@@ -1,0 +1,61 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Rollouts in memory: their shapes, and the batches cut from them.
+
+A rollout of N columns is a dict of [T+1, N, ...] rows and `core_state/i` [layers, N, H]; in either,
+dimension 1 is the column. A batch is the same with `batch_size` columns.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+
+from libtorchbeast.models import CoreState
+from libtorchbeast.shared_memory import Shapes
+
+Rollout = dict[str, torch.Tensor]
+
+
+def rollout_shapes(
+    row: dict[str, torch.Tensor], core_state: CoreState, unroll_length: int
+) -> Shapes:
+    """{name: (shape, dtype)} of a rollout, from one of its rows ([N, ...] tensors) and a state."""
+    shapes: Shapes = {k: ((unroll_length + 1, *v.shape), v.dtype) for k, v in row.items()}
+    for i, state in enumerate(core_state):
+        shapes[f"core_state/{i}"] = (tuple(state.shape), state.dtype)
+    return shapes
+
+
+def core_state_of(rollout: Rollout) -> CoreState:
+    """The state given to `forward` at row 0, before `done[0]` resets it."""
+    states = sorted(k for k in rollout if k.startswith("core_state/"))
+    return tuple(rollout[name] for name in states)
+
+
+def batches(
+    rollouts: Iterable[tuple[Rollout, Callable[[], None]]], batch_size: int
+) -> Iterator[Rollout]:
+    """Cuts (rollout, release) pairs into batches of exactly `batch_size` columns, in order.
+
+    A rollout is split where a batch ends. Columns are copied; `release()` is called right after a
+    rollout's last column was. The batch yielded is overwritten by the next one.
+    """
+    batch: Rollout = {}
+    filled = 0
+    for rollout, release in rollouts:
+        if not batch:
+            batch = {
+                k: torch.empty((v.shape[0], batch_size, *v.shape[2:]), dtype=v.dtype)
+                for k, v in rollout.items()
+            }
+        columns, taken = rollout["reward"].shape[1], 0
+        while taken < columns:
+            count = min(columns - taken, batch_size - filled)
+            for name, tensor in rollout.items():
+                batch[name][:, filled : filled + count] = tensor[:, taken : taken + count]
+            taken += count
+            filled += count
+            if taken == columns:
+                release()
+            if filled == batch_size:
+                yield batch
+                filled = 0

@@ -1,0 +1,218 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""One training run from its start or resume to its last checkpoint: files, clocks, signals."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from libtorchbeast import checkpoint, display, workers
+from libtorchbeast.file_writer import FileWriter
+from libtorchbeast.flags import UserError
+from libtorchbeast.learner import Learner
+from libtorchbeast.spec import Spec
+from libtorchbeast.stats import FIELDS, Stats
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """What a beast's `train` stands in:
+
+        with Run(flags, spec, net, device) as run:
+            ... start workers ...
+            while not run.finished():
+                ... wait for workers or run.wakeup, at most run.seconds_to_tick() ...
+                run.tick()
+
+    Entering resumes SAVEDIR/XPID if there is a checkpoint; leaving, for whatever reason, writes the
+    last row and checkpoint. SIGINT and SIGTERM end the run at the next `finished`.
+
+    Raises:
+        UserError: the checkpoint there is of another environment or network.
+        CheckpointError, RuntimeError: no checkpoint there can be read; the run is already running.
+    """
+
+    def __init__(self, flags: Any, spec: Spec, net: nn.Module, device: torch.device):
+        self.flags, self.spec = flags, spec
+        self.path = run_path(flags)
+        self.learner = Learner(net, flags, device, dump_dir=self.path)
+        self.stats = Stats()
+        self.wakeup = workers.Wakeup()
+        self.failure: BaseException | None = None
+        # Each returns columns for the next row of the log; workers' owners append theirs.
+        self.sources: list[Callable[[], dict[str, float]]] = [self.stats.take]
+        self.last_row: dict[str, float] = {}
+        self.sps = 0.0
+        self._checkpoint_errors = 0
+        self._hours_before = 0.0
+
+    def __enter__(self) -> "Run":
+        state = checkpoint.load_newest(self.checkpoint_path)
+        if state is not None:
+            self._check_same(state)
+        self._writer = FileWriter(
+            os.path.expanduser(self.flags.savedir),
+            self.flags.xpid,
+            vars(self.flags),
+            FIELDS,
+            resume_step=None if state is None else state["step"],
+        )
+        if state is not None:
+            self._resume(state)
+        self._handlers = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
+        self._start = self._last_row_time = self._last_checkpoint = time.monotonic()
+        self._last_row_step = self.learner.step
+        self._display = display.Display(self)
+        self._display.__enter__()
+        return self
+
+    def __exit__(self, kind, error, traceback) -> None:
+        try:
+            self.log()
+            if self.learner.updates and not isinstance(error, checkpoint.CheckpointError):
+                self.checkpoint()
+        finally:
+            self._display.__exit__(kind, error, traceback)
+            if error is not None:
+                # Python prints the traceback on the terminal; out.log needs its own.
+                logger.error("The run failed.", exc_info=error, extra={"file_only": True})
+            self._writer.close()
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+
+    @property
+    def checkpoint_path(self) -> str:
+        return os.path.join(self.path, "model.tar")
+
+    @property
+    def hours(self) -> float:
+        """Hours of training, without the pauses between a stop and a resume."""
+        return self._hours_before + (time.monotonic() - self._start) / 3600
+
+    def finished(self) -> bool:
+        """Whether training is over, has failed or was asked to stop."""
+        return self.wakeup.is_set() or self.complete()
+
+    def complete(self) -> bool:
+        return self.learner.step >= self.flags.total_steps
+
+    def start_thread(self, target: Callable, args: tuple, name: str) -> threading.Thread:
+        """Starts a thread whose first failure ends the run."""
+        thread = workers.Thread(target, args, name, on_end=self._thread_ended)
+        thread.start()
+        return thread
+
+    def seconds_to_tick(self) -> float:
+        now = time.monotonic()
+        return max(0.0, min(self._log_due(), self._checkpoint_due(), now + 1.0) - now)
+
+    def tick(self) -> None:
+        """Writes the log and the checkpoint when they are due."""
+        now = time.monotonic()
+        if now >= self._log_due():
+            self.log()
+        if now >= self._checkpoint_due():
+            self.checkpoint()
+
+    def log(self) -> None:
+        now, step = time.monotonic(), self.learner.step
+        seconds = max(1e-9, now - self._last_row_time)
+        self.sps = (step - self._last_row_step) / seconds
+        self._last_row_time, self._last_row_step = now, step
+        row: dict[str, float] = {
+            "step": step,
+            "frame": step * self.spec.frames_per_step,
+            "updates": self.learner.updates,
+            "hours": self.hours,
+            "sps": self.sps,
+            "fps": self.sps * self.spec.frames_per_step,
+            "skipped_updates": self.learner.skipped,
+            "checkpoint_errors": self._checkpoint_errors,
+        }
+        for source in self.sources:
+            row |= source()
+        self.last_row = row
+        self._writer.log(row)
+        logger.info("%s", display.one_line(row))
+
+    def checkpoint(self) -> None:
+        """Saves, or logs and counts why it could not: a full disk is no reason to stop."""
+        self._last_checkpoint = time.monotonic()
+        if self.flags.disable_checkpoint:
+            return
+        state = self.learner.state_dict() | {
+            "stats": self.stats.state_dict(),
+            "hours": self.hours,
+            "random_states": checkpoint.random_states(),
+            "flags": vars(self.flags),
+            **self._identity(),
+        }
+        try:
+            checkpoint.save(self.checkpoint_path, state)
+        except OSError as error:
+            self._checkpoint_errors += 1
+            logger.error("Checkpoint not saved, the one before it stays: %s", error)
+        else:
+            logger.info("Checkpoint saved at step %d: %s", state["step"], self.checkpoint_path)
+
+    def raise_failure(self) -> None:
+        """Raises the first failure of a thread, if there was one, with its traceback."""
+        if self.failure is not None:
+            raise self.failure
+
+    def _identity(self) -> dict[str, Any]:
+        """What a checkpoint must share with the run that goes on from it."""
+        net = self.learner.net
+        return {
+            "env": self.flags.env,
+            "net": f"{type(net).__qualname__}",
+            "spec": self.spec.signature(),
+            "shapes": {k: list(v.shape) for k, v in net.state_dict().items()},
+        }
+
+    def _check_same(self, state: dict[str, Any]) -> None:
+        for name, now in self._identity().items():
+            if state[name] != now:
+                raise UserError(
+                    f"{self.checkpoint_path} is of another {name}: expected {now}, seen "
+                    f"{state[name]}. Choose another --xpid, or the flags of that run."
+                )
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        for name, before in state["flags"].items():
+            now = getattr(self.flags, name, None)
+            if now != before:
+                logger.warning("--%s changes from %r to %r", name, before, now)
+        self.learner.load_state_dict(state)
+        self.stats.load_state_dict(state["stats"])
+        self._hours_before = state["hours"]
+        checkpoint.set_random_states(state["random_states"])
+        logger.info("Going on from step %d: %s", self.learner.step, self.checkpoint_path)
+
+    def _stop(self, number: int, frame: Any) -> None:
+        if self.wakeup.is_set():
+            return
+        self.wakeup.set()
+        # The signal may have come in the middle of a print: nothing but the flag is touched here.
+
+    def _thread_ended(self, thread: workers.Thread) -> None:
+        if thread.exception is not None and self.failure is None:
+            self.failure = thread.exception
+        self.wakeup.set()
+
+    def _log_due(self) -> float:
+        return self._last_row_time + self.flags.log_every
+
+    def _checkpoint_due(self) -> float:
+        return self._last_checkpoint + self.flags.checkpoint_every
+
+
+def run_path(flags: Any) -> str:
+    return os.path.join(os.path.expanduser(flags.savedir), flags.xpid)

@@ -1,0 +1,169 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Anonymous shared memory for rollouts and weights, without locks.
+
+The memory has no name: it is a `memfd` (or, where the system has none, an unlinked temporary file),
+handed to spawned processes as an inherited descriptor. So nothing can be left behind, whichever
+process is killed, and a small /dev/shm, as containers have, is no limit.
+"""
+
+import mmap
+import os
+import resource
+import tempfile
+from multiprocessing import reduction
+
+import numpy as np
+import torch
+
+Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
+
+
+class SharedTensors:
+    """{name: tensor} in shared memory, one contiguous block each, filled with zeros at first.
+
+    All blocks lie behind a single file descriptor. Can be passed as an argument to a process that
+    is started with the "spawn" method.
+
+    Raises:
+        OSError: the memory cannot be reserved (it is reserved here, so that no later write can end
+            in a bus error).
+    """
+
+    def __init__(self, shapes: Shapes):
+        self._shapes = dict(shapes)
+        self._fd: int | None = _reserve(required_bytes(shapes))
+        self._map()
+
+    def _map(self) -> None:
+        memory = mmap.mmap(self._fd, required_bytes(self._shapes))
+        everything = torch.frombuffer(memory, dtype=torch.uint8)
+        self.tensors: dict[str, torch.Tensor] = {}
+        start = 0
+        for name, (shape, dtype) in self._shapes.items():
+            size = _bytes(shape, dtype)
+            self.tensors[name] = everything[start : start + size].view(dtype).view(shape)
+            start += _aligned(size)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[name]
+
+    def close(self) -> None:
+        """Gives the descriptor back; the memory goes with the last tensor that uses it."""
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd = None
+        self.tensors = {}
+
+    def __getstate__(self):
+        return {"shapes": self._shapes, "fd": reduction.DupFd(self._fd)}
+
+    def __setstate__(self, state):
+        self._shapes = state["shapes"]
+        self._fd = state["fd"].detach()
+        self._map()
+
+
+class SharedWeights:
+    """The newest weights, written by one process and copied by any number, without a lock.
+
+    Version v lies in slot v % 2, so writing version v+1 leaves v untouched; only writing v+2 does
+    not. A reader whose version counter stayed the same during the copy has therefore copied one
+    version, whole.
+    """
+
+    def __init__(self, state_dict: dict[str, torch.Tensor], version: int):
+        shapes: Shapes = {k: ((2, *v.shape), v.dtype) for k, v in state_dict.items()}
+        self._memory = SharedTensors({**shapes, "version": ((1,), torch.int64)})
+        # A NumPy view: one 8-byte load or store, and ten times cheaper than a tensor's.
+        self._version = self._memory["version"].numpy()
+        self.publish(state_dict, version)
+
+    @property
+    def version(self) -> int:
+        return int(self._version[0])
+
+    @torch.no_grad()
+    def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
+        """Makes `state_dict` version `version`; versions must grow. One caller at a time."""
+        for name, tensor in state_dict.items():
+            self._memory[name][version % 2].copy_(tensor)
+        self._version[0] = version
+
+    @torch.no_grad()
+    def copy_to(self, module: torch.nn.Module) -> int:
+        """Copies the newest whole version into `module` and returns its number."""
+        own = module.state_dict()
+        while True:
+            version = self.version
+            for name, tensor in own.items():
+                tensor.copy_(self._memory[name][version % 2])
+            if self.version == version:
+                return version
+
+    def close(self) -> None:
+        self._memory.close()
+
+    def __getstate__(self):
+        return {"memory": self._memory}
+
+    def __setstate__(self, state):
+        self._memory = state["memory"]
+        self._version = self._memory["version"].numpy()
+
+
+def required_bytes(shapes: Shapes) -> int:
+    return sum(_aligned(_bytes(shape, dtype)) for shape, dtype in shapes.values())
+
+
+def available_bytes() -> int | None:
+    """Memory that can still be shared: of the machine, and of the container if it has a limit."""
+    limits = []
+    try:
+        with open("/proc/meminfo") as file:
+            limits += [int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvail")]
+    except OSError:
+        pass
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit, open(
+            "/sys/fs/cgroup/memory.current"
+        ) as used:
+            limits.append(int(limit.read()) - int(used.read()))
+    except (OSError, ValueError):  # no cgroup v2, or "max"
+        pass
+    if not hasattr(os, "memfd_create"):
+        stat = os.statvfs(tempfile.gettempdir())
+        limits.append(stat.f_bavail * stat.f_frsize)
+    return min(limits, default=None)
+
+
+def descriptors_left() -> int:
+    """How many files this process may still open."""
+    try:
+        used = len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"))
+    except OSError:
+        used = 64
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - used
+
+
+def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+
+
+def _aligned(size: int) -> int:
+    return max(64, -(-size // 64) * 64)  # whole cache lines: two workers never share one
+
+
+def _reserve(size: int) -> int:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("torchbeast", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.ftruncate(fd, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd

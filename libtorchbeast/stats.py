@@ -1,0 +1,125 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What a run logs (the README's glossary explains each column)."""
+
+import collections
+import threading
+import time
+
+import numpy as np
+import torch
+
+from libtorchbeast.rollouts import Rollout
+
+# Columns of logs.csv after _tick and _time.
+FIELDS = (
+    "step frame updates hours sps fps games mean_game_return mean_game_length total_loss pg_loss "
+    "baseline_loss entropy mean_value grad_norm learning_rate lag_mean lag_max clipped_rho_share "
+    "share_environment share_inference share_actor_waiting share_learning share_learner_waiting "
+    "actor_restarts skipped_updates checkpoint_errors"
+).split()
+
+GAMES = 100  # "mean_game_return" is the mean of this many games, the last ones
+
+_LOG_NAMES = {
+    "total": "total_loss", "pg": "pg_loss", "baseline": "baseline_loss", "mean_entropy": "entropy",
+    "mean_value": "mean_value", "grad_norm": "grad_norm", "learning_rate": "learning_rate",
+    "lag_mean": "lag_mean", "clipped_rho_share": "clipped_rho_share",
+}  # fmt: skip
+
+
+class Stats:
+    """Collects numbers from learner threads between two rows of the log. Thread-safe."""
+
+    def __init__(self):
+        self.games = 0
+        self._lock = threading.Lock()  # protects everything here
+        self._returns: collections.deque[float] = collections.deque(maxlen=GAMES)
+        self._lengths: collections.deque[int] = collections.deque(maxlen=GAMES)
+        self._sums: collections.Counter[str] = collections.Counter()
+        self._updates = 0
+        self._lag_max = 0.0
+
+    def add_games(self, batch: Rollout) -> None:
+        """Counts the games that ended in rows 1..T (row 0 was row T of the rollout before)."""
+        over = batch["episode_over"][1:]
+        if not over.any():
+            return
+        with self._lock:
+            self._returns += batch["episode_return"][1:][over].tolist()
+            self._lengths += batch["episode_step"][1:][over].tolist()
+            self.games += int(over.sum())
+
+    def add_update(self, numbers: dict[str, float]) -> None:
+        with self._lock:
+            self._updates += 1
+            self._lag_max = max(self._lag_max, numbers["lag_max"])
+            for name in _LOG_NAMES:
+                self._sums[name] += numbers[name]
+
+    def take(self) -> dict[str, float]:
+        """The means since the last call. What does not exist is left out."""
+        with self._lock:
+            row: dict[str, float] = {"games": self.games}
+            if self._returns:
+                row["mean_game_return"] = sum(self._returns) / len(self._returns)
+                row["mean_game_length"] = sum(self._lengths) / len(self._lengths)
+            if self._updates:
+                row |= {_LOG_NAMES[k]: v / self._updates for k, v in self._sums.items()}
+                row["lag_max"] = self._lag_max
+            self._sums.clear()
+            self._updates, self._lag_max = 0, 0.0
+            return row
+
+    def state_dict(self) -> dict:
+        with self._lock:
+            return {
+                "games": self.games,
+                "returns": list(self._returns),
+                "lengths": list(self._lengths),
+            }
+
+    def load_state_dict(self, state: dict) -> None:
+        with self._lock:
+            self.games = state["games"]
+            self._returns.extend(state["returns"])
+            self._lengths.extend(state["lengths"])
+
+
+class Clock:
+    """Adds up where one worker's time goes: `lap(i)` books the time since the last lap under i.
+
+    Args:
+        seconds: float64 [activities], in shared memory where another process reads it.
+        began: float64 [1], for a watchdog: when the call that may hang was begun, 0 outside of it.
+    """
+
+    def __init__(self, seconds: torch.Tensor, began: torch.Tensor | None = None):
+        self._seconds = seconds.numpy()
+        self._began = np.zeros(1) if began is None else began.numpy()
+        self._last = time.monotonic()
+
+    def begin(self) -> None:
+        """Before a call that may hang; the next `lap` ends it."""
+        self._began[0] = time.monotonic()
+
+    def lap(self, activity: int) -> None:
+        now = time.monotonic()
+        self._seconds[activity] += now - self._last
+        self._last = now
+        self._began[0] = 0.0
+
+
+class Shares:
+    """Turns growing sums of seconds [workers, activities] into shares since the last call."""
+
+    def __init__(self, names: list[str], seconds: torch.Tensor):
+        self._names, self._seconds = names, seconds
+        self._before = seconds.sum(0).clone()
+
+    def take(self) -> dict[str, float]:
+        now = self._seconds.sum(0).clone()
+        spent, self._before = now - self._before, now
+        total = float(spent.sum())
+        if total <= 0:
+            return {}
+        return {name: float(s) / total for name, s in zip(self._names, spent, strict=True)}

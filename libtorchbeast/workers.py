@@ -1,0 +1,165 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Life and death of threads and processes: each reports how it ends, none outlives its parent."""
+
+import ctypes
+import logging
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+# Spawned, never forked: a fork after torch has started its threads can deadlock.
+context = multiprocessing.get_context("spawn")
+
+
+def prepare_child() -> None:
+    """To be called first in every child process.
+
+    Ctrl-C goes to the whole group of processes: the main one decides what it means. And a child
+    dies with its parent, even with one that is killed.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_exit_with, args=(parent,), name="parent", daemon=True).start()
+
+
+def _exit_with(parent) -> None:  # also covers a parent that died before prctl, and macOS
+    parent.join()
+    os._exit(1)
+
+
+class Process:
+    """A spawned child with a one-way message pipe to its parent, and one from it.
+
+    `target(inbox, outbox, *args)` runs in the child; if it raises, the traceback is its last
+    message. Pipes of one reader and one writer need no lock, so a killed child blocks nobody.
+    """
+
+    FAILURE = b"!"  # first byte of the last message of a child that raised
+
+    def __init__(self, target: Callable, args: tuple, name: str):
+        inbox, self._to_child = context.Pipe(duplex=False)
+        self.from_child, outbox = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=_child, args=(target, inbox, outbox, args), name=name, daemon=True
+        )
+        self._process.start()
+        inbox.close()
+        outbox.close()
+
+    @property
+    def name(self) -> str:
+        return self._process.name
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: bytes) -> None:
+        """A message to a dead child is dropped: its death is noticed elsewhere."""
+        try:
+            self._to_child.send_bytes(message)
+        except OSError:
+            pass
+
+    def receive(self) -> bytes | None:
+        """The child's next message, or None if it is dead and all its messages were read."""
+        try:
+            return self.from_child.recv_bytes()
+        except (EOFError, OSError):  # OSError: killed in the middle of a message
+            return None
+
+    @property
+    def sentinel(self) -> int:
+        """Ready when the process has ended."""
+        return self._process.sentinel
+
+    def has_message(self) -> bool:
+        """Whether `receive` would return at once: with a message, or with None."""
+        return self.from_child.poll()
+
+    def ask_to_end(self) -> None:
+        """The child sees the end of its inbox at its next look, and ends by itself."""
+        self._to_child.close()
+
+    def end(self, deadline: float) -> int | None:
+        """Ends the process, by force after `deadline` seconds, and returns its exit code."""
+        self.ask_to_end()
+        self._process.join(deadline)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self.from_child.close()
+        exit_code = self._process.exitcode
+        self._process.close()
+        return exit_code
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def _child(target: Callable, inbox: Connection, outbox: Connection, args: tuple) -> None:
+    prepare_child()
+    try:
+        target(inbox, outbox, *args)
+    except EOFError:
+        pass  # the parent closed the pipe: a normal end
+    except BrokenPipeError:
+        pass  # the parent went away
+    except BaseException:
+        try:
+            outbox.send_bytes(Process.FAILURE + traceback.format_exc().encode()[-16000:])
+        except OSError:
+            pass
+        sys.exit(1)
+
+
+class Wakeup:
+    """A flag that is also a descriptor to wait on, together with pipes and processes; it may be set
+    from any thread and from a signal handler, and stays set."""
+
+    def __init__(self):
+        self._reader, self._writer = os.pipe()
+        self._set = False
+
+    def set(self) -> None:
+        if not self._set:
+            self._set = True
+            os.write(self._writer, b"w")
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def wait(self, timeout: float) -> bool:
+        multiprocessing.connection.wait([self], timeout)
+        return self._set
+
+
+class Thread(threading.Thread):
+    """A daemon thread that keeps the exception it ended with and calls `on_end(self)`."""
+
+    def __init__(self, target: Callable, args: tuple, name: str, on_end: Callable):
+        super().__init__(name=name, daemon=True)
+        self._work, self._work_args, self._on_end = target, args, on_end
+        self.exception: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._work(*self._work_args)
+        except BaseException as error:
+            self.exception = error
+            logging.getLogger(__name__).error("Thread %s failed: %r", self.name, error)
+        finally:
+            self._on_end(self)

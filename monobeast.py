@@ -1,0 +1,494 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""MonoBeast: IMPALA on one machine, in Python processes.
+
+    python -m monobeast --xpid pong                       # trains on Pong; again: goes on
+    python -m monobeast --xpid pong --mode test           # plays 10 games with what was learned
+    python -m monobeast --xpid pong --mode test_render    # ... and writes a video
+    python -m monobeast --env MinAtar/Breakout-v1 --total_steps 20_000_000
+
+Actor processes step environments, choose actions with the newest weights and write rollouts into
+shared memory; learner threads in the main process batch them and apply the IMPALA loss:
+
+    environment -> row -> net -> row -> rollout -> batch -> loss -> weights
+
+For a new environment or model edit the two places marked FORK HERE, and nothing else.
+"""
+
+import argparse
+import contextlib
+import datetime
+import logging
+import os
+import random
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import atari_wrappers
+from libtorchbeast import display, evaluate, models, workers
+from libtorchbeast.acting import act_on
+from libtorchbeast.actors import Actors
+from libtorchbeast.checkpoint import CheckpointError
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError, check_ranges, given_names, require
+from libtorchbeast.models import CoreState
+from libtorchbeast.rollouts import batches, rollout_shapes
+from libtorchbeast.run import Run
+from libtorchbeast.shared_memory import (
+    Shapes,
+    SharedTensors,
+    SharedWeights,
+    available_bytes,
+    descriptors_left,
+    required_bytes,
+)
+from libtorchbeast.spec import Spec
+from libtorchbeast.stats import Clock, Shares
+
+logger = logging.getLogger("monobeast")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "monobeast", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+
+    add("--env", default="PongNoFrameskip-v4", help="A Gymnasium environment's id.")
+    add("--mode", default="train", choices=["train", "test", "test_render"])
+    add("--xpid", help="Name of the run; one that exists is resumed. Default: the time of day.")
+    add("--savedir", default="~/logs/torchbeast", help="Folder of all runs.")
+    add("--seed", type=int, default=0)
+    add("--disable_checkpoint", action="store_true")
+    add("--log_every", type=float, default=10.0, metavar="SECONDS")
+    add("--checkpoint_every", type=float, default=300.0, metavar="SECONDS")
+
+    # Acting
+    add("--num_actors", type=int,
+        help="Actor processes. Default: half the cores, or all but one if a GPU learns. 0: "
+             "everything in this process, in order, deterministically.")
+    add("--envs_per_actor", type=int, default=16,
+        help="Environments that an actor steps as one batch; more are faster, and lag more.")
+    add("--num_buffers", type=int,
+        help="Rollout buffers, counted in columns. Default: two for each environment.")
+    add("--step_timeout", type=float, default=60.0, metavar="SECONDS",
+        help="An actor whose environments take longer for one step is replaced.")
+    add("--max_actor_restarts", type=int, default=10,
+        help="More failed actors than this within ten minutes end the run.")
+
+    # Learning
+    add("--total_steps", type=int, default=10_000_000, help="Agent steps to learn from.")
+    add("--batch_size", type=int, default=8, metavar="B", help="Columns in a learner's batch.")
+    add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
+    add("--num_learner_threads", "--num_threads", type=int, default=1)
+    add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
+    add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
+        help="Of convolutions and matrix products; auto: bf16 where the hardware has it.")
+    add("--barrier_updates", type=int, default=25,
+        help="With --num_actors 0: environments start afresh, and checkpoints fall, every so many "
+             "updates.")
+
+    # Model
+    add("--net", metavar="MODULE.CLASS", help="Another network than this file's Net.")
+    add("--use_lstm", action="store_true")
+
+    # Loss
+    add("--entropy_cost", type=float, default=0.01)
+    add("--baseline_cost", type=float, default=0.5)
+    add("--discounting", type=float, default=0.99, help="gamma")
+    add("--reward_clipping", default="abs_one", choices=["abs_one", "none"],
+        help="Of the loss's rewards, to [-1, 1]; logged returns are never clipped.")
+    add("--vtrace_lambda", type=float, default=0.95, help="lambda of V-trace's remark 2; paper: 1.")
+    add("--clip_rho_threshold", type=float, default=1.0)
+    add("--clip_pg_rho_threshold", type=float, default=1.0)
+    add("--loss_reduction", default="mean", choices=["mean", "sum"],
+        help="The paper sums over time and batch, with RMSProp at 6e-4, epsilon 0.01, clipping 40.")
+
+    # Optimizer
+    add("--optimizer", default="adam", choices=["adam", "rmsprop"])
+    add("--learning_rate", type=float, default=4e-4)
+    add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
+        help="Otherwise the rate falls linearly to 0 at --total_steps.")
+    add("--epsilon", type=float, default=1e-5, help="Of either optimizer's denominator.")
+    add("--alpha", type=float, default=0.99, help="RMSProp's smoothing.")
+    add("--momentum", type=float, default=0.0, help="RMSProp's.")
+    add("--grad_norm_clipping", type=float, default=0.5)
+
+    # Test modes
+    add("--num_episodes", type=int, default=10, help="Games to play in a test mode.")
+    add("--max_episode_steps", type=int, default=27_000, help="A longer game is cut.")
+    add("--greedy", action="store_true", help="Take the most probable action; else sample.")
+    return parser  # fmt: skip
+
+
+def check_flags(flags: argparse.Namespace) -> None:
+    """Refuses what cannot work, naming flag, value and range. Afterwards flags are read-only."""
+    check_ranges(flags)
+    cores = os.cpu_count() or 1
+    if flags.num_actors is None:
+        flags.num_actors = max(1, cores - 1 if use_cuda(flags) else cores // 2)
+    columns = max(1, flags.num_actors) * flags.envs_per_actor
+    if flags.num_buffers is None:
+        flags.num_buffers = 2 * columns
+    require(flags, "num_buffers", flags.num_buffers >= columns,
+            f"at least num_actors x envs_per_actor = {columns} columns, one buffer for each")
+    require(flags, "num_learner_threads", flags.num_actors > 0 or flags.num_learner_threads == 1,
+            "1 with --num_actors 0")  # fmt: skip
+    if flags.xpid is None:
+        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
+
+
+# ======================================================================================= FORK HERE
+def create_env(flags: argparse.Namespace) -> Any:
+    """Returns a `gymnasium.Env` (this is then called once per environment) or a vector environment
+    of `flags.envs_per_actor` (called once per actor). See libtorchbeast/environment.py."""
+    if atari_wrappers.is_atari(flags.env):
+        if flags.mode == "train":
+            return atari_wrappers.make_atari_vector(flags.env, flags.envs_per_actor)
+        env = atari_wrappers.make_atari(flags.env, render_mode="rgb_array")
+        return atari_wrappers.wrap_pytorch(atari_wrappers.wrap_deepmind(env))
+
+    import gymnasium  # imported here, because only this function needs it
+
+    is_minatar = flags.env.startswith("MinAtar/")
+    if is_minatar:
+        import minatar.gym
+
+        minatar.gym.register_envs()
+    render_mode = "rgb_array" if flags.mode == "test_render" else None
+    env = gymnasium.make(flags.env, render_mode=render_mode, disable_env_checker=True)
+    if is_minatar:  # bool [10, 10, C] -> [C, 10, 10]
+        shape = (env.observation_space.shape[2], 10, 10)
+        space = gymnasium.spaces.Box(False, True, shape, bool)
+        to_chw = lambda frame: frame.transpose(2, 0, 1)
+        env = gymnasium.wrappers.TransformObservation(env, to_chw, space)
+    return env
+
+
+# ======================================================================================= FORK HERE
+class Net(nn.Module):
+    """TorchBeast's shallow network for images; smaller ones for small images and flat vectors."""
+
+    def __init__(self, spec: Spec, flags: argparse.Namespace):
+        super().__init__()
+        self.num_actions = spec.num_actions
+        (shape, dtype) = spec.observations["frame"]
+        self.scale = 255.0 if dtype == "uint8" else 1.0
+        if len(shape) == 3 and min(shape[1:]) >= 36:  # [C, H, W]
+            self.trunk = nn.Sequential(
+                nn.Conv2d(shape[0], 32, 8, stride=4), nn.ReLU(),
+                nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
+                nn.Conv2d(64, 64, 3, stride=1), nn.ReLU(), nn.Flatten(),
+            )  # fmt: skip
+            width = 512
+        elif len(shape) == 3:
+            self.trunk = nn.Sequential(nn.Conv2d(shape[0], 16, 3), nn.ReLU(), nn.Flatten())
+            width = 128
+        else:
+            self.trunk = nn.Sequential(nn.Flatten(), nn.LazyLinear(128), nn.ReLU())
+            width = 128
+        self.fc = nn.Sequential(nn.LazyLinear(width), nn.ReLU())
+        core_width = width + 1 + self.num_actions  # fc, clipped reward, one-hot last action
+        self.core = nn.LSTM(core_width, core_width, num_layers=2) if flags.use_lstm else None
+        self.policy = nn.Linear(core_width, self.num_actions)
+        self.baseline = nn.Linear(core_width, 1)
+        with torch.no_grad():
+            self.fc(self.trunk(torch.zeros(1, *shape)))  # gives the lazy layers their sizes
+        self._initialize()
+
+    def _initialize(self) -> None:
+        """Orthogonal, with gains that keep signals alive through ReLUs and the first policy nearly
+        uniform: on Pong and MinAtar it learns in fewer steps than PyTorch's default does."""
+        for module in [*self.trunk, *self.fc]:
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.orthogonal_(module.weight, 2**0.5)
+                nn.init.zeros_(module.bias)
+        for head, gain in ((self.policy, 0.01), (self.baseline, 1.0)):
+            nn.init.orthogonal_(head.weight, gain)
+            nn.init.zeros_(head.bias)
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        if self.core is None:
+            return ()
+        shape = (self.core.num_layers, batch_size, self.core.hidden_size)
+        device = self.policy.weight.device
+        return (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+
+    def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
+        frame = inputs["frame"]  # [T, B, C, H, W] or [T, B, F]
+        T, B, *shape = frame.shape
+        x = frame.reshape(T * B, *shape).float() / self.scale
+        x = self.fc(self.trunk(x)).float()  # [T * B, width]
+        last_action = F.one_hot(inputs["last_action"].reshape(T * B), self.num_actions)
+        clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)
+        x = torch.cat([x, clipped_reward, last_action.float()], dim=-1)
+        if self.core is not None:
+            x, core_state = models.unroll(
+                self.core, x.view(T, B, -1), inputs["done"], core_state, self.initial_state(B)
+            )
+            x = x.flatten(0, 1).float()
+        with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
+            policy_logits, baseline = self.policy(x), self.baseline(x)
+        outputs = dict(
+            policy_logits=policy_logits.view(T, B, self.num_actions), baseline=baseline.view(T, B)
+        )
+        return outputs, core_state
+
+
+# =========================================================================================== acting
+ENVIRONMENT, INFERENCE, WAITING = range(3)  # what an actor's time goes to
+
+
+class Actor:
+    """N environments, a network, and what both carry from one rollout to the next."""
+
+    def __init__(
+        self, env: Environment, net: nn.Module, seed: int, flags: argparse.Namespace, clock: Clock
+    ):
+        self.env, self.net, self.precision, self.clock = env, net, flags.precision, clock
+        self.row = env.initial(seed)
+        self.next_core_state = net.initial_state(env.spec.num_envs)
+        with self.autocast():
+            self.choose(version=0)
+
+    def autocast(self):
+        return models.autocast(self.precision, torch.device("cpu"))
+
+    def choose(self, version: int) -> None:
+        """Adds the policy's keys to the row, its action among them."""
+        self.core_state = self.next_core_state
+        row = {k: torch.from_numpy(v) for k, v in self.row.items()}
+        outputs, self.next_core_state = act_on(self.net, row, self.core_state)
+        self.row |= {k: v.numpy() for k, v in outputs.items()}
+        self.row["policy_version"] = np.full(self.env.spec.num_envs, version)
+        self.clock.lap(INFERENCE)
+
+    def unroll(self, rollout: dict[str, np.ndarray], version: int) -> None:
+        """Fills `rollout` ([T+1, N, ...] rows and core_state/i) with the next T transitions; the
+        network's weights are version `version`. Row 0 is row T of the rollout before."""
+        for i, state in enumerate(self.core_state):
+            rollout[f"core_state/{i}"][...] = state.numpy()
+        self.write(rollout, 0)
+        with self.autocast():
+            for t in range(1, rollout["reward"].shape[0]):
+                self.clock.begin()
+                self.row = self.env.step(self.row["action"])
+                self.clock.lap(ENVIRONMENT)
+                self.choose(version)
+                self.write(rollout, t)
+
+    def write(self, rollout: dict[str, np.ndarray], t: int) -> None:
+        for name, value in self.row.items():
+            rollout[name][t] = value
+
+
+def act(
+    inbox: Connection,
+    outbox: Connection,
+    actor: int,
+    seed: int,
+    flags: argparse.Namespace,
+    buffers: SharedTensors,
+    weights: SharedWeights,
+    seconds: SharedTensors,
+) -> None:
+    """An actor process: takes free slots from `inbox` (its free_queue), fills them, and puts them
+    into `outbox` (its full_queue). Ends when the inbox does."""
+    torch.set_num_threads(1)  # on few cores one thread a process is the most efficient
+    seed_everything(seed)
+    env = make_environment(flags)
+    try:
+        net = models.make_net(Net, env.spec, flags)
+        rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
+        clock = Clock(seconds["spent"][actor], seconds["began"][actor])
+        weights.copy_to(net)
+        clock.begin()
+        worker = Actor(env, net, seed, flags, clock)
+        while True:
+            slot = int.from_bytes(inbox.recv_bytes(), "little")
+            version = weights.copy_to(net)
+            clock.lap(WAITING)
+            worker.unroll({k: v[slot] for k, v in rollouts.items()}, version)
+            outbox.send_bytes(slot.to_bytes(4, "little"))
+    finally:
+        env.close()
+
+
+# ========================================================================================= learning
+LEARNING, LEARNER_WAITING = range(2)  # what a learner thread's time goes to
+
+
+def learn(run: Run, actors: Actors, weights: SharedWeights, clock: Clock) -> None:
+    """A learner thread: batches the actors' rollouts and updates the network with them."""
+    for batch in batches(actors.rollouts(), run.flags.batch_size):
+        clock.lap(LEARNER_WAITING)
+        if run.finished():
+            return
+        run.stats.add_games(batch)
+        numbers = run.learner.update(batch, weights.publish)
+        if numbers is not None:
+            run.stats.add_update(numbers)
+        clock.lap(LEARNING)
+
+
+# ========================================================================================= training
+def train(flags: argparse.Namespace) -> Run:
+    """Trains until --total_steps, SIGINT, SIGTERM or a failure, which it raises."""
+    device = torch.device("cuda" if use_cuda(flags) else "cpu")
+    seed_everything(flags.seed)
+    spec, shapes = describe(flags)
+    with Run(flags, spec, models.make_net(Net, spec, flags), device) as run:
+        if run.complete():
+            logger.warning("%s has learned from %d steps already, --total_steps is %d", run.path,
+                           run.learner.step, flags.total_steps)  # fmt: skip
+        elif flags.num_actors == 0:
+            train_in_order(run, shapes)
+        else:
+            train_in_parallel(run, shapes)
+    return run
+
+
+def describe(flags: argparse.Namespace) -> tuple[Spec, Shapes]:
+    """What the environments look like, and a rollout of one actor's."""
+    with contextlib.closing(make_environment(flags)) as env:
+        net = models.make_net(Net, env.spec, flags)
+        sample = Actor(env, net, flags.seed, flags, Clock(torch.zeros(3, dtype=torch.float64)))
+        row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
+        return env.spec, rollout_shapes(row, sample.core_state, flags.unroll_length)
+
+
+def train_in_parallel(run: Run, shapes: Shapes) -> None:
+    """Actor processes act, learner threads learn, this thread watches over both."""
+    flags = run.flags
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) - flags.num_actors))
+    num_slots = flags.num_buffers // flags.envs_per_actor
+    buffer_shapes = {k: ((num_slots, *shape), dtype) for k, (shape, dtype) in shapes.items()}
+    check_limits(flags, buffer_shapes)
+    buffers = SharedTensors(buffer_shapes)
+    weights = SharedWeights(run.learner.net.state_dict(), run.learner.updates)
+    seconds = SharedTensors({"spent": ((flags.num_actors, 3), torch.float64),
+                             "began": ((flags.num_actors, 1), torch.float64)})  # fmt: skip
+    learner_seconds = torch.zeros(flags.num_learner_threads, 2, dtype=torch.float64)
+
+    def start_actor(actor: int, life: int) -> workers.Process:
+        seed = derive_seed(flags.seed, run.learner.updates, actor, life)
+        args = (actor, seed, flags, buffers, weights, seconds)
+        return workers.Process(act, args, name=f"actor-{actor}")
+
+    actors = Actors(start_actor, flags.num_actors, buffers, num_slots, flags.max_actor_restarts,
+                    flags.step_timeout, seconds["began"].numpy()[:, 0])  # fmt: skip
+    run.sources += [
+        Shares("share_environment share_inference share_actor_waiting".split(), seconds["spent"]).take,
+        Shares("share_learning share_learner_waiting".split(), learner_seconds).take,
+        lambda: {"actor_restarts": actors.restarts},
+    ]  # fmt: skip
+    threads = [
+        run.start_thread(learn, (run, actors, weights, Clock(learner_seconds[i])), f"learner-{i}")
+        for i in range(flags.num_learner_threads)
+    ]
+    try:
+        while not run.finished():
+            actors.wait(run.wakeup, run.seconds_to_tick())
+            run.tick()
+    finally:
+        actors.close()
+        for thread in threads:
+            thread.join(timeout=5.0)
+    run.raise_failure()
+
+
+def train_in_order(run: Run, shapes: Shapes) -> None:
+    """Acts and learns by turns, the same for the same seed, bit for bit.
+
+    Environments are no part of a checkpoint. So every --barrier_updates they and all random
+    generators start afresh from (seed, updates), whether or not the run stops there; checkpoints
+    and stops happen only there, and a resumed run repeats what an unbroken one does.
+    """
+    flags, learner = run.flags, run.learner
+    rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
+    views = {k: v.numpy() for k, v in rollout.items()}
+    clock = Clock(torch.zeros(3, dtype=torch.float64))
+
+    def rollouts(actor: Actor):
+        while True:
+            actor.unroll(views, learner.updates)
+            yield rollout, lambda: None
+
+    while not run.finished():
+        seed = derive_seed(flags.seed, learner.updates)
+        seed_everything(seed)
+        with contextlib.closing(make_environment(flags)) as env:
+            actor = Actor(env, learner.net, seed, flags, clock)
+            for batch in batches(rollouts(actor), flags.batch_size):
+                run.stats.add_games(batch)
+                numbers = learner.update(batch, publish=lambda state_dict, version: None)
+                if numbers is not None:
+                    run.stats.add_update(numbers)
+                if learner.updates % flags.barrier_updates == 0:
+                    break
+        run.tick()
+
+
+def make_environment(flags: argparse.Namespace) -> Environment:
+    return Environment(lambda: create_env(flags), flags.envs_per_actor, flags.env)
+
+
+def use_cuda(flags: argparse.Namespace) -> bool:
+    return torch.cuda.is_available() and not flags.disable_cuda and flags.num_actors != 0
+
+
+def check_limits(flags: argparse.Namespace, buffer_shapes: Shapes) -> None:
+    """Refuses what memory or open files do not suffice for, before it is tried."""
+    needed, available = required_bytes(buffer_shapes), available_bytes()
+    require(flags, "num_buffers", available is None or needed < available,
+            f"a number whose shared memory fits: {needed / 2**20:,.0f} MiB are needed, "
+            f"{(available or 0) / 2**20:,.0f} MiB available")  # fmt: skip
+    files, left = 4 * flags.num_actors + 32, descriptors_left()  # pipes, sentinels, logs, memory
+    require(flags, "num_actors", files < left,
+            f"a number for which open files suffice: {files} are needed, {left} left (ulimit -n)")  # fmt: skip
+
+
+def derive_seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+# ===================================================================================== test and main
+def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
+    """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
+    net, env, rendered = evaluate.load_for_test(
+        flags, given, lambda spec, flags: models.make_net(Net, spec, flags), create_env
+    )
+    seed_everything(flags.seed)
+    with contextlib.closing(env):
+        return evaluate.test(flags, net, env, rendered)
+
+
+def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    parser = make_parser()
+    flags = parser.parse_args(argv)
+    display.set_up_logging()
+    try:
+        check_flags(flags)
+        if flags.mode == "train":
+            train(flags)
+        else:
+            test(flags, given_names(parser, argv))
+    except (UserError, CheckpointError) as error:
+        sys.exit(f"monobeast: error: {error}")
+
+
+if __name__ == "__main__":
+    main()

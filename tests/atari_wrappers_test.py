@@ -1,0 +1,443 @@
+"""The two forms of the Atari recipe against each other, and each against what it promises."""
+
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+import atari_wrappers
+
+FIRE = 1  # in every game below
+NOT_ATARI = ["CartPole-v1", "MinAtar/Breakout-v1", "NoSuchGame-v4", "NoSuchGameNoFrameskip-v4", ""]
+REFUSED = ["Pong-v4", "Pong-v0", "PongDeterministic-v4", "ALE/Pong", "BackgammonNoFrameskip-v4"]
+
+
+def classic(env_id, *, max_frames=108_000, **kwargs):
+    env = atari_wrappers.make_atari(env_id, max_frames=max_frames)
+    return atari_wrappers.wrap_pytorch(atari_wrappers.wrap_deepmind(env, **kwargs))
+
+
+def classic_rows(env, actions):
+    """Step `env` as the row adapter does: yields the fields of `native_rows`, without the resets.
+
+    Where the native form resets a finished game by itself, so does this one, reward 0.
+    """
+    ended = False
+    for action in actions:
+        if ended:
+            obs, info = env.reset()
+            reward = info.get("reset_reward", 0.0)
+            terminated, truncated = info.get("terminated", False), info.get("truncated", False)
+        else:
+            obs, reward, terminated, truncated, info = env.step(int(action))
+        ended = terminated or truncated
+        yield obs, float(reward), terminated, truncated, info.get("life_lost", False), info["lives"]
+
+
+def native_rows(env, actions):
+    """Step a vector environment of one game: (obs, reward, terminated, truncated, lost, lives)."""
+    for action in actions:
+        obs, reward, terminated, truncated, info = env.step(np.array([action]))
+        assert obs.shape == (1, 4, 84, 84) and obs.dtype == np.uint8 and reward.dtype == np.float32
+        flags = terminated[0], truncated[0], info["life_lost"][0]
+        yield obs[0], float(reward[0]), *map(bool, flags), int(info["lives"][0])
+
+
+def play_both(env_id, actions, *, max_frames=108_000, seed=0, life=None):
+    """Play `actions` in both forms, every pixel and flag compared.
+
+    Returns the rows (reward, terminated, truncated, life_lost, lives), one per action.
+    """
+    kwargs = {"max_frames": max_frames, "noop_max": 0, "terminal_on_life_loss": life}
+    native = atari_wrappers.make_atari_vector(env_id, 1, **kwargs)
+    player = classic(env_id, **kwargs)
+    obs, info = native.reset(seed=seed)
+    # The native form's way of seeding, so that sticky actions stick at the same frames.
+    player.unwrapped.ale.setInt("random_seed", seed)
+    player.unwrapped.load_game()
+    first, first_info = player.reset()
+    np.testing.assert_array_equal(obs[0], first)
+    assert not info["life_lost"][0]
+    for key in ["lives", "episode_frame_number"]:
+        assert info[key][0] == first_info[key]
+    rows = []
+    pairs = zip(native_rows(native, actions), classic_rows(player, actions), strict=True)
+    for t, (one, other) in enumerate(pairs):
+        assert one[1:] == other[1:], f"{env_id} step {t}"
+        np.testing.assert_array_equal(one[0], other[0], f"{env_id} step {t}")
+        rows.append(one[1:])
+    native.close()
+    player.close()
+    return rows
+
+
+def random_actions(steps, num_actions, seed=0):
+    return np.random.default_rng(seed).integers(num_actions, size=steps)
+
+
+def games(rows):
+    """The return of each whole game that ended in `rows`."""
+    returns, score = [], 0.0
+    for reward, terminated, truncated, life_lost, _ in rows:
+        score += reward
+        if (terminated or truncated) and not life_lost:
+            returns.append(score)
+            score = 0.0
+    return returns
+
+
+@pytest.mark.parametrize(
+    "game, num_actions, steps, lost_lives, ended",
+    [("Pong", 6, 1200, 0, 1), ("Breakout", 4, 1200, 12, 3), ("Seaquest", 18, 1200, 6, 2)],
+)
+def test_forms_agree_over_lives_and_games(game, num_actions, steps, lost_lives, ended):
+    rows = play_both(f"{game}NoFrameskip-v4", random_actions(steps, num_actions))
+    lost = sum(row[3] for row in rows)
+    returns = games(rows)
+    assert lost >= lost_lives and len(returns) >= ended and any(returns)
+    assert all(row[1] for row in rows if row[3])  # life_lost implies terminated
+    assert sum(row[1] for row in rows) == lost + len(returns)
+
+
+@pytest.mark.parametrize("game, num_actions", [("Pong", 6), ("Breakout", 4), ("Seaquest", 18)])
+def test_forms_agree_at_a_frame_limit_inside_a_step(game, num_actions):
+    rows = play_both(f"{game}NoFrameskip-v4", random_actions(160, num_actions), max_frames=203)
+    assert [t for t, row in enumerate(rows) if row[2]] == [50, 102, 154]  # 51 steps and a reset
+
+
+@pytest.mark.parametrize(
+    "env_id, num_actions, lives",
+    [("ALE/Pong-v5", 6, {0}), ("ALE/Breakout-v5", 4, {5, 4, 3}), ("ALE/Seaquest-v5", 18, {4, 3})],
+)
+def test_forms_agree_with_sticky_actions_and_no_life_rule(env_id, num_actions, lives):
+    rows = play_both(env_id, random_actions(400, num_actions))
+    assert {row[4] for row in rows} >= lives
+    assert not any(row[3] for row in rows) and sum(row[1] for row in rows) == len(games(rows))
+
+
+@pytest.mark.parametrize("env_id", ["ALE/Backgammon-v5", "ALE/VideoCheckers-v5"])
+def test_forms_agree_in_games_without_noop(env_id):
+    play_both(env_id, random_actions(30, 3), life=True)
+    env = classic(env_id)
+    assert env.reset(seed=0)[0].shape == (4, 84, 84)
+
+
+def test_actions_stick_in_v5_only():
+    """A quarter of the frames; that native ones stick as often is in the agreement above."""
+    for env_id, sticky in [("PongNoFrameskip-v4", 0.0), ("ALE/Pong-v5", 0.25)]:
+        player = atari_wrappers.make_atari(env_id)
+        assert player.unwrapped.ale.getFloat("repeat_action_probability") == sticky
+        env = atari_wrappers.make_atari_vector(env_id, 4, noop_max=0)
+        env.reset(seed=0)
+        for action in [2, 3] * 10:  # up and down: an action that sticks moves the paddle away
+            obs = env.step(np.full(4, action))[0]
+        assert len({column.tobytes() for column in obs}) == (4 if sticky else 1)
+
+
+def test_seaquest_goes_on_after_each_life_and_ends_after_the_last():
+    env = atari_wrappers.make_atari_vector("SeaquestNoFrameskip-v4", 1, noop_max=0)
+    env.reset(seed=0)
+    lives, scores, score, frame = [], [], 0.0, 0
+    for action in random_actions(1000, 18, seed=3):
+        _, reward, terminated, _, info = env.step(np.array([action]))
+        score += reward[0]
+        assert info["episode_frame_number"][0] > frame  # never restarted
+        frame = info["episode_frame_number"][0]
+        if terminated[0]:
+            lives.append(int(info["lives"][0]))
+            scores.append(score)
+        if terminated[0] and not info["life_lost"][0]:
+            break
+    assert lives == [3, 2, 1, 0] and 0 < scores[0] < scores[-1]
+    assert env.step(np.array([0]))[4]["lives"][0] == 4  # the next game
+
+
+def test_breakout_is_served_by_the_recipe_alone():
+    """Without FIRE at the reset and after each life, a player that does nothing waits for ever."""
+    rows = play_both("BreakoutNoFrameskip-v4", np.zeros(200, int))
+    ends = [row for row in rows if row[1]]
+    assert [row[4] for row in ends[:6]] == [4, 3, 2, 1, 0, 4]
+    assert [row[3] for row in ends[:6]] == [True] * 4 + [False, True]
+
+
+def breakout_end(which):
+    """Frames played at the end of the step that is Breakout's `which`-th loss for NOOPs."""
+    env = atari_wrappers.make_atari_vector("BreakoutNoFrameskip-v4", 1, noop_max=0)
+    start = env.reset(seed=0)[1]["episode_frame_number"][0]
+    while which:
+        _, _, terminated, _, info = env.step(np.array([0]))
+        which -= int(terminated[0])
+    return int(info["episode_frame_number"][0] - start)
+
+
+def test_life_lost_at_the_frame_limit_ends_the_game():
+    frames = breakout_end(2)
+    rows = play_both("BreakoutNoFrameskip-v4", np.zeros(frames // 4 + 30, int), max_frames=frames)
+    t = frames // 4 - 1
+    assert rows[t] == (0.0, True, True, False, 3)
+    assert rows[t + 1] == (0.0, False, False, False, 5)  # a new game
+
+
+def test_game_over_at_the_frame_limit_is_terminated_only():
+    frames = breakout_end(5)
+    t = (frames + 3) // 4 - 1
+    rows = play_both("BreakoutNoFrameskip-v4", np.zeros(t + 3, int), max_frames=frames)
+    assert rows[t] == (0.0, True, False, False, 0)
+    assert rows[t + 1] == (0.0, False, False, False, 5)
+
+
+# One game's emulator, scripted: (lives, terminated, truncated) per step; None is a reset.
+SCRIPT = [
+    (3, False, False),
+    (2, False, False),  # a life
+    (1, False, False),  # and another in the FIRE step
+    (2, False, False),  # FIRE step; an extra life
+    (1, False, False),  # a life
+    (0, False, False),  # FIRE step; the last life, the game has not noticed yet
+    (0, True, False),  # game over
+    None,
+    (2, False, True),  # a life at the frame limit
+    None,
+    (3, False, False),
+    (2, True, False),  # game over with lives left
+    None,
+]
+PRESSED = [2, 2, FIRE, FIRE, 2, FIRE, 2, None, 2, None, 2, 2, None]
+FLAGS = [  # terminated, truncated, life_lost
+    (False, False, False),
+    (True, False, True),
+    (True, False, True),
+    (False, False, False),
+    (True, False, True),
+    (False, False, False),
+    (True, False, False),
+    (False, False, False),
+    (True, True, False),
+    (False, False, False),
+    (False, False, False),
+    (True, False, False),
+    (False, False, False),
+]
+
+
+class ScriptedGame(gymnasium.Env):
+    """A game that plays SCRIPT and notes the actions that reach it. Reward: the step's number."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self):
+        self.script = iter(SCRIPT)
+        self.pressed = []
+        self.lives = 3
+        self.ale = SimpleNamespace(lives=lambda: self.lives)
+
+    def get_action_meanings(self):
+        return ["NOOP", "FIRE", "UP"]
+
+    def reset(self, *, seed=None, options=None):
+        if self.pressed:
+            assert next(self.script) is None
+            self.pressed.append(None)
+        self.lives = 3
+        return np.zeros((4, 84, 84), np.uint8), {"lives": 3}
+
+    def step(self, action):
+        self.lives, terminated, truncated = next(self.script)
+        self.pressed.append(action)
+        obs = np.zeros((4, 84, 84), np.uint8)
+        return obs, len(self.pressed), terminated, truncated, {"lives": self.lives}
+
+
+class ScriptedVector(VectorEnv):
+    """One `ScriptedGame` behind the interface of ale-py's vector environment."""
+
+    num_envs = 1
+
+    def __init__(self):
+        self.game = ScriptedGame()
+        self.over = False
+        self.single_action_space = self.game.action_space
+        self.single_observation_space = self.game.observation_space
+        self.action_space = self.observation_space = None
+        names = [SimpleNamespace(name=name) for name in self.game.get_action_meanings()]
+        self.ale = SimpleNamespace(get_action_set=lambda: names)
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.game.reset()
+        return obs[None], {"lives": np.array([info["lives"]])}
+
+    def step(self, actions):
+        if self.over:
+            obs, info = self.game.reset()
+            reward, terminated, truncated = 0, False, False
+        else:
+            obs, reward, terminated, truncated, info = self.game.step(int(actions[0]))
+        self.over = terminated or truncated
+        values = [np.array([value]) for value in (reward, terminated, truncated, info["lives"])]
+        return obs[None], *values[:3], {"lives": values[3]}
+
+
+@pytest.mark.parametrize("form", ["native", "classic"])
+def test_scripted_lives(form):
+    game = ScriptedGame() if form == "classic" else ScriptedVector()
+    if form == "classic":
+        env, play = atari_wrappers.EpisodicLife(game), classic_rows
+    else:
+        env, play = atari_wrappers.AtariVector(game, terminal_on_life_loss=True), native_rows
+    env.reset()
+    rows = list(play(env, [2] * len(SCRIPT)))
+    assert [row[2:5] for row in rows] == FLAGS
+    assert [row[1] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 0, 9, 0, 11, 12, 0]  # none is lost
+    assert getattr(game, "game", game).pressed == PRESSED
+
+
+def test_lives_compare_only_within_a_game():
+    """A new game that starts with fewer lives than the last one had is no life loss."""
+    vector = ScriptedVector()
+    vector.game.script = iter([(7, False, True), None, (3, False, False)])
+    env = atari_wrappers.AtariVector(vector, terminal_on_life_loss=True)
+    env.reset()
+    flags = [row[2:5] for row in native_rows(env, [2, 2, 2])]
+    assert flags == [(False, True, False), (False, False, False), (False, False, False)]
+
+
+def test_classic_reset_with_a_seed_or_within_a_life_starts_a_new_game():
+    env = classic("BreakoutNoFrameskip-v4", noop_max=0)
+    start = env.reset(seed=0)[1]["episode_frame_number"]
+    for seed in [None, 0]:
+        info = {"life_lost": False}
+        while not info["life_lost"]:
+            info = env.step(0)[4]
+        _, info = env.reset(seed=seed)
+        restarted = info["episode_frame_number"] == start
+        assert restarted == (seed is not None) == ("reset_reward" not in info)
+        env.step(0)
+        obs, info = env.reset()  # in the middle of a life
+        assert info["episode_frame_number"] == start and not obs[:3].any() and obs[3].any()
+
+
+@pytest.mark.parametrize(
+    "actions, text",
+    [
+        (np.array([0, 6]), "actions: 0..6, expected 0..5"),
+        (np.array([-1, 0]), "actions: -1..0, expected 0..5"),
+        (np.array([0]), r"shape \(1,\) of int64, expected shape \(2,\) of integers"),
+        (np.array([[0], [0]]), r"shape \(2, 1\)"),
+        (np.array([0.0, 1.0]), "of float64"),
+        (np.array([True, False]), "of bool"),
+    ],
+)
+def test_bad_actions_are_refused_and_the_game_goes_on(actions, text):
+    env = atari_wrappers.make_atari_vector("PongNoFrameskip-v4", 2)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match=text):
+        env.step(actions)
+    for good in ([0, 5], np.array([0, 5], np.uint8), np.array([0, 5], np.int32)):
+        assert env.step(good)[0].shape == (2, 4, 84, 84)
+
+
+def test_callers_actions_are_not_written_to():
+    env = atari_wrappers.make_atari_vector("BreakoutNoFrameskip-v4", 1, noop_max=0)
+    env.reset(seed=0)
+    actions, life_lost = np.array([0]), False
+    while not life_lost:
+        life_lost = env.step(actions)[4]["life_lost"][0]
+    env.step(actions)
+    assert actions[0] == 0
+
+
+def test_noop_starts_follow_the_seeds():
+    env = atari_wrappers.make_atari_vector("PongNoFrameskip-v4", 4)
+    frames = env.reset(seed=5)[1]["episode_frame_number"]
+    assert frames.min() >= 1 and frames.max() <= 29 and len(set(frames)) > 1
+    again = atari_wrappers.make_atari_vector("PongNoFrameskip-v4", 1)
+    for n in range(4):
+        assert again.reset(seed=5 + n)[1]["episode_frame_number"][0] == frames[n]
+    player = classic("PongNoFrameskip-v4")
+    starts = [player.reset(seed=n % 4)[1]["episode_frame_number"] for n in range(8)]
+    assert starts[:4] == starts[4:] and len(set(starts)) > 1
+    assert min(starts) >= 2 and max(starts) <= 31  # FIRE and 1 to 30
+
+
+def test_vector_environment_says_what_it_is():
+    env = atari_wrappers.make_atari_vector("PongNoFrameskip-v4", 3)
+    assert env.metadata["frames_per_step"] == 4
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert "frames_per_step" not in VectorEnv.metadata
+    with pytest.raises(RuntimeError, match="before reset"):
+        env.step(np.zeros(3, int))
+    assert env.num_envs == 3 and env.single_action_space.n == 6
+    obs, info = env.reset(seed=0)
+    assert obs in env.observation_space and obs[0] in env.single_observation_space
+    assert info["life_lost"].dtype == np.bool_ and info["life_lost"].shape == (3,)
+    with pytest.raises(ValueError, match="options"):
+        env.reset(options={"reset_mask": np.ones(3, bool)})
+    env.close()
+    env.close()
+
+
+def test_classic_environment_says_what_it_is():
+    raw = atari_wrappers.make_atari("BreakoutNoFrameskip-v4", render_mode="rgb_array")
+    assert raw.reset(seed=0)[0].shape == (210, 160, 3)
+    env = atari_wrappers.wrap_pytorch(atari_wrappers.wrap_deepmind(raw))
+    assert env.metadata["frames_per_step"] == 4 and env.metadata["render_fps"] == 15
+    obs, _ = env.reset(seed=0)
+    assert obs in env.observation_space and env.observation_space.shape == (4, 84, 84)
+    assert env.render().shape == (210, 160, 3)
+
+
+def test_rewards_are_clipped_on_demand_only():
+    for clip, seen in [(False, {0.0, 20.0}), (True, {0.0, 1.0})]:
+        env = classic("SeaquestNoFrameskip-v4", noop_max=0, clip_rewards=clip)
+        env.reset(seed=0)
+        assert {row[1] for row in classic_rows(env, random_actions(110, 18, seed=1))} == seen
+
+
+class Images(gymnasium.Env):
+    def __init__(self, shape, dtype=np.uint8):
+        self.observation_space = gymnasium.spaces.Box(0, 1, shape, dtype)
+
+    def reset(self, *, seed=None, options=None):
+        return np.arange(np.prod(self.observation_space.shape), dtype=np.uint8).reshape(
+            self.observation_space.shape
+        ), {}
+
+
+def test_wrap_pytorch_puts_channels_first():
+    env = Images((5, 6, 3))
+    wrapped = atari_wrappers.wrap_pytorch(env)
+    obs, _ = wrapped.reset()
+    assert wrapped.observation_space.shape == obs.shape == (3, 5, 6)
+    np.testing.assert_array_equal(obs[2], env.reset()[0][:, :, 2])
+    first = Images((4, 84, 84))
+    assert atari_wrappers.wrap_pytorch(first) is first
+    for bad in [Images((84, 84)), Images((9, 9, 9)), Images((5, 6, 3), np.float32)]:
+        with pytest.raises(ValueError, match="expected a uint8 image"):
+            atari_wrappers.wrap_pytorch(bad)
+
+
+def test_is_atari():
+    assert atari_wrappers.is_atari("PongNoFrameskip-v4") and atari_wrappers.is_atari("ALE/Pong-v5")
+    assert all(atari_wrappers.is_atari(env_id) for env_id in REFUSED)  # so that they are refused
+    assert not any(atari_wrappers.is_atari(env_id) for env_id in NOT_ATARI)
+
+
+@pytest.mark.parametrize("env_id", REFUSED + NOT_ATARI)
+def test_other_ids_are_refused_with_the_right_form(env_id):
+    name = "Backgammon-v5" if "Backgammon" in env_id else "PongNoFrameskip-v4' or 'ALE/Pong-v5"
+    for make in [atari_wrappers.make_atari, lambda x: atari_wrappers.make_atari_vector(x, 1)]:
+        with pytest.raises(ValueError, match=f"env_id: '{env_id}' .*{name}'"):
+            make(env_id)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"num_envs": 0}, {"num_envs": 1, "num_threads": 0}, {"num_envs": 1, "max_frames": 0}]
+    + [{"num_envs": 1, "noop_max": -1}],
+)
+def test_sizes_out_of_range_are_refused(sizes):
+    with pytest.raises(ValueError, match=f"{list(sizes)[-1]}: .*, expected at least"):
+        atari_wrappers.make_atari_vector("PongNoFrameskip-v4", **sizes)

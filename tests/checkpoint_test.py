@@ -1,0 +1,254 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A checkpoint either loads exactly or is refused; something to resume from is never lost."""
+
+import contextlib
+import enum
+import logging
+import os
+import random
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from libtorchbeast import checkpoint
+from libtorchbeast.checkpoint import CheckpointError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def make_state(step):
+    """Model, optimizer with its moments, counters, random states: what a beast saves."""
+    torch.manual_seed(step)
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.RMSprop(model.parameters(), momentum=0.9)
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    return dict(
+        step=step,
+        model=model.state_dict(),
+        bf16=torch.randn(5).bfloat16(),
+        optimizer=optimizer.state_dict(),
+        flags=dict(env="Pong", lr=6e-4, lstm=False, name=None, sizes=(1, [2, 3])),
+        random=checkpoint.random_states(),
+    )
+
+
+def assert_same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert list(a) == list(b)
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert a == b
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "model.tar")
+
+
+@contextlib.contextmanager
+def file_size_limit(size):
+    """A disk that is full after `size` bytes of each file; the kernel's own error, root or not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_round_trip(path):
+    state = make_state(7)
+    checkpoint.save(path, state)
+    assert_same(checkpoint.load(path), state)
+    assert_same(checkpoint.load_newest(path), state)
+    assert os.listdir(os.path.dirname(path)) == ["model.tar"]
+
+
+def test_loaded_optimizer_goes_on(path):
+    checkpoint.save(path, make_state(7))
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.RMSprop(model.parameters(), momentum=0.9)
+    optimizer.load_state_dict(checkpoint.load(path)["optimizer"])
+    assert optimizer.state_dict()["state"][0]["momentum_buffer"].abs().sum() > 0
+
+
+def test_plain_torch_load_reads_the_file(path):
+    state = make_state(1)
+    checkpoint.save(path, state)
+    assert_same(torch.load(path), state)
+    assert_same(torch.load(path, weights_only=True, mmap=True), state)
+
+
+def test_the_two_newest_are_kept(path):
+    for step in (1, 2, 3):
+        checkpoint.save(path, make_state(step))
+    assert checkpoint.load(path)["step"] == 3
+    assert checkpoint.load(path + ".previous")["step"] == 2
+    assert sorted(os.listdir(os.path.dirname(path))) == ["model.tar", "model.tar.previous"]
+
+
+def test_a_new_run_has_no_state(path):
+    assert checkpoint.load_newest(path) is None
+    Path(path + ".tmp").write_bytes(b"left by a kill")
+    assert checkpoint.load_newest(path) is None
+    checkpoint.save(path, make_state(1))
+    assert not os.path.exists(path + ".tmp")
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+@pytest.mark.parametrize("value", [np.float64(1), np.zeros(2), Color.RED, {1, 2}, len, b"bytes"])
+def test_save_refuses_what_could_not_be_loaded(path, value):
+    with pytest.raises(ValueError, match=r"state\['flags'\]\[1\] is a .*a checkpoint holds"):
+        checkpoint.save(path, dict(step=1, flags=["fine", value]))
+    assert os.listdir(os.path.dirname(path)) == []
+
+
+def test_every_bit_flip_is_refused(path):
+    checkpoint.save(path, make_state(1))
+    whole = Path(path).read_bytes()
+    bits = random.Random(0).sample(range(len(whole) * 8), 400)
+    bits += range(8 * (len(whole) - 100), 8 * len(whole), 3)  # the digest and what is before it
+    for bit in bits:
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        Path(path).write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="model.tar: (damaged|no digest)"):
+            checkpoint.load(path)
+
+
+def test_every_truncation_is_refused(path):
+    checkpoint.save(path, make_state(1))
+    whole = Path(path).read_bytes()
+    sizes = random.Random(0).sample(range(len(whole)), 200)
+    for size in [0, 1, 22, 70, 71, len(whole) - 1, *sizes]:
+        Path(path).write_bytes(whole[:size])
+        with pytest.raises(CheckpointError, match=f"no digest at the end of its {size} bytes"):
+            checkpoint.load(path)
+    Path(path).write_bytes(whole + b"x")
+    with pytest.raises(CheckpointError):
+        checkpoint.load(path)
+
+
+def test_a_file_of_plain_torch_save_is_refused(path):
+    torch.save(make_state(1), path)
+    with pytest.raises(CheckpointError, match="not a checkpoint"):
+        checkpoint.load_newest(path)
+
+
+def damage(path):
+    data = bytearray(Path(path).read_bytes())
+    data[len(data) // 2] ^= 16
+    Path(path).write_bytes(data)
+
+
+def test_damaged_newest_is_noticed_and_the_previous_used(path, caplog):
+    checkpoint.save(path, make_state(1))
+    checkpoint.save(path, make_state(2))
+    damage(path)
+    assert_same(checkpoint.load_newest(path), make_state(1))
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert f"{path}: damaged" in record.message
+    assert f"Used instead: {path}.previous, at step 1" in record.message
+
+
+def test_missing_newest_is_noticed_and_the_previous_used(path, caplog):
+    checkpoint.save(path, make_state(1))
+    os.replace(path, path + ".previous")  # killed between the two renames
+    assert checkpoint.load_newest(path)["step"] == 1
+    assert "No such file" in caplog.text
+
+
+def test_a_damaged_file_does_not_push_out_the_good_previous_one(path):
+    checkpoint.save(path, make_state(1))
+    checkpoint.save(path, make_state(2))
+    damage(path)
+    checkpoint.save(path, make_state(3))
+    assert checkpoint.load(path)["step"] == 3
+    assert checkpoint.load(path + ".previous")["step"] == 1
+
+
+def test_no_silent_start_from_scratch(path):
+    checkpoint.save(path, make_state(1))
+    damage(path)
+    with pytest.raises(CheckpointError, match="model.tar.previous.*damaged.*No such file"):
+        checkpoint.load_newest(path)
+    checkpoint.save(path, make_state(1))
+    checkpoint.save(path, make_state(2))
+    damage(path)
+    damage(path + ".previous")
+    with pytest.raises(CheckpointError, match="model.tar: damaged.*model.tar.previous: damaged"):
+        checkpoint.load_newest(path)
+
+
+def test_full_disk_leaves_the_older_files(path):
+    checkpoint.save(path, make_state(1))
+    checkpoint.save(path, make_state(2))
+    size = os.path.getsize(path)
+    for limit in (0, size // 2, size - 1):
+        with file_size_limit(limit), pytest.raises(OSError):
+            checkpoint.save(path, make_state(3))
+        assert sorted(os.listdir(os.path.dirname(path))) == ["model.tar", "model.tar.previous"]
+        assert_same(checkpoint.load(path), make_state(2))
+        assert checkpoint.load(path + ".previous")["step"] == 1
+    checkpoint.save(path, make_state(3))
+    assert checkpoint.load(path)["step"] == 3
+
+
+SAVE_FOR_EVER = """
+import sys, torch
+from libtorchbeast import checkpoint
+step = 0
+while True:
+    step += 1
+    checkpoint.save(sys.argv[1], dict(step=step, weights=torch.full((200_000,), float(step))))
+    print(step, flush=True)
+"""
+
+
+def test_a_kill_while_saving_loses_at_most_that_save(path):
+    """The process saves without a pause, so each kill hits some moment of a save."""
+    rng = random.Random(0)
+    for _ in range(3):
+        command = [sys.executable, "-c", SAVE_FOR_EVER, path]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            process.stdout.readline()
+            process.stdout.readline()
+            time.sleep(rng.uniform(0, 0.1))
+            process.kill()
+            finished = 2 + len(process.stdout.readlines())
+        state = checkpoint.load_newest(path)
+        assert finished <= state["step"] <= finished + 1
+        assert (state["weights"] == state["step"]).all()
+
+
+def test_random_states_round_trip(path):
+    def draw():
+        return random.random(), random.gauss(0, 1), np.random.randn(), torch.rand(3)
+
+    random.seed(3)
+    np.random.seed(3)
+    draw()  # Leaves the second half of a Gaussian pair in both generators.
+    checkpoint.save(path, checkpoint.random_states())
+    expected = draw()
+    draw()
+    checkpoint.set_random_states(checkpoint.load(path))
+    assert_same(draw(), expected)

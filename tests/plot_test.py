@@ -1,0 +1,135 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What is drawn: the right points of the right runs, and a clear word where there is nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from libtorchbeast.file_writer import FileWriter
+from libtorchbeast.plot import find_logs, main, plot, read_curve
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = "_tick,_time,step,frame,mean_game_return"
+
+
+def make_run(savedir, xpid, returns):
+    with FileWriter(str(savedir), xpid, {}, ["step", "frame", "mean_game_return"]) as files:
+        for step, value in enumerate(returns):
+            files.log({"step": step, "frame": 4 * step, "mean_game_return": value})
+    return str(files.path)
+
+
+def make_csv(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def png_size(path):
+    data = Path(path).read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+
+
+def test_two_runs_from_the_command_line(tmp_path):
+    runs = [make_run(tmp_path, "a", [None, -21.0, 3.5]), make_run(tmp_path, "b", [1.0, 2.0])]
+    out = tmp_path / "plot.png"
+    command = [sys.executable, "-m", "libtorchbeast.plot", *runs, "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{out}: mean_game_return of a, b\n"
+    width, height = png_size(out)
+    assert width > 1000 and height > 300
+
+
+def test_paths_of_every_kind(tmp_path):
+    first, second = make_run(tmp_path, "a", [1.0]), make_run(tmp_path, "b", [2.0])
+    logs = [Path(first) / "logs.csv", Path(second) / "logs.csv"]
+    assert find_logs(first) == logs[:1]
+    assert find_logs(first + "/logs.csv") == logs[:1]
+    assert find_logs(str(tmp_path)) == logs  # `latest` is not a third run
+    assert find_logs(str(tmp_path / "latest")) == logs[1:]
+    out = str(tmp_path / "plot.png")
+    assert plot([str(tmp_path), first, str(tmp_path / "latest")], out) == ["a", "b"]
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path):
+    paths = [make_run(tmp_path / place, "run", [1.0]) for place in ("x", "y")]
+    names = plot(paths, str(tmp_path / "plot.png"))
+    assert names == [f"{path}/logs.csv" for path in paths]
+
+
+def test_empty_cells_and_a_cut_line_are_skipped(tmp_path):
+    lines = [HEADER, "0,100,1,4,", "1,110,2,8,5.5", "2,120,,12,6", "3,130,4,16,7"]
+    path = make_csv(tmp_path / "logs.csv", lines)
+    path.write_text(path.read_text() + "4,140,5,20,1")
+    curve = read_curve(path, "mean_game_return")
+    assert (curve.y, curve.steps, curve.frames) == ([5.5, 7.0], [2.0, 4.0], [8.0, 16.0])
+    assert curve.hours == pytest.approx([10 / 3600, 30 / 3600])
+
+
+def test_hours_do_not_count_a_pause(tmp_path):
+    times = [1000, 1010, 1020, 1030, 9030, 9040, 9050]
+    lines = [HEADER, *(f"{i},{time},{i},{i},1" for i, time in enumerate(times))]
+    curve = read_curve(make_csv(tmp_path / "logs.csv", lines), "mean_game_return")
+    assert curve.hours == pytest.approx([i * 10 / 3600 for i in range(7)])
+
+
+def test_the_column_of_hours_is_believed(tmp_path):
+    lines = [HEADER + ",hours", "0,1000,1,4,3,0.5", "1,9000,2,8,4,0.75"]
+    curve = read_curve(make_csv(tmp_path / "logs.csv", lines), "mean_game_return")
+    assert curve.hours == [0.5, 0.75]
+
+
+def test_smooth_is_a_trailing_mean(tmp_path):
+    def image(returns, smooth):
+        lines = [HEADER, *(f"{i},{1000 + i},{i},{i},{y}" for i, y in enumerate(returns))]
+        run = make_csv(tmp_path / "run" / "logs.csv", lines)
+        plot([str(run)], str(tmp_path / "plot.png"), smooth=smooth)
+        return (tmp_path / "plot.png").read_bytes()
+
+    assert image([0, 2, 4, 9], smooth=2) == image([0, 1, 3, 6.5], smooth=1)
+    assert image([0, 2, 4, 9], smooth=1) != image([0, 1, 3, 6.5], smooth=1)
+    with pytest.raises(ValueError, match="--smooth must be at least 1, not 0"):
+        image([1], smooth=0)
+
+
+def test_many_runs_and_another_column(tmp_path):
+    for i in range(12):
+        make_run(tmp_path, f"run{i:02}", [float(i), i + 1.0])
+    assert len(plot([str(tmp_path)], str(tmp_path / "plot.png"), y="frame")) == 12
+    png_size(tmp_path / "plot.png")
+
+
+def test_a_run_without_a_game_is_named_and_left_out(tmp_path, caplog):
+    make_run(tmp_path, "young", [None, None])
+    make_run(tmp_path, "old", [1.0])
+    assert plot([str(tmp_path)], str(tmp_path / "plot.png")) == ["old"]
+    assert "young/logs.csv has no mean_game_return yet" in caplog.text
+
+
+def check_error(argv, capsys, *words):
+    with pytest.raises(SystemExit) as error:
+        main([*argv, "--out", "/nonexistent/plot.png"])
+    message = str(error.value)
+    assert message.startswith("plot: ") and "\n" not in message
+    for word in words:
+        assert word in message
+    assert capsys.readouterr().out == ""
+
+
+def test_errors_are_one_line_and_say_what_is_there(tmp_path, capsys):
+    run = make_run(tmp_path / "runs", "a", [1.0])
+    young = make_run(tmp_path / "young", "b", [None])
+    bad = make_csv(tmp_path / "bad.csv", [HEADER, "0,1,2,3,high"])
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    check_error([str(tmp_path / "no")], capsys, "no does not exist")
+    check_error([str(empty)], capsys, "no logs.csv in or below", "nothing")
+    (empty / "other.txt").touch()
+    check_error([str(empty)], capsys, "['other.txt']")
+    check_error([run, "--y", "loss"], capsys, "no column ['loss']", "'mean_game_return'")
+    check_error([young], capsys, "no run has a mean_game_return yet")
+    check_error([str(bad)], capsys, "bad.csv", "'high'")
+    check_error([run], capsys, "/nonexistent/plot.png")

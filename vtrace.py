@@ -1,0 +1,259 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Every equation of the agent, once: V-trace, the three losses, and their sum.
+
+Sources, cited below by equation:
+  [IMPALA] Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
+           Actor-Learner Architectures", 2018, https://arxiv.org/abs/1802.01561
+  [GAE]    Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage
+           Estimation", 2016, https://arxiv.org/abs/1506.02438
+
+Everything here is pure: tensors in, NamedTuples out; no flags, no devices, no locks. `T` is the
+number of transitions in a rollout, `B` the number of columns, `A` the number of actions. Time runs
+along dimension 0. A rollout has T+1 rows; transition t leads from row t to row t+1.
+
+`from_importance_weights` and `from_logits` keep the argument names and order, and the results, of
+TorchBeast's and DeepMind's `vtrace`; what is new (`lambda_`, `real`) follows by keyword.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class VTraceReturns(NamedTuple):
+    vs: Tensor  # [T, B] float32, v_s of [IMPALA] eq. 1: the targets of the baseline.
+    pg_advantages: Tensor  # [T, B] float32, what weighs grad log pi in [IMPALA] section 4.2.
+
+
+class VTraceFromLogitsReturns(NamedTuple):
+    vs: Tensor
+    pg_advantages: Tensor
+    log_rhos: Tensor  # [T, B] log(pi(a|x) / mu(a|x)), not clipped.
+    behavior_action_log_probs: Tensor  # [T, B] log mu(a|x)
+    target_action_log_probs: Tensor  # [T, B] log pi(a|x)
+
+
+class ImpalaLoss(NamedTuple):
+    """Scalars. `total` carries the gradient; the other entries are for the log."""
+
+    total: Tensor  # pg + baseline_cost * baseline - entropy_cost * entropy, after `reduction`
+    pg: Tensor
+    baseline: Tensor
+    entropy: Tensor
+    mean_entropy: Tensor  # in nats, mean over real transitions, whatever the reduction
+    clipped_rho_share: Tensor  # share of real transitions with pi/mu above clip_rho_threshold
+    mean_value: Tensor  # of rows 0..T-1
+    real_transitions: Tensor  # int64, how many transitions were learned from
+
+
+def action_log_probs(policy_logits: Tensor, actions: Tensor) -> Tensor:
+    """log pi(a|x) [...], from logits [..., A] and actions [...] (int64)."""
+    return F.log_softmax(policy_logits, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+
+
+def policy_entropy(policy_logits: Tensor) -> Tensor:
+    """Entropy of the policy [...] in nats, from logits [..., A]."""
+    log_probs = F.log_softmax(policy_logits, dim=-1)
+    return -(log_probs.exp() * log_probs).sum(dim=-1)
+
+
+def _check(name: str, tensor: Tensor, shape: tuple[int, ...], *dtypes: torch.dtype) -> None:
+    """Raises ValueError naming the tensor, what was seen and what was expected."""
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+    if dtypes and tensor.dtype not in dtypes:
+        expected = " or ".join(str(dtype) for dtype in dtypes)
+        raise ValueError(f"{name} has dtype {tensor.dtype}, expected {expected}")
+
+
+@torch.no_grad()
+def from_importance_weights(
+    log_rhos: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: float | None = 1.0,
+    clip_pg_rho_threshold: float | None = 1.0,
+    *,
+    lambda_: float = 1.0,
+    real: Tensor | None = None,
+) -> VTraceReturns:
+    """V-trace targets and policy-gradient advantages ([IMPALA] eq. 1, remarks 1 and 2).
+
+        v_t = V(x_t) + delta_t + discount_t c_t (v_{t+1} - V(x_{t+1}))
+        delta_t = rho_t (r_t + discount_t V(x_{t+1}) - V(x_t))
+        rho_t = min(rho_bar, pi/mu),  c_t = lambda min(1, pi/mu)
+        advantage_t = min(rho_bar_pg, pi/mu) (r_t + discount_t q_{t+1} - V(x_t))
+        q_{t+1} = lambda v_{t+1} + (1 - lambda) V(x_{t+1})
+
+    With lambda = 1, q is v as in the paper. On-policy and with lambda < 1 the advantage is that of
+    [GAE] eq. 16; the bootstrap with (1 - lambda) V keeps both in step.
+
+    Args:
+        log_rhos: [T, B] float, log(pi(a_t|x_t) / mu(a_t|x_t)).
+        discounts: [T, B] float, gamma, or 0 where the transition ended in a terminal row.
+        rewards: [T, B] float, reward of transition t.
+        values: [T, B] float, V(x_t).
+        bootstrap_value: [B] float, V(x_T).
+        clip_rho_threshold: rho_bar; None does not clip.
+        clip_pg_rho_threshold: rho_bar_pg; None does not clip.
+        lambda_: in [0, 1]; the paper's remark 2.
+        real: [T, B] bool; False where the "transition" leads across a reset: its rho, c and
+            rho_pg are 0, so nothing leaks between two episodes. None means all are real.
+
+    Returns:
+        VTraceReturns, without gradient.
+
+    Raises:
+        ValueError: a tensor's shape or dtype is not the one above.
+    """
+    T, B = log_rhos.shape[:2]
+    for name, tensor in (("discounts", discounts), ("rewards", rewards), ("values", values)):
+        _check(name, tensor, log_rhos.shape)
+    _check("bootstrap_value", bootstrap_value, log_rhos.shape[1:])
+
+    rhos = log_rhos.exp()
+    if real is not None:
+        _check("real", real, log_rhos.shape, torch.bool)
+        rhos = rhos.masked_fill(~real, 0.0)
+    clipped_rhos = rhos if clip_rho_threshold is None else rhos.clamp(max=clip_rho_threshold)
+    clipped_pg_rhos = (
+        rhos if clip_pg_rho_threshold is None else rhos.clamp(max=clip_pg_rho_threshold)
+    )
+    discounted_cs = discounts * lambda_ * rhos.clamp(max=1.0)
+
+    next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
+    deltas = clipped_rhos * (rewards + discounts * next_values - values)
+
+    corrections = []  # v_t - V(x_t), from the last to the first
+    correction = torch.zeros_like(bootstrap_value)
+    for t in reversed(range(T)):
+        correction = deltas[t] + discounted_cs[t] * correction
+        corrections.append(correction)
+    vs = values + torch.stack(corrections[::-1])
+
+    next_vs = torch.cat([vs[1:], bootstrap_value.unsqueeze(0)])
+    next_qs = torch.lerp(next_values, next_vs, lambda_)
+    pg_advantages = clipped_pg_rhos * (rewards + discounts * next_qs - values)
+    return VTraceReturns(vs, pg_advantages)
+
+
+def from_logits(
+    behavior_policy_logits: Tensor,
+    target_policy_logits: Tensor,
+    actions: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: float | None = 1.0,
+    clip_pg_rho_threshold: float | None = 1.0,
+    *,
+    lambda_: float = 1.0,
+    real: Tensor | None = None,
+) -> VTraceFromLogitsReturns:
+    """V-trace for softmax policies: logits [T, B, A], actions [T, B] int64; the other arguments and
+    the errors as in `from_importance_weights`. The log-probabilities keep their gradient."""
+    _check("target_policy_logits", target_policy_logits, behavior_policy_logits.shape)
+    _check("actions", actions, behavior_policy_logits.shape[:-1], torch.int64)
+    target_action_log_probs = action_log_probs(target_policy_logits, actions)
+    behavior_action_log_probs = action_log_probs(behavior_policy_logits, actions)
+    log_rhos = target_action_log_probs - behavior_action_log_probs
+    returns = from_importance_weights(
+        log_rhos,
+        discounts,
+        rewards,
+        values,
+        bootstrap_value,
+        clip_rho_threshold,
+        clip_pg_rho_threshold,
+        lambda_=lambda_,
+        real=real,
+    )
+    return VTraceFromLogitsReturns(
+        *returns, log_rhos, behavior_action_log_probs, target_action_log_probs
+    )
+
+
+def impala_loss(
+    rows: dict[str, Tensor],
+    outputs: dict[str, Tensor],
+    *,
+    discounting: float = 0.99,
+    baseline_cost: float = 0.5,
+    entropy_cost: float = 0.01,
+    clip_rho_threshold: float | None = 1.0,
+    clip_pg_rho_threshold: float | None = 1.0,
+    lambda_: float = 1.0,
+    clip_rewards: bool = True,
+    reduction: str = "mean",
+) -> ImpalaLoss:
+    """The IMPALA loss of one batch of rollouts ([IMPALA] section 4.2).
+
+        sum over real transitions t of
+            - advantage_t log pi(a_t|x_t) + baseline_cost/2 (v_t - V(x_t))^2 - entropy_cost H(pi)
+
+    A transition t -> t+1 is real where not done[t+1]; only real ones count. Its discount is
+    `discounting`, or 0 where terminated[t+1]; a truncated episode bootstraps from the value of its
+    last observation.
+
+    Args:
+        rows: of the rollout, T+1 each: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B]
+            bool, `action` [T+1, B] int64, `policy_logits` [T+1, B, A] float32 (the behaviour's).
+        outputs: of the network being trained on these rows: `policy_logits` [T+1, B, A] and
+            `baseline` [T+1, B], both float32.
+        clip_rewards: clip the reward to [-1, 1] for the loss.
+        reduction: "sum" over time and batch as in the paper, or "mean" over real transitions.
+        the others: see `from_importance_weights`.
+
+    Raises:
+        ValueError: a shape or dtype differs from the above, or the reduction is unknown.
+    """
+    target_logits, values = outputs["policy_logits"], outputs["baseline"]
+    _check("done", rows["done"], values.shape, torch.bool)
+    _check("terminated", rows["terminated"], values.shape, torch.bool)
+    _check("reward", rows["reward"], values.shape, torch.float32)
+    _check("action", rows["action"], values.shape, torch.int64)
+    _check("baseline", values, target_logits.shape[:-1], torch.float32)
+    if reduction not in ("sum", "mean"):
+        raise ValueError(f'reduction is {reduction!r}, expected "sum" or "mean"')
+
+    real = ~rows["done"][1:]
+    rewards = rows["reward"][1:].clamp(-1, 1) if clip_rewards else rows["reward"][1:]
+    vtrace = from_logits(
+        rows["policy_logits"][:-1],
+        target_logits[:-1],
+        rows["action"][:-1],
+        discounting * (~rows["terminated"][1:]).float(),
+        rewards,
+        values[:-1].detach(),
+        values[-1].detach(),
+        clip_rho_threshold,
+        clip_pg_rho_threshold,
+        lambda_=lambda_,
+        real=real,
+    )
+    weights = real.float()  # [T, B]
+    pg = -(weights * vtrace.pg_advantages * vtrace.target_action_log_probs).sum()
+    baseline = 0.5 * (weights * (vtrace.vs - values[:-1]) ** 2).sum()
+    entropy = (weights * policy_entropy(target_logits[:-1])).sum()
+
+    count = weights.sum().clamp(min=1.0)  # a batch of nothing but resets has a loss of 0
+    scale = 1.0 / count if reduction == "mean" else 1.0
+    with torch.no_grad():
+        above = vtrace.log_rhos.exp() > (clip_rho_threshold or float("inf"))
+        mean_entropy = entropy.detach() / count
+        clipped_rho_share = (weights * above).sum() / count
+    return ImpalaLoss(
+        total=scale * (pg + baseline_cost * baseline - entropy_cost * entropy),
+        pg=scale * pg.detach(),
+        baseline=scale * baseline.detach(),
+        entropy=scale * entropy.detach(),
+        mean_entropy=mean_entropy,
+        clipped_rho_share=clipped_rho_share,
+        mean_value=values[:-1].detach().mean(),
+        real_transitions=real.sum(),
+    )
