@@ -53,11 +53,20 @@ from libtorchbeast.stats import Clock, Shares
 logger = logging.getLogger("monobeast")
 
 
+# Defaults that depend on the kind of environment, found by measurement (README, "Results"). Atari's
+# steps are dear, so it gets many small updates; cheap environments get large batches.
+RECIPES = {
+    "atari": dict(envs_per_actor=16, batch_size=4, learning_rate=4e-4, total_steps=8_000_000),
+    "other": dict(envs_per_actor=64, batch_size=32, learning_rate=1e-3, total_steps=30_000_000),
+}
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "monobeast", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
+    recipe = " Default: the recipe's for this kind of environment (RECIPES)."
 
     add("--env", default="PongNoFrameskip-v4", help="A Gymnasium environment's id.")
     add("--mode", default="train", choices=["train", "test", "test_render"])
@@ -72,8 +81,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num_actors", type=int,
         help="Actor processes. Default: half the cores, or all but one if a GPU learns. 0: "
              "everything in this process, in order, deterministically.")
-    add("--envs_per_actor", type=int, default=16,
-        help="Environments that an actor steps as one batch; more are faster, and lag more.")
+    add("--envs_per_actor", type=int,
+        help="Environments that an actor steps as one batch; more are faster, and lag more." + recipe)
     add("--num_buffers", type=int,
         help="Rollout buffers, counted in columns. Default: two for each environment.")
     add("--step_timeout", type=float, default=60.0, metavar="SECONDS",
@@ -82,8 +91,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="More failed actors than this within ten minutes end the run.")
 
     # Learning
-    add("--total_steps", type=int, default=10_000_000, help="Agent steps to learn from.")
-    add("--batch_size", type=int, default=8, metavar="B", help="Columns in a learner's batch.")
+    add("--total_steps", type=int, help="Agent steps to learn from." + recipe)
+    add("--batch_size", type=int, metavar="B", help="Columns in a learner's batch." + recipe)
     add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
     add("--num_learner_threads", "--num_threads", type=int, default=1)
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
@@ -111,7 +120,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     # Optimizer
     add("--optimizer", default="adam", choices=["adam", "rmsprop"])
-    add("--learning_rate", type=float, default=4e-4)
+    add("--learning_rate", type=float, help="For loss_reduction mean." + recipe)
     add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
         help="Otherwise the rate falls linearly to 0 at --total_steps.")
     add("--epsilon", type=float, default=1e-5, help="Of either optimizer's denominator.")
@@ -128,6 +137,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 def check_flags(flags: argparse.Namespace) -> None:
     """Refuses what cannot work, naming flag, value and range. Afterwards flags are read-only."""
+    recipe = RECIPES["atari" if atari_wrappers.is_atari(flags.env) else "other"]
+    for name, value in recipe.items():
+        if getattr(flags, name) is None:
+            setattr(flags, name, value)
     check_ranges(flags)
     cores = os.cpu_count() or 1
     if flags.num_actors is None:
@@ -160,12 +173,13 @@ def create_env(flags: argparse.Namespace) -> Any:
     if is_minatar:
         import minatar.gym
 
-        minatar.gym.register_envs()
+        if flags.env not in gymnasium.registry:
+            minatar.gym.register_envs()
     render_mode = "rgb_array" if flags.mode == "test_render" else None
     env = gymnasium.make(flags.env, render_mode=render_mode, disable_env_checker=True)
     if is_minatar:  # bool [10, 10, C] -> [C, 10, 10]
         shape = (env.observation_space.shape[2], 10, 10)
-        space = gymnasium.spaces.Box(False, True, shape, bool)
+        space = gymnasium.spaces.Box(0, 1, shape, bool)
         to_chw = lambda frame: frame.transpose(2, 0, 1)
         env = gymnasium.wrappers.TransformObservation(env, to_chw, space)
     return env
