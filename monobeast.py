@@ -21,6 +21,7 @@ import logging
 import os
 import random
 import sys
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -61,12 +62,14 @@ RECIPES = {
 }
 
 
+# fmt: off
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "monobeast", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "monobeast", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    recipe = " Default: the recipe's for this kind of environment (RECIPES)."
+    recipe = " Default: RECIPES, by the kind of environment."
 
     add("--env", default="PongNoFrameskip-v4", help="A Gymnasium environment's id.")
     add("--mode", default="train", choices=["train", "test", "test_render"])
@@ -82,7 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="Actor processes. Default: half the cores, or all but one if a GPU learns. 0: "
              "everything in this process, in order, deterministically.")
     add("--envs_per_actor", type=int,
-        help="Environments that an actor steps as one batch; more are faster, and lag more." + recipe)
+        help="Environments that an actor steps as one batch: more are faster but lag." + recipe)
     add("--num_buffers", type=int,
         help="Rollout buffers, counted in columns. Default: two for each environment.")
     add("--step_timeout", type=float, default=60.0, metavar="SECONDS",
@@ -99,8 +102,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
         help="Of convolutions and matrix products; auto: bf16 where the hardware has it.")
     add("--barrier_updates", type=int, default=25,
-        help="With --num_actors 0: environments start afresh, and checkpoints fall, every so many "
-             "updates.")
+        help="With --num_actors 0: updates between the barriers at which environments start afresh "
+             "and checkpoints may fall.")
 
     # Model
     add("--net", metavar="MODULE.CLASS", help="Another network than this file's Net.")
@@ -116,14 +119,15 @@ def make_parser() -> argparse.ArgumentParser:
     add("--clip_rho_threshold", type=float, default=1.0)
     add("--clip_pg_rho_threshold", type=float, default=1.0)
     add("--loss_reduction", default="mean", choices=["mean", "sum"],
-        help="The paper sums over time and batch, with RMSProp at 6e-4, epsilon 0.01, clipping 40.")
+        help="Over time and batch. The paper's sum needs --learning_rate 6e-4 --optimizer rmsprop "
+             "--epsilon 0.01 --grad_norm_clipping 40.")
 
     # Optimizer
     add("--optimizer", default="adam", choices=["adam", "rmsprop"])
-    add("--learning_rate", type=float, help="For loss_reduction mean." + recipe)
+    add("--learning_rate", type=float, help="Falls linearly to 0 at --total_steps." + recipe)
     add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
-        help="Otherwise the rate falls linearly to 0 at --total_steps.")
-    add("--epsilon", type=float, default=1e-5, help="Of either optimizer's denominator.")
+        help="Keep the learning rate as it is.")
+    add("--epsilon", type=float, default=1e-5, help="In either optimizer's denominator.")
     add("--alpha", type=float, default=0.99, help="RMSProp's smoothing.")
     add("--momentum", type=float, default=0.0, help="RMSProp's.")
     add("--grad_norm_clipping", type=float, default=0.5)
@@ -132,7 +136,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num_episodes", type=int, default=10, help="Games to play in a test mode.")
     add("--max_episode_steps", type=int, default=27_000, help="A longer game is cut.")
     add("--greedy", action="store_true", help="Take the most probable action; else sample.")
-    return parser  # fmt: skip
+    return parser
+# fmt: on
 
 
 def check_flags(flags: argparse.Namespace) -> None:
@@ -148,10 +153,16 @@ def check_flags(flags: argparse.Namespace) -> None:
     columns = max(1, flags.num_actors) * flags.envs_per_actor
     if flags.num_buffers is None:
         flags.num_buffers = 2 * columns
-    require(flags, "num_buffers", flags.num_buffers >= columns,
-            f"at least num_actors x envs_per_actor = {columns} columns, one buffer for each")
-    require(flags, "num_learner_threads", flags.num_actors > 0 or flags.num_learner_threads == 1,
-            "1 with --num_actors 0")  # fmt: skip
+    require(
+        flags,
+        "num_buffers",
+        flags.num_buffers >= columns,
+        f"at least num_actors x envs_per_actor = {columns} columns, one buffer for each",
+    )
+    if flags.num_actors == 0:
+        require(
+            flags, "num_learner_threads", flags.num_learner_threads == 1, "1 if num_actors is 0"
+        )
     if flags.xpid is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
@@ -249,10 +260,8 @@ class Net(nn.Module):
             x = x.flatten(0, 1).float()
         with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
             policy_logits, baseline = self.policy(x), self.baseline(x)
-        outputs = dict(
-            policy_logits=policy_logits.view(T, B, self.num_actions), baseline=baseline.view(T, B)
-        )
-        return outputs, core_state
+        policy_logits = policy_logits.view(T, B, self.num_actions)
+        return dict(policy_logits=policy_logits, baseline=baseline.view(T, B)), core_state
 
 
 # =========================================================================================== acting
@@ -303,7 +312,7 @@ class Actor:
 
 
 def act(
-    inbox: Connection,
+    inbox: Iterator[bytes],
     outbox: Connection,
     actor: int,
     seed: int,
@@ -324,8 +333,8 @@ def act(
         weights.copy_to(net)
         clock.begin()
         worker = Actor(env, net, seed, flags, clock)
-        while True:
-            slot = int.from_bytes(inbox.recv_bytes(), "little")
+        for message in inbox:
+            slot = int.from_bytes(message, "little")
             version = weights.copy_to(net)
             clock.lap(WAITING)
             worker.unroll({k: v[slot] for k, v in rollouts.items()}, version)
@@ -359,8 +368,12 @@ def train(flags: argparse.Namespace) -> Run:
     spec, shapes = describe(flags)
     with Run(flags, spec, models.make_net(Net, spec, flags), device) as run:
         if run.complete():
-            logger.warning("%s has learned from %d steps already, --total_steps is %d", run.path,
-                           run.learner.step, flags.total_steps)  # fmt: skip
+            logger.warning(
+                "Nothing to do: %s has its %d steps. For more raise --total_steps, for "
+                "a new run choose another --xpid.",
+                run.path,
+                run.learner.step,
+            )
         elif flags.num_actors == 0:
             train_in_order(run, shapes)
         else:
@@ -386,8 +399,9 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
     check_limits(flags, buffer_shapes)
     buffers = SharedTensors(buffer_shapes)
     weights = SharedWeights(run.learner.net.state_dict(), run.learner.updates)
-    seconds = SharedTensors({"spent": ((flags.num_actors, 3), torch.float64),
-                             "began": ((flags.num_actors, 1), torch.float64)})  # fmt: skip
+    per_actor = {"spent": ((flags.num_actors, 3), torch.float64)}
+    per_actor["began"] = ((flags.num_actors, 1), torch.float64)
+    seconds = SharedTensors(per_actor)
     learner_seconds = torch.zeros(flags.num_learner_threads, 2, dtype=torch.float64)
 
     def start_actor(actor: int, life: int) -> workers.Process:
@@ -395,13 +409,12 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
         args = (actor, seed, flags, buffers, weights, seconds)
         return workers.Process(act, args, name=f"actor-{actor}")
 
-    actors = Actors(start_actor, flags.num_actors, buffers, num_slots, flags.max_actor_restarts,
-                    flags.step_timeout, seconds["began"].numpy()[:, 0])  # fmt: skip
+    actors = Actors(start_actor, flags, buffers, seconds["began"].numpy())
     run.sources += [
-        Shares("share_environment share_inference share_actor_waiting".split(), seconds["spent"]).take,
-        Shares("share_learning share_learner_waiting".split(), learner_seconds).take,
+        Shares(["environment", "inference", "actor_waiting"], seconds["spent"]).take,
+        Shares(["learning", "learner_waiting"], learner_seconds).take,
         lambda: {"actor_restarts": actors.restarts},
-    ]  # fmt: skip
+    ]
     threads = [
         run.start_thread(learn, (run, actors, weights, Clock(learner_seconds[i])), f"learner-{i}")
         for i in range(flags.num_learner_threads)
@@ -414,6 +427,8 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
         actors.close()
         for thread in threads:
             thread.join(timeout=5.0)
+        for memory in (buffers, weights, seconds):
+            memory.close()
     run.raise_failure()
 
 
@@ -460,12 +475,21 @@ def use_cuda(flags: argparse.Namespace) -> bool:
 def check_limits(flags: argparse.Namespace, buffer_shapes: Shapes) -> None:
     """Refuses what memory or open files do not suffice for, before it is tried."""
     needed, available = required_bytes(buffer_shapes), available_bytes()
-    require(flags, "num_buffers", available is None or needed < available,
-            f"a number whose shared memory fits: {needed / 2**20:,.0f} MiB are needed, "
-            f"{(available or 0) / 2**20:,.0f} MiB available")  # fmt: skip
+    MiB = 2**20
+    require(
+        flags,
+        "num_buffers",
+        available is None or needed < available,
+        f"a number whose rollouts fit into shared memory: {needed / MiB:,.0f} MiB are needed, "
+        f"{(available or 0) / MiB:,.0f} MiB available",
+    )
     files, left = 4 * flags.num_actors + 32, descriptors_left()  # pipes, sentinels, logs, memory
-    require(flags, "num_actors", files < left,
-            f"a number for which open files suffice: {files} are needed, {left} left (ulimit -n)")  # fmt: skip
+    require(
+        flags,
+        "num_actors",
+        files < left,
+        f"a number for which open files suffice: {files} are needed, {left} left (ulimit -n)",
+    )
 
 
 def derive_seed(*numbers: int) -> int:
@@ -478,28 +502,26 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-# ===================================================================================== test and main
+# ==================================================================================== test and main
 def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
     """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
-    net, env, rendered = evaluate.load_for_test(
-        flags, given, lambda spec, flags: models.make_net(Net, spec, flags), create_env
-    )
+    make_net = lambda spec: models.make_net(Net, spec, flags)
+    net, env = evaluate.load(flags, given, make_net, lambda: create_env(flags))
     seed_everything(flags.seed)
     with contextlib.closing(env):
-        return evaluate.test(flags, net, env, rendered)
+        return evaluate.test(flags, net, env)
 
 
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    parser = make_parser()
-    flags = parser.parse_args(argv)
+    flags = make_parser().parse_args(argv)
     display.set_up_logging()
     try:
         check_flags(flags)
         if flags.mode == "train":
             train(flags)
         else:
-            test(flags, given_names(parser, argv))
+            test(flags, given_names(make_parser(), argv))
     except (UserError, CheckpointError) as error:
         sys.exit(f"monobeast: error: {error}")
 

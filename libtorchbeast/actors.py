@@ -14,6 +14,9 @@ import multiprocessing.connection
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
 
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.shared_memory import SharedTensors
@@ -35,35 +38,34 @@ class Actors:
     `close` are the main thread's; `rollouts` any learner thread's.
 
     Raises:
-        ActorFailure: from `wait`, when more than `max_restarts` actors failed within ten minutes;
+        ActorFailure: from `wait`, when more than --max_actor_restarts failed within ten minutes;
             it carries the last one's traceback.
     """
 
     def __init__(
         self,
         start: Callable[[int, int], Process],
-        num_actors: int,
+        flags: Any,
         buffers: SharedTensors,
-        num_slots: int,
-        max_restarts: int,
-        step_timeout: float,
-        step_began: "collections.abc.Sequence[float]",
+        step_began: np.ndarray,
     ):
         self.restarts = 0
         self._start = start
-        self._rollouts = [{k: t[slot] for k, t in buffers.tensors.items()} for slot in
-                          range(num_slots)]  # fmt: skip
-        self._max_restarts = max_restarts
-        self._step_timeout = step_timeout
-        self._step_began = step_began  # [num_actors] time.monotonic() or 0, written by the actors
-        self._failures: collections.deque[float] = collections.deque()
-        self._lives = [0] * num_actors
+        self._max_restarts = flags.max_actor_restarts
+        self._step_timeout = flags.step_timeout
+        self._step_began = step_began  # [num_actors, 1], written by the actors' clocks
+        self._failures: collections.deque[float] = collections.deque()  # when
+        self._lives = [0] * flags.num_actors
+        num_slots = flags.num_buffers // flags.envs_per_actor
+        self._rollouts = [{k: t[i] for k, t in buffers.tensors.items()} for i in range(num_slots)]
         self._ready_or_closed = threading.Condition()  # protects the four below
-        self._with_actor = [set(range(a, num_slots, num_actors)) for a in range(num_actors)]
+        self._with_actor = [
+            set(range(actor, num_slots, flags.num_actors)) for actor in range(flags.num_actors)
+        ]
         self._ready: collections.deque[int] = collections.deque()
         self._closed = False
-        self._processes = [start(actor, 0) for actor in range(num_actors)]
-        for actor in range(num_actors):
+        self._processes = [start(actor, 0) for actor in range(flags.num_actors)]
+        for actor in range(flags.num_actors):
             self._send_all(actor)
 
     def wait(self, wakeup: Wakeup, timeout: float) -> None:
@@ -149,9 +151,12 @@ class Actors:
 
     def _end_hung_actors(self) -> None:
         now = time.monotonic()
-        for actor, began in enumerate(list(self._step_began)):
+        for actor, began in enumerate(self._step_began[:, 0].tolist()):
             if began and now - began > self._step_timeout:
-                logger.error("Actor %d: its environment's step has taken longer than %g s "
-                             "(--step_timeout)", actor, self._step_timeout)  # fmt: skip
                 self._step_began[actor] = 0.0
                 self._processes[actor].kill()
+                logger.error(
+                    "Actor %d: its environments took longer than --step_timeout %g for one step",
+                    actor,
+                    self._step_timeout,
+                )

@@ -10,7 +10,6 @@ import rich.live
 import rich.logging
 import rich.progress_bar
 import rich.table
-import rich.text
 
 console = rich.console.Console(stderr=True)
 
@@ -47,50 +46,47 @@ class Display:
             self._live.stop()
 
     def _render(self) -> rich.console.RenderableType:
-        run, row = self._run, self._run.last_row
+        run = self._run
         step, total = run.learner.step, run.flags.total_steps
-        table = rich.table.Table.grid(padding=(0, 2))
-        for _ in range(4):
-            table.add_column(no_wrap=True)
-        bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=30)
+
+        def show(name: str, form: str = ".4f") -> str:
+            return _number(run.last_row, name, form)
+
         left = _duration((total - step) / run.sps) if run.sps > 0 else "?"
-        status = "stopping" if run.wakeup.is_set() else f"{100 * step / total:.1f} %, {left} left"
-        table.add_row("[bold]" + run.flags.env, bar, status, f"[dim]{run.path}")
-        table.add_row(
-            *_cell("step", f"{step:,}"),
-            *_cell("time", f"{_duration(run.hours * 3600)}"),
-        )
-        table.add_row(
-            *_cell("steps/s", _number(row, "sps", ",.0f")),
-            *_cell("frames/s", _number(row, "fps", ",.0f")),
-        )
-        table.add_row(
-            *_cell("game return", f"[bold]{_number(row, 'mean_game_return', '.2f')}"),
-            *_cell("games", f"{run.stats.games:,}, length {_number(row, 'mean_game_length', ',.0f')}"),
-        )  # fmt: skip
-        table.add_row(
-            *_cell("loss", f"{_number(row, 'total_loss', '.4f')} = policy "
-                           f"{_number(row, 'pg_loss', '.4f')}, baseline "
-                           f"{_number(row, 'baseline_loss', '.4f')}"),
-            *_cell("entropy", f"{_number(row, 'entropy', '.3f')}, gradient "
-                              f"{_number(row, 'grad_norm', '.3f')}"),
-        )  # fmt: skip
-        table.add_row(
-            *_cell("policy lag", f"{_number(row, 'lag_mean', '.1f')} updates, at most "
-                                 f"{_number(row, 'lag_max', '.0f')}"),
-            *_cell("rho clipped", _number(row, "clipped_rho_share", ".1%")),
-        )  # fmt: skip
-        table.add_row(
-            *_cell("actors' time", f"environment {_number(row, 'share_environment', '.0%')}, "
-                                   f"inference {_number(row, 'share_inference', '.0%')}, "
-                                   f"waiting {_number(row, 'share_actor_waiting', '.0%')}"),
-            *_cell("learner's time", f"learning {_number(row, 'share_learning', '.0%')}, "
-                                     f"waiting {_number(row, 'share_learner_waiting', '.0%')}"),
-        )  # fmt: skip
-        failures = {k: row.get(k) for k in ("actor_restarts", "skipped_updates", "checkpoint_errors")}
-        if any(failures.values()):
-            shown = ", ".join(f"{k.replace('_', ' ')} {v:.0f}" for k, v in failures.items() if v)
-            table.add_row("[red]failures", f"[red]{shown}")
+        cells = [
+            ("step", f"{step:,}"),
+            ("time", _duration(run.hours * 3600)),
+            ("steps/s", show("sps", ",.0f")),
+            ("frames/s", show("fps", ",.0f")),
+            ("game return", "[bold]" + show("mean_game_return", ".2f")),
+            ("games", f"{run.stats.games:,} of {show('mean_game_length', ',.0f')} steps"),
+            ("loss", f"{show('total_loss')}, gradient {show('grad_norm', '.3f')}"),
+            ("entropy", show("entropy", ".3f")),
+            ("policy loss", show("pg_loss")),
+            ("baseline loss", show("baseline_loss")),
+            ("policy lag", f"{show('lag_mean', '.1f')} updates, at most {show('lag_max', '.0f')}"),
+            ("rho clipped", show("clipped_rho_share", ".1%")),
+            (
+                "actors",
+                f"environment {show('share_environment', '.0%')}, inference "
+                f"{show('share_inference', '.0%')}, waiting {show('share_actor_waiting', '.0%')}",
+            ),
+            (
+                "learner",
+                f"learning {show('share_learning', '.0%')}, waiting "
+                f"{show('share_learner_waiting', '.0%')}",
+            ),
+        ]
+        for name in ("actor_restarts", "skipped_updates", "checkpoint_errors"):
+            if run.last_row.get(name):
+                cells.append(("[red]" + name.replace("_", " "), "[red]" + show(name, ".0f")))
+
+        table = rich.table.Table.grid(padding=(0, 2))
+        bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=30)
+        status = "stopping ..." if run.wakeup.is_set() else f"{step / total:.1%}, {left} left"
+        table.add_row("[bold]" + run.flags.env, bar, status)
+        for first, second in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
+            table.add_row(f"[dim]{first[0]}", first[1], f"[dim]{second[0]}", second[1])
         return table
 
 
@@ -104,16 +100,11 @@ def one_line(row: dict[str, float]) -> str:
     )
 
 
-def _cell(name: str, value: str) -> tuple[str, str]:
-    return f"[dim]{name}", value
-
-
 def _number(row: dict[str, float], name: str, form: str) -> str:
     return format(row[name], form) if row.get(name) is not None else "-"
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return time.strftime("%H:%M:%S", time.gmtime(seconds)) if seconds < 86400 else (
-        f"{seconds / 86400:.1f} days")  # fmt: skip
+    if seconds < 86400:
+        return time.strftime("%H:%M:%S", time.gmtime(seconds))
+    return f"{seconds / 86400:.1f} days"

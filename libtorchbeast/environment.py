@@ -42,7 +42,7 @@ class Environment:
     """
 
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
-        first = create_env()
+        first = self.first = create_env()  # the vector, or environment 0: for `render`
         if hasattr(first, "num_envs") and hasattr(first, "single_observation_space"):
             self._source = _VectorSource(first, num_envs)
         else:

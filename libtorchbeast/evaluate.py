@@ -1,9 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Playing whole games with a trained network: `--mode test` and `--mode test_render`."""
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import nn
 
 from libtorchbeast import checkpoint, models
 from libtorchbeast.acting import act_on
-from libtorchbeast.environment import Environment
+from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import UserError
 from libtorchbeast.run import run_path
 from libtorchbeast.spec import Spec
@@ -29,12 +30,15 @@ class Game(NamedTuple):
     complete: bool  # False where --max_episode_steps ended it
 
 
-def load_for_test(flags: Any, given: set[str], make_net: Callable[[Spec, Any], nn.Module],
-                  create_env: Callable[[Any], Any]) -> tuple[nn.Module, Environment, Any]:  # fmt: skip
-    """The network of a run's newest checkpoint, and its environment to play in.
+def load(
+    flags: Any,
+    given: set[str],
+    make_net: Callable[[Spec], nn.Module],
+    create_env: Callable[[], Any],
+) -> tuple[nn.Module, Environment]:
+    """The network of a run's newest checkpoint, and one environment to play in.
 
-    The run's own --env, --net and --use_lstm are taken, unless given on the command line.
-    Returns the network, the adapter of one environment, and that environment itself (`render`).
+    The run's own --env, --net and --use_lstm are taken, unless `given` on the command line.
 
     Raises:
         UserError: the run has no checkpoint, or it does not fit the environment.
@@ -42,26 +46,36 @@ def load_for_test(flags: Any, given: set[str], make_net: Callable[[Spec, Any], n
     path = os.path.join(run_path(flags), "model.tar")
     state = checkpoint.load_newest(path)
     if state is None:
-        raise UserError(f"--xpid {flags.xpid}: no checkpoint {path}")
+        raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}")
     for name in {"env", "net", "use_lstm"} - given:
         setattr(flags, name, state["flags"][name])
-    created: list[Any] = []
-    env = Environment(lambda: created.append(create_env(flags)) or created[0], 1, flags.env)  # fmt: skip
+    flags.envs_per_actor = 1
+    env = Environment(create_env, 1, flags.env)
     if env.spec.signature() != state["spec"]:
-        raise UserError(f"{path} does not fit {flags.env}: expected {env.spec.signature()}, seen "
-                         f"{state['spec']}")  # fmt: skip
-    net = make_net(env.spec, flags)
+        env.close()
+        raise UserError(
+            f"{path} does not fit {flags.env}: expected {state['spec']}, seen "
+            f"{env.spec.signature()}"
+        )
+    net = make_net(env.spec)
     net.load_state_dict(state["model"])
-    logger.info("%s at step %d", path, state["step"])
-    return net.eval(), env, created[0]
+    logger.info("Playing with %s, trained for %d steps", path, state["step"])
+    return net.eval(), env
 
 
 def play(
-    net: nn.Module, env: Environment, num_episodes: int, *, seed: int, greedy: bool,
-    max_steps: int, precision: str, on_row: Callable[[dict[str, np.ndarray]], None] = lambda row: None,
-) -> list[Game]:  # fmt: skip
-    """Plays whole games, recurrent state carried, game i from `seed` + i, and calls `on_row` with each
-    row and what the network made of it. A game longer than `max_steps` is cut there, and says so."""
+    net: nn.Module,
+    env: Environment,
+    num_episodes: int,
+    *,
+    seed: int,
+    greedy: bool,
+    max_steps: int,
+    precision: str,
+    on_row: Callable[[Row], None] = lambda row: None,
+) -> list[Game]:
+    """Plays whole games, recurrent state carried, game i from `seed` + i. A game is cut after
+    `max_steps`. `on_row` sees each row together with what the network made of it."""
     games = []
     with models.autocast(precision, torch.device("cpu")):
         for game in range(num_episodes):
@@ -84,36 +98,52 @@ def play(
     return games
 
 
-def test(flags: Any, net: nn.Module, env: Environment, rendered: Any) -> list[Game]:
+def test(flags: Any, net: nn.Module, env: Environment) -> list[Game]:
     """Plays --num_episodes games and prints each, their mean and spread; in the mode test_render it
     also writes them as SAVEDIR/XPID/test.mp4."""
-    on_row: Callable[[dict[str, np.ndarray]], None] = lambda row: None
-    video = None
-    if flags.mode == "test_render":
-        import imageio.v2 as imageio
-
-        path = os.path.join(run_path(flags), "test.mp4")
-        video = imageio.get_writer(path, fps=60 // env.spec.frames_per_step, macro_block_size=2)
-        on_row = lambda row: video.append_data(_large(rendered.render()))  # noqa: E731
-    games = play(net, env, flags.num_episodes, seed=flags.seed, greedy=flags.greedy,
-                 max_steps=flags.max_episode_steps, precision=flags.precision,
-                 on_row=on_row)  # fmt: skip
-    if video is not None:
-        video.close()
-        results.print(f"Video: {path}", soft_wrap=True)
+    with _video(flags, env) as on_row:
+        games = play(
+            net,
+            env,
+            flags.num_episodes,
+            seed=flags.seed,
+            greedy=flags.greedy,
+            max_steps=flags.max_episode_steps,
+            precision=flags.precision,
+            on_row=on_row,
+        )
     _print(games, flags)
     return games
 
 
-def _large(image: np.ndarray) -> np.ndarray:
-    """Repeats the pixels of a small image, so that a video of a 10x10 game can be watched."""
-    factor = max(1, 160 // max(image.shape[:2]))
+@contextlib.contextmanager
+def _video(flags: Any, env: Environment) -> Iterator[Callable[[Row], None]]:
+    """Yields what adds a row's picture to the video; in other modes it does nothing."""
+    if flags.mode != "test_render":
+        yield lambda row: None
+        return
+    import imageio.v2 as imageio
+
+    path = os.path.join(run_path(flags), "test.mp4")
+    fps = (getattr(env.first, "metadata", None) or {}).get("render_fps") or 15
+    with imageio.get_writer(path, fps=fps, macro_block_size=2) as video:
+        yield lambda row: video.append_data(_enlarged(env.first.render()))
+    results.print(f"Video: {path}", soft_wrap=True)
+
+
+def _enlarged(image: np.ndarray) -> np.ndarray:
+    """Repeats the pixels of a small image, so that a video of a 10x10 game can be watched. Colours
+    may come as floats from 0 to 1."""
+    if image.dtype != np.uint8:
+        image = (255 * image).astype(np.uint8)
+    factor = max(1, 320 // max(image.shape[:2]))
     return np.ascontiguousarray(image.repeat(factor, 0).repeat(factor, 1))
 
 
 def _print(games: list[Game], flags: Any) -> None:
     how = "greedy" if flags.greedy else "sampled"
-    table = rich.table.Table(title=f"{flags.env}, {how} actions", title_justify="left")
+    results.print(f"{flags.env}, {how} actions")
+    table = rich.table.Table()
     for name in ("game", "return", "steps"):
         table.add_column(name, justify="right")
     for i, game in enumerate(games):
@@ -123,5 +153,6 @@ def _print(games: list[Game], flags: Any) -> None:
     scores = np.array([game.score for game in games])
     results.print(
         f"Mean return {scores.mean():.2f}, standard deviation {scores.std():.2f}, from "
-        f"{scores.min():g} to {scores.max():g} in {len(games)} games.", soft_wrap=True
-    )  # fmt: skip
+        f"{scores.min():g} to {scores.max():g} in {len(games)} games.",
+        soft_wrap=True,
+    )

@@ -57,10 +57,7 @@ def check_ranges(flags: Any) -> None:
 
 
 def given_names(parser: argparse.ArgumentParser, argv: list[str]) -> set[str]:
-    """The flags that stand on the command line, whatever their value."""
-    defaults = {action.dest: action.default for action in parser._actions}
-    parser.set_defaults(**dict.fromkeys(defaults, argparse.SUPPRESS))
-    try:
-        return set(vars(parser.parse_args(argv)))
-    finally:
-        parser.set_defaults(**defaults)
+    """The flags that stand on the command line, whatever their value. Uses the parser up."""
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS
+    return set(vars(parser.parse_args(argv)))

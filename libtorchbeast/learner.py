@@ -1,7 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """One update of the network from one batch of rollouts, and what a checkpoint keeps of it."""
 
+import copy
 import logging
+import math
 import os
 import threading
 from typing import Any
@@ -36,7 +38,8 @@ class Learner:
         self._dump_dir = dump_dir
         self._skipped_in_a_row = 0
         self._optimizer = _make_optimizer(net, flags)
-        self._one_at_a_time = threading.Lock()  # protects everything above but `net`'s structure
+        self._closed = False
+        self._one_at_a_time = threading.Lock()  # protects everything above
 
     def learning_rate(self) -> float:
         """Decays linearly to 0 at --total_steps ([IMPALA] appendix D), unless told not to."""
@@ -51,17 +54,19 @@ class Learner:
             batch: a rollout batch on the CPU, [T+1, B, ...].
 
         Returns:
-            Numbers for the log, or None if the update was skipped.
+            Numbers for the log, or None if the update was skipped or the learner is closed.
 
         Raises:
             FloatingPointError: too many updates in a row had a non-finite loss or gradient.
         """
         on_device = {k: v.to(self.device, non_blocking=True) for k, v in batch.items()}
         with self._one_at_a_time:
+            if self._closed:
+                return None
             lag = (self.updates - batch["policy_version"][:-1]).float()
-            loss, numbers = self._gradients(on_device)
-            if numbers is None:
-                self._skip(batch, loss)
+            numbers = self._gradients(on_device)
+            if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
+                self._skip(batch, numbers)
                 return None
             self._skipped_in_a_row = 0
             for group in self._optimizer.param_groups:
@@ -72,39 +77,46 @@ class Learner:
             publish(self.net.state_dict(), self.updates)
         return {**numbers, "lag_mean": lag.mean().item(), "lag_max": lag.max().item()}
 
-    def _gradients(self, batch: Rollout) -> tuple[vtrace.ImpalaLoss, dict[str, float] | None]:
-        """Leaves clipped gradients in the network; None for numbers if any is not finite."""
+    def _gradients(self, batch: Rollout) -> dict[str, float]:
+        """Leaves clipped gradients in the network; returns the loss's parts and their norm."""
         loss = compute_loss(self.net, batch, self._flags)
         self._optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self._flags.grad_norm_clipping)
         # One copy to the host for all numbers: on a GPU each would be a wait of its own.
         values = torch.stack([norm.detach(), *(x.detach().to(norm.dtype) for x in loss)]).tolist()
-        numbers = dict(zip(("grad_norm", *loss._fields), values, strict=True))
-        finite = all(abs(numbers[name]) < float("inf") for name in ("total", "grad_norm"))
-        return loss, numbers if finite else None
+        return dict(zip(("grad_norm", *loss._fields), values, strict=True))
 
-    def _skip(self, batch: Rollout, loss: vtrace.ImpalaLoss) -> None:
+    def _skip(self, batch: Rollout, numbers: dict[str, float]) -> None:
         self.skipped += 1
         self._skipped_in_a_row += 1
         where = "not dumped"
         if self._dump_dir and self.skipped <= MAX_DUMPS:
             where = os.path.join(self._dump_dir, f"nonfinite-{self.skipped}.tar")
             torch.save({"batch": batch, "model": self.net.state_dict()}, where)
-        seen = ", ".join(f"{k} {float(v):g}" for k, v in zip(loss._fields, loss, strict=True))
-        logger.error("Update %d skipped: expected finite loss and gradient, seen %s (batch: %s)",
-                     self.updates, seen, where)  # fmt: skip
+        seen = ", ".join(f"{k} {v:g}" for k, v in numbers.items())
+        logger.error(
+            "Update %d skipped: loss or gradient not finite (%s; batch: %s)",
+            self.updates,
+            seen,
+            where,
+        )
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise FloatingPointError(
                 f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a non-finite loss or gradient; the "
                 f"last: {seen}. See nonfinite-*.tar for the batches."
             )
 
+    def close(self) -> None:
+        """Waits for the update that runs; those of other threads that wait for it are dropped."""
+        with self._one_at_a_time:
+            self._closed = True
+
     def state_dict(self) -> dict[str, Any]:
         with self._one_at_a_time:
             return {
                 "model": {k: v.detach().cpu().clone() for k, v in self.net.state_dict().items()},
-                "optimizer": self._optimizer.state_dict(),
+                "optimizer": copy.deepcopy(self._optimizer.state_dict()),
                 "optimizer_name": self._flags.optimizer,
                 "step": self.step,
                 "updates": self.updates,
@@ -118,8 +130,11 @@ class Learner:
             self.step, self.updates = state["step"], state["updates"]
             self.skipped = state["skipped"]
             if state["optimizer_name"] != self._flags.optimizer:
-                logger.warning("--optimizer: the checkpoint has %s, now %s; its averages start "
-                               "afresh", state["optimizer_name"], self._flags.optimizer)  # fmt: skip
+                logger.warning(
+                    "--optimizer %s: its averages start afresh, the checkpoint has %s's",
+                    self._flags.optimizer,
+                    state["optimizer_name"],
+                )
                 return
             flags_now = [_hyperparameters(group) for group in self._optimizer.param_groups]
             self._optimizer.load_state_dict(state["optimizer"])

@@ -52,6 +52,7 @@ class Run:
         self.sps = 0.0
         self._checkpoint_errors = 0
         self._hours_before = 0.0
+        self._saved_updates = 0
 
     def __enter__(self) -> "Run":
         state = checkpoint.load_newest(self.checkpoint_path)
@@ -74,9 +75,12 @@ class Run:
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
+        self.wakeup.set()
+        self.learner.close()
         try:
-            self.log()
-            if self.learner.updates and not isinstance(error, checkpoint.CheckpointError):
+            if not self.last_row or self.learner.step > self.last_row["step"]:
+                self.log()
+            if self.learner.updates > self._saved_updates:
                 self.checkpoint()
         finally:
             self._display.__exit__(kind, error, traceback)
@@ -86,6 +90,7 @@ class Run:
             self._writer.close()
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
+            self.wakeup.close()
 
     @property
     def checkpoint_path(self) -> str:
@@ -160,6 +165,7 @@ class Run:
             self._checkpoint_errors += 1
             logger.error("Checkpoint not saved, the one before it stays: %s", error)
         else:
+            self._saved_updates = state["updates"]
             logger.info("Checkpoint saved at step %d: %s", state["step"], self.checkpoint_path)
 
     def raise_failure(self) -> None:
@@ -193,6 +199,7 @@ class Run:
         self.learner.load_state_dict(state)
         self.stats.load_state_dict(state["stats"])
         self._hours_before = state["hours"]
+        self._saved_updates = state["updates"]
         checkpoint.set_random_states(state["random_states"])
         logger.info("Going on from step %d: %s", self.learner.step, self.checkpoint_path)
 

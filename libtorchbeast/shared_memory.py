@@ -124,9 +124,10 @@ def available_bytes() -> int | None:
     except OSError:
         pass
     try:
-        with open("/sys/fs/cgroup/memory.max") as limit, open(
-            "/sys/fs/cgroup/memory.current"
-        ) as used:
+        with (
+            open("/sys/fs/cgroup/memory.max") as limit,
+            open("/sys/fs/cgroup/memory.current") as used,
+        ):
             limits.append(int(limit.read()) - int(used.read()))
     except (OSError, ValueError):  # no cgroup v2, or "max"
         pass

@@ -20,11 +20,12 @@ FIELDS = (
 
 GAMES = 100  # "mean_game_return" is the mean of this many games, the last ones
 
-_LOG_NAMES = {
-    "total": "total_loss", "pg": "pg_loss", "baseline": "baseline_loss", "mean_entropy": "entropy",
-    "mean_value": "mean_value", "grad_norm": "grad_norm", "learning_rate": "learning_rate",
-    "lag_mean": "lag_mean", "clipped_rho_share": "clipped_rho_share",
-}  # fmt: skip
+# Numbers of an update -> columns. Those with a name of their own in the log come first.
+_LOG_NAMES = {"total": "total_loss", "pg": "pg_loss", "baseline": "baseline_loss"}
+_LOG_NAMES |= {"mean_entropy": "entropy"}
+_LOG_NAMES |= {
+    k: k for k in "mean_value grad_norm learning_rate lag_mean clipped_rho_share".split()
+}
 
 
 class Stats:
@@ -110,7 +111,8 @@ class Clock:
 
 
 class Shares:
-    """Turns growing sums of seconds [workers, activities] into shares since the last call."""
+    """Turns growing sums of seconds [workers, activities] into columns `share_<activity>`, shares
+    of the time since the last call."""
 
     def __init__(self, names: list[str], seconds: torch.Tensor):
         self._names, self._seconds = names, seconds
@@ -122,4 +124,4 @@ class Shares:
         total = float(spent.sum())
         if total <= 0:
             return {}
-        return {name: float(s) / total for name, s in zip(self._names, spent, strict=True)}
+        return {f"share_{k}": float(s) / total for k, s in zip(self._names, spent, strict=True)}

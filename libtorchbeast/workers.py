@@ -4,27 +4,31 @@
 import ctypes
 import logging
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
 # Spawned, never forked: a fork after torch has started its threads can deadlock.
 context = multiprocessing.get_context("spawn")
 
 
+_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
 def prepare_child() -> None:
     """To be called first in every child process.
 
-    Ctrl-C goes to the whole group of processes: the main one decides what it means. And a child
-    dies with its parent, even with one that is killed.
+    Ctrl-C, and many a scheduler's SIGTERM, go to the whole group of processes: the main one alone
+    decides what they mean. And a child dies with its parent, even with one that is killed.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in _STOP_SIGNALS:
+        # A function that does nothing, because programs that the child starts inherit SIG_IGN.
+        signal.signal(number, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
     parent = multiprocessing.parent_process()
     if sys.platform == "linux":
         PR_SET_PDEATHSIG = 1
@@ -40,8 +44,9 @@ def _exit_with(parent) -> None:  # also covers a parent that died before prctl, 
 class Process:
     """A spawned child with a one-way message pipe to its parent, and one from it.
 
-    `target(inbox, outbox, *args)` runs in the child; if it raises, the traceback is its last
-    message. Pipes of one reader and one writer need no lock, so a killed child blocks nobody.
+    `target(inbox, outbox, *args)` runs in the child; `inbox` yields messages until the parent asks
+    it to end, `outbox` is a Connection. If it raises, the traceback is its last message. A pipe of
+    one reader and one writer needs no lock, so a killed child blocks nobody.
     """
 
     FAILURE = b"!"  # first byte of the last message of a child that raised
@@ -52,7 +57,12 @@ class Process:
         self._process = context.Process(
             target=_child, args=(target, inbox, outbox, args), name=name, daemon=True
         )
-        self._process.start()
+        # The child inherits the mask, so that no signal hits it before `prepare_child`.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         inbox.close()
         outbox.close()
 
@@ -107,14 +117,19 @@ class Process:
         self._process.kill()
 
 
+def messages(inbox: Connection) -> Iterator[bytes]:
+    while True:
+        try:
+            message = inbox.recv_bytes()
+        except (EOFError, ConnectionError):
+            return
+        yield message
+
+
 def _child(target: Callable, inbox: Connection, outbox: Connection, args: tuple) -> None:
     prepare_child()
     try:
-        target(inbox, outbox, *args)
-    except EOFError:
-        pass  # the parent closed the pipe: a normal end
-    except BrokenPipeError:
-        pass  # the parent went away
+        target(messages(inbox), outbox, *args)
     except BaseException:
         try:
             outbox.send_bytes(Process.FAILURE + traceback.format_exc().encode()[-16000:])
@@ -142,9 +157,10 @@ class Wakeup:
     def fileno(self) -> int:
         return self._reader
 
-    def wait(self, timeout: float) -> bool:
-        multiprocessing.connection.wait([self], timeout)
-        return self._set
+    def close(self) -> None:
+        self._set = True  # nobody writes any more
+        os.close(self._reader)
+        os.close(self._writer)
 
 
 class Thread(threading.Thread):
