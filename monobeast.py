@@ -272,13 +272,19 @@ class Actor:
     """N environments, a network, and what both carry from one rollout to the next."""
 
     def __init__(
-        self, env: Environment, net: nn.Module, seed: int, flags: argparse.Namespace, clock: Clock
+        self,
+        env: Environment,
+        net: nn.Module,
+        seed: int,
+        flags: argparse.Namespace,
+        clock: Clock,
+        version: int = 0,
     ):
         self.env, self.net, self.precision, self.clock = env, net, flags.precision, clock
         self.row = env.initial(seed)
         self.next_core_state = net.initial_state(env.spec.num_envs)
         with self.autocast():
-            self.choose(version=0)
+            self.choose(version)
 
     def autocast(self):
         return models.autocast(self.precision, torch.device("cpu"))
@@ -330,9 +336,9 @@ def act(
         net = models.make_net(Net, env.spec, flags)
         rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
         clock = Clock(seconds["spent"][actor], seconds["began"][actor])
-        weights.copy_to(net)
+        version = weights.copy_to(net)
         clock.begin()
-        worker = Actor(env, net, seed, flags, clock)
+        worker = Actor(env, net, seed, flags, clock, version)
         for message in inbox:
             slot = int.from_bytes(message, "little")
             version = weights.copy_to(net)
@@ -425,6 +431,7 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
             run.tick()
     finally:
         actors.close()
+        run.learner.close()  # the update that runs still publishes its weights
         for thread in threads:
             thread.join(timeout=5.0)
         for memory in (buffers, weights, seconds):
@@ -453,7 +460,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         seed = derive_seed(flags.seed, learner.updates)
         seed_everything(seed)
         with contextlib.closing(make_environment(flags)) as env:
-            actor = Actor(env, learner.net, seed, flags, clock)
+            actor = Actor(env, learner.net, seed, flags, clock, learner.updates)
             for batch in batches(rollouts(actor), flags.batch_size):
                 run.stats.add_games(batch)
                 numbers = learner.update(batch, publish=lambda state_dict, version: None)

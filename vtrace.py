@@ -213,11 +213,13 @@ def impala_loss(
         ValueError: a shape or dtype differs from the above, or the reduction is unknown.
     """
     target_logits, values = outputs["policy_logits"], outputs["baseline"]
+    _check("baseline", values, target_logits.shape[:-1], torch.float32)
+    _check("behavior's policy_logits", rows["policy_logits"], target_logits.shape, torch.float32)
+    _check("policy_logits", target_logits, target_logits.shape, torch.float32)
     _check("done", rows["done"], values.shape, torch.bool)
     _check("terminated", rows["terminated"], values.shape, torch.bool)
     _check("reward", rows["reward"], values.shape, torch.float32)
     _check("action", rows["action"], values.shape, torch.int64)
-    _check("baseline", values, target_logits.shape[:-1], torch.float32)
     if reduction not in ("sum", "mean"):
         raise ValueError(f'reduction is {reduction!r}, expected "sum" or "mean"')
 

@@ -5,9 +5,11 @@ import logging
 import sys
 import time
 
+import rich.columns
 import rich.console
 import rich.live
 import rich.logging
+import rich.panel
 import rich.progress_bar
 import rich.table
 
@@ -44,6 +46,9 @@ class Display:
     def __exit__(self, *exc_info) -> None:
         if console.is_terminal:
             self._live.stop()
+            run = self._run
+            end = "complete" if run.complete() else "stopped; the same command goes on from here"
+            console.print(f"Step {run.learner.step:,}: {end}. {run.path}", soft_wrap=True)
 
     def _render(self) -> rich.console.RenderableType:
         run = self._run
@@ -82,12 +87,14 @@ class Display:
                 cells.append(("[red]" + name.replace("_", " "), "[red]" + show(name, ".0f")))
 
         table = rich.table.Table.grid(padding=(0, 2))
-        bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=30)
-        status = "stopping ..." if run.wakeup.is_set() else f"{step / total:.1%}, {left} left"
-        table.add_row("[bold]" + run.flags.env, bar, status)
         for first, second in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
             table.add_row(f"[dim]{first[0]}", first[1], f"[dim]{second[0]}", second[1])
-        return table
+        bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=40)
+        status = "stopping ..." if run.wakeup.is_set() else f"{step / total:.1%}, {left} left"
+        progress = rich.columns.Columns([bar, status], padding=(0, 2))
+        return rich.panel.Panel.fit(
+            rich.console.Group(progress, table), title=run.flags.env, subtitle=run.path
+        )
 
 
 def one_line(row: dict[str, float]) -> str:

@@ -87,7 +87,7 @@ class Environment:
             raise ValueError(f"Actions: expected 0 to {A - 1}, seen {actions.tolist()}")
 
     def _row(self, observations, reward, terminated, truncated, life_lost, actions) -> Row:
-        if not np.isfinite(reward).all():
+        if not (np.abs(reward) <= np.finfo(np.float32).max).all():  # NaN compares as False
             raise ValueError(f"Reward: expected finite numbers, seen {reward.tolist()}")
         done, new_game = self._ended, self._over
         self._ended = terminated | truncated
@@ -131,14 +131,22 @@ class _VectorSource:
 
     def step(self, actions: np.ndarray, ended: np.ndarray):
         observation, reward, terminated, truncated, info = self._env.step(actions)
-        life_lost = np.asarray(info.get("life_lost", self._never), bool)
+        life_lost = info.get("life_lost", self._never)
         return (
             self._checked(observation),
-            np.asarray(reward),
-            np.array(terminated, bool),
-            np.array(truncated, bool),
-            life_lost,
+            self._one_each("Reward", reward, np.float32),
+            self._one_each("Terminated", terminated, bool),
+            self._one_each("Truncated", truncated, bool),
+            self._one_each("life_lost", life_lost, bool),
         )
+
+    def _one_each(self, name: str, values: Any, dtype: Any) -> np.ndarray:
+        array = np.array(values, dtype)
+        if array.shape != self._never.shape:
+            raise ValueError(
+                f"{name}: expected {len(self._never)} values, seen {list(array.shape)}"
+            )
+        return array
 
     def close(self) -> None:
         self._env.close()

@@ -25,7 +25,9 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Any) -> nn.Module:
         module, _, name = flags.net.rpartition(".")
         try:
             net_class = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
+            if not (isinstance(net_class, type) and issubclass(net_class, nn.Module)):
+                raise TypeError(f"{name} is no torch.nn.Module class")
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
             raise UserError(
                 f"--net: expected MODULE.CLASS, for example monobeast.Net; seen {flags.net!r} "
                 f"({error})"

@@ -27,8 +27,7 @@ def rollout_shapes(
 
 def core_state_of(rollout: Rollout) -> CoreState:
     """The state given to `forward` at row 0, before `done[0]` resets it."""
-    states = sorted(k for k in rollout if k.startswith("core_state/"))
-    return tuple(rollout[name] for name in states)
+    return tuple(v for k, v in rollout.items() if k.startswith("core_state/"))
 
 
 def batches(

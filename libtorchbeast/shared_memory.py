@@ -21,7 +21,7 @@ Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype
 class SharedTensors:
     """{name: tensor} in shared memory, one contiguous block each, filled with zeros at first.
 
-    All blocks lie behind a single file descriptor. Can be passed as an argument to a process that
+    All blocks lie behind one memfd (and the duplicate that mmap keeps). Can be passed as an argument to a process that
     is started with the "spawn" method.
 
     Raises:
@@ -73,9 +73,9 @@ class SharedWeights:
 
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int):
         shapes: Shapes = {k: ((2, *v.shape), v.dtype) for k, v in state_dict.items()}
-        self._memory = SharedTensors({**shapes, "version": ((1,), torch.int64)})
+        self._memory = SharedTensors({**shapes, ".version": ((1,), torch.int64)})
         # A NumPy view: one 8-byte load or store, and ten times cheaper than a tensor's.
-        self._version = self._memory["version"].numpy()
+        self._version = self._memory[".version"].numpy()
         self.publish(state_dict, version)
 
     @property
@@ -101,6 +101,8 @@ class SharedWeights:
                 return version
 
     def close(self) -> None:
+        """Nobody may publish or copy any more."""
+        self._version = None
         self._memory.close()
 
     def __getstate__(self):
@@ -108,7 +110,7 @@ class SharedWeights:
 
     def __setstate__(self, state):
         self._memory = state["memory"]
-        self._version = self._memory["version"].numpy()
+        self._version = self._memory[".version"].numpy()
 
 
 def required_bytes(shapes: Shapes) -> int:

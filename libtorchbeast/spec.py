@@ -78,6 +78,6 @@ def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
 def describe_actions(space: Any) -> Actions:
     """Raises ValueError for action spaces that the agent does not know."""
     n = getattr(space, "n", None)
-    if n is None or np.ndim(n) != 0 or getattr(space, "start", 0) != 0:
+    if n is None or getattr(space, "shape", ()) != () or getattr(space, "start", 0) != 0:
         raise ValueError(f"Action space: expected Discrete(n) starting at 0, seen {space}")
     return Actions("discrete", (int(n),))

@@ -1,0 +1,194 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""How fast MonoBeast trains, and how fast its parts are alone, in one run on one machine.
+
+    python -m benchmarks.monobeast --task pong
+    python -m benchmarks.monobeast --task minatar
+
+Prints one JSON line. All speeds are agent steps per second. Compare ratios, not speeds: machines
+differ, and a shared one differs from itself.
+
+    raw          one core: the emulator alone (Pong: 4 frames a step, no picture taken), or
+                 gymnasium.make("MinAtar/Breakout-v1"), with random actions
+    environment  one core: N environments behind the adapter, random actions
+    inference    one core: N columns a batch, action sampled
+    learner      as in training: transitions learned from, one batch after the other
+    training     the program itself, all of it; `ratio` = training / raw
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import monobeast
+from libtorchbeast import models
+from libtorchbeast.acting import act_on
+from libtorchbeast.file_writer import read_csv
+from libtorchbeast.learner import Learner
+from libtorchbeast.rollouts import batches
+from libtorchbeast.stats import Clock
+
+TASKS = {"pong": "PongNoFrameskip-v4", "minatar": "MinAtar/Breakout-v1"}
+
+
+def steps_per_second(step: Callable[[], int], seconds: float) -> float:
+    """Calls `step`, which returns how many agent steps it made, for about `seconds`."""
+    step()
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        count += step()
+    return count / (time.perf_counter() - start)
+
+
+def raw_pong() -> Callable[[], int]:
+    import ale_py
+    from ale_py import roms
+
+    ale = ale_py.ALEInterface()
+    ale.setInt("random_seed", 0)
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.loadROM(roms.get_rom_path("pong"))
+    actions = ale.getMinimalActionSet()
+
+    def step() -> int:
+        action = random.choice(actions)
+        for _ in range(4):
+            ale.act(action)
+        if ale.game_over():
+            ale.reset_game()
+        return 1
+
+    return step
+
+
+def raw_minatar() -> Callable[[], int]:
+    import gymnasium
+    import minatar.gym
+
+    if TASKS["minatar"] not in gymnasium.registry:
+        minatar.gym.register_envs()
+    env = gymnasium.make(TASKS["minatar"])
+    env.reset(seed=0)
+
+    def step() -> int:
+        _, _, terminated, truncated, _ = env.step(random.randrange(3))
+        if terminated or truncated:
+            env.reset()
+        return 1
+
+    return step
+
+
+def measure_parts(flags: argparse.Namespace, seconds: float) -> dict[str, float]:
+    """Environment, inference and learner alone, with the shapes that training uses."""
+    N = flags.envs_per_actor
+    env = monobeast.make_environment(flags)
+    env.initial(seed=0)
+    actions = np.random.default_rng(0).integers(env.spec.num_actions, size=(1000, N))
+    speeds = {}
+    turn = iter(range(10**9))
+    speeds["environment"] = steps_per_second(
+        lambda: len(env.step(actions[next(turn) % 1000])["done"]), seconds
+    )
+
+    net = models.make_net(monobeast.Net, env.spec, flags)
+    actor = monobeast.Actor(env, net, 0, flags, Clock(torch.zeros(3, dtype=torch.float64)))
+    row = {k: torch.from_numpy(v) for k, v in actor.row.items()}
+    state = net.initial_state(N)
+    with actor.autocast():
+        speeds["inference"] = steps_per_second(
+            lambda: len(act_on(net, row, state)[0]["action"]), seconds
+        )
+
+    _, shapes = monobeast.describe(flags)
+    rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
+    actor.unroll({k: v.numpy() for k, v in rollout.items()}, version=0)
+    endless = iter(lambda: (rollout, lambda: None), None)
+    batch = next(batches(endless, flags.batch_size))
+    learner = Learner(net, flags, torch.device("cpu"), dump_dir=None)
+
+    def learn() -> int:
+        before = learner.step
+        learner.update(batch, publish=lambda state_dict, version: None)
+        return learner.step - before
+
+    speeds["learner"] = steps_per_second(learn, seconds)
+    env.close()
+    return speeds
+
+
+def measure_training(arguments: list[str], seconds: float) -> float:
+    """SPS between the first row of logs.csv with an update and the last one, of a real run."""
+    with tempfile.TemporaryDirectory() as savedir:
+        command = [sys.executable, "-m", "monobeast", "--savedir", savedir, "--xpid", "benchmark",
+                   "--disable_checkpoint", "--log_every", "1", *arguments]  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        logs = Path(savedir, "benchmark", "logs.csv")
+
+        def rows() -> list[tuple[float, float]]:
+            table = read_csv(logs)[1] if logs.exists() else []
+            return [(float(r["_time"]), float(r["step"])) for r in table if float(r["step"]) > 0]
+
+        try:
+            while not (seen := rows()) or seen[-1][0] - seen[0][0] < seconds:
+                if process.poll() is not None:
+                    raise RuntimeError(f"{command} ended early, exit code {process.returncode}")
+                time.sleep(0.5)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+    (start, first), (end, last) = seen[0], seen[-1]
+    return (last - first) / (end - start)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--task", choices=TASKS, required=True)
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each part alone")
+    parser.add_argument("--training_seconds", type=float, default=40.0)
+    own, rest = parser.parse_known_args()
+    arguments = ["--env", TASKS[own.task], *rest]
+    flags = monobeast.make_parser().parse_args(arguments)
+    monobeast.check_flags(flags)
+    torch.set_num_threads(1)
+
+    speeds = {
+        "raw": steps_per_second({"pong": raw_pong, "minatar": raw_minatar}[own.task](), own.seconds)
+    }
+    speeds |= measure_parts(flags, own.seconds)
+    speeds["training"] = measure_training(arguments, own.training_seconds)
+    names = ("num_actors envs_per_actor num_buffers batch_size unroll_length num_learner_threads "
+             "use_lstm net").split()  # fmt: skip
+    precision = models.choose_precision(flags.precision, torch.device("cpu"))
+    result = {
+        "benchmark": f"monobeast-{own.task}",
+        "ratio": round(speeds["training"] / speeds["raw"], 3),
+        "steps_per_second": {k: round(v) for k, v in speeds.items()},
+        "settings": {name: getattr(flags, name) for name in names}
+        | {"precision": str(precision).removeprefix("torch.")},
+        "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
+        "torch": torch.__version__,
+        "commit": commit(),
+    }
+    print(json.dumps(result))
+
+
+def commit() -> str:
+    command = ["git", "describe", "--always", "--dirty"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
+    return run.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

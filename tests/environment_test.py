@@ -1,0 +1,618 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The adapter on scripted environments of every kind, against rows written from DESIGN 3."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+
+from libtorchbeast.environment import Environment
+
+A, N, STEPS = 5, 4, 300
+NOTHING = (0.0, False, False, False)  # what a reset to a new game gives
+
+# kind of observation -> (its space, what environment `i` shows in its row `t` after action `a`)
+OBSERVATIONS = {
+    "array": (Box(-1, 1e6, (3,)), lambda i, t, a: np.array([i, t, a], np.float32)),
+    "image": (Box(0, 255, (1, 2, 2), np.uint8),
+              lambda i, t, a: np.array([[[i, t % 256], [t // 256, a + 1]]], np.uint8)),
+    "discrete": (Discrete(10**6), lambda i, t, a: np.int64(10_000 * i + 10 * t + a + 1)),
+    "dict": (Dict(a=Dict(b=Box(-1, 1e6, (2,)), c=Discrete(9)), flags=MultiBinary(2)),
+             lambda i, t, a: {"a": {"b": np.array([i, t], np.float32), "c": np.int64(a + 1)},
+                              "flags": np.array([t % 2, 1], np.int8)}),
+    "tuple": (Tuple([Box(-1, 1e6, (2,)), Discrete(9)]),
+              lambda i, t, a: (np.array([i, t], np.float32), np.int64(a + 1))),
+}  # fmt: skip
+
+
+def make_scripts(seed, life=True, both=True):
+    """scripts[i][t] = (reward, terminated, truncated, life_lost): what environment i's row t gives
+    unless it is the reset to a new game. Endings come in runs, so that some episodes have a step
+    only, and lives are lost in the very step that goes on after a life loss."""
+    rng = np.random.default_rng(seed)
+    ends = [(True, False, False), (False, True, False)]
+    if both:
+        ends += [(True, True, False)]
+    if life:
+        ends += [(True, False, True)] * 3 + [(False, False, True)] + [(True, True, True)] * both
+    scripts = []
+    for _ in range(N):
+        script, often = [], False
+        for _ in range(STEPS + 1):
+            often = often if rng.random() < 0.9 else not often
+            ending = rng.random() < (0.7 if often else 0.1)
+            flags = ends[rng.integers(len(ends))] if ending else (False, False, False)
+            script.append((float(rng.integers(-40, 40)) / 4, *flags))  # quarters add up exactly
+        scripts.append(script)
+    return scripts
+
+
+def is_over(terminated, truncated, life_lost):
+    return truncated or (terminated and not life_lost)
+
+
+class Scripted(gymnasium.Env):
+    """Plays its script. A reset after a life loss is a step of the game, as its info says."""
+
+    action_space = Discrete(A)
+
+    def __init__(self, script, index, kind="array"):
+        self.script, self.index = script, index
+        self.observation_space, self._show = OBSERVATIONS[kind]
+        self.closed, self.seeds = False, []
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.seeds.append(seed)
+            self.t, self.goes_on = -1, False
+        self.t += 1
+        if not self.goes_on:
+            return self._show(self.index, self.t, -1), {}
+        reward, terminated, truncated, life_lost = self.script[self.t]
+        self.goes_on = not is_over(terminated, truncated, life_lost)
+        info = dict(
+            reset_reward=reward, terminated=terminated, truncated=truncated, life_lost=life_lost
+        )
+        return self._show(self.index, self.t, -1), info
+
+    def step(self, action):
+        assert isinstance(action, (int, np.integer)), action
+        self.t += 1
+        reward, terminated, truncated, life_lost = self.script[self.t]
+        self.goes_on = not is_over(terminated, truncated, life_lost)
+        info = {"life_lost": True} if life_lost else {}
+        return self._show(self.index, self.t, action), reward, terminated, truncated, info
+
+    def close(self):
+        self.closed = True
+
+
+class OldGym:
+    """An old Gym environment: `seed()`, a bare observation from `reset()`, 4 values from `step`."""
+
+    action_space = Discrete(A)
+    metadata = {"render.modes": []}
+
+    def __init__(self, script, index, kind="array"):
+        self._new = Scripted(script, index, kind)
+        self.observation_space = self._new.observation_space
+
+    def seed(self, seed):
+        self._new.reset(seed=seed)
+        self._new.t = -1
+
+    def reset(self):
+        return self._new.reset()[0]
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = self._new.step(action)
+        info = {"TimeLimit.truncated": True} if truncated else {}
+        if terminated and self._new.t % 2:
+            info = {"TimeLimit.truncated": False}  # as the wrapper says where both came together
+        return observation, reward, terminated or truncated, info
+
+    def close(self):
+        self._new.close()
+
+
+class ScriptedVector(VectorEnv):
+    """The scripts as one vector environment. Its step after a life loss goes on with the game."""
+
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(self, scripts, kind="array"):
+        self.envs = [Scripted(script, i, kind) for i, script in enumerate(scripts)]
+        self.num_envs = len(scripts)
+        self.single_observation_space = self.envs[0].observation_space
+        self.single_action_space = self.envs[0].action_space
+        self.ended = np.zeros(self.num_envs, bool)
+        self.seeds = []
+
+    def reset(self, *, seed=None, options=None):
+        self.seeds.append(seed)
+        self.ended[:] = False
+        observations = [env.reset(seed=seed)[0] for env in self.envs]
+        return np.stack(observations), {}
+
+    def step(self, actions):
+        results = []
+        for env, action, ended in zip(self.envs, actions, self.ended, strict=True):
+            if ended:
+                observation, info = env.reset()
+                flags = [info.get(k, False) for k in ("terminated", "truncated", "life_lost")]
+                results.append((observation, info.get("reset_reward", 0.0), *flags))
+            else:
+                *result, info = env.step(action)
+                results.append((*result, info.get("life_lost", False)))
+        observations, rewards, terminated, truncated, life_lost = map(
+            np.stack, zip(*results, strict=True)
+        )
+        self.ended = terminated | truncated
+        rewards = rewards.astype(np.float32)
+        return observations, rewards, terminated, truncated, {"life_lost": life_lost}
+
+    def close(self, **kwargs):
+        for env in self.envs:
+            env.close()
+
+
+class OneBuffer(Scripted):
+    """All environments write their observations into one and the same array."""
+
+    buffer = np.zeros(3, np.float32)
+
+    def reset(self, **kwargs):
+        self.buffer[:], info = super().reset(**kwargs)
+        return self.buffer, info
+
+    def step(self, action):
+        self.buffer[:], *rest = super().step(action)
+        return (self.buffer, *rest)
+
+
+def separate(scripts, kind="array", env_class=Scripted):
+    """An adapter of one environment for each script."""
+    created = iter([env_class(script, i, kind) for i, script in enumerate(scripts)])
+    return Environment(lambda: next(created), len(scripts), "scripted")
+
+
+def vector(scripts, kind="array"):
+    return Environment(lambda: ScriptedVector(scripts, kind), len(scripts), "scripted")
+
+
+def sync_vector(scripts, kind="array"):
+    makers = [lambda i=i, s=s: Scripted(s, i, kind) for i, s in enumerate(scripts)]
+    env = lambda: SyncVectorEnv(makers, autoreset_mode=AutoresetMode.NEXT_STEP)
+    return Environment(env, len(scripts), "scripted")
+
+
+def leaves(kind, observations):
+    """{name: [N, ...]}, the names written out by hand."""
+    if kind == "dict":
+        return {
+            "a/b": np.stack([o["a"]["b"] for o in observations]),
+            "a/c": np.stack([o["a"]["c"] for o in observations]),
+            "flags": np.stack([o["flags"] for o in observations]),
+        }
+    if kind == "tuple":
+        return {str(k): np.stack([o[k] for o in observations]) for k in range(2)}
+    return {"frame": np.stack(observations)}
+
+
+def oracle(scripts, actions, kind="array"):
+    """The rows of DESIGN 3's table, one environment and one row after the other."""
+    show = OBSERVATIONS[kind][1]
+    columns = []
+    for i, script in enumerate(scripts):
+        column = []
+        ended = over = True
+        episode_step, episode_return = 0, 0.0
+        for t in range(len(actions) + 1):
+            reward, terminated, truncated, life_lost = NOTHING if over else script[t]
+            episode_step = 0 if over else episode_step + 1
+            episode_return = 0.0 if over else episode_return + reward
+            action = 0 if ended else actions[t - 1][i]
+            done, ended = ended, terminated or truncated
+            over = is_over(terminated, truncated, life_lost)
+            column.append(
+                dict(
+                    observation=show(i, t, -1 if done else action),
+                    reward=np.float32(0.0 if done else reward),
+                    done=np.bool_(done),
+                    terminated=np.bool_(terminated),
+                    truncated=np.bool_(truncated),
+                    episode_over=np.bool_(over),
+                    episode_step=np.int32(episode_step),
+                    episode_return=np.float32(episode_return),
+                    last_action=np.int64(action),
+                )
+            )
+        columns.append(column)
+    rows = []
+    for cells in zip(*columns, strict=True):
+        observations = leaves(kind, [cell.pop("observation") for cell in cells])
+        rows.append(observations | {k: np.stack([cell[k] for cell in cells]) for k in cells[0]})
+    return rows
+
+
+def assert_same_row(seen, expected, t):
+    assert seen.keys() == expected.keys()
+    for name, value in expected.items():
+        assert seen[name].dtype == value.dtype, (t, name)
+        np.testing.assert_array_equal(seen[name], value, f"{name} of row {t}", strict=True)
+
+
+def random_actions(seed):
+    return np.random.default_rng(seed).integers(A, size=(STEPS, N))
+
+
+def assert_rows(env, scripts, kind="array", seed=0):
+    actions = random_actions(seed)
+    expected = oracle(scripts, actions, kind)
+    assert_same_row(env.initial(seed), expected[0], 0)
+    for t in range(STEPS):
+        assert_same_row(env.step(actions[t]), expected[t + 1], t + 1)
+    env.close()
+
+
+@pytest.mark.parametrize("kind", OBSERVATIONS)
+def test_gymnasium_environments_give_the_rows_of_the_table(kind):
+    scripts = make_scripts(seed=1)
+    assert_rows(separate(scripts, kind), scripts, kind)
+
+
+def test_the_scripts_hold_every_case():
+    """What the other tests rely on: rows both first and last, over or not, after each ending."""
+    rows = oracle(make_scripts(seed=1), random_actions(0))
+    all_of = lambda name: np.stack([row[name] for row in rows])
+    done, over, step = all_of("done"), all_of("episode_over"), all_of("episode_step")
+    ended = all_of("terminated") | all_of("truncated")
+    assert (done & ended & over).any() and (done & ended & ~over).any()
+    assert (done & (step > 0)).any()  # a life lost, the game goes on
+    assert (done & (step == 0))[1:].any()
+    assert (all_of("terminated") & all_of("truncated")).any()
+    assert (ended[1:] & done[:-1] & (step[1:] == 1)).any()  # a game of one step
+
+
+@pytest.mark.parametrize("kind", OBSERVATIONS)
+def test_old_gym_environments_give_the_rows_of_the_table(kind):
+    scripts = make_scripts(seed=2, life=False, both=False)
+    env = separate(scripts, kind, OldGym)
+    assert_rows(env, scripts, kind)
+
+
+@pytest.mark.parametrize("kind", OBSERVATIONS)
+def test_sync_vector_environment_gives_the_rows_of_the_table(kind):
+    """Gymnasium's own vector environment, with next-step autoreset."""
+    scripts = make_scripts(seed=3, life=False)
+    assert_rows(sync_vector(scripts, kind), scripts, kind)
+
+
+@pytest.mark.parametrize("kind", ["array", "image", "discrete"])
+def test_vector_environment_with_lives_gives_the_rows_of_the_table(kind):
+    """So the same scripts, separate or as a vector, give the same rows."""
+    scripts = make_scripts(seed=1)
+    assert_rows(vector(scripts, kind), scripts, kind)
+
+
+def test_one_environment_alone():
+    scripts = make_scripts(seed=4)[:1]
+    for make in (separate, vector):
+        env = make(scripts)
+        actions = random_actions(4)[:, :1]
+        expected = oracle(scripts, actions)
+        assert_same_row(env.initial(0), expected[0], 0)
+        for t in range(STEPS):
+            assert_same_row(env.step(actions[t]), expected[t + 1], t + 1)
+
+
+@pytest.mark.parametrize("make", [separate, vector, sync_vector])
+def test_initial_starts_all_over_again(make):
+    """In the middle of games, and right after an ended one."""
+    scripts = make_scripts(seed=5, life=False)
+    env = make(scripts)
+    actions = random_actions(5)
+    expected = oracle(scripts, actions)
+    for length in (1, 7, 30, 8):
+        assert_same_row(env.initial(0), expected[0], 0)
+        for t in range(length):
+            assert_same_row(env.step(actions[t]), expected[t + 1], t + 1)
+
+
+def test_environments_that_share_one_observation_buffer():
+    scripts = make_scripts(seed=6)
+    assert_rows(separate(scripts, env_class=OneBuffer), scripts)
+
+
+@pytest.mark.parametrize("make", [separate, vector, sync_vector])
+def test_a_row_stays_valid_until_the_next_step(make):
+    """Whatever its reader does to the actions given, or to another adapter."""
+    scripts = make_scripts(seed=7, life=False)
+    env, other = make(scripts), make(scripts)
+    row, _ = env.initial(0), other.initial(0)
+    for chosen in random_actions(7)[:50]:
+        actions = chosen.copy()
+        before = {k: v.copy() for k, v in row.items()}
+        other.step((chosen + 1) % A)
+        assert_same_row(row, before, None)
+        row = env.step(actions)
+        before = {k: v.copy() for k, v in row.items()}
+        actions[:] = 0
+        assert_same_row(row, before, None)
+
+
+@pytest.mark.parametrize("env_class", [Scripted, OldGym])
+def test_environment_i_gets_seed_plus_i(env_class):
+    env = separate(make_scripts(seed=8), env_class=env_class)
+    env.initial(40)
+    source = env._source
+    seeds = [getattr(part, "_new", part).seeds for part in source._envs]
+    assert seeds == [[40], [41], [42], [43]]
+
+
+def test_vector_environment_gets_the_seed():
+    created = ScriptedVector(make_scripts(seed=8))
+    Environment(lambda: created, N).initial(40)
+    assert created.seeds == [40]
+
+
+@pytest.mark.parametrize("env_class", [Scripted, OldGym])
+def test_close_closes_every_environment(env_class):
+    env = separate(make_scripts(seed=8), env_class=env_class)
+    env.close()
+    assert all(getattr(part, "_new", part).closed for part in env._source._envs)
+
+
+def test_create_env_is_called_once_per_environment_or_once_for_a_vector():
+    scripts, calls = make_scripts(seed=8), []
+    Environment(lambda: calls.append("one") or Scripted(scripts[0], 0), N)
+    Environment(lambda: calls.append("vector") or ScriptedVector(scripts), N)
+    assert calls == ["one"] * N + ["vector"]
+
+
+@pytest.mark.parametrize("make", [separate, vector])
+def test_spec_says_what_the_rows_hold(make):
+    spec = make(make_scripts(seed=8), "image").spec
+    assert (spec.name, spec.num_envs, spec.num_actions) == ("scripted", N, A)
+    assert spec.observations == {"frame": ((1, 2, 2), "uint8")}
+    assert (spec.actions.kind, spec.actions.sizes) == ("discrete", (A,))
+    assert spec.frames_per_step == 1
+
+
+def test_spec_of_nested_observations():
+    names = separate(make_scripts(seed=8), "dict").spec.observations
+    assert names == {"a/b": ((2,), "float32"), "a/c": ((), "int64"), "flags": ((2,), "int8")}
+    names = separate(make_scripts(seed=8), "tuple").spec.observations
+    assert names == {"0": ((2,), "float32"), "1": ((), "int64")}
+
+
+def test_frames_per_step_comes_from_the_metadata():
+    class FourFrames(Scripted):
+        metadata = {"frames_per_step": 4}
+
+    assert separate(make_scripts(seed=8), env_class=FourFrames).spec.frames_per_step == 4
+
+
+def test_rewards_are_not_clipped_and_their_sum_is_exact():
+    """float32 would lose the quarters; the sum is kept in float64."""
+    script = [NOTHING, (2.0**24, False, False, False)] + [(0.25, False, False, False)] * 8
+    env = separate([script])
+    env.initial(0)
+    rows = [env.step(np.array([0])) for _ in range(9)]
+    assert rows[0]["reward"] == 2.0**24
+    assert rows[-1]["episode_return"] == np.float32(2.0**24 + 2)
+
+
+# ============================================================================== what is refused
+
+
+F3 = np.zeros(3, np.float32)
+
+
+class Plain(gymnasium.Env):
+    """Returns what it is told to."""
+
+    def __init__(self, space=None, action_space=None, first=F3, result=None):
+        self.observation_space = space or Box(0, 1, (3,))
+        self.action_space = action_space or Discrete(A)
+        self._first, self._result = first, result
+
+    def reset(self, *, seed=None, options=None):
+        return self._first, {}
+
+    def step(self, action):
+        return self._result
+
+
+class PlainVector(ScriptedVector):
+    """Two environments; replaces parts of what `step` returns."""
+
+    def __init__(self, replaced):
+        super().__init__([[NOTHING] * 9] * 2)
+        self._replaced = replaced
+
+    def step(self, actions):
+        result = dict(
+            zip(
+                ("observation", "reward", "terminated", "truncated", "info"),
+                super().step(actions),
+                strict=True,
+            )
+        )
+        return tuple((result | self._replaced).values())
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_other_autoreset_modes_are_refused_naming_the_right_one(mode):
+    env = SyncVectorEnv([lambda: Scripted([], 0)] * 2, autoreset_mode=mode)
+    with pytest.raises(ValueError, match=f"expected.*NEXT_STEP.*seen.*{mode.name}"):
+        Environment(lambda: env, 2)
+
+
+def test_vector_environment_that_does_not_say_its_autoreset_mode_is_refused():
+    class Silent(ScriptedVector):
+        metadata = {}
+
+    with pytest.raises(ValueError, match="expected.*NEXT_STEP.*seen None"):
+        Environment(lambda: Silent(make_scripts(seed=0)), N)
+
+
+@pytest.mark.parametrize("num_envs", [1, N - 1, N + 1])
+def test_vector_environment_of_another_size_is_refused(num_envs):
+    with pytest.raises(ValueError, match=f"expected num_envs {num_envs}.*seen {N}"):
+        Environment(lambda: ScriptedVector(make_scripts(seed=0)), num_envs)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [Box(-1, 1, (2,)), Discrete(3, start=1), MultiBinary(3), Tuple([Discrete(2)]),
+     gymnasium.spaces.MultiDiscrete([2, 3])],
+    ids=str,
+)  # fmt: skip
+def test_unknown_action_spaces_are_refused(space):
+    with pytest.raises(ValueError, match="Action space: expected Discrete.*starting at 0, seen"):
+        Environment(lambda: Plain(action_space=space), 1)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["reward", "done", "terminated", "truncated", "episode_over", "episode_step", "episode_return",
+     "last_action", "action", "policy_logits", "baseline", "policy_version"],
+)  # fmt: skip
+def test_an_observation_key_that_is_a_rows_is_refused(key):
+    with pytest.raises(ValueError, match=f"'{key}'"):
+        Environment(lambda: Plain(Dict({key: Box(0, 1), "frame": Box(0, 1)})), 1)
+
+
+@pytest.mark.parametrize("space", [gymnasium.spaces.Text(5), gymnasium.spaces.Sequence(Box(0, 1))])
+def test_observations_that_are_no_arrays_are_refused(space):
+    with pytest.raises(ValueError, match="expected a numeric array space"):
+        Environment(lambda: Plain(space), 1)
+
+
+WRONG_OBSERVATIONS = {
+    "longer": (Box(0, 1, (3,)), np.zeros(4, np.float32), "float32[3]", "float32[4]"),
+    "broadcasts": (Box(0, 1, (3,)), np.zeros(1, np.float32), "float32[3]", "float32[1]"),
+    "a number": (Box(0, 1, (3,)), np.float32(0), "float32[3]", "float32[]"),
+    "one more axis": (Box(0, 1, (3,)), F3[None], "float32[3]", "float32[1, 3]"),
+    "complex": (Box(0, 1, (3,)), F3.astype(complex), "float32[3]", "complex128[3]"),
+    "objects": (Box(0, 1, (3,)), F3.astype(object), "float32[3]", "object[3]"),
+    "None": (Box(0, 1, (3,)), None, "float32[3]", "object[]"),
+    "float for uint8": (Box(0, 255, (3,), np.uint8), F3, "uint8[3]", "float32[3]"),
+    "int for uint8": (
+        Box(0, 255, (3,), np.uint8),
+        F3.astype(np.int64),
+        "uint8[3]",
+        "int64[3]",
+    ),
+    "array for Discrete": (Discrete(3), np.zeros(1, np.int64), "int64[]", "int64[1]"),
+    "float for Discrete": (Discrete(3), 1.0, "int64[]", "float64[]"),
+    "dict for array": (Box(0, 1, (3,)), {"x": F3}, "['frame']", "['x']"),
+    "missing key": (Dict(a=Box(0, 1, (3,)), b=Discrete(2)), {"a": F3}, "['a', 'b']", "['a']"),
+    "further key": (Dict(a=Box(0, 1, (3,))), {"a": F3, "b": F3}, "['a']", "['a', 'b']"),
+    "other key": (Dict(a=Dict(b=Box(0, 1, (3,)))), {"a": {"c": F3}}, "['a/b']", "['a/c']"),
+    "array for dict": (Dict(a=Box(0, 1, (3,))), F3, "['a']", "['frame']"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OBSERVATIONS)
+@pytest.mark.parametrize("late", [False, True], ids=["first", "later"])
+def test_an_observation_that_differs_from_the_space_is_refused(name, late):
+    space, observation, expected, seen = WRONG_OBSERVATIONS[name]
+    first = space.sample() if late else observation
+    plain = Plain(space, first=first, result=(observation, 0.0, False, False, {}))
+    env = Environment(lambda: plain, 1)
+    if late:
+        env.initial(0)
+    with pytest.raises(ValueError) as error:
+        env.step(np.array([0])) if late else env.initial(0)
+    assert f"expected {'keys ' * (expected[0] == '[')}{expected}" in str(error.value)
+    assert f"seen {seen}" in str(error.value)
+
+
+def test_an_observation_of_a_narrower_kind_is_taken_in_the_spaces_dtype():
+    """Lists and doubles are common and lose nothing that float32 keeps."""
+    for observation in ([0.5, 0, 1], np.array([0.5, 0, 1]), np.array([0.5, 0, 1], np.float16)):
+        env = Environment(lambda o=observation: Plain(first=o), 1)
+        frame = env.initial(0)["frame"]
+        assert frame.dtype == np.float32 and frame.tolist() == [[0.5, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [np.zeros((1, 3)), np.zeros(3), np.zeros((2, 1)), np.zeros((2, 3, 1)), {"x": np.zeros((2, 3))}],
+)
+def test_a_vectors_observation_of_another_shape_is_refused(observation):
+    env = Environment(lambda: PlainVector({"observation": observation}), 2)
+    env.initial(0)
+    with pytest.raises(ValueError, match="Observation.*expected.*seen"):
+        env.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("name", ["reward", "terminated", "truncated"])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (1, 2)], ids=str)
+def test_a_vectors_reward_or_flag_of_another_shape_is_refused(name, shape):
+    """Not broadcast: one environment's end would become everybody's."""
+    env = Environment(lambda: PlainVector({name: np.zeros(shape)}), 2)
+    env.initial(0)
+    with pytest.raises(ValueError, match="expected.*seen"):
+        env.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf, 1e39])
+def test_a_reward_that_is_not_finite_in_float32_is_refused(reward):
+    env = Environment(lambda: Plain(result=(F3, reward, False, False, {})), 1)
+    env.initial(0)
+    with pytest.raises(ValueError, match="Reward: expected finite numbers, seen"):
+        env.step(np.array([0]))
+
+
+def test_a_vectors_reward_that_is_not_finite_is_refused():
+    env = Environment(lambda: PlainVector({"reward": np.array([0, np.nan], np.float32)}), 2)
+    env.initial(0)
+    with pytest.raises(ValueError, match=r"Reward: expected finite numbers, seen \[0.0, nan\]"):
+        env.step(np.zeros(2, np.int64))
+
+
+def test_a_reward_at_a_life_losss_reset_that_is_not_finite_is_refused():
+    """It is no row's, but would be the game's return."""
+    env = separate([[NOTHING, (1.0, True, False, True), (np.nan, False, False, False)]])
+    env.initial(0)
+    env.step(np.array([0]))
+    with pytest.raises(ValueError, match="Reward"):
+        env.step(np.array([0]))
+
+
+@pytest.mark.parametrize("make", [separate, vector])
+@pytest.mark.parametrize(
+    "actions, seen",
+    [
+        (np.array([0, 0, 0, A]), f"expected 0 to {A - 1}, seen"),
+        (np.array([-1, 0, 0, 0]), f"expected 0 to {A - 1}, seen"),
+        (np.zeros(N - 1, np.int64), f"expected {N} integers, seen int64"),
+        (np.zeros((N, 1), np.int64), f"expected {N} integers, seen int64"),
+        (np.zeros(1, np.int64), f"expected {N} integers, seen int64"),
+        (np.zeros((), np.int64), f"expected {N} integers, seen int64"),
+        (np.zeros(N), f"expected {N} integers, seen float64"),
+        (np.zeros(N, bool), f"expected {N} integers, seen bool"),
+    ],
+    ids=["A", "-1", "N-1", "[N, 1]", "[1]", "[]", "float", "bool"],
+)
+def test_actions_out_of_range_or_shape_are_refused(make, actions, seen):
+    """Before they reach an environment: ale-py hangs on one. Also right after an episode's end."""
+    ending = [NOTHING, (0.0, True, False, False), *[(0.0, False, False, False)] * 3]
+    env = make([ending] * N)
+    env.initial(0)
+    for _ in range(3):
+        with pytest.raises(ValueError, match=seen):
+            env.step(actions)
+        env.step(np.zeros(N, np.int64))
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_a_step_of_another_number_of_values_is_refused(count):
+    env = Environment(lambda: Plain(result=(F3, 0.0, False, False, {}, {})[:count]), 1)
+    env.initial(0)
+    with pytest.raises(ValueError, match=f"returned {count} values, expected 5.*or 4"):
+        env.step(np.array([0]))

@@ -1,0 +1,106 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Small environments for the tests: `--env tests.envs:Catch-v0`, which imports this module."""
+
+import multiprocessing
+import os
+import time
+
+import gymnasium
+import numpy as np
+
+ROWS, COLUMNS = 10, 5
+FAIL_AFTER = 40  # steps of one environment
+
+
+class Catch(gymnasium.Env):
+    """A ball falls from the top; the paddle in the lowest row moves left, stays or moves right.
+    The reward is 1 at the end of an episode of 9 steps if the ball was caught, else -1."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (1, ROWS, COLUMNS), np.uint8)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.drop()
+        self.paddle = COLUMNS // 2
+        return self.board(), {}
+
+    def drop(self):
+        self.row, self.column = 0, int(self.np_random.integers(COLUMNS))
+
+    def step(self, action):
+        self.paddle = min(COLUMNS - 1, max(0, self.paddle + int(action) - 1))
+        self.row += 1
+        at_end = self.row == ROWS - 1
+        reward = (1.0 if self.paddle == self.column else -1.0) if at_end else 0.0
+        return self.board(), reward, at_end, False, {}
+
+    def board(self):
+        board = np.zeros((1, ROWS, COLUMNS), np.uint8)
+        board[0, self.row, self.column] = board[0, ROWS - 1, self.paddle] = 255
+        return board
+
+
+class EndlessCatch(Catch):
+    """The next ball belongs to the same episode: every transition is real, so steps can be counted
+    exactly."""
+
+    def step(self, action):
+        observation, reward, at_end, _, info = super().step(action)
+        if at_end:
+            self.drop()
+        return observation, reward, False, False, info
+
+
+class BreakingCatch(Catch):
+    """Raises after some steps, in every life of an actor."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > FAIL_AFTER:
+            self.lose_the_ball()
+        return super().step(action)
+
+    def lose_the_ball(self):
+        raise RuntimeError("the ball has rolled under the sofa")
+
+
+class TroubledCatch(BreakingCatch):
+    """Goes wrong once in each way: the first environments to come so far raise, hang, and give a
+    NaN as reward; the others never fail. TROUBLE names a folder for what has already happened.
+    And the first of all actors opens its environments slowly."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        if multiprocessing.parent_process() and first_time("open"):
+            time.sleep(1.5)  # more than the --step_timeout of the test, but opening is no step
+
+    def step(self, action):
+        if self.steps == FAIL_AFTER:
+            self.steps += 1
+            if first_time("raise"):
+                self.lose_the_ball()
+            if first_time("hang"):
+                time.sleep(3600)
+            if first_time("nan"):
+                return self.board(), float("nan"), False, False, {}
+        self.steps += self.steps < FAIL_AFTER
+        return Catch.step(self, action)
+
+
+def first_time(what):
+    """Whether no process has asked this before."""
+    try:
+        os.close(os.open(os.path.join(os.environ["TROUBLE"], what), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+for env in (Catch, EndlessCatch, BreakingCatch, TroubledCatch):
+    gymnasium.register(f"{env.__name__}-v0", env)

@@ -1,0 +1,574 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""MonoBeast learns, stops, resumes and fails as promised: real processes, real signals."""
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import time
+
+import imageio.v2 as imageio
+import pytest
+import torch
+
+import monobeast
+from libtorchbeast import models
+from libtorchbeast.flags import UserError
+from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
+from libtorchbeast.rollouts import batches
+from libtorchbeast.stats import Clock
+from tests.processes import Program, load, rows, wait_for
+
+CATCH = ("--env", "tests.envs:Catch-v0")
+PARALLEL = (*CATCH, *"--num_actors 2 --envs_per_actor 4 --batch_size 4 --log_every 0.5".split())
+FOREVER = (*PARALLEL, "--total_steps", 1_000_000_000)
+IN_ORDER = (*CATCH, *"--num_actors 0 --envs_per_actor 4 --batch_size 4 --precision fp32".split())
+
+
+class OtherNet(monobeast.Net):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before():
+    """`main` sets up logging to the stderr of the test that called it."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    """A folder with a run that was resumed once: it has a checkpoint and the one before it."""
+    savedir = tmp_path_factory.mktemp("finished")
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 500)
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1000)
+    return savedir
+
+
+@pytest.fixture
+def savedir(finished_run, tmp_path):
+    """A copy of `finished_run`."""
+    return shutil.copytree(finished_run, tmp_path / "copy", symlinks=True)
+
+
+def beast(savedir, *flags):
+    """MonoBeast in this process."""
+    words = ["--savedir", savedir, "--xpid", "run", *flags]
+    monobeast.main([str(word) for word in words])
+
+
+def refusal(savedir, *flags):
+    """The one line with which MonoBeast refuses to start."""
+    with pytest.raises(SystemExit) as refused:
+        beast(savedir, *flags)
+    message = refused.value.code
+    assert isinstance(message, str) and "\n" not in message  # printed as it is, exit code 1
+    return message
+
+
+def parse(*flags):
+    flags = monobeast.make_parser().parse_args([str(word) for word in flags])
+    monobeast.check_flags(flags)
+    return flags
+
+
+def shared_memory():
+    return set(os.listdir("/dev/shm"))
+
+
+def assert_same(a, b):
+    """Equal bit for bit."""
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert a == b
+
+
+# ===================================================================================== learning
+LSTM_SETTINGS = "--learning_rate 2e-3 --entropy_cost 0.05 --num_buffers 16"
+
+
+@pytest.mark.parametrize(
+    "flags, solved",
+    [
+        pytest.param(["--learning_rate", 5e-3, "--total_steps", 50_000], True, id="feed-forward"),
+        pytest.param(
+            ["--use_lstm", *LSTM_SETTINGS.split(), "--total_steps", 60_000], True, id="lstm"
+        ),
+        pytest.param(
+            ["--learning_rate", 1e-12, "--total_steps", 50_000],
+            False,
+            id="control-that-cannot-learn",
+        ),
+    ],
+)
+def test_catch_is_solved_and_the_solution_can_be_played(tmp_path, capsys, flags, solved):
+    settings = "--num_actors 2 --envs_per_actor 8 --batch_size 8 --unroll_length 10"
+    with Program(tmp_path, *CATCH, *settings.split(), *flags) as program:
+        assert program.wait_for_end() == 0, program.printed()
+    last = program.rows()[-1]
+    assert last["step"] >= 50_000
+    assert (last["mean_game_return"] >= 0.9) == solved
+    assert last["actor_restarts"] == last["skipped_updates"] == 0
+    beast(tmp_path, "--mode", "test", "--greedy", "--num_episodes", 20)
+    mean = float(re.search(r"Mean return (-?[\d.]+)", capsys.readouterr().out)[1])
+    assert (mean >= 0.9) == solved
+
+
+def test_two_learner_threads_count_every_step_once(tmp_path):
+    """In an endless episode every transition is real, so each update is worth exactly T x B."""
+    flags = ["--env", "tests.envs:EndlessCatch-v0", "--num_learner_threads", 2]
+    with Program(tmp_path, *PARALLEL, *flags, "--total_steps", 20_000) as program:
+        assert program.wait_for_end() == 0, program.printed()
+    state = load(program.path)
+    assert state["step"] == state["updates"] * 20 * 4
+    assert 20_000 <= state["step"] < 20_000 + 2 * 20 * 4
+    last = program.rows()[-1]
+    assert (last["step"], last["updates"]) == (state["step"], state["updates"])
+
+
+@pytest.mark.parametrize("steps", [300_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_memory_descriptors_and_threads_stay_flat(tmp_path, steps):
+    """From a tenth of the run to its end: at most 16 MiB more in all processes together."""
+    flags = "--env MinAtar/Breakout-v1 --num_actors 1 --envs_per_actor 64 --batch_size 32".split()
+    before = shared_memory()
+    with Program(tmp_path, *flags, "--log_every", 0.5, "--total_steps", 10 * steps) as program:
+        program.wait_for_step(steps / 10)
+        first = usage(program)
+        program.wait_for_step(steps)
+        last = usage(program)
+        assert shared_memory() == before
+        program.process.terminate()
+        assert program.wait_for_end() == 0
+    assert last["descriptors"] == first["descriptors"]
+    assert last["threads"] == first["threads"]
+    assert last["memory"] < first["memory"] + 16 * 2**20, (first, last)
+
+
+def usage(program):
+    """What the processes of a session hold together."""
+    total = dict(descriptors=0, threads=0, memory=0)
+    for pid in program.session():
+        total["descriptors"] += len(os.listdir(f"/proc/{pid}/fd"))
+        total["threads"] += len(os.listdir(f"/proc/{pid}/task"))
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            pss = next(line for line in file if line.startswith("Pss:"))
+        total["memory"] += int(pss.split()[1]) * 1024
+    return total
+
+
+# =========================================================================== stopping, resuming
+def with_handlers(program, step):
+    """Before it has actors."""
+    program.wait_for(lambda: program.handles(signal.SIGTERM))
+
+
+def with_actors_that_start(program, step):
+    program.wait_for(program.actors)
+
+
+def in_training(program, step):
+    program.wait_for_step(step)
+
+
+@pytest.mark.parametrize(
+    "stop, moments",
+    [
+        pytest.param(
+            lambda pid: os.killpg(pid, signal.SIGINT),
+            [with_handlers, with_actors_that_start, in_training, in_training],
+            id="ctrl-c",
+        ),
+        pytest.param(
+            lambda pid: os.kill(pid, signal.SIGTERM),
+            [in_training, with_handlers, with_actors_that_start, in_training],
+            id="sigterm",
+        ),
+        pytest.param(
+            lambda pid: os.killpg(pid, signal.SIGTERM),
+            [with_actors_that_start, in_training, with_handlers, in_training],
+            id="sigterm-to-the-group",
+        ),
+    ],
+)
+def test_a_stop_at_any_moment_saves_and_the_same_command_goes_on(tmp_path, stop, moments):
+    before = shared_memory()
+    step = 0
+    for moment in moments:
+        with Program(tmp_path, *FOREVER) as program:
+            moment(program, step)
+            stop(program.pid)
+            asked = time.monotonic()
+            assert program.wait_for_end() == 0, program.printed()
+            assert time.monotonic() - asked < 10
+            wait_for(lambda: not program.session())  # noqa: B023
+        assert "Traceback" not in program.printed()
+        assert shared_memory() == before
+        assert f"Going on from step {step}" in program.printed() or step == 0
+        assert program.step() > step if moment is in_training else program.step() == step
+        step = program.step()
+        table = program.rows()
+        assert [row["_tick"] for row in table] == list(range(len(table)))
+        assert [row["step"] for row in table] == sorted(row["step"] for row in table)
+        assert table[-1]["step"] == step
+        assert (program.path / "logs.csv").read_text().count("_tick") == 1
+
+
+def test_a_killed_main_process_leaves_nothing_and_its_checkpoint_serves(tmp_path):
+    before = shared_memory()
+    flags = [*FOREVER, "--checkpoint_every", 1]
+    with Program(tmp_path, *flags) as program:
+        program.wait_for(lambda: (program.path / "model.tar").exists())
+        program.process.kill()
+        assert program.wait_for_end() == -signal.SIGKILL
+        wait_for(lambda: not program.session())
+        assert shared_memory() == before
+    step = program.step()
+    with Program(tmp_path, *flags) as program:
+        program.wait_for_step(step)
+        program.process.terminate()
+        assert program.wait_for_end() == 0
+    assert f"Going on from step {step}" in program.printed()
+    assert "Traceback" not in program.printed()
+    table = program.rows()
+    assert [row["_tick"] for row in table] == list(range(len(table)))
+
+
+@pytest.mark.parametrize(
+    "flags", [["--total_steps", 20_000], ["--total_steps", 8_000, "--use_lstm"]], ids=["", "lstm"]
+)
+def test_an_interrupted_run_in_order_ends_like_an_unbroken_one_bit_for_bit(tmp_path, flags):
+    flags = [*IN_ORDER, *flags, "--barrier_updates", 5, "--log_every", 0.1]
+    unbroken, other = tmp_path / "unbroken", tmp_path / "other"
+    unbroken.mkdir(), other.mkdir()
+    with Program(unbroken, *flags) as first, Program(other, *flags, "--seed", 1) as second:
+        assert first.wait_for_end() == second.wait_for_end() == 0, first.printed()
+    stops = [0]
+    for _ in range(2):
+        with Program(tmp_path, *flags) as program:
+            program.wait_for_step(stops[-1])
+            program.process.terminate()
+            assert program.wait_for_end() == 0, program.printed()
+        stops.append(program.step())
+    with Program(tmp_path, *flags) as program:
+        assert program.wait_for_end() == 0, program.printed()
+    assert 0 < stops[1] < stops[2] < program.step()
+    assert_same(what_was_learned(program), what_was_learned(first))
+    bias = lambda program: load(program.path)["model"]["policy.bias"]
+    assert not torch.equal(bias(second), bias(first))
+
+
+def what_was_learned(program):
+    names = "model optimizer optimizer_name step updates skipped stats env spec".split()
+    return {name: load(program.path)[name] for name in names}
+
+
+def test_the_same_seed_gives_the_same_run_in_order(tmp_path):
+    for name in ("a", "b"):
+        beast(tmp_path / name, *IN_ORDER, "--barrier_updates", 3, "--total_steps", 1500)
+    a, b = (load(tmp_path / name / "run") for name in ("a", "b"))
+    assert_same((a["model"], a["optimizer"], a["stats"]), (b["model"], b["optimizer"], b["stats"]))
+
+
+def flip_a_byte(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_serves(savedir, capsys):
+    before = torch.load(savedir / "run/model.tar.previous", weights_only=True)["step"]
+    flip_a_byte(savedir / "run/model.tar")
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1500)
+    told = capsys.readouterr().err
+    assert "Checkpoint not usable" in told and "damaged" in told and "model.tar.previous" in told
+    assert f"Going on from step {before}" in told
+    assert load(savedir / "run")["step"] >= 1500
+    table = rows(savedir / "run")
+    assert [row["_tick"] for row in table] == list(range(len(table)))
+
+
+def test_two_damaged_checkpoints_are_never_a_start_from_scratch(savedir):
+    for name in ("model.tar", "model.tar.previous"):
+        flip_a_byte(savedir / "run" / name)
+    content = lambda: {p.name: p.read_bytes() for p in (savedir / "run").iterdir()}
+    before = content()
+    message = refusal(savedir, *IN_ORDER, "--total_steps", 1500)
+    assert "model.tar" in message and "model.tar.previous" in message and "damaged" in message
+    assert content() == before
+
+
+@pytest.mark.parametrize(
+    "flags, what",
+    [
+        (["--env", "tests.envs:EndlessCatch-v0"], "env"),
+        (["--env", "CartPole-v1"], "env"),
+        (["--net", f"{__name__}.OtherNet"], "net"),
+        (["--use_lstm"], ""),
+    ],
+)
+def test_another_environment_or_network_is_refused_on_resume(savedir, flags, what):
+    before = (savedir / "run/model.tar").read_bytes()
+    message = refusal(savedir, *IN_ORDER, *flags, "--total_steps", 1500)
+    assert f"is of another {what}" in message and "--xpid" in message
+    assert (savedir / "run/model.tar").read_bytes() == before
+
+
+def test_other_changed_flags_are_taken_and_logged(savedir):
+    changes = ["--entropy_cost", 0.02, "--learning_rate", 0.002, "--total_steps", 1500]
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--no_learning_rate_decay", *changes)
+    meta = json.loads((savedir / "run/meta.json").read_text())
+    assert meta["resumed"][-1]["changed_flags"]["entropy_cost"] == {"old": 0.01, "new": 0.02}
+    assert "--entropy_cost changes from 0.01 to 0.02" in (savedir / "run/out.log").read_text()
+    assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.002)
+    assert load(savedir / "run")["flags"]["entropy_cost"] == 0.02
+
+
+def test_a_complete_run_started_again_says_so_and_stays(savedir, capsys):
+    before = load(savedir / "run")["step"]
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1000)
+    assert "Nothing to do" in capsys.readouterr().err
+    assert load(savedir / "run")["step"] == before
+
+
+# ==================================================================================== failing well
+def restarts(program):
+    table = program.rows()
+    return table[-1]["actor_restarts"] if table else 0
+
+
+def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path):
+    """And a stopped one hinders nobody; a second run in the same folder is refused meanwhile."""
+    flags = [*FOREVER, "--env", "tests.envs:TroubledCatch-v0", "--step_timeout", 1]
+    (tmp_path / "first").mkdir()
+    with Program(tmp_path, *flags, TROUBLE=tmp_path / "first") as program:
+        program.wait_for(lambda: restarts(program) == 3)
+        os.kill(min(program.actors()), signal.SIGKILL)
+        program.wait_for(lambda: restarts(program) == 4)
+        with pytest.raises((RuntimeError, SystemExit), match=f"in use by process {program.pid}"):
+            beast(tmp_path, *flags)
+        os.kill(min(program.actors()), signal.SIGSTOP)
+        program.wait_for_step(program.rows()[-1]["step"])
+        program.process.terminate()
+        assert program.wait_for_end() == 0, program.printed()
+        wait_for(lambda: not program.session())
+    told = (program.path / "out.log").read_text()
+    assert "the ball has rolled under the sofa" in told and "in lose_the_ball" in told
+    assert "took longer than --step_timeout 1 for one step" in told
+    assert "Reward: expected finite numbers, seen [nan" in told
+    assert told.count("it was ended from outside (exit code -9)") >= 2
+
+    # With trouble again, but none that hangs, the run reaches its end.
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second/hang").touch()
+    flags += ["--total_steps", program.step() + 10_000]
+    with Program(tmp_path, *flags, TROUBLE=tmp_path / "second") as program:
+        assert program.wait_for_end() == 0, program.printed()
+    assert program.step() >= flags[-1]
+    assert restarts(program) == 2
+
+
+def test_too_many_failures_end_the_run_with_a_checkpoint_and_the_first_cause(tmp_path):
+    flags = ["--env", "tests.envs:BreakingCatch-v0", "--max_actor_restarts", 2]
+    with Program(tmp_path, *FOREVER, *flags) as program:
+        assert program.wait_for_end() == 1
+        wait_for(lambda: not program.session())
+    printed, log = program.printed(), (program.path / "out.log").read_text()
+    for told in (printed, log):
+        assert "in lose_the_ball" in told and "(--max_actor_restarts 2)" in told
+        assert told.strip().endswith("RuntimeError: the ball has rolled under the sofa")
+        assert "process object is closed" not in told  # the clean-up must not fail as well
+    assert program.step() > 0
+    assert program.rows()[-1]["actor_restarts"] == 3
+
+
+@pytest.mark.parametrize(
+    "flags, files, named",
+    [
+        (["--num_buffers", 10**9], None, "num_buffers 1000000000"),
+        (["--num_buffers", 10**18], None, "num_buffers 1000000000000000000"),
+        (["--num_actors", 20], 100, "num_actors 20"),
+    ],
+)
+def test_too_little_memory_or_files_is_one_line_before_anything_starts(
+    tmp_path, flags, files, named
+):
+    with Program(tmp_path, *PARALLEL, *flags, files=files) as program:
+        assert program.wait_for_end() == 1, program.printed()
+        wait_for(lambda: not program.session())
+    assert "Traceback" not in program.printed()
+    last = program.printed().strip().splitlines()[-1]
+    assert last.startswith(f"monobeast: error: --{named}: expected ") and "needed" in last
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--batch_size 0", r"--batch_size 0: expected at least 1"),
+        ("--unroll_length 0", r"--unroll_length 0: expected at least 1"),
+        ("--total_steps 0", r"--total_steps 0: expected at least 1"),
+        ("--envs_per_actor 0", r"--envs_per_actor 0: expected at least 1"),
+        ("--num_actors -1", r"--num_actors -1: expected at least 0"),
+        ("--num_learner_threads 0", r"--num_learner_threads 0: expected at least 1"),
+        ("--num_threads 0", r"--num_learner_threads 0: expected at least 1"),
+        (
+            "--num_learner_threads 2 --num_actors 0",
+            r"--num_learner_threads 2: expected 1 if",
+        ),
+        ("--num_actors 3 --envs_per_actor 4 --num_buffers 11", r"--num_buffers 11: .* 12 columns"),
+        ("--num_buffers 0", r"--num_buffers 0: expected at least"),
+        ("--discounting 1.5", r"--discounting 1.5: expected at least 0 and at most 1"),
+        ("--discounting -0.1", r"--discounting -0.1: expected at least 0 and at most 1"),
+        ("--vtrace_lambda 2", r"--vtrace_lambda 2.0: expected at least 0 and at most 1"),
+        ("--learning_rate 0", r"--learning_rate 0.0: expected more than 0"),
+        ("--learning_rate nan", r"--learning_rate nan: expected more than 0"),
+        ("--learning_rate inf", r"--learning_rate inf: expected more than 0"),
+        ("--entropy_cost -1", r"--entropy_cost -1.0: expected at least 0"),
+        ("--baseline_cost nan", r"--baseline_cost nan: expected at least 0"),
+        ("--alpha 1.1", r"--alpha 1.1: expected at least 0 and at most 1"),
+        ("--momentum -1", r"--momentum -1.0: expected at least 0"),
+        ("--epsilon 0", r"--epsilon 0.0: expected more than 0"),
+        ("--grad_norm_clipping 0", r"--grad_norm_clipping 0.0: expected more than 0"),
+        ("--clip_rho_threshold 0", r"--clip_rho_threshold 0.0: expected more than 0"),
+        ("--clip_pg_rho_threshold -1", r"--clip_pg_rho_threshold -1.0: expected more than 0"),
+        ("--log_every 0", r"--log_every 0.0: expected at least 0.1"),
+        ("--checkpoint_every 0", r"--checkpoint_every 0.0: expected at least 1"),
+        ("--barrier_updates 0", r"--barrier_updates 0: expected at least 1"),
+        ("--step_timeout 0", r"--step_timeout 0.0: expected at least 0.1"),
+        ("--max_actor_restarts -1", r"--max_actor_restarts -1: expected at least 0"),
+        ("--num_episodes 0", r"--num_episodes 0: expected at least 1"),
+        ("--max_episode_steps 0", r"--max_episode_steps 0: expected at least 1"),
+        ("--seed -1", r"--seed -1: expected at least 0"),
+    ],
+)
+def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, message):
+    with pytest.raises(UserError, match=message):
+        parse(*flags.split())
+
+
+@pytest.mark.parametrize("flag", ["--no_such_flag 1", "--batch 4", "--mode play", "--net 1 2"])
+def test_an_unknown_or_shortened_flag_or_choice_is_refused(flag, capsys):
+    with pytest.raises(SystemExit):
+        parse(*flag.split())
+    assert "error:" in capsys.readouterr().err
+
+
+def test_every_flag_of_torchbeasts_monobeast_is_known():
+    flags = parse(
+        *"--env PongNoFrameskip-v4 --mode test_render --xpid x --disable_checkpoint --savedir s "
+        "--num_actors 4 --total_steps 100000 --batch_size 8 --unroll_length 80 --num_buffers 64 "
+        "--num_learner_threads 2 --num_threads 3 --disable_cuda --use_lstm --entropy_cost 0.0006 "
+        "--baseline_cost 0.5 --discounting 0.99 --reward_clipping none --learning_rate 0.00048 "
+        "--alpha 0.99 --momentum 0 --epsilon 0.01 --grad_norm_clipping 40.0".split()
+    )
+    assert (flags.num_learner_threads, flags.reward_clipping, flags.alpha) == (3, "none", 0.99)
+    assert flags.disable_checkpoint and flags.disable_cuda and flags.use_lstm
+
+
+# ================================================================================ non-finite losses
+class Learning:
+    """A learner on CartPole, whose observations are floats, with what it needs for an update."""
+
+    def __init__(self, dump_dir):
+        flags = parse(*"--env CartPole-v1 --num_actors 0 --envs_per_actor 4".split(), *IN_ORDER[2:])
+        spec, shapes = monobeast.describe(flags)
+        self.net = models.make_net(monobeast.Net, spec, flags)
+        self.learner = Learner(self.net, flags, torch.device("cpu"), str(dump_dir))
+        self.published = []
+        rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
+        env = monobeast.make_environment(flags)
+        clock = Clock(torch.zeros(3, dtype=torch.float64))
+        actor = monobeast.Actor(env, self.net, seed=0, flags=flags, clock=clock)
+        actor.unroll({k: v.numpy() for k, v in rollout.items()}, version=0)
+        (self.batch,) = batches([(rollout, lambda: None)], flags.batch_size)
+
+    def update(self, spoilt=None):
+        """An update, with a NaN in the batch's key `spoilt`."""
+        batch = {k: v.clone() for k, v in self.batch.items()}
+        if spoilt:
+            batch[spoilt][3, 1] = float("nan")
+        return self.learner.update(batch, lambda weights, version: self.published.append(version))
+
+    def weights(self):
+        return {k: v.clone() for k, v in self.net.state_dict().items()}
+
+
+@pytest.mark.parametrize("key", ["frame", "policy_logits", "reward"])
+def test_a_non_finite_loss_changes_nothing_and_is_counted_and_dumped(tmp_path, key):
+    learning = Learning(tmp_path)
+    assert learning.update() is not None  # the optimizer has averages
+    before, optimizer = learning.weights(), learning.learner.state_dict()["optimizer"]
+    step = learning.learner.step
+    assert learning.update(spoilt=key) is None
+    assert_same(learning.weights(), before)
+    assert_same(learning.learner.state_dict()["optimizer"], optimizer)
+    assert learning.published == [1]
+    assert (learning.learner.skipped, learning.learner.step) == (1, step)
+    dump = torch.load(tmp_path / "nonfinite-1.tar", weights_only=True)
+    assert dump["batch"][key].isnan().any()
+    assert_same(dict(dump["model"]), dict(before))
+    assert learning.update() is not None and learning.published == [1, 2]
+    assert all(tensor.isfinite().all() for tensor in learning.weights().values())
+
+
+def test_non_finite_losses_end_the_run_only_when_they_persist(tmp_path):
+    learning = Learning(tmp_path)
+    for _ in range(2):  # a good batch in between starts the count again
+        for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
+            assert learning.update(spoilt="frame") is None
+        assert learning.update() is not None
+    for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
+        learning.update(spoilt="frame")
+    with pytest.raises(FloatingPointError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row"):
+        learning.update(spoilt="frame")
+    assert len(list(tmp_path.glob("nonfinite-*.tar"))) == 3  # enough to debug, not a full disk
+
+
+# ======================================================================================= test modes
+def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
+    beast(savedir, "--mode", "test", "--num_episodes", 4)
+    printed = capsys.readouterr().out
+    games = re.findall(r"│ +(\d+) │ +(-?\d+) │ +(\d+) │", printed)
+    assert [int(number) for number, _, _ in games] == [1, 2, 3, 4]
+    assert {int(steps) for _, _, steps in games} == {9} and "cut" not in printed
+    scores = torch.tensor([float(score) for _, score, _ in games])
+    assert (
+        f"Mean return {scores.mean():.2f}, standard deviation {scores.std(correction=0):.2f}"
+        in printed
+    )
+    assert "tests.envs:Catch-v0, sampled actions" in printed  # --env is the run's own
+
+
+def test_the_test_mode_says_when_a_game_was_cut(savedir, capsys):
+    beast(savedir, *"--mode test --num_episodes 2 --greedy --max_episode_steps 4".split())
+    assert capsys.readouterr().out.count("4 (cut at --max_episode_steps 4)") == 2
+
+
+def test_the_test_mode_needs_a_checkpoint(tmp_path):
+    message = refusal(tmp_path, "--mode", "test")
+    assert "no checkpoint" in message and str(tmp_path / "run/model.tar") in message
+
+
+def test_the_video_shows_every_step(tmp_path, capsys):
+    small = "--num_actors 0 --envs_per_actor 2 --batch_size 2 --unroll_length 4 --barrier_updates 1"
+    beast(tmp_path, "--env", "PongNoFrameskip-v4", *small.split(), "--total_steps", 10)
+    beast(tmp_path, *"--mode test_render --num_episodes 2 --max_episode_steps 6".split())
+    path = tmp_path / "run/test.mp4"
+    assert f"Video: {path}" in capsys.readouterr().out
+    with imageio.get_reader(path) as video:
+        frames = [frame for frame in video]  # list(video) would ask for its length, which is inf
+    assert len(frames) == 2 * (1 + 6)  # each game's first picture, and one after each step
+    assert frames[0].shape == (210, 160, 3) and frames[0].std() > 0

@@ -1,0 +1,137 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""MonoBeast as a user runs it: in processes of its own, watched from outside."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from libtorchbeast.file_writer import read_csv
+
+ROOT = Path(__file__).resolve().parent.parent
+GUARD_S = 240.0  # no test depends on it: it only ends one that hangs
+
+
+class Program:
+    """`python -m monobeast --savedir savedir --xpid run ...` in a session of its own, so that a
+    signal to its process group is what Ctrl-C in a terminal is. Used as a context manager, which
+    leaves no process behind.
+
+    Args:
+        files: the limit of open files.
+    """
+
+    def __init__(self, savedir, *flags, files=None, **environment):
+        self.path = Path(savedir) / "run"
+        command = [sys.executable, "-m", "monobeast", "--savedir", savedir, "--xpid", "run", *flags]
+        limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+        self._printed = Path(savedir) / "printed"
+        with open(self._printed, "w") as printed:
+            self.process = subprocess.Popen(
+                [str(word) for word in command],
+                cwd=ROOT,
+                env=os.environ | {k: str(v) for k, v in environment.items()},
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=limit if files else None,
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        if self.session():
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def printed(self):
+        return self._printed.read_text()
+
+    def session(self):
+        """The ids of the session's processes that live."""
+        return {pid for pid, stat in _processes() if stat.session == self.pid and not stat.dead}
+
+    def actors(self):
+        return {pid for pid in self.session() if b"spawn_main" in _read(f"/proc/{pid}/cmdline")}
+
+    def handles(self, number):
+        """Whether the process has installed a handler for the signal."""
+        for line in _read(f"/proc/{self.pid}/status").splitlines():
+            if line.startswith(b"SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+        return False
+
+    def wait_for(self, fact):
+        """Waits until `fact()` holds, and returns what it returned; the process has to live."""
+        return wait_for(fact, lambda: self.process.poll() is not None, self.printed)
+
+    def wait_for_step(self, step):
+        """Waits until logs.csv shows more than `step` steps; returns that row."""
+        return self.wait_for(lambda: next((r for r in self.rows() if r["step"] > step), None))
+
+    def wait_for_end(self):
+        """Waits for the end of the process and returns its exit code."""
+        try:
+            return self.process.wait(GUARD_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"does not end; it printed:\n{self.printed()}") from None
+
+    def rows(self):
+        return rows(self.path)
+
+    def step(self):
+        """The step of the newest checkpoint, 0 without one."""
+        return load(self.path)["step"] if (self.path / "model.tar").exists() else 0
+
+
+def wait_for(fact, hopeless=lambda: False, describe=lambda: ""):
+    """Waits until `fact()` holds and returns what it returned."""
+    end = time.monotonic() + GUARD_S
+    while True:
+        over = hopeless() or time.monotonic() > end
+        if seen := fact():
+            return seen
+        assert not over, f"it will not come; printed:\n{describe()}"
+        time.sleep(0.02)
+
+
+def rows(path):
+    """logs.csv as dicts of floats, without the empty cells."""
+    if not (path / "logs.csv").exists():
+        return []
+    return [{k: float(v) for k, v in row.items() if v} for row in read_csv(path / "logs.csv")[1]]
+
+
+def load(path):
+    return torch.load(path / "model.tar", weights_only=True)
+
+
+class _Stat:
+    def __init__(self, text):
+        state, _parent, _group, session, *_ = text.rpartition(b")")[2].split()
+        self.session, self.dead = int(session), state in b"ZX"
+
+
+def _processes():
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        if text := _read(f"/proc/{name}/stat"):
+            yield int(name), _Stat(text)
+
+
+def _read(path):
+    """What the file holds; nothing if its process has gone."""
+    try:
+        return Path(path).read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""

@@ -1,0 +1,566 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""V-trace and the IMPALA loss against oracles written from the papers, and the laws they obey."""
+
+import inspect
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import vtrace
+
+GAMMA = 0.9
+KWARGS = dict(discounting=GAMMA, baseline_cost=0.7, entropy_cost=0.05, clip_rewards=False)
+
+
+def oracle(
+    log_rhos, discounts, rewards, values, bootstrap_value, rho_bar, rho_bar_pg, lambda_, real
+):
+    """[IMPALA] eq. 1, the explicit sum over t = s..T-1 with its product of c_s..c_{t-1}; float64.
+
+    Remark 2: c_i = lambda min(1, pi/mu). A transition that is not real has rho = c = rho_pg = 0.
+    """
+    T = len(log_rhos)
+    ratio = np.exp(log_rhos) * real
+    rho, rho_pg = np.minimum(ratio, rho_bar or np.inf), np.minimum(ratio, rho_bar_pg or np.inf)
+    c = lambda_ * np.minimum(ratio, 1.0)
+    V = np.concatenate([values, bootstrap_value[None]])
+    delta = rho * (rewards + discounts * V[1:] - V[:-1])
+    v = V.copy()
+    for s in range(T):
+        for t in range(s, T):
+            v[s] += np.prod(discounts[s:t] * c[s:t], axis=0) * delta[t]
+    q = rewards + discounts * (lambda_ * v[1:] + (1 - lambda_) * V[1:])
+    return v[:-1], rho_pg * (q - V[:-1])
+
+
+def random_arguments(rng, T, B):
+    """[T, B] log_rhos, discounts (some 0), rewards, values, and a bootstrap value [B]; float64."""
+    return {
+        "log_rhos": rng.normal(size=(T, B)),
+        "discounts": GAMMA * (rng.random((T, B)) > 0.2),
+        "rewards": rng.normal(size=(T, B)),
+        "values": rng.normal(size=(T, B)),
+        "bootstrap_value": rng.normal(size=B),
+    }
+
+
+def to_tensors(arrays):
+    return {k: torch.from_numpy(v) for k, v in arrays.items()}
+
+
+def random_rollout(seed, T, B, A=3):
+    """(rows, outputs) of T+1 rows without an episode's end; the outputs are leaves."""
+    generator = torch.Generator().manual_seed(seed)
+    normal = lambda *shape: torch.randn(shape, generator=generator)
+    rows = {
+        "reward": 2 * normal(T + 1, B),
+        "done": torch.zeros(T + 1, B, dtype=torch.bool),
+        "terminated": torch.zeros(T + 1, B, dtype=torch.bool),
+        "action": torch.randint(A, (T + 1, B), generator=generator),
+        "policy_logits": normal(T + 1, B, A),
+    }
+    return rows, leaves(normal(T + 1, B, A), normal(T + 1, B))
+
+
+def leaves(policy_logits, baseline):
+    return {
+        "policy_logits": policy_logits.clone().requires_grad_(),
+        "baseline": baseline.clone().requires_grad_(),
+    }
+
+
+def gradients(rows, outputs, **kwargs):
+    """[..., A] of the logits and [...] of the values, of the loss summed."""
+    outputs = leaves(**{k: v.detach() for k, v in outputs.items()})
+    vtrace.impala_loss(rows, outputs, **{**KWARGS, "reduction": "sum", **kwargs}).total.backward()
+    return outputs["policy_logits"].grad, outputs["baseline"].grad
+
+
+def from_rows(rows, outputs):
+    """V-trace of a rollout by DESIGN 3: real iff not done[t+1], discount 0 if terminated[t+1]."""
+    return vtrace.from_logits(
+        rows["policy_logits"][:-1],
+        outputs["policy_logits"][:-1],
+        rows["action"][:-1],
+        GAMMA * (~rows["terminated"][1:]).float(),
+        rows["reward"][1:],
+        outputs["baseline"][:-1],
+        outputs["baseline"][-1],
+        real=~rows["done"][1:],
+    )
+
+
+@pytest.mark.parametrize("lambda_", [1.0, 0.95, 0.3, 0.0])
+@pytest.mark.parametrize("thresholds", [(1.0, 1.0), (2.5, 0.7), (0.4, None), (None, 3.0)])
+@pytest.mark.parametrize("T, B", [(1, 1), (1, 4), (7, 1), (12, 5)])
+def test_equals_the_papers_explicit_sum(lambda_, thresholds, T, B):
+    rng = np.random.default_rng([T, B, int(100 * lambda_)])
+    for share_real in (1.0, 0.7, 0.0):
+        arguments = random_arguments(rng, T, B)
+        real = rng.random((T, B)) < share_real
+        expected = oracle(**arguments, real=real, lambda_=lambda_, rho_bar=thresholds[0],
+                          rho_bar_pg=thresholds[1])  # fmt: skip
+        seen = vtrace.from_importance_weights(
+            *to_tensors(arguments).values(),
+            *thresholds,
+            lambda_=lambda_,
+            real=torch.from_numpy(real),
+        )
+        np.testing.assert_allclose(seen.vs, expected[0], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(seen.pg_advantages, expected[1], rtol=1e-9, atol=1e-12)
+
+
+def test_without_a_mask_every_transition_is_real():
+    arguments = to_tensors(random_arguments(np.random.default_rng(0), 6, 3))
+    unmasked = vtrace.from_importance_weights(**arguments)
+    masked = vtrace.from_importance_weights(**arguments, real=torch.ones(6, 3, dtype=torch.bool))
+    assert torch.equal(unmasked.vs, masked.vs)
+    assert torch.equal(unmasked.pg_advantages, masked.pg_advantages)
+
+
+def test_from_logits_is_from_importance_weights_of_the_log_ratio():
+    rows, outputs = random_rollout(seed=1, T=5, B=3)
+    seen = from_rows(rows, outputs)
+    for logits, log_probs in (
+        (rows["policy_logits"], seen.behavior_action_log_probs),
+        (outputs["policy_logits"], seen.target_action_log_probs),
+    ):
+        probs = torch.exp(logits[:-1]) / torch.exp(logits[:-1]).sum(-1, keepdim=True)
+        expected = torch.log(probs.gather(-1, rows["action"][:-1, :, None])[..., 0])
+        torch.testing.assert_close(log_probs, expected)
+    log_rhos = seen.target_action_log_probs - seen.behavior_action_log_probs
+    torch.testing.assert_close(seen.log_rhos, log_rhos)
+    returns = vtrace.from_importance_weights(
+        log_rhos,
+        torch.full_like(log_rhos, GAMMA),
+        rows["reward"][1:],
+        outputs["baseline"][:-1],
+        outputs["baseline"][-1],
+    )
+    torch.testing.assert_close(seen.vs, returns.vs)
+    torch.testing.assert_close(seen.pg_advantages, returns.pg_advantages)
+
+
+def worked_example():
+    """DESIGN 3: gamma .9, V = 1..5, r = [., 1, 1, 0, 1], row 2 truncated, row 3 done."""
+    rows = {
+        "reward": torch.tensor([[9.0, 1.0, 1.0, 0.0, 1.0]]).T,
+        "done": torch.tensor([[False, False, False, True, False]]).T,
+        "terminated": torch.zeros(5, 1, dtype=torch.bool),
+        "action": torch.zeros(5, 1, dtype=torch.int64),
+        "policy_logits": torch.zeros(5, 1, 2),
+    }
+    return rows, leaves(torch.zeros(5, 1, 2), torch.tensor([[1.0, 2.0, 3.0, 4.0, 5.0]]).T)
+
+
+WORKED_VS = torch.tensor([[4.33, 3.7, 3.0, 5.5]]).T
+
+
+def test_worked_example_through_from_importance_weights():
+    rows, outputs = worked_example()
+    V = outputs["baseline"]
+    returns = vtrace.from_importance_weights(
+        torch.zeros(4, 1),
+        torch.full((4, 1), GAMMA),
+        rows["reward"][1:],
+        V[:-1],
+        V[-1],
+        real=~rows["done"][1:],
+    )
+    torch.testing.assert_close(returns.vs, WORKED_VS)
+
+
+def test_worked_example_through_impala_loss():
+    """The gradient of cost/2 (v - V)^2 is cost (V - v): so the loss shows its v."""
+    rows, outputs = worked_example()
+    _, gradient = gradients(rows, outputs, lambda_=1.0, baseline_cost=0.5)
+    seen = outputs["baseline"] - gradient / 0.5
+    torch.testing.assert_close(seen[:-1].detach(), WORKED_VS)
+    assert gradient[-1] == 0  # row T's value is no more than a bootstrap
+
+
+EPISODES = [lengths for n in (2, 3) for lengths in itertools.product([0, 1, 4], repeat=n)]
+
+
+def rollout_of_episodes(seed, lengths):
+    """A rollout of several episodes, of so many transitions each, and its pieces' row slices.
+
+    The columns differ in how an episode ends: terminated, truncated, or (the last one) not at all;
+    and in whether row 0 is the first of its episode. Length 0: a row both first and last.
+    """
+    B = 4
+    rng = np.random.default_rng([seed, *lengths])
+    rows, outputs = random_rollout(seed, sum(lengths) + len(lengths) - 1, B)
+    pieces, start = [], 0
+    for length in lengths:
+        stop = start + length + 1
+        rows["done"][start] = True
+        # A truncation leaves no trace in what the loss reads, but for `done` in the next row.
+        rows["terminated"][stop - 1] = torch.from_numpy(rng.random(B) < 0.5)
+        pieces.append(slice(start, stop))
+        start = stop
+    rows["done"][0] = torch.from_numpy(rng.random(B) < 0.5)
+    return rows, outputs, pieces
+
+
+@pytest.mark.parametrize("lengths", EPISODES, ids=str)
+def test_a_rollout_of_several_episodes_gives_each_what_it_gives_alone(lengths):
+    rows, outputs, pieces = rollout_of_episodes(3, lengths)
+    together = from_rows(rows, outputs)
+    together_gradients = gradients(rows, outputs, lambda_=0.9)
+    for piece, length in zip(pieces, lengths, strict=True):
+        alone_rows = {k: v[piece] for k, v in rows.items()}
+        alone_outputs = {k: v[piece] for k, v in outputs.items()}
+        if length == 0:  # alone it is no transition, and nothing to learn from
+            alone_gradients = (torch.zeros(1, 4, 3), torch.zeros(1, 4))
+        else:
+            alone = from_rows(alone_rows, alone_outputs)
+            inner = slice(piece.start, piece.stop - 1)
+            for name in ("vs", "pg_advantages", "log_rhos"):
+                seen, expected = getattr(together, name)[inner], getattr(alone, name)
+                torch.testing.assert_close(seen, expected)
+            alone_gradients = gradients(alone_rows, alone_outputs, lambda_=0.9)
+        for seen, expected in zip(together_gradients, alone_gradients, strict=True):
+            torch.testing.assert_close(seen[piece], expected)
+
+
+def test_the_sum_over_episodes_is_the_sum_of_their_losses():
+    """Also with the row before a reset terminated, and with row 0 and row T at a border."""
+    rows, outputs, pieces = rollout_of_episodes(5, (3, 2, 4))
+    loss = lambda piece: vtrace.impala_loss(
+        {k: v[piece] for k, v in rows.items()},
+        {k: v[piece] for k, v in outputs.items()},
+        reduction="sum",
+        **KWARGS,
+    )
+    together, alone = loss(slice(None)), [loss(piece) for piece in pieces]
+    for name in ("total", "pg", "baseline", "entropy", "real_transitions"):
+        expected = sum(getattr(piece, name) for piece in alone)
+        torch.testing.assert_close(getattr(together, name), expected)
+
+
+def test_terminal_row_cuts_the_bootstrap_and_truncated_row_does_not():
+    """On-policy v_0 = r_1 + gamma V(x_1), or r_1 if row 1 is terminal; row 0 is history."""
+    rows, outputs = random_rollout(seed=2, T=1, B=3)
+    rows["policy_logits"] = outputs["policy_logits"].detach()
+    rows["terminated"][1, 1] = rows["terminated"][0, 2] = True
+    V, r = outputs["baseline"].detach(), rows["reward"][1]
+    _, gradient = gradients(rows, outputs, baseline_cost=1.0)
+    torch.testing.assert_close(V[0] - gradient[0], r + GAMMA * torch.tensor([1, 0, 1]) * V[1])
+
+
+@pytest.mark.parametrize("lambda_", [1.0, 0.9])
+def test_impala_loss_equals_the_oracle_on_any_rollout(lambda_):
+    """Section 4.2 with DESIGN 3's masks, every term in NumPy; any flag at any row."""
+    T, B, A = 9, 6, 3
+    rows, outputs = random_rollout(seed=4, T=T, B=B)
+    rng = np.random.default_rng(4)
+    for name in ("done", "terminated"):
+        rows[name] = torch.from_numpy(rng.random((T + 1, B)) < 0.3)
+    log_softmax = lambda x: x - np.log(np.exp(x).sum(-1, keepdims=True))
+    log_mu = log_softmax(rows["policy_logits"].double().numpy())[:-1]
+    log_pi = log_softmax(outputs["policy_logits"].detach().double().numpy())[:-1]
+    taken = np.eye(A, dtype=bool)[rows["action"][:-1].numpy()]
+    V = outputs["baseline"].detach().double().numpy()
+    real = ~rows["done"][1:].numpy()
+    v, advantages = oracle(
+        log_rhos=(log_pi[taken] - log_mu[taken]).reshape(T, B),
+        discounts=GAMMA * ~rows["terminated"][1:].numpy(),
+        rewards=rows["reward"][1:].double().numpy(),
+        values=V[:-1],
+        bootstrap_value=V[-1],
+        rho_bar=1.2,
+        rho_bar_pg=0.8,
+        lambda_=lambda_,
+        real=real,
+    )
+    expected = {
+        "pg": -(real * advantages * log_pi[taken].reshape(T, B)).sum(),
+        "baseline": 0.5 * (real * (v - V[:-1]) ** 2).sum(),
+        "entropy": -(real[..., None] * np.exp(log_pi) * log_pi).sum(),
+    }
+    clip = dict(clip_rho_threshold=1.2, clip_pg_rho_threshold=0.8, lambda_=lambda_)
+    loss = vtrace.impala_loss(rows, outputs, reduction="sum", **clip, **KWARGS)
+    for name, value in expected.items():
+        assert getattr(loss, name).item() == pytest.approx(value, rel=1e-4), name
+    total = expected["pg"] + 0.7 * expected["baseline"] - 0.05 * expected["entropy"]
+    assert loss.total.item() == pytest.approx(total, rel=1e-4)
+    loss.total.backward()
+    seen = outputs["baseline"].grad[:-1]
+    np.testing.assert_allclose(seen, 0.7 * real * (V[:-1] - v), rtol=1e-4, atol=1e-5)
+    # d/dlogits of log pi(a) is onehot - pi, of the entropy -pi (log pi + H)
+    pi, H = np.exp(log_pi), -(np.exp(log_pi) * log_pi).sum(-1, keepdims=True)
+    slope = -advantages[..., None] * (taken - pi) + 0.05 * pi * (log_pi + H)
+    seen = outputs["policy_logits"].grad[:-1]
+    np.testing.assert_allclose(seen, real[..., None] * slope, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("T", [1, 2, 9])
+@pytest.mark.parametrize("rho_bar", [1.0, 2.0, None])
+def test_on_policy_with_lambda_1_is_the_n_step_return(T, rho_bar):
+    """Remark 1: v_s = sum gamma^(t-s) r_t + gamma^(T-s) V(x_T)."""
+    arguments = random_arguments(np.random.default_rng(T), T, 3)
+    logits = torch.randn(T, 3, 4, dtype=torch.float64)
+    seen = vtrace.from_logits(
+        logits,
+        logits.clone(),
+        torch.randint(4, (T, 3)),
+        *list(to_tensors(arguments).values())[1:],
+        rho_bar,
+        rho_bar,
+    )
+    discounts, rewards = arguments["discounts"], arguments["rewards"]
+    for s in range(T):
+        expected = np.prod(discounts[s:], axis=0) * arguments["bootstrap_value"]
+        for t in range(s, T):
+            expected = expected + np.prod(discounts[s:t], axis=0) * rewards[t]
+        np.testing.assert_allclose(seen.vs[s], expected)
+        np.testing.assert_allclose(seen.pg_advantages[s], expected - arguments["values"][s])
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.5, 0.95])
+def test_on_policy_advantage_is_that_of_gae(lambda_):
+    """[GAE] eq. 16: A_t = sum_l (gamma lambda)^l delta_{t+l}; and v_t is V(x_t) + A_t."""
+    T, B = 8, 3
+    arguments = random_arguments(np.random.default_rng(8), T, B)
+    arguments["log_rhos"][:] = 0.0
+    V = np.concatenate([arguments["values"], arguments["bootstrap_value"][None]])
+    discounts = arguments["discounts"]
+    delta = arguments["rewards"] + discounts * V[1:] - V[:-1]
+    expected = np.zeros((T, B))
+    for t in range(T):
+        for k in range(t, T):
+            expected[t] += np.prod(lambda_ * discounts[t:k], axis=0) * delta[k]
+    seen = vtrace.from_importance_weights(**to_tensors(arguments), lambda_=lambda_)
+    np.testing.assert_allclose(seen.pg_advantages, expected)
+    np.testing.assert_allclose(seen.vs, V[:-1] + expected)
+
+
+@pytest.mark.parametrize("term", ["pg", "baseline", "entropy"])
+def test_unreal_transitions_have_no_gradient_at_all(term):
+    """Row T neither: no action of this rollout was taken from it."""
+    rows, outputs, pieces = rollout_of_episodes(7, (2, 0, 3))
+    costs = {"baseline_cost": float(term == "baseline"), "entropy_cost": float(term == "entropy")}
+    if term != "pg":  # no advantage, so that only one term is left
+        costs["clip_pg_rho_threshold"] = 1e-30
+    logits, values = gradients(rows, outputs, **costs)
+    lasts = [piece.stop - 1 for piece in pieces]
+    assert logits[lasts].eq(0).all() and values[lasts].eq(0).all()
+    firsts = [0, 1, 4, 5]  # ... while the others do have one
+    assert (values[firsts] if term == "baseline" else logits[firsts]).abs().min() > 1e-9
+
+
+def test_what_an_unreal_transition_says_changes_nothing():
+    """Reward, action and behaviour between an episode's last row and the next one's first."""
+    rows, outputs, _ = rollout_of_episodes(9, (2, 3))
+    before = gradients(rows, outputs)
+    rows["reward"][3] = 1e6
+    rows["policy_logits"][2] = torch.tensor([50.0, -50.0, 0.0])
+    rows["action"][2] = (rows["action"][2] + 1) % 3
+    rows["terminated"][3] = False
+    for seen, expected in zip(gradients(rows, outputs), before, strict=True):
+        assert torch.equal(seen, expected)
+
+
+def test_mean_is_sum_over_the_number_of_real_transitions():
+    rows, outputs, _ = rollout_of_episodes(11, (3, 2, 4))
+    rows["done"][5, 1] = True  # columns differ in how many are real
+    total = vtrace.impala_loss(rows, outputs, reduction="sum", **KWARGS)
+    mean = vtrace.impala_loss(rows, outputs, reduction="mean", **KWARGS)
+    real = 4 * (3 + 2 + 4) - 1
+    assert int(total.real_transitions) == int(mean.real_transitions) == real
+    for name in ("total", "pg", "baseline", "entropy"):
+        torch.testing.assert_close(getattr(mean, name) * real, getattr(total, name))
+    for name in ("mean_entropy", "clipped_rho_share", "mean_value"):
+        assert torch.equal(getattr(mean, name), getattr(total, name))
+    torch.testing.assert_close(mean.mean_entropy, mean.entropy)
+
+
+def test_total_is_the_weighted_sum_of_the_parts():
+    rows, outputs = random_rollout(seed=13, T=6, B=3)
+    loss = vtrace.impala_loss(rows, outputs, **KWARGS)
+    expected = loss.pg + 0.7 * loss.baseline - 0.05 * loss.entropy
+    torch.testing.assert_close(loss.total, expected)
+    assert loss.total.requires_grad
+    assert not any(part.requires_grad for name, part in loss._asdict().items() if name != "total")
+
+
+def test_parts_against_their_formulas():
+    """Section 4.2, term by term, from V-trace's own results."""
+    rows, outputs = random_rollout(seed=14, T=6, B=3)
+    loss = vtrace.impala_loss(rows, outputs, reduction="sum", **KWARGS)
+    returns = from_rows(rows, outputs)
+    probs = outputs["policy_logits"][:-1].softmax(-1)
+    pg = -(returns.pg_advantages * returns.target_action_log_probs).sum()
+    torch.testing.assert_close(loss.pg, pg)
+    torch.testing.assert_close(
+        loss.baseline, 0.5 * (returns.vs - outputs["baseline"][:-1]).square().sum()
+    )
+    torch.testing.assert_close(loss.entropy, -(probs * probs.log()).sum())
+    clipped = (returns.log_rhos > 0).float().mean()
+    torch.testing.assert_close(loss.clipped_rho_share, clipped)
+    torch.testing.assert_close(loss.mean_value, outputs["baseline"][:-1].mean())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_batch_of_nothing_but_resets_has_loss_0_and_finite_gradients(reduction):
+    rows, outputs = random_rollout(seed=15, T=4, B=2)
+    rows["done"][:] = True
+    loss = vtrace.impala_loss(rows, outputs, reduction=reduction, **KWARGS)
+    assert loss.total == 0 and loss.real_transitions == 0
+    assert all(torch.isfinite(part).all() for part in loss)
+    loss.total.backward()
+    for output in outputs.values():
+        assert output.grad.eq(0).all()
+
+
+def test_reward_clipping_is_to_plus_minus_one():
+    rows, outputs = random_rollout(seed=16, T=6, B=3)
+    clip = lambda rewards, clip_rewards: (
+        vtrace.impala_loss(
+            {**rows, "reward": rewards}, outputs, **{**KWARGS, "clip_rewards": clip_rewards}
+        ).total
+    )
+    large = rows["reward"] * 10
+    assert large.abs().gt(1).any()
+    assert torch.equal(clip(large, True), clip(large.clamp(-1, 1), False))
+    assert not torch.equal(clip(large, True), clip(large, False))
+
+
+POSITIONAL = ["discounts", "rewards", "values", "bootstrap_value", "clip_rho_threshold",
+              "clip_pg_rho_threshold"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "function, first, fields",
+    [
+        (vtrace.from_importance_weights, ["log_rhos"], ("vs", "pg_advantages")),
+        (
+            vtrace.from_logits,
+            ["behavior_policy_logits", "target_policy_logits", "actions"],
+            (
+                "vs",
+                "pg_advantages",
+                "log_rhos",
+                "behavior_action_log_probs",
+                "target_action_log_probs",
+            ),
+        ),
+    ],
+)
+def test_arguments_and_results_are_torchbeasts(function, first, fields):
+    parameters = inspect.signature(function).parameters.values()
+    by_position = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+    assert by_position == first + POSITIONAL
+    assert [p.default for p in parameters if p.name.startswith("clip_")] == [1.0, 1.0]
+    assert [p.name for p in parameters if p.kind == p.KEYWORD_ONLY] == ["lambda_", "real"]
+    T, B, A = 3, 2, 4
+    arguments = to_tensors(random_arguments(np.random.default_rng(0), T, B))
+    if "actions" in first:
+        logits = (torch.randn(T, B, A), torch.randn(T, B, A), torch.randint(A, (T, B)))
+        arguments = dict(zip(first, logits, strict=True)) | arguments
+        del arguments["log_rhos"]
+    by_name = dict(zip(first + POSITIONAL, [*arguments.values(), 0.8, 0.6], strict=True))
+    result = function(*by_name.values())
+    assert result._fields == fields
+    for seen, expected in zip(result, function(**by_name), strict=True):
+        assert torch.equal(seen, expected)
+
+
+def wrong(name, change, *expected):
+    return pytest.param(name, change, expected, id=f"{name}-{expected[0]}")
+
+
+@pytest.mark.parametrize(
+    "name, change, expected",
+    [
+        wrong("done", lambda x: x.float(), "torch.float32", "torch.bool"),
+        wrong("done", lambda x: x.to(torch.uint8), "torch.uint8", "torch.bool"),
+        wrong("done", lambda x: x[:-1], "(5, 3)", "(6, 3)"),
+        wrong("terminated", lambda x: x.int(), "torch.int32", "torch.bool"),
+        wrong("terminated", lambda x: x[:, :1], "(6, 1)", "(6, 3)"),
+        wrong("reward", lambda x: x[:, :1], "(6, 1)", "(6, 3)"),
+        wrong("reward", lambda x: x.double(), "torch.float64", "torch.float32"),
+        wrong("action", lambda x: x.int(), "torch.int32", "torch.int64"),
+        wrong("action", lambda x: x[..., None], "(6, 3, 1)", "(6, 3)"),
+        wrong("baseline", lambda x: x[..., None], "(6, 3, 1)", "(6, 3)"),
+        wrong("baseline", lambda x: x.bfloat16(), "torch.bfloat16", "torch.float32"),
+        wrong("policy_logits", lambda x: x[..., :2], "3, 2)", "3, 4)"),
+        wrong("policy_logits", lambda x: x.bfloat16(), "torch.bfloat16", "torch.float32"),
+    ],
+)
+def test_errors_of_the_loss_name_tensor_seen_and_expected(name, change, expected):
+    rows, outputs = random_rollout(seed=17, T=5, B=3, A=4)
+    (outputs if name in outputs else rows)[name] = change((outputs | rows)[name].detach())
+    with pytest.raises(ValueError) as error:
+        vtrace.impala_loss(rows, outputs)
+    message = str(error.value)
+    assert name in message and all(part in message for part in (*expected, "expected"))
+
+
+def test_behaviors_logits_of_another_dtype_are_refused():
+    rows, outputs = random_rollout(seed=17, T=5, B=3, A=4)
+    rows["policy_logits"] = rows["policy_logits"].bfloat16()
+    with pytest.raises(ValueError, match="policy_logits.*bfloat16.*expected.*float32"):
+        vtrace.impala_loss(rows, outputs)
+
+
+def test_unknown_reduction_is_refused():
+    rows, outputs = random_rollout(seed=17, T=5, B=3)
+    with pytest.raises(ValueError, match='reduction is \'max\', expected "sum" or "mean"'):
+        vtrace.impala_loss(rows, outputs, reduction="max")
+
+
+@pytest.mark.parametrize("name", ["discounts", "rewards", "values", "bootstrap_value", "real"])
+def test_errors_of_vtrace_name_tensor_seen_and_expected(name):
+    """Also of shapes that would broadcast."""
+    arguments = to_tensors(random_arguments(np.random.default_rng(0), 4, 3))
+    arguments["real"] = torch.ones(4, 3, dtype=torch.bool)
+    expected = tuple(arguments[name].shape)
+    arguments[name] = arguments[name][..., :1]
+    with pytest.raises(ValueError) as error:
+        vtrace.from_importance_weights(**arguments)
+    shape = tuple(arguments[name].shape)
+    assert str(error.value) == f"{name} has shape {shape}, expected {expected}"
+
+
+def test_a_mask_of_numbers_is_refused():
+    arguments = to_tensors(random_arguments(np.random.default_rng(0), 4, 3))
+    with pytest.raises(ValueError, match="real has dtype torch.float32, expected torch.bool"):
+        vtrace.from_importance_weights(**arguments, real=torch.ones(4, 3))
+
+
+def test_no_gradient_flows_through_targets_and_advantages():
+    arguments = to_tensors(random_arguments(np.random.default_rng(0), 4, 3))
+    arguments = {k: v.requires_grad_() for k, v in arguments.items()}
+    assert not any(x.requires_grad for x in vtrace.from_importance_weights(**arguments))
+    rows, outputs = random_rollout(seed=18, T=4, B=3)
+    returns = from_rows(rows, outputs)
+    assert not returns.vs.requires_grad and not returns.pg_advantages.requires_grad
+    assert returns.target_action_log_probs.requires_grad
+
+
+@pytest.mark.parametrize("size", [50.0, 100.0, 1e4, 1e30])
+def test_huge_log_rhos_stay_finite(size):
+    """exp(log_rho) is infinite in float32 from 89 on; the thresholds hold it."""
+    arguments = {
+        k: v.float()
+        for k, v in to_tensors(random_arguments(np.random.default_rng(1), 6, 3)).items()
+    }
+    arguments["log_rhos"] = size * torch.sign(arguments["log_rhos"])
+    real = torch.rand(6, 3) < 0.7
+    for result in vtrace.from_importance_weights(**arguments, real=real):
+        assert torch.isfinite(result).all() and result.abs().max() < 100
+
+
+def test_a_loss_of_policies_that_disagree_utterly_is_finite():
+    rows, outputs = random_rollout(seed=19, T=6, B=3)
+    rows["policy_logits"] *= 1e4
+    with torch.no_grad():
+        outputs["policy_logits"] *= -1e4
+    loss = vtrace.impala_loss(rows, outputs, **KWARGS)
+    loss.total.backward()
+    assert all(torch.isfinite(part) for part in loss)
+    assert all(torch.isfinite(output.grad).all() for output in outputs.values())
