@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -36,6 +37,7 @@ from libtorchbeast.acting import act_on
 from libtorchbeast.actors import Actors
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.environment import Environment
+from libtorchbeast.file_writer import RunInUse
 from libtorchbeast.flags import UserError, check_ranges, given_names, require
 from libtorchbeast.models import CoreState
 from libtorchbeast.rollouts import batches, rollout_shapes
@@ -89,7 +91,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num_buffers", type=int,
         help="Rollout buffers, counted in columns. Default: two for each environment.")
     add("--step_timeout", type=float, default=60.0, metavar="SECONDS",
-        help="An actor whose environments take longer for one step is replaced.")
+        help="An actor whose environments take longer for one step or reset is replaced; opening "
+             "them is not timed.")
     add("--max_actor_restarts", type=int, default=10,
         help="More failed actors than this within ten minutes end the run.")
 
@@ -166,6 +169,8 @@ def check_flags(flags: argparse.Namespace) -> None:
     if flags.xpid is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
+    plain = flags.xpid == os.path.basename(flags.xpid) and flags.xpid not in ("", ".", "..")
+    require(flags, "xpid", plain, "a plain folder name")
 
 
 # ======================================================================================= FORK HERE
@@ -178,16 +183,15 @@ def create_env(flags: argparse.Namespace) -> Any:
         env = atari_wrappers.make_atari(flags.env, render_mode="rgb_array")
         return atari_wrappers.wrap_pytorch(atari_wrappers.wrap_deepmind(env))
 
-    import gymnasium  # imported here, because only this function needs it
-
     is_minatar = flags.env.startswith("MinAtar/")
-    if is_minatar:
-        import minatar.gym
-
-        if flags.env not in gymnasium.registry:
-            minatar.gym.register_envs()
-    render_mode = "rgb_array" if flags.mode == "test_render" else None
-    env = gymnasium.make(flags.env, render_mode=render_mode, disable_env_checker=True)
+    if is_minatar and flags.env not in gymnasium.registry:
+        try:
+            import minatar.gym
+        except ImportError as error:
+            raise UserError(f"--env {flags.env}: pip install MinAtar==1.0.15") from error
+        minatar.gym.register_envs()
+    options = {"render_mode": "rgb_array"} if flags.mode == "test_render" else {}
+    env = gymnasium.make(flags.env, disable_env_checker=True, **options)
     if is_minatar:  # bool [10, 10, C] -> [C, 10, 10]
         shape = (env.observation_space.shape[2], 10, 10)
         space = gymnasium.spaces.Box(0, 1, shape, bool)
@@ -447,6 +451,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
     and stops happen only there, and a resumed run repeats what an unbroken one does.
     """
     flags, learner = run.flags, run.learner
+    check_limits(flags, shapes)
     rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
     views = {k: v.numpy() for k, v in rollout.items()}
     clock = Clock(torch.zeros(3, dtype=torch.float64))
@@ -529,8 +534,10 @@ def main(argv: list[str] | None = None) -> None:
             train(flags)
         else:
             test(flags, given_names(make_parser(), argv))
-    except (UserError, CheckpointError) as error:
+    except (UserError, CheckpointError, RunInUse, gymnasium.error.UnregisteredEnv) as error:
         sys.exit(f"monobeast: error: {error}")
+    except KeyboardInterrupt:  # before the run began
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ class Actors:
         process = self._start(actor, self._lives[actor])
         with self._ready_or_closed:
             self._processes[actor] = process
-        self._send_all(actor)
+            self._send_all(actor)
 
     def _end_hung_actors(self) -> None:
         now = time.monotonic()

@@ -35,6 +35,10 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 
+class RunInUse(RuntimeError):
+    """Another living process has the run open."""
+
+
 class FileWriter:
     """Owns the folder SAVEDIR/XPID; one per process, used from one thread.
 
@@ -49,7 +53,7 @@ class FileWriter:
 
     Raises:
         ValueError: `xpid` is no plain folder name, or `fieldnames` lack `step` or repeat a name.
-        RuntimeError: another living process has the same run open.
+        RunInUse: another living process has the same run open.
         OSError: the folder or its files cannot be written.
     """
 
@@ -220,7 +224,7 @@ def _locked(path: Path):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise RuntimeError(
+            raise RunInUse(
                 f"the run {path.parent} is in use by process {file.read().strip() or 'unknown'}; "
                 "stop that one, or choose another --xpid"
             ) from None

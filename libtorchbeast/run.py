@@ -36,7 +36,8 @@ class Run:
 
     Raises:
         UserError: the checkpoint there is of another environment or network.
-        CheckpointError, RuntimeError: no checkpoint there can be read; the run is already running.
+        CheckpointError: no checkpoint there can be read.
+        RunInUse: the run is already running.
     """
 
     def __init__(self, flags: Any, spec: Spec, net: nn.Module, device: torch.device):
@@ -178,18 +179,25 @@ class Run:
         net = self.learner.net
         return {
             "env": self.flags.env,
-            "net": f"{type(net).__qualname__}",
+            "net": type(net).__qualname__,
+            "use_lstm": self.flags.use_lstm,
             "spec": self.spec.signature(),
             "shapes": {k: list(v.shape) for k, v in net.state_dict().items()},
         }
 
     def _check_same(self, state: dict[str, Any]) -> None:
         for name, now in self._identity().items():
-            if state[name] != now:
-                raise UserError(
-                    f"{self.checkpoint_path} is of another {name}: expected {now}, seen "
-                    f"{state[name]}. Choose another --xpid, or the flags of that run."
-                )
+            seen = state[name]
+            if seen == now:
+                continue
+            if isinstance(now, dict):  # name only the entries that differ
+                differing = {k for k in now.keys() | seen.keys() if now.get(k) != seen.get(k)}
+                now = {k: now.get(k) for k in sorted(differing)}
+                seen = {k: seen.get(k) for k in sorted(differing)}
+            raise UserError(
+                f"{self.checkpoint_path} is of another {name}: expected {now}, seen {seen}. Choose "
+                f"another --xpid, or the flags of that run."
+            )
 
     def _resume(self, state: dict[str, Any]) -> None:
         for name, before in state["flags"].items():

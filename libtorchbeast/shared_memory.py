@@ -21,8 +21,8 @@ Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype
 class SharedTensors:
     """{name: tensor} in shared memory, one contiguous block each, filled with zeros at first.
 
-    All blocks lie behind one memfd (and the duplicate that mmap keeps). Can be passed as an argument to a process that
-    is started with the "spawn" method.
+    All blocks lie behind one memfd (and the duplicate of it that mmap keeps). Can be passed as an
+    argument to a process that is started with the "spawn" method.
 
     Raises:
         OSError: the memory cannot be reserved (it is reserved here, so that no later write can end

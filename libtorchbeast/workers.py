@@ -10,6 +10,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
 # Spawned, never forked: a fork after torch has started its threads can deadlock.
@@ -52,12 +53,15 @@ class Process:
     FAILURE = b"!"  # first byte of the last message of a child that raised
 
     def __init__(self, target: Callable, args: tuple, name: str):
+        self._exit_code: int | None = None
         inbox, self._to_child = context.Pipe(duplex=False)
         self.from_child, outbox = context.Pipe(duplex=False)
         self._process = context.Process(
             target=_child, args=(target, inbox, outbox, args), name=name, daemon=True
         )
-        # The child inherits the mask, so that no signal hits it before `prepare_child`.
+        # The child inherits the mask, so that no signal hits it before `prepare_child`. Python's
+        # resource tracker lifts the mask when it starts, which the first start would do inside.
+        resource_tracker.ensure_running()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         try:
             self._process.start()
@@ -102,16 +106,19 @@ class Process:
         self._to_child.close()
 
     def end(self, deadline: float) -> int | None:
-        """Ends the process, by force after `deadline` seconds, and returns its exit code."""
+        """Ends the process, by force after `deadline` seconds, and returns its exit code. It may be
+        called again."""
+        if self._exit_code is not None:
+            return self._exit_code
         self.ask_to_end()
         self._process.join(deadline)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
         self.from_child.close()
-        exit_code = self._process.exitcode
+        self._exit_code = self._process.exitcode
         self._process.close()
-        return exit_code
+        return self._exit_code
 
     def kill(self) -> None:
         self._process.kill()
