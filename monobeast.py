@@ -59,8 +59,8 @@ logger = logging.getLogger("monobeast")
 # Defaults that depend on the kind of environment, found by measurement (README, "Results"). Atari's
 # steps are dear, so it gets many small updates; cheap environments get large batches.
 RECIPES = {
-    "atari": dict(envs_per_actor=16, batch_size=4, learning_rate=4e-4, total_steps=8_000_000),
-    "other": dict(envs_per_actor=64, batch_size=32, learning_rate=1e-3, total_steps=30_000_000),
+    "atari": dict(envs_per_actor=16, batch_size=4, learning_rate=4e-4, total_steps=6_000_000),
+    "other": dict(envs_per_actor=64, batch_size=32, learning_rate=3e-3, total_steps=10_000_000),
 }
 
 
