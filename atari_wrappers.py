@@ -50,6 +50,10 @@ _ENTRY_POINT = "ale_py.env:AtariEnv"
 _ATARI_NAME = re.compile(r"(?:ALE/)?([A-Za-z0-9]+?)(?:NoFrameskip|Deterministic)?(?:-v\d+)?")
 
 
+class UnknownGame(gymnasium.error.Error, ValueError):
+    """The id names no game, or a form of one that the recipe refuses."""
+
+
 def is_atari(env_id: str) -> bool:
     """True if `env_id` names a game of ale-py, also in a form that the recipe refuses."""
     import ale_py  # noqa: F401  (registers its games)
@@ -61,7 +65,7 @@ def is_atari(env_id: str) -> bool:
 
 
 def _registered(env_id: str) -> dict:
-    """The registry's kwargs of an id that the recipe accepts; ValueError for any other."""
+    """The registry's kwargs of an id that the recipe accepts; UnknownGame for any other."""
     if is_atari(env_id):
         spec = gymnasium.registry.get(env_id)
         if spec is not None and isinstance(spec.kwargs["frameskip"], int):
@@ -71,7 +75,9 @@ def _registered(env_id: str) -> dict:
     else:
         forms = ["PongNoFrameskip-v4", "ALE/Pong-v5"]
     forms = " or ".join(repr(form) for form in forms if form in gymnasium.registry)
-    raise ValueError(f"env_id: {env_id!r} is no Atari id of this recipe; expected one like {forms}")
+    raise UnknownGame(
+        f"env_id: {env_id!r} is no Atari id of this recipe; expected one like {forms}"
+    )
 
 
 def _check_at_least(lowest: int, **values: int) -> None:

@@ -34,7 +34,7 @@ from torch import nn
 import atari_wrappers
 from libtorchbeast import display, evaluate, models, workers
 from libtorchbeast.acting import act_on
-from libtorchbeast.actors import Actors
+from libtorchbeast.actors import MAX_SLOTS_PER_ACTOR, Actors, slot_of
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.environment import Environment
 from libtorchbeast.file_writer import RunInUse
@@ -71,7 +71,10 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    recipe = " Default: RECIPES, by the kind of environment."
+
+    def recipe(name: str) -> str:
+        atari, other = RECIPES["atari"][name], RECIPES["other"][name]
+        return f" Default: {atari:,} on Atari, {other:,} elsewhere."
 
     add("--env", default="PongNoFrameskip-v4", help="A Gymnasium environment's id.")
     add("--mode", default="train", choices=["train", "test", "test_render"])
@@ -87,7 +90,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="Actor processes. Default: half the cores, or all but one if a GPU learns. 0: "
              "everything in this process, in order, deterministically.")
     add("--envs_per_actor", type=int,
-        help="Environments that an actor steps as one batch: more are faster but lag." + recipe)
+        help="Environments that an actor steps as one batch: more are faster but lag."
+             + recipe("envs_per_actor"))
     add("--num_buffers", type=int,
         help="Rollout buffers, counted in columns. Default: two for each environment.")
     add("--step_timeout", type=float, default=60.0, metavar="SECONDS",
@@ -97,8 +101,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="More failed actors than this within ten minutes end the run.")
 
     # Learning
-    add("--total_steps", type=int, help="Agent steps to learn from." + recipe)
-    add("--batch_size", type=int, metavar="B", help="Columns in a learner's batch." + recipe)
+    add("--total_steps", type=int,
+        help="Agent steps to learn from." + recipe("total_steps"))
+    add("--batch_size", type=int, metavar="B",
+        help="Columns in a learner's batch." + recipe("batch_size"))
     add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
     add("--num_learner_threads", "--num_threads", type=int, default=1)
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
@@ -127,7 +133,8 @@ def make_parser() -> argparse.ArgumentParser:
 
     # Optimizer
     add("--optimizer", default="adam", choices=["adam", "rmsprop"])
-    add("--learning_rate", type=float, help="Falls linearly to 0 at --total_steps." + recipe)
+    add("--learning_rate", type=float,
+        help="Falls linearly to 0 at --total_steps." + recipe("learning_rate"))
     add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
         help="Keep the learning rate as it is.")
     add("--epsilon", type=float, default=1e-5, help="In either optimizer's denominator.")
@@ -150,17 +157,19 @@ def check_flags(flags: argparse.Namespace) -> None:
         if getattr(flags, name) is None:
             setattr(flags, name, value)
     check_ranges(flags)
-    cores = os.cpu_count() or 1
+    cores = workers.available_cores()
     if flags.num_actors is None:
         flags.num_actors = max(1, cores - 1 if use_cuda(flags) else cores // 2)
     columns = max(1, flags.num_actors) * flags.envs_per_actor
     if flags.num_buffers is None:
         flags.num_buffers = 2 * columns
+    most = MAX_SLOTS_PER_ACTOR * columns
     require(
         flags,
         "num_buffers",
-        flags.num_buffers >= columns,
-        f"at least num_actors x envs_per_actor = {columns} columns, one buffer for each",
+        columns <= flags.num_buffers <= most,
+        f"at least num_actors x envs_per_actor = {columns} columns, one buffer for each, and at "
+        f"most {most}",
     )
     if flags.num_actors == 0:
         require(
@@ -171,6 +180,8 @@ def check_flags(flags: argparse.Namespace) -> None:
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
     plain = flags.xpid == os.path.basename(flags.xpid) and flags.xpid not in ("", ".", "..")
     require(flags, "xpid", plain, "a plain folder name")
+    if flags.mode == "train":
+        require(flags, "xpid", flags.xpid != "latest", "another name: latest links to the newest")
 
 
 # ======================================================================================= FORK HERE
@@ -207,7 +218,11 @@ class Net(nn.Module):
     def __init__(self, spec: Spec, flags: argparse.Namespace):
         super().__init__()
         self.num_actions = spec.num_actions
-        (shape, dtype) = spec.observations["frame"]
+        if "frame" not in spec.observations:
+            raise UserError(
+                f"This Net reads `frame`, the environment has {list(spec.observations)}"
+            )
+        shape, dtype = spec.observations["frame"]
         self.scale = 255.0 if dtype == "uint8" else 1.0
         if len(shape) == 3 and min(shape[1:]) >= 36:  # [C, H, W]
             self.trunk = nn.Sequential(
@@ -336,21 +351,19 @@ def act(
     torch.set_num_threads(1)  # on few cores one thread a process is the most efficient
     seed_everything(seed)
     env = make_environment(flags)
-    try:
-        net = models.make_net(Net, env.spec, flags)
-        rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
-        clock = Clock(seconds["spent"][actor], seconds["began"][actor])
+    net = models.make_net(Net, env.spec, flags)
+    rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
+    clock = Clock(seconds["spent"][actor], seconds["began"][actor])
+    version = weights.copy_to(net)
+    clock.begin()
+    worker = Actor(env, net, seed, flags, clock, version)
+    for message in inbox:
+        slot = slot_of(message)
         version = weights.copy_to(net)
-        clock.begin()
-        worker = Actor(env, net, seed, flags, clock, version)
-        for message in inbox:
-            slot = int.from_bytes(message, "little")
-            version = weights.copy_to(net)
-            clock.lap(WAITING)
-            worker.unroll({k: v[slot] for k, v in rollouts.items()}, version)
-            outbox.send_bytes(slot.to_bytes(4, "little"))
-    finally:
-        env.close()
+        clock.lap(WAITING)
+        worker.unroll({k: v[slot] for k, v in rollouts.items()}, version)
+        outbox.send_bytes(message)
+    env.close()  # not after a failure, which is to be reported whatever closing would do
 
 
 # ========================================================================================= learning
@@ -376,6 +389,7 @@ def train(flags: argparse.Namespace) -> Run:
     device = torch.device("cuda" if use_cuda(flags) else "cpu")
     seed_everything(flags.seed)
     spec, shapes = describe(flags)
+    check_limits(flags, shapes)
     with Run(flags, spec, models.make_net(Net, spec, flags), device) as run:
         if run.complete():
             logger.warning(
@@ -393,7 +407,11 @@ def train(flags: argparse.Namespace) -> Run:
 
 def describe(flags: argparse.Namespace) -> tuple[Spec, Shapes]:
     """What the environments look like, and a rollout of one actor's."""
-    with contextlib.closing(make_environment(flags)) as env:
+    try:
+        env = make_environment(flags)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise UserError(f"--env {flags.env}: {error}") from error
+    with contextlib.closing(env):
         net = models.make_net(Net, env.spec, flags)
         sample = Actor(env, net, flags.seed, flags, Clock(torch.zeros(3, dtype=torch.float64)))
         row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
@@ -403,11 +421,8 @@ def describe(flags: argparse.Namespace) -> tuple[Spec, Shapes]:
 def train_in_parallel(run: Run, shapes: Shapes) -> None:
     """Actor processes act, learner threads learn, this thread watches over both."""
     flags = run.flags
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) - flags.num_actors))
-    num_slots = flags.num_buffers // flags.envs_per_actor
-    buffer_shapes = {k: ((num_slots, *shape), dtype) for k, (shape, dtype) in shapes.items()}
-    check_limits(flags, buffer_shapes)
-    buffers = SharedTensors(buffer_shapes)
+    torch.set_num_threads(max(1, workers.available_cores() - flags.num_actors))
+    buffers = SharedTensors(buffer_shapes(flags, shapes))
     weights = SharedWeights(run.learner.net.state_dict(), run.learner.updates)
     per_actor = {"spent": ((flags.num_actors, 3), torch.float64)}
     per_actor["began"] = ((flags.num_actors, 1), torch.float64)
@@ -420,16 +435,16 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
         return workers.Process(act, args, name=f"actor-{actor}")
 
     actors = Actors(start_actor, flags, buffers, seconds["began"].numpy())
-    run.sources += [
-        Shares(["environment", "inference", "actor_waiting"], seconds["spent"]).take,
-        Shares(["learning", "learner_waiting"], learner_seconds).take,
-        lambda: {"actor_restarts": actors.restarts},
-    ]
-    threads = [
-        run.start_thread(learn, (run, actors, weights, Clock(learner_seconds[i])), f"learner-{i}")
-        for i in range(flags.num_learner_threads)
-    ]
+    threads = []
     try:
+        run.sources += [
+            Shares(["environment", "inference", "actor_waiting"], seconds["spent"]).take,
+            Shares(["learning", "learner_waiting"], learner_seconds).take,
+            lambda: {"actor_restarts": actors.restarts},
+        ]
+        for i in range(flags.num_learner_threads):
+            clock = Clock(learner_seconds[i])
+            threads.append(run.start_thread(learn, (run, actors, weights, clock), f"learner-{i}"))
         while not run.finished():
             actors.wait(run.wakeup, run.seconds_to_tick())
             run.tick()
@@ -451,7 +466,6 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
     and stops happen only there, and a resumed run repeats what an unbroken one does.
     """
     flags, learner = run.flags, run.learner
-    check_limits(flags, shapes)
     rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
     views = {k: v.numpy() for k, v in rollout.items()}
     clock = Clock(torch.zeros(3, dtype=torch.float64))
@@ -464,15 +478,18 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
     while not run.finished():
         seed = derive_seed(flags.seed, learner.updates)
         seed_everything(seed)
+        run.may_checkpoint = False
         with contextlib.closing(make_environment(flags)) as env:
             actor = Actor(env, learner.net, seed, flags, clock, learner.updates)
             for batch in batches(rollouts(actor), flags.batch_size):
                 run.stats.add_games(batch)
                 numbers = learner.update(batch, publish=lambda state_dict, version: None)
-                if numbers is not None:
-                    run.stats.add_update(numbers)
+                if numbers is None:
+                    continue
+                run.stats.add_update(numbers)
                 if learner.updates % flags.barrier_updates == 0:
                     break
+        run.may_checkpoint = True
         run.tick()
 
 
@@ -484,15 +501,23 @@ def use_cuda(flags: argparse.Namespace) -> bool:
     return torch.cuda.is_available() and not flags.disable_cuda and flags.num_actors != 0
 
 
-def check_limits(flags: argparse.Namespace, buffer_shapes: Shapes) -> None:
-    """Refuses what memory or open files do not suffice for, before it is tried."""
-    needed, available = required_bytes(buffer_shapes), available_bytes()
+def buffer_shapes(flags: argparse.Namespace, shapes: Shapes) -> Shapes:
+    """All rollouts in memory: `num_buffers` columns, in slots of one actor's rollout."""
+    num_slots = flags.num_buffers // flags.envs_per_actor
+    return {name: ((num_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+
+
+def check_limits(flags: argparse.Namespace, shapes: Shapes) -> None:
+    """Refuses what memory or open files do not suffice for, before the run leaves a trace."""
+    in_order = flags.num_actors == 0
+    needed = required_bytes(shapes if in_order else buffer_shapes(flags, shapes))
+    available = available_bytes()
     MiB = 2**20
     require(
         flags,
-        "num_buffers",
+        "unroll_length" if in_order else "num_buffers",
         available is None or needed < available,
-        f"a number whose rollouts fit into shared memory: {needed / MiB:,.0f} MiB are needed, "
+        f"a number whose rollouts fit into memory: {needed / MiB:,.0f} MiB are needed, "
         f"{(available or 0) / MiB:,.0f} MiB available",
     )
     files, left = 4 * flags.num_actors + 32, descriptors_left()  # pipes, sentinels, logs, memory
@@ -534,7 +559,7 @@ def main(argv: list[str] | None = None) -> None:
             train(flags)
         else:
             test(flags, given_names(make_parser(), argv))
-    except (UserError, CheckpointError, RunInUse, gymnasium.error.UnregisteredEnv) as error:
+    except (UserError, CheckpointError, RunInUse) as error:
         sys.exit(f"monobeast: error: {error}")
     except KeyboardInterrupt:  # before the run began
         sys.exit(130)

@@ -11,7 +11,7 @@ differ, and a shared one differs from itself.
                  gymnasium.make("MinAtar/Breakout-v1"), with random actions
     environment  one core: N environments behind the adapter, random actions
     inference    one core: N columns a batch, action sampled
-    learner      as in training: transitions learned from, one batch after the other
+    learner      one core: transitions learned from, one batch after the other
     training     the program itself, all of it; `ratio` = training / raw
 """
 
@@ -133,8 +133,9 @@ def measure_training(arguments: list[str], seconds: float) -> float:
     with tempfile.TemporaryDirectory() as savedir:
         command = [sys.executable, "-m", "monobeast", "--savedir", savedir, "--xpid", "benchmark",
                    "--disable_checkpoint", "--log_every", "1", *arguments]  # fmt: skip
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        logs = Path(savedir, "benchmark", "logs.csv")
+        printed, logs = Path(savedir, "printed"), Path(savedir, "benchmark", "logs.csv")
+        with printed.open("w") as file:
+            process = subprocess.Popen(command, stdout=file, stderr=file)
 
         def rows() -> list[tuple[float, float]]:
             table = read_csv(logs)[1] if logs.exists() else []
@@ -143,7 +144,7 @@ def measure_training(arguments: list[str], seconds: float) -> float:
         try:
             while not (seen := rows()) or seen[-1][0] - seen[0][0] < seconds:
                 if process.poll() is not None:
-                    raise RuntimeError(f"{command} ended early, exit code {process.returncode}")
+                    raise RuntimeError(f"{command} ended early:\n{printed.read_text()}")
                 time.sleep(0.5)
         finally:
             process.send_signal(signal.SIGTERM)

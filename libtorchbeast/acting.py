@@ -21,8 +21,16 @@ def act_on(
     Returns:
         the network's outputs [N, ...], floating ones as float32, and `action` [N] int64 (the
         network's own, where it returns one); the next core state, float32.
+
+    Raises:
+        ValueError: an output has the name of one of the environment's keys.
     """
     outputs, core_state = net({k: v.unsqueeze(0) for k, v in row.items()}, core_state)
+    if outputs.keys() & row.keys():
+        raise ValueError(
+            f"forward returned {sorted(outputs.keys() & row.keys())}: expected names that are not "
+            f"the environment's"
+        )
     outputs = {k: _float32(v.squeeze(0)) for k, v in outputs.items()}
     if "action" not in outputs:
         logits = outputs["policy_logits"]

@@ -25,6 +25,7 @@ from libtorchbeast.workers import Process, Wakeup
 logger = logging.getLogger(__name__)
 
 RESTART_WINDOW_S = 600.0
+MAX_SLOTS_PER_ACTOR = 4096  # their numbers must fit into a pipe, or the sender would block
 
 
 class ActorFailure(RuntimeError):
@@ -64,9 +65,14 @@ class Actors:
         ]
         self._ready: collections.deque[int] = collections.deque()
         self._closed = False
-        self._processes = [start(actor, 0) for actor in range(flags.num_actors)]
-        for actor in range(flags.num_actors):
-            self._send_all(actor)
+        self._processes: list[Process] = []
+        try:
+            for actor in range(flags.num_actors):
+                self._processes.append(start(actor, 0))
+                self._send_all(actor)
+        except BaseException:
+            self.close()
+            raise
 
     def wait(self, wakeup: Wakeup, timeout: float) -> None:
         """Waits for messages of the actors, or for `wakeup`, at most `timeout` seconds, and handles
@@ -108,12 +114,12 @@ class Actors:
                 return
             actor = slot % len(self._processes)
             self._with_actor[actor].add(slot)
-            self._processes[actor].send(slot.to_bytes(4, "little"))
+            self._processes[actor].send(slot_message(slot))
 
     def _send_all(self, actor: int) -> None:
         with self._ready_or_closed:
             for slot in sorted(self._with_actor[actor]):
-                self._processes[actor].send(slot.to_bytes(4, "little"))
+                self._processes[actor].send(slot_message(slot))
 
     def _handle(self, actor: int) -> None:
         process = self._processes[actor]
@@ -122,13 +128,15 @@ class Actors:
             if message is None or message.startswith(Process.FAILURE):
                 self._replace(actor, (message or b"")[1:].decode(errors="replace"))
                 return
-            slot = int.from_bytes(message, "little")
+            slot = slot_of(message)
             with self._ready_or_closed:
                 self._with_actor[actor].remove(slot)
                 self._ready.append(slot)
                 self._ready_or_closed.notify()
 
     def _replace(self, actor: int, failure: str) -> None:
+        with self._ready_or_closed:  # no learner may be writing to the pipe that is closed
+            self._processes[actor].ask_to_end()
         exit_code = self._processes[actor].end(deadline=1.0)
         failure = failure.strip() or f"it was ended from outside (exit code {exit_code})"
         self.restarts += 1
@@ -160,3 +168,12 @@ class Actors:
                     actor,
                     self._step_timeout,
                 )
+
+
+def slot_message(slot: int) -> bytes:
+    """The first byte tells it from Process.FAILURE."""
+    return b"." + slot.to_bytes(4, "little")
+
+
+def slot_of(message: bytes) -> int:
+    return int.from_bytes(message[1:], "little")

@@ -106,14 +106,14 @@ def load_newest(path: str) -> dict | None:
 def random_states() -> dict:
     """Returns the states of the global generators of Python, NumPy and torch, in types for `save`.
 
-    torch's are the CPU's and, where CUDA is available, every device's.
+    torch's are the CPU's and, where CUDA is in use, every device's.
     """
     name, key, *rest = np.random.get_state()
     return dict(
         python=random.getstate(),
         numpy=(name, key.tolist(), *rest),
         torch=torch.get_rng_state(),
-        cuda=torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        cuda=torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
     )
 
 
@@ -122,7 +122,7 @@ def set_random_states(states: dict) -> None:
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
     saved = len(states["cuda"])
     if saved != devices:
         logger.warning("The random states are of %d CUDA devices; here are %d.", saved, devices)

@@ -46,9 +46,7 @@ class Display:
     def __exit__(self, *exc_info) -> None:
         if console.is_terminal:
             self._live.stop()
-            run = self._run
-            end = "complete" if run.complete() else "stopped; the same command goes on from here"
-            console.print(f"Step {run.learner.step:,}: {end}. {run.path}", soft_wrap=True)
+            console.print(self._run.summary(), soft_wrap=True)
 
     def _render(self) -> rich.console.RenderableType:
         run = self._run
@@ -57,7 +55,7 @@ class Display:
         def show(name: str, form: str = ".4f") -> str:
             return _number(run.last_row, name, form)
 
-        left = _duration((total - step) / run.sps) if run.sps > 0 else "?"
+        left = _duration(max(0, total - step) / run.sps) if run.sps > 0 else "?"
         cells = [
             ("step", f"{step:,}"),
             ("time", _duration(run.hours * 3600)),
@@ -90,7 +88,7 @@ class Display:
         for first, second in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
             table.add_row(f"[dim]{first[0]}", first[1], f"[dim]{second[0]}", second[1])
         bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=40)
-        status = "stopping ..." if run.wakeup.is_set() else f"{step / total:.1%}, {left} left"
+        status = f"{step / total:.1%}, {'stopping' if run.wakeup.is_set() else left + ' left'}"
         progress = rich.columns.Columns([bar, status], padding=(0, 2))
         return rich.panel.Panel.fit(
             rich.console.Group(progress, table), title=run.flags.env, subtitle=run.path

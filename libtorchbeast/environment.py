@@ -180,7 +180,9 @@ class _SeparateSource:
         for i, env in enumerate(self._envs):
             try:
                 result = env.reset(seed=seed + i)
-            except TypeError:  # old Gym: `seed` is a method
+            except TypeError as error:  # old Gym: `seed` is a method
+                if "seed" not in str(error):
+                    raise
                 if hasattr(env, "seed"):
                     env.seed(seed + i)
                 result = env.reset()

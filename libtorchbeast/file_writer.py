@@ -39,8 +39,34 @@ class RunInUse(RuntimeError):
     """Another living process has the run open."""
 
 
+@contextlib.contextmanager
+def hold(run: str | Path):
+    """Owns the run's folder, which is made, for this process; the kernel frees it however the
+    process ends. To be entered before anything in it is read.
+
+    Raises:
+        RunInUse: another living process holds it.
+        OSError: it cannot be made.
+    """
+    run = Path(run).expanduser()
+    run.mkdir(parents=True, exist_ok=True)
+    with open(run / "lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise RunInUse(
+                f"the run {run} is in use by process {file.read().strip() or 'unknown'}; "
+                "stop that one, or choose another --xpid"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
 class FileWriter:
-    """Owns the folder SAVEDIR/XPID; one per process, used from one thread.
+    """Writes into the folder SAVEDIR/XPID, which the caller must `hold`; used from one thread.
 
     Args:
         savedir: the folder of all runs; `~` is expanded.
@@ -53,7 +79,6 @@ class FileWriter:
 
     Raises:
         ValueError: `xpid` is no plain folder name, or `fieldnames` lack `step` or repeat a name.
-        RunInUse: another living process has the same run open.
         OSError: the folder or its files cannot be written.
     """
 
@@ -75,7 +100,6 @@ class FileWriter:
         self.errors = 0  # writes that failed since the start
         self._told: set[str] = set()  # the kinds of failure that were logged
         with contextlib.ExitStack() as stack:  # Undoes what is open, should a later line raise.
-            stack.enter_context(_locked(self._path / "lock"))
             stack.enter_context(_root_handler(self._path / "out.log"))
             _link_latest(self._path)
             again = _write_meta(self._path / "meta.json", xpid, flags, resume_step)
@@ -117,7 +141,7 @@ class FileWriter:
             self._count("no more TensorBoard events until the run is resumed", error)
 
     def close(self) -> None:
-        """Closes the files and frees the run's name. May be called twice."""
+        """Closes the files. May be called twice."""
         if self._board is not None:
             try:
                 self._board.close()
@@ -214,24 +238,6 @@ def _root_handler(path: Path):
         finally:
             root.setLevel(level)
             root.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def _locked(path: Path):
-    """Holds `path` for this process; the kernel frees it however the process ends."""
-    with open(path, "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise RunInUse(
-                f"the run {path.parent} is in use by process {file.read().strip() or 'unknown'}; "
-                "stop that one, or choose another --xpid"
-            ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
 
 
 def _link_latest(run: Path) -> None:

@@ -59,7 +59,7 @@ class Learner:
         Raises:
             FloatingPointError: too many updates in a row had a non-finite loss or gradient.
         """
-        on_device = {k: v.to(self.device, non_blocking=True) for k, v in batch.items()}
+        on_device = {k: v.to(self.device) for k, v in batch.items()}
         with self._one_at_a_time:
             if self._closed:
                 return None
@@ -93,7 +93,10 @@ class Learner:
         where = "not dumped"
         if self._dump_dir and self.skipped <= MAX_DUMPS:
             where = os.path.join(self._dump_dir, f"nonfinite-{self.skipped}.tar")
-            torch.save({"batch": batch, "model": self.net.state_dict()}, where)
+            try:
+                torch.save({"batch": batch, "model": self.net.state_dict()}, where)
+            except (OSError, RuntimeError) as error:  # torch's own error on a full disk
+                where = f"not dumped: {error}"
         seen = ", ".join(f"{k} {v:g}" for k, v in numbers.items())
         logger.error(
             "Update %d skipped: loss or gradient not finite (%s; batch: %s)",

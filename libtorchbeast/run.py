@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """One training run from its start or resume to its last checkpoint: files, clocks, signals."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from libtorchbeast import checkpoint, display, workers
-from libtorchbeast.file_writer import FileWriter
+from libtorchbeast.file_writer import FileWriter, hold
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
 from libtorchbeast.spec import Spec
@@ -36,7 +37,7 @@ class Run:
 
     Raises:
         UserError: the checkpoint there is of another environment or network.
-        CheckpointError: no checkpoint there can be read.
+        CheckpointError: no checkpoint there can be read, or the last one could not be saved.
         RunInUse: the run is already running.
     """
 
@@ -47,6 +48,9 @@ class Run:
         self.stats = Stats()
         self.wakeup = workers.Wakeup()
         self.failure: BaseException | None = None
+        # False between two barriers of a run in order, where no resume could be exact: then the
+        # checkpoint at the barrier before it has to serve.
+        self.may_checkpoint = True
         # Each returns columns for the next row of the log; workers' owners append theirs.
         self.sources: list[Callable[[], dict[str, float]]] = [self.stats.take]
         self.last_row: dict[str, float] = {}
@@ -56,6 +60,13 @@ class Run:
         self._saved_updates = 0
 
     def __enter__(self) -> "Run":
+        with contextlib.ExitStack() as stack:  # undoes what was entered, should a later line raise
+            stack.enter_context(hold(self.path))
+            self._open()
+            self._held = stack.pop_all()
+        return self
+
+    def _open(self) -> None:
         state = checkpoint.load_newest(self.checkpoint_path)
         if state is not None:
             self._check_same(state)
@@ -71,18 +82,18 @@ class Run:
         self._handlers = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
         self._start = self._last_row_time = self._last_checkpoint = time.monotonic()
         self._last_row_step = self.learner.step
+        self._idle = self.complete()  # nothing will be done, and nothing written
         self._display = display.Display(self)
         self._display.__enter__()
-        return self
 
     def __exit__(self, kind, error, traceback) -> None:
         self.wakeup.set()
         self.learner.close()
         try:
-            if not self.last_row or self.learner.step > self.last_row["step"]:
-                self.log()
-            if self.learner.updates > self._saved_updates:
+            if self._unsaved():
                 self.checkpoint()
+            if not self._idle:
+                self.log()
         finally:
             self._display.__exit__(kind, error, traceback)
             if error is not None:
@@ -92,6 +103,12 @@ class Run:
             for number, handler in self._handlers.items():
                 signal.signal(number, handler)
             self.wakeup.close()
+            self._held.close()
+        if error is None and self._unsaved():
+            raise checkpoint.CheckpointError(
+                f"the last checkpoint could not be saved; the one before it, at update "
+                f"{self._saved_updates}, stays: {self.checkpoint_path}"
+            )
 
     @property
     def checkpoint_path(self) -> str:
@@ -168,6 +185,20 @@ class Run:
         else:
             self._saved_updates = state["updates"]
             logger.info("Checkpoint saved at step %d: %s", state["step"], self.checkpoint_path)
+
+    def summary(self) -> str:
+        """How the run ended, in one sentence."""
+        step = f"Step {self.learner.step:,}: "
+        if self._unsaved() or self.flags.disable_checkpoint:
+            return step + f"ended, not saved. {self.path}"
+        if self.complete():
+            return step + f"complete. {self.path}"
+        return step + f"stopped; the same command goes on from here. {self.path}"
+
+    def _unsaved(self) -> bool:
+        if self.flags.disable_checkpoint or not self.may_checkpoint:
+            return False
+        return self.learner.updates > self._saved_updates
 
     def raise_failure(self) -> None:
         """Raises the first failure of a thread, if there was one, with its traceback."""

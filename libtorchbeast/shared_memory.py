@@ -6,13 +6,14 @@ handed to spawned processes as an inherited descriptor. So nothing can be left b
 process is killed, and a small /dev/shm, as containers have, is no limit.
 """
 
+import math
 import mmap
 import os
 import resource
 import tempfile
 from multiprocessing import reduction
+from pathlib import Path
 
-import numpy as np
 import torch
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
@@ -68,7 +69,8 @@ class SharedWeights:
 
     Version v lies in slot v % 2, so writing version v+1 leaves v untouched; only writing v+2 does
     not. A reader whose version counter stayed the same during the copy has therefore copied one
-    version, whole.
+    version, whole. This leans on x86's order of stores; a processor that reorders them (ARM) needs
+    a memory barrier around the counter.
     """
 
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int):
@@ -126,16 +128,16 @@ def available_bytes() -> int | None:
     except OSError:
         pass
     try:
-        with (
-            open("/sys/fs/cgroup/memory.max") as limit,
-            open("/sys/fs/cgroup/memory.current") as used,
-        ):
-            limits.append(int(limit.read()) - int(used.read()))
-    except (OSError, ValueError):  # no cgroup v2, or "max"
+        cgroup = Path("/sys/fs/cgroup")
+        limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        cache = int(stat["active_file"]) + int(stat["inactive_file"])  # freed when needed
+        limits.append(limit - used + cache)
+    except (OSError, ValueError, KeyError):  # no cgroup v2, or "max"
         pass
     if not hasattr(os, "memfd_create"):
-        stat = os.statvfs(tempfile.gettempdir())
-        limits.append(stat.f_bavail * stat.f_frsize)
+        disk = os.statvfs(tempfile.gettempdir())
+        limits.append(disk.f_bavail * disk.f_frsize)
     return min(limits, default=None)
 
 
@@ -149,7 +151,7 @@ def descriptors_left() -> int:
 
 
 def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return math.prod(shape) * dtype.itemsize
 
 
 def _aligned(size: int) -> int:

@@ -13,6 +13,14 @@ from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 
+
+def available_cores() -> int:
+    """Cores that this process may run on: fewer than the machine's under taskset or Slurm."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 # Spawned, never forked: a fork after torch has started its threads can deadlock.
 context = multiprocessing.get_context("spawn")
 
@@ -50,7 +58,7 @@ class Process:
     one reader and one writer needs no lock, so a killed child blocks nobody.
     """
 
-    FAILURE = b"!"  # first byte of the last message of a child that raised
+    FAILURE = b"!"  # first byte of the last message of a child that raised, and of no other
 
     def __init__(self, target: Callable, args: tuple, name: str):
         self._exit_code: int | None = None

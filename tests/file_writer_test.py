@@ -17,7 +17,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from libtorchbeast.file_writer import FileWriter, read_csv
+from libtorchbeast.file_writer import FileWriter, RunInUse, hold, read_csv
 
 ROOT = Path(__file__).resolve().parent.parent
 FIELDS = ["step", "frame", "mean_game_return", "loss"]
@@ -187,26 +187,27 @@ def test_without_tensorboard(tmp_path):
 
 HOLD = """
 import sys
-from libtorchbeast.file_writer import FileWriter
-files = FileWriter(sys.argv[1], "run", {}, ["step"])
-files.log({"step": 5})
-print("held", flush=True)
-sys.stdin.read()
+from libtorchbeast.file_writer import hold
+with hold(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
 """
 
 
 def test_one_owner_until_it_is_killed(tmp_path):
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(RuntimeError, match=rf"run is in use by process {process.pid}; .*xpid"):
-            writer(tmp_path)
-        assert column(tmp_path / "run" / "logs.csv", "step") == ["5"]
-        writer(tmp_path, xpid="other").close()
+        with pytest.raises(RunInUse, match=rf"run is in use by process {process.pid}; .*xpid"):
+            with hold(tmp_path / "run"):
+                pass
+        with hold(tmp_path / "other"):
+            pass
         process.kill()
         process.wait()
-        writer(tmp_path, resume_step=5).close()
+        with hold(tmp_path / "run"), pytest.raises(RunInUse), hold(tmp_path / "run"):
+            pass
 
 
 def test_a_start_that_fails_frees_the_run(tmp_path):

@@ -140,9 +140,28 @@ def test_two_learner_threads_count_every_step_once(tmp_path):
     assert (last["step"], last["updates"]) == (state["step"], state["updates"])
 
 
-@pytest.mark.parametrize("steps", [300_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_memory_descriptors_and_threads_stay_flat(tmp_path, steps):
-    """From a tenth of the run to its end: at most 16 MiB more in all processes together."""
+def test_any_number_of_buffers_serves(tmp_path):
+    """Also more than 33: slot 33 is b"!", and so is the first byte of a failure."""
+    flags = ["--num_actors", 1, "--envs_per_actor", 1, "--num_buffers", 40, "--batch_size", 4]
+    with Program(
+        tmp_path, "--env", "tests.envs:Catch-v0", *flags, "--total_steps", 4000
+    ) as program:
+        assert program.wait_for_end() == 0, program.printed()
+    last = program.rows()[-1]
+    assert last["step"] >= 4000 and last["actor_restarts"] == 0
+
+
+def test_a_last_checkpoint_that_fails_is_not_a_success(tmp_path, capsys):
+    (tmp_path / "run" / "model.tar.tmp").mkdir(parents=True)  # no file can be written there
+    with pytest.raises(SystemExit, match="the last checkpoint could not be saved"):
+        beast(tmp_path, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 200)
+    assert "not saved" in capsys.readouterr().err
+    assert rows(tmp_path / "run")[-1]["checkpoint_errors"] == 1
+
+
+def test_memory_descriptors_and_threads_stay_flat(tmp_path):
+    """Over a million steps, from a tenth on: at most 16 MiB more in all processes together."""
+    steps = 1_000_000
     flags = "--env MinAtar/Breakout-v1 --num_actors 1 --envs_per_actor 64 --batch_size 32".split()
     before = shared_memory()
     with Program(tmp_path, *flags, "--log_every", 0.5, "--total_steps", 10 * steps) as program:
@@ -398,8 +417,9 @@ def test_too_many_failures_end_the_run_with_a_checkpoint_and_the_first_cause(tmp
 @pytest.mark.parametrize(
     "flags, files, named",
     [
-        (["--num_buffers", 10**9], None, "num_buffers 1000000000"),
-        (["--num_buffers", 10**18], None, "num_buffers 1000000000000000000"),
+        (["--unroll_length", 10**9], None, "num_buffers 16"),
+        (["--unroll_length", 10**18], None, "num_buffers 16"),
+        (["--unroll_length", 10**18, "--num_actors", 0], None, f"unroll_length {10**18}"),
         (["--num_actors", 20], 100, "num_actors 20"),
     ],
 )

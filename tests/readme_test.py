@@ -110,6 +110,17 @@ def test_every_logged_column_is_explained():
     assert table_names("What each logged column means") == {"_tick", "_time", *FIELDS}
 
 
+def test_defaults_in_the_readme_are_the_recipes():
+    for name in monobeast.RECIPES["atari"]:
+        row = re.search(rf"^\| `--{name}` \| ([^|]*) \|", README, re.MULTILINE)
+        values = [float(v.replace("M", "e6")) for v in row[1].split(" / ")]
+        assert values == [monobeast.RECIPES[kind][name] for kind in ("atari", "other")], name
+
+
+def test_nothing_is_left_to_fill_in():
+    assert not re.search(r"@[A-Z]+@", README)
+
+
 def test_flags_named_in_the_readme_exist():
     flags = vars(monobeast.make_parser().parse_args([]))
     assert table_names("The flags that matter") <= flags.keys()
