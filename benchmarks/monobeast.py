@@ -55,6 +55,7 @@ def raw_pong() -> Callable[[], int]:
     import ale_py
     from ale_py import roms
 
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
     ale.setInt("random_seed", 0)
     ale.setFloat("repeat_action_probability", 0.0)
@@ -104,14 +105,14 @@ def measure_parts(flags: argparse.Namespace, seconds: float) -> dict[str, float]
 
     net = models.make_net(monobeast.Net, env.spec, flags)
     actor = monobeast.Actor(env, net, 0, flags, Clock(torch.zeros(3, dtype=torch.float64)))
-    row = {k: torch.from_numpy(v) for k, v in actor.row.items()}
+    row = {k: torch.from_numpy(v) for k, v in env.initial(seed=0).items()}
     state = net.initial_state(N)
     with actor.autocast():
         speeds["inference"] = steps_per_second(
             lambda: len(act_on(net, row, state)[0]["action"]), seconds
         )
 
-    _, shapes = monobeast.describe(flags)
+    shapes = monobeast.describe(flags)[1]
     rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
     actor.unroll({k: v.numpy() for k, v in rollout.items()}, version=0)
     endless = iter(lambda: (rollout, lambda: None), None)
