@@ -387,6 +387,9 @@ def learn(run: Run, actors: Actors, weights: SharedWeights, clock: Clock) -> Non
 def train(flags: argparse.Namespace) -> Run:
     """Trains until --total_steps, SIGINT, SIGTERM or a failure, which it raises."""
     device = torch.device("cuda" if use_cuda(flags) else "cpu")
+    # The learner's: the cores that the actors leave; in order one, which is repeatable anywhere.
+    spare = workers.available_cores() - flags.num_actors
+    torch.set_num_threads(max(1, spare) if flags.num_actors > 0 else 1)
     seed_everything(flags.seed)
     spec, shapes = describe(flags)
     check_limits(flags, shapes)
@@ -421,7 +424,6 @@ def describe(flags: argparse.Namespace) -> tuple[Spec, Shapes]:
 def train_in_parallel(run: Run, shapes: Shapes) -> None:
     """Actor processes act, learner threads learn, this thread watches over both."""
     flags = run.flags
-    torch.set_num_threads(max(1, workers.available_cores() - flags.num_actors))
     buffers = SharedTensors(buffer_shapes(flags, shapes))
     weights = SharedWeights(run.learner.net.state_dict(), run.learner.updates)
     per_actor = {"spent": ((flags.num_actors, 3), torch.float64)}

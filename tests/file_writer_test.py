@@ -305,7 +305,7 @@ def test_no_environment_variables_in_any_file(tmp_path, monkeypatch):
     log_steps(tmp_path, [10])
     log_steps(tmp_path, [20], resume_step=10)
     files = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
-    assert len(files) == 6  # meta, logs, out, lock, two event files
+    assert len(files) == 5  # meta, logs, out, two event files
     for file in files:
         assert b"hunter2-secret" not in file.read_bytes()
         assert b"TORCHBEAST_TEST_TOKEN" not in file.read_bytes()

@@ -181,7 +181,9 @@ def usage(program):
     """What the processes of a session hold together."""
     total = dict(descriptors=0, threads=0, memory=0)
     for pid in program.session():
-        total["descriptors"] += len(os.listdir(f"/proc/{pid}/fd"))
+        # The least of many looks: a file that is just being written is no leak.
+        looks = [len(os.listdir(f"/proc/{pid}/fd")) for _ in range(100)]
+        total["descriptors"] += min(looks)
         total["threads"] += len(os.listdir(f"/proc/{pid}/task"))
         with open(f"/proc/{pid}/smaps_rollup") as file:
             pss = next(line for line in file if line.startswith("Pss:"))
