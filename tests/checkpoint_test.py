@@ -18,6 +18,7 @@ import torch
 
 from libtorchbeast import checkpoint
 from libtorchbeast.checkpoint import CheckpointError
+from tests.compare import assert_same
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,22 +38,6 @@ def make_state(step):
         flags=dict(env="Pong", lr=6e-4, lstm=False, name=None, sizes=(1, [2, 3])),
         random=checkpoint.random_states(),
     )
-
-
-def assert_same(a, b):
-    assert type(a) is type(b)
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype and torch.equal(a, b)
-    elif isinstance(a, dict):
-        assert list(a) == list(b)
-        for key in a:
-            assert_same(a[key], b[key])
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            assert_same(x, y)
-    else:
-        assert a == b
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
 from libtorchbeast.rollouts import batches
 from libtorchbeast.stats import Clock
+from tests.compare import assert_same
 from tests.processes import Program, load, rows, wait_for
 
 CATCH = ("--env", "tests.envs:Catch-v0")
@@ -78,23 +79,6 @@ def parse(*flags):
 
 def shared_memory():
     return set(os.listdir("/dev/shm"))
-
-
-def assert_same(a, b):
-    """Equal bit for bit."""
-    assert type(a) is type(b)
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype and torch.equal(a, b)
-    elif isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert_same(a[key], b[key])
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            assert_same(x, y)
-    else:
-        assert a == b
 
 
 # ===================================================================================== learning
