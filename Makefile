@@ -1,5 +1,6 @@
 # One word per chore; CI and the README use the same words.
 #   make train        set up, then train MonoBeast on Pong; again: go on where it stopped
+#   make poly         set up, build the extension, then train PolyBeast on Pong
 #   make test         set up, then run the whole test suite
 #   make minatar      set up, then train MonoBeast on MinAtar Breakout
 #   make bench        the benchmarks: one JSON line each
@@ -11,20 +12,28 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train minatar test bench lint format setup clean
+.PHONY: train poly minatar test bench lint format setup build clean
 
 train: .venv/runtime
 	$(BIN)/python -m monobeast --xpid pong $(FLAGS)
 
+poly: .venv/extension
+	$(BIN)/python -m polybeast --xpid pong-poly $(FLAGS)
+
 minatar: .venv/development
 	$(BIN)/python -m monobeast --xpid minatar-breakout --env MinAtar/Breakout-v1 $(FLAGS)
 
-test: .venv/development
+test: .venv/development .venv/extension
+	@bash .ci/packages $(BIN)/python test
 	$(BIN)/python -m pytest $(FLAGS)
 
-bench: .venv/development
+bench: .venv/development .venv/extension
 	$(BIN)/python -m benchmarks.monobeast --task pong
 	$(BIN)/python -m benchmarks.monobeast --task minatar
+	$(BIN)/python -m benchmarks.polybeast --task transport
+	$(BIN)/python -m benchmarks.polybeast --task transport_small
+	$(BIN)/python -m benchmarks.polybeast --task pong
+	$(BIN)/python -m benchmarks.polybeast --task pong_shallow
 
 lint: .venv/development
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -33,6 +42,8 @@ format: .venv/development
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
 setup: .venv/runtime
+
+build: .venv/extension
 
 .venv/runtime: requirements.txt
 	@bash .ci/venv $(PYTHON)
@@ -43,5 +54,14 @@ setup: .venv/runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
+EXTENSION := setup.py requirements-poly.txt requirements-env.txt \
+	$(wildcard libtorchbeast/src/*) libtorchbeast/proto/rpcenv.proto
+
+.venv/extension: .venv/runtime $(EXTENSION)
+	@bash .ci/packages $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-poly.txt
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache
+	rm -rf .venv build libtorchbeast/*.so .pytest_cache .ruff_cache

@@ -1,0 +1,248 @@
+// Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "array.h"
+#include "batching_queue.h"
+#include "dynamic_batcher.h"
+#include "monitor.h"
+#include "mutex.h"
+#include "rollout.h"
+#include "transport.h"
+
+namespace torchbeast {
+
+// Threads that play: each holds one stream to a server and turns its Steps into rollouts.
+//
+//   row t = Step; its outputs, the action among them, from the batcher; the action back to the
+//   server; whole rollouts of T+1 rows, with the recurrent state given at row 0, to the queue.
+//
+// The recurrent state between two rows is kept here. The network alone decides where to reset it:
+// it sees `done`.
+//
+// A stream that fails, for whatever reason, loses its partial rollout, is reported by TakeEvents,
+// and is opened again after a back-off from 0.1 to 5 seconds: a new stream, a new episode, the
+// initial state. Only outputs that do not fit the contract (`action` int64 [1, N], the same names
+// and shapes always) end the whole pool, because nothing else would help: TakeEvents then throws
+// what the first thread met.
+//
+//   Close  may be called twice. It closes queue and batcher too, because threads may be waiting in
+//          them, cancels all streams and joins all threads.
+class ActorPool {
+ public:
+  struct Options {
+    Spec spec;                  // what every server has to offer, but N
+    int64_t unroll_length = 1;  // T
+    Arrays initial_core_state;  // [layers, 1, ...]; the same for every environment
+    std::chrono::milliseconds step_timeout{60'000};    // for a Step
+    std::chrono::milliseconds reset_timeout{300'000};  // ... the first, of environments being made
+  };
+
+  ActorPool(Options options, std::shared_ptr<BatchingQueue> queue,
+            std::shared_ptr<DynamicBatcher> batcher, std::shared_ptr<Transport> transport,
+            const std::vector<std::string>& addresses)
+      : options_(Checked(std::move(options), addresses)),
+        queue_(std::move(queue)),
+        batcher_(std::move(batcher)),
+        transport_(std::move(transport)),
+        monitor_(addresses, std::min(options_.step_timeout / 4, kLongestPeriod)) {
+    for (size_t i = 0; i < addresses.size(); ++i) {
+      threads_.emplace_back([this, i, address = addresses[i]] { Run(i, address); });
+    }
+  }
+  ActorPool(const ActorPool&) = delete;
+  ActorPool& operator=(const ActorPool&) = delete;
+  ~ActorPool() { Close(); }
+
+  void Close() EXCLUDES(joining_) {
+    monitor_.Close();
+    batcher_->Close();
+    queue_->Close();
+    Lock lock(joining_);
+    for (std::thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+
+  std::vector<Monitor::Status> status() const { return monitor_.status(); }
+  std::array<double, 3> seconds() const { return monitor_.seconds(); }
+
+  std::vector<std::string> TakeEvents() EXCLUDES(failing_) {
+    {
+      Lock lock(failing_);
+      if (!failure_.empty()) throw std::runtime_error(failure_);
+    }
+    return monitor_.TakeEvents();
+  }
+
+ private:
+  using Milliseconds = std::chrono::milliseconds;
+  static constexpr Milliseconds kFirstBackoff{100}, kLongestBackoff{5000}, kLongestPeriod{1000};
+
+  static Options Checked(Options options, const std::vector<std::string>& addresses) {
+    if (addresses.empty()) throw std::invalid_argument("addresses: expected at least one");
+    if (options.unroll_length < 1) {
+      throw std::invalid_argument("unroll_length: expected at least 1, seen " +
+                                  std::to_string(options.unroll_length));
+    }
+    for (const Array& state : options.initial_core_state) {
+      if (state.columns() != 1) {
+        throw std::invalid_argument("initial_core_state: expected one column, seen " +
+                                    state.describe());
+      }
+    }
+    return options;
+  }
+
+  void Run(size_t i, const std::string& address) {
+    Milliseconds backoff = kFirstBackoff;
+    do {
+      try {
+        const std::unique_ptr<Stream> stream = transport_->NewStream(address);
+        const Monitor::Registration registration(monitor_, i, *stream);
+        Play(i, *stream, &backoff);
+      } catch (const Closed&) {
+        return;
+      } catch (const StreamError& error) {
+        monitor_.Report(i, error.what());
+      } catch (const Unanswered& error) {
+        monitor_.Report(i, error.what());
+      } catch (const std::exception& error) {
+        Abort(error.what());
+        return;
+      }
+      backoff = std::min(2 * backoff, kLongestBackoff);
+    } while (monitor_.Sleep(backoff / 2));
+  }
+
+  // One life of one batch of environments; ends with an exception.
+  void Play(size_t i, Stream& stream, Milliseconds* backoff) {
+    const int64_t T = options_.unroll_length, N = Open(i, stream);
+    Arrays state = Repeat(options_.initial_core_state, N);  // given to the network at the next row
+    Arrays state_at_0 = state;                              // ... at row 0 of the rollout
+    std::vector<int32_t> actions(N, 0);
+    Rollout rollout(options_.spec, N, T);
+    rollout.WriteStep(0, Read(i, stream, options_.reset_timeout), actions);
+    monitor_.SetConnected(i);
+    Answer(i, rollout, 0, &state, &actions);
+    stream.Write(actions);
+    while (true) {
+      Arrays state_at_T;
+      for (int64_t t = 1; t <= T; ++t) {
+        rollout.WriteStep(t, Read(i, stream, options_.step_timeout), actions);
+        state_at_T = state;
+        Answer(i, rollout, t, &state, &actions);
+        stream.Write(actions);  // the environments step while a whole rollout is handed over
+      }
+      Dict whole = rollout.Finish(state_at_0);
+      rollout = rollout.Next();
+      state_at_0 = std::move(state_at_T);
+      *backoff = kFirstBackoff;
+      const Monitor::Wait wait(monitor_, i, Monitor::kQueue);
+      queue_->Enqueue(std::move(whole));
+    }
+  }
+
+  // Opens the stream and returns its number of environments.
+  int64_t Open(size_t i, Stream& stream) {
+    const Monitor::Wait wait(monitor_, i, Monitor::kEnvironment, options_.reset_timeout);
+    const Spec seen = stream.Open();
+    if (!seen.Fits(options_.spec)) {
+      throw StreamError("FAILED_PRECONDITION", "the server's environments: expected " +
+                                                   options_.spec.describe() + "; seen " +
+                                                   seen.describe());
+    }
+    if (seen.num_envs < 1 || seen.num_envs > batcher_->maximum()) {
+      throw StreamError("FAILED_PRECONDITION", "environments a stream: expected 1 to " +
+                                                   std::to_string(batcher_->maximum()) +
+                                                   " (the largest inference batch), seen " +
+                                                   std::to_string(seen.num_envs));
+    }
+    return seen.num_envs;
+  }
+
+  StepView Read(size_t i, Stream& stream, Milliseconds timeout) {
+    const Monitor::Wait wait(monitor_, i, Monitor::kEnvironment, timeout);
+    return stream.Read();
+  }
+
+  // Asks the network about row t, and keeps its outputs, actions and next state.
+  void Answer(size_t i, Rollout& rollout, int64_t t, Arrays* state, std::vector<int32_t>* actions) {
+    const Monitor::Wait wait(monitor_, i, Monitor::kInference);
+    Exchange answer = batcher_->Compute({rollout.StepAt(t), *state});
+    CheckState(*state, answer.core_state);
+    *state = std::move(answer.core_state);
+    const Array* action = Find(answer.arrays, "action");
+    const Shape shape = {1, static_cast<int64_t>(actions->size())};
+    if (action == nullptr || !(action->dtype() == kInt64) || action->shape() != shape) {
+      throw std::invalid_argument("outputs: expected action " + Describe(kInt64, shape) +
+                                  ", seen " + (action ? action->describe() : "none"));
+    }
+    for (size_t n = 0; n < actions->size(); ++n) {
+      const int64_t seen = action->as<int64_t>()[n], number = options_.spec.action_sizes.at(0);
+      if (seen < 0 || seen >= number) {
+        throw std::invalid_argument("outputs: expected actions from 0 to " +
+                                    std::to_string(number - 1) + ", seen " + std::to_string(seen));
+      }
+      (*actions)[n] = static_cast<int32_t>(seen);
+    }
+    rollout.WriteOutputs(t, answer.arrays);
+  }
+
+  static void CheckState(const Arrays& before, const Arrays& after) {
+    bool same = before.size() == after.size();
+    for (size_t i = 0; same && i < before.size(); ++i) {
+      same = before[i].dtype() == after[i].dtype() && before[i].shape() == after[i].shape();
+    }
+    if (same) return;
+    const auto describe = [](const Arrays& state) {
+      std::string text = "(";
+      for (const Array& array : state) text += (text.size() > 1 ? ", " : "") + array.describe();
+      return text + ")";
+    };
+    throw std::invalid_argument("core_state: expected " + describe(before) +
+                                ", as it was before, seen " + describe(after));
+  }
+
+  // N times the only column.
+  static Arrays Repeat(const Arrays& state, int64_t N) {
+    Arrays repeated;
+    for (const Array& array : state) {
+      Shape shape = array.shape();
+      shape[1] = N;
+      repeated.push_back(Array::Empty(array.dtype(), shape));
+      for (int64_t n = 0; n < N; ++n) CopyColumns(array, 0, 1, repeated.back(), n);
+    }
+    return repeated;
+  }
+
+  // The pool cannot go on: all threads, and those that wait for its rollouts, see Closed.
+  void Abort(const std::string& failure) EXCLUDES(failing_) {
+    {
+      Lock lock(failing_);
+      if (failure_.empty()) failure_ = failure;
+    }
+    monitor_.Close();
+    batcher_->Close();
+    queue_->Close();
+  }
+
+  const Options options_;
+  const std::shared_ptr<BatchingQueue> queue_;
+  const std::shared_ptr<DynamicBatcher> batcher_;
+  const std::shared_ptr<Transport> transport_;
+  Monitor monitor_;
+  Mutex failing_;
+  std::string failure_ GUARDED_BY(failing_);  // of the first thread that could not go on
+  Mutex joining_;                             // protects the joining of threads_
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace torchbeast

@@ -1,0 +1,152 @@
+// Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "array.h"
+#include "mutex.h"
+
+namespace torchbeast {
+
+// What a call gets that waits at, or comes to, something closed.
+class Closed : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A bounded first-in-first-out queue of columns: rollouts of any number of columns go in, batches
+// of exactly `batch_size` columns come out. An item is split where a batch ends; its other columns
+// begin the next batch, so the order of the items, and of each item's columns, is kept.
+//
+//   Enqueue   waits while `capacity` or more columns wait inside. (An item is taken whole, so up to
+//             one item less one column more than `capacity` can wait; otherwise items that do not
+//             fit and a batch that is not full could wait for each other.)
+//   Dequeue   waits until there are `batch_size` columns. A batch that is exactly one item is that
+//             item, not a copy.
+//   Close     may be called twice. Drops what is inside; calls that wait, and all later ones, throw
+//             Closed.
+//
+// All arrays are [T, columns, ...]; names, dtypes and shapes are the first item's
+// (std::invalid_argument otherwise). Any number of threads may call anything.
+class BatchingQueue {
+ public:
+  BatchingQueue(int64_t batch_size, int64_t capacity)
+      : batch_size_(batch_size), capacity_(capacity) {
+    if (batch_size < 1) {
+      throw std::invalid_argument("batch_size: expected at least 1, seen " +
+                                  std::to_string(batch_size));
+    }
+    if (capacity < batch_size) {
+      throw std::invalid_argument("capacity: expected at least batch_size = " +
+                                  std::to_string(batch_size) + " columns, seen " +
+                                  std::to_string(capacity));
+    }
+  }
+
+  void Enqueue(Dict item) EXCLUDES(mutex_) {
+    const int64_t columns = CommonColumns(item);
+    {
+      Lock lock(mutex_);
+      if (like_.empty()) {
+        for (const auto& [name, array] : item) {  // without its memory
+          like_.emplace_back(name, Array(array.dtype(), array.shape(), nullptr, nullptr));
+        }
+      }
+      CheckSameButColumns(like_, item);
+      while (size_ >= capacity_ && !closed_) room_.Wait(mutex_);
+      ThrowIfClosedLocked();
+      items_.push_back({std::move(item), 0, columns});
+      size_ += columns;
+    }
+    filled_.NotifyOne();
+  }
+
+  Dict Dequeue() EXCLUDES(mutex_) {
+    std::deque<Piece> pieces;
+    bool more;
+    {
+      Lock lock(mutex_);
+      while (size_ < batch_size_ && !closed_) filled_.Wait(mutex_);
+      ThrowIfClosedLocked();
+      pieces = TakeLocked();
+      more = size_ >= batch_size_;
+    }
+    room_.NotifyAll();
+    if (more) filled_.NotifyOne();
+    return Join(pieces);  // the copying, outside the lock
+  }
+
+  void Close() EXCLUDES(mutex_) {
+    std::deque<Piece> dropped;  // freed outside the lock
+    {
+      Lock lock(mutex_);
+      closed_ = true;
+      size_ = 0;
+      items_.swap(dropped);
+    }
+    room_.NotifyAll();
+    filled_.NotifyAll();
+  }
+
+  // Columns that wait inside.
+  int64_t size() const EXCLUDES(mutex_) {
+    Lock lock(mutex_);
+    return size_;
+  }
+
+ private:
+  struct Piece {
+    Dict item;
+    int64_t from, count;  // columns
+  };
+
+  void ThrowIfClosedLocked() const REQUIRES(mutex_) {
+    if (closed_) throw Closed("the queue is closed");
+  }
+
+  std::deque<Piece> TakeLocked() REQUIRES(mutex_) {
+    std::deque<Piece> pieces;
+    for (int64_t missing = batch_size_; missing > 0;) {
+      Piece& first = items_.front();
+      const int64_t count = std::min(missing, first.count);
+      pieces.push_back({first.item, first.from, count});
+      first.from += count;
+      first.count -= count;
+      if (first.count == 0) items_.pop_front();
+      missing -= count;
+    }
+    size_ -= batch_size_;
+    return pieces;
+  }
+
+  Dict Join(const std::deque<Piece>& pieces) const {
+    const Dict& first = pieces.front().item;
+    if (pieces.size() == 1 && first.front().second.columns() == batch_size_) return first;
+    Dict batch;
+    for (size_t i = 0; i < first.size(); ++i) {
+      Shape shape = first[i].second.shape();
+      shape[1] = batch_size_;
+      Array joined = Array::Empty(first[i].second.dtype(), shape);
+      int64_t to = 0;
+      for (const Piece& piece : pieces) {
+        CopyColumns(piece.item[i].second, piece.from, piece.count, joined, to);
+        to += piece.count;
+      }
+      batch.emplace_back(first[i].first, std::move(joined));
+    }
+    return batch;
+  }
+
+  const int64_t batch_size_, capacity_;
+  mutable Mutex mutex_;
+  Condition room_, filled_;
+  std::deque<Piece> items_ GUARDED_BY(mutex_);
+  int64_t size_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
+  Dict like_ GUARDED_BY(mutex_);  // names, dtypes and shapes of the first item
+};
+
+}  // namespace torchbeast

@@ -1,0 +1,279 @@
+// Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+//
+// libtorchbeast._C: the only file that knows Python. The GIL: whatever waits or locks runs without
+// it, whatever touches Python has it. So nobody who holds it waits for a C++ mutex, and threads may
+// take it even under one (to free memory that came from Python).
+//
+// Arrays come in from anything with __dlpack__ and go out as torch tensors, both without a copy.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "actor_pool.h"
+#include "dlpack.h"
+#include "grpc_transport.h"
+
+namespace py = pybind11;
+
+namespace torchbeast {
+namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+Array ArrayFrom(const std::string& name, py::handle object) {
+  if (!py::hasattr(object, "__dlpack__")) {
+    throw py::type_error(name + ": expected a tensor or an array, seen " +
+                         py::repr(py::type::of(object)).cast<std::string>());
+  }
+  const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
+  if (device.first != kDLCPU) {
+    throw py::value_error(name + ": expected an array in CPU memory, seen " +
+                          py::str(object.attr("device")).cast<std::string>() + "; use .cpu()");
+  }
+  const py::capsule capsule = object.attr("__dlpack__")();
+  auto* managed = capsule.get_pointer<DLManagedTensor>();
+  if (PyCapsule_SetName(capsule.ptr(), "used_dltensor") != 0) throw py::error_already_set();
+  std::shared_ptr<void> owner(managed, [](DLManagedTensor* tensor) {
+    if (tensor->deleter == nullptr || !Py_IsInitialized()) return;
+    py::gil_scoped_acquire gil;
+    tensor->deleter(tensor);
+  });
+  try {
+    return FromDLPack(managed->dl_tensor, std::move(owner));
+  } catch (const std::invalid_argument& error) {
+    throw py::value_error(name + ": " + error.what());
+  }
+}
+
+py::object TensorFrom(const Array& array) {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> storage;
+  const py::object& from_dlpack =
+      storage
+          .call_once_and_store_result([] {
+            return py::module_::import("torch.utils.dlpack").attr("from_dlpack").cast<py::object>();
+          })
+          .get_stored();
+  const py::capsule capsule(ToDLPack(array), "dltensor", [](PyObject* object) {
+    if (!PyCapsule_IsValid(object, "dltensor")) return;  // torch took it
+    auto* tensor = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(object, "dltensor"));
+    tensor->deleter(tensor);
+  });
+  return from_dlpack(capsule);
+}
+
+Dict DictFrom(const py::dict& dict) {
+  Dict arrays;
+  for (const auto& [key, value] : dict) {
+    const std::string name = py::str(key);
+    arrays.emplace_back(name, ArrayFrom(name, value));
+  }
+  return arrays;
+}
+
+py::dict DictTo(const Dict& arrays) {
+  py::dict dict;
+  for (const auto& [name, array] : arrays) dict[py::str(name)] = TensorFrom(array);
+  return dict;
+}
+
+Arrays StateFrom(const py::iterable& state) {
+  Arrays arrays;
+  for (const py::handle& tensor : state) arrays.push_back(ArrayFrom("core_state", tensor));
+  return arrays;
+}
+
+py::tuple StateTo(const Arrays& state) {
+  py::tuple tuple(state.size());
+  for (size_t i = 0; i < state.size(); ++i) tuple[i] = TensorFrom(state[i]);
+  return tuple;
+}
+
+py::tuple ExchangeTo(const Exchange& exchange) {
+  return py::make_tuple(DictTo(exchange.arrays), StateTo(exchange.core_state));
+}
+
+// For `for batch in ...`: what a closed queue throws ends the loop.
+template <class F>
+auto Next(F take) {
+  try {
+    py::gil_scoped_release no_gil;
+    return take();
+  } catch (const Closed&) {
+    throw py::stop_iteration();
+  }
+}
+
+void BindQueue(py::module_& m) {
+  py::class_<BatchingQueue, std::shared_ptr<BatchingQueue>>(
+      m, "BatchingQueue",
+      "A bounded first-in-first-out queue: dicts of tensors [T, columns, ...] go in, batches of\n"
+      "exactly `batch_size` columns come out. `for batch in queue:` ends when it is closed.")
+      .def(py::init<int64_t, int64_t>(), py::arg("batch_size"), py::arg("capacity"))
+      .def(
+          "enqueue",
+          [](BatchingQueue& queue, const py::dict& item) {
+            Dict arrays = DictFrom(item);
+            py::gil_scoped_release no_gil;
+            queue.Enqueue(std::move(arrays));
+          },
+          "Waits while `capacity` columns or more are inside.\n\nRaises ClosedBatchingQueue, or "
+          "ValueError for names, dtypes or shapes that differ from the first item's.")
+      .def(
+          "dequeue",
+          [](BatchingQueue& queue) {
+            Dict batch;
+            {
+              py::gil_scoped_release no_gil;
+              batch = queue.Dequeue();
+            }
+            return DictTo(batch);
+          },
+          "Waits for a whole batch. Raises ClosedBatchingQueue.")
+      .def("__iter__", [](py::object self) { return self; })
+      .def("__next__",
+           [](BatchingQueue& queue) { return DictTo(Next([&] { return queue.Dequeue(); })); })
+      .def("size", &BatchingQueue::size, NoGil(), "Columns that wait inside.")
+      .def("close", &BatchingQueue::Close, NoGil(),
+           "Drops what is inside; waiting and later calls raise ClosedBatchingQueue.");
+}
+
+void BindBatcher(py::module_& m) {
+  py::class_<Batch>(m, "Batch", "Requests to be answered together.")
+      .def("__len__", &Batch::columns)
+      .def(
+          "get_inputs",
+          [](const Batch& batch) {
+            Exchange inputs;
+            {
+              py::gil_scoped_release no_gil;
+              inputs = batch.GetInputs();
+            }
+            return ExchangeTo(inputs);
+          },
+          "(inputs, core_state): a dict of tensors [1, B, ...], a tuple of [layers, B, ...].")
+      .def(
+          "set_outputs",
+          [](Batch& batch, const std::pair<py::dict, py::iterable>& outputs) {
+            const Exchange exchange{DictFrom(outputs.first), StateFrom(outputs.second)};
+            py::gil_scoped_release no_gil;
+            batch.SetOutputs(exchange);
+          },
+          py::arg("outputs"),
+          "Takes (outputs, core_state), shaped like the inputs, and gives each caller its columns.");
+
+  py::class_<DynamicBatcher, std::shared_ptr<DynamicBatcher>>(
+      m, "DynamicBatcher",
+      "Joins requests of many threads. A batch is given out when `minimum_batch_size` columns wait\n"
+      "or the oldest request has waited for `timeout_ms`; it has at most `maximum_batch_size`.\n"
+      "`for batch in batcher:` ends when it is closed.")
+      .def(py::init([](int64_t minimum, int64_t maximum, double timeout_ms) {
+             return std::make_shared<DynamicBatcher>(
+                 minimum, maximum, std::chrono::microseconds(static_cast<int64_t>(1000 * timeout_ms)));
+           }),
+           py::arg("minimum_batch_size"), py::arg("maximum_batch_size"), py::arg("timeout_ms"))
+      .def(
+          "compute",
+          [](DynamicBatcher& batcher, const py::dict& inputs, const py::iterable& core_state) {
+            Exchange exchange{DictFrom(inputs), StateFrom(core_state)};
+            {
+              py::gil_scoped_release no_gil;
+              exchange = batcher.Compute(std::move(exchange));
+            }
+            return ExchangeTo(exchange);
+          },
+          py::arg("inputs"), py::arg("core_state") = py::tuple(),
+          "Waits for the answer to (inputs, core_state).\n\nRaises ClosedBatchingQueue, or "
+          "RuntimeError if the batch was dropped without an answer.")
+      .def("__iter__", [](py::object self) { return self; })
+      .def("__next__",
+           [](DynamicBatcher& batcher) { return Next([&] { return batcher.Next(); }); })
+      .def("size", &DynamicBatcher::size, NoGil(), "Columns that wait to be taken.")
+      .def("close", &DynamicBatcher::Close, NoGil(),
+           "Waiting calls, also those whose batch was handed out, and later ones raise "
+           "ClosedBatchingQueue.");
+}
+
+void BindPool(py::module_& m) {
+  py::class_<Spec>(m, "Spec", "What a server has; libtorchbeast.spec.Spec says it in Python.")
+      .def_readonly("num_envs", &Spec::num_envs)
+      .def_readonly("action_kind", &Spec::action_kind)
+      .def_readonly("action_sizes", &Spec::action_sizes)
+      .def_readonly("frames_per_step", &Spec::frames_per_step)
+      .def_readonly("name", &Spec::name)
+      .def_property_readonly("observations", [](const Spec& spec) {
+        py::dict leaves;
+        for (const Leaf& leaf : spec.observations) {
+          leaves[py::str(leaf.name)] = py::make_tuple(py::tuple(py::cast(leaf.shape)), leaf.dtype.name());
+        }
+        return leaves;
+      });
+
+  py::class_<Monitor::Status>(m, "Status", "An actor's stream.")
+      .def_readonly("address", &Monitor::Status::address)
+      .def_readonly("connected", &Monitor::Status::connected)
+      .def_readonly("failures", &Monitor::Status::failures)
+      .def_readonly("last_error", &Monitor::Status::last_error);
+
+  const auto make_pool = [](int64_t unroll_length, std::shared_ptr<BatchingQueue> queue,
+                            std::shared_ptr<DynamicBatcher> batcher,
+                            const std::vector<std::string>& addresses,
+                            const py::iterable& initial_core_state, const Spec& spec,
+                            double step_timeout, double reset_timeout) {
+    ActorPool::Options options;
+    options.spec = spec;
+    options.unroll_length = unroll_length;
+    options.initial_core_state = StateFrom(initial_core_state);
+    options.step_timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * step_timeout));
+    options.reset_timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * reset_timeout));
+    py::gil_scoped_release no_gil;
+    return std::shared_ptr<ActorPool>(
+        new ActorPool(std::move(options), std::move(queue), std::move(batcher),
+                      std::make_shared<GrpcTransport>(), addresses),
+        [](ActorPool* pool) {  // it joins threads, which may need the GIL
+          py::gil_scoped_release no_gil;
+          delete pool;
+        });
+  };
+  py::class_<ActorPool, std::shared_ptr<ActorPool>>(
+      m, "ActorPool",
+      "One thread and one stream for each of `addresses`, opened again whenever it fails. Whole\n"
+      "rollouts, dicts of [T+1, N, ...] and core_state/i [layers, N, ...], go to `learner_queue`.")
+      .def(py::init(make_pool), py::arg("unroll_length"), py::arg("learner_queue"),
+           py::arg("inference_batcher"), py::arg("addresses"), py::arg("initial_core_state"),
+           py::arg("spec"), py::arg("step_timeout") = 60.0, py::arg("reset_timeout") = 300.0)
+      .def("status", &ActorPool::status, NoGil(), "A Status for each of the addresses.")
+      .def("take_events", &ActorPool::TakeEvents, NoGil(),
+           "What went wrong since the last call: strings \"ADDRESS: CODE: text\".\n\nRaises "
+           "RuntimeError if the pool ended itself because outputs broke the contract.")
+      .def("seconds", &ActorPool::seconds, NoGil(),
+           "What all actors' time went to: waiting for environments, inference, the queue.")
+      .def("close", &ActorPool::Close, NoGil(),
+           "Ends all streams and threads; closes the queue and the batcher.");
+}
+
+}  // namespace
+}  // namespace torchbeast
+
+PYBIND11_MODULE(_C, m) {
+  using namespace torchbeast;
+  m.doc() = "Queues, batching and streams of PolyBeast. Dimension 1 of every tensor is the column.";
+  py::register_exception<Closed>(m, "ClosedBatchingQueue", PyExc_RuntimeError);
+  py::register_exception<StreamError>(m, "StreamError", PyExc_ConnectionError);
+  BindQueue(m);
+  BindBatcher(m);
+  BindPool(m);
+  m.def(
+      "describe",
+      [](const std::string& address, double timeout) {
+        py::gil_scoped_release no_gil;
+        return Describe(address, std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout)));
+      },
+      py::arg("address"), py::arg("timeout") = 10.0,
+      "Asks the server at `address` what it has. Raises StreamError.");
+  m.def(
+      "exchange", [](py::handle array) { return TensorFrom(ArrayFrom("array", array)); },
+      py::arg("array"), "The array as a tensor, as if it had passed through a queue; for tests.");
+}

@@ -1,0 +1,195 @@
+// Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "array.h"
+#include "spec.h"
+#include "transport.h"
+
+namespace torchbeast {
+
+// T+1 rows of N environments in the making: a dict of arrays [T+1, N, ...] that Steps from a server
+// and answers of the network are written into. Used by one thread.
+//
+// WriteStep is the decoder: it checks all of a Step before it copies any of it, and throws
+// StreamError with what was expected and what was seen.
+class Rollout {
+ public:
+  Rollout(const Spec& spec, int64_t num_envs, int64_t unroll_length)
+      : spec_(spec), N_(num_envs), rows_(unroll_length + 1) {
+    for (const Leaf& leaf : spec.observations) {
+      Shape shape = {rows_, N_};
+      shape.insert(shape.end(), leaf.shape.begin(), leaf.shape.end());
+      step_.emplace_back(leaf.name, Array::Empty(leaf.dtype, shape));
+    }
+    for (const auto& [name, dtype] : std::vector<std::pair<const char*, DType>>{
+             {"reward", kFloat32},
+             {"done", kBool},
+             {"terminated", kBool},
+             {"truncated", kBool},
+             {"episode_over", kBool},
+             {"episode_step", kInt32},
+             {"episode_return", kFloat32},
+             {"last_action", kInt64}}) {
+      step_.emplace_back(name, Array::Empty(dtype, {rows_, N_}));
+    }
+  }
+
+  // Row t: what the server answered to `actions` ([N]; zeros for a reset).
+  void WriteStep(int64_t t, const StepView& step, const std::vector<int32_t>& actions) {
+    Check(step);
+    if (t == 0) CheckFirst(step);
+    const char* observations = step.observations.data();
+    size_t i = 0;
+    for (const Leaf& leaf : spec_.observations) {
+      const int64_t bytes = N_ * leaf.bytes();
+      if (bytes > 0) std::memcpy(step_[i].second.Row(t).data(), observations, bytes);
+      observations += bytes;
+      ++i;
+    }
+    const auto copy = [&](const auto& span) {
+      std::memcpy(step_[i++].second.Row(t).data(), span.data, span.size * sizeof(*span.data));
+    };
+    copy(step.reward);
+    copy(step.done);
+    copy(step.terminated);
+    copy(step.truncated);
+    copy(step.episode_over);
+    copy(step.episode_step);
+    copy(step.episode_return);
+    int64_t* last_action = step_[i].second.Row(t).as<int64_t>();
+    for (int64_t n = 0; n < N_; ++n) last_action[n] = step.done.data[n] ? 0 : actions[n];
+  }
+
+  // Row t's part of a Step, [1, N, ...] in this rollout's memory: the network's inputs.
+  Dict StepAt(int64_t t) const {
+    Dict row;
+    for (const auto& [name, array] : step_) row.emplace_back(name, array.Row(t));
+    return row;
+  }
+
+  // Row t's part of the network's: arrays [1, N, ...], the same names in every row. Throws
+  // std::invalid_argument otherwise, or where a name is one of the environment's.
+  void WriteOutputs(int64_t t, const Dict& outputs) {
+    if (outputs_.empty()) {
+      for (const auto& [name, array] : outputs) {
+        if (Find(step_, name) != nullptr) {
+          throw std::invalid_argument("output " + name +
+                                      ": expected a name that is not the environment's");
+        }
+        Shape shape = array.shape();
+        shape[0] = rows_;
+        outputs_.emplace_back(name, Array::Empty(array.dtype(), shape));
+      }
+    }
+    if (outputs.size() != outputs_.size()) {
+      throw std::invalid_argument("outputs: expected " + Names(outputs_) + "; seen " +
+                                  Names(outputs));
+    }
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Array row = outputs_[i].second.Row(t);
+      const Array& seen = outputs[i].second;
+      if (outputs[i].first != outputs_[i].first || !(row.dtype() == seen.dtype()) ||
+          row.shape() != seen.shape()) {
+        throw std::invalid_argument("outputs: expected " + outputs_[i].first + " " +
+                                    row.describe() + "; seen " + outputs[i].first + " " +
+                                    seen.describe());
+      }
+      if (row.bytes() > 0) std::memcpy(row.data(), seen.data(), row.bytes());
+    }
+  }
+
+  // The next rollout: its row 0 is this one's last, bit for bit.
+  Rollout Next() const {
+    Rollout next(spec_, N_, rows_ - 1);
+    for (const auto& [name, array] : outputs_) {
+      next.outputs_.emplace_back(name, Array::Empty(array.dtype(), array.shape()));
+    }
+    const auto copy = [this](const Dict& from, const Dict& to) {
+      for (size_t i = 0; i < from.size(); ++i) {
+        const Array last = from[i].second.Row(rows_ - 1);
+        if (last.bytes() > 0) std::memcpy(to[i].second.data(), last.data(), last.bytes());
+      }
+    };
+    copy(step_, next.step_);
+    copy(outputs_, next.outputs_);
+    return next;
+  }
+
+  // All of it, with the state that was given to the network at row 0 as core_state/0, 1, ...
+  Dict Finish(const Arrays& initial_core_state) const {
+    Dict rollout = step_;
+    rollout.insert(rollout.end(), outputs_.begin(), outputs_.end());
+    for (size_t i = 0; i < initial_core_state.size(); ++i) {
+      rollout.emplace_back("core_state/" + std::to_string(i), initial_core_state[i]);
+    }
+    return rollout;
+  }
+
+ private:
+  static StreamError Mismatch(const std::string& what, const std::string& expected,
+                              const std::string& seen) {
+    return StreamError("INVALID_ARGUMENT",
+                       "a Step's " + what + ": expected " + expected + ", seen " + seen);
+  }
+
+  void Check(const StepView& step) const {
+    const int64_t bytes = N_ * spec_.observation_bytes();
+    const int64_t seen = step.observations.size();
+    if (seen != bytes) {
+      throw Mismatch("observations", std::to_string(bytes) + " bytes", std::to_string(seen));
+    }
+    const auto count = [this](const char* name, int64_t size) {
+      if (size != N_) {
+        throw Mismatch(name, std::to_string(N_) + " values", std::to_string(size));
+      }
+    };
+    count("reward", step.reward.size);
+    count("done", step.done.size);
+    count("terminated", step.terminated.size);
+    count("truncated", step.truncated.size);
+    count("episode_over", step.episode_over.size);
+    count("episode_step", step.episode_step.size);
+    count("episode_return", step.episode_return.size);
+    for (int64_t n = 0; n < N_; ++n) {
+      if (!std::isfinite(step.reward.data[n])) {
+        throw Mismatch("reward", "finite numbers", std::to_string(step.reward.data[n]));
+      }
+      if (!std::isfinite(step.episode_return.data[n])) {
+        throw Mismatch("episode_return", "finite numbers",
+                       std::to_string(step.episode_return.data[n]));
+      }
+    }
+    CheckBools(step.observations);
+  }
+
+  // A byte that is neither 0 nor 1 is no bool, and undefined behaviour in whatever reads it as one.
+  void CheckBools(std::string_view observations) const {
+    for (const Leaf& leaf : spec_.observations) {
+      const int64_t bytes = N_ * leaf.bytes();
+      if (leaf.dtype == kBool) {
+        uint8_t bits = 0;
+        for (int64_t i = 0; i < bytes; ++i) bits |= static_cast<uint8_t>(observations[i]);
+        if (bits > 1) throw Mismatch(leaf.name + " (bool)", "bytes 0 and 1", "others");
+      }
+      observations.remove_prefix(bytes);
+    }
+  }
+
+  void CheckFirst(const StepView& step) const {
+    for (int64_t n = 0; n < N_; ++n) {
+      if (!step.done.data[n]) throw Mismatch("done, at a reset", "true everywhere", "false");
+    }
+  }
+
+  Spec spec_;
+  int64_t N_, rows_;
+  Dict step_;     // observations, then reward ... last_action
+  Dict outputs_;  // the network's, in its order; empty before its first answer
+};
+
+}  // namespace torchbeast

@@ -1,0 +1,56 @@
+// Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+//
+// What a server says of its environments (rpcenv.proto, Spec).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "array.h"
+
+namespace torchbeast {
+
+struct Leaf {
+  std::string name;
+  DType dtype;
+  Shape shape;  // of one environment's
+
+  int64_t bytes() const { return NumElements(shape) * dtype.size(); }
+  bool operator==(const Leaf& other) const {
+    return name == other.name && dtype == other.dtype && shape == other.shape;
+  }
+};
+
+struct Spec {
+  int64_t num_envs = 0;
+  std::vector<Leaf> observations;
+  std::string action_kind;
+  Shape action_sizes;
+  int64_t frames_per_step = 1;
+  std::string name;  // the environment's
+
+  // Bytes of one environment's observations.
+  int64_t observation_bytes() const {
+    int64_t bytes = 0;
+    for (const Leaf& leaf : observations) bytes += leaf.bytes();
+    return bytes;
+  }
+
+  // Whether one network serves both: all but the name and the number of environments.
+  bool Fits(const Spec& other) const {
+    return observations == other.observations && action_kind == other.action_kind &&
+           action_sizes == other.action_sizes && frames_per_step == other.frames_per_step;
+  }
+
+  std::string describe() const {
+    std::string text = name + ": ";
+    for (const Leaf& leaf : observations) {
+      text += leaf.name + " " + Describe(leaf.dtype, leaf.shape) + ", ";
+    }
+    text += action_kind + " actions";
+    for (int64_t size : action_sizes) text += " " + std::to_string(size);
+    return text + ", " + std::to_string(frames_per_step) + " frames per step";
+  }
+};
+
+}  // namespace torchbeast
