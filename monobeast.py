@@ -16,10 +16,7 @@ For a new environment or model edit the two places marked FORK HERE, and nothing
 
 import argparse
 import contextlib
-import datetime
 import logging
-import os
-import random
 import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -38,10 +35,18 @@ from libtorchbeast.actors import MAX_SLOTS_PER_ACTOR, Actors, slot_of
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.environment import Environment
 from libtorchbeast.file_writer import RunInUse
-from libtorchbeast.flags import UserError, check_ranges, given_names, require
+from libtorchbeast.flags import (
+    UserError,
+    apply_recipe,
+    check_ranges,
+    choose_xpid,
+    given_names,
+    require,
+)
 from libtorchbeast.models import CoreState
 from libtorchbeast.rollouts import batches, rollout_shapes
 from libtorchbeast.run import Run
+from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.shared_memory import (
     Shapes,
     SharedTensors,
@@ -152,10 +157,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def check_flags(flags: argparse.Namespace) -> None:
     """Refuses what cannot work, naming flag, value and range. Afterwards flags are read-only."""
-    recipe = RECIPES["atari" if atari_wrappers.is_atari(flags.env) else "other"]
-    for name, value in recipe.items():
-        if getattr(flags, name) is None:
-            setattr(flags, name, value)
+    apply_recipe(flags, RECIPES["atari" if atari_wrappers.is_atari(flags.env) else "other"])
     check_ranges(flags)
     cores = workers.available_cores()
     if flags.num_actors is None:
@@ -175,13 +177,7 @@ def check_flags(flags: argparse.Namespace) -> None:
         require(
             flags, "num_learner_threads", flags.num_learner_threads == 1, "1 if num_actors is 0"
         )
-    if flags.xpid is None:
-        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
-    plain = flags.xpid == os.path.basename(flags.xpid) and flags.xpid not in ("", ".", "..")
-    require(flags, "xpid", plain, "a plain folder name")
-    if flags.mode == "train":
-        require(flags, "xpid", flags.xpid != "latest", "another name: latest links to the newest")
+    choose_xpid(flags)
 
 
 # ======================================================================================= FORK HERE
@@ -285,6 +281,7 @@ class Net(nn.Module):
 
 # =========================================================================================== acting
 ENVIRONMENT, INFERENCE, WAITING = range(3)  # what an actor's time goes to
+SHARES = ["environment", "inference", "actor_waiting"]  # ... as the log calls it
 
 
 class Actor:
@@ -366,23 +363,6 @@ def act(
     env.close()  # not after a failure, which is to be reported whatever closing would do
 
 
-# ========================================================================================= learning
-LEARNING, LEARNER_WAITING = range(2)  # what a learner thread's time goes to
-
-
-def learn(run: Run, actors: Actors, weights: SharedWeights, clock: Clock) -> None:
-    """A learner thread: batches the actors' rollouts and updates the network with them."""
-    for batch in batches(actors.rollouts(), run.flags.batch_size):
-        clock.lap(LEARNER_WAITING)
-        if run.finished():
-            return
-        run.stats.add_games(batch)
-        numbers = run.learner.update(batch, weights.publish)
-        if numbers is not None:
-            run.stats.add_update(numbers)
-        clock.lap(LEARNING)
-
-
 # ========================================================================================= training
 def train(flags: argparse.Namespace) -> Run:
     """Trains until --total_steps, SIGINT, SIGTERM or a failure, which it raises."""
@@ -394,14 +374,9 @@ def train(flags: argparse.Namespace) -> Run:
     spec, shapes = describe(flags)
     check_limits(flags, shapes)
     with Run(flags, spec, models.make_net(Net, spec, flags), device) as run:
-        if run.complete():
-            logger.warning(
-                "Nothing to do: %s has its %d steps. For more raise --total_steps, for "
-                "a new run choose another --xpid.",
-                run.path,
-                run.learner.step,
-            )
-        elif flags.num_actors == 0:
+        if run.was_complete():
+            return run
+        if flags.num_actors == 0:
             train_in_order(run, shapes)
         else:
             train_in_parallel(run, shapes)
@@ -429,7 +404,6 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
     per_actor = {"spent": ((flags.num_actors, 3), torch.float64)}
     per_actor["began"] = ((flags.num_actors, 1), torch.float64)
     seconds = SharedTensors(per_actor)
-    learner_seconds = torch.zeros(flags.num_learner_threads, 2, dtype=torch.float64)
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, run.learner.updates, actor, life)
@@ -437,16 +411,16 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
         return workers.Process(act, args, name=f"actor-{actor}")
 
     actors = Actors(start_actor, flags, buffers, seconds["began"].numpy())
+    spent = seconds["spent"]
+    run.sources += [
+        Shares(SHARES, lambda: spent.sum(0).tolist()).take,
+        lambda: {"actor_restarts": actors.restarts},
+    ]
     threads = []
     try:
-        run.sources += [
-            Shares(["environment", "inference", "actor_waiting"], seconds["spent"]).take,
-            Shares(["learning", "learner_waiting"], learner_seconds).take,
-            lambda: {"actor_restarts": actors.restarts},
-        ]
-        for i in range(flags.num_learner_threads):
-            clock = Clock(learner_seconds[i])
-            threads.append(run.start_thread(learn, (run, actors, weights, clock), f"learner-{i}"))
+        threads = run.start_learners(
+            lambda: batches(actors.rollouts(), flags.batch_size), weights.publish
+        )
         while not run.finished():
             actors.wait(run.wakeup, run.seconds_to_tick())
             run.tick()
@@ -531,19 +505,10 @@ def check_limits(flags: argparse.Namespace, shapes: Shapes) -> None:
     )
 
 
-def derive_seed(*numbers: int) -> int:
-    return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
-
-
-def seed_everything(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
 # ==================================================================================== test and main
 def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
     """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
+    flags.envs_per_actor = 1
     make_net = lambda spec: models.make_net(Net, spec, flags)
     net, env = evaluate.load(flags, given, make_net, lambda: create_env(flags))
     seed_everything(flags.seed)

@@ -16,39 +16,21 @@ differ, and a shared one differs from itself.
 """
 
 import argparse
-import json
-import os
-import platform
 import random
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 
 import monobeast
+from benchmarks.common import measure_training, report, steps_per_second
 from libtorchbeast import models
 from libtorchbeast.acting import act_on
-from libtorchbeast.file_writer import read_csv
 from libtorchbeast.learner import Learner
 from libtorchbeast.rollouts import batches
 from libtorchbeast.stats import Clock
 
 TASKS = {"pong": "PongNoFrameskip-v4", "minatar": "MinAtar/Breakout-v1"}
-
-
-def steps_per_second(step: Callable[[], int], seconds: float) -> float:
-    """Calls `step`, which returns how many agent steps it made, for about `seconds`."""
-    step()
-    count, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        count += step()
-    return count / (time.perf_counter() - start)
 
 
 def raw_pong() -> Callable[[], int]:
@@ -129,31 +111,6 @@ def measure_parts(flags: argparse.Namespace, seconds: float) -> dict[str, float]
     return speeds
 
 
-def measure_training(arguments: list[str], seconds: float) -> float:
-    """SPS between the first row of logs.csv with an update and the last one, of a real run."""
-    with tempfile.TemporaryDirectory() as savedir:
-        command = [sys.executable, "-m", "monobeast", "--savedir", savedir, "--xpid", "benchmark",
-                   "--disable_checkpoint", "--log_every", "1", *arguments]  # fmt: skip
-        printed, logs = Path(savedir, "printed"), Path(savedir, "benchmark", "logs.csv")
-        with printed.open("w") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file)
-
-        def rows() -> list[tuple[float, float]]:
-            table = read_csv(logs)[1] if logs.exists() else []
-            return [(float(r["_time"]), float(r["step"])) for r in table if float(r["step"]) > 0]
-
-        try:
-            while not (seen := rows()) or seen[-1][0] - seen[0][0] < seconds:
-                if process.poll() is not None:
-                    raise RuntimeError(f"{command} ended early:\n{printed.read_text()}")
-                time.sleep(0.5)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-    (start, first), (end, last) = seen[0], seen[-1]
-    return (last - first) / (end - start)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=TASKS, required=True)
@@ -169,7 +126,7 @@ def main() -> None:
         "raw": steps_per_second({"pong": raw_pong, "minatar": raw_minatar}[own.task](), own.seconds)
     }
     speeds |= measure_parts(flags, own.seconds)
-    speeds["training"] = measure_training(arguments, own.training_seconds)
+    speeds["training"] = measure_training("monobeast", arguments, own.training_seconds)
     names = ("num_actors envs_per_actor num_buffers batch_size unroll_length num_learner_threads "
              "use_lstm net").split()  # fmt: skip
     precision = models.choose_precision(flags.precision, torch.device("cpu"))
@@ -179,17 +136,8 @@ def main() -> None:
         "steps_per_second": {k: round(v) for k, v in speeds.items()},
         "settings": {name: getattr(flags, name) for name in names}
         | {"precision": str(precision).removeprefix("torch.")},
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version()},
-        "torch": torch.__version__,
-        "commit": commit(),
     }
-    print(json.dumps(result))
-
-
-def commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
-    return run.stdout.strip()
+    report(result)
 
 
 if __name__ == "__main__":

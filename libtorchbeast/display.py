@@ -80,7 +80,9 @@ class Display:
                 f"{show('share_learner_waiting', '.0%')}",
             ),
         ]
-        for name in ("actor_restarts", "skipped_updates", "checkpoint_errors"):
+        if run.last_row.get("streams") is not None:
+            cells.append(("streams", show("streams", ".0f")))
+        for name in ("actor_restarts stream_failures skipped_updates checkpoint_errors").split():
             if run.last_row.get(name):
                 cells.append(("[red]" + name.replace("_", " "), "[red]" + show(name, ".0f")))
 
@@ -91,7 +93,7 @@ class Display:
         status = f"{step / total:.1%}, {'stopping' if run.wakeup.is_set() else left + ' left'}"
         progress = rich.columns.Columns([bar, status], padding=(0, 2))
         return rich.panel.Panel.fit(
-            rich.console.Group(progress, table), title=run.flags.env, subtitle=run.path
+            rich.console.Group(progress, table), title=run.spec.name, subtitle=run.path
         )
 
 

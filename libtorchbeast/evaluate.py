@@ -47,9 +47,9 @@ def load(
     state = checkpoint.load_newest(path)
     if state is None:
         raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}")
+    run_flags = state["flags"] | {"env": state["env"]}  # its servers' own
     for name in {"env", "net", "use_lstm"} - given:
-        setattr(flags, name, state["flags"][name])
-    flags.envs_per_actor = 1
+        setattr(flags, name, run_flags[name])
     env = Environment(create_env, 1, flags.env)
     if env.spec.signature() != state["spec"]:
         env.close()

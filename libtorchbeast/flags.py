@@ -2,7 +2,9 @@
 """Checking flags, once, before anything starts."""
 
 import argparse
+import datetime
 import math
+import os
 from typing import Any
 
 # Flags of both beasts that are numbers: name -> (lowest, highest), both allowed.
@@ -14,6 +16,9 @@ RANGES = {
     "num_learner_threads": (1, 64),
     "envs_per_actor": (1, math.inf),
     "num_actors": (0, math.inf),
+    "envs_per_server": (1, math.inf),
+    "num_servers": (1, math.inf),
+    "max_streams": (1, math.inf),
     "entropy_cost": (0, math.inf),
     "baseline_cost": (0, math.inf),
     "discounting": (0, 1),
@@ -54,6 +59,24 @@ def check_ranges(flags: Any) -> None:
         lowest = "more than 0" if low == POSITIVE else f"at least {low:g}"
         expected = lowest if high == math.inf else f"{lowest} and at most {high:g}"
         require(flags, name, math.isfinite(value) and low <= value <= high, expected)
+
+
+def apply_recipe(flags: Any, recipe: dict[str, Any]) -> None:
+    """Gives the flags that were not given the recipe's values."""
+    for name, value in recipe.items():
+        if getattr(flags, name) is None:
+            setattr(flags, name, value)
+
+
+def choose_xpid(flags: Any) -> None:
+    """--xpid, where it was not given, and its check."""
+    if flags.xpid is None:
+        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
+    plain = flags.xpid == os.path.basename(flags.xpid) and flags.xpid not in ("", ".", "..")
+    require(flags, "xpid", plain, "a plain folder name")
+    if flags.mode == "train":
+        require(flags, "xpid", flags.xpid != "latest", "another name: latest links to the newest")
 
 
 def given_names(parser: argparse.ArgumentParser, argv: list[str]) -> set[str]:

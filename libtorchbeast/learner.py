@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch import nn
 import vtrace
 from libtorchbeast import models
 from libtorchbeast.rollouts import Rollout, core_state_of
+
+Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
 
 MAX_SKIPPED_IN_A_ROW = 20
 MAX_DUMPS = 3
@@ -47,7 +50,7 @@ class Learner:
             return self._flags.learning_rate
         return self._flags.learning_rate * max(0.0, 1.0 - self.step / self._flags.total_steps)
 
-    def update(self, batch: Rollout, publish) -> dict[str, float] | None:
+    def update(self, batch: Rollout, publish: Publish) -> dict[str, float] | None:
         """Makes one update and calls `publish(state_dict, version)` with the new weights.
 
         Args:

@@ -3,6 +3,7 @@
 
 import importlib
 import itertools
+import sys
 from typing import Any
 
 import torch
@@ -34,6 +35,15 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Any) -> nn.Module:
             ) from error
     # Convolutions run faster on a CPU and on tensor cores with the channels last in memory.
     return net_class(spec, flags).to(memory_format=torch.channels_last)
+
+
+def name_of(net: nn.Module) -> str:
+    """MODULE.CLASS, also where the module is the program itself."""
+    module = type(net).__module__
+    main = sys.modules["__main__"].__spec__  # of `python -m monobeast`: its name is monobeast
+    if module == "__main__" and main is not None:
+        module = main.name
+    return f"{module}.{type(net).__qualname__}"
 
 
 def choose_precision(precision: str, device: torch.device) -> torch.dtype:

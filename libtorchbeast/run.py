@@ -7,18 +7,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from libtorchbeast import checkpoint, display, workers
+from libtorchbeast import checkpoint, display, models, workers
 from libtorchbeast.file_writer import FileWriter, hold
 from libtorchbeast.flags import UserError
-from libtorchbeast.learner import Learner
+from libtorchbeast.learner import Learner, Publish
+from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
-from libtorchbeast.stats import FIELDS, Stats
+from libtorchbeast.stats import FIELDS, Clock, Shares, Stats
 
 logger = logging.getLogger(__name__)
 
@@ -126,6 +127,41 @@ class Run:
     def complete(self) -> bool:
         return self.learner.step >= self.flags.total_steps
 
+    def was_complete(self) -> bool:
+        """Whether there is nothing left to do for this resume, which it then says."""
+        if self._idle:
+            logger.warning(
+                "Nothing to do: %s has its %d steps. For more raise --total_steps, for a new run "
+                "choose another --xpid.",
+                self.path,
+                self.learner.step,
+            )
+        return self._idle
+
+    def start_learners(
+        self, batches: Callable[[], Iterator[Rollout]], publish: Publish
+    ) -> list[threading.Thread]:
+        """Starts --num_learner_threads threads, each of which learns from `batches()`."""
+        seconds = torch.zeros(self.flags.num_learner_threads, 2, dtype=torch.float64)
+        shares = Shares(["learning", "learner_waiting"], lambda: seconds.sum(0).tolist())
+        self.sources.append(shares.take)
+        return [
+            self.start_thread(self._learn, (batches(), publish, Clock(row)), f"learner-{i}")
+            for i, row in enumerate(seconds)
+        ]
+
+    def _learn(self, batches: Iterator[Rollout], publish: Publish, clock: Clock) -> None:
+        LEARNING, WAITING = range(2)
+        for batch in batches:
+            clock.lap(WAITING)
+            if self.finished():
+                return
+            self.stats.add_games(batch)
+            numbers = self.learner.update(batch, publish)
+            if numbers is not None:
+                self.stats.add_update(numbers)
+            clock.lap(LEARNING)
+
     def start_thread(self, target: Callable, args: tuple, name: str) -> threading.Thread:
         """Starts a thread whose first failure ends the run."""
         thread = workers.Thread(target, args, name, on_end=self._thread_ended)
@@ -209,8 +245,8 @@ class Run:
         """What a checkpoint must share with the run that goes on from it."""
         net = self.learner.net
         return {
-            "env": self.flags.env,
-            "net": type(net).__qualname__,
+            "env": self.spec.name,
+            "net": models.name_of(net),
             "use_lstm": self.flags.use_lstm,
             "spec": self.spec.signature(),
             "shapes": {k: list(v.shape) for k, v in net.state_dict().items()},

@@ -4,6 +4,7 @@
 import collections
 import threading
 import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ FIELDS = (
     "step frame updates hours sps fps games mean_game_return mean_game_length total_loss pg_loss "
     "baseline_loss entropy mean_value grad_norm learning_rate lag_mean lag_max clipped_rho_share "
     "share_environment share_inference share_actor_waiting share_learning share_learner_waiting "
-    "actor_restarts skipped_updates checkpoint_errors"
+    "share_answering share_answer_waiting inference_batch actor_restarts streams stream_failures "
+    "skipped_updates checkpoint_errors"
 ).split()
 
 GAMES = 100  # "mean_game_return" is the mean of this many games, the last ones
@@ -39,6 +41,7 @@ class Stats:
         self._sums: collections.Counter[str] = collections.Counter()
         self._updates = 0
         self._lag_max = 0.0
+        self._inferences = self._inferred_columns = 0
 
     def add_games(self, batch: Rollout) -> None:
         """Counts the games that ended in rows 1..T (row 0 was row T of the rollout before)."""
@@ -57,6 +60,11 @@ class Stats:
             for name in _LOG_NAMES:
                 self._sums[name] += numbers[name]
 
+    def add_inference(self, columns: int) -> None:
+        with self._lock:
+            self._inferences += 1
+            self._inferred_columns += columns
+
     def take(self) -> dict[str, float]:
         """The means since the last call. What does not exist is left out."""
         with self._lock:
@@ -67,6 +75,9 @@ class Stats:
             if self._updates:
                 row |= {_LOG_NAMES[k]: v / self._updates for k, v in self._sums.items()}
                 row["lag_max"] = self._lag_max
+            if self._inferences:
+                row["inference_batch"] = self._inferred_columns / self._inferences
+            self._inferences = self._inferred_columns = 0
             self._sums.clear()
             self._updates, self._lag_max = 0, 0.0
             return row
@@ -111,17 +122,18 @@ class Clock:
 
 
 class Shares:
-    """Turns growing sums of seconds [workers, activities] into columns `share_<activity>`, shares
+    """Turns growing sums of seconds, one for each activity, into columns `share_<activity>`: shares
     of the time since the last call."""
 
-    def __init__(self, names: list[str], seconds: torch.Tensor):
-        self._names, self._seconds = names, seconds
-        self._before = seconds.sum(0).clone()
+    def __init__(self, names: list[str], read_seconds: Callable[[], Sequence[float]]):
+        self._names, self._read_seconds = names, read_seconds
+        self._before = list(read_seconds())
 
     def take(self) -> dict[str, float]:
-        now = self._seconds.sum(0).clone()
-        spent, self._before = now - self._before, now
-        total = float(spent.sum())
+        now = list(self._read_seconds())
+        spent = [after - before for after, before in zip(now, self._before, strict=True)]
+        self._before = now
+        total = sum(spent)
         if total <= 0:
             return {}
-        return {f"share_{k}": float(s) / total for k, s in zip(self._names, spent, strict=True)}
+        return {f"share_{k}": s / total for k, s in zip(self._names, spent, strict=True)}

@@ -1,0 +1,89 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Addresses of environment servers, as gRPC writes them: `unix:/path`, `host:port`."""
+
+import ipaddress
+from collections.abc import Iterable
+
+from libtorchbeast.flags import UserError
+
+MAX_PATH_BYTES = 107  # of a Unix socket: sockaddr_un has 108, the last one is 0
+FORMS = "unix:/path, host:port, host:first-last or [IPv6]:port"
+
+
+def parse_addresses(text: str) -> list[str]:
+    """Comma-separated addresses, each range of ports (both ends included) written out.
+
+    Raises:
+        UserError: names what was seen and expected.
+    """
+    addresses = [address for part in text.split(",") for address in _parse_one(part.strip())]
+    for i, address in enumerate(addresses):
+        if address in addresses[:i]:
+            raise UserError(f"Addresses: expected each once, seen {address} twice in {text!r}")
+    return addresses
+
+
+def is_local(address: str) -> bool:
+    """Whether only this machine can reach it: a Unix socket or a loopback address."""
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def check_local(addresses: Iterable[str], insecure: bool) -> None:
+    """Raises UserError for the first address that other machines can reach, unless `insecure`."""
+    for address in addresses:
+        if not insecure and not is_local(address):
+            raise UserError(
+                f"{address} needs --insecure: the connection is neither encrypted nor "
+                "authenticated, so whoever reaches it can use and read it"
+            )
+
+
+def _parse_one(address: str) -> list[str]:
+    if not address:
+        raise UserError(f"Address: expected {FORMS}, seen an empty one")
+    if address.startswith("unix:"):
+        return [_checked_path(address)]
+    host, colon, ports = address.rpartition(":")
+    in_brackets = host.startswith("[") and host.endswith("]")
+    if not colon or not host or not ports or (":" in host and not in_brackets):
+        raise UserError(f"Address: expected {FORMS}, seen {address!r}")
+    if in_brackets:
+        _check_ipv6(host[1:-1], address)
+    first, dash, last = ports.partition("-")
+    low = _port(first, address)
+    high = _port(last, address) if dash else low
+    if high < low:
+        raise UserError(f"Ports: expected first-last in rising order, seen {address!r}")
+    return [f"{host}:{port}" for port in range(low, high + 1)]
+
+
+def _checked_path(address: str) -> str:
+    path = address.removeprefix("unix:")
+    length = len(path.encode())
+    if not 0 < length <= MAX_PATH_BYTES:
+        raise UserError(
+            f"Unix socket: expected a path of 1 to {MAX_PATH_BYTES} bytes, seen {length} in "
+            f"{address!r}"
+        )
+    return address
+
+
+def _check_ipv6(host: str, address: str) -> None:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError as error:
+        raise UserError(f"Address: expected [IPv6]:port, seen {address!r}") from error
+
+
+def _port(text: str, address: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
+        raise UserError(f"Port: expected 1 to 65535, seen {text!r} in {address!r}")
+    return int(text)

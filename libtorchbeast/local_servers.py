@@ -1,0 +1,86 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Environment servers that a learner starts on its own machine, and that end with it."""
+
+import argparse
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import Any
+
+from libtorchbeast.flags import UserError
+from libtorchbeast.streams import first_description
+
+logger = logging.getLogger(__name__)
+
+
+class LocalServers:
+    """`python -m polybeast_env` as a child, with servers on Unix sockets. A context manager.
+
+    What it prints goes to this process's log. Its standard input is a pipe that closes with this
+    process, however that ends, and it ends with its standard input.
+
+    Args:
+        parser: polybeast_env's; the child gets what `flags` has for each of its flags.
+    """
+
+    def __init__(self, parser: argparse.ArgumentParser, flags: Any):
+        self._folder = tempfile.TemporaryDirectory(prefix="torchbeast-")  # nobody else may enter
+        basename = flags.pipes_basename or f"unix:{self._folder.name}/server"
+        self.addresses = [f"{basename}.{i}" for i in range(flags.num_servers)]
+        self._last_line = ""
+        command = [sys.executable, "-m", "polybeast_env", "--until_stdin_closes"]
+        self._process = subprocess.Popen(
+            [*command, *_arguments(parser, flags), "--server_addresses", ",".join(self.addresses)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is this process's: it ends them when it is done
+        )
+        self._reader = threading.Thread(target=self._log_lines, name="local servers", daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> "LocalServers":
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(timeout=1.0)
+        self._folder.cleanup()
+
+    def describe(self, timeout: float) -> Any:
+        """What they have, once all of them serve. Raises like `first_description`, and `check`."""
+        for address in self.addresses:
+            description = first_description([address], timeout, self.check)
+        return description
+
+    def check(self) -> None:
+        """Raises UserError if they have ended, which they should not: it says why."""
+        if self._process.poll() is not None:
+            self._reader.join(timeout=1.0)
+            why = self._last_line or f"exit code {self._process.returncode}"
+            raise UserError(f"the local environment servers ended: {why}")
+
+    def _log_lines(self) -> None:
+        for line in self._process.stderr:
+            self._last_line = line.rstrip()
+            logger.info("Local servers: %s", self._last_line)
+
+
+def _arguments(parser: argparse.ArgumentParser, flags: Any) -> list[str]:
+    """The command line that says what `flags` has for the parser's flags."""
+    words = []
+    for action in parser._actions:
+        value = getattr(flags, action.dest, None)
+        if action.dest in ("server_addresses", "pipes_basename") or value in (None, False):
+            continue
+        words.append(action.option_strings[0])
+        if value is not True:
+            words.append(str(value))
+    return words

@@ -1,0 +1,295 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""One address that serves environments: the server's side of proto/rpcenv.proto."""
+
+import logging
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from libtorchbeast.seeds import derive_seed
+from libtorchbeast.spec import Spec
+from libtorchbeast.wire import StepEncoder, decode_actions, spec_to_message
+
+logger = logging.getLogger(__name__)
+
+SPARE_THREADS = 4  # for Describe, and to refuse a Stream: more would wait unheard
+CLOSE_S = 2.0  # `stop` waits no longer for environments to close
+HUNG_EXIT_CODE = 3
+MAX_STATUS_BYTES = 2000  # gRPC sends it as a header, up to thrice as long; those end at 8 KiB
+# Larger frames, write buffers and windows were measured, and make no difference to messages of
+# 27 KB or 1.8 MB on Unix sockets or loopback TCP.
+OPTIONS = {
+    "grpc.so_reuseport": 0,  # an address in use is an error
+    "grpc.max_send_message_length": -1,  # a Step is as large as its Spec says
+    # A client whose machine lost power is gone within a minute.
+    "grpc.keepalive_time_ms": 20_000,
+    "grpc.keepalive_timeout_ms": 15_000,
+    "grpc.http2.max_pings_without_data": 0,
+    # Clients may ping likewise, every 20 s, also without a Stream.
+    "grpc.keepalive_permit_without_calls": 1,
+    "grpc.http2.min_ping_interval_without_data_ms": 10_000,
+}
+
+
+def stream_seed(seed: int, stream: int) -> int:
+    """The seed of the environments of Stream number `stream` (0, 1, ...) of a server."""
+    return derive_seed(seed, stream)
+
+
+class Server:
+    """Serves `make_environment()`'s environments on `address` from `start` to `stop`.
+
+    One environment is made at once: it gives the Spec, and goes to the first Stream; each further
+    Stream makes its own. Streams harm each other in one way only: one whose step, reset or closing
+    takes longer than `step_timeout` seconds ends the whole process with exit code 3, since no
+    thread can be ended from outside.
+
+    Raises:
+        UserError: nobody can listen on the address, because another does, say.
+        Exception: whatever `make_environment` raises.
+    """
+
+    def __init__(
+        self,
+        make_environment: Callable[[], Environment],
+        address: str,
+        *,
+        max_streams: int = 16,
+        seed: int = 0,
+        step_timeout: float = 60.0,
+    ):
+        self.address, self._max_streams, self._seed = address, max_streams, seed
+        self._step_timeout = step_timeout
+        self._make_environment = make_environment
+        environment = make_environment()
+        try:
+            self.spec: Spec = environment.spec
+            self._encode = StepEncoder(self.spec)
+            self._description = spec_to_message(self.spec).SerializeToString()
+            self._server = self._listen()
+        except BaseException:
+            environment.close()
+            raise
+        self._making = threading.Lock()  # create_env need not know of threads
+        self._changed = threading.Condition()  # protects the three below
+        self._prepared: Environment | None = environment
+        self._streams: set[_Stream] = set()
+        self._num_streams_ever = 0
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        self._server.start()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def stop(self, grace: float = 0.0) -> None:
+        """Ends all Streams, by force after `grace` seconds, and closes their environments."""
+        self._server.stop(grace).wait()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._streams, CLOSE_S)
+        self._stopped.set()
+        if prepared := self._take_prepared():
+            prepared.close()
+
+    def _listen(self) -> grpc.Server:
+        _check_unused(self.address)
+        receive = 1024 + 16 * self.spec.num_envs  # Actions only: at most 10 bytes each
+        server = grpc.server(
+            futures.ThreadPoolExecutor(self._max_streams + SPARE_THREADS, "stream"),
+            options=[*OPTIONS.items(), ("grpc.max_receive_message_length", receive)],
+        )
+        methods = {
+            "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
+            "Stream": grpc.stream_stream_rpc_method_handler(self._stream),
+        }
+        handler = grpc.method_handlers_generic_handler("rpcenv.RPCEnvServer", methods)
+        server.add_generic_rpc_handlers((handler,))
+        try:
+            server.add_insecure_port(self.address)
+        except RuntimeError as error:
+            reason = _why_not(self.address)
+            raise UserError(f"Cannot listen on {self.address}: {reason}") from error
+        return server
+
+    def _describe(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        return self._description
+
+    def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """One Stream, in a thread of its own; a generator that gRPC drops if the client goes."""
+        stream = self._admit()
+        if stream is None:
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"{self.address} has all the {self._max_streams} streams that it may have; raise "
+                "its --max_streams, or start more servers",
+            )
+        failure = None
+        try:
+            yield from self._play(stream, requests)
+        except _WrongActions as error:
+            failure = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+        except Exception:
+            logger.exception("%s: stream %d failed", self.address, stream.number)
+            failure = grpc.StatusCode.INTERNAL, _last_lines(traceback.format_exc())
+        finally:
+            self._end(stream)
+        if failure:
+            context.abort(*failure)
+
+    def _play(self, stream: "_Stream", requests: Iterator[bytes]) -> Iterator[bytes]:
+        environment = stream.environment = self._environment()
+        row = stream.timed(environment.initial, stream_seed(self._seed, stream.number))
+        yield self._encode(row)
+        for request in _until_client_goes(requests):
+            actions = _checked_actions(request, self.spec)
+            yield self._encode(stream.timed(environment.step, actions))
+
+    def _environment(self) -> Environment:
+        if prepared := self._take_prepared():
+            return prepared
+        with self._making:
+            environment = self._make_environment()
+        if environment.spec != self.spec:
+            environment.close()
+            raise ValueError(
+                f"create_env: expected what it made before, {self.spec}, seen {environment.spec}"
+            )
+        return environment
+
+    def _take_prepared(self) -> Environment | None:
+        with self._changed:
+            prepared, self._prepared = self._prepared, None
+        return prepared
+
+    def _admit(self) -> "_Stream | None":
+        with self._changed:
+            if len(self._streams) == self._max_streams:
+                return None
+            stream = _Stream(self._num_streams_ever)
+            self._num_streams_ever += 1
+            self._streams.add(stream)
+            return stream
+
+    def _end(self, stream: "_Stream") -> None:
+        try:
+            if stream.environment is not None:
+                stream.timed(stream.environment.close)
+        except Exception:
+            logger.exception("%s: closing stream %d failed", self.address, stream.number)
+        with self._changed:
+            self._streams.remove(stream)
+            self._changed.notify_all()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(min(1.0, self._step_timeout / 4)):
+            with self._changed:
+                streams = list(self._streams)
+            for stream in streams:
+                if stream.seconds_in_call() > self._step_timeout:
+                    logger.critical(
+                        "%s: the environments of stream %d took longer than --step_timeout %g for "
+                        "one step or reset; this process ends",
+                        self.address,
+                        stream.number,
+                        self._step_timeout,
+                    )
+                    os._exit(HUNG_EXIT_CODE)
+
+
+class _Stream:
+    def __init__(self, number: int):
+        self.number = number
+        self.environment: Environment | None = None
+        self._began: float | None = None  # when the call in progress did
+
+    def timed(self, call: Callable[..., Any], *args: Any) -> Any:
+        """What the call returns; the watchdog sees how long it takes."""
+        self._began = time.monotonic()
+        try:
+            return call(*args)
+        finally:
+            self._began = None
+
+    def seconds_in_call(self) -> float:
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+
+class _WrongActions(ValueError):
+    """The client's mistake, and not the environment's."""
+
+
+def _checked_actions(request: bytes, spec: Spec) -> np.ndarray:
+    N, A = spec.num_envs, spec.num_actions
+    try:
+        actions = decode_actions(request)
+    except DecodeError as error:
+        raise _WrongActions(f"Actions: expected a message Action, seen {request[:20]!r}") from error
+    if actions.shape != (N,):
+        raise _WrongActions(f"Actions: expected {N}, seen {len(actions)}")
+    if actions.min() < 0 or actions.max() >= A:
+        i = int(np.argmax((actions < 0) | (actions >= A)))
+        raise _WrongActions(
+            f"Actions: expected 0 to {A - 1}, seen {actions[i]} for environment {i}"
+        )
+    return actions
+
+
+def _until_client_goes(requests: Iterator[bytes]) -> Iterator[bytes]:
+    try:
+        yield from requests
+    except grpc.RpcError:  # cancelled, or the connection is lost
+        pass
+
+
+def _last_lines(text: str) -> str:
+    """Whole lines, as many as a status takes."""
+    text = text.strip()
+    tail = text.encode()[-MAX_STATUS_BYTES:].decode(errors="ignore")
+    return tail if tail == text else tail.partition("\n")[2] or tail
+
+
+def _check_unused(address: str) -> None:
+    """gRPC replaces the socket file even of a server that lives."""
+    if not address.startswith("unix:"):
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(address.removeprefix("unix:"))
+        except (FileNotFoundError, ConnectionRefusedError):  # none, or one that nobody serves
+            return
+        except OSError as error:
+            raise UserError(f"Cannot listen on {address}: {error}") from error
+    raise UserError(f"Cannot listen on {address}: address already in use, by a server that lives")
+
+
+def _why_not(address: str) -> str:
+    """What the operating system says to one who listens there, because gRPC does not tell."""
+    try:
+        if address.startswith("unix:"):
+            path = address.removeprefix("unix:")
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.bind(path)
+            os.unlink(path)
+        else:
+            host, _, port = address.rpartition(":")
+            with socket.create_server((host.strip("[]"), int(port)), family=_family(host)):
+                pass
+    except OSError as error:
+        return str(error)
+    return "gRPC could not, and gives no reason"
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,90 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The learner's view of its environment servers: what they have, and whether they live."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import libtorchbeast
+from libtorchbeast.spec import Actions, Spec
+
+logger = logging.getLogger(__name__)
+
+
+class ServersLost(RuntimeError):
+    """No environment server is left, or came in time; it says what each answered last."""
+
+
+def spec_of(description: Any) -> Spec:
+    """A server's description, `libtorchbeast.describe`'s, as what a `Net` is made of."""
+    return Spec(
+        name=description.name,
+        num_envs=description.num_envs,
+        observations=description.observations,
+        actions=Actions(description.action_kind, tuple(description.action_sizes)),
+        frames_per_step=description.frames_per_step,
+    )
+
+
+def first_description(
+    addresses: list[str], timeout: float, check: Callable[[], None] = lambda: None
+) -> Any:
+    """What the first server that answers has. Tries all in turn; calls `check` between rounds.
+
+    Raises:
+        ServersLost: none answered within `timeout` seconds.
+    """
+    errors = {}
+    start = time.monotonic()
+    while True:
+        for address in addresses:
+            try:
+                return libtorchbeast.describe(address, timeout=5.0)
+            except libtorchbeast.StreamError as error:
+                errors[address] = str(error)
+        waited = time.monotonic() - start
+        if waited > timeout:
+            raise ServersLost(_message(timeout, errors))
+        if waited > 5.0:
+            logger.warning("Waiting for a server. %s", "; ".join(map(": ".join, errors.items())))
+        check()
+        time.sleep(0.1 if waited < 5.0 else 2.0)
+
+
+class Streams:
+    """Watches over the streams of an ActorPool.
+
+    `check` logs what happened to them since the last call.
+
+    Raises:
+        ServersLost: from `check`, when none has been connected for `timeout` seconds.
+        RuntimeError: from `check`, when the pool could not go on.
+    """
+
+    def __init__(self, pool: Any, timeout: float):
+        self._pool, self._timeout = pool, timeout
+        self._status = pool.status()
+        self._last_connected = time.monotonic()
+
+    def check(self) -> None:
+        for event in self._pool.take_events():
+            logger.warning("Stream failed, trying again: %s", event)
+        self._status = self._pool.status()
+        if any(stream.connected for stream in self._status):
+            self._last_connected = time.monotonic()
+        elif time.monotonic() - self._last_connected > self._timeout:
+            errors = {s.address: s.last_error or "no answer" for s in self._status}
+            raise ServersLost(_message(self._timeout, errors))
+
+    def row(self) -> dict[str, float]:
+        """Columns for the log, as the last `check` saw them."""
+        return {
+            "streams": sum(stream.connected for stream in self._status),
+            "stream_failures": sum(stream.failures for stream in self._status),
+        }
+
+
+def _message(timeout: float, errors: dict[str, str]) -> str:
+    lines = "".join(f"\n  {address}: {error}" for address, error in sorted(errors.items()))
+    return f"no environment server for {timeout:g} s (--server_timeout); the last of each:{lines}"

@@ -1,0 +1,105 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Keeps processes alive: each that ends is started again, more slowly if it keeps ending."""
+
+import logging
+import multiprocessing.connection
+import time
+from collections.abc import Callable
+
+from libtorchbeast.workers import Process, Wakeup
+
+logger = logging.getLogger(__name__)
+
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
+LONG_LIFE_S = 60.0  # who lived so long starts again with the first delay
+END_S = 3.0
+
+
+class StartFailure(RuntimeError):
+    """A process failed before any was ready: a user's mistake, which no restart mends. The text is
+    its traceback, or its exit code."""
+
+
+class Supervisor:
+    """Runs processes number 0 to `count` - 1, which should never end.
+
+    `start(index, life)` starts one; `life` counts its starts from 0. A process sends b"." when it
+    is ready. To be used by one thread.
+    """
+
+    def __init__(self, start: Callable[[int, int], Process], count: int):
+        self._workers = [_Worker(start, index) for index in range(count)]
+
+    def run(self, wakeup: Wakeup) -> None:
+        """Until `wakeup` is set; then all processes have ended.
+
+        Raises:
+            StartFailure: a process failed before any was ready.
+        """
+        try:
+            while not wakeup.is_set():
+                for worker in self._workers:
+                    worker.start_if_due()
+                self._wait(wakeup)
+                for worker in self._workers:
+                    self._look_at(worker)
+        finally:
+            self._end_all()
+
+    def _wait(self, wakeup: Wakeup) -> None:
+        """For a message, an end, `wakeup`, or the next start that is due."""
+        running = [w.process for w in self._workers if w.process]
+        handles = [h for process in running for h in (process.from_child, process.sentinel)]
+        due = [w.due for w in self._workers if not w.process]
+        timeout = max(0.0, min(due) - time.monotonic()) if due else None
+        multiprocessing.connection.wait([*handles, wakeup], timeout)
+
+    def _look_at(self, worker: "_Worker") -> None:
+        while worker.process and worker.process.has_message():
+            message = worker.process.receive()
+            if message is None or message.startswith(Process.FAILURE):
+                failure = worker.bury(message)
+                if not any(w.was_ready for w in self._workers):
+                    raise StartFailure(failure)
+                worker.start_later(failure)
+            else:
+                worker.was_ready = True
+
+    def _end_all(self) -> None:
+        processes = [w.process for w in self._workers if w.process]
+        for process in processes:
+            process.ask_to_end()
+        end = time.monotonic() + END_S
+        for process in processes:
+            process.end(max(0.0, end - time.monotonic()))
+
+
+class _Worker:
+    def __init__(self, start: Callable[[int, int], Process], index: int):
+        self._start, self._index = start, index
+        self.process: Process | None = None
+        self.was_ready = False  # in any life
+        self.due = 0.0  # when to start, if there is no process
+        self._life = 0
+        self._delay = FIRST_DELAY_S
+        self._started = 0.0
+
+    def start_if_due(self) -> None:
+        if self.process is None and time.monotonic() >= self.due:
+            self._started = time.monotonic()
+            self.process = self._start(self._index, self._life)
+            self._life += 1
+
+    def bury(self, last_message: bytes | None) -> str:
+        """Why the process ended: its traceback or its exit code."""
+        exit_code = self.process.end(deadline=1.0)
+        self._name, self.process = self.process.name, None
+        traceback = (last_message or b"")[1:].decode(errors="replace").strip()
+        return traceback or f"exit code {exit_code}"
+
+    def start_later(self, failure: str) -> None:
+        if time.monotonic() - self._started > LONG_LIFE_S:
+            self._delay = FIRST_DELAY_S
+        logger.error("%s failed and starts again in %g s: %s", self._name, self._delay, failure)
+        self.due = time.monotonic() + self._delay
+        self._delay = min(2 * self._delay, LONGEST_DELAY_S)

@@ -1,0 +1,167 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Rows and specs as the messages of proto/rpcenv.proto, and back."""
+
+import math
+
+import numpy as np
+
+from libtorchbeast.environment import Row
+from libtorchbeast.proto import rpcenv_pb2
+from libtorchbeast.spec import Actions, Spec
+
+PROTOCOL = 1
+
+# NumPy's name of a dtype -> the protocol's number. (NumPy itself has no bfloat16.)
+DTYPES: dict[str, int] = {
+    name.lower(): number for name, number in rpcenv_pb2.DType.items() if name != "UNKNOWN"
+}
+DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
+
+
+def spec_to_message(spec: Spec) -> rpcenv_pb2.Spec:
+    """Raises ValueError for a dtype that the protocol does not have."""
+    for name, (_, dtype) in spec.observations.items():
+        if dtype not in DTYPES:
+            raise ValueError(f"Observation {name!r}: expected one of {list(DTYPES)}, seen {dtype}")
+    return rpcenv_pb2.Spec(
+        protocol=PROTOCOL,
+        num_envs=spec.num_envs,
+        observations=[
+            rpcenv_pb2.Leaf(name=name, dtype=DTYPES[dtype], shape=shape)
+            for name, (shape, dtype) in spec.observations.items()
+        ],
+        action_kind=spec.actions.kind,
+        action_sizes=spec.actions.sizes,
+        frames_per_step=spec.frames_per_step,
+        name=spec.name,
+    )
+
+
+def message_to_spec(message: rpcenv_pb2.Spec) -> Spec:
+    """Raises ValueError for what this version cannot talk to."""
+    if message.protocol != PROTOCOL:
+        raise ValueError(f"Protocol: expected version {PROTOCOL}, seen {message.protocol}")
+    if message.num_envs < 1:
+        raise ValueError(f"num_envs: expected at least 1, seen {message.num_envs}")
+    return Spec(
+        name=message.name,
+        num_envs=message.num_envs,
+        observations={leaf.name: _leaf(leaf) for leaf in message.observations},
+        actions=_actions(message),
+        frames_per_step=message.frames_per_step,
+    )
+
+
+def _leaf(leaf: rpcenv_pb2.Leaf) -> tuple[tuple[int, ...], str]:
+    if leaf.dtype not in DTYPE_NAMES:
+        raise ValueError(
+            f"Observation {leaf.name!r}: expected a dtype of {DTYPE_NAMES}, seen {leaf.dtype}"
+        )
+    if any(size < 0 for size in leaf.shape):
+        raise ValueError(
+            f"Observation {leaf.name!r}: expected no size below 0, seen {list(leaf.shape)}"
+        )
+    return tuple(leaf.shape), DTYPE_NAMES[leaf.dtype]
+
+
+def _actions(message: rpcenv_pb2.Spec) -> Actions:
+    sizes = tuple(message.action_sizes)
+    if message.action_kind != "discrete" or len(sizes) != 1 or sizes[0] < 1:
+        raise ValueError(
+            "Actions: expected kind 'discrete' and one size of at least 1, seen "
+            f"{message.action_kind!r} and {list(sizes)}"
+        )
+    return Actions(message.action_kind, sizes)
+
+
+class StepEncoder:
+    """Rows of one Spec -> serialized Step messages.
+
+    Protobuf's format of a packed array of float, sfixed32 or bool is the array's memory behind a
+    tag and a length, so a message is joined from the row's arrays with one copy. Tags and lengths
+    depend on the Spec only.
+
+    Raises:
+        ValueError: an array that differs from the Spec.
+    """
+
+    SMALL = 4096  # bytes
+
+    # Of a Step: field number -> key of the row, dtype. Field 1 is the observations.
+    FIELDS = {
+        2: ("reward", "<f4"),
+        3: ("done", "?"),
+        4: ("terminated", "?"),
+        5: ("truncated", "?"),
+        6: ("episode_over", "?"),
+        7: ("episode_step", "<i4"),
+        8: ("episode_return", "<f4"),
+    }
+
+    def __init__(self, spec: Spec):
+        N = spec.num_envs
+        # Each part: what stands before the array, the row's key, the array's shape and dtype.
+        self._parts = [
+            [b"", name, (N, *shape), _little_endian(name, dtype)]
+            for name, (shape, dtype) in spec.observations.items()
+        ]
+        size = sum(math.prod(shape) * dtype.itemsize for _, _, shape, dtype in self._parts)
+        self._start = _prefix(1, size)
+        for field, (name, code) in self.FIELDS.items():
+            dtype = np.dtype(code)
+            self._parts.append([_prefix(field, N * dtype.itemsize), name, (N,), dtype])
+
+    def __call__(self, row: Row) -> bytes:
+        pieces = [self._start]
+        for prefix, name, shape, dtype in self._parts:
+            array = row[name]
+            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+                array = _as_expected(name, array, shape, dtype)
+            pieces.append(prefix)
+            # Copying little is quicker than asking NumPy for a view.
+            pieces.append(array.tobytes() if array.nbytes < self.SMALL else array)
+        return b"".join(pieces)
+
+
+def encode_step(row: Row, spec: Spec) -> bytes:
+    """One row as a serialized Step; for many, keep a StepEncoder."""
+    return StepEncoder(spec)(row)
+
+
+def decode_actions(data: bytes) -> np.ndarray:
+    """int64 [N] of a serialized Action.
+
+    Raises:
+        google.protobuf.message.DecodeError: it is none.
+    """
+    return np.array(rpcenv_pb2.Action.FromString(data).actions, np.int64)
+
+
+def _as_expected(name: str, array: np.ndarray, shape: tuple, dtype: np.dtype) -> np.ndarray:
+    if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise ValueError(
+            f"{name}: expected {dtype}{list(shape)}, seen {array.dtype}{list(array.shape)}"
+        )
+    return np.ascontiguousarray(array, dtype)
+
+
+def _little_endian(name: str, dtype: str) -> np.dtype:
+    try:
+        return np.dtype(dtype).newbyteorder("<")
+    except TypeError as error:
+        raise ValueError(f"Observation {name!r}: NumPy knows no {dtype}") from error
+
+
+def _prefix(field: int, length: int) -> bytes:
+    """What stands before `length` bytes: tag (field number, wire type 2) and length."""
+    LENGTH_DELIMITED = 2
+    return _varint(field << 3 | LENGTH_DELIMITED) + _varint(length)
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; the eighth says that another follows."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])

@@ -1,0 +1,414 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""PolyBeast: IMPALA with environment servers, on this machine or on many.
+
+    python -m polybeast --xpid pong                       # trains on Pong; again: goes on
+    python -m polybeast --xpid pong --mode test           # plays 10 games with what was learned
+    python -m polybeast --xpid pong --mode test_render    # ... and writes a video
+    python -m polybeast --server_addresses envs-1:5000-5015,envs-2:5000-5015 --insecure
+
+Environment servers (polybeast_env.py) step environments. In this process, threads of a C++ actor
+pool hold a stream to each, inference threads answer all of them in batches, and learner threads
+apply the IMPALA loss:
+
+    server -> row -> batch -> net -> row -> rollout -> batch -> loss -> weights
+
+For a new model edit the place marked FORK HERE; for a new environment the one in polybeast_env.py.
+"""
+
+import argparse
+import contextlib
+import logging
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+import libtorchbeast
+import polybeast_env
+from libtorchbeast import display, evaluate, models, workers
+from libtorchbeast.acting import act_on
+from libtorchbeast.addresses import parse_addresses
+from libtorchbeast.checkpoint import CheckpointError
+from libtorchbeast.file_writer import RunInUse
+from libtorchbeast.flags import (
+    UserError,
+    apply_recipe,
+    check_ranges,
+    choose_xpid,
+    given_names,
+    require,
+)
+from libtorchbeast.inference import NewestWeights
+from libtorchbeast.local_servers import LocalServers
+from libtorchbeast.models import CoreState
+from libtorchbeast.run import Run
+from libtorchbeast.seeds import seed_everything
+from libtorchbeast.spec import Spec
+from libtorchbeast.stats import Clock, Shares
+from libtorchbeast.streams import ServersLost, Streams, first_description, spec_of
+
+logger = logging.getLogger("polybeast")
+
+
+# Defaults that depend on the kind of environment, as in MonoBeast.
+RECIPES = {
+    "atari": dict(batch_size=4, learning_rate=4e-4, total_steps=6_000_000),
+    "other": dict(batch_size=32, learning_rate=3e-3, total_steps=10_000_000),
+}
+
+
+# fmt: off
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "polybeast", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+
+    def recipe(name: str) -> str:
+        atari, other = RECIPES["atari"][name], RECIPES["other"][name]
+        return f" Default: {atari:,} on Atari, {other:,} elsewhere."
+
+    # --env, --server_addresses, ...: the flags of the environments and their servers
+    polybeast_env.add_flags(parser)
+
+    add("--mode", default="train", choices=["train", "test", "test_render"])
+    add("--xpid", help="Name of the run; one that exists is resumed. Default: the time of day.")
+    add("--savedir", default="~/logs/torchbeast", help="Folder of all runs.")
+    add("--disable_checkpoint", action="store_true")
+    add("--log_every", type=float, default=10.0, metavar="SECONDS")
+    add("--checkpoint_every", type=float, default=300.0, metavar="SECONDS")
+
+    # Acting
+    add("--num_actors", type=int,
+        help="Streams, spread round robin over the servers. Default: one each.")
+    add("--server_timeout", type=float, default=300.0, metavar="SECONDS",
+        help="Without any server for as long, the run saves and ends.")
+    add("--num_inference_threads", type=int, default=1)
+    add("--max_inference_batch_size", type=int, metavar="B",
+        help="Columns in an inference batch. Default: the environments of all streams.")
+    add("--min_inference_batch_size", type=int, default=1, metavar="B",
+        help="Wait for as many columns, but not longer than:")
+    add("--inference_timeout_ms", type=float, default=10.0, metavar="MS")
+    add("--max_learner_queue_size", type=int,
+        help="Columns that wait for the learner before actors do. Default: --batch_size.")
+
+    # Learning
+    add("--total_steps", type=int,
+        help="Agent steps to learn from." + recipe("total_steps"))
+    add("--batch_size", type=int, metavar="B",
+        help="Columns in a learner's batch." + recipe("batch_size"))
+    add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
+    add("--num_learner_threads", "--num_threads", type=int, default=1)
+    add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
+    add("--learner_device", metavar="DEVICE", help="Default: cuda where there is one, else cpu.")
+    add("--inference_device", metavar="DEVICE", help="Default: the learner's.")
+    add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
+        help="Of convolutions and matrix products; auto: bf16 where the hardware has it.")
+
+    # Model
+    add("--net", metavar="MODULE.CLASS", help="Another network than this file's Net.")
+    add("--use_lstm", action="store_true")
+
+    # Loss
+    add("--entropy_cost", type=float, default=0.01)
+    add("--baseline_cost", type=float, default=0.5)
+    add("--discounting", type=float, default=0.99, help="gamma")
+    add("--reward_clipping", default="abs_one", choices=["abs_one", "none"],
+        help="Of the loss's rewards, to [-1, 1]; logged returns are never clipped.")
+    add("--vtrace_lambda", type=float, default=0.95, help="lambda of V-trace's remark 2; paper: 1.")
+    add("--clip_rho_threshold", type=float, default=1.0)
+    add("--clip_pg_rho_threshold", type=float, default=1.0)
+    add("--loss_reduction", default="mean", choices=["mean", "sum"],
+        help="Over time and batch. The paper's sum needs --learning_rate 6e-4 --optimizer rmsprop "
+             "--epsilon 0.01 --grad_norm_clipping 40.")
+
+    # Optimizer
+    add("--optimizer", default="adam", choices=["adam", "rmsprop"])
+    add("--learning_rate", type=float,
+        help="Falls linearly to 0 at --total_steps." + recipe("learning_rate"))
+    add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
+        help="Keep the learning rate as it is.")
+    add("--epsilon", type=float, default=1e-5, help="In either optimizer's denominator.")
+    add("--alpha", type=float, default=0.99, help="RMSProp's smoothing.")
+    add("--momentum", type=float, default=0.0, help="RMSProp's.")
+    add("--grad_norm_clipping", type=float, default=0.5)
+
+    # Test modes
+    add("--num_episodes", type=int, default=10, help="Games to play in a test mode.")
+    add("--max_episode_steps", type=int, default=27_000, help="A longer game is cut.")
+    add("--greedy", action="store_true", help="Take the most probable action; else sample.")
+    return parser
+# fmt: on
+
+
+def check_flags(flags: argparse.Namespace) -> None:
+    """Refuses what cannot work, naming flag, value and range. Afterwards flags are read-only."""
+    apply_recipe(flags, RECIPES["atari" if polybeast_env.is_atari(flags.env) else "other"])
+    polybeast_env.check_flags(flags)
+    if flags.num_actors is None:
+        flags.num_actors = flags.num_servers
+    columns = flags.num_actors * flags.envs_per_server
+    if flags.max_inference_batch_size is None:
+        flags.max_inference_batch_size = columns
+    if flags.max_learner_queue_size is None:
+        flags.max_learner_queue_size = flags.batch_size
+    check_ranges(flags)
+    require(flags, "num_actors", flags.num_actors > 0, "at least 1")
+    require(
+        flags,
+        "max_inference_batch_size",
+        flags.max_inference_batch_size
+        >= max(flags.envs_per_server, flags.min_inference_batch_size),
+        f"at least --envs_per_server {flags.envs_per_server} and --min_inference_batch_size "
+        f"{flags.min_inference_batch_size}",
+    )
+    require(
+        flags,
+        "max_learner_queue_size",
+        flags.max_learner_queue_size >= flags.batch_size,
+        f"at least --batch_size {flags.batch_size}",
+    )
+    choose_devices(flags)
+    choose_xpid(flags)
+
+
+def require_at_least(flags: argparse.Namespace, name: str, other: str) -> None:
+    value, least = getattr(flags, name), getattr(flags, other)
+    require(flags, name, value >= least, f"at least --{other} {least}")
+
+
+def choose_devices(flags: argparse.Namespace) -> None:
+    if flags.learner_device is None:
+        use_cuda = torch.cuda.is_available() and not flags.disable_cuda
+        flags.learner_device = "cuda" if use_cuda else "cpu"
+    if flags.inference_device is None:
+        flags.inference_device = flags.learner_device
+    for name in ("learner_device", "inference_device"):
+        try:
+            torch.empty(0, device=getattr(flags, name))
+        except (RuntimeError, AssertionError) as error:
+            first_line = str(error).splitlines()[0]
+            require(flags, name, False, f"cpu, or a GPU that torch can use ({first_line})")
+
+
+# ======================================================================================= FORK HERE
+class Net(nn.Module):
+    """TorchBeast's deep network for images, IMPALA's figure 3, right: a ResNet of 15 convolutions,
+    with the clipped reward."""
+
+    def __init__(self, spec: Spec, flags: argparse.Namespace):
+        super().__init__()
+        shape, dtype = spec.observations.get("frame", ((), ""))
+        if len(shape) != 3:
+            raise UserError(
+                f"polybeast.Net reads images, `frame` [C, H, W]; the environment has "
+                f"{spec.observations}. Perhaps --net monobeast.Net?"
+            )
+        self.num_actions = spec.num_actions
+        self.scale = 255.0 if dtype == "uint8" else 1.0
+        channels = [shape[0], 16, 32, 32]
+        sections = [Section(*channels[i : i + 2]) for i in range(3)]
+        self.trunk = nn.Sequential(*sections, nn.ReLU(), nn.Flatten())
+        with torch.no_grad():
+            features = self.trunk(torch.zeros(1, *shape)).shape[1]
+        self.fc = nn.Sequential(nn.Linear(features, 256), nn.ReLU())
+        self.core = nn.LSTM(256 + 1, 256) if flags.use_lstm else None
+        core_width = 256 if flags.use_lstm else 256 + 1  # fc, clipped reward
+        self.policy = nn.Linear(core_width, self.num_actions)
+        self.baseline = nn.Linear(core_width, 1)
+        for head, gain in ((self.policy, 0.01), (self.baseline, 1.0)):  # as in monobeast.Net
+            nn.init.orthogonal_(head.weight, gain)
+            nn.init.zeros_(head.bias)
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        if self.core is None:
+            return ()
+        shape = (self.core.num_layers, batch_size, self.core.hidden_size)
+        device = self.policy.weight.device
+        return (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+
+    def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
+        frame = inputs["frame"]  # [T, B, C, H, W]
+        T, B, *shape = frame.shape
+        x = frame.reshape(T * B, *shape).float() / self.scale
+        x = self.fc(self.trunk(x)).float()  # [T * B, 256]
+        clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)
+        x = torch.cat([x, clipped_reward], dim=-1)
+        if self.core is not None:
+            x, core_state = models.unroll(
+                self.core, x.view(T, B, -1), inputs["done"], core_state, self.initial_state(B)
+            )
+            x = x.flatten(0, 1).float()
+        with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
+            policy_logits, baseline = self.policy(x), self.baseline(x)
+        policy_logits = policy_logits.view(T, B, self.num_actions)
+        return dict(policy_logits=policy_logits, baseline=baseline.view(T, B)), core_state
+
+
+class Section(nn.Module):
+    """Halves height and width: a convolution, a max-pooling, two residual blocks."""
+
+    def __init__(self, in_channels: int, channels: int):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, channels, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1),
+                nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1),
+            )
+            for _ in range(2)
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.max_pool2d(self.conv(x), 3, stride=2, padding=1)
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+# ======================================================================================== inference
+SHARES = ["environment", "inference", "actor_waiting"]  # what the streams' time goes to
+ANSWERING, WAITING = range(2)  # what an inference thread's time goes to
+
+
+def infer(
+    run: Run,
+    batcher: Iterable[Any],
+    weights: NewestWeights,
+    net: nn.Module,
+    clock: Clock,
+) -> None:
+    """An inference thread: answers batches of rows with its own `net`, whose weights are always of
+    one version, the newest."""
+    device = next(net.parameters()).device
+    version = weights.copy_to(net)
+    with models.autocast(run.flags.precision, device):
+        for batch in batcher:
+            clock.lap(WAITING)
+            if weights.version != version:
+                version = weights.copy_to(net)
+                torch.clear_autocast_cache()  # it holds the old weights
+            inputs, core_state = batch.get_inputs()
+            row = {k: v.squeeze(0).to(device) for k, v in inputs.items()}
+            core_state = tuple(state.to(device) for state in core_state)
+            outputs, core_state = act_on(net, row, core_state)
+            outputs["policy_version"] = torch.full((len(batch),), version)
+            outputs = {k: v.unsqueeze(0).cpu() for k, v in outputs.items()}
+            batch.set_outputs((outputs, [state.cpu() for state in core_state]))
+            run.stats.add_inference(len(batch))
+            clock.lap(ANSWERING)
+
+
+def start_inference(
+    run: Run, batcher: Iterable[Any], weights: NewestWeights, nets: list[nn.Module]
+) -> list[threading.Thread]:
+    """Starts a thread for each of the networks."""
+    seconds = torch.zeros(len(nets), 2, dtype=torch.float64)
+    shares = Shares(["answering", "answer_waiting"], lambda: seconds.sum(0).tolist())
+    run.sources.append(shares.take)
+    return [
+        run.start_thread(infer, (run, batcher, weights, net, Clock(seconds[i])), f"inference-{i}")
+        for i, net in enumerate(nets)
+    ]
+
+
+# ========================================================================================= training
+def train(flags: argparse.Namespace) -> Run:
+    """Trains until --total_steps, SIGINT, SIGTERM or a failure, which it raises."""
+    seed_everything(flags.seed)
+    with servers(flags) as (addresses, description, check_servers):
+        require(flags, "env", flags.env == description.name, f"what is served: {description.name}")
+        spec = spec_of(description)
+        net = models.make_net(Net, spec, flags)
+        with Run(flags, spec, net, torch.device(flags.learner_device)) as run:
+            if not run.was_complete():
+                train_with(run, addresses, description, check_servers)
+    return run
+
+
+@contextlib.contextmanager
+def servers(flags: argparse.Namespace):
+    """Yields the servers' addresses, what they have, and a function that raises if they ended:
+    those at --server_addresses, else local ones, which live as long as this context."""
+    spare = workers.available_cores() - flags.num_inference_threads
+    if flags.server_addresses is not None:
+        torch.set_num_threads(max(1, spare))  # the learner's
+        addresses = parse_addresses(flags.server_addresses)
+        yield addresses, first_description(addresses, flags.server_timeout), lambda: None
+        return
+    torch.set_num_threads(max(1, spare - flags.num_servers))
+    with LocalServers(polybeast_env.make_parser(), flags) as local:
+        yield local.addresses, local.describe(flags.server_timeout), local.check
+
+
+def train_with(
+    run: Run, addresses: list[str], description: Any, check_servers: Callable[[], None]
+) -> None:
+    """The pool plays, inference threads answer, learner threads learn, this thread watches."""
+    flags, learner = run.flags, run.learner
+    device = torch.device(flags.inference_device)
+    weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
+    nets = [models.make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
+    addresses = [addresses[i % len(addresses)] for i in range(flags.num_actors)]
+    queue = libtorchbeast.BatchingQueue(flags.batch_size, flags.max_learner_queue_size)
+    batcher = libtorchbeast.DynamicBatcher(
+        flags.min_inference_batch_size, flags.max_inference_batch_size, flags.inference_timeout_ms
+    )
+    pool = libtorchbeast.ActorPool(
+        flags.unroll_length, queue, batcher, addresses, nets[0].initial_state(1), description,
+        step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout,
+    )  # fmt: skip
+    threads = []
+    try:
+        streams = Streams(pool, flags.server_timeout)
+        run.sources += [Shares(SHARES, pool.seconds).take, streams.row]
+        threads += run.start_learners(lambda: queue, weights.publish)
+        threads += start_inference(run, batcher, weights, [net.to(device) for net in nets])
+        while not run.finished():
+            select.select([run.wakeup], [], [], min(0.5, run.seconds_to_tick()))
+            check_servers()
+            streams.check()
+            run.tick()
+    finally:
+        pool.close()  # and the queue and the batcher: the threads' loops end
+        learner.close()  # the update that runs still publishes its weights
+        for thread in threads:
+            thread.join(timeout=5.0)
+    run.raise_failure()
+    streams.check()  # a pool that could not go on says why
+
+
+# ==================================================================================== test and main
+def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
+    """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
+    flags.envs_per_server = 1
+    make_net = lambda spec: models.make_net(Net, spec, flags)
+    net, env = evaluate.load(flags, given, make_net, lambda: polybeast_env.create_env(flags))
+    seed_everything(flags.seed)
+    with contextlib.closing(env):
+        return evaluate.test(flags, net, env)
+
+
+def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    flags = make_parser().parse_args(argv)
+    display.set_up_logging()
+    try:
+        check_flags(flags)
+        if flags.mode == "train":
+            train(flags)
+        else:
+            test(flags, given_names(make_parser(), argv))
+    except (UserError, CheckpointError, RunInUse, ServersLost) as error:
+        sys.exit(f"polybeast: error: {error}")
+    except KeyboardInterrupt:  # before the run began
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
