@@ -72,7 +72,7 @@ def extensions() -> list[Extension]:
             "libtorchbeast._C",
             [f"{SRC}/binding.cc", f"{SRC}/grpc_transport.cc"],
             depends=[f"{SRC}/{name}" for name in os.listdir(SRC)] + [f"{PROTO}/rpcenv.proto"],
-            extra_compile_args=["-std=c++17", "-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"],
+            extra_compile_args="-std=c++17 -O2 -g0 -fvisibility=hidden -Wall -Wextra".split(),
             extra_link_args=["-Wl,--as-needed"] if sys.platform == "linux" else [],
         )
     ]

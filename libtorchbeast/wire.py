@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Rows and specs as the messages of proto/rpcenv.proto, and back."""
+"""Rows, specs and actions as the messages of proto/rpcenv.proto, on the server's side. (The learner
+reads them in C++.)"""
 
 import math
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from libtorchbeast.environment import Row
 from libtorchbeast.proto import rpcenv_pb2
-from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.spec import Spec
 
 PROTOCOL = 1
 
@@ -15,7 +16,6 @@ PROTOCOL = 1
 DTYPES: dict[str, int] = {
     name.lower(): number for name, number in rpcenv_pb2.DType.items() if name != "UNKNOWN"
 }
-DTYPE_NAMES = {number: name for name, number in DTYPES.items()}
 
 
 def spec_to_message(spec: Spec) -> rpcenv_pb2.Spec:
@@ -35,43 +35,6 @@ def spec_to_message(spec: Spec) -> rpcenv_pb2.Spec:
         frames_per_step=spec.frames_per_step,
         name=spec.name,
     )
-
-
-def message_to_spec(message: rpcenv_pb2.Spec) -> Spec:
-    """Raises ValueError for what this version cannot talk to."""
-    if message.protocol != PROTOCOL:
-        raise ValueError(f"Protocol: expected version {PROTOCOL}, seen {message.protocol}")
-    if message.num_envs < 1:
-        raise ValueError(f"num_envs: expected at least 1, seen {message.num_envs}")
-    return Spec(
-        name=message.name,
-        num_envs=message.num_envs,
-        observations={leaf.name: _leaf(leaf) for leaf in message.observations},
-        actions=_actions(message),
-        frames_per_step=message.frames_per_step,
-    )
-
-
-def _leaf(leaf: rpcenv_pb2.Leaf) -> tuple[tuple[int, ...], str]:
-    if leaf.dtype not in DTYPE_NAMES:
-        raise ValueError(
-            f"Observation {leaf.name!r}: expected a dtype of {DTYPE_NAMES}, seen {leaf.dtype}"
-        )
-    if any(size < 0 for size in leaf.shape):
-        raise ValueError(
-            f"Observation {leaf.name!r}: expected no size below 0, seen {list(leaf.shape)}"
-        )
-    return tuple(leaf.shape), DTYPE_NAMES[leaf.dtype]
-
-
-def _actions(message: rpcenv_pb2.Spec) -> Actions:
-    sizes = tuple(message.action_sizes)
-    if message.action_kind != "discrete" or len(sizes) != 1 or sizes[0] < 1:
-        raise ValueError(
-            "Actions: expected kind 'discrete' and one size of at least 1, seen "
-            f"{message.action_kind!r} and {list(sizes)}"
-        )
-    return Actions(message.action_kind, sizes)
 
 
 class StepEncoder:
@@ -121,11 +84,6 @@ class StepEncoder:
             # Copying little is quicker than asking NumPy for a view.
             pieces.append(array.tobytes() if array.nbytes < self.SMALL else array)
         return b"".join(pieces)
-
-
-def encode_step(row: Row, spec: Spec) -> bytes:
-    """One row as a serialized Step; for many, keep a StepEncoder."""
-    return StepEncoder(spec)(row)
 
 
 def decode_actions(data: bytes) -> np.ndarray:

@@ -1,0 +1,69 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import pytest
+
+from libtorchbeast.addresses import MAX_PATH_BYTES, check_local, is_local, parse_addresses
+from libtorchbeast.flags import UserError
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("unix:/tmp/polybeast.0", ["unix:/tmp/polybeast.0"]),
+        ("unix:/tmp/a, unix:/tmp/b", ["unix:/tmp/a", "unix:/tmp/b"]),
+        ("localhost:1", ["localhost:1"]),
+        ("10.0.0.1:65535", ["10.0.0.1:65535"]),
+        ("node-7:5000-5002", ["node-7:5000", "node-7:5001", "node-7:5002"]),
+        ("a:7-7,b:7", ["a:7", "b:7"]),
+        ("[::1]:5000", ["[::1]:5000"]),
+        ("[::1]:5-6,unix:x", ["[::1]:5", "[::1]:6", "unix:x"]),
+        ("unix:" + "é" * 53 + "x", ["unix:" + "é" * 53 + "x"]),
+    ],
+)
+def test_parses(text, expected):
+    assert parse_addresses(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", "expected unix:/path, host:port, .*, seen an empty one"),
+        ("a:1,", "seen an empty one"),
+        ("localhost", "expected unix:/path, host:port, .*, seen 'localhost'"),
+        ("localhost:", "seen 'localhost:'"),
+        (":5000", "seen ':5000'"),
+        ("::1:5000", "seen '::1:5000'"),
+        ("[::g]:5000", r"expected \[IPv6\]:port, seen '\[::g\]:5000'"),
+        ("a:0", "expected 1 to 65535, seen '0' in 'a:0'"),
+        ("a:65536", "expected 1 to 65535, seen '65536'"),
+        ("a:http", "expected 1 to 65535, seen 'http'"),
+        ("a:-5", "expected 1 to 65535, seen ''"),
+        ("a:5-", "expected 1 to 65535, seen ''"),
+        ("a:7-70000", "expected 1 to 65535, seen '70000' in 'a:7-70000'"),
+        ("a:7-6", "in rising order, seen 'a:7-6'"),
+        ("a:7,b:7,a:7", "seen a:7 twice in 'a:7,b:7,a:7'"),
+        ("a:5-7,a:6", "seen a:6 twice"),
+        ("unix:", f"a path of 1 to {MAX_PATH_BYTES} bytes, seen 0"),
+        ("unix:/" + "x" * 107, f"a path of 1 to {MAX_PATH_BYTES} bytes, seen 108"),
+        ("unix:" + "é" * 54, f"a path of 1 to {MAX_PATH_BYTES} bytes, seen 108"),
+    ],
+)
+def test_refuses(text, message):
+    with pytest.raises(UserError, match=message):
+        parse_addresses(text)
+
+
+LOCAL = ["unix:/tmp/a", "localhost:1", "127.0.0.1:1", "127.3.2.1:1", "[::1]:1"]
+REMOTE = ["0.0.0.0:1", "10.0.0.1:1", "node:1", "[::]:1", "[fe80::1]:1", "localhost.evil.org:1"]
+
+
+def test_is_local():
+    assert [a for a in LOCAL + REMOTE if is_local(a)] == LOCAL
+
+
+@pytest.mark.parametrize("address", REMOTE)
+def test_only_insecure_connections_leave_the_machine(address):
+    check_local(LOCAL, insecure=False)
+    check_local([*LOCAL, address], insecure=True)
+    with pytest.raises(UserError) as error:
+        check_local([*LOCAL, address, "another:1"], insecure=False)
+    assert str(error.value).startswith(f"{address} needs --insecure: the connection is neither")

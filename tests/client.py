@@ -1,0 +1,119 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A plain Python client of environment servers, for the tests."""
+
+import contextlib
+import queue
+import socket
+
+import grpc
+import numpy as np
+
+from libtorchbeast.proto import rpcenv_pb2
+from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.wire import DTYPES
+
+GUARD_S = 60.0  # no test depends on it: it only ends a call that hangs
+SERVICE = "/rpcenv.RPCEnvServer"
+
+
+def message_to_spec(message):
+    names = {number: name for name, number in DTYPES.items()}
+    return Spec(
+        name=message.name,
+        num_envs=message.num_envs,
+        observations={x.name: (tuple(x.shape), names[x.dtype]) for x in message.observations},
+        actions=Actions(message.action_kind, tuple(message.action_sizes)),
+        frames_per_step=message.frames_per_step,
+    )
+
+
+class Client:
+    """A connection of its own to one server. Used as a context manager."""
+
+    def __init__(self, address):
+        options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.insecure_channel(address, options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        self._channel.close()
+
+    def describe(self):
+        """Waits for the server."""
+        call = self._channel.unary_unary(f"{SERVICE}/Describe")
+        return rpcenv_pb2.Spec.FromString(call(b"", timeout=GUARD_S, wait_for_ready=True))
+
+    def stream(self):
+        return Stream(self._channel, message_to_spec(self.describe()))
+
+
+class Stream:
+    """`read` the first row, then `step`. Both raise grpc.RpcError if the stream has failed."""
+
+    def __init__(self, channel, spec):
+        self.spec = spec
+        self._requests = queue.SimpleQueue()
+        call = channel.stream_stream(f"{SERVICE}/Stream")
+        self._call = call(iter(self._requests.get, None), timeout=GUARD_S)
+
+    def step(self, actions):
+        self.send(rpcenv_pb2.Action(actions=actions).SerializeToString())
+        return self.read()
+
+    def send(self, data):
+        self._requests.put(data)
+
+    def read(self):
+        return decode(next(self._call), self.spec)
+
+    def cancel(self):
+        self._call.cancel()
+        self._requests.put(None)
+
+    def end(self):
+        """As a client should; waits until the server agrees."""
+        self._requests.put(None)
+        assert list(self._call) == []
+        return self._call.code()
+
+    def failure(self):
+        """Code and text with which the server ends the stream."""
+        try:
+            self.read()
+        except grpc.RpcError as error:
+            self._requests.put(None)
+            return error.code(), error.details()
+        raise AssertionError("expected a failure, seen a Step")
+
+
+def decode(data, spec):
+    """A serialized Step as a row, read with the generated class."""
+    step = rpcenv_pb2.Step.FromString(data)
+    row, offset = {}, 0
+    for name, (shape, dtype) in spec.observations.items():
+        count = spec.num_envs * int(np.prod(shape))
+        flat = np.frombuffer(step.observations, dtype, count, offset)
+        row[name] = flat.reshape(spec.num_envs, *shape)
+        offset += flat.nbytes
+    assert offset == len(step.observations)
+    for name in ("done", "terminated", "truncated", "episode_over"):
+        row[name] = np.array(getattr(step, name), bool)
+    for name in ("reward", "episode_return"):
+        row[name] = np.array(getattr(step, name), np.float32)
+    row["episode_step"] = np.array(step.episode_step, np.int32)
+    return row
+
+
+def assert_rows_equal(seen, expected):
+    """All but `last_action`, which the client knows; bit for bit."""
+    assert seen.keys() == expected.keys() - {"last_action"}
+    for name, array in seen.items():
+        assert array.dtype == expected[name].dtype, name
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+
+
+def free_port():
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as probe:
+        return probe.getsockname()[1]

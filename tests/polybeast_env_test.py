@@ -1,0 +1,286 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Environment servers as a user runs them: in processes of their own, watched from outside."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import grpc
+import numpy as np
+import pytest
+
+import monobeast
+import polybeast_env
+from libtorchbeast import supervisor
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from libtorchbeast.mock import EPISODE_STEPS, make_mock
+from libtorchbeast.seeds import derive_seed
+from libtorchbeast.server import stream_seed
+from tests.client import Client, assert_rows_equal, free_port
+from tests.envs import Catch
+from tests.processes import ROOT, Program, wait_for
+
+CATCH = ["--env", "tests.envs:Catch-v0", "--envs_per_server", "2"]
+MOCK = ["--env", "Mock/4", "--envs_per_server", "2"]
+ONES = [1, 1]
+
+
+class Servers(Program):
+    """`python -m polybeast_env`, with its first address on a Unix socket in `folder`."""
+
+    def __init__(self, folder, *flags, stdin=subprocess.DEVNULL, **environment):
+        self._printed = folder / "printed"
+        self.basename = f"unix:{folder}/s"
+        command = [sys.executable, "-m", "polybeast_env", "--pipes_basename", self.basename]
+        with open(self._printed, "w") as printed:
+            self.process = subprocess.Popen(
+                [*command, *flags],
+                cwd=ROOT,
+                env=os.environ | environment,
+                stdin=stdin,
+                stderr=printed,
+                start_new_session=True,
+            )
+
+    def client(self, index=0):
+        return Client(f"{self.basename}.{index}")
+
+    def wait_until_all_have_ended(self):
+        self.process.wait()
+        wait_for(lambda: not self.session(), describe=self.printed)
+
+
+def parse(*flags):
+    flags = polybeast_env.make_parser().parse_args(flags)
+    polybeast_env.check_flags(flags)
+    return flags
+
+
+# ------------------------------------------------------------------------------------------- flags
+def test_an_environment_machine_needs_neither_torch_nor_rich():
+    """Nor gymnasium, for an environment that is none of its."""
+    code = (
+        "import sys, polybeast_env as p; p.create_env(p.make_parser().parse_args(sys.argv[1:]));"
+        "print({'torch', 'rich', 'gymnasium'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, *MOCK]
+    assert subprocess.check_output(command, cwd=ROOT, text=True) == "set()\n"
+
+
+@pytest.mark.parametrize("kind", ["atari", "other"])
+def test_both_beasts_have_the_same_recipes(kind):
+    ours, theirs = polybeast_env.RECIPES[kind], monobeast.RECIPES[kind]
+    assert ours["envs_per_server"] == theirs["envs_per_actor"]
+
+
+def test_recipes():
+    assert parse().envs_per_server == 16
+    assert parse("--env", "CartPole-v1").envs_per_server == 64
+    assert parse(*MOCK).envs_per_server == 2
+
+
+def test_addresses():
+    flags = parse(*MOCK, "--num_servers", "2")
+    assert polybeast_env.addresses(flags) == ["unix:/tmp/polybeast.0", "unix:/tmp/polybeast.1"]
+    flags = parse(*MOCK, "--server_addresses", "localhost:5000-5002,unix:/tmp/x")
+    expected = ["localhost:5000", "localhost:5001", "localhost:5002", "unix:/tmp/x"]
+    assert polybeast_env.addresses(flags) == expected and flags.num_servers == 4
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        ("--num_servers 0", "--num_servers 0: expected at least 1"),
+        ("--envs_per_server 0", "--envs_per_server 0: expected at least 1"),
+        ("--max_streams 0", "--max_streams 0: expected at least 1"),
+        ("--step_timeout 0", "--step_timeout 0.0: expected at least 0.1"),
+        ("--seed -1", "--seed -1: expected at least 0"),
+        ("--pipes_basename /tmp/x", "--pipes_basename /tmp/x: expected unix:/path"),
+        ("--server_addresses a", "expected unix:/path, host:port, .* seen 'a'"),
+        ("--server_addresses a:1", "a:1 needs --insecure"),
+        (
+            "--server_addresses a:1-3 --insecure --num_servers 2",
+            "--num_servers 2: expected 3, one for each address",
+        ),
+    ],
+)
+def test_flags_that_cannot_work(given, message):
+    with pytest.raises(UserError, match=message):
+        parse("--env", "Mock", *given.split())
+
+
+# --------------------------------------------------------------------------------------- processes
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--env", "NoSuchThing-v0"], "error: Environment `NoSuchThing` doesn't exist."),
+        (["--env", "Mock/4x"], "error: --env Mock/4x: expected Mock or Mock/SIZExSIZE..."),
+        (["--env", "tests.envs:nothing"], "error: "),
+    ],
+)
+def test_a_mistake_ends_all_with_one_line(tmp_path, flags, message):
+    with Servers(tmp_path, *flags, "--num_servers", "2") as servers:
+        assert servers.wait_for_end() == 1
+        servers.wait_until_all_have_ended()
+        last = servers.printed().splitlines()[-1]
+    assert last.startswith(f"polybeast_env: {message}")
+
+
+def test_an_address_in_use(tmp_path):
+    address = f"127.0.0.1:{free_port()}"
+    flags = [*MOCK, "--server_addresses", address]
+    with Servers(tmp_path, *flags) as servers, Client(address) as client:
+        client.describe()
+        (tmp_path / "other").mkdir()
+        with Servers(tmp_path / "other", *flags) as other:
+            assert other.wait_for_end() == 1
+            last = other.printed().splitlines()[-1]
+        assert last.startswith(f"polybeast_env: error: Cannot listen on {address}: ")
+        assert "Address already in use" in last
+        client.describe()
+        assert f"Serving Mock/4, 2 environments a stream, on {address}" in servers.printed()
+
+
+@pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "stdin"])
+def test_all_end_when_asked_to(tmp_path, how):
+    stdin = subprocess.PIPE if how == "stdin" else subprocess.DEVNULL
+    flags = [*MOCK, "--num_servers", "2", *(["--until_stdin_closes"] if how == "stdin" else [])]
+    with Servers(tmp_path, *flags, stdin=stdin) as servers:
+        with servers.client(0) as first, servers.client(1) as second:
+            stream = first.stream()
+            stream.read()
+            second.describe()
+            if how == "stdin":
+                servers.process.stdin.close()
+            elif how == "SIGTERM":
+                servers.process.terminate()
+            else:
+                os.killpg(servers.pid, signal.SIGINT)
+            assert servers.wait_for_end() == 0
+            assert not servers.actors()
+            assert stream.failure()[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+        assert "Traceback" not in servers.printed()
+
+
+def test_a_killed_supervisor_leaves_no_process(tmp_path):
+    with Servers(tmp_path, *MOCK, "--num_servers", "2") as servers:
+        with servers.client(0) as first, servers.client(1) as second:
+            first.describe(), second.describe()
+            assert len(servers.actors()) == 2
+            servers.process.kill()
+            servers.wait_until_all_have_ended()
+
+
+def test_a_killed_server_is_started_again_with_another_seed(tmp_path):
+    with Servers(tmp_path, *CATCH, "--num_servers", "2", "--seed", "5") as servers:
+        with servers.client(0) as first, servers.client(1) as second:
+            stream, unharmed = first.stream(), second.stream()
+            assert_rows_equal(stream.read(), first_row(derive_seed(5, 0, 0)))
+            assert_rows_equal(unharmed.read(), first_row(derive_seed(5, 1, 0)))
+            os.kill(server_pid(servers, 0), signal.SIGKILL)
+            assert stream.failure()[0] == grpc.StatusCode.UNAVAILABLE
+            unharmed.step(ONES)
+            assert_rows_equal(first.stream().read(), first_row(derive_seed(5, 0, 1)))
+            unharmed.step(ONES)
+        assert "failed and starts again in 0.5 s: exit code -9" in servers.printed()
+
+
+def first_row(server_seed):
+    with contextlib.closing(Environment(Catch, 2)) as environment:
+        return environment.initial(stream_seed(server_seed, 0))
+
+
+def server_pid(servers, index):
+    """The process that listens on the socket, found as a system administrator would."""
+    path = f"{servers.basename}.{index}".removeprefix("unix:")
+    with open("/proc/net/unix") as file:
+        inodes = {line.split()[6] for line in file if line.split()[-1] == path}
+    for pid in servers.actors():
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                link = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+                if link.removeprefix("socket:[").rstrip("]") in inodes:
+                    return pid
+    raise AssertionError(f"nobody listens on {path}")
+
+
+def test_a_hung_environment_costs_its_server(tmp_path):
+    trouble = tmp_path / "trouble"
+    trouble.mkdir()
+    for done in ("open", "raise", "nan"):  # so that the first environment to come so far hangs
+        (trouble / done).touch()
+    flags = ["--env", "tests.envs:TroubledCatch-v0", "--envs_per_server", "2"]
+    flags += ["--num_servers", "1", "--step_timeout", "1"]
+    with Servers(tmp_path, *flags, TROUBLE=str(trouble)) as servers, servers.client() as client:
+        stream = client.stream()
+        stream.read()
+        with pytest.raises(grpc.RpcError) as error:
+            while True:
+                stream.step(ONES)
+        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
+        stream = client.stream()
+        stream.read()
+        for _ in range(100):
+            stream.step(ONES)
+        printed = servers.printed()
+    assert "the environments of stream 0 took longer than --step_timeout 1 for one" in printed
+    assert "failed and starts again in 0.5 s: exit code 3" in printed
+
+
+def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch):
+    class Corpse:
+        name = "Server 0"
+
+        def end(self, deadline):
+            return 1
+
+    now = 100.0
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
+    worker = supervisor._Worker(lambda index, life: Corpse(), 0)
+    delays = []
+    for lived in [0] * 8 + [61, 0]:
+        worker.start_if_due()
+        now += lived
+        worker.start_later(worker.bury(None))
+        worker.start_if_due()
+        assert worker.process is None
+        delays.append(worker.due - now)
+        now = worker.due
+    assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30, 0.5, 1]
+
+
+# ------------------------------------------------------------------------------------ environments
+@pytest.mark.parametrize("name, shape", [("Mock", (4, 84, 84)), ("Mock/10x10x4", (10, 10, 4))])
+def test_mock(name, shape):
+    environment = Environment(lambda: make_mock(name, 3), 3)
+    assert environment.spec.observations == {"frame": (shape, "uint8")}
+    assert environment.spec.num_actions == 6
+    rows = [environment.initial(0)["frame"].copy()]
+    ends = []
+    for t in range(1, 2 * EPISODE_STEPS + 10):
+        row = environment.step(np.zeros(3, np.int64))
+        assert (row["frame"] != rows[-1]).any(axis=(1, 2, 3)).all()
+        rows.append(row["frame"].copy())
+        assert (row["reward"] == row["terminated"]).all()
+        ends += [(t, i) for i in np.flatnonzero(row["terminated"])]
+    assert len(ends) == 6 and len({t for t, _ in ends}) == 6  # at different times
+    assert row["episode_step"].max() <= EPISODE_STEPS
+    assert ends[3][0] - ends[0][0] == EPISODE_STEPS + 1  # and a step for the reset
+
+
+@pytest.mark.parametrize("name", ["Mock/", "Mock/0", "Mock/4x", "Mock/4,4", "Mock/-1", "Mock/4/4"])
+def test_mock_refuses(name):
+    with pytest.raises(UserError, match=f"--env {name}: expected Mock or Mock/SIZExSIZE"):
+        make_mock(name, 3)
+
+
+def test_create_env_for_playing():
+    """In the learner's test modes: single environments, which can be looked at."""
+    for name, mode in (("PongNoFrameskip-v4", "test"), ("tests.envs:Catch-v0", "test_render")):
+        flags = polybeast_env.make_parser().parse_args(["--env", name])
+        flags.mode = mode
+        with contextlib.closing(polybeast_env.create_env(flags)) as env:
+            assert not hasattr(env, "num_envs") and env.unwrapped.render_mode == "rgb_array"

@@ -1,0 +1,471 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import contextlib
+import copy
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import grpc
+import gymnasium
+import numpy as np
+import pytest
+
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from libtorchbeast.mock import make_mock
+from libtorchbeast.server import OPTIONS, Server, stream_seed
+from tests.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
+from tests.envs import Catch
+from tests.processes import ROOT, wait_for
+
+SEED = 7
+CODE = grpc.StatusCode
+
+
+class Nested(gymnasium.Env):
+    """A dict observation with a dict in it, an array without axes and one without elements."""
+
+    parts = {
+        "image": gymnasium.spaces.Box(0, 255, (2, 3), np.uint8),
+        "inner": gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(-9, 9, (), np.float64)}),
+        "none": gymnasium.spaces.Box(0, 1, (0, 4), np.float32),
+    }
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Dict(copy.deepcopy(self.parts))
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        over, cut = self.np_random.random(2) < 0.2
+        return self.observation_space.sample(), float(action) - 0.25, over, cut, {}
+
+
+class Trouble(Catch):
+    """Goes wrong at its third step."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        return super().step(action) if self.steps < 3 else self.go_wrong()
+
+
+class Raises(Trouble):
+    def go_wrong(self):
+        raise RuntimeError("the ball has rolled under the sofa")
+
+
+class RaisesValueError(Trouble):
+    def go_wrong(self):
+        raise ValueError("a paddle of no size")
+
+
+class GivesNaN(Trouble):
+    def go_wrong(self):
+        return self.board(), float("nan"), False, False, {}
+
+
+class GivesAnotherShape(Trouble):
+    def go_wrong(self):
+        return self.board()[:, 1:], 0.0, False, False, {}
+
+
+class RaisesAtLength(Trouble):
+    def go_wrong(self):
+        raise RuntimeError("ß€😀" * 5000 + " end of text")
+
+
+class LooksLikeALostClient(Trouble):
+    """An environment may use gRPC itself."""
+
+    def go_wrong(self):
+        raise grpc.RpcError("from within")
+
+
+class Watched(Catch):
+    """Counts those that are open."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+        count.append(self)
+
+    def close(self):
+        self.count.remove(self)
+
+
+@contextlib.contextmanager
+def serving(create_env, address, num_envs=3, **options):
+    make_environment = lambda: Environment(create_env, num_envs, "Test-v0")
+    server = Server(make_environment, str(address), seed=SEED, **options)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def address(tmp_path):
+    return f"unix:{tmp_path}/s"
+
+
+def rows_of(create_env, seed, actions, num_envs=3):
+    """What stepping the environments here gives."""
+    with contextlib.closing(Environment(create_env, num_envs)) as environment:
+        yield environment.initial(seed)
+        for action in actions:
+            yield environment.step(np.array(action))
+
+
+def make_cartpole():
+    return gymnasium.make("CartPole-v1")
+
+
+@pytest.mark.parametrize("create_env", [Catch, make_cartpole, Nested])
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_a_stream_gives_the_rows_of_its_environments(address, transport, create_env):
+    if transport == "tcp":
+        address = f"127.0.0.1:{free_port()}"
+    actions = np.random.default_rng(0).integers(0, 2, (100, 3)).tolist()
+    expected = rows_of(create_env, stream_seed(SEED, 0), actions)
+    with serving(create_env, address), Client(address) as client:
+        stream = client.stream()
+        assert_rows_equal(stream.read(), next(expected))
+        for action, row in zip(actions, expected, strict=True):
+            assert_rows_equal(stream.step(action), row)
+        assert stream.end() == CODE.OK
+
+
+def test_a_seed_for_every_stream():
+    seeds = [stream_seed(SEED, s) for s in range(100)]
+    assert len(set(seeds)) == 100 and max(seeds) < 2**31
+    assert seeds[3] == int(np.random.SeedSequence((SEED, 3)).generate_state(1)[0] >> 1)
+
+
+def test_streams_are_independent(address):
+    actions = np.random.default_rng(0).integers(0, 3, (2, 50, 3)).tolist()
+    expected = [rows_of(Catch, stream_seed(SEED, s), actions[s]) for s in range(2)]
+    with serving(Catch, address), Client(address) as client, Client(address) as another:
+        streams = [client.stream(), another.stream()]
+        for stream, rows in zip(streams, expected, strict=True):
+            assert_rows_equal(stream.read(), next(rows))
+        for t in range(50):
+            for s in (0, 1):
+                assert_rows_equal(streams[s].step(actions[s][t]), next(expected[s]))
+
+
+def test_describe_gives_the_spec(address):
+    with serving(Nested, address) as server, Client(address) as client:
+        spec = message_to_spec(client.describe())
+    assert spec == server.spec
+    assert spec.name == "Test-v0" and spec.num_envs == 3 and spec.num_actions == 2
+    assert list(spec.observations) == ["image", "inner/x", "none"]
+
+
+STRANGER = """
+import queue, sys
+import grpc, rpcenv_pb2, rpcenv_pb2_grpc
+
+channel = grpc.insecure_channel(sys.argv[1])
+server = rpcenv_pb2_grpc.RPCEnvServerStub(channel)
+spec = server.Describe(rpcenv_pb2.DescribeRequest())
+assert spec.protocol == 1 and spec.num_envs == 2 and list(spec.action_sizes) == [3]
+leaf, = spec.observations
+assert (leaf.name, leaf.dtype, list(leaf.shape)) == ("frame", rpcenv_pb2.UINT8, [1, 10, 5])
+
+def follow(board):
+    paddle = board[45:].index(255)
+    ball = next((i % 5 for i in range(45) if board[i]), paddle)
+    return (ball > paddle) - (ball < paddle)
+
+caught = 0
+actions = queue.SimpleQueue()  # because what is sent depends on what came
+steps = server.Stream(iter(actions.get, None))
+for step in steps:
+    caught += sum(step.reward)
+    if caught == 20:
+        break
+    boards = step.observations[:50], step.observations[50:]
+    actions.put(rpcenv_pb2.Action(actions=[1 + follow(board) for board in boards]))
+actions.put(None)
+assert list(steps) == []
+channel.close()  # grpcio may hang at exit if calls or channels are left open
+print("caught", caught)
+"""
+
+
+def test_a_client_written_from_the_proto_alone(address, tmp_path):
+    proto = ROOT / "libtorchbeast/proto"
+    outputs = [f"-I{proto}", f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}"]
+    command = [sys.executable, "-m", "grpc_tools.protoc", *outputs, proto / "rpcenv.proto"]
+    subprocess.run(command, check=True)
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    with serving(Catch, address, num_envs=2):
+        command = [sys.executable, "stranger.py", address]
+        printed = subprocess.check_output(command, cwd=tmp_path, text=True, timeout=GUARD_S)
+    assert printed == "caught 20.0\n"
+
+
+@pytest.mark.parametrize(
+    "actions, text",
+    [
+        ([0, 1], "Actions: expected 3, seen 2"),
+        ([], "Actions: expected 3, seen 0"),
+        ([0] * 5, "Actions: expected 3, seen 5"),
+        ([0, 3, 0], "Actions: expected 0 to 2, seen 3 for environment 1"),
+        ([0, 2, -1], "Actions: expected 0 to 2, seen -1 for environment 2"),
+    ],
+)
+def test_wrong_actions_end_their_stream_only(address, actions, text):
+    with serving(Catch, address), Client(address) as client:
+        good, bad = client.stream(), client.stream()
+        good.read(), bad.read(), bad.step([0, 1, 2])
+        bad.send(b"".join(b"\x08" + varint(action) for action in actions))
+        assert bad.failure() == (CODE.INVALID_ARGUMENT, text)
+        good.step([0, 1, 2])
+        assert good.end() == CODE.OK
+
+
+def varint(number):
+    number &= 2**64 - 1
+    out = b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def test_bytes_that_are_no_actions(address):
+    with serving(Catch, address), Client(address) as client:
+        stream = client.stream()
+        stream.read()
+        stream.send(b"\xff\xff")
+        code, text = stream.failure()
+    assert code == CODE.INVALID_ARGUMENT
+    assert text == r"Actions: expected a message Action, seen b'\xff\xff'"
+
+
+@pytest.mark.parametrize(
+    "create_env, text",
+    [
+        (Raises, "RuntimeError: the ball has rolled under the sofa"),
+        (RaisesValueError, "ValueError: a paddle of no size"),
+        (GivesNaN, "ValueError: Reward: expected finite numbers, seen [nan, nan, nan]"),
+        (GivesAnotherShape, "expected uint8[1, 10, 5], seen uint8[1, 9, 5]"),
+        (RaisesAtLength, " end of text"),
+        (LooksLikeALostClient, "grpc.RpcError: from within"),
+    ],
+)
+def test_a_failing_environment_ends_its_stream_only(address, caplog, create_env, text):
+    with serving(create_env, address), Client(address) as client:
+        bad, good = client.stream(), client.stream()
+        bad.read(), bad.step([1, 1, 1]), bad.step([1, 1, 1])
+        good.read()
+        bad.send(b"\x08\x01" * 3)
+        code, details = bad.failure()
+        assert code == CODE.INTERNAL and details.endswith(text)
+        assert len(details.encode()) <= 2000
+        good.step([1, 1, 1])
+        assert client.describe().num_envs == 3
+    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert "stream 0 failed" in record.message and "Traceback" in record.exc_text
+
+
+def test_a_stream_too_many_is_refused(address):
+    with serving(Catch, address, max_streams=2), Client(address) as client:
+        streams = [client.stream(), client.stream()]
+        for stream in streams:
+            stream.read()
+        for _ in range(10):  # more than threads that could wait
+            code, text = client.stream().failure()
+            assert code == CODE.RESOURCE_EXHAUSTED
+            assert text == (
+                f"{address} has all the 2 streams that it may have; raise its --max_streams, or "
+                "start more servers"
+            )
+        for stream in streams:
+            stream.step([1, 1, 1])
+        assert streams[0].end() == CODE.OK
+        third = client.stream()  # at once: the slot was free before the end was told
+        third.read()
+        streams[1].step([1, 1, 1])
+
+
+def test_a_failed_stream_frees_its_slot(address):
+    with serving(Catch, address, max_streams=1), Client(address) as client:
+        for _ in range(5):
+            stream = client.stream()
+            stream.read()
+            stream.send(b"")
+            assert stream.failure()[0] == CODE.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("how", ["cancels", "disconnects"])
+@pytest.mark.parametrize("when", ["before acting", "unread"])
+def test_a_client_that_goes_leaves_nothing(address, how, when):
+    count = []
+    with serving(lambda: Watched(count), address, max_streams=1), Client(address) as another:
+        assert len(count) == 3  # the first environment, made before any stream
+        with Client(address) as client:
+            stream = client.stream()
+            if when == "before acting":
+                stream.read(), stream.step([1, 1, 1])
+            if how == "cancels":
+                stream.cancel()
+                wait_for(lambda: not count)
+        wait_for(lambda: not count)
+        stream = another.stream()
+        stream.read()
+        assert len(count) == 3
+    assert not count
+
+
+LOST_CLIENT = """
+import sys, time
+from tests.client import Client
+stream = Client(sys.argv[1]).stream()
+stream.read()
+print("connected", flush=True)
+time.sleep(3600)
+"""
+
+
+def test_a_client_whose_machine_stops_leaves_nothing(address, monkeypatch):
+    """It answers no more, but nothing is closed. The server's own times are tens of seconds."""
+    times = [name for name in OPTIONS if name.endswith(("_time_ms", "_timeout_ms"))]
+    assert len(times) == 3 and sum(OPTIONS[name] for name in times) < 60_000
+    for name in times:
+        monkeypatch.setitem(OPTIONS, name, 1000)
+    count = []
+    command = [sys.executable, "-c", LOST_CLIENT, address]
+    with serving(lambda: Watched(count), address):
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as client:
+            try:
+                assert client.stdout.readline() == b"connected\n"
+                client.send_signal(signal.SIGSTOP)
+                wait_for(lambda: not count)
+            finally:
+                client.kill()
+
+
+def test_stopping_closes_all_environments(address):
+    count = []
+    with serving(lambda: Watched(count), address) as server, Client(address) as client:
+        first, second = client.stream(), client.stream()
+        first.read(), second.read()
+        assert len(count) == 6
+        server.stop()
+        assert not count
+        assert first.failure()[0] in (CODE.UNAVAILABLE, CODE.CANCELLED)
+
+
+def test_stopping_closes_the_environment_that_nobody_wanted(address):
+    count = []
+    with serving(lambda: Watched(count), address):
+        assert len(count) == 3
+    assert not count
+
+
+def test_an_environment_that_cannot_close_frees_its_slot(address, caplog):
+    class Stuck(Catch):
+        def close(self):
+            raise RuntimeError("the door is stuck")
+
+    with serving(Stuck, address, max_streams=1), Client(address) as client:
+        for _ in range(3):
+            stream = client.stream()
+            stream.read()
+            assert stream.end() == CODE.OK
+    assert "closing stream 2 failed" in caplog.text and "the door is stuck" in caplog.text
+
+
+def test_environments_are_opened_one_at_a_time(address):
+    """`create_env` need not know of threads."""
+    inside = threading.Lock()
+
+    def create_env():
+        assert inside.acquire(blocking=False)
+        try:
+            return Catch()
+        finally:
+            inside.release()
+
+    with serving(create_env, address), Client(address) as client:
+        streams = [client.stream() for _ in range(8)]
+        for stream in streams:
+            stream.read()
+
+
+def test_environments_must_all_be_alike(address):
+    kinds = iter([Catch, make_cartpole])
+    with serving(lambda: next(kinds)(), address, num_envs=1), Client(address) as client:
+        client.stream().read()
+        code, text = client.stream().failure()
+    assert code == CODE.INTERNAL
+    assert "create_env: expected what it made before, Spec(name='Test-v0'" in text
+
+
+def test_large_observations(address):
+    """gRPC's own limit is 4 MiB."""
+    environment = lambda: Environment(lambda: make_mock("Mock/5x1024x1024", 1), 1)
+    expected = environment()
+    server = Server(environment, address)
+    server.start()
+    with Client(address) as client:
+        stream = client.stream()
+        assert_rows_equal(stream.read(), expected.initial(0))
+        assert_rows_equal(stream.step([0]), expected.step(np.array([0])))
+    server.stop()
+
+
+def test_create_env_fails_where_the_server_is_made(address):
+    with pytest.raises(ZeroDivisionError):
+        Server(lambda: Environment(lambda: 1 / 0, 1), address)
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_an_address_in_use(address, transport):
+    count = []
+    if transport == "tcp":
+        address = f"127.0.0.1:{free_port()}"
+    with serving(lambda: Watched(count), address), Client(address) as client:
+        stream = client.stream()
+        stream.read()
+        with pytest.raises(UserError, match=f"Cannot listen on {address}: .*ddress already in use"):
+            Server(lambda: Environment(lambda: Watched(count), 3), address)
+        assert len(count) == 3  # the other's were closed
+        stream.step([1, 1, 1])
+        client.stream().read()
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(UserError, match="Cannot listen on unix:.*/no/s: .*No such file"):
+        Server(lambda: Environment(Catch, 1), f"unix:{tmp_path}/no/s")
+
+
+def test_a_host_that_is_not_this_one():
+    with pytest.raises(UserError, match="Cannot listen on 192.0.2.1:7777: .*assign requested"):
+        Server(lambda: Environment(Catch, 1), "192.0.2.1:7777")
+
+
+def test_a_socket_file_that_a_dead_server_left(address):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(address.removeprefix("unix:"))
+    with serving(Catch, address), Client(address) as client:
+        client.stream().read()
+
+
+def test_a_file_that_is_no_socket_is_kept(address, tmp_path):
+    (tmp_path / "s").write_text("precious")
+    with pytest.raises(UserError, match="Address already in use"):
+        Server(lambda: Environment(Catch, 1), address)
+    assert (tmp_path / "s").read_text() == "precious"

@@ -1,0 +1,174 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
+
+from libtorchbeast.proto import rpcenv_pb2
+from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.wire import DTYPES, StepEncoder, decode_actions, spec_to_message
+from tests.client import decode, message_to_spec
+from tests.processes import ROOT
+
+NUMPY_DTYPES = [name for name in DTYPES if name != "bfloat16"]
+
+
+def make_spec(observations, num_envs=3):
+    return Spec("Test-v0", num_envs, observations, Actions("discrete", (5,)), 4)
+
+
+def make_row(spec, seed=0):
+    """Random, but of the Spec's shapes and dtypes."""
+    rng = np.random.default_rng(seed)
+    N = spec.num_envs
+    row = {
+        name: (rng.standard_normal((N, *shape)) * 50).astype(np.int8).astype(dtype)
+        for name, (shape, dtype) in spec.observations.items()
+    }
+    for name in ("done", "terminated", "truncated", "episode_over"):
+        row[name] = rng.random(N) < 0.5
+    for name in ("reward", "episode_return"):
+        row[name] = rng.standard_normal(N).astype(np.float32)
+    row["episode_step"] = rng.integers(0, 2**31, N, np.int32)
+    return row
+
+
+def assert_decodes(data, row, spec):
+    seen = decode(data, spec)
+    assert seen.keys() == row.keys()
+    for name, array in seen.items():
+        assert array.tobytes() == np.ascontiguousarray(row[name], array.dtype).tobytes(), name
+
+
+def generated(row, spec):
+    """What the generated class makes of the row."""
+    arrays = [row[name] for name in spec.observations]
+    return rpcenv_pb2.Step(
+        observations=b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in arrays),
+        **{k: v.tolist() for k, v in row.items() if k not in spec.observations},
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0, 3), (7,), (4, 84, 84)])
+@pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+def test_a_step_is_what_the_generated_class_makes_of_it(dtype, shape):
+    spec = make_spec({"frame": (shape, dtype)})
+    row = make_row(spec)
+    data = StepEncoder(spec)(row)
+    assert rpcenv_pb2.Step.FromString(data) == generated(row, spec)
+    assert_decodes(data, row, spec)
+
+
+@pytest.mark.parametrize("num_envs", [1, 64, 127, 128, 5000])
+def test_lengths_of_one_two_and_three_bytes(num_envs):
+    leaves = {"a/b": ((3,), "float32"), "a/c/0": ((), "int64"), "z": ((0,), "bool")}
+    spec = make_spec(leaves, num_envs)
+    row = make_row(spec)
+    data = StepEncoder(spec)(row)
+    assert data == generated(row, spec).SerializeToString(deterministic=True)
+    assert_decodes(data, row, spec)
+
+
+def test_no_observations_at_all():
+    spec = make_spec({})
+    assert rpcenv_pb2.Step.FromString(StepEncoder(spec)(make_row(spec))).observations == b""
+
+
+def test_a_message_is_a_copy():
+    spec = make_spec({"frame": ((100, 100), "uint8")})
+    row = make_row(spec)
+    data = StepEncoder(spec)(row)
+    expected = bytes(data)
+    for array in row.values():
+        array[...] = 0
+    assert data == expected
+
+
+def test_arrays_of_another_layout_or_byte_order():
+    spec = make_spec({"frame": ((5, 6), "float32")})
+    row = make_row(spec)
+    data = StepEncoder(spec)(row)
+    row["frame"] = np.asfortranarray(row["frame"])
+    row["reward"] = row["reward"].astype(">f4")
+    row["episode_return"] = row["episode_return"].astype(np.float64)
+    row["episode_step"] = np.repeat(row["episode_step"], 2)[::2]
+    row["done"] = np.repeat(row["done"], 2)[::2]
+    assert StepEncoder(spec)(row) == data
+
+
+@pytest.mark.parametrize(
+    "name, array, message",
+    [
+        ("frame", np.zeros((3, 4), np.uint8), r"frame: expected uint8\[3, 5\], seen uint8\[3, 4\]"),
+        ("frame", np.zeros((3, 5)), r"frame: expected uint8\[3, 5\], seen float64\[3, 5\]"),
+        ("done", np.zeros(3, np.int8), r"done: expected bool\[3\], seen int8\[3\]"),
+        ("reward", np.zeros(2, np.float32), r"reward: expected float32\[3\], seen float32\[2\]"),
+    ],
+)
+def test_arrays_that_differ_from_the_spec(name, array, message):
+    spec = make_spec({"frame": ((5,), "uint8")})
+    with pytest.raises(ValueError, match=message):
+        StepEncoder(spec)(make_row(spec) | {name: array})
+
+
+def test_bfloat16_is_on_the_wire_but_not_in_numpy():
+    spec = make_spec({"frame": ((5,), "bfloat16")})
+    assert message_to_spec(spec_to_message(spec)) == spec
+    with pytest.raises(ValueError, match="NumPy knows no bfloat16"):
+        StepEncoder(spec)
+
+
+def test_a_spec_survives():
+    spec = make_spec({f"leaf/{name}": ((2,) * i, name) for i, name in enumerate(DTYPES)})
+    message = rpcenv_pb2.Spec.FromString(spec_to_message(spec).SerializeToString())
+    assert message.protocol == 1
+    assert message_to_spec(message) == spec
+    assert list(message_to_spec(message).observations) == list(spec.observations)  # in order
+
+
+def test_a_spec_with_an_unknown_dtype_cannot_be_sent():
+    with pytest.raises(ValueError, match=r"'frame': expected one of \['bool'.*, seen float128"):
+        spec_to_message(make_spec({"frame": ((), "float128")}))
+
+
+@pytest.mark.parametrize("actions", [[], [0], [3, 0, 200], [-1, 2**31 - 1, -(2**31)]])
+def test_actions(actions):
+    decoded = decode_actions(rpcenv_pb2.Action(actions=actions).SerializeToString())
+    assert decoded.dtype == np.int64 and decoded.tolist() == actions
+
+
+def test_actions_that_are_not_packed():
+    assert decode_actions(b"\x08\x05\x08\x07").tolist() == [5, 7]
+
+
+def test_bytes_that_are_no_actions():
+    with pytest.raises(DecodeError):
+        decode_actions(b"\xff\xff\xff")
+
+
+def test_dtypes_are_those_of_the_proto():
+    assert DTYPES["bool"] == 1 and DTYPES["float64"] == 13 and len(DTYPES) == 13
+    assert all(np.dtype(name).name == name for name in NUMPY_DTYPES)
+
+
+def test_spec_fields_are_all_on_the_wire():
+    fields = {field.name for field in rpcenv_pb2.Spec.DESCRIPTOR.fields}
+    ours = {field.name for field in dataclasses.fields(Spec)}
+    assert fields - {"protocol", "action_kind", "action_sizes"} == ours - {"actions"}
+
+
+def test_the_generated_file_is_that_of_the_proto(tmp_path):
+    out = tmp_path / "descriptors"
+    proto = ROOT / "libtorchbeast/proto"
+    command = ["-m", "grpc_tools.protoc", f"-I{proto}", f"--descriptor_set_out={out}"]
+    subprocess.run([sys.executable, *command, proto / "rpcenv.proto"], check=True)
+    (expected,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
+    for message in expected.message_type:
+        for field in message.field:
+            field.ClearField("json_name")  # which generated code leaves out
+    seen = descriptor_pb2.FileDescriptorProto.FromString(rpcenv_pb2.DESCRIPTOR.serialized_pb)
+    assert seen == expected
