@@ -4,6 +4,7 @@
 #   make test         set up, then run the whole test suite
 #   make minatar      set up, then train MonoBeast on MinAtar Breakout
 #   make bench        the benchmarks: one JSON line each
+#   make tsan asan    the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make lint format  check or mend the style
 # FLAGS="--name value ..." goes to the program.
 
@@ -12,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar test bench lint format setup build clean
+.PHONY: train poly minatar test bench tsan asan lint format setup build clean
 
 train: .venv/runtime
 	$(BIN)/python -m monobeast --xpid pong $(FLAGS)
@@ -34,6 +35,10 @@ bench: .venv/development .venv/extension
 	$(BIN)/python -m benchmarks.polybeast --task transport_small
 	$(BIN)/python -m benchmarks.polybeast --task pong
 	$(BIN)/python -m benchmarks.polybeast --task pong_shallow
+
+tsan asan:
+	@$(MAKE) --no-print-directory -f tests/core/Makefile -j$$(nproc) build/$@/core_test
+	@$(MAKE) --no-print-directory -f tests/core/Makefile run-$@ FLAGS="$(FLAGS)"
 
 lint: .venv/development
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -161,7 +161,7 @@ def serve(
     flags: argparse.Namespace,
 ) -> None:
     """A server process: says b"." when it serves, and ends when `inbox` does."""
-    set_up_logging()
+    set_up_logging(flags)
     server = Server(
         lambda: make_environment(flags),
         address,
@@ -203,8 +203,10 @@ def _set_at_end_of_stdin(stop: workers.Wakeup) -> None:
 
 
 # ============================================================================================= main
-def set_up_logging() -> None:
-    logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s", force=True)
+def set_up_logging(flags: argparse.Namespace) -> None:
+    """Lines with the time, or, for a learner that logs them itself, with their level."""
+    form = "%(levelname)s %(message)s" if flags.until_stdin_closes else "[%(asctime)s] %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, force=True)
 
 
 def explain(failure: str) -> str:
@@ -219,7 +221,7 @@ def explain(failure: str) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     flags = make_parser().parse_args(argv)
-    set_up_logging()
+    set_up_logging(flags)
     # Many servers share the machine: one thread a process is the most efficient.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:

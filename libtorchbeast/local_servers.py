@@ -14,6 +14,9 @@ from libtorchbeast.streams import first_description
 
 logger = logging.getLogger(__name__)
 
+LEVELS = logging.getLevelNamesMapping()  # the first word of each line that the child logs
+ERROR = "polybeast_env: error: "  # begins its last line if it fails
+
 
 class LocalServers:
     """`python -m polybeast_env` as a child, with servers on Unix sockets. A context manager.
@@ -29,7 +32,7 @@ class LocalServers:
         self._folder = tempfile.TemporaryDirectory(prefix="torchbeast-")  # nobody else may enter
         basename = flags.pipes_basename or f"unix:{self._folder.name}/server"
         self.addresses = [f"{basename}.{i}" for i in range(flags.num_servers)]
-        self._last_line = ""
+        self._error = ""
         command = [sys.executable, "-m", "polybeast_env", "--until_stdin_closes"]
         self._process = subprocess.Popen(
             [*command, *_arguments(parser, flags), "--server_addresses", ",".join(self.addresses)],
@@ -64,13 +67,20 @@ class LocalServers:
         """Raises UserError if they have ended, which they should not: it says why."""
         if self._process.poll() is not None:
             self._reader.join(timeout=1.0)
-            why = self._last_line or f"exit code {self._process.returncode}"
+            why = self._error or f"exit code {self._process.returncode}"
             raise UserError(f"the local environment servers ended: {why}")
 
     def _log_lines(self) -> None:
+        level = logging.INFO
         for line in self._process.stderr:
-            self._last_line = line.rstrip()
-            logger.info("Local servers: %s", self._last_line)
+            line = line.rstrip()
+            if line.startswith(ERROR):
+                self._error = line.removeprefix(ERROR)
+                continue
+            first, _, rest = line.partition(" ")
+            if first in LEVELS:  # else a traceback's next line
+                level, line = LEVELS[first], rest
+            logger.log(level, "%s", line)
 
 
 def _arguments(parser: argparse.ArgumentParser, flags: Any) -> list[str]:

@@ -92,6 +92,11 @@ class ActorPool {
       throw std::invalid_argument("unroll_length: expected at least 1, seen " +
                                   std::to_string(options.unroll_length));
     }
+    if (options.step_timeout.count() <= 0 || options.reset_timeout.count() <= 0) {
+      throw std::invalid_argument("step_timeout, reset_timeout: expected more than 0, seen " +
+                                  std::to_string(options.step_timeout.count()) + " ms and " +
+                                  std::to_string(options.reset_timeout.count()) + " ms");
+    }
     for (const Array& state : options.initial_core_state) {
       if (state.columns() != 1) {
         throw std::invalid_argument("initial_core_state: expected one column, seen " +
@@ -113,7 +118,7 @@ class ActorPool {
       } catch (const StreamError& error) {
         monitor_.Report(i, error.what());
       } catch (const Unanswered& error) {
-        monitor_.Report(i, error.what());
+        monitor_.Report(i, std::string("ABORTED: ") + error.what());
       } catch (const std::exception& error) {
         Abort(error.what());
         return;
@@ -132,14 +137,14 @@ class ActorPool {
     rollout.WriteStep(0, Read(i, stream, options_.reset_timeout), actions);
     monitor_.SetConnected(i);
     Answer(i, rollout, 0, &state, &actions);
-    stream.Write(actions);
+    Write(i, stream, actions);
     while (true) {
       Arrays state_at_T;
       for (int64_t t = 1; t <= T; ++t) {
         rollout.WriteStep(t, Read(i, stream, options_.step_timeout), actions);
         state_at_T = state;
         Answer(i, rollout, t, &state, &actions);
-        stream.Write(actions);  // the environments step while a whole rollout is handed over
+        Write(i, stream, actions);  // the environments step while a whole rollout is handed over
       }
       Dict whole = rollout.Finish(state_at_0);
       rollout = rollout.Next();
@@ -171,6 +176,11 @@ class ActorPool {
   StepView Read(size_t i, Stream& stream, Milliseconds timeout) {
     const Monitor::Wait wait(monitor_, i, Monitor::kEnvironment, timeout);
     return stream.Read();
+  }
+
+  void Write(size_t i, Stream& stream, const std::vector<int32_t>& actions) {
+    const Monitor::Wait wait(monitor_, i, Monitor::kEnvironment, options_.step_timeout);
+    stream.Write(actions);
   }
 
   // Asks the network about row t, and keeps its outputs, actions and next state.

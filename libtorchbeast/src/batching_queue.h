@@ -50,6 +50,7 @@ class BatchingQueue {
     const int64_t columns = CommonColumns(item);
     {
       Lock lock(mutex_);
+      ThrowIfClosedLocked();
       if (like_.empty()) {
         for (const auto& [name, array] : item) {  // without its memory
           like_.emplace_back(name, Array(array.dtype(), array.shape(), nullptr, nullptr));

@@ -218,7 +218,7 @@ class DynamicBatcher {
         if (waiting_.empty()) {
           arrived_.Wait(mutex_);
         } else {
-          arrived_.WaitUntil(mutex_, waiting_.front()->arrived + timeout_);
+          arrived_.WaitUntil(mutex_, After(waiting_.front()->arrived, timeout_));
         }
       }
       if (closed_) throw Closed("the batcher is closed");
@@ -270,7 +270,7 @@ class DynamicBatcher {
 
   bool ReadyLocked() const REQUIRES(mutex_) {
     if (waiting_.empty()) return false;
-    return waiting_columns_ >= minimum_ || Clock::now() >= waiting_.front()->arrived + timeout_;
+    return waiting_columns_ >= minimum_ || Clock::now() >= After(waiting_.front()->arrived, timeout_);
   }
 
   void Forget(const std::shared_ptr<Request>& request) EXCLUDES(mutex_) {

@@ -3,6 +3,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <set>
 #include <utility>
@@ -13,6 +14,8 @@ namespace torchbeast {
 namespace {
 
 constexpr int64_t kMostBytes = int64_t{1} << 31;  // protobuf's limit for a message
+constexpr int64_t kMostEnvs = 1 << 20;
+constexpr int64_t kMostActions = int64_t{1} << 31;  // they travel as int32
 constexpr int kDescribeBytes = 1 << 20;           // a Spec is small
 
 std::string CodeName(grpc::StatusCode code) {
@@ -148,7 +151,7 @@ Leaf ParseLeaf(const rpcenv::Leaf& message) {
       throw BadSpec(leaf.name + ": expected sizes from 0 to 2^31, seen " + std::to_string(size));
     }
     leaf.shape.push_back(size);
-    bytes *= size;
+    bytes *= std::max<int64_t>(size, 1);  // also strides must not overflow
     if (bytes >= kMostBytes) throw BadSpec(leaf.name + ": expected less than 2^31 bytes");
   }
   return leaf;
@@ -170,18 +173,26 @@ Spec ParseSpec(const rpcenv::Spec& message) {
   for (const rpcenv::Leaf& leaf : message.observations()) {
     spec.observations.push_back(ParseLeaf(leaf));
     if (spec.observation_bytes() >= kMostBytes) throw BadSpec("expected less than 2^31 bytes");
-    if (leaf.name().empty() || taken.count(leaf.name()) || !names.insert(leaf.name()).second) {
+    const bool is_state = leaf.name().rfind("core_state/", 0) == 0;
+    if (leaf.name().empty() || is_state || taken.count(leaf.name()) ||
+        !names.insert(leaf.name()).second) {
       throw BadSpec("an observation may not be called '" + leaf.name() + "', or not twice");
     }
   }
   spec.num_envs = message.num_envs();
+  if (spec.num_envs < 1 || spec.num_envs > kMostEnvs) {
+    throw BadSpec("num_envs: expected 1 to " + std::to_string(kMostEnvs) + ", seen " +
+                  std::to_string(spec.num_envs));
+  }
   spec.action_kind = message.action_kind();
   spec.action_sizes.assign(message.action_sizes().begin(), message.action_sizes().end());
-  if (spec.action_kind != "discrete" || spec.action_sizes.size() != 1 || spec.action_sizes[0] < 1) {
-    throw BadSpec("expected discrete actions of one size, seen " + spec.describe());
-  }
   spec.frames_per_step = message.frames_per_step();
   spec.name = message.name();
+  if (spec.action_kind != "discrete" || spec.action_sizes.size() != 1 || spec.action_sizes[0] < 1 ||
+      spec.action_sizes[0] > kMostActions) {
+    throw BadSpec("expected discrete actions of one size, 1 to 2^31, seen " + spec.describe());
+  }
+  if (spec.frames_per_step < 1) throw BadSpec("frames_per_step: expected at least 1, seen 0");
   return spec;
 }
 

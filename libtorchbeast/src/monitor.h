@@ -133,7 +133,7 @@ class Monitor {
         : monitor_(monitor), i_(i), activity_(activity) {
       if (timeout == std::chrono::milliseconds::max()) return;
       Lock lock(monitor.mutex_);
-      monitor.actors_[i].deadline = start_ + timeout;
+      monitor.actors_[i].deadline = After(start_, timeout);
     }
     ~Wait() {
       const std::chrono::duration<double> time = Clock::now() - start_;

@@ -43,6 +43,13 @@ class THREAD_ANNOTATION(scoped_lockable) Lock {
 
 using Clock = std::chrono::steady_clock;
 
+// When `timeout` from `start` is over; never, for one that the clock cannot count.
+template <class Duration>
+Clock::time_point After(Clock::time_point start, Duration timeout) {
+  const bool countable = timeout < std::chrono::hours(24 * 365);
+  return countable ? start + timeout : Clock::time_point::max();
+}
+
 // Waiters loop over their predicate themselves, so that clang sees it run under the mutex.
 class Condition {
  public:

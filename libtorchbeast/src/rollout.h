@@ -77,11 +77,15 @@ class Rollout {
   void WriteOutputs(int64_t t, const Dict& outputs) {
     if (outputs_.empty()) {
       for (const auto& [name, array] : outputs) {
-        if (Find(step_, name) != nullptr) {
+        if (Find(step_, name) != nullptr || name.rfind(kState, 0) == 0) {
           throw std::invalid_argument("output " + name +
                                       ": expected a name that is not the environment's");
         }
         Shape shape = array.shape();
+        if (shape.size() < 2 || shape[0] != 1 || shape[1] != N_) {
+          throw std::invalid_argument("output " + name + ": expected [1, " + std::to_string(N_) +
+                                      ", ...], seen " + array.describe());
+        }
         shape[0] = rows_;
         outputs_.emplace_back(name, Array::Empty(array.dtype(), shape));
       }
@@ -125,12 +129,14 @@ class Rollout {
     Dict rollout = step_;
     rollout.insert(rollout.end(), outputs_.begin(), outputs_.end());
     for (size_t i = 0; i < initial_core_state.size(); ++i) {
-      rollout.emplace_back("core_state/" + std::to_string(i), initial_core_state[i]);
+      rollout.emplace_back(kState + std::to_string(i), initial_core_state[i]);
     }
     return rollout;
   }
 
  private:
+  static constexpr const char* kState = "core_state/";
+
   static StreamError Mismatch(const std::string& what, const std::string& expected,
                               const std::string& seen) {
     return StreamError("INVALID_ARGUMENT",

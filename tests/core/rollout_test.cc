@@ -1,0 +1,257 @@
+// Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+#include "rollout.h"
+
+#include <limits>
+#include <memory>
+
+#include "testing.h"
+
+namespace torchbeast {
+namespace {
+
+Spec TestSpec() {
+  return {2, {{"a", kInt32, {2}}, {"none", kFloat32, {0}}, {"b", kBool, {3}}, {"c", kUInt8, {}}},
+          "discrete", {5}, 1, "Test"};
+}
+
+// A Step of two environments that fits TestSpec; numbers begin at `x`.
+struct TestStep {
+  explicit TestStep(int x, bool first = false) {
+    const std::vector<int32_t> a = {x, x + 1, x + 2, x + 3};
+    observations.assign(reinterpret_cast<const char*>(a.data()), 16);
+    for (char byte : {1, 0, 1, 0, 0, 1, x, x + 1}) observations.push_back(byte);
+    for (int n = 0; n < 2; ++n) {
+      reward.push_back(x + n + 0.5f);
+      episode_return.push_back(x + n + 0.25f);
+      episode_step.push_back(100 * x + n);
+      done[n] = first;
+    }
+  }
+
+  StepView view() const {
+    StepView view;
+    view.observations = observations;
+    view.reward = {reward.data(), static_cast<int64_t>(reward.size())};
+    view.episode_return = {episode_return.data(), static_cast<int64_t>(episode_return.size())};
+    view.episode_step = {episode_step.data(), static_cast<int64_t>(episode_step.size())};
+    view.done = {done, 2};
+    view.terminated = {terminated, 2};
+    view.truncated = {truncated, 2};
+    view.episode_over = {episode_over, 2};
+    return view;
+  }
+
+  std::string observations;
+  std::vector<float> reward, episode_return;
+  std::vector<int32_t> episode_step;
+  bool done[2] = {}, terminated[2] = {true, false}, truncated[2] = {false, true},
+       episode_over[2] = {true, true};
+};
+
+Dict Outputs(int64_t x) {
+  return {{"action", Make<int64_t>({1, 2}, {x, x + 1})},
+          {"logits", Make<float>({1, 2, 2}, {x + .0f, x + .1f, x + .2f, x + .3f})}};
+}
+
+template <class T>
+std::vector<T> RowOf(const Dict& rollout, const std::string& name, int64_t t) {
+  const Array* array = Find(rollout, name);
+  REQUIRE_MESSAGE(array != nullptr, name);
+  return Values<T>(array->Row(t));
+}
+
+TEST_CASE("rollout: Steps and outputs are kept in their rows") {
+  Rollout making(TestSpec(), 2, 2);
+  for (int t = 0; t <= 2; ++t) {
+    TestStep step(10 * t, /*first=*/t == 0);
+    step.done[1] = step.done[1] || t == 2;
+    making.WriteStep(t, step.view(), {t + 1, t + 2});
+    const Dict row = making.StepAt(t);
+    CHECK(Names(row) ==
+          "a, none, b, c, reward, done, terminated, truncated, episode_over, episode_step, "
+          "episode_return, last_action");
+    for (const auto& [name, array] : row) {
+      CHECK(array.shape()[0] == 1);
+      CHECK(array.columns() == 2);
+    }
+    CHECK(RowOf<int32_t>(row, "a", 0)[0] == 10 * t);
+    making.WriteOutputs(t, Outputs(t));
+  }
+  const Arrays state = {Make<float>({1, 2}, {7, 8}), Make<float>({3, 2}, {1, 2, 3, 4, 5, 6})};
+  const Dict rollout = making.Finish(state);
+  CHECK(Names(rollout) ==
+        "a, none, b, c, reward, done, terminated, truncated, episode_over, episode_step, "
+        "episode_return, last_action, action, logits, core_state/0, core_state/1");
+  CHECK(Find(rollout, "a")->describe() == "int32[3, 2, 2]");
+  CHECK(Find(rollout, "none")->describe() == "float32[3, 2, 0]");
+  CHECK(Find(rollout, "b")->describe() == "bool[3, 2, 3]");
+  CHECK(Find(rollout, "logits")->describe() == "float32[3, 2, 2]");
+  CHECK(Find(rollout, "core_state/1")->data() == state[1].data());
+  for (int t = 0; t <= 2; ++t) {
+    const int x = 10 * t;
+    CHECK(RowOf<int32_t>(rollout, "a", t) == std::vector<int32_t>{x, x + 1, x + 2, x + 3});
+    CHECK(RowOf<bool>(rollout, "b", t) == std::vector<bool>{1, 0, 1, 0, 0, 1});
+    CHECK(RowOf<uint8_t>(rollout, "c", t) == std::vector<uint8_t>{uint8_t(x), uint8_t(x + 1)});
+    CHECK(RowOf<float>(rollout, "reward", t) == std::vector<float>{x + .5f, x + 1.5f});
+    CHECK(RowOf<float>(rollout, "episode_return", t) == std::vector<float>{x + .25f, x + 1.25f});
+    CHECK(RowOf<int32_t>(rollout, "episode_step", t) == std::vector<int32_t>{100 * x, 100 * x + 1});
+    CHECK(RowOf<bool>(rollout, "done", t) == std::vector<bool>{t == 0, t != 1});
+    CHECK(RowOf<bool>(rollout, "terminated", t) == std::vector<bool>{true, false});
+    CHECK(RowOf<bool>(rollout, "truncated", t) == std::vector<bool>{false, true});
+    CHECK(RowOf<bool>(rollout, "episode_over", t) == std::vector<bool>{true, true});
+    CHECK(RowOf<int64_t>(rollout, "last_action", t) ==  // 0 where done
+          std::vector<int64_t>{t == 0 ? 0 : t + 1, t == 1 ? t + 2 : 0});
+    CHECK(RowOf<int64_t>(rollout, "action", t) == std::vector<int64_t>{t, t + 1});
+  }
+}
+
+TEST_CASE("rollout: row 0 of the next is the last, in memory of its own") {
+  Rollout making(TestSpec(), 2, 1);
+  for (int t = 0; t <= 1; ++t) {
+    making.WriteStep(t, TestStep(10 * t, t == 0).view(), {3, 4});
+    making.WriteOutputs(t, Outputs(t));
+  }
+  const Dict before = making.Finish({});
+  making = making.Next();
+  making.WriteStep(1, TestStep(20).view(), {1, 2});
+  making.WriteOutputs(1, Outputs(2));
+  const Dict after = making.Finish({});
+  CHECK(Names(before) == Names(after));
+  for (size_t i = 0; i < before.size(); ++i) {
+    CAPTURE(before[i].first);
+    const Array last = before[i].second.Row(1), first = after[i].second.Row(0);
+    CHECK(last.describe() == first.describe());
+    CHECK(std::memcmp(last.data(), first.data(), last.bytes()) == 0);
+    CHECK(last.owner().get() != first.owner().get());
+  }
+  CHECK(RowOf<int64_t>(before, "action", 1) == std::vector<int64_t>{1, 2});
+  CHECK(RowOf<int64_t>(after, "action", 1) == std::vector<int64_t>{2, 3});
+}
+
+std::string ErrorIn(const StepView& view, int64_t t = 1) {
+  Rollout making(TestSpec(), 2, 2);
+  return ErrorOf<StreamError>([&] { making.WriteStep(t, view, {0, 0}); });
+}
+
+TEST_CASE("decoder: a Step of wrong lengths is refused") {
+  const TestStep step(0);
+  for (int64_t size : {0, 23, 25}) {
+    StepView view = step.view();
+    const std::string other(size, 0);
+    view.observations = other;
+    CHECK(ErrorIn(view) == "INVALID_ARGUMENT: a Step's observations: expected 24 bytes, seen " +
+                               std::to_string(size));
+  }
+  const bool bools[3] = {};
+  const float floats[3] = {};
+  const int32_t ints[3] = {};
+  for (int64_t size : {0, 1, 3}) {
+    const std::string counts = ": expected 2 values, seen " + std::to_string(size);
+    const auto error = [&](auto change) {
+      StepView view = step.view();
+      change(view);
+      return ErrorIn(view);
+    };
+    const std::string start = "INVALID_ARGUMENT: a Step's ";
+    CHECK(error([&](auto& v) { v.reward = {floats, size}; }) == start + "reward" + counts);
+    CHECK(error([&](auto& v) { v.done = {bools, size}; }) == start + "done" + counts);
+    CHECK(error([&](auto& v) { v.terminated = {bools, size}; }) == start + "terminated" + counts);
+    CHECK(error([&](auto& v) { v.truncated = {bools, size}; }) == start + "truncated" + counts);
+    CHECK(error([&](auto& v) { v.episode_over = {bools, size}; }) == start + "episode_over" + counts);
+    CHECK(error([&](auto& v) { v.episode_step = {ints, size}; }) == start + "episode_step" + counts);
+    CHECK(error([&](auto& v) { v.episode_return = {floats, size}; }) ==
+          start + "episode_return" + counts);
+  }
+}
+
+TEST_CASE("decoder: numbers that are none are refused") {
+  for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                    -std::numeric_limits<float>::infinity()}) {
+    TestStep step(0);
+    step.reward[1] = bad;
+    CHECK(ErrorIn(step.view()) == "INVALID_ARGUMENT: a Step's reward: expected finite numbers, seen " +
+                                      std::to_string(bad));
+    step = TestStep(0);
+    step.episode_return[0] = bad;
+    CHECK(Has(ErrorIn(step.view()), "a Step's episode_return: expected finite numbers, seen "));
+  }
+}
+
+TEST_CASE("decoder: bytes of a bool are 0 or 1, of other dtypes anything") {
+  for (int bad : {2, 128, 255}) {
+    for (int i = 16; i < 22; ++i) {
+      TestStep step(0);
+      step.observations[i] = static_cast<char>(bad);
+      CHECK(ErrorIn(step.view()) ==
+            "INVALID_ARGUMENT: a Step's b (bool): expected bytes 0 and 1, seen others");
+    }
+  }
+  TestStep step(0);
+  for (int i : {0, 15, 22, 23}) step.observations[i] = static_cast<char>(255);
+  Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), {0, 0});
+}
+
+TEST_CASE("decoder: the first Step is the first of its episodes") {
+  TestStep step(0, /*first=*/true);
+  step.done[1] = false;
+  CHECK(ErrorIn(step.view(), 0) ==
+        "INVALID_ARGUMENT: a Step's done, at a reset: expected true everywhere, seen false");
+  Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), {0, 0});
+}
+
+TEST_CASE("decoder: a Step that is refused leaves no trace") {
+  Rollout making(TestSpec(), 2, 1);
+  making.WriteStep(0, TestStep(10, true).view(), {0, 0});
+  TestStep bad(20, true);
+  bad.observations[21] = 3;
+  CHECK_THROWS_AS(making.WriteStep(0, bad.view(), {1, 1}), StreamError);
+  CHECK(RowOf<int32_t>(making.StepAt(0), "a", 0)[0] == 10);
+  CHECK(RowOf<float>(making.StepAt(0), "reward", 0)[0] == 10.5f);
+}
+
+std::string ErrorOfOutputs(const Dict& first, const Dict& second) {
+  Rollout making(TestSpec(), 2, 1);
+  return ErrorOf<std::invalid_argument>([&] {
+    making.WriteOutputs(0, first);
+    making.WriteOutputs(1, second);
+  });
+}
+
+TEST_CASE("rollout: outputs are the same in every row") {
+  const Dict good = Outputs(0);
+  CHECK(ErrorOfOutputs(good, {good[0]}) == "outputs: expected action, logits; seen action");
+  Dict bad = {good[0], {"policy", good[1].second}};
+  CHECK(ErrorOfOutputs(good, bad) ==
+        "outputs: expected logits float32[1, 2, 2]; seen policy float32[1, 2, 2]");
+  bad = {good[0], {"logits", Array::Empty(kFloat32, {1, 2, 3})}};
+  CHECK(ErrorOfOutputs(good, bad) ==
+        "outputs: expected logits float32[1, 2, 2]; seen logits float32[1, 2, 3]");
+  bad = {good[0], {"logits", Array::Empty(kInt32, {1, 2, 2})}};
+  CHECK(Has(ErrorOfOutputs(good, bad), "seen logits int32[1, 2, 2]"));
+}
+
+TEST_CASE("rollout: outputs have one row, and names of their own") {
+  const Dict good = Outputs(0);
+  CHECK(ErrorOfOutputs({{"action", Array::Empty(kInt64, {2, 2})}}, good) ==
+        "output action: expected [1, 2, ...], seen int64[2, 2]");
+  CHECK(ErrorOfOutputs({good[0], {"reward", Array::Empty(kFloat32, {1, 2})}}, good) ==
+        "output reward: expected a name that is not the environment's");
+  CHECK(ErrorOfOutputs({good[0], {"a", Array::Empty(kFloat32, {1, 2})}}, good) ==
+        "output a: expected a name that is not the environment's");
+}
+
+TEST_CASE("rollout: outputs have a column for each environment") {
+  CHECK_THROWS_AS(Rollout(TestSpec(), 2, 1).WriteOutputs(0, {{"x", Array::Empty(kFloat32, {1, 3})}}),
+                  std::invalid_argument);
+  CHECK_THROWS_AS(Rollout(TestSpec(), 2, 1).WriteOutputs(0, {{"x", Array::Empty(kFloat32, {1})}}),
+                  std::invalid_argument);
+}
+
+TEST_CASE("rollout: no output takes the name of a state") {  // the rollout would have it twice
+  Dict outputs = Outputs(0);
+  outputs.emplace_back("core_state/0", Array::Empty(kFloat32, {1, 2}));
+  CHECK_THROWS_AS(Rollout(TestSpec(), 2, 1).WriteOutputs(0, outputs), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace torchbeast

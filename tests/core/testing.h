@@ -1,0 +1,94 @@
+// Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+//
+// What the tests of the core share: arrays from values and back, errors as text, threads whose
+// failures fail the test.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <future>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "array.h"
+
+namespace torchbeast {
+
+template <class T>
+constexpr DType DTypeFor() {
+  if (std::is_same_v<T, bool>) return kBool;
+  if (std::is_floating_point_v<T>) return {Kind::kFloat, 8 * sizeof(T)};
+  return {std::is_signed_v<T> ? Kind::kInt : Kind::kUInt, 8 * sizeof(T)};
+}
+
+template <class T>
+Array Make(Shape shape, const std::vector<T>& values) {
+  Array array = Array::Empty(DTypeFor<T>(), std::move(shape));
+  REQUIRE(array.bytes() == static_cast<int64_t>(values.size() * sizeof(T)));
+  for (size_t i = 0; i < values.size(); ++i) array.as<T>()[i] = values[i];
+  return array;
+}
+
+template <class T>
+std::vector<T> Values(const Array& array) {
+  REQUIRE(array.dtype() == DTypeFor<T>());
+  return std::vector<T>(array.as<T>(), array.as<T>() + array.bytes() / sizeof(T));
+}
+
+// The text of the E that `f` throws.
+template <class E>
+std::string ErrorOf(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  }
+  throw std::logic_error("nothing was thrown");
+}
+
+inline bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// In threads, where doctest's REQUIRE may not be: what is thrown comes out of Threads::Join.
+inline void Require(bool condition, const char* what) {
+  if (!condition) throw std::logic_error(what);
+}
+inline void Require(bool condition, const std::string& what) { Require(condition, what.c_str()); }
+
+// Threads, to be joined before what they use goes.
+class Threads {
+ public:
+  void Start(std::function<void()> f) {
+    futures_.push_back(std::async(std::launch::async, [f = std::move(f)] {
+      try {
+        f();
+      } catch (const std::exception& error) {  // said at once: Join may wait for others
+        std::fprintf(stderr, "a thread threw: %s\n", error.what());
+        throw;
+      }
+    }));
+  }
+  // Throws what the first of them threw.
+  void Join() {
+    for (auto& future : futures_) future.wait();
+    for (auto& future : std::exchange(futures_, {})) future.get();
+  }
+
+ private:
+  std::vector<std::future<void>> futures_;
+};
+
+// Waits for a fact. There is no time limit: the run as a whole has one, against hangs.
+inline void Await(const std::function<bool()>& fact) {
+  while (!fact()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+}  // namespace torchbeast

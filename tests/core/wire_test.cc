@@ -1,0 +1,464 @@
+// Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+//
+// What comes from outside: messages of servers, arrays of other libraries. Built with
+// AddressSanitizer only (gRPC and protobuf are not instrumented for ThreadSanitizer).
+#include <google/protobuf/stubs/logging.h>
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <limits>
+#include <random>
+
+#include "dlpack.h"
+#include "grpc_transport.h"
+#include "rollout.h"
+#include "rpcenv.grpc.pb.h"
+#include "testing.h"
+
+namespace torchbeast {
+namespace {
+
+rpcenv::Leaf* AddLeaf(rpcenv::Spec* spec, const std::string& name, rpcenv::DType dtype,
+                      const std::vector<int64_t>& shape) {
+  rpcenv::Leaf* leaf = spec->add_observations();
+  leaf->set_name(name);
+  leaf->set_dtype(dtype);
+  for (int64_t size : shape) leaf->add_shape(size);
+  return leaf;
+}
+
+rpcenv::Spec GoodSpec() {
+  rpcenv::Spec spec;
+  spec.set_protocol(kProtocol);
+  spec.set_num_envs(3);
+  AddLeaf(&spec, "frame", rpcenv::UINT8, {2, 2});
+  AddLeaf(&spec, "flag", rpcenv::BOOL, {});
+  AddLeaf(&spec, "inner/x", rpcenv::FLOAT32, {2});
+  spec.set_action_kind("discrete");
+  spec.add_action_sizes(6);
+  spec.set_frames_per_step(4);
+  spec.set_name("Test-v0");
+  return spec;
+}
+
+rpcenv::Step GoodStep(bool first) {
+  rpcenv::Step step;
+  std::string observations(3 * 13, 1);
+  step.set_observations(observations);
+  for (int n = 0; n < 3; ++n) {
+    step.add_reward(n);
+    step.add_done(first);
+    step.add_terminated(n == 0);
+    step.add_truncated(n == 1);
+    step.add_episode_over(n == 2);
+    step.add_episode_step(n);
+    step.add_episode_return(n);
+  }
+  return step;
+}
+
+std::string SpecError(const std::function<void(rpcenv::Spec*)>& change) {
+  rpcenv::Spec spec = GoodSpec();
+  change(&spec);
+  return ErrorOf<StreamError>([&] { ParseSpec(spec); });
+}
+
+TEST_CASE("wire: a Spec is read as it was sent") {
+  const Spec spec = ParseSpec(GoodSpec());
+  CHECK(spec.num_envs == 3);
+  REQUIRE(spec.observations.size() == 3);
+  CHECK(spec.observations[0] == Leaf{"frame", kUInt8, {2, 2}});
+  CHECK(spec.observations[1] == Leaf{"flag", kBool, {}});
+  CHECK(spec.observations[2] == Leaf{"inner/x", kFloat32, {2}});
+  CHECK(spec.action_kind == "discrete");
+  CHECK(spec.action_sizes == Shape{6});
+  CHECK(spec.frames_per_step == 4);
+  CHECK(spec.name == "Test-v0");
+}
+
+TEST_CASE("wire: every dtype is known, others are refused") {
+  const std::vector<std::pair<rpcenv::DType, std::string>> dtypes = {
+      {rpcenv::BOOL, "bool"},       {rpcenv::UINT8, "uint8"},     {rpcenv::INT8, "int8"},
+      {rpcenv::UINT16, "uint16"},   {rpcenv::INT16, "int16"},     {rpcenv::UINT32, "uint32"},
+      {rpcenv::INT32, "int32"},     {rpcenv::UINT64, "uint64"},   {rpcenv::INT64, "int64"},
+      {rpcenv::FLOAT16, "float16"}, {rpcenv::BFLOAT16, "bfloat16"}, {rpcenv::FLOAT32, "float32"},
+      {rpcenv::FLOAT64, "float64"}};
+  CHECK(dtypes.size() == rpcenv::DType_ARRAYSIZE - 1);
+  for (const auto& [dtype, name] : dtypes) {
+    rpcenv::Spec spec = GoodSpec();
+    AddLeaf(&spec, "more", dtype, {3});
+    CHECK(ParseSpec(spec).observations.back().dtype.name() == name);
+  }
+  for (int dtype : {0, 14, -1, 1 << 30}) {
+    CHECK(SpecError([=](auto* spec) { AddLeaf(spec, "x", static_cast<rpcenv::DType>(dtype), {}); }) ==
+          "INVALID_ARGUMENT: the server's Spec: x: dtype " + std::to_string(dtype) + " is unknown");
+  }
+}
+
+TEST_CASE("wire: a Spec of another protocol or of other actions is refused") {
+  CHECK(SpecError([](auto* spec) { spec->set_protocol(2); }) ==
+        "INVALID_ARGUMENT: the server's Spec: expected protocol 1, seen 2");
+  CHECK(Has(SpecError([](auto* spec) { spec->Clear(); }), "expected protocol 1, seen 0"));
+  const std::string actions = "expected discrete actions of one size, 1 to 2^31, seen ";
+  CHECK(Has(SpecError([](auto* spec) { spec->set_action_kind("box"); }), actions));
+  CHECK(Has(SpecError([](auto* spec) { spec->clear_action_sizes(); }), actions));
+  CHECK(Has(SpecError([](auto* spec) { spec->add_action_sizes(2); }), actions));
+  CHECK(Has(SpecError([](auto* spec) { spec->set_action_sizes(0, 0); }), actions));
+  CHECK(Has(SpecError([](auto* spec) { spec->set_action_sizes(0, -5); }), actions));
+}
+
+TEST_CASE("wire: an observation's size is less than 2^31 bytes") {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  const auto error = [](rpcenv::DType dtype, const std::vector<int64_t>& shape) {
+    return SpecError([&](auto* spec) { AddLeaf(spec, "big", dtype, shape); });
+  };
+  for (int64_t size : {int64_t{-1}, kMost, std::numeric_limits<int64_t>::max(),
+                       std::numeric_limits<int64_t>::min()}) {
+    CHECK(error(rpcenv::UINT8, {size}) ==
+          "INVALID_ARGUMENT: the server's Spec: big: expected sizes from 0 to 2^31, seen " +
+              std::to_string(size));
+    CHECK(Has(error(rpcenv::UINT8, {0, size}), "expected sizes"));
+  }
+  const std::string bytes = "big: expected less than 2^31 bytes";
+  CHECK(Has(error(rpcenv::UINT8, {kMost - 1, kMost - 1, kMost - 1}), bytes));
+  CHECK(Has(error(rpcenv::UINT8, {1 << 16, 1 << 15}), bytes));
+  CHECK(Has(error(rpcenv::FLOAT64, {1 << 28}), bytes));
+  CHECK(Has(SpecError([](auto* spec) {
+              AddLeaf(spec, "one", rpcenv::UINT8, {1 << 30});
+              AddLeaf(spec, "two", rpcenv::UINT8, {1 << 30});
+            }),
+            "expected less than 2^31 bytes"));
+  rpcenv::Spec spec = GoodSpec();
+  AddLeaf(&spec, "big", rpcenv::UINT8, {1 << 30});
+  AddLeaf(&spec, "none", rpcenv::UINT8, {1 << 30, 0});
+  CHECK(ParseSpec(spec).observation_bytes() == (1 << 30) + 13);
+}
+
+TEST_CASE("wire: names are neither empty nor doubled nor a row's own") {
+  for (const char* name : {"", "frame", "reward", "done", "terminated", "truncated", "episode_over",
+                           "episode_step", "episode_return", "last_action", "action", "policy_logits",
+                           "baseline", "policy_version"}) {
+    CHECK(SpecError([&](auto* spec) { AddLeaf(spec, name, rpcenv::UINT8, {}); }) ==
+          "INVALID_ARGUMENT: the server's Spec: an observation may not be called '" +
+              std::string(name) + "', or not twice");
+  }
+}
+
+TEST_CASE("wire: no observation takes the name of a state") {  // a rollout would have it twice
+  CHECK_NOTHROW(SpecError([](auto* spec) { AddLeaf(spec, "core_state/0", rpcenv::UINT8, {}); }));
+}
+
+TEST_CASE("wire: a Spec without environments or frames makes no sense") {
+  CHECK_NOTHROW(SpecError([](auto* spec) { spec->set_num_envs(0); }));
+  CHECK_NOTHROW(SpecError([](auto* spec) { spec->set_frames_per_step(0); }));
+}
+
+TEST_CASE("wire: there are no more actions than an Action can say") {
+  CHECK_NOTHROW(SpecError([](auto* spec) { spec->set_action_sizes(0, (int64_t{1} << 31) + 1); }));
+}
+
+TEST_CASE("wire: sizes beside a 0 do not overflow the strides either") {
+  rpcenv::Spec message = GoodSpec();
+  constexpr int64_t kBig = (int64_t{1} << 31) - 1;
+  AddLeaf(&message, "none", rpcenv::UINT8, {0, kBig, kBig, kBig});
+  try {
+    const Spec spec = ParseSpec(message);
+    for (const auto& [name, array] : Rollout(spec, 3, 1).StepAt(0)) {
+      DLManagedTensor* tensor = ToDLPack(array);
+      tensor->deleter(tensor);
+    }
+  } catch (const StreamError&) {  // as good
+  }
+}
+
+TEST_CASE("wire: a Step is seen as it was sent") {
+  const rpcenv::Step step = GoodStep(true);
+  const StepView view = ViewOf(step);
+  CHECK(view.observations == step.observations());
+  CHECK(view.reward.size == 3);
+  CHECK(view.reward.data[2] == 2);
+  CHECK(view.done.data[0]);
+  CHECK((view.terminated.data[0] && !view.terminated.data[1]));
+  CHECK((view.truncated.data[1] && !view.truncated.data[0]));
+  CHECK((view.episode_over.data[2] && !view.episode_over.data[1]));
+  CHECK(view.episode_step.data[2] == 2);
+  CHECK(view.episode_return.data[1] == 1);
+  Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, view, {0, 0, 0});
+  const rpcenv::Step empty;
+  CHECK(ViewOf(empty).done.size == 0);
+  CHECK_THROWS_AS(Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, ViewOf(empty), {0, 0, 0}), StreamError);
+}
+
+TEST_CASE("wire: a bool sent as another number is true, and 1 in memory") {
+  rpcenv::Step step;
+  REQUIRE(step.ParseFromString(std::string("\x1a\x04\x02\x00\xff", 5) + '\x01'));  // done: 2, 0, 255
+  const StepView view = ViewOf(step);
+  REQUIRE(view.done.size == 3);
+  CHECK(static_cast<int>(*reinterpret_cast<const uint8_t*>(view.done.data)) == 1);
+}
+
+void Mutate(std::string* bytes, std::mt19937* random) {
+  const auto any = [&](size_t below) { return (*random)() % below; };
+  for (size_t times = 1 + any(4); times > 0; --times) {
+    const size_t at = any(bytes->size() + 1);
+    switch (any(5)) {
+      case 0:
+        bytes->insert(at, 1 + any(4), static_cast<char>(any(256)));
+        break;
+      case 1:
+        bytes->erase(at, 1 + any(4));
+        break;
+      case 2:
+        if (at < bytes->size()) (*bytes)[at] = static_cast<char>(any(256));
+        break;
+      case 3:
+        if (at < bytes->size()) (*bytes)[at] ^= static_cast<char>(1 << any(8));
+        break;
+      case 4:  // a part twice: fields may come again
+        *bytes += bytes->substr(at, any(40));
+        break;
+    }
+  }
+}
+
+TEST_CASE("wire: whatever comes is taken or refused with a StreamError") {
+  const google::protobuf::LogSilencer silencer;
+  std::mt19937 random(0);
+  const std::string good_spec = GoodSpec().SerializeAsString();
+  const std::string good_steps[] = {GoodStep(true).SerializeAsString(), GoodStep(false).SerializeAsString()};
+  const Spec fixed = ParseSpec(GoodSpec());
+  int specs = 0, steps = 0;
+  for (int i = 0; i < 6000; ++i) {
+    CAPTURE(i);
+    std::string spec_bytes = good_spec, step_bytes = good_steps[i % 2];
+    if (i % 10 == 0) {
+      for (std::string* bytes : {&spec_bytes, &step_bytes}) {
+        for (char& c : *bytes) c = static_cast<char>(random());
+      }
+    } else {
+      Mutate(&spec_bytes, &random);
+      Mutate(&step_bytes, &random);
+    }
+    rpcenv::Spec spec_message;
+    rpcenv::Step step_message;
+    Spec spec = fixed;
+    try {
+      if (spec_message.ParseFromArray(spec_bytes.data(), static_cast<int>(spec_bytes.size()))) {
+        spec = ParseSpec(spec_message);
+        ++specs;
+        CHECK(spec.observation_bytes() >= 0);
+        CHECK(spec.describe() != "");
+        if (spec.observation_bytes() > 1000 || spec.num_envs < 1 || spec.num_envs > 100) spec = fixed;
+      }
+    } catch (const StreamError&) {
+    }
+    if (!step_message.ParseFromArray(step_bytes.data(), static_cast<int>(step_bytes.size()))) continue;
+    for (const Spec& like : {fixed, spec}) {
+      try {
+        Rollout rollout(like, like.num_envs, 1);
+        rollout.WriteStep(i % 2, ViewOf(step_message), std::vector<int32_t>(like.num_envs, 1));
+        ++steps;
+        const auto flags = Values<uint8_t>(
+            Array(kUInt8, {1, like.num_envs}, nullptr, Find(rollout.StepAt(i % 2), "done")->data()));
+        for (uint8_t flag : flags) CHECK(flag <= 1);
+      } catch (const StreamError&) {
+      }
+    }
+  }
+  CHECK(specs > 100);  // not all are refused
+  CHECK(steps > 100);
+}
+
+// A server in this process.
+class Server : public rpcenv::RPCEnvServer::Service {
+ public:
+  explicit Server(rpcenv::Spec spec) : spec_(std::move(spec)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(address(), grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    REQUIRE(server_ != nullptr);
+  }
+  ~Server() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  std::string address() const { return "unix:/tmp/torchbeast-wire-test-" + std::to_string(getpid()); }
+
+  grpc::Status Describe(grpc::ServerContext*, const rpcenv::DescribeRequest*, rpcenv::Spec* spec) override {
+    *spec = spec_;
+    return grpc::Status::OK;
+  }
+  grpc::Status Stream(grpc::ServerContext*,
+                      grpc::ServerReaderWriter<rpcenv::Step, rpcenv::Action>* stream) override {
+    stream->Write(GoodStep(true));
+    rpcenv::Action action;
+    while (stream->Read(&action)) {
+      if (action.actions_size() != 3 || action.actions(2) == 5) {
+        return {grpc::StatusCode::INVALID_ARGUMENT, "no such action"};
+      }
+      stream->Write(GoodStep(false));
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  const rpcenv::Spec spec_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_CASE("grpc: a stream carries Steps and Actions, and the server's error") {
+  const Server server(GoodSpec());
+  CHECK(Describe(server.address(), std::chrono::seconds(60)).name == "Test-v0");
+  const auto stream = GrpcTransport().NewStream(server.address());
+  CHECK(stream->Open().num_envs == 3);
+  CHECK(stream->Read().done.data[0]);
+  for (int i = 0; i < 3; ++i) {
+    stream->Write({0, 1, i});
+    CHECK(!stream->Read().done.data[0]);
+  }
+  stream->Write({0, 0, 5});
+  CHECK(ErrorOf<StreamError>([&] { stream->Read(); }) == "INVALID_ARGUMENT: no such action");
+}
+
+TEST_CASE("grpc: Cancel ends a Read that waits, and what comes later") {
+  const Server server(GoodSpec());
+  const auto stream = GrpcTransport().NewStream(server.address());
+  stream->Open();
+  stream->Read();
+  Threads threads;
+  threads.Start([&] {
+    const std::string error = ErrorOf<StreamError>([&] { stream->Read(); });
+    Require(Has(error, "CANCELLED: "), error);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it waits by now; it has not to
+  stream->Cancel();
+  threads.Join();
+  const auto early = GrpcTransport().NewStream(server.address());
+  early->Cancel();
+  CHECK(Has(ErrorOf<StreamError>([&] { early->Open(); }), "CANCELLED: "));
+}
+
+TEST_CASE("grpc: a server that is not there is UNAVAILABLE") {
+  CHECK(Has(ErrorOf<StreamError>([] { Describe("unix:/tmp/no-such-socket", std::chrono::seconds(60)); }),
+            "UNAVAILABLE: "));
+}
+
+TEST_CASE("grpc: a Spec whose Steps are too large is refused, whatever the product overflows") {
+  for (uint32_t num_envs : {2u, 4294967295u}) {
+    rpcenv::Spec spec = GoodSpec();
+    spec.clear_observations();
+    AddLeaf(&spec, "big", rpcenv::UINT8, {(int64_t{1} << 31) - 1});
+    spec.set_num_envs(num_envs);
+    const Server server(spec);
+    const auto stream = GrpcTransport().NewStream(server.address());
+    CHECK(Has(ErrorOf<StreamError>([&] { stream->Open(); }), "the server's Spec: "));
+  }
+}
+
+// A DLTensor over `values`, strided as told (in elements).
+struct Foreign {
+  Foreign(std::vector<int16_t> values, Shape shape, Shape strides, int64_t first = 0)
+      : values(std::move(values)), shape(std::move(shape)), strides(std::move(strides)) {
+    tensor.data = this->values.data();
+    tensor.device = {kDLCPU, 0};
+    tensor.ndim = static_cast<int32_t>(this->shape.size());
+    tensor.dtype = {0, 16, 1};
+    tensor.shape = this->shape.data();
+    tensor.strides = this->strides.empty() ? nullptr : this->strides.data();
+    tensor.byte_offset = 2 * first;
+  }
+
+  std::vector<int16_t> values;
+  Shape shape, strides;
+  DLTensor tensor = {};
+};
+
+TEST_CASE("dlpack: contiguous memory is shared, other memory copied") {
+  const auto values = [](Foreign foreign, bool shared) {
+    const auto owner = std::make_shared<int>();
+    const Array array = FromDLPack(foreign.tensor, owner);
+    CHECK(array.shape() == foreign.shape);
+    CHECK((owner.use_count() == 2) == shared);
+    if (shared) CHECK(array.data() == static_cast<uint8_t*>(foreign.tensor.data) + foreign.tensor.byte_offset);
+    return Values<int16_t>(array);
+  };
+  using Numbers = std::vector<int16_t>;
+  const Numbers six = {0, 1, 2, 3, 4, 5};
+  CHECK(values({six, {2, 3}, {}}, true) == six);
+  CHECK(values({six, {2, 3}, {3, 1}}, true) == six);
+  CHECK(values({six, {1, 2, 1, 3}, {99, 3, -7, 1}}, true) == six);  // of a size 1 no stride counts
+  CHECK(values({six, {3, 2}, {1, 3}}, false) == Numbers{0, 3, 1, 4, 2, 5});
+  CHECK(values({six, {2, 2}, {3, 1}}, false) == Numbers{0, 1, 3, 4});
+  CHECK(values({six, {3}, {2}}, false) == Numbers{0, 2, 4});
+  CHECK(values({six, {6}, {-1}, 5}, false) == Numbers{5, 4, 3, 2, 1, 0});
+  CHECK(values({six, {2, 3}, {-3, 1}, 3}, false) == Numbers{3, 4, 5, 0, 1, 2});
+  CHECK(values({six, {2, 3}, {0, 1}}, false) == Numbers{0, 1, 2, 0, 1, 2});  // expanded
+  CHECK(values({six, {2, 2}, {}, 2}, true) == Numbers{2, 3, 4, 5});
+  CHECK(values({six, {}, {}, 4}, true) == Numbers{4});
+  CHECK(values({six, {0, 3}, {7, 7}}, true).empty());
+  CHECK(values({{}, {2, 0}, {}}, true).empty());
+}
+
+TEST_CASE("dlpack: random strides give what indexing gives") {
+  std::mt19937 random(0);
+  std::vector<int16_t> values(400);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int16_t>(i);
+  for (int i = 0; i < 300; ++i) {
+    Shape shape, strides;
+    for (size_t d = random() % 4; d > 0; --d) {
+      shape.push_back(random() % 5);
+      strides.push_back(static_cast<int64_t>(random() % 33) - 16);
+    }
+    const Foreign foreign(values, shape, strides, 200);
+    std::vector<int16_t> expected;
+    for (int64_t j = 0, count = NumElements(shape); j < count; ++j) {
+      int64_t rest = j, at = 200;
+      for (size_t d = shape.size(); d-- > 0; rest /= shape[d]) at += rest % shape[d] * strides[d];
+      expected.push_back(values[at]);
+    }
+    CHECK(Values<int16_t>(FromDLPack(foreign.tensor, nullptr)) == expected);
+  }
+}
+
+TEST_CASE("dlpack: what is no array of numbers in CPU memory is refused") {
+  const auto error = [](const std::function<void(DLTensor*)>& change) {
+    Foreign foreign({1, 2}, {2}, {});
+    change(&foreign.tensor);
+    return ErrorOf<std::invalid_argument>([&] { FromDLPack(foreign.tensor, nullptr); });
+  };
+  CHECK(error([](auto* t) { t->device.device_type = 2; }) ==
+        "expected an array in CPU memory, seen DLPack device type 2; use .cpu()");
+  CHECK(error([](auto* t) { t->dtype.lanes = 4; }) == "expected a numeric dtype, seen int16");
+  CHECK(Has(error([](auto* t) { t->dtype.bits = 4; }), "expected a numeric dtype"));
+  CHECK(Has(error([](auto* t) { t->dtype.code = 3; }), "expected a numeric dtype"));
+}
+
+TEST_CASE("dlpack: an element has bits") {
+  Foreign foreign({1, 2}, {2}, {});
+  foreign.tensor.dtype.bits = 0;
+  CHECK_THROWS_AS(FromDLPack(foreign.tensor, nullptr), std::invalid_argument);
+}
+
+TEST_CASE("dlpack: there and back, in the same memory, alive until the deleter is called") {
+  for (const Shape& shape : {Shape{2, 3}, Shape{}, Shape{2, 0, 3}, Shape{1}}) {
+    const auto owner = std::make_shared<std::vector<float>>(6, 1.5f);
+    DLManagedTensor* tensor = ToDLPack(Array(kFloat32, shape, owner, owner->data()));
+    CHECK(owner.use_count() == 2);
+    CHECK(tensor->dl_tensor.ndim == static_cast<int32_t>(shape.size()));
+    {
+      const Array array = FromDLPack(
+          tensor->dl_tensor, std::shared_ptr<void>(tensor, [](DLManagedTensor* t) { t->deleter(t); }));
+      CHECK(array.shape() == shape);
+      CHECK(array.dtype() == kFloat32);
+      CHECK(array.as<float>() == owner->data());
+      CHECK(owner.use_count() == 2);
+    }
+    CHECK(owner.use_count() == 1);
+  }
+  DLManagedTensor* tensor = ToDLPack(Make<int16_t>({2, 3, 4}, std::vector<int16_t>(24, 7)));
+  CHECK(Shape(tensor->dl_tensor.strides, tensor->dl_tensor.strides + 3) == Shape{12, 4, 1});
+  CHECK(static_cast<int16_t*>(tensor->dl_tensor.data)[23] == 7);
+  tensor->deleter(tensor);
+}
+
+}  // namespace
+}  // namespace torchbeast
