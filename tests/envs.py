@@ -93,6 +93,25 @@ class TroubledCatch(BreakingCatch):
         return Catch.step(self, action)
 
 
+class StillbornCatch(Catch):
+    """Cannot even begin."""
+
+    def reset(self, *, seed=None, options=None):
+        raise RuntimeError("the sofa does not fit through the door")
+
+
+class NoisyCatch(EndlessCatch):
+    """Prints what is no text, and more than a pipe holds."""
+
+    printed = False
+
+    def step(self, action):
+        if not self.printed:
+            self.printed = True
+            os.write(2, b"\xff\xfe\n" + 100 * (b"x" * 1023 + b"\n"))
+        return super().step(action)
+
+
 def first_time(what):
     """Whether no process has asked this before."""
     try:
@@ -102,5 +121,5 @@ def first_time(what):
     return True
 
 
-for env in (Catch, EndlessCatch, BreakingCatch, TroubledCatch):
+for env in (Catch, EndlessCatch, BreakingCatch, TroubledCatch, StillbornCatch, NoisyCatch):
     gymnasium.register(f"{env.__name__}-v0", env)

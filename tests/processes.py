@@ -1,12 +1,14 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""MonoBeast as a user runs it: in processes of its own, watched from outside."""
+"""A beast as a user runs it: in processes of its own, watched from outside."""
 
+import contextlib
 import os
 import resource
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import torch
@@ -17,20 +19,22 @@ ROOT = Path(__file__).resolve().parent.parent
 GUARD_S = 240.0  # no test depends on it: it only ends one that hangs
 
 
-class Program:
-    """`python -m monobeast --savedir savedir --xpid run ...` in a session of its own, so that a
-    signal to its process group is what Ctrl-C in a terminal is. Used as a context manager, which
-    leaves no process behind.
+class Command:
+    """A program in a session of its own, so that a signal to its process group is what Ctrl-C in a
+    terminal is. Used as a context manager, which leaves no process behind. What it prints goes to
+    folder/printed.
 
     Args:
         files: the limit of open files.
     """
 
-    def __init__(self, savedir, *flags, files=None, **environment):
-        self.path = Path(savedir) / "run"
-        command = [sys.executable, "-m", "monobeast", "--savedir", savedir, "--xpid", "run", *flags]
+    _mark = None
+
+    def __init__(self, folder, command, files=None, **environment):
+        environment["TORCHBEAST_TEST"] = uuid.uuid4().hex
+        self._mark = f"TORCHBEAST_TEST={environment['TORCHBEAST_TEST']}".encode()
         limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-        self._printed = Path(savedir) / "printed"
+        self._printed = Path(folder) / "printed"
         with open(self._printed, "w") as printed:
             self.process = subprocess.Popen(
                 [str(word) for word in command],
@@ -47,8 +51,10 @@ class Program:
         return self
 
     def __exit__(self, *exc_info):
-        if self.session():
-            os.killpg(self.process.pid, signal.SIGKILL)
+        while pids := self.session():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         self.process.wait()
 
     @property
@@ -59,8 +65,12 @@ class Program:
         return self._printed.read_text()
 
     def session(self):
-        """The ids of the session's processes that live."""
-        return {pid for pid, stat in _processes() if stat.session == self.pid and not stat.dead}
+        """The ids of the processes that live of what it started, sessions of their own included."""
+        return {pid for pid, stat in _processes() if not stat.dead and self._started(pid, stat)}
+
+    def _started(self, pid, stat):
+        inherited = self._mark and self._mark in _read(f"/proc/{pid}/environ").split(b"\0")
+        return stat.session == self.pid or inherited
 
     def actors(self):
         return {pid for pid in self.session() if b"spawn_main" in _read(f"/proc/{pid}/cmdline")}
@@ -76,16 +86,25 @@ class Program:
         """Waits until `fact()` holds, and returns what it returned; the process has to live."""
         return wait_for(fact, lambda: self.process.poll() is not None, self.printed)
 
-    def wait_for_step(self, step):
-        """Waits until logs.csv shows more than `step` steps; returns that row."""
-        return self.wait_for(lambda: next((r for r in self.rows() if r["step"] > step), None))
-
     def wait_for_end(self):
         """Waits for the end of the process and returns its exit code."""
         try:
             return self.process.wait(GUARD_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"does not end; it printed:\n{self.printed()}") from None
+
+
+class Program(Command):
+    """`python -m MODULE --savedir savedir --xpid run ...`, perhaps behind another command."""
+
+    def __init__(self, savedir, *flags, module="monobeast", before=(), **options):
+        self.path = Path(savedir) / "run"
+        command = [sys.executable, "-m", module, "--savedir", savedir, "--xpid", "run", *flags]
+        super().__init__(savedir, [*before, *command], **options)
+
+    def wait_for_step(self, step):
+        """Waits until logs.csv shows more than `step` steps; returns that row."""
+        return self.wait_for(lambda: next((r for r in self.rows() if r["step"] > step), None))
 
     def rows(self):
         return rows(self.path)
@@ -130,8 +149,8 @@ def _processes():
 
 
 def _read(path):
-    """What the file holds; nothing if its process has gone."""
+    """What the file holds; nothing if its process has gone, or is another user's."""
     try:
         return Path(path).read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import monobeast
+import polybeast
+import polybeast_env
 from libtorchbeast.stats import FIELDS
 
 ROOT = Path(__file__).parent.parent
@@ -30,17 +32,36 @@ SCALED = {
         # A run this short has finished no game; any column with numbers will do.
         ".venv/bin/python -m libtorchbeast.plot {savedir}/pong --y sps --out {savedir}/plot.png"
     ),
+    "make poly": f'make poly FLAGS="{SMALL} --envs_per_server 2"',
+    ".venv/bin/python -m polybeast --xpid pong-poly --mode test": (
+        "{} --savedir {savedir} --num_episodes 1 --max_episode_steps 30"
+    ),
+    ".venv/bin/python -m polybeast --xpid pong-poly --mode test_render": (
+        "{} --savedir {savedir} --num_episodes 1 --max_episode_steps 30"
+    ),
     "make minatar": f'make minatar FLAGS="{SMALL} --envs_per_actor 4 --batch_size 4"',
     ".venv/bin/python -m monobeast --env CartPole-v1 --total_steps 500_000": (
         "{} " + SMALL + " --envs_per_actor 4 --batch_size 4"
     ),
     "make bench": (
         ".venv/bin/python -m benchmarks.monobeast --task minatar --seconds 0.1 "
-        "--training_seconds 1 --envs_per_actor 4 --batch_size 4"
+        "--training_seconds 1 --envs_per_actor 4 --batch_size 4 && "
+        ".venv/bin/python -m benchmarks.polybeast --task transport_small --seconds 0.1"
     ),
     "make lint": "{}",
 }
-NOT_RUN = {"make test": "it is this"}
+NOT_RUN = {
+    "make test": "it is this",
+    "make tsan": "core_test.py does it",
+    "make asan": "core_test.py does it",
+    "pip install -r requirements-env.txt": "it would change the environment that runs the tests",
+}
+MANY_MACHINES = "network_test.py does it, between two network namespaces"
+NOT_RUN |= {
+    "python -m polybeast_env --server_addresses 0.0.0.0:5000-5015 --insecure": MANY_MACHINES,
+    ".venv/bin/python -m polybeast --xpid pong-many --server_addresses "
+    "envs-1:5000-5015,envs-2:5000-5015 --insecure": MANY_MACHINES,
+}
 
 
 def code_blocks(language: str) -> list[str]:
@@ -73,24 +94,33 @@ def test_command(command, savedir):
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Traceback" not in run.stderr
     if "test_render" in command:
-        assert (savedir / "pong" / "test.mp4").stat().st_size > 1000
+        assert (savedir / command.split()[4] / "test.mp4").stat().st_size > 1000
     if "plot" in command:
         assert (savedir / "plot.png").stat().st_size > 1000
 
 
+FORKS = {  # beast: the files that its fork edits, and flags that make the run small
+    "monobeast": ({"monobeast.py"}, "--envs_per_actor 4"),
+    "polybeast": ({"polybeast.py", "polybeast_env.py"}, "--envs_per_server 4"),
+}
+
+
 @pytest.mark.timeout(240)
-def test_fork_of_one_file_trains(tmp_path):
+@pytest.mark.parametrize("beast", FORKS)
+def test_fork_of_the_marked_places_trains(beast, tmp_path):
+    files, flags = FORKS[beast]
     copy = tmp_path / "fork"
-    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "results", "__pycache__"))
+    ignored = shutil.ignore_patterns(".*", "results", "build", "__pycache__")
+    shutil.copytree(ROOT, copy, ignore=ignored)
     subprocess.run(["git", "init", "-q", copy], check=True)
     diff = tmp_path / "fork.diff"
-    (text,) = code_blocks("diff")
+    edits = lambda text: set(re.findall(r"^\+\+\+ b/(.*)$", text, re.MULTILINE))
+    (text,) = (text for text in code_blocks("diff") if edits(text) == files)
     diff.write_text(text)
     subprocess.run(["git", "apply", diff], cwd=copy, check=True)
-    assert set(re.findall(r"^\+\+\+ b/(.*)$", text, re.MULTILINE)) == {"monobeast.py"}
-    arguments = "--env FrozenLake-v1 --envs_per_actor 4 --batch_size 4 --total_steps 400 --savedir"
+    arguments = f"--env FrozenLake-v1 {flags} --batch_size 4 --total_steps 400 --savedir"
     run = subprocess.run(
-        [sys.executable, "-m", "monobeast", *arguments.split(), tmp_path / "runs"],
+        [sys.executable, "-m", beast, *arguments.split(), tmp_path / "runs"],
         cwd=copy,
         capture_output=True,
         text=True,
@@ -110,11 +140,12 @@ def test_every_logged_column_is_explained():
     assert table_names("What each logged column means") == {"_tick", "_time", *FIELDS}
 
 
-def test_defaults_in_the_readme_are_the_recipes():
-    for name in monobeast.RECIPES["atari"]:
+@pytest.mark.parametrize("program", [monobeast, polybeast, polybeast_env])
+def test_defaults_in_the_readme_are_the_recipes(program):
+    for name in program.RECIPES["atari"]:
         row = re.search(rf"^\| `--{name}` \| ([^|]*) \|", README, re.MULTILINE)
         values = [float(v.replace("M", "e6")) for v in row[1].split(" / ")]
-        assert values == [monobeast.RECIPES[kind][name] for kind in ("atari", "other")], name
+        assert values == [program.RECIPES[kind][name] for kind in ("atari", "other")], name
 
 
 def test_nothing_is_left_to_fill_in():
@@ -122,6 +153,9 @@ def test_nothing_is_left_to_fill_in():
 
 
 def test_flags_named_in_the_readme_exist():
-    flags = vars(monobeast.make_parser().parse_args([]))
-    assert table_names("The flags that matter") <= flags.keys()
-    monobeast.check_flags(argparse.Namespace(**flags))
+    flags = set()
+    for beast in (monobeast, polybeast):
+        defaults = vars(beast.make_parser().parse_args([]))
+        beast.check_flags(argparse.Namespace(**defaults))
+        flags |= defaults.keys()
+    assert table_names("The flags that matter") <= flags

@@ -52,7 +52,8 @@ class ActorPool {
         queue_(std::move(queue)),
         batcher_(std::move(batcher)),
         transport_(std::move(transport)),
-        monitor_(addresses, std::min(options_.step_timeout / 4, kLongestPeriod)) {
+        monitor_(addresses,
+                 std::clamp(options_.step_timeout / 4, Milliseconds(1), kLongestPeriod)) {
     for (size_t i = 0; i < addresses.size(); ++i) {
       threads_.emplace_back([this, i, address = addresses[i]] { Run(i, address); });
     }
@@ -123,8 +124,7 @@ class ActorPool {
         Abort(error.what());
         return;
       }
-      backoff = std::min(2 * backoff, kLongestBackoff);
-    } while (monitor_.Sleep(backoff / 2));
+    } while (monitor_.Sleep(std::exchange(backoff, std::min(2 * backoff, kLongestBackoff))));
   }
 
   // One life of one batch of environments; ends with an exception.

@@ -1,0 +1,505 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""PolyBeast learns, stops, resumes and fails as promised: real processes, servers and signals."""
+
+import contextlib
+import itertools
+import logging
+import os
+import re
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import imageio.v2 as imageio
+import pytest
+import torch
+from torch import nn
+
+import polybeast
+from libtorchbeast import DynamicBatcher
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from libtorchbeast.inference import NewestWeights
+from libtorchbeast.run import Run
+from libtorchbeast.server import Server
+from libtorchbeast.stats import Clock
+from tests.client import free_port
+from tests.envs import Catch
+from tests.processes import Command, Program, load, rows, wait_for
+from tests.rollouts_test import Weights, assert_whole
+
+CATCH = "--env tests.envs:Catch-v0 --net monobeast.Net".split()
+SMALL = [*CATCH, *"--num_servers 1 --envs_per_server 4 --batch_size 4 --log_every 0.5".split()]
+FOREVER = [*SMALL, "--total_steps", 1_000_000_000]
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    """`main` sets up logging to the stderr of the test that called it, torch's threads, signals."""
+    root, threads = logging.getLogger(), torch.get_num_threads()
+    handlers, level = root.handlers[:], root.level
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, on_sigterm)
+    root.handlers[:], root.level = handlers, level
+    torch.set_num_threads(threads)
+
+
+class Poly(Program):
+    """PolyBeast in a process of its own, whose temporary files are in savedir/t."""
+
+    def __init__(self, savedir, *flags, **environment):
+        self.temporary = savedir / "t"
+        self.temporary.mkdir(exist_ok=True)
+        super().__init__(savedir, *flags, module="polybeast", TMPDIR=self.temporary, **environment)
+
+    servers = Program.actors
+
+    def log(self):
+        return (self.path / "out.log").read_text()
+
+    def wait_until_nothing_is_left(self):
+        """No process, no socket, no folder."""
+        wait_for(lambda: not self.session(), describe=self.printed)
+        assert not list(self.temporary.glob("torchbeast*/**"))
+
+    def stop(self):
+        """As Ctrl-C in a terminal does."""
+        os.killpg(self.pid, signal.SIGINT)
+        assert self.wait_for_end() == 0, self.printed()
+        self.wait_until_nothing_is_left()
+
+
+def beast(savedir, *flags):
+    """PolyBeast in this process."""
+    words = ["--savedir", savedir, "--xpid", "run", *flags]
+    polybeast.main([str(word) for word in words])
+
+
+def refusal(savedir, *flags):
+    """The one line with which PolyBeast refuses to start."""
+    with pytest.raises(SystemExit) as refused:
+        beast(savedir, *flags)
+    message = refused.value.code
+    assert isinstance(message, str) and "\n" not in message  # printed as it is, exit code 1
+    assert message.startswith("polybeast: error: ")
+    return message.removeprefix("polybeast: error: ")
+
+
+def parse(*flags):
+    flags = polybeast.make_parser().parse_args([str(word) for word in flags])
+    polybeast.check_flags(flags)
+    return flags
+
+
+# ===================================================================================== learning
+LEARNING = "--num_servers 1 --envs_per_server 16 --batch_size 8 --unroll_length 10".split()
+
+
+def greedy_return(savedir, capsys):
+    capsys.readouterr()
+    beast(savedir, "--mode", "test", "--greedy", "--num_episodes", 20)
+    return float(re.search(r"Mean return (-?[\d.]+)", capsys.readouterr().out)[1])
+
+
+def test_catch_is_solved_and_the_solution_can_be_played(tmp_path, capsys):
+    flags = ["--learning_rate", 5e-3, "--total_steps", 20_000]
+    with Poly(tmp_path, *CATCH, *LEARNING, *flags) as program:
+        assert program.wait_for_end() == 0, program.printed()
+        program.wait_until_nothing_is_left()
+    last = program.rows()[-1]
+    assert last["step"] >= 20_000 and last["mean_game_return"] >= 0.9
+    assert last["streams"] == 1 and last["stream_failures"] == last["skipped_updates"] == 0
+    assert greedy_return(tmp_path, capsys) >= 0.9
+
+
+def test_the_control_cannot_learn(tmp_path, capsys):
+    beast(tmp_path, *CATCH, *LEARNING, "--learning_rate", 1e-12, "--total_steps", 5000)
+    assert rows(tmp_path / "run")[-1]["mean_game_return"] < 0.5
+    assert greedy_return(tmp_path, capsys) < 0.9
+
+
+def test_threads_of_either_kind_count_every_step_once(tmp_path):
+    """In an endless episode every transition is real, so each update is worth exactly T x B. With
+    an LSTM, and streams whose environments fill no batch exactly."""
+    flags = "--num_servers 2 --num_actors 3 --envs_per_server 3 --num_inference_threads 2"
+    flags += " --num_learner_threads 2 --use_lstm --total_steps 2000"
+    with Poly(tmp_path, *SMALL, "--env", "tests.envs:EndlessCatch-v0", *flags.split()) as program:
+        assert program.wait_for_end() == 0, program.printed()
+        program.wait_until_nothing_is_left()
+    state = load(program.path)
+    assert state["use_lstm"] and state["step"] == state["updates"] * 20 * 4
+    assert 2000 <= state["step"] < 2000 + 2 * 20 * 4
+    last = program.rows()[-1]
+    assert (last["step"], last["updates"]) == (state["step"], state["updates"])
+    assert last["streams"] == 3
+
+
+def test_the_deep_network_on_pong_and_its_test_modes(tmp_path, capsys):
+    small = "--num_servers 1 --envs_per_server 2 --batch_size 2 --unroll_length 8".split()
+    beast(tmp_path, *small, "--total_steps", 100)
+    state = load(tmp_path / "run")
+    assert (state["env"], state["net"]) == ("PongNoFrameskip-v4", "polybeast.Net")
+    assert state["step"] >= 100 and state["updates"] >= 7
+    row = rows(tmp_path / "run")[-1]
+    assert row["frame"] == 4 * row["step"]
+    capsys.readouterr()
+    beast(tmp_path, *"--mode test --num_episodes 1 --max_episode_steps 5".split())
+    assert "5 (cut at --max_episode_steps 5)" in capsys.readouterr().out
+    beast(tmp_path, *"--mode test_render --num_episodes 2 --max_episode_steps 3".split())
+    with imageio.get_reader(tmp_path / "run/test.mp4") as video:
+        frames = [frame for frame in video]
+    assert len(frames) == 2 * (1 + 3) and frames[0].shape == (210, 160, 3)
+
+
+# =========================================================================== stopping, resuming
+def test_killed_or_interrupted_in_the_middle_the_same_command_goes_on(tmp_path, capsys):
+    flags = [*FOREVER, "--checkpoint_every", 1]
+    with Poly(tmp_path, *flags) as program:
+        program.wait_for(lambda: program.step() and program.rows())
+        program.process.kill()
+        assert program.wait_for_end() == -signal.SIGKILL
+        wait_for(lambda: not program.session())
+    step, before = program.step(), program.rows()
+    with Poly(tmp_path, *flags) as program:
+        program.wait_for(lambda: f"Going on from step {step}" in program.printed())
+        program.wait_for_step(step)
+        os.killpg(program.pid, signal.SIGINT)
+        assert program.wait_for_end() == 0, program.printed()
+        wait_for(lambda: not program.session())
+    assert "Traceback" not in program.printed()
+    table = program.rows()
+    kept = [row for row in before if row["step"] <= step]
+    assert table[: len(kept)] == kept
+    assert table[-1]["step"] == program.step() > step
+    assert [row["_tick"] for row in table] == list(range(len(table)))
+    assert [row["step"] for row in table] == sorted(row["step"] for row in table)
+    beast(tmp_path, "--mode", "test", "--num_episodes", 2)
+    assert "in 2 games" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_while_servers_start_leaves_nothing(tmp_path, number):
+    with Poly(tmp_path, *FOREVER, "--num_servers", 2) as program:
+        program.wait_for(program.servers)
+        os.killpg(program.pid, number)
+        assert program.wait_for_end() in (0, 130, -number)
+        program.wait_until_nothing_is_left()
+    assert "Traceback" not in program.printed()
+
+
+# ==================================================================================== failing well
+def failures(program):
+    table = program.rows()
+    return table[-1]["stream_failures"] if table else 0
+
+
+def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
+    """An environment that raises, one that hangs, one with a reward of NaN, a killed server."""
+    trouble = tmp_path / "trouble"
+    trouble.mkdir()
+    flags = ["--env", "tests.envs:TroubledCatch-v0", "--step_timeout", 1, "--num_servers", 2]
+    with Poly(tmp_path, *FOREVER, *flags, TROUBLE=trouble) as program:
+        program.wait_for(lambda: failures(program) >= 3 and (trouble / "nan").exists())
+        before = failures(program)
+        os.kill(min(program.servers()), signal.SIGKILL)
+        program.wait_for(lambda: failures(program) > before)
+        program.wait_for(lambda: program.rows()[-1]["streams"] == 2)
+        program.wait_for_step(program.rows()[-1]["step"])
+        program.stop()
+    event = r"unix:\S+/server\.[01]: "
+    assert re.search(event + "INTERNAL: Traceback", program.log())
+    assert "RuntimeError: the ball has rolled under the sofa" in program.log()
+    assert "Reward: expected finite numbers, seen [nan" in program.log()
+    assert "took longer than --step_timeout 1 for one step" in program.log()
+    assert re.search(event + r"UNAVAILABLE: \w+", program.log())
+    assert "failed and starts again in 0.5 s: exit code -9" in program.log()
+    assert "Traceback" not in program.printed().partition("Step ")[2]
+
+
+def test_an_environment_that_raises_in_every_life_still_trains(tmp_path):
+    beast(tmp_path, *SMALL, "--env", "tests.envs:BreakingCatch-v0", "--total_steps", 1000)
+    last = rows(tmp_path / "run")[-1]
+    assert last["step"] >= 1000 and last["stream_failures"] >= 3
+
+
+def test_an_environment_that_cannot_begin_ends_the_run_and_is_named(tmp_path):
+    flags = ["--env", "tests.envs:StillbornCatch-v0", "--server_timeout", 4]
+    with pytest.raises(SystemExit) as refused:
+        beast(tmp_path, *FOREVER, *flags)
+    message = refused.value.code
+    assert "no environment server for 4 s (--server_timeout); the last of each:" in message
+    assert re.search(r"\n  unix:\S+/server\.0: INTERNAL: Traceback", message)
+    assert message.endswith("RuntimeError: the sofa does not fit through the door")
+
+
+def test_servers_may_print_whatever_they_like(tmp_path):
+    flags = "--env tests.envs:NoisyCatch-v0 --total_steps 2000 --step_timeout 5 --server_timeout 10"
+    beast(tmp_path, *SMALL, *flags.split())
+    assert rows(tmp_path / "run")[-1]["stream_failures"] == 0
+
+
+class Servers(Command):
+    """`python -m polybeast_env`, for tests.envs:Catch-v0 on these addresses."""
+
+    def __init__(self, folder, addresses):
+        folder.mkdir()
+        flags = "--env tests.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
+        command = [sys.executable, "-m", "polybeast_env", *flags, ",".join(addresses)]
+        super().__init__(folder, command)
+
+    def stop(self):
+        self.process.terminate()
+        assert self.wait_for_end() == 0, self.printed()
+
+
+def test_servers_that_come_late_go_and_come_back(tmp_path):
+    """Of two learners, one was told to be patient."""
+    addresses = [f"unix:{tmp_path}/s", f"127.0.0.1:{free_port()}"]
+    flags = [*CATCH, *"--envs_per_server 4 --batch_size 4 --log_every 0.5".split()]
+    flags += ["--total_steps", 1_000_000_000, "--server_addresses", ",".join(addresses)]
+    for name in ("patient", "hasty"):
+        (tmp_path / name).mkdir()
+    with contextlib.ExitStack() as stack:
+        start = stack.enter_context
+        patient = start(Poly(tmp_path / "patient", *flags))
+        patient.wait_for(lambda: "Waiting for a server" in patient.printed())
+        for address in addresses:
+            assert re.search(rf"Waiting .*{address}: [A-Z_]+: \w+", patient.printed())
+        servers = start(Servers(tmp_path / "first", addresses))
+        hasty = start(Poly(tmp_path / "hasty", *flags, "--server_timeout", 2))
+        for learner in (patient, hasty):
+            learner.wait_for_step(0)
+            learner.wait_for(lambda: learner.rows()[-1]["streams"] == 2)  # noqa: B023
+        servers.stop()
+
+        assert hasty.wait_for_end() == 1
+        assert not hasty.session()
+        _, _, last = hasty.printed().rpartition("polybeast: error: ")
+        lines = last.strip().splitlines()
+        assert lines[0] == "no environment server for 2 s (--server_timeout); the last of each:"
+        for address, line in zip(sorted(addresses), lines[1:], strict=True):
+            assert re.match(rf"  {address}: [A-Z_]+: \w+", line)
+        assert "Traceback" not in hasty.printed() and "ServersLost" in hasty.log()
+        assert hasty.step() == hasty.rows()[-1]["step"] > 0
+
+        patient.wait_for(lambda: patient.rows()[-1]["streams"] == 0)
+        start(Servers(tmp_path / "second", addresses))
+        patient.wait_for(lambda: patient.rows()[-1]["streams"] == 2)
+        patient.wait_for_step(patient.rows()[-1]["step"])
+        patient.stop()
+        assert patient.rows()[-1]["stream_failures"] >= 2
+    for address in addresses:
+        assert re.search(rf"{address}: (UNAVAILABLE|CANCELLED): \w+", patient.log())
+
+
+@contextlib.contextmanager
+def serving(address, name):
+    """Catch, in this process."""
+    server = Server(lambda: Environment(Catch, 4, name), address)
+    server.start()
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+def test_other_environments_than_env_says_are_refused(tmp_path):
+    address = f"unix:{tmp_path}/s"
+    with serving(address, "Other-v0"):
+        message = refusal(tmp_path, *SMALL, "--server_addresses", address)
+    assert message == "--env tests.envs:Catch-v0: expected what is served: Other-v0"
+    assert not (tmp_path / "run").exists()
+
+
+def test_servers_may_have_more_environments_a_stream_than_the_flag_says(tmp_path):
+    """The flag is of local servers."""
+    address = f"unix:{tmp_path}/s"
+    flags = ["--server_addresses", address, "--envs_per_server", 1, "--server_timeout", 3]
+    with serving(address, "tests.envs:Catch-v0"):
+        beast(tmp_path, *SMALL, *flags, "--total_steps", 200)
+    assert rows(tmp_path / "run")[-1]["step"] >= 200
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--env", "NoSuchThing-v0"], "Environment `NoSuchThing` doesn't exist."),
+        (["--env", "no.such.module:Thing-v0"], "No module named 'no'"),
+        (["--env", "Mock/4x"], "--env Mock/4x: expected Mock or Mock/SIZE"),
+        (["--env", "CartPole-v1", "--net", "polybeast.Net"], "polybeast.Net reads images"),
+        (["--net", "polybeast.NoSuchNet"], "--net: expected MODULE.CLASS"),
+        (["--pipes_basename", "unix:/no/such/folder/s"], "Cannot listen on unix:/no/such/folder/s"),
+        (["--mode", "test"], "there is no checkpoint"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, capfd, flags, message):
+    assert message in refusal(tmp_path, *SMALL, *flags)
+    assert "Traceback" not in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_environment_or_network_is_refused_on_resume(tmp_path, capsys):
+    beast(tmp_path, *SMALL, "--total_steps", 100)
+    for flags, what in [
+        (["--env", "tests.envs:EndlessCatch-v0"], "env"),
+        (["--net", "polybeast.Net"], "net"),
+        (["--use_lstm"], "use_lstm"),
+    ]:
+        message = refusal(tmp_path, *SMALL, *flags, "--total_steps", 1000)
+        assert f"is of another {what}" in message and "--xpid" in message
+    capsys.readouterr()
+    beast(tmp_path, *SMALL, "--total_steps", 100)
+    assert "Nothing to do" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--server_addresses envs-1:5000", "envs-1:5000 needs --insecure"),
+        ("--server_addresses 0.0.0.0:5000", "0.0.0.0:5000 needs --insecure"),
+        ("--server_addresses nowhere", "seen 'nowhere'"),
+        ("--server_addresses unix:/a,unix:/b --num_servers 3", "--num_servers 3: expected 2"),
+        ("--num_servers 0", "--num_servers 0: expected at least 1"),
+        ("--num_actors 0", "--num_actors 0: expected at least 1"),
+        ("--envs_per_server 0", "--envs_per_server 0: expected at least 1"),
+        ("--num_inference_threads 0", "--num_inference_threads 0: expected at least 1"),
+        ("--min_inference_batch_size 0", "--min_inference_batch_size 0: expected at least 1"),
+        (
+            "--num_servers 2 --envs_per_server 4 --max_inference_batch_size 3",
+            "--max_inference_batch_size 3: expected at least --envs_per_server 4",
+        ),
+        (
+            "--min_inference_batch_size 9 --max_inference_batch_size 8 --envs_per_server 4",
+            "--max_inference_batch_size 8: expected at least .*--min_inference_batch_size 9",
+        ),
+        ("--max_inference_batch_size 0", "--max_inference_batch_size 0: expected at least"),
+        ("--inference_timeout_ms -1", "--inference_timeout_ms -1.0: expected at least 0"),
+        ("--inference_timeout_ms nan", "--inference_timeout_ms nan: expected at least 0"),
+        ("--server_timeout 0", "--server_timeout 0.0: expected"),
+        ("--server_timeout nan", "--server_timeout nan: expected"),
+        ("--server_timeout 1e12", "--server_timeout 1000000000000.0: expected .* at most"),
+        ("--step_timeout 1e12", "--step_timeout 1000000000000.0: expected .* at most"),
+        ("--step_timeout 0", "--step_timeout 0.0: expected at least 0.1"),
+        (
+            "--batch_size 8 --max_learner_queue_size 7",
+            "--max_learner_queue_size 7: expected at least --batch_size 8",
+        ),
+        ("--num_learner_threads 0", "--num_learner_threads 0: expected at least 1"),
+        ("--inference_device nothing", "--inference_device nothing: expected cpu"),
+        ("--learner_device cuda:99", "--learner_device cuda:99: expected cpu"),
+        ("--xpid a/b", "--xpid a/b: expected a plain folder name"),
+    ],
+)
+def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, message):
+    with pytest.raises(UserError, match=message):
+        parse("--env", "CartPole-v1", *flags.split())
+
+
+BLOCKER = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name == "libtorchbeast._C":
+            raise ImportError("No module named 'libtorchbeast._C'")
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def test_without_the_extension_polybeast_says_so_and_monobeast_runs(tmp_path):
+    """MonoBeast with the network of PolyBeast, at that."""
+    (tmp_path / "sitecustomize.py").write_text(BLOCKER)
+    with Poly(tmp_path, *SMALL, PYTHONPATH=tmp_path) as program:
+        assert program.wait_for_end() == 1
+        program.wait_until_nothing_is_left()
+    assert "Traceback" not in program.printed()
+    last = program.printed().strip().splitlines()[-1]
+    assert last.startswith("polybeast: error: PolyBeast needs its C++ extension; build it with")
+    assert "python setup.py build_ext --inplace" in last
+    assert not program.path.exists()
+
+    flags = "--net polybeast.Net --num_actors 0 --envs_per_actor 2 --batch_size 2".split()
+    flags += "--barrier_updates 1 --unroll_length 4 --total_steps 10".split()
+    with Program(tmp_path, *CATCH[:2], *flags, PYTHONPATH=tmp_path) as program:
+        assert program.wait_for_end() == 0, program.printed()
+    assert load(program.path)["net"] == "polybeast.Net"
+
+
+# ========================================================================================= weights
+def read_versions(weights, wanted):
+    """Copies until `wanted` different versions were seen; each must be whole, none older."""
+    net, seen, before = Weights(), 0, -1
+    while seen < wanted:
+        version = weights.copy_to(net)
+        assert version >= before
+        assert_whole(net, version)
+        seen += version > before
+        before = version
+    return seen
+
+
+def test_no_reader_ever_copies_a_torn_version():
+    """Two threads copy while another publishes as fast as it can."""
+    net, wanted = Weights(), 100
+    weights = NewestWeights(net.fill(0), 0, torch.device("cpu"))
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read_versions, weights, wanted) for _ in range(2)]
+        for version in itertools.count(1):
+            weights.publish(net.fill(version), version)
+            if all(reader.done() for reader in readers):
+                break
+        assert [reader.result() for reader in readers] == [wanted, wanted]
+    assert weights.version == version == weights.copy_to(net.requires_grad_())
+    assert_whole(net, version)
+
+
+class ShowsItsWeights(nn.Module):
+    """Of which each layer gives its number; all its weights are always the same number."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(20)])
+
+    def fill(self, version):
+        return {k: torch.full_like(v, version % 256) for k, v in self.state_dict().items()}
+
+    def forward(self, inputs, core_state):
+        one = torch.ones_like(inputs["reward"]).unsqueeze(-1)
+        numbers = torch.cat([layer(one) for layer in self.layers], dim=-1)  # [1, B, 20]
+        return dict(policy_logits=numbers, baseline=numbers[..., 0]), core_state
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_path, precision):
+    """Also where weights are cast, and the casts kept; numbers below 256 are exact in bf16."""
+    flags = parse(*SMALL, "--precision", precision, "--savedir", tmp_path)
+    net = ShowsItsWeights()
+    run = Run(flags, None, net, torch.device("cpu"))
+    weights = NewestWeights(net.fill(0), 0, torch.device("cpu"))
+    batcher, wanted = DynamicBatcher(1, 8, 1.0), 50
+    seen = [set(), set()]
+
+    def ask(number):
+        while len(seen[number]) < wanted:
+            outputs, _ = batcher.compute({"reward": torch.zeros(1, 2 + number)})
+            (version,) = set(outputs["policy_version"].flatten().tolist())
+            assert outputs["policy_logits"].eq(version % 256).all()
+            seen[number].add(version)
+
+    with ThreadPoolExecutor(4) as pool:
+        inference = []
+        for own in (ShowsItsWeights(), ShowsItsWeights()):
+            clock = Clock(torch.zeros(2, dtype=torch.float64))
+            inference.append(pool.submit(polybeast.infer, run, batcher, weights, own, clock))
+        asking = [pool.submit(ask, number) for number in range(2)]
+        for version in itertools.count(1):
+            weights.publish(net.fill(version), version)
+            if all(thread.done() for thread in asking) or any(t.done() for t in inference):
+                break
+        batcher.close()
+        for thread in inference + asking:
+            thread.result()
+    run.wakeup.close()
+    assert min(map(len, seen)) >= wanted
