@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import logging
 import select
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -152,34 +153,20 @@ def check_flags(flags: argparse.Namespace) -> None:
     polybeast_env.check_flags(flags)
     if flags.num_actors is None:
         flags.num_actors = flags.num_servers
-    columns = flags.num_actors * flags.envs_per_server
-    if flags.max_inference_batch_size is None:
-        flags.max_inference_batch_size = columns
     if flags.max_learner_queue_size is None:
         flags.max_learner_queue_size = flags.batch_size
     check_ranges(flags)
     require(flags, "num_actors", flags.num_actors > 0, "at least 1")
-    require(
-        flags,
-        "max_inference_batch_size",
-        flags.max_inference_batch_size
-        >= max(flags.envs_per_server, flags.min_inference_batch_size),
-        f"at least --envs_per_server {flags.envs_per_server} and --min_inference_batch_size "
-        f"{flags.min_inference_batch_size}",
-    )
-    require(
-        flags,
-        "max_learner_queue_size",
-        flags.max_learner_queue_size >= flags.batch_size,
-        f"at least --batch_size {flags.batch_size}",
-    )
+    require_at_least(flags, "max_inference_batch_size", "min_inference_batch_size")
+    require_at_least(flags, "max_inference_batch_size", "envs_per_server")
+    require_at_least(flags, "max_learner_queue_size", "batch_size")
     choose_devices(flags)
     choose_xpid(flags)
 
 
 def require_at_least(flags: argparse.Namespace, name: str, other: str) -> None:
     value, least = getattr(flags, name), getattr(flags, other)
-    require(flags, name, value >= least, f"at least --{other} {least}")
+    require(flags, name, value is None or value >= least, f"at least --{other} {least}")
 
 
 def choose_devices(flags: argparse.Namespace) -> None:
@@ -356,9 +343,9 @@ def train_with(
     nets = [models.make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
     addresses = [addresses[i % len(addresses)] for i in range(flags.num_actors)]
     queue = libtorchbeast.BatchingQueue(flags.batch_size, flags.max_learner_queue_size)
-    batcher = libtorchbeast.DynamicBatcher(
-        flags.min_inference_batch_size, flags.max_inference_batch_size, flags.inference_timeout_ms
-    )
+    minimum = flags.min_inference_batch_size
+    maximum = flags.max_inference_batch_size or max(minimum, len(addresses) * description.num_envs)
+    batcher = libtorchbeast.DynamicBatcher(minimum, maximum, flags.inference_timeout_ms)
     pool = libtorchbeast.ActorPool(
         flags.unroll_length, queue, batcher, addresses, nets[0].initial_state(1), description,
         step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout,
@@ -380,7 +367,7 @@ def train_with(
         for thread in threads:
             thread.join(timeout=5.0)
     run.raise_failure()
-    streams.check()  # a pool that could not go on says why
+    pool.take_events()  # a pool that could not go on says why
 
 
 # ==================================================================================== test and main
@@ -398,6 +385,7 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     flags = make_parser().parse_args(argv)
     display.set_up_logging()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also ends local servers
     try:
         check_flags(flags)
         if flags.mode == "train":

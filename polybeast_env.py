@@ -213,7 +213,9 @@ def explain(failure: str) -> str:
     """The last line of a traceback. The rest is logged, unless that line says it all."""
     last = failure.splitlines()[-1]
     kind, _, text = last.partition(": ")
-    if kind.endswith((".UserError", ".UnknownGame")) or kind.startswith("gymnasium.error."):
+    if kind.endswith((".UserError", ".UnknownGame")) or kind.startswith(
+        ("gymnasium.error.", "ModuleNotFoundError")
+    ):
         return text
     logger.error("A server failed: %s", failure)
     return last

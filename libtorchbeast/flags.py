@@ -9,20 +9,22 @@ from typing import Any
 
 # Flags of both beasts that are numbers: name -> (lowest, highest), both allowed.
 POSITIVE = 1e-300  # the lowest value of a range that excludes 0
+LONGEST_S = 1e9  # more would overflow nanoseconds since the start in 64 bits
 RANGES = {
     "total_steps": (1, math.inf),
     "batch_size": (1, math.inf),
     "unroll_length": (1, math.inf),
     "num_learner_threads": (1, 64),
-    "num_inference_threads": (1, 64),
-    "min_inference_batch_size": (1, math.inf),
-    "inference_timeout_ms": (0, math.inf),
-    "server_timeout": (0.1, math.inf),
     "envs_per_actor": (1, math.inf),
     "num_actors": (0, math.inf),
     "envs_per_server": (1, math.inf),
     "num_servers": (1, math.inf),
     "max_streams": (1, math.inf),
+    "num_inference_threads": (1, 64),
+    "min_inference_batch_size": (1, math.inf),
+    "max_inference_batch_size": (1, math.inf),
+    "inference_timeout_ms": (0, math.inf),
+    "server_timeout": (0.1, LONGEST_S),
     "entropy_cost": (0, math.inf),
     "baseline_cost": (0, math.inf),
     "discounting": (0, 1),
@@ -40,7 +42,7 @@ RANGES = {
     "num_episodes": (1, math.inf),
     "max_episode_steps": (1, math.inf),
     "max_actor_restarts": (0, math.inf),
-    "step_timeout": (0.1, math.inf),
+    "step_timeout": (0.1, LONGEST_S),
     "seed": (0, 2**31 - 1),
 }
 

@@ -39,6 +39,7 @@ class LocalServers:
             stdin=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",  # environments may print what they like
             start_new_session=True,  # Ctrl-C is this process's: it ends them when it is done
         )
         self._reader = threading.Thread(target=self._log_lines, name="local servers", daemon=True)

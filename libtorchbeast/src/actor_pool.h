@@ -135,13 +135,13 @@ class ActorPool {
     std::vector<int32_t> actions(N, 0);
     Rollout rollout(options_.spec, N, T);
     rollout.WriteStep(0, Read(i, stream, options_.reset_timeout), actions);
-    monitor_.SetConnected(i);
     Answer(i, rollout, 0, &state, &actions);
     Write(i, stream, actions);
     while (true) {
       Arrays state_at_T;
       for (int64_t t = 1; t <= T; ++t) {
         rollout.WriteStep(t, Read(i, stream, options_.step_timeout), actions);
+        if (t == 1) monitor_.SetConnected(i);
         state_at_T = state;
         Answer(i, rollout, t, &state, &actions);
         Write(i, stream, actions);  // the environments step while a whole rollout is handed over

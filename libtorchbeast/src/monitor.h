@@ -22,7 +22,7 @@ class Monitor {
  public:
   struct Status {
     std::string address;
-    bool connected = false;  // has given a Step since it was opened last
+    bool connected = false;  // has answered an Action since it was opened last
     int64_t failures = 0;
     std::string last_error;  // empty if there was none
   };
