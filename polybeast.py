@@ -105,6 +105,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="Columns in a learner's batch." + recipe("batch_size"))
     add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
     add("--num_learner_threads", "--num_threads", type=int, default=1)
+    add("--torch_threads", type=int,
+        help="Threads within an operation on the CPU. Default: all cores for the deep network, for "
+             "its learner is what limits a run; half for another, which would take them from the "
+             "servers.")
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
     add("--learner_device", metavar="DEVICE", help="Default: cuda where there is one, else cpu.")
     add("--inference_device", metavar="DEVICE", help="Default: the learner's.")
@@ -153,6 +157,9 @@ def check_flags(flags: argparse.Namespace) -> None:
     polybeast_env.check_flags(flags)
     if flags.num_actors is None:
         flags.num_actors = flags.num_servers
+    if flags.torch_threads is None:
+        cores = workers.available_cores()
+        flags.torch_threads = cores if flags.net is None else max(1, cores // 2)
     if flags.max_learner_queue_size is None:
         flags.max_learner_queue_size = flags.batch_size
     check_ranges(flags)
@@ -308,6 +315,7 @@ def start_inference(
 def train(flags: argparse.Namespace) -> Run:
     """Trains until --total_steps, SIGINT, SIGTERM or a failure, which it raises."""
     seed_everything(flags.seed)
+    torch.set_num_threads(flags.torch_threads)
     with servers(flags) as (addresses, description, check_servers):
         require(flags, "env", flags.env == description.name, f"what is served: {description.name}")
         spec = spec_of(description)
@@ -322,13 +330,10 @@ def train(flags: argparse.Namespace) -> Run:
 def servers(flags: argparse.Namespace):
     """Yields the servers' addresses, what they have, and a function that raises if they ended:
     those at --server_addresses, else local ones, which live as long as this context."""
-    spare = workers.available_cores() - flags.num_inference_threads
     if flags.server_addresses is not None:
-        torch.set_num_threads(max(1, spare))  # the learner's
         addresses = parse_addresses(flags.server_addresses)
         yield addresses, first_description(addresses, flags.server_timeout), lambda: None
         return
-    torch.set_num_threads(max(1, spare - flags.num_servers))
     with LocalServers(polybeast_env.make_parser(), flags) as local:
         yield local.addresses, local.describe(flags.server_timeout), local.check
 

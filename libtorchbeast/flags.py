@@ -21,6 +21,7 @@ RANGES = {
     "num_servers": (1, math.inf),
     "max_streams": (1, math.inf),
     "num_inference_threads": (1, 64),
+    "torch_threads": (1, 1024),
     "min_inference_batch_size": (1, math.inf),
     "max_inference_batch_size": (1, math.inf),
     "inference_timeout_ms": (0, math.inf),

@@ -16,7 +16,7 @@ from libtorchbeast.rollouts import batches, core_state_of, rollout_shapes
 from libtorchbeast.shared_memory import SharedTensors, SharedWeights
 
 T, LAYERS, H = 3, 2, 4
-GUARD = 60.0  # seconds; against a hang only
+GUARD = 200.0  # seconds; against a hang only
 
 # ===================================================================================== rollouts
 
