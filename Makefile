@@ -40,11 +40,15 @@ tsan asan:
 	@$(MAKE) --no-print-directory -f tests/core/Makefile -j$$(nproc) build/$@/core_test
 	@$(MAKE) --no-print-directory -f tests/core/Makefile run-$@ FLAGS="$(FLAGS)"
 
+CPP := $(wildcard libtorchbeast/src/* tests/core/*.cc tests/core/*.h benchmarks/*.cc)
+
 lint: .venv/development
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
 format: .venv/development
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
 
 setup: .venv/runtime
 

@@ -31,7 +31,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr int kWarmUp = 50;        // messages of each stream that are not counted
+constexpr int kWarmUp = 50;       // messages of each stream that are not counted
 constexpr Seconds kPatience{30};  // for the warm-up, and for the streams to end
 
 rpcenv::Step MakeStep(int64_t bytes, int num_envs) {
@@ -59,8 +59,8 @@ class Server final : public rpcenv::RPCEnvServer::Service {
     while (stream->Write(step_) && stream->Read(&action)) {
       if (action.actions_size() != step_.reward_size()) {
         return grpc::Status(grpc::INVALID_ARGUMENT,
-                            "expected " + std::to_string(step_.reward_size()) +
-                                " actions, seen " + std::to_string(action.actions_size()));
+                            "expected " + std::to_string(step_.reward_size()) + " actions, seen " +
+                                std::to_string(action.actions_size()));
       }
     }
     return grpc::Status::OK;

@@ -40,9 +40,9 @@ class BatchingQueue {
                                   std::to_string(batch_size));
     }
     if (capacity < batch_size) {
-      throw std::invalid_argument("capacity: expected at least batch_size = " +
-                                  std::to_string(batch_size) + " columns, seen " +
-                                  std::to_string(capacity));
+      throw std::invalid_argument(
+          "capacity: expected at least batch_size = " + std::to_string(batch_size) +
+          " columns, seen " + std::to_string(capacity));
     }
   }
 

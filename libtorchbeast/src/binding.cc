@@ -162,16 +162,19 @@ void BindBatcher(py::module_& m) {
             batch.SetOutputs(exchange);
           },
           py::arg("outputs"),
-          "Takes (outputs, core_state), shaped like the inputs, and gives each caller its columns.");
+          "Takes (outputs, core_state), shaped like the inputs, and gives each caller its "
+          "columns.");
 
   py::class_<DynamicBatcher, std::shared_ptr<DynamicBatcher>>(
       m, "DynamicBatcher",
-      "Joins requests of many threads. A batch is given out when `minimum_batch_size` columns wait\n"
+      "Joins requests of many threads. A batch is given out when `minimum_batch_size` columns "
+      "wait\n"
       "or the oldest request has waited for `timeout_ms`; it has at most `maximum_batch_size`.\n"
       "`for batch in batcher:` ends when it is closed.")
       .def(py::init([](int64_t minimum, int64_t maximum, double timeout_ms) {
              return std::make_shared<DynamicBatcher>(
-                 minimum, maximum, std::chrono::microseconds(static_cast<int64_t>(1000 * timeout_ms)));
+                 minimum, maximum,
+                 std::chrono::microseconds(static_cast<int64_t>(1000 * timeout_ms)));
            }),
            py::arg("minimum_batch_size"), py::arg("maximum_batch_size"), py::arg("timeout_ms"))
       .def(
@@ -188,8 +191,7 @@ void BindBatcher(py::module_& m) {
           "Waits for the answer to (inputs, core_state).\n\nRaises ClosedBatchingQueue, or "
           "RuntimeError if the batch was dropped without an answer.")
       .def("__iter__", [](py::object self) { return self; })
-      .def("__next__",
-           [](DynamicBatcher& batcher) { return Next([&] { return batcher.Next(); }); })
+      .def("__next__", [](DynamicBatcher& batcher) { return Next([&] { return batcher.Next(); }); })
       .def("size", &DynamicBatcher::size, NoGil(), "Columns that wait to be taken.")
       .def("close", &DynamicBatcher::Close, NoGil(),
            "Waiting calls, also those whose batch was handed out, and later ones raise "
@@ -206,7 +208,8 @@ void BindPool(py::module_& m) {
       .def_property_readonly("observations", [](const Spec& spec) {
         py::dict leaves;
         for (const Leaf& leaf : spec.observations) {
-          leaves[py::str(leaf.name)] = py::make_tuple(py::tuple(py::cast(leaf.shape)), leaf.dtype.name());
+          leaves[py::str(leaf.name)] =
+              py::make_tuple(py::tuple(py::cast(leaf.shape)), leaf.dtype.name());
         }
         return leaves;
       });

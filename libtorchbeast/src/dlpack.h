@@ -73,14 +73,16 @@ inline DLManagedTensor* ToDLPack(const Array& array) {
   return &context->tensor;
 }
 
-// The array in the same memory, kept alive by `owner`; a contiguous copy where it is not contiguous.
+// The array in the same memory, kept alive by `owner`; a contiguous copy where it is not
+// contiguous.
 inline Array FromDLPack(const DLTensor& tensor, std::shared_ptr<void> owner) {
   if (tensor.device.device_type != kDLCPU) {
     throw std::invalid_argument("expected an array in CPU memory, seen DLPack device type " +
                                 std::to_string(tensor.device.device_type) + "; use .cpu()");
   }
   const DType dtype{static_cast<Kind>(tensor.dtype.code), tensor.dtype.bits};
-  if (tensor.dtype.lanes != 1 || tensor.dtype.bits == 0 || tensor.dtype.bits % 8 != 0 || tensor.dtype.code == 3) {
+  if (tensor.dtype.lanes != 1 || tensor.dtype.bits == 0 || tensor.dtype.bits % 8 != 0 ||
+      tensor.dtype.code == 3) {
     throw std::invalid_argument("expected a numeric dtype, seen " + dtype.name());
   }
   const Shape shape(tensor.shape, tensor.shape + tensor.ndim);

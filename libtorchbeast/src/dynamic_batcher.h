@@ -169,9 +169,9 @@ class DynamicBatcher {
   DynamicBatcher(int64_t minimum, int64_t maximum, std::chrono::microseconds timeout)
       : minimum_(minimum), maximum_(maximum), timeout_(timeout) {
     if (minimum < 1 || maximum < minimum) {
-      throw std::invalid_argument(
-          "batch sizes: expected 1 <= minimum <= maximum, seen minimum " + std::to_string(minimum) +
-          " and maximum " + std::to_string(maximum));
+      throw std::invalid_argument("batch sizes: expected 1 <= minimum <= maximum, seen minimum " +
+                                  std::to_string(minimum) + " and maximum " +
+                                  std::to_string(maximum));
     }
     if (timeout.count() < 0) {
       throw std::invalid_argument("timeout: expected at least 0, seen " +
@@ -270,7 +270,8 @@ class DynamicBatcher {
 
   bool ReadyLocked() const REQUIRES(mutex_) {
     if (waiting_.empty()) return false;
-    return waiting_columns_ >= minimum_ || Clock::now() >= After(waiting_.front()->arrived, timeout_);
+    return waiting_columns_ >= minimum_ ||
+           Clock::now() >= After(waiting_.front()->arrived, timeout_);
   }
 
   void Forget(const std::shared_ptr<Request>& request) EXCLUDES(mutex_) {

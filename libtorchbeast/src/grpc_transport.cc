@@ -16,15 +16,26 @@ namespace {
 constexpr int64_t kMostBytes = int64_t{1} << 31;  // protobuf's limit for a message
 constexpr int64_t kMostEnvs = 1 << 20;
 constexpr int64_t kMostActions = int64_t{1} << 31;  // they travel as int32
-constexpr int kDescribeBytes = 1 << 20;           // a Spec is small
+constexpr int kDescribeBytes = 1 << 20;             // a Spec is small
 
 std::string CodeName(grpc::StatusCode code) {
-  static const char* const names[] = {
-      "OK",           "CANCELLED",           "UNKNOWN",           "INVALID_ARGUMENT",
-      "DEADLINE_EXCEEDED", "NOT_FOUND",      "ALREADY_EXISTS",    "PERMISSION_DENIED",
-      "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED",     "OUT_OF_RANGE",
-      "UNIMPLEMENTED", "INTERNAL",           "UNAVAILABLE",       "DATA_LOSS",
-      "UNAUTHENTICATED"};
+  static const char* const names[] = {"OK",
+                                      "CANCELLED",
+                                      "UNKNOWN",
+                                      "INVALID_ARGUMENT",
+                                      "DEADLINE_EXCEEDED",
+                                      "NOT_FOUND",
+                                      "ALREADY_EXISTS",
+                                      "PERMISSION_DENIED",
+                                      "RESOURCE_EXHAUSTED",
+                                      "FAILED_PRECONDITION",
+                                      "ABORTED",
+                                      "OUT_OF_RANGE",
+                                      "UNIMPLEMENTED",
+                                      "INTERNAL",
+                                      "UNAVAILABLE",
+                                      "DATA_LOSS",
+                                      "UNAUTHENTICATED"};
   const size_t i = static_cast<size_t>(code);
   return i < std::size(names) ? names[i] : "code " + std::to_string(i);
 }
@@ -161,9 +172,10 @@ Leaf ParseLeaf(const rpcenv::Leaf& message) {
 
 Spec ParseSpec(const rpcenv::Spec& message) {
   // The rows' other keys (DESIGN section 3).
-  static const std::set<std::string> taken = {
-      "reward",         "done",        "terminated", "truncated",     "episode_over", "episode_step",
-      "episode_return", "last_action", "action",     "policy_logits", "baseline",     "policy_version"};
+  static const std::set<std::string> taken = {"reward",         "done",         "terminated",
+                                              "truncated",      "episode_over", "episode_step",
+                                              "episode_return", "last_action",  "action",
+                                              "policy_logits",  "baseline",     "policy_version"};
   if (message.protocol() != kProtocol) {
     throw BadSpec("expected protocol " + std::to_string(kProtocol) + ", seen " +
                   std::to_string(message.protocol()));

@@ -26,15 +26,15 @@ class Rollout {
       shape.insert(shape.end(), leaf.shape.begin(), leaf.shape.end());
       step_.emplace_back(leaf.name, Array::Empty(leaf.dtype, shape));
     }
-    for (const auto& [name, dtype] : std::vector<std::pair<const char*, DType>>{
-             {"reward", kFloat32},
-             {"done", kBool},
-             {"terminated", kBool},
-             {"truncated", kBool},
-             {"episode_over", kBool},
-             {"episode_step", kInt32},
-             {"episode_return", kFloat32},
-             {"last_action", kInt64}}) {
+    for (const auto& [name, dtype] :
+         std::vector<std::pair<const char*, DType>>{{"reward", kFloat32},
+                                                    {"done", kBool},
+                                                    {"terminated", kBool},
+                                                    {"truncated", kBool},
+                                                    {"episode_over", kBool},
+                                                    {"episode_step", kInt32},
+                                                    {"episode_return", kFloat32},
+                                                    {"last_action", kInt64}}) {
       step_.emplace_back(name, Array::Empty(dtype, {rows_, N_}));
     }
   }

@@ -80,13 +80,15 @@ TEST_CASE("array: dicts are checked with messages that say expected and seen") {
   CHECK(Find(two, "c") == nullptr);
   CHECK(ErrorOf<std::invalid_argument>([] { CommonColumns({}); }) ==
         "expected at least one array, seen none");
-  CHECK(ErrorOf<std::invalid_argument>([] { CommonColumns({{"a", Array::Empty(kInt32, {1, 0})}}); }) ==
-        "expected at least one column, seen none");
+  CHECK(ErrorOf<std::invalid_argument>([] {
+          CommonColumns({{"a", Array::Empty(kInt32, {1, 0})}});
+        }) == "expected at least one column, seen none");
   CHECK(ErrorOf<std::invalid_argument>([&] {
           CommonColumns({two[0], {"b", Array::Empty(kBool, {1, 3})}});
         }) == "b: expected 2 columns, seen bool[1, 3]");
 
-  CheckSameButColumns(two, {{"a", Array::Empty(kInt32, {3, 7})}, {"b", Array::Empty(kBool, {1, 7, 5})}});
+  CheckSameButColumns(two,
+                      {{"a", Array::Empty(kInt32, {3, 7})}, {"b", Array::Empty(kBool, {1, 7, 5})}});
   const auto error = [&](const Dict& seen) {
     return ErrorOf<std::invalid_argument>([&] { CheckSameButColumns(two, seen); });
   };
@@ -103,7 +105,8 @@ TEST_CASE("array: dicts are checked with messages that say expected and seen") {
 TEST_CASE("spec: one network serves two if they differ only in name and number") {
   const Spec spec{2, {{"frame", kUInt8, {3, 4}}, {"x", kFloat32, {}}}, "discrete", {6}, 4, "Pong"};
   CHECK(spec.observation_bytes() == 16);
-  CHECK(spec.describe() == "Pong: frame uint8[3, 4], x float32[], discrete actions 6, 4 frames per step");
+  CHECK(spec.describe() ==
+        "Pong: frame uint8[3, 4], x float32[], discrete actions 6, 4 frames per step");
   Spec other = spec;
   other.num_envs = 9;
   other.name = "Breakout";

@@ -324,8 +324,7 @@ TEST_CASE("batcher: the callers of a dropped batch get Unanswered, others go on"
   Threads threads;
   for (int64_t i : {0, 1}) {
     threads.Start([&batcher, i] {
-      const std::string error =
-          ErrorOf<Unanswered>([&] { batcher.Compute(Question(i, 1)); });
+      const std::string error = ErrorOf<Unanswered>([&] { batcher.Compute(Question(i, 1)); });
       Require(error == "the batch was dropped without an answer", error);
     });
   }

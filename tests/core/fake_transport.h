@@ -28,8 +28,13 @@ namespace torchbeast {
 constexpr int64_t kActions = 7, kMostEnvs = 8, kForever = 1'000'000'000;
 
 inline Spec CountingSpec(int64_t num_envs = 1) {
-  return {num_envs,   {{"count", kInt64, {}}, {"flags", kBool, {2}}, {"frame", kUInt8, {3}}, {"echo", kInt32, {}}},
-          "discrete", {kActions}, 1, "Counting"};
+  return {
+      num_envs,
+      {{"count", kInt64, {}}, {"flags", kBool, {2}}, {"frame", kUInt8, {3}}, {"echo", kInt32, {}}},
+      "discrete",
+      {kActions},
+      1,
+      "Counting"};
 }
 
 // What environment n has at Step s of a life.
@@ -119,8 +124,9 @@ struct FakeStep {
       episode_over[n] = expected.last;
     }
     observations = count + flags + frame + echo;
-    view = {observations,    {reward.data(), N}, {episode_return.data(), N}, {done, N},
-            {terminated, N}, {truncated, N},     {episode_over, N},          {episode_step.data(), N}};
+    view = {observations,      {reward.data(), N},      {episode_return.data(), N},
+            {done, N},         {terminated, N},         {truncated, N},
+            {episode_over, N}, {episode_step.data(), N}};
   }
 };
 
@@ -128,9 +134,9 @@ struct FakeStep {
 struct Plan {
   enum Place { kNowhere, kOpen, kRead, kWrite };
   int64_t num_envs = 1;
-  Place fails = kNowhere, hangs = kNowhere;          // hangs until it is cancelled
-  int64_t at = kForever;                             // the Step, or the answer to it
-  std::function<void(Spec*)> change_spec = nullptr;  // at Open
+  Place fails = kNowhere, hangs = kNowhere;              // hangs until it is cancelled
+  int64_t at = kForever;                                 // the Step, or the answer to it
+  std::function<void(Spec*)> change_spec = nullptr;      // at Open
   std::function<void(FakeStep*)> change_step = nullptr;  // of Step `at`
 
   int64_t WholeRollouts(int64_t T) const {
@@ -171,7 +177,10 @@ class FakeTransport : public Transport {
 class FakeStream : public Stream {
  public:
   FakeStream(FakeTransport* transport, int address, int life)
-      : transport_(transport), address_(address), life_(life), plan_(transport->plan(address, life)) {
+      : transport_(transport),
+        address_(address),
+        life_(life),
+        plan_(transport->plan(address, life)) {
     ++transport_->alive;
   }
   ~FakeStream() override { --transport_->alive; }

@@ -44,11 +44,12 @@ TEST_CASE("monitor: a stream that is late is cancelled once, and its error is th
     CHECK(monitor.seconds()[Monitor::kQueue] == 0);
     monitor.Report(0, "CANCELLED: cancelled");
   }
-  CHECK(monitor.TakeEvents() == std::vector<std::string>{
-            "a: DEADLINE_EXCEEDED: the server took too long for one answer"});
+  CHECK(monitor.TakeEvents() ==
+        std::vector<std::string>{"a: DEADLINE_EXCEEDED: the server took too long for one answer"});
   CHECK(!monitor.status()[0].connected);
   CHECK(monitor.status()[0].failures == 1);
-  CHECK(monitor.status()[0].last_error == "DEADLINE_EXCEEDED: the server took too long for one answer");
+  CHECK(monitor.status()[0].last_error ==
+        "DEADLINE_EXCEEDED: the server took too long for one answer");
   CountingStream next;  // lateness is of one stream
   const Monitor::Registration registration(monitor, 0, next);
   monitor.Report(0, "UNAVAILABLE: gone");
@@ -60,7 +61,9 @@ TEST_CASE("monitor: a wait that ended in time has no deadline any more") {
   Monitor monitor({"a"}, milliseconds(1));
   CountingStream stream;
   const Monitor::Registration registration(monitor, 0, stream);
-  { const Monitor::Wait wait(monitor, 0, Monitor::kEnvironment, hours(1)); }
+  {
+    const Monitor::Wait wait(monitor, 0, Monitor::kEnvironment, hours(1));
+  }
   {
     const Monitor::Wait wait(monitor, 0, Monitor::kQueue);
     std::this_thread::sleep_for(milliseconds(10));  // for an error to show, not for success
@@ -72,7 +75,8 @@ TEST_CASE("monitor: a timeout too long for the clock is as good as none") {
   Monitor monitor({"a"}, milliseconds(1));
   CountingStream stream;
   const Monitor::Registration registration(monitor, 0, stream);
-  const Monitor::Wait wait(monitor, 0, Monitor::kEnvironment, milliseconds::max() - milliseconds(1));
+  const Monitor::Wait wait(monitor, 0, Monitor::kEnvironment,
+                           milliseconds::max() - milliseconds(1));
   std::this_thread::sleep_for(milliseconds(20));  // for an error to show, not for success
   CHECK(stream.cancels == 0);
 }

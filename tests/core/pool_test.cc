@@ -1,10 +1,9 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-#include "actor_pool.h"
-
 #include <algorithm>
 #include <limits>
 #include <random>
 
+#include "actor_pool.h"
 #include "fake_transport.h"
 #include "testing.h"
 
@@ -53,14 +52,16 @@ struct Play {
     options.initial_core_state = InitialState();
     options.step_timeout = sizes.step_timeout;
     options.reset_timeout = sizes.reset_timeout;
-    pool = std::make_unique<ActorPool>(std::move(options), queue, batcher, transport, Addresses(actors));
+    pool = std::make_unique<ActorPool>(std::move(options), queue, batcher, transport,
+                                       Addresses(actors));
   }
 
   // Takes events until there are as many, and returns them sorted.
   std::vector<std::string> Events(size_t number) {
     Await([&] {
       for (const std::string& event : pool->TakeEvents()) events.push_back(event);
-      for (const Monitor::Status& status : pool->status()) Require(!status.address.empty(), "status");
+      for (const Monitor::Status& status : pool->status())
+        Require(!status.address.empty(), "status");
       Require(pool->seconds()[Monitor::kQueue] >= 0, "seconds");
       return events.size() >= number;
     });
@@ -143,7 +144,8 @@ class Checker {
       place = {place.life + 1, 0, -1};
     }
     Require(life == place.life && first == T_ * place.rollout, "rollout of another time");
-    if (place.call >= 0) Require(Get<int64_t>(batch, "call", 0, b) == place.call, "row 0 is not row T");
+    if (place.call >= 0)
+      Require(Get<int64_t>(batch, "call", 0, b) == place.call, "row 0 is not row T");
     CheckState(batch, b, Expected(a, life, n, first));
     for (int64_t t = 0; t <= T_; ++t) CheckRow(batch, t, b, a, life, n, first + t);
     place.call = Get<int64_t>(batch, "call", T_, b);
@@ -151,13 +153,15 @@ class Checker {
   }
 
   static void CheckState(const Dict& batch, int64_t b, const Expected& expected) {
-    Require(Get<int64_t>(batch, "core_state/0", 0, b) == expected.calls_in_episode, "state, layer 0");
+    Require(Get<int64_t>(batch, "core_state/0", 0, b) == expected.calls_in_episode,
+            "state, layer 0");
     Require(Get<int64_t>(batch, "core_state/0", 1, b) == expected.calls, "state, layer 1");
     Require(Get<float>(batch, "core_state/1", 0, b, 0) == expected.calls, "state 1");
     Require(Get<float>(batch, "core_state/1", 0, b, 1) == -expected.calls, "state 1");
   }
 
-  static void CheckRow(const Dict& batch, int64_t t, int64_t b, int a, int life, int64_t n, int64_t s) {
+  static void CheckRow(const Dict& batch, int64_t t, int64_t b, int a, int life, int64_t n,
+                       int64_t s) {
     const Expected row(a, life, n, s);
     const auto is = [&](const char* name, auto value, int64_t i = 0) {
       Require(Get<decltype(value)>(batch, name, t, b, i) == value, name);
@@ -260,13 +264,17 @@ TEST_CASE("pool: a Step that is wrong ends its stream, and reaches no batch") {
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<Wrong> wrongs = {
       {"observations: expected 34 bytes, seen 0", [](FakeStep* s) { s->view.observations = {}; }},
-      {"observations: expected 34 bytes, seen 33", [](FakeStep* s) { s->view.observations.remove_suffix(1); }},
+      {"observations: expected 34 bytes, seen 33",
+       [](FakeStep* s) { s->view.observations.remove_suffix(1); }},
       {"reward: expected 2 values, seen 1", [](FakeStep* s) { s->view.reward.size = 1; }},
-      {"episode_return: expected 2 values, seen 3", [](FakeStep* s) { s->view.episode_return.size = 3; }},
+      {"episode_return: expected 2 values, seen 3",
+       [](FakeStep* s) { s->view.episode_return.size = 3; }},
       {"done: expected 2 values, seen 0", [](FakeStep* s) { s->view.done.size = 0; }},
-      {"terminated: expected 2 values, seen 8", [](FakeStep* s) { s->view.terminated = {no_bools, 8}; }},
+      {"terminated: expected 2 values, seen 8",
+       [](FakeStep* s) { s->view.terminated = {no_bools, 8}; }},
       {"truncated: expected 2 values, seen 1", [](FakeStep* s) { s->view.truncated.size = 1; }},
-      {"episode_over: expected 2 values, seen 1", [](FakeStep* s) { s->view.episode_over.size = 1; }},
+      {"episode_over: expected 2 values, seen 1",
+       [](FakeStep* s) { s->view.episode_over.size = 1; }},
       {"episode_step: expected 2 values, seen 0", [](FakeStep* s) { s->view.episode_step = {}; }},
       {"reward: expected finite numbers, seen ", [=](FakeStep* s) { s->reward[1] = nan; }},
       {"reward: expected finite numbers, seen inf", [=](FakeStep* s) { s->reward[0] = infinity; }},
@@ -306,9 +314,12 @@ TEST_CASE("pool: a Spec that does not fit, or too many environments, ends that s
       {"frame uint8[4]", [](Spec* spec) { spec->observations[2].shape = {4}; }},
       {"discrete actions 8", [](Spec* spec) { spec->action_sizes = {8}; }},
       {"2 frames per step", [](Spec* spec) { spec->frames_per_step = 2; }},
-      {"expected 1 to 6 (the largest inference batch), seen 7", [](Spec* spec) { spec->num_envs = 7; }},
-      {"expected 1 to 6 (the largest inference batch), seen 0", [](Spec* spec) { spec->num_envs = 0; }},
-      {"expected 1 to 6 (the largest inference batch), seen -1", [](Spec* spec) { spec->num_envs = -1; }},
+      {"expected 1 to 6 (the largest inference batch), seen 7",
+       [](Spec* spec) { spec->num_envs = 7; }},
+      {"expected 1 to 6 (the largest inference batch), seen 0",
+       [](Spec* spec) { spec->num_envs = 0; }},
+      {"expected 1 to 6 (the largest inference batch), seen -1",
+       [](Spec* spec) { spec->num_envs = -1; }},
   };
   const int wrong = static_cast<int>(wrongs.size()), actors = wrong + 1;
   Play play(actors, Sizes(), [&](int a, int life) {
@@ -325,7 +336,8 @@ TEST_CASE("pool: a Spec that does not fit, or too many environments, ends that s
     CAPTURE(events[a]);
     CHECK(events[a].rfind(std::to_string(a) + ": FAILED_PRECONDITION: ", 0) == 0);
     CHECK(Has(events[a], wrongs[a].first));
-    if (a < 5) CHECK(Has(events[a], "expected Counting: count int64[], flags bool[2], frame uint8[3]"));
+    if (a < 5)
+      CHECK(Has(events[a], "expected Counting: count int64[], flags bool[2], frame uint8[3]"));
   }
   play.End();
 }
@@ -374,19 +386,23 @@ TEST_CASE("pool: a dropped batch ends its streams, which begin anew, and says so
   std::atomic<int64_t> calls{0};
   Sizes sizes;
   sizes.answerers = 1;
-  Play play(1, sizes, [](int, int life) {
-    Plan plan = Good(2);
-    if (life == 0) plan.at = 5;  // the sixth Step's batch is dropped
-    return plan;
-  }, [&](const Exchange& inputs) -> std::optional<Exchange> {
-    if (calls_left-- == 0) return std::nullopt;
-    return CountingNet(inputs, &calls);
-  });
+  Play play(
+      1, sizes,
+      [](int, int life) {
+        Plan plan = Good(2);
+        if (life == 0) plan.at = 5;  // the sixth Step's batch is dropped
+        return plan;
+      },
+      [&](const Exchange& inputs) -> std::optional<Exchange> {
+        if (calls_left-- == 0) return std::nullopt;
+        return CountingNet(inputs, &calls);
+      });
   Checker(play).Run(1, 1, 2);
   const std::vector<std::string> events = play.Events(1);
   REQUIRE(events.size() == 1);
   CHECK(Has(events[0], "the batch was dropped without an answer"));
-  CHECK_MESSAGE(std::count(events[0].begin(), events[0].end(), ':') == 2, events[0]);  // ADDRESS: CODE: text
+  CHECK_MESSAGE(std::count(events[0].begin(), events[0].end(), ':') == 2,
+                events[0]);  // ADDRESS: CODE: text
   play.End();
 }
 
@@ -396,13 +412,16 @@ TEST_CASE("pool: outputs that break the contract end it, and TakeEvents throws")
     std::function<void(Exchange*)> change;
   };
   const std::vector<Bad> bads = {
-      {"outputs: expected action int64[1, 2], seen none", [](auto* e) { e->arrays.erase(e->arrays.begin()); }},
+      {"outputs: expected action int64[1, 2], seen none",
+       [](auto* e) { e->arrays.erase(e->arrays.begin()); }},
       {"outputs: expected action int64[1, 2], seen int32[1, 2]",
        [](auto* e) { e->arrays[0].second = Array::Empty(kInt32, {1, 2}); }},
       {"outputs: expected action int64[1, 2], seen int64[1, 2, 1]",
        [](auto* e) { e->arrays[0].second = Array::Empty(kInt64, {1, 2, 1}); }},
-      {"outputs: expected actions from 0 to 6, seen 7", [](auto* e) { e->arrays[0].second.template as<int64_t>()[1] = 7; }},
-      {"outputs: expected actions from 0 to 6, seen -1", [](auto* e) { e->arrays[0].second.template as<int64_t>()[0] = -1; }},
+      {"outputs: expected actions from 0 to 6, seen 7",
+       [](auto* e) { e->arrays[0].second.template as<int64_t>()[1] = 7; }},
+      {"outputs: expected actions from 0 to 6, seen -1",
+       [](auto* e) { e->arrays[0].second.template as<int64_t>()[0] = -1; }},
       {"outputs: expected actions from 0 to 6, seen 4294967296",
        [](auto* e) { e->arrays[0].second.template as<int64_t>()[0] = int64_t{1} << 32; }},
       {"outputs: expected logits float32[1, 2, 7]; seen policy float32[1, 2, 7]",
@@ -413,9 +432,11 @@ TEST_CASE("pool: outputs that break the contract end it, and TakeEvents throws")
        [](auto* e) { e->arrays.pop_back(); }},
       {"core_state: expected (int64[2, 2], float32[1, 2, 2]), as it was before, seen (int64[2, 2])",
        [](auto* e) { e->core_state.pop_back(); }},
-      {"core_state: expected (int64[2, 2], float32[1, 2, 2]), as it was before, seen (int64[1, 2], float32[1, 2, 2])",
+      {"core_state: expected (int64[2, 2], float32[1, 2, 2]), as it was before, seen (int64[1, 2], "
+       "float32[1, 2, 2])",
        [](auto* e) { e->core_state[0] = Array::Empty(kInt64, {1, 2}); }},
-      {"core_state: expected (int64[2, 2], float32[1, 2, 2]), as it was before, seen (int64[2, 2], int32[1, 2, 2])",
+      {"core_state: expected (int64[2, 2], float32[1, 2, 2]), as it was before, seen (int64[2, 2], "
+       "int32[1, 2, 2])",
        [](auto* e) { e->core_state[1] = Array::Empty(kInt32, {1, 2, 2}); }},
   };
   for (const Bad& bad : bads) {
@@ -423,11 +444,13 @@ TEST_CASE("pool: outputs that break the contract end it, and TakeEvents throws")
     std::atomic<int64_t> calls{0}, batches{0};
     Sizes sizes;
     sizes.minimum = sizes.maximum = 2;  // each batch is one actor's
-    Play play(2, sizes, [](int, int) { return Good(2); }, [&](const Exchange& inputs) {
-      std::optional<Exchange> outputs = CountingNet(inputs, &calls);
-      if (++batches > 6) bad.change(&*outputs);
-      return outputs;
-    });
+    Play play(
+        2, sizes, [](int, int) { return Good(2); },
+        [&](const Exchange& inputs) {
+          std::optional<Exchange> outputs = CountingNet(inputs, &calls);
+          if (++batches > 6) bad.change(&*outputs);
+          return outputs;
+        });
     ErrorOf<Closed>([&] {
       while (true) play.queue->Dequeue();
     });
@@ -441,26 +464,31 @@ TEST_CASE("pool: outputs that differ between actors end it") {
   std::atomic<int64_t> calls{0};
   Sizes sizes;
   sizes.minimum = sizes.maximum = 2;
-  Play play(2, sizes, [](int, int) { return Good(2); }, [&](const Exchange& inputs) {
-    std::optional<Exchange> outputs = CountingNet(inputs, &calls);
-    const bool second = Find(inputs.arrays, "count")->as<int64_t>()[0] >= 10'000'000'000;
-    if (second) outputs->arrays.pop_back();
-    return outputs;
-  });
+  Play play(
+      2, sizes, [](int, int) { return Good(2); },
+      [&](const Exchange& inputs) {
+        std::optional<Exchange> outputs = CountingNet(inputs, &calls);
+        const bool second = Find(inputs.arrays, "count")->as<int64_t>()[0] >= 10'000'000'000;
+        if (second) outputs->arrays.pop_back();
+        return outputs;
+      });
   ErrorOf<Closed>([&] {
     while (true) play.queue->Dequeue();
   });
-  CHECK(Has(ErrorOf<std::runtime_error>([&] { play.pool->TakeEvents(); }), "expected the arrays count, "));
+  CHECK(Has(ErrorOf<std::runtime_error>([&] { play.pool->TakeEvents(); }),
+            "expected the arrays count, "));
   play.End();
 }
 
 TEST_CASE("pool: an output with an environment's name ends it") {
   std::atomic<int64_t> calls{0};
-  Play play(1, Sizes(), [](int, int) { return Good(1); }, [&](const Exchange& inputs) {
-    std::optional<Exchange> outputs = CountingNet(inputs, &calls);
-    outputs->arrays[1].first = "reward";
-    return outputs;
-  });
+  Play play(
+      1, Sizes(), [](int, int) { return Good(1); },
+      [&](const Exchange& inputs) {
+        std::optional<Exchange> outputs = CountingNet(inputs, &calls);
+        outputs->arrays[1].first = "reward";
+        return outputs;
+      });
   CHECK_THROWS_AS(play.queue->Dequeue(), Closed);
   CHECK(ErrorOf<std::runtime_error>([&] { play.pool->TakeEvents(); }) ==
         "output reward: expected a name that is not the environment's");
@@ -480,8 +508,11 @@ void CloseNow(Play* play) {
 }
 
 TEST_CASE("pool: Close returns while threads wait in a stream") {
-  for (const auto& [place, at] : std::vector<std::pair<Plan::Place, int64_t>>{
-           {Plan::kOpen, 0}, {Plan::kRead, 0}, {Plan::kRead, 2}, {Plan::kWrite, 0}, {Plan::kWrite, 2}}) {
+  for (const auto& [place, at] : std::vector<std::pair<Plan::Place, int64_t>>{{Plan::kOpen, 0},
+                                                                              {Plan::kRead, 0},
+                                                                              {Plan::kRead, 2},
+                                                                              {Plan::kWrite, 0},
+                                                                              {Plan::kWrite, 2}}) {
     CAPTURE(place);
     CAPTURE(at);
     Play play(3, Sizes(), [place = place, at = at](int, int) {
@@ -596,8 +627,9 @@ TEST_CASE("pool: options are checked") {
   CHECK(ErrorOfOptions([](auto*) {}, 0) == "addresses: expected at least one");
   CHECK(ErrorOfOptions([](auto* o) { o->unroll_length = 0; }) ==
         "unroll_length: expected at least 1, seen 0");
-  CHECK(ErrorOfOptions([](auto* o) { o->initial_core_state = {Array::Empty(kFloat32, {1, 2, 5})}; }) ==
-        "initial_core_state: expected one column, seen float32[1, 2, 5]");
+  CHECK(ErrorOfOptions([](auto* o) {
+          o->initial_core_state = {Array::Empty(kFloat32, {1, 2, 5})};
+        }) == "initial_core_state: expected one column, seen float32[1, 2, 5]");
 }
 
 TEST_CASE("pool: timeouts are checked") {  // the thread that looks for late streams would spin

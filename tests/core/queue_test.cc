@@ -18,7 +18,8 @@ Dict Item(int64_t first, int64_t n) {
   Dict item = {{"name", Array::Empty(kInt64, {kRows, n})},
                {"more", Array::Empty(kUInt8, {1, n, 2})}};
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t t = 0; t < kRows; ++t) item[0].second.as<int64_t>()[t * n + i] = first + i + (t << 40);
+    for (int64_t t = 0; t < kRows; ++t)
+      item[0].second.as<int64_t>()[t * n + i] = first + i + (t << 40);
     for (int64_t j = 0; j < 2; ++j) item[1].second.as<uint8_t>()[2 * i + j] = (first + i) * 2 + j;
   }
   return item;
@@ -276,7 +277,8 @@ TEST_CASE("queue: an item is taken whole while fewer than capacity columns wait"
   });
   for (int64_t size : {5, 3}) {
     CHECK(NamesOf(queue.Dequeue(), 2)[0] == 5 - size);
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // for an error to show, not for success
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(10));  // for an error to show, not for success
     CHECK(!entered);
     CHECK(queue.size() == size);
   }

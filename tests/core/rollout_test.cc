@@ -10,8 +10,12 @@ namespace torchbeast {
 namespace {
 
 Spec TestSpec() {
-  return {2, {{"a", kInt32, {2}}, {"none", kFloat32, {0}}, {"b", kBool, {3}}, {"c", kUInt8, {}}},
-          "discrete", {5}, 1, "Test"};
+  return {2,
+          {{"a", kInt32, {2}}, {"none", kFloat32, {0}}, {"b", kBool, {3}}, {"c", kUInt8, {}}},
+          "discrete",
+          {5},
+          1,
+          "Test"};
 }
 
 // A Step of two environments that fits TestSpec; numbers begin at `x`.
@@ -157,8 +161,10 @@ TEST_CASE("decoder: a Step of wrong lengths is refused") {
     CHECK(error([&](auto& v) { v.done = {bools, size}; }) == start + "done" + counts);
     CHECK(error([&](auto& v) { v.terminated = {bools, size}; }) == start + "terminated" + counts);
     CHECK(error([&](auto& v) { v.truncated = {bools, size}; }) == start + "truncated" + counts);
-    CHECK(error([&](auto& v) { v.episode_over = {bools, size}; }) == start + "episode_over" + counts);
-    CHECK(error([&](auto& v) { v.episode_step = {ints, size}; }) == start + "episode_step" + counts);
+    CHECK(error([&](auto& v) { v.episode_over = {bools, size}; }) ==
+          start + "episode_over" + counts);
+    CHECK(error([&](auto& v) { v.episode_step = {ints, size}; }) ==
+          start + "episode_step" + counts);
     CHECK(error([&](auto& v) { v.episode_return = {floats, size}; }) ==
           start + "episode_return" + counts);
   }
@@ -169,8 +175,9 @@ TEST_CASE("decoder: numbers that are none are refused") {
                     -std::numeric_limits<float>::infinity()}) {
     TestStep step(0);
     step.reward[1] = bad;
-    CHECK(ErrorIn(step.view()) == "INVALID_ARGUMENT: a Step's reward: expected finite numbers, seen " +
-                                      std::to_string(bad));
+    CHECK(ErrorIn(step.view()) ==
+          "INVALID_ARGUMENT: a Step's reward: expected finite numbers, seen " +
+              std::to_string(bad));
     step = TestStep(0);
     step.episode_return[0] = bad;
     CHECK(Has(ErrorIn(step.view()), "a Step's episode_return: expected finite numbers, seen "));
@@ -241,8 +248,9 @@ TEST_CASE("rollout: outputs have one row, and names of their own") {
 }
 
 TEST_CASE("rollout: outputs have a column for each environment") {
-  CHECK_THROWS_AS(Rollout(TestSpec(), 2, 1).WriteOutputs(0, {{"x", Array::Empty(kFloat32, {1, 3})}}),
-                  std::invalid_argument);
+  CHECK_THROWS_AS(
+      Rollout(TestSpec(), 2, 1).WriteOutputs(0, {{"x", Array::Empty(kFloat32, {1, 3})}}),
+      std::invalid_argument);
   CHECK_THROWS_AS(Rollout(TestSpec(), 2, 1).WriteOutputs(0, {{"x", Array::Empty(kFloat32, {1})}}),
                   std::invalid_argument);
 }

@@ -78,9 +78,9 @@ TEST_CASE("wire: a Spec is read as it was sent") {
 
 TEST_CASE("wire: every dtype is known, others are refused") {
   const std::vector<std::pair<rpcenv::DType, std::string>> dtypes = {
-      {rpcenv::BOOL, "bool"},       {rpcenv::UINT8, "uint8"},     {rpcenv::INT8, "int8"},
-      {rpcenv::UINT16, "uint16"},   {rpcenv::INT16, "int16"},     {rpcenv::UINT32, "uint32"},
-      {rpcenv::INT32, "int32"},     {rpcenv::UINT64, "uint64"},   {rpcenv::INT64, "int64"},
+      {rpcenv::BOOL, "bool"},       {rpcenv::UINT8, "uint8"},       {rpcenv::INT8, "int8"},
+      {rpcenv::UINT16, "uint16"},   {rpcenv::INT16, "int16"},       {rpcenv::UINT32, "uint32"},
+      {rpcenv::INT32, "int32"},     {rpcenv::UINT64, "uint64"},     {rpcenv::INT64, "int64"},
       {rpcenv::FLOAT16, "float16"}, {rpcenv::BFLOAT16, "bfloat16"}, {rpcenv::FLOAT32, "float32"},
       {rpcenv::FLOAT64, "float64"}};
   CHECK(dtypes.size() == rpcenv::DType_ARRAYSIZE - 1);
@@ -90,8 +90,9 @@ TEST_CASE("wire: every dtype is known, others are refused") {
     CHECK(ParseSpec(spec).observations.back().dtype.name() == name);
   }
   for (int dtype : {0, 14, -1, 1 << 30}) {
-    CHECK(SpecError([=](auto* spec) { AddLeaf(spec, "x", static_cast<rpcenv::DType>(dtype), {}); }) ==
-          "INVALID_ARGUMENT: the server's Spec: x: dtype " + std::to_string(dtype) + " is unknown");
+    CHECK(
+        SpecError([=](auto* spec) { AddLeaf(spec, "x", static_cast<rpcenv::DType>(dtype), {}); }) ==
+        "INVALID_ARGUMENT: the server's Spec: x: dtype " + std::to_string(dtype) + " is unknown");
   }
 }
 
@@ -135,9 +136,9 @@ TEST_CASE("wire: an observation's size is less than 2^31 bytes") {
 }
 
 TEST_CASE("wire: names are neither empty nor doubled nor a row's own") {
-  for (const char* name : {"", "frame", "reward", "done", "terminated", "truncated", "episode_over",
-                           "episode_step", "episode_return", "last_action", "action", "policy_logits",
-                           "baseline", "policy_version"}) {
+  for (const char* name :
+       {"", "frame", "reward", "done", "terminated", "truncated", "episode_over", "episode_step",
+        "episode_return", "last_action", "action", "policy_logits", "baseline", "policy_version"}) {
     CHECK(SpecError([&](auto* spec) { AddLeaf(spec, name, rpcenv::UINT8, {}); }) ==
           "INVALID_ARGUMENT: the server's Spec: an observation may not be called '" +
               std::string(name) + "', or not twice");
@@ -186,12 +187,14 @@ TEST_CASE("wire: a Step is seen as it was sent") {
   Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, view, {0, 0, 0});
   const rpcenv::Step empty;
   CHECK(ViewOf(empty).done.size == 0);
-  CHECK_THROWS_AS(Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, ViewOf(empty), {0, 0, 0}), StreamError);
+  CHECK_THROWS_AS(Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, ViewOf(empty), {0, 0, 0}),
+                  StreamError);
 }
 
 TEST_CASE("wire: a bool sent as another number is true, and 1 in memory") {
   rpcenv::Step step;
-  REQUIRE(step.ParseFromString(std::string("\x1a\x04\x02\x00\xff", 5) + '\x01'));  // done: 2, 0, 255
+  REQUIRE(
+      step.ParseFromString(std::string("\x1a\x04\x02\x00\xff", 5) + '\x01'));  // done: 2, 0, 255
   const StepView view = ViewOf(step);
   REQUIRE(view.done.size == 3);
   CHECK(static_cast<int>(*reinterpret_cast<const uint8_t*>(view.done.data)) == 1);
@@ -225,7 +228,8 @@ TEST_CASE("wire: whatever comes is taken or refused with a StreamError") {
   const google::protobuf::LogSilencer silencer;
   std::mt19937 random(0);
   const std::string good_spec = GoodSpec().SerializeAsString();
-  const std::string good_steps[] = {GoodStep(true).SerializeAsString(), GoodStep(false).SerializeAsString()};
+  const std::string good_steps[] = {GoodStep(true).SerializeAsString(),
+                                    GoodStep(false).SerializeAsString()};
   const Spec fixed = ParseSpec(GoodSpec());
   int specs = 0, steps = 0;
   for (int i = 0; i < 6000; ++i) {
@@ -248,18 +252,20 @@ TEST_CASE("wire: whatever comes is taken or refused with a StreamError") {
         ++specs;
         CHECK(spec.observation_bytes() >= 0);
         CHECK(spec.describe() != "");
-        if (spec.observation_bytes() > 1000 || spec.num_envs < 1 || spec.num_envs > 100) spec = fixed;
+        if (spec.observation_bytes() > 1000 || spec.num_envs < 1 || spec.num_envs > 100)
+          spec = fixed;
       }
     } catch (const StreamError&) {
     }
-    if (!step_message.ParseFromArray(step_bytes.data(), static_cast<int>(step_bytes.size()))) continue;
+    if (!step_message.ParseFromArray(step_bytes.data(), static_cast<int>(step_bytes.size())))
+      continue;
     for (const Spec& like : {fixed, spec}) {
       try {
         Rollout rollout(like, like.num_envs, 1);
         rollout.WriteStep(i % 2, ViewOf(step_message), std::vector<int32_t>(like.num_envs, 1));
         ++steps;
-        const auto flags = Values<uint8_t>(
-            Array(kUInt8, {1, like.num_envs}, nullptr, Find(rollout.StepAt(i % 2), "done")->data()));
+        const auto flags = Values<uint8_t>(Array(kUInt8, {1, like.num_envs}, nullptr,
+                                                 Find(rollout.StepAt(i % 2), "done")->data()));
         for (uint8_t flag : flags) CHECK(flag <= 1);
       } catch (const StreamError&) {
       }
@@ -281,9 +287,12 @@ class Server : public rpcenv::RPCEnvServer::Service {
   }
   ~Server() override { server_->Shutdown(std::chrono::system_clock::now()); }
 
-  std::string address() const { return "unix:/tmp/torchbeast-wire-test-" + std::to_string(getpid()); }
+  std::string address() const {
+    return "unix:/tmp/torchbeast-wire-test-" + std::to_string(getpid());
+  }
 
-  grpc::Status Describe(grpc::ServerContext*, const rpcenv::DescribeRequest*, rpcenv::Spec* spec) override {
+  grpc::Status Describe(grpc::ServerContext*, const rpcenv::DescribeRequest*,
+                        rpcenv::Spec* spec) override {
     *spec = spec_;
     return grpc::Status::OK;
   }
@@ -338,8 +347,9 @@ TEST_CASE("grpc: Cancel ends a Read that waits, and what comes later") {
 }
 
 TEST_CASE("grpc: a server that is not there is UNAVAILABLE") {
-  CHECK(Has(ErrorOf<StreamError>([] { Describe("unix:/tmp/no-such-socket", std::chrono::seconds(60)); }),
-            "UNAVAILABLE: "));
+  CHECK(Has(
+      ErrorOf<StreamError>([] { Describe("unix:/tmp/no-such-socket", std::chrono::seconds(60)); }),
+      "UNAVAILABLE: "));
 }
 
 TEST_CASE("grpc: a Spec whose Steps are too large is refused, whatever the product overflows") {
@@ -378,7 +388,9 @@ TEST_CASE("dlpack: contiguous memory is shared, other memory copied") {
     const Array array = FromDLPack(foreign.tensor, owner);
     CHECK(array.shape() == foreign.shape);
     CHECK((owner.use_count() == 2) == shared);
-    if (shared) CHECK(array.data() == static_cast<uint8_t*>(foreign.tensor.data) + foreign.tensor.byte_offset);
+    if (shared)
+      CHECK(array.data() ==
+            static_cast<uint8_t*>(foreign.tensor.data) + foreign.tensor.byte_offset);
     return Values<int16_t>(array);
   };
   using Numbers = std::vector<int16_t>;
@@ -445,8 +457,9 @@ TEST_CASE("dlpack: there and back, in the same memory, alive until the deleter i
     CHECK(owner.use_count() == 2);
     CHECK(tensor->dl_tensor.ndim == static_cast<int32_t>(shape.size()));
     {
-      const Array array = FromDLPack(
-          tensor->dl_tensor, std::shared_ptr<void>(tensor, [](DLManagedTensor* t) { t->deleter(t); }));
+      const Array array =
+          FromDLPack(tensor->dl_tensor,
+                     std::shared_ptr<void>(tensor, [](DLManagedTensor* t) { t->deleter(t); }));
       CHECK(array.shape() == shape);
       CHECK(array.dtype() == kFloat32);
       CHECK(array.as<float>() == owner->data());
