@@ -55,6 +55,20 @@ class EndlessCatch(Catch):
         return observation, reward, False, False, info
 
 
+class Sampled(gymnasium.Env):
+    """Observations are samples of its space; episodes end and are cut at random."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        over, cut = self.np_random.random(2) < 0.15
+        return self.observation_space.sample(), float(action) - 0.25, over, cut, {}
+
+
 class BreakingCatch(Catch):
     """Raises after some steps, in every life of an actor."""
 

@@ -42,7 +42,7 @@ from libtorchbeast.server import Server, stream_seed
 from libtorchbeast.stats import Clock
 from libtorchbeast.streams import spec_of
 from tests.compare import assert_same
-from tests.envs import BreakingCatch, Catch
+from tests.envs import BreakingCatch, Catch, Sampled
 from tests.models_test import CLOSE, A, Counting, OnesNet, make_actor, make_flags, make_rollouts
 from tests.processes import ROOT, wait_for
 from tests.rollouts_test import assert_equal, columns
@@ -656,7 +656,7 @@ def test_whatever_waits_lets_other_threads_run():
 
 
 # ================================================================================= pool: rollouts
-class Varied(gymnasium.Env):
+class Varied(Sampled):
     """Observations of every dtype, nested, without axes, without elements."""
 
     kinds = "uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64".split()
@@ -668,16 +668,6 @@ class Varied(gymnasium.Env):
         flags = Box(0, 1, (5,), bool)
         parts = {**boxes, "level": Discrete(7), "flags": flags, "inner": Dict(inner)}
         self.observation_space = Dict(parts)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        if seed is not None:
-            self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        over, cut = self.np_random.random(2) < 0.1
-        return self.observation_space.sample(), float(action) - 0.25, over, cut, {}
 
 
 class Numbered(Counting):

@@ -18,14 +18,14 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.mock import make_mock
 from libtorchbeast.server import OPTIONS, Server, stream_seed
 from tests.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
-from tests.envs import Catch
+from tests.envs import Catch, Sampled
 from tests.processes import ROOT, wait_for
 
 SEED = 7
 CODE = grpc.StatusCode
 
 
-class Nested(gymnasium.Env):
+class Nested(Sampled):
     """A dict observation with a dict in it, an array without axes and one without elements."""
 
     parts = {
@@ -37,16 +37,6 @@ class Nested(gymnasium.Env):
 
     def __init__(self):
         self.observation_space = gymnasium.spaces.Dict(copy.deepcopy(self.parts))
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        if seed is not None:
-            self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        over, cut = self.np_random.random(2) < 0.2
-        return self.observation_space.sample(), float(action) - 0.25, over, cut, {}
 
 
 class Trouble(Catch):

@@ -1,7 +1,8 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
 // libtorchbeast._C: the only file that knows Python. The GIL: whatever waits or locks runs without
-// it, whatever touches Python has it. So nobody who holds it waits for a C++ mutex, and threads may
+// it, whatever touches Python has it. So nobody who holds it waits for long for a C++ mutex (~Batch
+// takes a Request's for a moment, under which nobody takes the GIL), and other threads may
 // take it even under one (to free memory that came from Python).
 //
 // Arrays come in from anything with __dlpack__ and go out as torch tensors, both without a copy.
