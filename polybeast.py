@@ -36,6 +36,7 @@ from libtorchbeast.addresses import parse_addresses
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.file_writer import RunInUse
 from libtorchbeast.flags import (
+    MAX_COUNT,
     UserError,
     apply_recipe,
     check_ranges,
@@ -91,7 +92,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="Without any server for as long, the run saves and ends.")
     add("--num_inference_threads", type=int, default=1)
     add("--max_inference_batch_size", type=int, metavar="B",
-        help="Columns in an inference batch. Default: the environments of all streams.")
+        help="Columns in an inference batch. Default: as many as wait.")
     add("--min_inference_batch_size", type=int, default=1, metavar="B",
         help="Wait for as many columns, but not longer than:")
     add("--inference_timeout_ms", type=float, default=10.0, metavar="MS")
@@ -164,8 +165,11 @@ def check_flags(flags: argparse.Namespace) -> None:
         flags.max_learner_queue_size = flags.batch_size
     check_ranges(flags)
     require(flags, "num_actors", flags.num_actors > 0, "at least 1")
+    if flags.server_addresses is None:
+        most = flags.num_servers * flags.max_streams
+        expected = f"at most --num_servers x --max_streams = {most}"
+        require(flags, "num_actors", flags.num_actors <= most, expected)
     require_at_least(flags, "max_inference_batch_size", "min_inference_batch_size")
-    require_at_least(flags, "max_inference_batch_size", "envs_per_server")
     require_at_least(flags, "max_learner_queue_size", "batch_size")
     choose_devices(flags)
     choose_xpid(flags)
@@ -318,6 +322,9 @@ def train(flags: argparse.Namespace) -> Run:
     torch.set_num_threads(flags.torch_threads)
     with servers(flags) as (addresses, description, check_servers):
         require(flags, "env", flags.env == description.name, f"what is served: {description.name}")
+        most, N = flags.max_inference_batch_size, description.num_envs
+        name = "max_inference_batch_size"
+        require(flags, name, most is None or most >= N, f"at least one stream's {N} environments")
         spec = spec_of(description)
         net = models.make_net(Net, spec, flags)
         with Run(flags, spec, net, torch.device(flags.learner_device)) as run:
@@ -349,10 +356,12 @@ def train_with(
     addresses = [addresses[i % len(addresses)] for i in range(flags.num_actors)]
     queue = libtorchbeast.BatchingQueue(flags.batch_size, flags.max_learner_queue_size)
     minimum = flags.min_inference_batch_size
-    maximum = flags.max_inference_batch_size or max(minimum, len(addresses) * description.num_envs)
+    maximum = flags.max_inference_batch_size or MAX_COUNT
     batcher = libtorchbeast.DynamicBatcher(minimum, maximum, flags.inference_timeout_ms)
+    # float32 as `act_on` returns it, and a constant even where it is learned.
+    initial_state = [state.detach().float() for state in nets[0].initial_state(1)]
     pool = libtorchbeast.ActorPool(
-        flags.unroll_length, queue, batcher, addresses, nets[0].initial_state(1), description,
+        flags.unroll_length, queue, batcher, addresses, initial_state, description,
         step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout,
     )  # fmt: skip
     threads = []

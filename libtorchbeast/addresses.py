@@ -73,6 +73,8 @@ def _checked_path(address: str) -> str:
             f"Unix socket: expected a path of 1 to {MAX_PATH_BYTES} bytes, seen {length} in "
             f"{address!r}"
         )
+    if any(letter in path for letter in "%?#"):  # gRPC takes it for a URI
+        raise UserError(f"Unix socket: expected a path without % ? #, seen {address!r}")
     return address
 
 

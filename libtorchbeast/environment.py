@@ -218,7 +218,8 @@ class _SeparateSource:
             _check_names(leaves, self.observations)
         for name, shape, dtype in self._single:
             leaf = leaves[name]
-            if type(leaf) is not np.ndarray or leaf.shape != shape or leaf.dtype is not dtype:
+            plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
+            if not plain or dtype.kind == "f":  # floats may be infinite or none
                 leaf = _checked_leaf(name, leaf, shape, dtype)
             self._out[name][i] = leaf
 
@@ -266,4 +267,6 @@ def _checked_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> n
             f"Observation {name!r}: expected {np.dtype(dtype).name}{list(shape)}, "
             f"seen {array.dtype}{list(array.shape)}"
         )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"Observation {name!r}: expected finite numbers, seen {array.tolist()}")
     return array.astype(dtype, copy=False)

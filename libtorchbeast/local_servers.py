@@ -37,7 +37,8 @@ class LocalServers:
         self._process = subprocess.Popen(
             [*command, *_arguments(parser, flags), "--server_addresses", ",".join(self.addresses)],
             stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             errors="replace",  # environments may print what they like
             start_new_session=True,  # Ctrl-C is this process's: it ends them when it is done
@@ -73,7 +74,7 @@ class LocalServers:
 
     def _log_lines(self) -> None:
         level = logging.INFO
-        for line in self._process.stderr:
+        for line in self._process.stdout:
             line = line.rstrip()
             if line.startswith(ERROR):
                 self._error = line.removeprefix(ERROR)
@@ -89,9 +90,11 @@ def _arguments(parser: argparse.ArgumentParser, flags: Any) -> list[str]:
     words = []
     for action in parser._actions:
         value = getattr(flags, action.dest, None)
-        if action.dest in ("server_addresses", "pipes_basename") or value in (None, False):
+        if action.dest in ("server_addresses", "pipes_basename") or value is None:
             continue
-        words.append(action.option_strings[0])
-        if value is not True:
-            words.append(str(value))
+        if action.nargs == 0:  # a switch
+            words += action.option_strings[:1] if value == action.const else []
+        else:
+            values = value if isinstance(value, list) else [value]
+            words += [action.option_strings[0], *map(str, values)]
     return words

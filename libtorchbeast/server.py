@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """One address that serves environments: the server's side of proto/rpcenv.proto."""
 
+import contextlib
+import errno
 import logging
 import os
 import socket
@@ -139,7 +141,9 @@ class Server:
             yield from self._play(stream, requests)
         except _WrongActions as error:
             failure = grpc.StatusCode.INVALID_ARGUMENT, str(error)
-        except Exception:
+        except GeneratorExit:  # the client went
+            raise
+        except BaseException:  # an environment's sys.exit() too ends its own stream only
             logger.exception("%s: stream %d failed", self.address, stream.number)
             failure = grpc.StatusCode.INTERNAL, _last_lines(traceback.format_exc())
         finally:
@@ -185,7 +189,7 @@ class Server:
         try:
             if stream.environment is not None:
                 stream.timed(stream.environment.close)
-        except Exception:
+        except BaseException:
             logger.exception("%s: closing stream %d failed", self.address, stream.number)
         with self._changed:
             self._streams.remove(stream)
@@ -261,8 +265,11 @@ def _last_lines(text: str) -> str:
 
 
 def _check_unused(address: str) -> None:
-    """gRPC replaces the socket file even of a server that lives."""
+    """gRPC replaces the socket file even of a server that lives, and is content with one of the
+    addresses that a name has."""
     if not address.startswith("unix:"):
+        if _port_is_used(address):
+            raise UserError(f"Cannot listen on {address}: address already in use")
         return
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
@@ -294,3 +301,18 @@ def _why_not(address: str) -> str:
 
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _port_is_used(address: str) -> bool:
+    """On any of the addresses that the host's name has."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(socket.gaierror):
+        for family, *_, where in socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM
+        ):
+            try:
+                socket.create_server(where[:2], family=family).close()
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return True
+    return False

@@ -53,7 +53,10 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
         items = parts.items() if hasattr(parts, "items") else enumerate(parts)
         leaves = {}
         for key, part in items:
-            leaves.update(flatten_space(part, f"{prefix}{key}/"))
+            more = flatten_space(part, f"{prefix}{key}/")
+            if twice := sorted(leaves.keys() & more.keys()):
+                raise ValueError(f"Observation keys: expected each once, seen {twice} twice")
+            leaves.update(more)
         return leaves
     name = prefix[:-1] or "frame"
     if name in ROW_KEYS or name.startswith("core_state/"):

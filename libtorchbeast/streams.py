@@ -40,7 +40,8 @@ def first_description(
     while True:
         for address in addresses:
             try:
-                return libtorchbeast.describe(address, timeout=5.0)
+                left = timeout - (time.monotonic() - start)
+                return libtorchbeast.describe(address, timeout=min(5.0, max(0.1, left)))
             except libtorchbeast.StreamError as error:
                 errors[address] = str(error)
         waited = time.monotonic() - start

@@ -16,8 +16,8 @@ END_S = 3.0
 
 
 class StartFailure(RuntimeError):
-    """A process failed before any was ready: a user's mistake, which no restart mends. The text is
-    its traceback, or its exit code."""
+    """A process failed before it was ready for the first time: a user's mistake, which no restart
+    mends. The text is its traceback, or its exit code."""
 
 
 class Supervisor:
@@ -34,7 +34,7 @@ class Supervisor:
         """Until `wakeup` is set; then all processes have ended.
 
         Raises:
-            StartFailure: a process failed before any was ready.
+            StartFailure: a process failed before it was ready for the first time.
         """
         try:
             while not wakeup.is_set():
@@ -59,7 +59,7 @@ class Supervisor:
             message = worker.process.receive()
             if message is None or message.startswith(Process.FAILURE):
                 failure = worker.bury(message)
-                if not any(w.was_ready for w in self._workers):
+                if not worker.was_ready:
                     raise StartFailure(failure)
                 worker.start_later(failure)
             else:

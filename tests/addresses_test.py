@@ -43,6 +43,7 @@ def test_parses(text, expected):
         ("a:7,b:7,a:7", "seen a:7 twice in 'a:7,b:7,a:7'"),
         ("a:5-7,a:6", "seen a:6 twice"),
         ("unix:", f"a path of 1 to {MAX_PATH_BYTES} bytes, seen 0"),
+        ("unix:/a%41", "a path without % [?] #, seen 'unix:/a%41'"),
         ("unix:/" + "x" * 107, f"a path of 1 to {MAX_PATH_BYTES} bytes, seen 108"),
         ("unix:" + "é" * 54, f"a path of 1 to {MAX_PATH_BYTES} bytes, seen 108"),
     ],

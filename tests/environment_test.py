@@ -8,6 +8,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from libtorchbeast.environment import Environment
+from tests.envs import Sampled
 
 A, N, STEPS = 5, 4, 300
 NOTHING = (0.0, False, False, False)  # what a reset to a new game gives
@@ -558,6 +559,31 @@ def test_a_vectors_reward_or_flag_of_another_shape_is_refused(name, shape):
     env.initial(0)
     with pytest.raises(ValueError, match="expected.*seen"):
         env.step(np.zeros(2, np.int64))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_observations_are_finite(number):
+    class Infinite(Sampled):
+        observation_space = Box(-1, 1, (2,), np.float32)
+        action_space = Discrete(2)
+
+        def step(self, action):
+            return np.array([0, number], np.float32), *super().step(action)[1:]
+
+    env = Environment(Infinite, 1)
+    env.initial(seed=0)
+    with pytest.raises(ValueError, match=r"Observation 'frame': expected finite numbers, seen"):
+        env.step(np.array([0]))
+
+
+def test_observation_keys_that_become_one_are_refused():
+    class Twice(Sampled):
+        part = Box(0, 1, (2,))
+        observation_space = Dict({"a/b": part, "a": Dict({"b": part})})
+        action_space = Discrete(2)
+
+    with pytest.raises(ValueError, match=r"expected each once, seen \['a/b'\] twice"):
+        Environment(Twice, 1)
 
 
 @pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf, 1e39])

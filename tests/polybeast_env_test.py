@@ -139,9 +139,34 @@ def test_an_address_in_use(tmp_path):
             assert other.wait_for_end() == 1
             last = other.printed().splitlines()[-1]
         assert last.startswith(f"polybeast_env: error: Cannot listen on {address}: ")
-        assert "Address already in use" in last
+        assert "address already in use" in last
         client.describe()
         assert f"Serving Mock/4, 2 environments a stream, on {address}" in servers.printed()
+
+
+def test_an_address_in_use_ends_all_whoever_serves_first(tmp_path):
+    class Process:
+        name, sentinel, from_child = "Server", 0, 0
+
+        def __init__(self, messages):
+            self._messages = messages
+
+        def has_message(self):
+            return bool(self._messages)
+
+        def receive(self):
+            return self._messages.pop(0)
+
+        def end(self, deadline):
+            return 1
+
+    processes = [Process([b"."]), Process([b"!address in use"])]
+    watched = supervisor.Supervisor(lambda index, life: processes[index], 2)
+    for worker in watched._workers:
+        worker.start_if_due()
+    watched._look_at(watched._workers[0])
+    with pytest.raises(supervisor.StartFailure, match="address in use"):
+        watched._look_at(watched._workers[1])
 
 
 @pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "stdin"])

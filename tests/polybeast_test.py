@@ -1,12 +1,14 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """PolyBeast learns, stops, resumes and fails as promised: real processes, servers and signals."""
 
+import argparse
 import contextlib
 import itertools
 import logging
 import os
 import re
 import signal
+import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,14 +17,17 @@ import pytest
 import torch
 from torch import nn
 
+import libtorchbeast
 import polybeast
 from libtorchbeast import DynamicBatcher
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.inference import NewestWeights
+from libtorchbeast.local_servers import _arguments
 from libtorchbeast.run import Run
 from libtorchbeast.server import Server
 from libtorchbeast.stats import Clock
+from libtorchbeast.streams import ServersLost, first_description
 from tests.client import free_port
 from tests.envs import Catch
 from tests.processes import Command, Program, load, rows, wait_for
@@ -312,6 +317,59 @@ def test_other_environments_than_env_says_are_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("first", ["tests.envs:Catch-v0", "Other-v0"])
+def test_another_server_of_other_environments_is_left_alone(tmp_path, first):
+    """Whichever comes first."""
+    addresses = [f"unix:{tmp_path}/a", f"unix:{tmp_path}/b"]
+    names = ["tests.envs:Catch-v0", "Other-v0"]
+    flags = ["--server_addresses", ",".join(addresses), "--num_servers", 2, "--total_steps", 400]
+    with serving(addresses[names.index(first)], names[0]):
+        with serving(addresses[1 - names.index(first)], names[1]):
+            if first != names[0]:
+                assert "expected what is served: Other-v0" in refusal(tmp_path, *SMALL, *flags)
+                return
+            beast(tmp_path, *SMALL, *flags)
+    log = (tmp_path / "run" / "out.log").read_text()
+    assert "expected tests.envs:Catch-v0: frame" in log and "seen Other-v0: frame" in log
+
+
+def test_a_largest_batch_below_one_stream_is_refused(tmp_path):
+    flags = ["--envs_per_server", 4, "--max_inference_batch_size", 3]
+    message = refusal(tmp_path, *SMALL, *flags)
+    assert message == "--max_inference_batch_size 3: expected at least one stream's 4 environments"
+
+
+def test_a_proxy_is_not_asked(tmp_path, monkeypatch):
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    address = f"127.0.0.1:{free_port()}"
+    with serving(address, "Catch"):
+        assert libtorchbeast.describe(address).name == "Catch"
+
+
+def test_silent_addresses_do_not_stretch_the_timeout(tmp_path):
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in silent]
+        asked = []
+        with pytest.MonkeyPatch.context() as patch:
+            describe = libtorchbeast.describe
+            watch = lambda address, timeout: asked.append(timeout) or describe(address, timeout)
+            patch.setattr(libtorchbeast, "describe", watch)
+            with pytest.raises(ServersLost, match="no environment server for 1 s"):
+                first_description(addresses, 1.0)
+    assert asked[0] <= 1.0 and sum(asked) <= 1.0 + 0.1 * len(asked)
+
+
+def test_local_servers_get_the_flags_of_a_fork():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--difficulty", type=float, default=0.5)
+    parser.add_argument("--no_sound", dest="sound", action="store_false")
+    parser.add_argument("--levels", type=int, nargs="+")
+    for line in ("", "--difficulty 0", "--no_sound", "--levels 0 7 --difficulty 2"):
+        flags = parser.parse_args(line.split())
+        assert parser.parse_args(_arguments(parser, flags)) == flags
+
+
 def test_servers_may_have_more_environments_a_stream_than_the_flag_says(tmp_path):
     """The flag is of local servers."""
     address = f"unix:{tmp_path}/s"
@@ -366,8 +424,8 @@ def test_another_environment_or_network_is_refused_on_resume(tmp_path, capsys):
         ("--num_inference_threads 0", "--num_inference_threads 0: expected at least 1"),
         ("--min_inference_batch_size 0", "--min_inference_batch_size 0: expected at least 1"),
         (
-            "--num_servers 2 --envs_per_server 4 --max_inference_batch_size 3",
-            "--max_inference_batch_size 3: expected at least --envs_per_server 4",
+            "--num_servers 2 --max_streams 3 --num_actors 7",
+            "--num_actors 7: expected at most --num_servers x --max_streams = 6",
         ),
         (
             "--min_inference_batch_size 9 --max_inference_batch_size 8 --envs_per_server 4",
@@ -375,6 +433,8 @@ def test_another_environment_or_network_is_refused_on_resume(tmp_path, capsys):
         ),
         ("--max_inference_batch_size 0", "--max_inference_batch_size 0: expected at least"),
         ("--inference_timeout_ms -1", "--inference_timeout_ms -1.0: expected at least 0"),
+        ("--inference_timeout_ms 1e18", "--inference_timeout_ms 1e[+]18: expected .* at most"),
+        ("--max_inference_batch_size 99999999999", "--max_inference_batch_size 9+: .* at most"),
         ("--inference_timeout_ms nan", "--inference_timeout_ms nan: expected at least 0"),
         ("--server_timeout 0", "--server_timeout 0.0: expected"),
         ("--server_timeout nan", "--server_timeout nan: expected"),

@@ -74,6 +74,11 @@ class RaisesAtLength(Trouble):
         raise RuntimeError("ß€😀" * 5000 + " end of text")
 
 
+class Exits(Trouble):
+    def go_wrong(self):
+        raise SystemExit("the simulator is gone")
+
+
 class LooksLikeALostClient(Trouble):
     """An environment may use gRPC itself."""
 
@@ -252,6 +257,7 @@ def test_bytes_that_are_no_actions(address):
         (GivesNaN, "ValueError: Reward: expected finite numbers, seen [nan, nan, nan]"),
         (GivesAnotherShape, "expected uint8[1, 10, 5], seen uint8[1, 9, 5]"),
         (RaisesAtLength, " end of text"),
+        (Exits, "SystemExit: the simulator is gone"),
         (LooksLikeALostClient, "grpc.RpcError: from within"),
     ],
 )
@@ -422,16 +428,18 @@ def test_create_env_fails_where_the_server_is_made(address):
         Server(lambda: Environment(lambda: 1 / 0, 1), address)
 
 
-@pytest.mark.parametrize("transport", ["unix", "tcp"])
+@pytest.mark.parametrize("transport", ["unix", "tcp", "localhost"])
 def test_an_address_in_use(address, transport):
     count = []
-    if transport == "tcp":
-        address = f"127.0.0.1:{free_port()}"
+    other = address
+    if transport != "unix":  # localhost may have other addresses besides, which are free
+        port = free_port()
+        address, other = f"127.0.0.1:{port}", f"{transport.replace('tcp', '127.0.0.1')}:{port}"
     with serving(lambda: Watched(count), address), Client(address) as client:
         stream = client.stream()
         stream.read()
-        with pytest.raises(UserError, match=f"Cannot listen on {address}: .*ddress already in use"):
-            Server(lambda: Environment(lambda: Watched(count), 3), address)
+        with pytest.raises(UserError, match=f"Cannot listen on {other}: .*ddress already in use"):
+            Server(lambda: Environment(lambda: Watched(count), 3), other)
         assert len(count) == 3  # the other's were closed
         stream.step([1, 1, 1])
         client.stream().read()

@@ -131,7 +131,7 @@ class ActorPool {
   void Play(size_t i, Stream& stream, Milliseconds* backoff) {
     const int64_t T = options_.unroll_length, N = Open(i, stream);
     Arrays state = Repeat(options_.initial_core_state, N);  // given to the network at the next row
-    Arrays state_at_0 = state;                              // ... at row 0 of the rollout
+    Arrays state_at_0 = Copy(state);                        // ... at row 0 of the rollout
     std::vector<int32_t> actions(N, 0);
     Rollout rollout(options_.spec, N, T);
     rollout.WriteStep(0, Read(i, stream, options_.reset_timeout), actions);
@@ -142,7 +142,7 @@ class ActorPool {
       for (int64_t t = 1; t <= T; ++t) {
         rollout.WriteStep(t, Read(i, stream, options_.step_timeout), actions);
         if (t == 1) monitor_.SetConnected(i);
-        state_at_T = state;
+        if (t == T) state_at_T = Copy(state);  // a network may change what it is given
         Answer(i, rollout, t, &state, &actions);
         Write(i, stream, actions);  // the environments step while a whole rollout is handed over
       }
@@ -219,6 +219,15 @@ class ActorPool {
     };
     throw std::invalid_argument("core_state: expected " + describe(before) +
                                 ", as it was before, seen " + describe(after));
+  }
+
+  static Arrays Copy(const Arrays& state) {
+    Arrays copies;
+    for (const Array& array : state) {
+      copies.push_back(Array::Empty(array.dtype(), array.shape()));
+      if (array.bytes() > 0) std::memcpy(copies.back().data(), array.data(), array.bytes());
+    }
+    return copies;
   }
 
   // N times the only column.

@@ -54,6 +54,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
   arguments.SetMaxReceiveMessageSize(receive_bytes);
   // A connection of its own for each channel: shared ones would share gRPC's back-off.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // To the address that was given, and nobody in between, whatever http_proxy says.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Notices a machine that vanished without a word.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);

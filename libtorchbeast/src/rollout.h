@@ -170,13 +170,17 @@ class Rollout {
                        std::to_string(step.episode_return.data[n]));
       }
     }
-    CheckBools(step.observations);
+    CheckValues(step.observations);
   }
 
   // A byte that is neither 0 nor 1 is no bool, and undefined behaviour in whatever reads it as one.
-  void CheckBools(std::string_view observations) const {
+  // A number that is not finite would end the learner, and not only the stream that it came from.
+  void CheckValues(std::string_view observations) const {
     for (const Leaf& leaf : spec_.observations) {
       const int64_t bytes = N_ * leaf.bytes();
+      if (!AllFinite(leaf.dtype, observations.substr(0, bytes))) {
+        throw Mismatch(leaf.name, "finite numbers", "others");
+      }
       if (leaf.dtype == kBool) {
         uint8_t bits = 0;
         for (int64_t i = 0; i < bytes; ++i) bits |= static_cast<uint8_t>(observations[i]);
@@ -184,6 +188,26 @@ class Rollout {
       }
       observations.remove_prefix(bytes);
     }
+  }
+
+  // The exponent's bits are all ones in infinities and NaN.
+  static bool AllFinite(DType dtype, std::string_view memory) {
+    if (dtype.kind == Kind::kBFloat) return NoneHasAll<uint16_t>(0x7f80, memory);
+    if (dtype.kind != Kind::kFloat) return true;
+    if (dtype.bits == 16) return NoneHasAll<uint16_t>(0x7c00, memory);
+    if (dtype.bits == 32) return NoneHasAll<uint32_t>(0x7f800000, memory);
+    return NoneHasAll<uint64_t>(0x7ff0000000000000, memory);
+  }
+
+  template <class Bits>
+  static bool NoneHasAll(Bits mask, std::string_view memory) {
+    bool found = false;
+    for (size_t i = 0; i + sizeof(Bits) <= memory.size(); i += sizeof(Bits)) {
+      Bits bits;
+      std::memcpy(&bits, memory.data() + i, sizeof(Bits));  // may be unaligned
+      found |= (bits & mask) == mask;
+    }
+    return !found;
   }
 
   void CheckFirst(const StepView& step) const {

@@ -36,10 +36,11 @@ struct Spec {
     return bytes;
   }
 
-  // Whether one network serves both: all but the name and the number of environments.
+  // Whether both are the same environments; their number may differ.
   bool Fits(const Spec& other) const {
-    return observations == other.observations && action_kind == other.action_kind &&
-           action_sizes == other.action_sizes && frames_per_step == other.frames_per_step;
+    return name == other.name && observations == other.observations &&
+           action_kind == other.action_kind && action_sizes == other.action_sizes &&
+           frames_per_step == other.frames_per_step;
   }
 
   std::string describe() const {

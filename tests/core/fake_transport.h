@@ -92,6 +92,8 @@ inline Exchange CountingNet(const Exchange& inputs, std::atomic<int64_t>* calls)
     outputs.core_state[1].as<float>()[2 * b] = static_cast<float>(state[B + b] + 1);
     outputs.core_state[1].as<float>()[2 * b + 1] = static_cast<float>(-state[B + b] - 1);
   }
+  // A network may work in place.
+  for (const Array& array : inputs.core_state) std::memset(array.data(), 0x55, array.bytes());
   return outputs;
 }
 

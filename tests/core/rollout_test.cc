@@ -198,6 +198,36 @@ TEST_CASE("decoder: bytes of a bool are 0 or 1, of other dtypes anything") {
   Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), {0, 0});
 }
 
+TEST_CASE("decoder: floats of observations are finite, whatever their width") {
+  const auto error_of = [](DType dtype, uint64_t bits) {
+    const Spec spec{2, {{"bytes", kUInt8, {3}}, {"x", dtype, {2}}}, "discrete", {2}, 1, "Test"};
+    TestStep step(0);
+    step.observations.assign(6 + 4 * dtype.size(), '\0');  // so the floats need not be aligned
+    std::memcpy(step.observations.data() + 6 + 3 * dtype.size(), &bits, dtype.size());
+    try {
+      Rollout(spec, 2, 1).WriteStep(1, step.view(), {0, 0});
+    } catch (const StreamError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const struct {
+    DType dtype;
+    uint64_t infinite, none, most;  // the largest number
+  } cases[] = {{kFloat32, 0xff800000, 0x7fc00001, 0x7f7fffff},
+               {{Kind::kFloat, 64}, 0x7ff0000000000000, 0x7ff8000000000000, 0xffefffffffffffff},
+               {{Kind::kFloat, 16}, 0x7c00, 0xfe00, 0x7bff},
+               {{Kind::kBFloat, 16}, 0x7f80, 0x7fc0, 0xff7f}};
+  for (const auto& [dtype, infinite, none, most] : cases) {
+    const std::string expected =
+        "INVALID_ARGUMENT: a Step's x: expected finite numbers, seen others";
+    CHECK(error_of(dtype, infinite) == expected);
+    CHECK(error_of(dtype, none) == expected);
+    CHECK(error_of(dtype, most) == "");
+  }
+  CHECK(error_of({Kind::kInt, 64}, ~uint64_t{0}) == "");
+}
+
 TEST_CASE("decoder: the first Step is the first of its episodes") {
   TestStep step(0, /*first=*/true);
   step.done[1] = false;
