@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import atari_wrappers
-from libtorchbeast import display, evaluate, models, workers
+from libtorchbeast import autotune, display, evaluate, models, workers
 from libtorchbeast.acting import act_on
 from libtorchbeast.actors import MAX_SLOTS_PER_ACTOR, Actors, slot_of
 from libtorchbeast.checkpoint import CheckpointError
@@ -56,7 +56,7 @@ from libtorchbeast.shared_memory import (
     required_bytes,
 )
 from libtorchbeast.spec import Spec
-from libtorchbeast.stats import Clock, Shares
+from libtorchbeast.stats import LATENCY_BUCKETS, Clock, Latencies, LatencyPercentiles, Shares
 
 logger = logging.getLogger("monobeast")
 
@@ -66,6 +66,13 @@ logger = logging.getLogger("monobeast")
 RECIPES = {
     "atari": dict(envs_per_actor=16, batch_size=4, learning_rate=4e-4, total_steps=6_000_000),
     "other": dict(envs_per_actor=64, batch_size=32, learning_rate=3e-3, total_steps=10_000_000),
+}
+
+
+# What --autotune tries.
+KNOBS: autotune.Knobs = {
+    "num_actors": autotune.worker_counts,
+    "envs_per_actor": lambda flags: autotune.around(flags.envs_per_actor),
 }
 
 
@@ -104,6 +111,8 @@ def make_parser() -> argparse.ArgumentParser:
              "them is not timed.")
     add("--max_actor_restarts", type=int, default=10,
         help="More failed actors than this within ten minutes end the run.")
+
+    autotune.add_flag(parser)
 
     # Learning
     add("--total_steps", type=int,
@@ -153,6 +162,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--greedy", action="store_true", help="Take the most probable action; else sample.")
     return parser
 # fmt: on
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    flags = make_parser().parse_args(argv)
+    check_flags(flags)
+    return flags
 
 
 def check_flags(flags: argparse.Namespace) -> None:
@@ -294,9 +309,11 @@ class Actor:
         seed: int,
         flags: argparse.Namespace,
         clock: Clock,
+        latencies: Latencies,
         version: int = 0,
     ):
-        self.env, self.net, self.precision, self.clock = env, net, flags.precision, clock
+        self.env, self.net, self.precision = env, net, flags.precision
+        self.clock, self.latencies = clock, latencies
         self.row = env.initial(seed)
         self.next_core_state = net.initial_state(env.spec.num_envs)
         with self.autocast():
@@ -312,7 +329,7 @@ class Actor:
         outputs, self.next_core_state = act_on(self.net, row, self.core_state)
         self.row |= {k: v.numpy() for k, v in outputs.items()}
         self.row["policy_version"] = np.full(self.env.spec.num_envs, version)
-        self.clock.lap(INFERENCE)
+        self.latencies.add(self.clock.lap(INFERENCE))
 
     def unroll(self, rollout: dict[str, np.ndarray], version: int) -> None:
         """Fills `rollout` ([T+1, N, ...] rows and core_state/i) with the next T transitions; the
@@ -341,7 +358,7 @@ def act(
     flags: argparse.Namespace,
     buffers: SharedTensors,
     weights: SharedWeights,
-    seconds: SharedTensors,
+    times: SharedTensors,
 ) -> None:
     """An actor process: takes free slots from `inbox` (its free_queue), fills them, and puts them
     into `outbox` (its full_queue). Ends when the inbox does."""
@@ -350,10 +367,11 @@ def act(
     env = make_environment(flags)
     net = models.make_net(Net, env.spec, flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
-    clock = Clock(seconds["spent"][actor], seconds["began"][actor])
+    clock = Clock(times["spent"][actor], times["began"][actor])
+    latencies = Latencies(times["latencies"][actor])
     version = weights.copy_to(net)
     clock.begin()
-    worker = Actor(env, net, seed, flags, clock, version)
+    worker = Actor(env, net, seed, flags, clock, latencies, version)
     for message in inbox:
         slot = slot_of(message)
         version = weights.copy_to(net)
@@ -391,7 +409,7 @@ def describe(flags: argparse.Namespace) -> tuple[Spec, Shapes]:
         raise UserError(f"--env {flags.env}: {error}") from error
     with contextlib.closing(env):
         net = models.make_net(Net, env.spec, flags)
-        sample = Actor(env, net, flags.seed, flags, Clock(torch.zeros(3, dtype=torch.float64)))
+        sample = Actor(env, net, flags.seed, flags, *stopwatches())
         row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
         return env.spec, rollout_shapes(row, sample.core_state, flags.unroll_length)
 
@@ -401,19 +419,18 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
     flags = run.flags
     buffers = SharedTensors(buffer_shapes(flags, shapes))
     weights = SharedWeights(run.learner.net.state_dict(), run.learner.updates)
-    per_actor = {"spent": ((flags.num_actors, 3), torch.float64)}
-    per_actor["began"] = ((flags.num_actors, 1), torch.float64)
-    seconds = SharedTensors(per_actor)
+    times = SharedTensors(time_shapes(flags.num_actors))
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, run.learner.updates, actor, life)
-        args = (actor, seed, flags, buffers, weights, seconds)
+        args = (actor, seed, flags, buffers, weights, times)
         return workers.Process(act, args, name=f"actor-{actor}")
 
-    actors = Actors(start_actor, flags, buffers, seconds["began"].numpy())
-    spent = seconds["spent"]
+    actors = Actors(start_actor, flags, buffers, times["began"].numpy())
+    spent, latencies = times["spent"], times["latencies"]
     run.sources += [
         Shares(SHARES, lambda: spent.sum(0).tolist()).take,
+        LatencyPercentiles(lambda: latencies.sum(0).tolist()).take,
         lambda: {"actor_restarts": actors.restarts},
     ]
     threads = []
@@ -429,7 +446,7 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
         run.learner.close()  # the update that runs still publishes its weights
         for thread in threads:
             thread.join(timeout=5.0)
-        for memory in (buffers, weights, seconds):
+        for memory in (buffers, weights, times):
             memory.close()
     run.raise_failure()
 
@@ -444,7 +461,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
     flags, learner = run.flags, run.learner
     rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
     views = {k: v.numpy() for k, v in rollout.items()}
-    clock = Clock(torch.zeros(3, dtype=torch.float64))
+    clock, latencies = stopwatches()
 
     def rollouts(actor: Actor):
         while True:
@@ -456,7 +473,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         seed_everything(seed)
         run.may_checkpoint = False
         with contextlib.closing(make_environment(flags)) as env:
-            actor = Actor(env, learner.net, seed, flags, clock, learner.updates)
+            actor = Actor(env, learner.net, seed, flags, clock, latencies, learner.updates)
             for batch in batches(rollouts(actor), flags.batch_size):
                 run.stats.add_games(batch)
                 numbers = learner.update(batch, publish=lambda state_dict, version: None)
@@ -467,6 +484,23 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
                     break
         run.may_checkpoint = True
         run.tick()
+
+
+def time_shapes(num_actors: int) -> Shapes:
+    """What actors write down of their time, for the main process to read."""
+    return {
+        "spent": ((num_actors, len(SHARES)), torch.float64),  # seconds, by activity
+        "began": ((num_actors, 1), torch.float64),  # when a call that may hang did
+        "latencies": ((num_actors, LATENCY_BUCKETS), torch.int64),
+    }
+
+
+def stopwatches() -> tuple[Clock, Latencies]:
+    """An actor's, in this process."""
+    zeros = {
+        name: torch.zeros(shape[1:], dtype=dtype) for name, (shape, dtype) in time_shapes(1).items()
+    }
+    return Clock(zeros["spent"], zeros["began"]), Latencies(zeros["latencies"])
 
 
 def make_environment(flags: argparse.Namespace) -> Environment:
@@ -518,10 +552,12 @@ def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
 
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    flags = make_parser().parse_args(argv)
     display.set_up_logging()
     try:
-        check_flags(flags)
+        flags = parse(argv)
+        if flags.autotune is not None and flags.mode == "train":
+            argv = autotune.tune("monobeast", argv, parse, KNOBS)
+            flags = parse(argv)
         if flags.mode == "train":
             train(flags)
         else:

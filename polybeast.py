@@ -30,10 +30,11 @@ from torch import nn
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import display, evaluate, models, workers
+from libtorchbeast import autotune, display, evaluate, models, workers
 from libtorchbeast.acting import act_on
 from libtorchbeast.addresses import parse_addresses
 from libtorchbeast.checkpoint import CheckpointError
+from libtorchbeast.devices import own_stream, to_device, to_host
 from libtorchbeast.file_writer import RunInUse
 from libtorchbeast.flags import (
     MAX_COUNT,
@@ -60,6 +61,16 @@ logger = logging.getLogger("polybeast")
 RECIPES = {
     "atari": dict(batch_size=4, learning_rate=4e-4, total_steps=6_000_000),
     "other": dict(batch_size=32, learning_rate=3e-3, total_steps=10_000_000),
+}
+
+
+# What --autotune tries; servers elsewhere are as they are.
+KNOBS: autotune.Knobs = {
+    "num_servers": lambda f: [] if f.server_addresses else autotune.worker_counts(f),
+    "envs_per_server": lambda f: [] if f.server_addresses else autotune.around(f.envs_per_server),
+    "num_actors": lambda f: [2 * f.num_actors],
+    "min_inference_batch_size": lambda f: [f.num_actors * f.envs_per_server],  # all streams' rows
+    "inference_timeout_ms": lambda f: [1, 3, 30] if f.min_inference_batch_size > 1 else [],
 }
 
 
@@ -98,6 +109,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--inference_timeout_ms", type=float, default=10.0, metavar="MS")
     add("--max_learner_queue_size", type=int,
         help="Columns that wait for the learner before actors do. Default: --batch_size.")
+
+    autotune.add_flag(parser)
 
     # Learning
     add("--total_steps", type=int,
@@ -150,6 +163,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--greedy", action="store_true", help="Take the most probable action; else sample.")
     return parser
 # fmt: on
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    flags = make_parser().parse_args(argv)
+    check_flags(flags)
+    return flags
 
 
 def check_flags(flags: argparse.Namespace) -> None:
@@ -284,20 +303,19 @@ def infer(
     """An inference thread: answers batches of rows with its own `net`, whose weights are always of
     one version, the newest."""
     device = next(net.parameters()).device
-    version = weights.copy_to(net)
-    with models.autocast(run.flags.precision, device):
+    with own_stream(device), models.autocast(run.flags.precision, device):
+        version = weights.copy_to(net)
         for batch in batcher:
             clock.lap(WAITING)
             if weights.version != version:
                 version = weights.copy_to(net)
                 torch.clear_autocast_cache()  # it holds the old weights
             inputs, core_state = batch.get_inputs()
-            row = {k: v.squeeze(0).to(device) for k, v in inputs.items()}
-            core_state = tuple(state.to(device) for state in core_state)
-            outputs, core_state = act_on(net, row, core_state)
+            row = {k: v.squeeze(0) for k, v in to_device(inputs, device).items()}
+            outputs, core_state = to_host(*act_on(net, row, to_device(core_state, device)))
             outputs["policy_version"] = torch.full((len(batch),), version)
-            outputs = {k: v.unsqueeze(0).cpu() for k, v in outputs.items()}
-            batch.set_outputs((outputs, [state.cpu() for state in core_state]))
+            outputs = {k: v.unsqueeze(0) for k, v in outputs.items()}
+            batch.set_outputs((outputs, core_state))
             run.stats.add_inference(len(batch))
             clock.lap(ANSWERING)
 
@@ -397,11 +415,13 @@ def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
 
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    flags = make_parser().parse_args(argv)
     display.set_up_logging()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also ends local servers
     try:
-        check_flags(flags)
+        flags = parse(argv)
+        if flags.autotune is not None and flags.mode == "train":
+            argv = autotune.tune("polybeast", argv, parse, KNOBS)
+            flags = parse(argv)
         if flags.mode == "train":
             train(flags)
         else:

@@ -110,7 +110,6 @@ def from_importance_weights(
     Raises:
         ValueError: a tensor's shape or dtype is not the one above.
     """
-    T, B = log_rhos.shape[:2]
     for name, tensor in (("discounts", discounts), ("rewards", rewards), ("values", values)):
         _check(name, tensor, log_rhos.shape)
     _check("bootstrap_value", bootstrap_value, log_rhos.shape[1:])
@@ -128,17 +127,24 @@ def from_importance_weights(
     next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
     deltas = clipped_rhos * (rewards + discounts * next_values - values)
 
-    corrections = []  # v_t - V(x_t), from the last to the first
-    correction = torch.zeros_like(bootstrap_value)
-    for t in reversed(range(T)):
-        correction = deltas[t] + discounted_cs[t] * correction
-        corrections.append(correction)
-    vs = values + torch.stack(corrections[::-1])
+    vs = values + _scan_backwards(discounted_cs, deltas)
 
     next_vs = torch.cat([vs[1:], bootstrap_value.unsqueeze(0)])
     next_qs = torch.lerp(next_values, next_vs, lambda_)
     pg_advantages = clipped_pg_rhos * (rewards + discounts * next_qs - values)
     return VTraceReturns(vs, pg_advantages)
+
+
+def _scan_backwards(factors: Tensor, terms: Tensor) -> Tensor:
+    """x [T, B] with x_t = terms_t + factors_t x_{t+1} and x_T = 0, by doubling (Hillis and Steele,
+    1986): ceil(log2 T) rounds over whole tensors, not T over rows. On a GPU few kernels."""
+    x, factors = terms.clone(), factors.clone()
+    span = 1
+    while span < len(x):  # x_t = terms t to t+span-1, then factors_t x_{t+span}
+        x[:-span] = x[:-span] + factors[:-span] * x[span:]
+        factors[:-span] = factors[:-span] * factors[span:]
+        span *= 2
+    return x
 
 
 def from_logits(

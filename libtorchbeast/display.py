@@ -12,6 +12,9 @@ import rich.logging
 import rich.panel
 import rich.progress_bar
 import rich.table
+import rich.text
+
+from libtorchbeast import bottleneck, workers
 
 console = rich.console.Console(stderr=True)
 
@@ -46,6 +49,7 @@ class Display:
     def __exit__(self, *exc_info) -> None:
         if console.is_terminal:
             self._live.stop()
+            console.print(self._run.where_time_went(), soft_wrap=True)
             console.print(self._run.summary(), soft_wrap=True)
 
     def _render(self) -> rich.console.RenderableType:
@@ -70,15 +74,10 @@ class Display:
             ("policy lag", f"{show('lag_mean', '.1f')} updates, at most {show('lag_max', '.0f')}"),
             ("rho clipped", show("clipped_rho_share", ".1%")),
             (
-                "actors",
-                f"environment {show('share_environment', '.0%')}, inference "
-                f"{show('share_inference', '.0%')}, waiting {show('share_actor_waiting', '.0%')}",
+                "latency",
+                f"{show('latency_p50_ms', '.1f')} ms, 99 %: {show('latency_p99_ms', '.1f')} ms",
             ),
-            (
-                "learner",
-                f"learning {show('share_learning', '.0%')}, waiting "
-                f"{show('share_learner_waiting', '.0%')}",
-            ),
+            ("cores busy", f"{show('cpu_cores', '.1f')} of {workers.available_cores()}"),
         ]
         if run.last_row.get("streams") is not None:
             cells.append(("streams", show("streams", ".0f")))
@@ -92,8 +91,11 @@ class Display:
         bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=40)
         status = f"{step / total:.1%}, {'stopping' if run.wakeup.is_set() else left + ' left'}"
         progress = rich.columns.Columns([bar, status], padding=(0, 2))
+        time_goes = rich.text.Text(
+            "\n".join(bottleneck.lines(run.last_row, run.flags)), style="dim"
+        )
         return rich.panel.Panel.fit(
-            rich.console.Group(progress, table), title=run.spec.name, subtitle=run.path
+            rich.console.Group(progress, table, time_goes), title=run.spec.name, subtitle=run.path
         )
 
 

@@ -4,6 +4,8 @@
 import torch
 from torch import nn
 
+from libtorchbeast.devices import Mark
+
 
 class NewestWeights:
     """A version of the weights is copied when it is published and never changes afterwards, so
@@ -24,12 +26,18 @@ class NewestWeights:
     @torch.no_grad()
     def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
         weights = {k: v.detach().to(self._device, copy=True) for k, v in state_dict.items()}
-        self._newest = (weights, version)
+        copied = Mark(self._device)
+        copied.set()
+        self._newest = (weights, version, copied)
 
     @torch.no_grad()
     def copy_to(self, net: nn.Module) -> int:
         """Copies the newest version into `net` and returns its number. Not inside an autocast that
         has seen `net`, unless its cache is cleared then."""
-        weights, version = self._newest
+        weights, version, copied = self._newest
+        copied.wait()
+        for tensor in weights.values():
+            if tensor.is_cuda:  # its memory may be given to others only after this stream's copy
+                tensor.record_stream(torch.cuda.current_stream())
         net.load_state_dict(weights)
         return version

@@ -14,6 +14,7 @@ from torch import nn
 
 import vtrace
 from libtorchbeast import models
+from libtorchbeast.devices import Mark, to_device
 from libtorchbeast.rollouts import Rollout, core_state_of
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
@@ -42,6 +43,7 @@ class Learner:
         self._skipped_in_a_row = 0
         self._optimizer = _make_optimizer(net, flags)
         self._closed = False
+        self._updated = Mark(device)
         self._one_at_a_time = threading.Lock()  # protects everything above
 
     def learning_rate(self) -> float:
@@ -62,10 +64,11 @@ class Learner:
         Raises:
             FloatingPointError: too many updates in a row had a non-finite loss or gradient.
         """
-        on_device = {k: v.to(self.device) for k, v in batch.items()}
+        on_device = to_device(batch, self.device)
         with self._one_at_a_time:
             if self._closed:
                 return None
+            self._updated.wait()  # of another thread's
             lag = (self.updates - batch["policy_version"][:-1]).float()
             numbers = self._gradients(on_device)
             if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
@@ -78,6 +81,7 @@ class Learner:
             self.updates += 1
             self.step += int(numbers.pop("real_transitions"))
             publish(self.net.state_dict(), self.updates)
+            self._updated.set()
         return {**numbers, "lag_mean": lag.mean().item(), "lag_max": lag.max().item()}
 
     def _gradients(self, batch: Rollout) -> dict[str, float]:

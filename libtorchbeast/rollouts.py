@@ -42,8 +42,9 @@ def batches(
     filled = 0
     for rollout, release in rollouts:
         if not batch:
+            pinned = torch.cuda.is_available()  # a GPU fetches it from there without a copy
             batch = {
-                k: torch.empty((v.shape[0], batch_size, *v.shape[2:]), dtype=v.dtype)
+                k: torch.empty((len(v), batch_size, *v.shape[2:]), dtype=v.dtype, pin_memory=pinned)
                 for k, v in rollout.items()
             }
         columns, taken = rollout["reward"].shape[1], 0

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from libtorchbeast import checkpoint, display, models, workers
+from libtorchbeast import bottleneck, checkpoint, display, models, workers
+from libtorchbeast.devices import own_stream
 from libtorchbeast.file_writer import FileWriter, hold
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner, Publish
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
-from libtorchbeast.stats import FIELDS, Clock, Shares, Stats
+from libtorchbeast.stats import FIELDS, Clock, CpuCores, Means, Shares, Stats
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,8 @@ class Run:
         # checkpoint at the barrier before it has to serve.
         self.may_checkpoint = True
         # Each returns columns for the next row of the log; workers' owners append theirs.
-        self.sources: list[Callable[[], dict[str, float]]] = [self.stats.take]
+        self.sources: list[Callable[[], dict[str, float]]] = [self.stats.take, CpuCores().take]
+        self._means = Means()  # of the rows after the one with the first update: of the steady run
         self.last_row: dict[str, float] = {}
         self.sps = 0.0
         self._checkpoint_errors = 0
@@ -95,6 +97,7 @@ class Run:
                 self.checkpoint()
             if not self._idle:
                 self.log()
+                logger.info("%s", self.where_time_went())
         finally:
             self._display.__exit__(kind, error, traceback)
             if error is not None:
@@ -152,15 +155,16 @@ class Run:
 
     def _learn(self, batches: Iterator[Rollout], publish: Publish, clock: Clock) -> None:
         LEARNING, WAITING = range(2)
-        for batch in batches:
-            clock.lap(WAITING)
-            if self.finished():
-                return
-            self.stats.add_games(batch)
-            numbers = self.learner.update(batch, publish)
-            if numbers is not None:
-                self.stats.add_update(numbers)
-            clock.lap(LEARNING)
+        with own_stream(self.learner.device):
+            for batch in batches:
+                clock.lap(WAITING)
+                if self.finished():
+                    return
+                self.stats.add_games(batch)
+                numbers = self.learner.update(batch, publish)
+                if numbers is not None:
+                    self.stats.add_update(numbers)
+                clock.lap(LEARNING)
 
     def start_thread(self, target: Callable, args: tuple, name: str) -> threading.Thread:
         """Starts a thread whose first failure ends the run."""
@@ -197,6 +201,8 @@ class Run:
         }
         for source in self.sources:
             row |= source()
+        if self.last_row.get("updates"):
+            self._means.add(row, seconds)
         self.last_row = row
         self._writer.log(row)
         logger.info("%s", display.one_line(row))
@@ -230,6 +236,11 @@ class Run:
         if self.complete():
             return step + f"complete. {self.path}"
         return step + f"stopped; the same command goes on from here. {self.path}"
+
+    def where_time_went(self) -> str:
+        """In the whole run, and what to change."""
+        lines = bottleneck.lines(self._means.row() or self.last_row, self.flags)
+        return "Where the time went: " + "; ".join(lines)
 
     def _unsaved(self) -> bool:
         if self.flags.disable_checkpoint or not self.may_checkpoint:

@@ -2,11 +2,13 @@
 """What a run logs (the README's glossary explains each column)."""
 
 import collections
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import psutil
 import torch
 
 from libtorchbeast.rollouts import Rollout
@@ -16,8 +18,9 @@ FIELDS = (
     "step frame updates hours sps fps games mean_game_return mean_game_length total_loss pg_loss "
     "baseline_loss entropy mean_value grad_norm learning_rate lag_mean lag_max clipped_rho_share "
     "share_environment share_inference share_actor_waiting share_learning share_learner_waiting "
-    "share_answering share_answer_waiting inference_batch actor_restarts streams stream_failures "
-    "skipped_updates checkpoint_errors"
+    "share_answering share_answer_waiting inference_batch latency_p50_ms latency_p99_ms cpu_cores "
+    "actor_restarts streams stream_failures skipped_updates "
+    "checkpoint_errors"
 ).split()
 
 GAMES = 100  # "mean_game_return" is the mean of this many games, the last ones
@@ -114,11 +117,14 @@ class Clock:
         """Before a call that may hang; the next `lap` ends it."""
         self._began[0] = time.monotonic()
 
-    def lap(self, activity: int) -> None:
+    def lap(self, activity: int) -> float:
+        """Returns the seconds that it booked."""
         now = time.monotonic()
-        self._seconds[activity] += now - self._last
+        seconds = now - self._last
+        self._seconds[activity] += seconds
         self._last = now
         self._began[0] = 0.0
+        return seconds
 
 
 class Shares:
@@ -137,3 +143,81 @@ class Shares:
         if total <= 0:
             return {}
         return {f"share_{k}": s / total for k, s in zip(self._names, spent, strict=True)}
+
+
+LATENCY_BUCKETS = 240  # eight for each doubling, from one microsecond to about a quarter of an hour
+
+
+class Latencies:
+    """Counts how long single calls took, by the logarithm of their seconds.
+
+    Args:
+        counts: int64 [LATENCY_BUCKETS], in shared memory where another process reads it.
+    """
+
+    def __init__(self, counts: torch.Tensor):
+        self._counts = counts.numpy()
+
+    def add(self, seconds: float) -> None:
+        bucket = int(8 * math.log2(max(seconds, 1e-6) / 1e-6))
+        self._counts[min(bucket, LATENCY_BUCKETS - 1)] += 1
+
+
+class LatencyPercentiles:
+    """Turns growing counts of latencies into columns: median and 99th percentile since the last
+    call, in milliseconds, exact to 5 %."""
+
+    def __init__(self, read_counts: Callable[[], Sequence[int]]):
+        self._read_counts = read_counts
+        self._before = np.array(read_counts())
+
+    def take(self) -> dict[str, float]:
+        now = np.array(self._read_counts())
+        counted = np.cumsum(now - self._before)
+        self._before = now
+        if counted[-1] <= 0:
+            return {}
+        buckets = [int(np.searchsorted(counted, share * counted[-1])) for share in (0.50, 0.99)]
+        p50, p99 = (1e-3 * 2 ** ((bucket + 0.5) / 8) for bucket in buckets)
+        return {"latency_p50_ms": p50, "latency_p99_ms": p99}
+
+
+class CpuCores:
+    """Column `cpu_cores`: how many cores this process and its descendants kept busy since the last
+    call. 1000 cpu_cores / sps is the CPU seconds per thousand steps."""
+
+    def __init__(self):
+        self._process = psutil.Process()
+        self._seconds, self._time = self._read(), time.monotonic()
+
+    def take(self) -> dict[str, float]:
+        before, start = self._seconds, self._time
+        self._seconds, self._time = self._read(), time.monotonic()
+        spent = sum(now - before.get(pid, 0.0) for pid, now in self._seconds.items())
+        return {"cpu_cores": max(0.0, spent) / max(1e-9, self._time - start)}
+
+    def _read(self) -> dict[int, float]:
+        seconds = {}
+        for process in [self._process, *self._process.children(recursive=True)]:
+            try:
+                times = process.cpu_times()
+            except psutil.Error:  # it has just ended
+                continue
+            seconds[process.pid] = times.user + times.system
+        return seconds
+
+
+class Means:
+    """Means of the rows' columns, weighted with the rows' seconds: what a whole run looked like."""
+
+    def __init__(self):
+        self._sums: collections.Counter[str] = collections.Counter()
+        self._seconds: collections.Counter[str] = collections.Counter()
+
+    def add(self, row: dict[str, float], seconds: float) -> None:
+        for name, value in row.items():
+            self._sums[name] += value * seconds
+            self._seconds[name] += seconds
+
+    def row(self) -> dict[str, float]:
+        return {name: value / self._seconds[name] for name, value in self._sums.items()}

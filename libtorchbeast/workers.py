@@ -39,10 +39,15 @@ def prepare_child() -> None:
         signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
     parent = multiprocessing.parent_process()
+    end_with_parent(signal.SIGKILL)
+    threading.Thread(target=_exit_with, args=(parent,), name="parent", daemon=True).start()
+
+
+def end_with_parent(number: int) -> None:
+    """Linux sends this process the signal when its parent ends, even when that is killed."""
     if sys.platform == "linux":
         PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_exit_with, args=(parent,), name="parent", daemon=True).start()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def _exit_with(parent) -> None:  # also covers a parent that died before prctl, and macOS

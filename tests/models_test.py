@@ -20,7 +20,6 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.rollouts import core_state_of, rollout_shapes
 from libtorchbeast.shared_memory import SharedTensors, SharedWeights
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.stats import Clock
 
 N, T, ROLLOUTS, A = 3, 5, 6, 3
 CLOSE = dict(rtol=1e-4, atol=1e-5)
@@ -98,7 +97,7 @@ def make_actor(net_class, *argv, create_env=Counting):
     torch.manual_seed(1)
     env = Environment(create_env, N, "counting")
     net = models.make_net(net_class, env.spec, flags)
-    return monobeast.Actor(env, net, 1, flags, Clock(torch.zeros(3, dtype=torch.float64)))
+    return monobeast.Actor(env, net, 1, flags, *monobeast.stopwatches())
 
 
 def make_rollouts(actor, count=ROLLOUTS):
@@ -223,7 +222,7 @@ def test_an_actors_very_first_row_carries_the_version_that_it_copied():
     _, shapes = monobeast.describe(flags)
     buffers = SharedTensors({k: ((1, *shape), dtype) for k, (shape, dtype) in shapes.items()})
     seconds = SharedTensors(
-        {"spent": ((1, 3), torch.float64), "began": ((1, 1), torch.float64)},
+        monobeast.time_shapes(1),
     )
     weights = SharedWeights(net.state_dict(), 7)
     full, outbox = Pipe(duplex=False)

@@ -18,7 +18,6 @@ from libtorchbeast import models
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
 from libtorchbeast.rollouts import batches
-from libtorchbeast.stats import Clock
 from tests.compare import assert_same
 from tests.processes import Program, load, rows, wait_for
 
@@ -144,7 +143,8 @@ def test_a_last_checkpoint_that_fails_is_not_a_success(tmp_path, capsys):
 
 
 def test_memory_descriptors_and_threads_stay_flat(tmp_path):
-    """Over a million steps, from a tenth on: at most 16 MiB more in all processes together."""
+    """Over a million steps, from a tenth on: at most 32 MiB more in all processes together:
+    what malloc does by itself. A batch lost at each update would be 390."""
     steps = 1_000_000
     flags = "--env MinAtar/Breakout-v1 --num_actors 1 --envs_per_actor 64 --batch_size 32".split()
     before = shared_memory()
@@ -158,7 +158,7 @@ def test_memory_descriptors_and_threads_stay_flat(tmp_path):
         assert program.wait_for_end() == 0
     assert last["descriptors"] == first["descriptors"]
     assert last["threads"] == first["threads"]
-    assert last["memory"] < first["memory"] + 16 * 2**20, (first, last)
+    assert last["memory"] < first["memory"] + 32 * 2**20, (first, last)
 
 
 def usage(program):
@@ -496,8 +496,7 @@ class Learning:
         self.published = []
         rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
         env = monobeast.make_environment(flags)
-        clock = Clock(torch.zeros(3, dtype=torch.float64))
-        actor = monobeast.Actor(env, self.net, seed=0, flags=flags, clock=clock)
+        actor = monobeast.Actor(env, self.net, 0, flags, *monobeast.stopwatches())
         actor.unroll({k: v.numpy() for k, v in rollout.items()}, version=0)
         (self.batch,) = batches([(rollout, lambda: None)], flags.batch_size)
 

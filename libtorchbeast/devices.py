@@ -1,0 +1,65 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Moving tensors to a GPU and back, so that copies overlap with whatever else it does. On the CPU
+all of it does nothing."""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Tensors = TypeVar("Tensors", dict[str, Tensor], tuple[Tensor, ...])
+
+
+def own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """What a thread's work on `device` runs in, beside that of other threads."""
+    if device.type != "cuda":
+        return contextlib.nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(device))
+
+
+def to_device(tensors: Tensors, device: torch.device) -> Tensors:
+    """Copies a dict or tuple through page-locked memory, without waiting. What is page-locked
+    already may change only after the stream's next wait."""
+    if device.type != "cuda":
+        return tensors
+    return _each(lambda tensor: tensor.pin_memory().to(device, non_blocking=True), tensors)
+
+
+def to_host(*groups: Tensors) -> list[Tensors]:
+    """Copies dicts and tuples, and waits once for all of them."""
+    copies = [_each(_begin_copy_to_host, group) for group in groups]
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()
+    return copies
+
+
+def _begin_copy_to_host(tensor: Tensor) -> Tensor:
+    if not tensor.is_cuda:
+        return tensor
+    host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)
+
+
+def _each(function: Callable[[Tensor], Tensor], tensors: Tensors) -> Tensors:
+    if isinstance(tensors, dict):
+        return {name: function(tensor) for name, tensor in tensors.items()}
+    return tuple(map(function, tensors))
+
+
+class Mark:
+    """A point in one stream's work that another stream's can wait for."""
+
+    def __init__(self, device: torch.device):
+        self._event = torch.cuda.Event() if device.type == "cuda" else None
+
+    def set(self) -> None:
+        """Here, in the stream of the calling thread."""
+        if self._event is not None:
+            self._event.record()
+
+    def wait(self) -> None:
+        """Work of the calling thread's stream from here on comes after the mark; does not block."""
+        if self._event is not None:
+            self._event.wait()

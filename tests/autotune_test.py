@@ -1,0 +1,107 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""--autotune keeps what is faster, drops its trials, and goes on with the winner."""
+
+import shlex
+
+import pytest
+
+import monobeast
+import polybeast
+from libtorchbeast import autotune
+from libtorchbeast.flags import UserError
+from tests.processes import rows
+
+SPEEDS = {}
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Trials take no time; their speed is `speeds[flag, value]`, and the product for many."""
+    trials = []
+
+    def measure(beast, argv, seconds, folder):
+        trials.append(shlex.join(argv))
+        flags = {"monobeast": monobeast, "polybeast": polybeast}[beast].parse(argv)
+        if flags.envs_per_server == 32 if beast == "polybeast" else flags.envs_per_actor == 32:
+            raise RuntimeError("Traceback\nMemoryError: too many environments")
+        return speed_of(flags)
+
+    def speed_of(flags):
+        speed = 100.0
+        for (name, value), factor in SPEEDS.items():
+            speed *= factor if getattr(flags, name, None) == value else 1.0
+        return speed
+
+    monkeypatch.setattr(autotune, "measure", measure)
+    yield trials
+    SPEEDS.clear()
+
+
+def tune(beast, line):
+    return shlex.join(autotune.tune(beast.__name__, shlex.split(line), beast.parse, beast.KNOBS))
+
+
+def test_the_fastest_wins_knob_after_knob(measured, capsys, monkeypatch):
+    monkeypatch.setattr(autotune.workers, "available_cores", lambda: 4)
+    SPEEDS.update({("num_actors", 3): 1.5, ("num_actors", 4): 1.4, ("envs_per_actor", 64): 2.0})
+    best = tune(monobeast, "--env CartPole-v1 --envs_per_actor=16 --autotune 5 --seed 3")
+    assert best == "--env CartPole-v1 --envs_per_actor=16 --seed 3 --num_actors 3"
+    SPEEDS[("envs_per_actor", 128)] = 1.2
+    best = tune(monobeast, "--env CartPole-v1 --autotune")
+    assert best == "--env CartPole-v1 --num_actors 3"  # 64 is the default, and better than 128
+    printed = capsys.readouterr().err
+    assert "autotune: --num_actors 3: 150 steps/s" in printed
+    assert "does not run: MemoryError: too many environments" in printed
+    assert "fastest, 1.50 x the start: python -m monobeast --env CartPole-v1 --num_a" in printed
+
+
+def test_less_than_noise_is_no_gain(measured):
+    SPEEDS.update({("num_actors", n): 1.02 for n in (2, 3)})
+    assert tune(monobeast, "--env CartPole-v1 --autotune=1 --num_buffers 9999") == (
+        "--env CartPole-v1 --num_buffers 9999"
+    )
+
+
+def test_servers_elsewhere_are_as_they_are(measured):
+    SPEEDS[("num_actors", 4)] = 1.1
+    given = "--env CartPole-v1 --server_addresses unix:/a,unix:/b --num_actors 2"
+    assert tune(polybeast, given + " --autotune") == given
+    assert not any("--num_servers" in t or "--envs_per_server" in t for t in measured)
+    given = given.replace(" --num_actors 2", "")
+    assert tune(polybeast, given + " --autotune") == given + " --num_actors 4"
+
+
+def test_the_timeout_is_tried_only_with_a_batch_to_wait_for(measured):
+    flags = "--env CartPole-v1 --num_servers 2 --num_actors 2 --envs_per_server 8 --autotune"
+    tune(polybeast, flags)
+    assert not any("--inference_timeout_ms" in trial for trial in measured)
+    SPEEDS.update({("min_inference_batch_size", 16): 1.2, ("inference_timeout_ms", 3.0): 1.2})
+    assert tune(polybeast, flags).endswith("--min_inference_batch_size 16 --inference_timeout_ms 3")
+
+
+def test_what_does_not_run_as_given_is_refused(measured):
+    with pytest.raises(UserError, match="--envs_per_actor 32 does not run"):
+        tune(monobeast, "--env CartPole-v1 --envs_per_actor 32 --autotune")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("beast", [monobeast, polybeast])
+def test_real_trials_and_then_the_run(beast, tmp_path, capfd):
+    """One knob is left free; the run that follows is whole."""
+    given = {
+        monobeast: "--num_actors 1",
+        polybeast: "--net monobeast.Net --num_servers 1 --num_actors 1 --max_streams 3 "
+        "--min_inference_batch_size 1 --inference_timeout_ms 5",
+    }[beast]
+    line = f"--env tests.envs:Catch-v0 --batch_size 8 {given} --total_steps 500 --autotune 0.5"
+    beast.main([*line.split(), "--savedir", str(tmp_path), "--xpid", "run"])
+    printed = capfd.readouterr().err
+    assert printed.count("steps/s\n") >= 3
+    assert f"x the start: python -m {beast.__name__} --env tests.envs:Catch-v0" in printed
+    assert rows(tmp_path / "run")[-1]["step"] >= 500
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "latest"}
+
+
+def test_a_run_that_fails_is_told_with_its_last_line(tmp_path):
+    with pytest.raises(RuntimeError, match="doesn't exist"):
+        autotune.measure("monobeast", ["--env", "NoSuchThing-v0"], 1.0, tmp_path)

@@ -1,0 +1,120 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The sentence that says which flag to change: it names what limits, and a flag that exists."""
+
+import re
+
+import pytest
+
+import monobeast
+import polybeast
+from libtorchbeast import bottleneck
+
+
+def row(actor="environment", waiting=0.0, learner_waiting=0.0, cores=2.0, **more):
+    """Columns of a run in which `actor` takes the actors' time, but for their waiting."""
+    names = "environment inference transport batching".split()
+    shares = {f"share_{n}": (1 - waiting) * (0.7 if n == actor else 0.1) for n in names}
+    return shares | {
+        "share_actor_waiting": waiting,
+        "share_learning": 1 - learner_waiting,
+        "share_learner_waiting": learner_waiting,
+        "cpu_cores": cores,
+        **more,
+    }
+
+
+REMOTE = "--server_addresses unix:/a,unix:/b"
+CASES = [  # beast, flags, columns, what limits, advice
+    ("mono", "--num_actors 2", dict(waiting=0.5), "The learner", "--num_actors 1"),
+    ("mono", "--num_actors 1", dict(waiting=0.5), "The learner", "--batch_size 64"),
+    (
+        "mono",
+        "--num_actors 1",
+        dict(learner_waiting=0.5, cores=1.0),
+        "The actors",
+        "--num_actors 2",
+    ),
+    ("mono", "--num_actors 1", dict(learner_waiting=0.5), "The actors", "PolyBeast"),
+    (
+        "mono",
+        "--num_actors 1",
+        dict(actor="inference", learner_waiting=0.5),
+        "The actors",
+        "--envs_per_actor 128",
+    ),
+    (
+        "mono",
+        "--num_buffers 128 --num_actors 1",
+        dict(waiting=0.3, learner_waiting=0.3),
+        "Actors and learner",
+        "--num_buffers 256",
+    ),
+    ("mono", "--num_actors 1", dict(cores=1.0), "Nobody", "--num_actors 2"),
+    ("mono", "--num_actors 1", dict(), "Nobody", "only a faster machine"),
+    ("poly", "--torch_threads 1", dict(waiting=0.5), "The learner", "--torch_threads 2"),
+    ("poly", "--torch_threads 2", dict(waiting=0.5), "The learner", "--batch_size 64"),
+    ("poly", "", dict(learner_waiting=0.5, cores=1.0), "environment takes 70%", "--num_servers 2"),
+    ("poly", "", dict(learner_waiting=0.5), "environment takes 70%", "--server_addresses"),
+    ("poly", REMOTE, dict(learner_waiting=0.5), "environment takes 70%", "start more servers"),
+    (
+        "poly",
+        "",
+        dict(actor="transport", learner_waiting=0.5),
+        "transport takes 70%",
+        "--envs_per_server 128",
+    ),
+    (
+        "poly",
+        "--min_inference_batch_size 64",
+        dict(actor="batching", learner_waiting=0.5),
+        "batching takes 70%",
+        "--min_inference_batch_size 32",
+    ),
+    (
+        "poly",
+        "",
+        dict(actor="inference", learner_waiting=0.5),
+        "inference takes 70%",
+        "--envs_per_server 128",
+    ),
+    (
+        "poly",
+        "--max_learner_queue_size 40",
+        dict(waiting=0.3, learner_waiting=0.3),
+        "Actors and learner",
+        "--max_learner_queue_size 80",
+    ),
+]
+
+
+@pytest.mark.parametrize("beast, line, columns, limits, change", CASES)
+def test_advice(beast, line, columns, limits, change):
+    module = {"mono": monobeast, "poly": polybeast}[beast]
+    common = "--env CartPole-v1" + " --num_servers 1" * (beast == "poly" and line != REMOTE)
+    flags = module.parse([*common.split(), *line.split()])
+    said = bottleneck.advice(row(**columns), flags, cores=2)
+    assert limits in said and change in said
+    for flag, value in re.findall(r"--(\w+) (\d+)", said):  # which can be typed as it stands
+        tried = module.parse([*common.split(), *line.split(), f"--{flag}", value])
+        assert getattr(tried, flag) == int(value)
+
+
+def test_a_gpu_that_always_answers_gets_another_thread():
+    flags = polybeast.parse("--env CartPole-v1".split())
+    flags.inference_device = "cuda"
+    columns = row(actor="inference", learner_waiting=0.5, share_answer_waiting=0.05)
+    assert "--num_inference_threads 2" in bottleneck.advice(columns, flags, cores=2)
+
+
+def test_nothing_is_said_of_nothing():
+    flags = monobeast.parse("--env CartPole-v1".split())
+    assert bottleneck.advice({}, flags) == "" and bottleneck.lines({}, flags) == []
+
+
+def test_lines_name_whose_time_it_is():
+    flags = monobeast.parse("--env CartPole-v1 --num_actors 1".split())
+    lines = bottleneck.lines(row(waiting=0.5) | {"share_answering": 0.25}, flags)
+    assert lines[0].startswith("actors: environment 35%") and lines[0].endswith("waiting 50%")
+    assert lines[1] == "inference threads: answering 25%"
+    assert lines[2] == "learner: learning 100%, waiting 0%"
+    assert lines[3].startswith("The learner limits this run")
