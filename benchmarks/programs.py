@@ -42,8 +42,6 @@ class Span:
 
     def figures(self) -> dict[str, float]:
         """What the table shows. A latency that the log does not have is left out."""
-        if self.steps <= 0:
-            raise RuntimeError(f"no step was learned in {self.seconds:.1f} s")
         figures = {
             "steps_per_second": self.steps / self.seconds,
             "cpu_seconds_per_1000_steps": 1000 * self.cpu_seconds / self.steps,
@@ -64,7 +62,7 @@ def arguments(run: Run) -> list[str]:
 
 
 def measure_run(run: Run, seconds: float) -> Span:
-    """From the first row of logs.csv with an update to one at least `seconds` later.
+    """From the first row of logs.csv with an update to one at least `seconds` later, with more.
 
     Raises RuntimeError with what the program printed if it ends before.
     """
@@ -79,13 +77,13 @@ def watch(process: subprocess.Popen, logs: Path, printed: Path, seconds: float) 
     """Measures from row to row: right after one is written the processor time is read."""
     cpu, used = CpuTime(process.pid), []
     for rows in growing_log(process, logs, printed, time.monotonic() + seconds + PATIENCE):
-        over = rows[-1]["_time"] - rows[0]["_time"] >= seconds
+        first, last = rows[0], rows[-1]
+        over = last["_time"] - first["_time"] >= seconds and last["step"] > first["step"]
         # Reading costs some milliseconds; between the ends only for processes that are to end.
         if over or len(used) == 0 or len(rows) % 10 == 0:
             used.append(cpu.seconds())
         if over:
             break
-    first, last = rows[0], rows[-1]
     return Span(
         last["_time"] - first["_time"],
         last["step"] - first["step"],

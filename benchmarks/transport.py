@@ -87,4 +87,6 @@ def measure(env: str, num_envs: int, streams_per_server: int, seconds: float) ->
         steps, used = sink.steps - steps, cpu.seconds() - used
         if events := pool.take_events():
             raise RuntimeError(f"streams failed: {events}")
+        if steps == 0:
+            raise RuntimeError(f"no rollout came in {elapsed:.1f} s")
     return {"steps_per_second": steps / elapsed, "cpu_seconds_per_1000_steps": 1000 * used / steps}
