@@ -3,7 +3,7 @@
 #   make poly         set up, build the extension, then train PolyBeast on Pong
 #   make test         set up, then run the whole test suite
 #   make minatar      set up, then train MonoBeast on MinAtar Breakout
-#   make bench        the benchmarks: one JSON line each
+#   make bench        parts and whole runs beside their ceilings: tables, JSON and CSV
 #   make tsan asan    the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make lint format  check or mend the style
 # FLAGS="--name value ..." goes to the program.
@@ -29,12 +29,7 @@ test: .venv/development .venv/extension
 	$(BIN)/python -m pytest $(FLAGS)
 
 bench: .venv/development .venv/extension
-	$(BIN)/python -m benchmarks.monobeast --task pong
-	$(BIN)/python -m benchmarks.monobeast --task minatar
-	$(BIN)/python -m benchmarks.polybeast --task transport
-	$(BIN)/python -m benchmarks.polybeast --task transport_small
-	$(BIN)/python -m benchmarks.polybeast --task pong
-	$(BIN)/python -m benchmarks.polybeast --task pong_shallow
+	$(BIN)/python -m benchmarks $(FLAGS)
 
 tsan asan:
 	@$(MAKE) --no-print-directory -f tests/core/Makefile -j$$(nproc) build/$@/core_test

@@ -44,9 +44,8 @@ SCALED = {
         "{} " + SMALL + " --envs_per_actor 4 --batch_size 4"
     ),
     "make bench": (
-        ".venv/bin/python -m benchmarks.monobeast --task minatar --seconds 0.1 "
-        "--training_seconds 1 --envs_per_actor 4 --batch_size 4 && "
-        ".venv/bin/python -m benchmarks.polybeast --task transport_small --seconds 0.1"
+        ".venv/bin/python -m benchmarks --quick --out {savedir}/bench "
+        "--only '^transport_small$|^raw Pong$'"  # benchmarks_test.py has a whole run
     ),
     "make lint": "{}",
 }

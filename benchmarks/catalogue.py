@@ -1,0 +1,145 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Every row of the tables: the parts, the whole runs, and what each is compared with."""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from benchmarks.tasks import TASKS, Task, arguments, flags_of
+
+TITLES = {"monobeast": "MonoBeast", "polybeast": "PolyBeast"}
+PLAIN = "plain learner, deep, fp32, two threads, 80x8"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something measured alone, in a process of its own.
+
+    Attributes:
+        function: of benchmarks/parts.py, with `arguments`.
+        ceiling: the part that it is compared with; or, where `function` measures both by turns, a
+            word for the other one.
+        crowded: also measure it in as many processes as there are cores, at the same time.
+    """
+
+    name: str
+    function: str
+    arguments: tuple = ()
+    ceiling: str = ""
+    crowded: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """A program that trains.
+
+    Attributes:
+        ceiling: the part that it is compared with.
+        monobeast: MonoBeast's run of the same task, for PolyBeast's; else empty.
+        parts: environment, inference and learner with the shapes of this run, for its roofline.
+    """
+
+    name: str
+    beast: str
+    arguments: tuple[str, ...]
+    ceiling: str = ""
+    monobeast: str = ""
+    parts: tuple[str, ...] = ()
+
+    def compared_with(self) -> set[str]:
+        return {self.ceiling, self.monobeast, *self.parts} - {""}
+
+
+class Catalogue(NamedTuple):
+    """Rows by name, in the order of measurement."""
+
+    parts: dict[str, Part]
+    runs: dict[str, Run]
+
+
+def everything() -> Catalogue:
+    parts, runs = [*ceilings(), *transports()], []
+    for task in TASKS:
+        for beast in TITLES:
+            own = parts_of(task, beast)
+            parts += own
+            runs.append(run_of(task, beast, own))
+    parts += shares()
+    # Two beasts with the same shapes share their parts: by name each is here once.
+    return Catalogue({p.name: p for p in parts}, {r.name: r for r in runs})
+
+
+def selected(catalogue: Catalogue, pattern: str) -> Catalogue:
+    """The rows whose names `pattern` finds, and what these are compared with."""
+    rows = {**catalogue.parts, **catalogue.runs}
+    names = {name for name in rows if re.search(pattern, name)}
+    for name in tuple(names):
+        row = rows[name]
+        names |= row.compared_with() if isinstance(row, Run) else {row.ceiling}
+    return Catalogue(*({k: v for k, v in kind.items() if k in names} for kind in catalogue))
+
+
+def ceilings() -> list[Part]:
+    return [
+        Part("raw Pong", "raw_pong"),
+        Part("raw MinAtar", "raw_minatar"),
+        Part(PLAIN, "plain_learner"),
+    ]
+
+
+def transports() -> list[Part]:
+    """Bare gRPC streams, each followed at once by what has it as its ceiling."""
+    large, small = "bare stream, 28,224 bytes x 32", "bare stream, 400 bytes x 64"
+    # observation, environments a message, streams a server: both alike in the ceiling
+    return [
+        Part(large, "bare_stream", (28_224, 32, 1)),
+        Part("transport", "transport", ("Mock/4x84x84", 32, 1), large),
+        Part("transport_stacked", "transport", ("Mock", 32, 1), large),
+        Part(small, "bare_stream", (400, 64, 2)),
+        Part("transport_small", "transport", ("Mock/10x10x4", 64, 2), small),
+    ]
+
+
+def parts_of(task: Task, beast: str) -> list[Part]:
+    """Environment, inference and learner with the shapes that `beast` has in training."""
+    flags = flags_of(beast, arguments(task, beast))
+    if beast == "monobeast":
+        N = columns = flags.envs_per_actor
+    else:
+        N = flags.envs_per_server
+        columns = flags.num_actors * N  # one batch for all streams
+    T, B = flags.unroll_length, flags.batch_size
+    env = (f"environment, {task.game}, {TITLES[beast]}, {N} a batch", "environment")
+    return [
+        Part(*env, (beast, task.game), crowded=True),
+        Part(f"inference, {task}, {columns} a batch", "inference", (task, columns), crowded=True),
+        Part(f"learner, {task}, {T}x{B}", "learner", (task, T, B), crowded=True),
+    ]
+
+
+def run_of(task: Task, beast: str, parts: list[Part]) -> Run:
+    return Run(
+        f"{TITLES[beast]}, {task}",
+        beast,
+        tuple(arguments(task, beast)),
+        ceiling=PLAIN if task.net == "deep" else f"raw {task.game}",
+        monobeast=f"{TITLES['monobeast']}, {task}" if beast == "polybeast" else "",
+        parts=tuple(part.name for part in parts),
+    )
+
+
+def shares() -> list[Part]:
+    """What recurrence and V-trace add to a learner's step. One function measures both by turns."""
+    pong, minatar = (flags_of("monobeast", arguments(TASKS[i], "monobeast")) for i in (0, 4))
+    shapes = [("Pong", 80, 8)]
+    shapes += [
+        (game, flags.unroll_length, flags.batch_size)
+        for game, flags in (("Pong", pong), ("MinAtar", minatar))
+    ]
+    return [
+        Part("learner step, shallow, 80x8", "lstm_factor", (80, 8), "the same with LSTM"),
+        *(
+            Part(f"learner step, {game}, {T}x{B}", "vtrace_share", (game, T, B), "V-trace alone")
+            for game, T, B in shapes
+        ),
+    ]

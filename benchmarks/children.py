@@ -1,0 +1,88 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Measures a part in processes of its own, so that nothing of one leaks into the next."""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.catalogue import Part
+from libtorchbeast import workers
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 300.0  # seconds beyond those measured; only a guard against a hang
+
+
+class Child:
+    """`python -m benchmarks.parts FUNCTION ARGUMENTS`. A context manager, which ends it.
+
+    Raises RuntimeError with what the child printed if it ends before its answer.
+    """
+
+    def __init__(self, part: Part):
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.parts", part.function, json.dumps(part.arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # torch, numpy and what they call obey it
+        )
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *exc_info) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+    def ask(self, seconds: float) -> None:
+        with contextlib.suppress(BrokenPipeError):  # `answer` says why
+            self._process.stdin.write(f"{seconds}\n")
+            self._process.stdin.flush()
+
+    def answer(self, seconds: float = 0.0) -> Any:
+        """Its next line. There is never more than one unread, so none hides in the buffer."""
+        if not select.select([self._process.stdout], [], [], seconds + PATIENCE)[0]:
+            raise RuntimeError(f"no answer after {seconds + PATIENCE:.0f} s")
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            self._errors.seek(0)
+            raise RuntimeError(self._errors.read().strip() or "it ended without a word")
+        return json.loads(line)
+
+
+def measure_part(part: Part, seconds: float) -> dict[str, float]:
+    """The part's figures. One that is `crowded` is measured alone first, then with all cores busy:
+    shared caches and hyperthreads make a single busy core look faster than each of several."""
+    copies = workers.available_cores() if part.crowded else 1
+    with contextlib.ExitStack() as stack:
+        children = [stack.enter_context(Child(part)) for _ in range(copies)]
+        for child in children:
+            child.answer()  # ready; it waits without using its core
+        figures = together(children[:1], seconds)[0]
+        if part.crowded:
+            speeds = [answer["steps_per_second"] for answer in together(children, seconds)]
+            figures["busy_steps_per_second"] = sum(speeds) / len(speeds)
+    return figures
+
+
+def together(children: list[Child], seconds: float) -> list[dict[str, float]]:
+    for child in children:
+        child.ask(seconds)
+    return [child.answer(seconds) for child in children]

@@ -1,0 +1,314 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The parts alone: what runs in the process of each.
+
+    python -m benchmarks.parts raw_pong []
+
+Each function sets its part up, with one thread unless it says otherwise, and returns how to measure
+it: seconds -> figures. `main` says `ready`, then answers each line of standard input, a number of
+seconds, with a line of JSON. All speeds are agent steps per second.
+"""
+
+import importlib
+import itertools
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from benchmarks.tasks import GAMES, Task, arguments, flags_of
+
+Figures = dict[str, float]
+Measure = Callable[[float], Figures]
+Step = Callable[[], int]  # does some work and returns how many agent steps it was
+
+SLICE = 0.5  # seconds at a time, for steps that take turns
+
+
+# ======================================================================================== measuring
+def by_turns(step: Step, other: Step | None = None) -> Measure:
+    """Measures `step`, and the one that it is compared with, for about `seconds` each. They take
+    turns, so that a machine's drift meets both."""
+    steps = [step] if other is None else [step, other]
+
+    def measure(seconds: float) -> Figures:
+        for step in steps:
+            step()  # warm
+        counts, spent = [0] * len(steps), [0.0] * len(steps)
+        while min(spent) < seconds:
+            for i, step in enumerate(steps):
+                count, elapsed = repeat(step, min(seconds, SLICE))
+                counts[i] += count
+                spent[i] += elapsed
+        speeds = [count / elapsed for count, elapsed in zip(counts, spent, strict=True)]
+        return dict(zip(("steps_per_second", "ceiling_steps_per_second"), speeds, strict=False))
+
+    return measure
+
+
+def repeat(step: Step, seconds: float) -> tuple[int, float]:
+    """Agent steps made, and the seconds that they took."""
+    count, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        count += step()
+    return count, elapsed
+
+
+# ========================================================================================= ceilings
+def raw_pong() -> Measure:
+    """The emulator alone: 4 frames a step, no picture taken, random actions."""
+    import ale_py
+    from ale_py import roms
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    ale = ale_py.ALEInterface()
+    ale.setInt("random_seed", 0)
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.loadROM(roms.get_rom_path("pong"))
+    actions = ale.getMinimalActionSet()
+
+    def step() -> int:
+        action = random.choice(actions)
+        for _ in range(4):
+            ale.act(action)
+        if ale.game_over():
+            ale.reset_game()
+        return 1
+
+    return by_turns(step)
+
+
+def raw_minatar() -> Measure:
+    """gymnasium.make("MinAtar/Breakout-v1"), random actions."""
+    import gymnasium
+    import minatar.gym
+
+    if GAMES["MinAtar"] not in gymnasium.registry:
+        minatar.gym.register_envs()
+    env = gymnasium.make(GAMES["MinAtar"])
+    env.reset(seed=0)
+
+    def step() -> int:
+        _, _, terminated, truncated, _ = env.step(random.randrange(3))
+        if terminated or truncated:
+            env.reset()
+        return 1
+
+    return by_turns(step)
+
+
+def plain_learner() -> Measure:
+    """The deep network's learner on 81 x 8 frames: fp32, channels first, two threads."""
+    import torch
+
+    import polybeast
+    from libtorchbeast.spec import Actions, Spec
+
+    flags = flags_of("polybeast", ["--precision", "fp32", "--disable_cuda"])
+    torch.set_num_threads(2)
+    T, B, A = 80, 8, 6
+    spec = Spec("Pong", B, {"frame": ((4, 84, 84), "uint8")}, Actions("discrete", (A,)))
+    never = torch.zeros(T + 1, B, dtype=torch.bool)
+    batch = {
+        "frame": torch.randint(0, 256, (T + 1, B, 4, 84, 84), dtype=torch.uint8),
+        "reward": torch.zeros(T + 1, B),
+        "done": never,
+        "terminated": never,
+        "truncated": never,
+        "action": torch.randint(0, A, (T + 1, B)),
+        "policy_logits": torch.zeros(T + 1, B, A),
+        "policy_version": torch.zeros(T + 1, B, dtype=torch.int64),
+    }
+    # Not from `make_net`, which would put the channels last.
+    return by_turns(learner_step(polybeast.Net(spec, flags), flags, [batch]))
+
+
+def bare_stream(observation_bytes: int, num_envs: int, streams_per_server: int) -> Measure:
+    from benchmarks import bare_stream, transport
+
+    bare_stream.build()
+    servers = transport.SERVERS
+    sizes = (observation_bytes, num_envs, servers, streams_per_server)
+    return lambda seconds: {"steps_per_second": bare_stream.measure(*sizes, seconds=seconds)}
+
+
+def transport(env: str, num_envs: int, streams_per_server: int) -> Measure:
+    from benchmarks import transport
+
+    return lambda seconds: transport.measure(env, num_envs, streams_per_server, seconds)
+
+
+# ============================================================================ a beast's three parts
+def environment(beast: str, game: str) -> Measure:
+    """The beast's environments behind the adapter, stepped as one batch, random actions. All rows
+    count, the few that are resets too."""
+    flags = flags_of(beast, arguments(Task(game, "shallow"), beast))
+    program = importlib.import_module({"polybeast": "polybeast_env"}.get(beast, beast))
+    env = program.make_environment(flags)
+    env.initial(seed=0)
+    some = np.random.default_rng(0).integers(env.spec.num_actions, size=(1000, env.spec.num_envs))
+    actions = itertools.cycle(some)
+    return by_turns(lambda: len(env.step(next(actions))["done"]))
+
+
+def inference(task: list, columns: int) -> Measure:
+    """`columns` rows a batch, action sampled."""
+    import torch
+
+    from libtorchbeast import models
+    from libtorchbeast.acting import act_on
+
+    env, net, flags = player(Task(*task), columns)
+    row, state = first_row(env), net.initial_state(columns)
+
+    def step() -> int:
+        nonlocal state
+        # As an actor does, which stays in it for a rollout: there each weight is cast once.
+        with models.autocast(flags.precision, torch.device("cpu")):
+            for _ in range(flags.unroll_length):
+                _, state = act_on(net, row, state)
+        return flags.unroll_length * columns
+
+    return by_turns(step)
+
+
+def learner(task: list, T: int, B: int) -> Measure:
+    """Updates from one rollout of T transitions in B columns, again and again. All T x B count."""
+    env, net, flags = player(Task(*task), B)
+    return by_turns(learner_step(net, flags, [rollout(env, net, flags, T)]))
+
+
+# ======================================================================= shares of a learner's step
+def lstm_factor(T: int, B: int) -> Measure:
+    """A learner's step with the shallow network on Pong, compared with one with an LSTM: the ratio
+    of the speeds is how many times longer the latter takes."""
+
+    def step(task: Task) -> Step:
+        env, net, flags = player(task, B)
+        batches = with_resets(rollout(env, net, flags, T), count=16)
+        return learner_step(net, flags, list(batches))
+
+    return by_turns(step(Task("Pong", "shallow")), step(Task("Pong", "shallow", lstm=True)))
+
+
+def vtrace_share(game: str, T: int, B: int) -> Measure:
+    """A learner's step, compared with its V-trace alone: the ratio of the speeds is V-trace's share
+    of the time."""
+    import torch
+
+    import vtrace
+
+    env, net, flags = player(Task(game, "shallow"), B)
+    batch = rollout(env, net, flags, T)
+    log_rhos, values = 0.1 * torch.randn(T, B), torch.randn(T + 1, B)
+    discounts = flags.discounting * (~batch["terminated"][1:]).float()
+    tensors = (log_rhos, discounts, batch["reward"][1:], values[:-1], values[-1])
+    real = ~batch["done"][1:]
+
+    def alone() -> int:
+        vtrace.from_importance_weights(*tensors, lambda_=flags.vtrace_lambda, real=real)
+        return T * B
+
+    return by_turns(learner_step(net, flags, [batch]), alone)
+
+
+# ========================================================================================== helpers
+def player(task: Task, columns: int) -> tuple[Any, Any, Any]:
+    """MonoBeast's environment of `columns` columns, the task's network, and its flags."""
+    import monobeast
+    from libtorchbeast import models
+
+    flags = flags_of("monobeast", arguments(task, "monobeast"))
+    flags.envs_per_actor = columns
+    # A batch is learned from thousands of times: the weights are to stay near where they began.
+    flags.learning_rate = 1e-6
+    env = monobeast.make_environment(flags)
+    return env, models.make_net(monobeast.Net, env.spec, flags), flags
+
+
+def first_row(env: Any) -> dict[str, Any]:
+    """The row after the reset, [N, ...] tensors: as in training, hardly any is `done`."""
+    import torch
+
+    env.initial(seed=0)
+    row = env.step(np.zeros(env.spec.num_envs, np.int64))
+    return {k: torch.from_numpy(v) for k, v in row.items()}
+
+
+def rollout(env: Any, net: Any, flags: Any, T: int) -> dict[str, Any]:
+    """What `net` plays: T+1 rows [T+1, N, ...] and `core_state/i`, as a learner gets them."""
+    import torch
+
+    from libtorchbeast import models
+    from libtorchbeast.acting import act_on
+
+    N = env.spec.num_envs
+    row, state = first_row(env), net.initial_state(N)
+    rows, first_state = [], {f"core_state/{i}": v for i, v in enumerate(state)}
+    with models.autocast(flags.precision, torch.device("cpu")):
+        for _ in range(T + 1):
+            outputs, state = act_on(net, row, state)
+            version = {"policy_version": torch.zeros(N, dtype=torch.int64)}
+            rows.append({k: v.clone() for k, v in (row | outputs | version).items()})
+            row = {k: torch.from_numpy(v) for k, v in env.step(outputs["action"].numpy()).items()}
+    return {k: torch.stack([row[k] for row in rows]) for k in rows[0]} | first_state
+
+
+def with_resets(batch: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
+    """The rollout `count` times, with a reset in a random column after every 80 to 120 rows: so 8
+    games of Pong have it. Their frames are one tensor."""
+    import torch
+
+    generator = np.random.default_rng(0)
+    rows, B = batch["done"].shape
+    done = torch.zeros(count * rows, B, dtype=torch.bool)
+    t = 0
+    while (t := t + int(generator.integers(80, 121))) < len(done):
+        done[t, generator.integers(B)] = True
+    for begins in done.view(count, rows, B):
+        ends = torch.cat([begins[1:], torch.zeros(1, B, dtype=torch.bool)])
+        changed = {"done": begins, "terminated": ends, "truncated": torch.zeros_like(ends)}
+        yield batch | changed | {"reward": batch["reward"].masked_fill(begins, 0.0)}
+
+
+def learner_step(net: Any, flags: Any, batches: Iterable[dict[str, Any]]) -> Step:
+    import torch
+
+    from libtorchbeast.learner import Learner
+
+    trainer = Learner(net, flags, torch.device("cpu"), dump_dir=None)
+    endless = itertools.cycle(batches)
+
+    def step() -> int:
+        batch = next(endless)
+        numbers = trainer.update(batch, publish=lambda state_dict, version: None)
+        assert numbers is not None, "an update was skipped"
+        return batch["reward"][1:].numel()
+
+    return step
+
+
+# ============================================================================================= main
+PARTS = {
+    f.__name__: f
+    for f in (raw_pong, raw_minatar, plain_learner, bare_stream, transport, environment, inference,
+              learner, lstm_factor, vtrace_share)
+}  # fmt: skip
+
+
+def main() -> None:
+    # Whatever else is printed goes to standard error: standard output has nothing but answers.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    measure = PARTS[sys.argv[1]](*json.loads(sys.argv[2]))
+    print(json.dumps("ready"), file=answers)
+    for line in sys.stdin:
+        print(json.dumps(measure(float(line))), file=answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Whole runs: the real programs, watched from outside."""
+
+import contextlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from benchmarks.catalogue import Run
+from benchmarks.cpu_time import CpuTime
+from libtorchbeast.file_writer import read_csv
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 300.0  # seconds for a start, and for an end; only a guard against a hang
+LATENCIES = ("latency_p50_ms", "latency_p99_ms")  # columns of logs.csv
+Row = dict[str, float]
+
+
+@dataclass
+class Span:
+    """Part of a run, from one row of logs.csv to a later one; of several runs, all together."""
+
+    seconds: float = 0.0
+    steps: float = 0.0
+    cpu_seconds: float = 0.0  # of the whole tree of processes
+    rows: list[Row] = field(default_factory=list)  # those after the first
+
+    def __add__(self, other: "Span") -> "Span":
+        return Span(
+            self.seconds + other.seconds,
+            self.steps + other.steps,
+            self.cpu_seconds + other.cpu_seconds,
+            self.rows + other.rows,
+        )
+
+    def figures(self) -> dict[str, float]:
+        """What the table shows. A latency that the log does not have is left out."""
+        figures = {
+            "steps_per_second": self.steps / self.seconds,
+            "cpu_seconds_per_1000_steps": 1000 * self.cpu_seconds / self.steps,
+            "seconds": self.seconds,
+            "steps": self.steps,
+        }
+        for name in LATENCIES:
+            values = [row[name] for row in self.rows if name in row]
+            if values:
+                figures[name] = sum(values) / len(values)
+        return figures
+
+
+def arguments(run: Run) -> list[str]:
+    """All but the folder. No run reaches its last step while it is measured."""
+    more = ["--disable_checkpoint", "--log_every", "1", "--total_steps", "1_000_000_000"]
+    return [*run.arguments, *more]
+
+
+def measure_run(run: Run, seconds: float) -> Span:
+    """From the first row of logs.csv with an update to one at least `seconds` later, with more.
+
+    Raises RuntimeError with what the program printed if it ends before.
+    """
+    with tempfile.TemporaryDirectory() as savedir:
+        logs, printed = Path(savedir, "benchmark", "logs.csv"), Path(savedir, "printed")
+        words = [*arguments(run), "--savedir", savedir, "--xpid", "benchmark"]
+        with running([sys.executable, "-m", run.beast, *words], printed) as process:
+            return watch(process, logs, printed, seconds)
+
+
+def watch(process: subprocess.Popen, logs: Path, printed: Path, seconds: float) -> Span:
+    """Measures from row to row: right after one is written the processor time is read."""
+    cpu, used = CpuTime(process.pid), []
+    for rows in growing_log(process, logs, printed, time.monotonic() + seconds + PATIENCE):
+        first, last = rows[0], rows[-1]
+        over = last["_time"] - first["_time"] >= seconds and last["step"] > first["step"]
+        # Reading costs some milliseconds; between the ends only for processes that are to end.
+        if over or len(used) == 0 or len(rows) % 10 == 0:
+            used.append(cpu.seconds())
+        if over:
+            break
+    return Span(
+        last["_time"] - first["_time"],
+        last["step"] - first["step"],
+        used[-1] - used[0],
+        rows[1:],
+    )
+
+
+def growing_log(
+    process: subprocess.Popen, logs: Path, printed: Path, deadline: float
+) -> Iterator[list[Row]]:
+    """Yields the rows with a learned step, whenever there is a new one."""
+    size, count = 0, 0
+    while True:
+        if logs.exists() and logs.stat().st_size > size:
+            size = logs.stat().st_size
+            rows = learning_rows(logs)
+            if len(rows) > count:
+                count = len(rows)
+                yield rows
+        if process.poll() is not None:
+            raise RuntimeError(f"it ended early: {printed.read_text().strip()}")
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not measured in time: {printed.read_text().strip()}")
+        time.sleep(0.02)
+
+
+def learning_rows(logs: Path) -> list[Row]:
+    """Those with a learned step, without their empty cells."""
+    table = read_csv(logs)[1]
+    rows = [{k: float(v) for k, v in row.items() if v} for row in table]
+    return [row for row in rows if row["step"] > 0]
+
+
+@contextlib.contextmanager
+def running(words: list[str], printed: Path) -> Iterator[subprocess.Popen]:
+    """The program as a child. Leaving asks it to end, and ends by force what does not."""
+    with printed.open("w") as file:
+        process = subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=file)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            tree = psutil.Process(process.pid).children(recursive=True)
+            for one in tree:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+            process.kill()
+            process.wait()

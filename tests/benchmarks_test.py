@@ -1,0 +1,227 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The harness of `make bench`: its arithmetic, its files, and what it does with a failure."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from benchmarks import catalogue, figures, parts, programs, report
+from benchmarks.__main__ import groups, main
+from benchmarks.catalogue import Catalogue, Part, Run
+from benchmarks.cpu_time import CpuTime
+from tests.processes import ROOT, wait_for
+
+
+# ======================================================================================= arithmetic
+def test_roofline_is_cores_over_the_core_seconds_of_a_step():
+    assert figures.roofline(2, [10.0, 20.0, 20.0]) == pytest.approx(2 / (0.1 + 0.05 + 0.05))
+    assert figures.roofline(1, [100.0]) == pytest.approx(100.0)
+
+
+RUN = Run("P", "polybeast", (), ceiling="raw", monobeast="M", parts=("e", "i", "l"))
+PARTS = {"raw": {"steps_per_second": 50.0}} | {
+    name: {"steps_per_second": 1000.0, "busy_steps_per_second": speed}
+    for name, speed in (("e", 100.0), ("i", 100.0), ("l", 50.0))
+}
+
+
+def test_a_run_is_compared_with_its_ceiling_monobeast_and_the_busy_parts():
+    row = {"name": "P", "steps_per_second": 40.0}
+    figures.complete_run(row, RUN, PARTS, {"M": {"steps_per_second": 32.0}}, cores=2)
+    assert row["ratio"] == 40 / 50
+    assert row["ratio_to_monobeast"] == 40 / 32
+    assert row["roofline_steps_per_second"] == pytest.approx(50.0)
+    assert row["roofline_share"] == pytest.approx(0.8)
+
+
+def test_what_was_not_measured_leaves_no_ratio():
+    row = {"name": "P", "steps_per_second": 40.0}
+    failed = PARTS | {"l": {"error": "it failed"}}
+    figures.complete_run(row, RUN, failed, {"M": {"error": "it failed"}}, cores=2)
+    assert row.keys() == {"name", "steps_per_second", "ceiling", "ceiling_steps_per_second",
+                          "ratio"}  # fmt: skip
+    with_gpu = {"name": "P", "steps_per_second": 40.0}
+    figures.complete_run(with_gpu, RUN, PARTS, {}, cores=None)
+    assert "roofline_share" not in with_gpu
+
+
+@pytest.mark.parametrize("ratio, at_most, reached, stretch", [
+    (0.9, False, False, False), (1.0, False, True, False), (1.2, False, True, True),
+    (2.1, True, False, False), (1.0, True, True, False), (0.8, True, True, True),
+])  # fmt: skip
+def test_targets(ratio, at_most, reached, stretch):
+    bounds = (1.0, 0.9) if at_most else (1.0, 1.1)
+    target = figures.Target("row", "ratio", *bounds, at_most=at_most)
+    row = {"steps_per_second": ratio, "ceiling": "one", "ceiling_steps_per_second": 1.0}
+    judged = figures.judge(target, {"row": row | {"ratio": ratio}})
+    assert (judged["reached"], judged["stretch_reached"]) == (reached, stretch)
+    assert figures.judge(target, {"row": row}) is None
+
+
+def test_halves_of_a_run_are_added_up():
+    first = programs.Span(10.0, 1000.0, 4.0, [{"latency_p50_ms": 1.0}, {"step": 1.0}])
+    second = programs.Span(30.0, 1000.0, 2.0, [{"latency_p50_ms": 3.0}, {"latency_p50_ms": 5.0}])
+    assert (first + second).figures() == {
+        "steps_per_second": 50.0, "cpu_seconds_per_1000_steps": 3.0, "seconds": 40.0,
+        "steps": 2000.0, "latency_p50_ms": 3.0,
+    }  # fmt: skip
+
+
+# ======================================================================================== catalogue
+@pytest.fixture(scope="module")
+def all_rows():
+    return catalogue.everything()
+
+
+def test_every_row_is_compared_with_rows_that_exist(all_rows):
+    by_turns = {"lstm_factor", "vtrace_share"}  # measure their ceiling themselves
+    for part in all_rows.parts.values():
+        assert part.function in parts.PARTS
+        assert part.ceiling in {"", *all_rows.parts} or part.function in by_turns
+    for run in all_rows.runs.values():
+        assert len(run.parts) == 3 and all(all_rows.parts[name].crowded for name in run.parts)
+        assert run.compared_with() <= {*all_rows.parts, *all_rows.runs}
+    assert len(all_rows.runs) == 12
+    assert len(figures.targets_of(all_rows)) == 3 + 6 + 2 + 12 + 1 + 3
+
+
+def test_rows_bring_what_they_are_compared_with(all_rows):
+    chosen = catalogue.selected(all_rows, "^PolyBeast, Pong, deep$")
+    assert set(chosen.runs) == {"PolyBeast, Pong, deep", "MonoBeast, Pong, deep"}
+    assert catalogue.PLAIN in chosen.parts and "raw Pong" not in chosen.parts
+    chosen = catalogue.selected(all_rows, "^transport_stacked$")
+    assert list(chosen.parts) == ["bare stream, 28,224 bytes x 32", "transport_stacked"]
+    assert chosen.runs == {}
+
+
+def test_both_beasts_take_turns(all_rows):
+    pairs = [[run.name for run in group] for group in groups(all_rows.runs)]
+    assert len(pairs) == 6
+    assert ["MonoBeast, Pong, shallow", "PolyBeast, Pong, shallow"] in pairs
+    alone = {"PolyBeast, Pong, deep": all_rows.runs["PolyBeast, Pong, deep"]}
+    assert [len(group) for group in groups(alone)] == [1]
+
+
+# ======================================================================================== measuring
+def test_two_steps_take_turns_for_the_same_time():
+    calls = []
+
+    def work(name, steps):
+        calls.append(name)
+        return steps
+
+    figures = parts.by_turns(lambda: work("a", 1), lambda: work("b", 10))(seconds=0.05)
+    ratio = figures["ceiling_steps_per_second"] / figures["steps_per_second"]
+    assert ratio == pytest.approx(10 * calls.count("b") / calls.count("a"), rel=0.5)
+
+
+def test_resets_come_every_80_to_120_rows_and_are_consistent():
+    T, B = 80, 8
+    batch = {"done": torch.zeros(T + 1, B, dtype=torch.bool), "reward": torch.ones(T + 1, B)}
+    batches = list(parts.with_resets(batch, count=16))
+    done = torch.cat([b["done"] for b in batches])
+    rows = done.any(dim=1).nonzero().flatten()
+    assert done.sum() == len(rows) and len(rows) >= 10
+    assert ((rows.diff() >= 80) & (rows.diff() <= 120)).all()
+    for b in batches:
+        assert (b["terminated"][:-1] == b["done"][1:]).all()
+        assert ((b["reward"] == 0) == b["done"]).all()
+
+
+BURN = "import itertools; sum(0 for _ in itertools.count())"
+TREE = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {BURN!r}])
+print("my child has ended", flush=True)
+subprocess.run([sys.executable, "-c", {BURN!r}])
+"""
+
+
+def test_processor_time_counts_children_and_keeps_those_that_ended():
+    command = [sys.executable, "-c", TREE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        cpu = CpuTime(process.pid)
+        wait_for(lambda: cpu.seconds() > 0.5)
+        before = cpu.seconds()
+        (child,) = {p for p in cpu._samples if p.pid != process.pid}
+        child.kill()
+        assert process.stdout.readline() == b"my child has ended\n"
+        assert cpu.seconds() >= before
+        wait_for(lambda: cpu.seconds() > before + 0.3)
+        for other in set(cpu._samples) - {child}:
+            other.kill()
+
+
+# ================================================================================= the whole of it
+def read(path):
+    with path.open(newline="") as file:
+        return {row["name"]: row for row in csv.DictReader(file)}
+
+
+def test_a_run_and_its_parts(tmp_path):
+    name = "MonoBeast, MinAtar, shallow"
+    # Only MinAtar's window needs it, and importing it costs each of nine processes a second.
+    (tmp_path / "seaborn.py").touch()
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", "--only", f"^{name}$", "--out", tmp_path],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    result = json.loads((tmp_path / "bench.json").read_text())
+    assert result["machine"]["cores"] >= 1 and result["machine"]["cpu"]
+    assert result["versions"].keys() == {"python", "torch", "numpy", "grpcio", "ale-py"}
+    assert result["commit"] and result["settings"]["quick"]
+    assert result["command"].startswith("python -m benchmarks --quick --only ")
+
+    for table, columns in (("parts", report.PARTS), ("runs", report.RUNS)):
+        rows = read(tmp_path / f"{table}.csv")
+        assert [row["name"] for row in result[table]] == list(rows)
+        assert list(next(iter(rows.values()))) == [column[0] for column in columns]
+        assert all(row["error"] == "" for row in rows.values())
+    alone = {row["name"]: row for row in result["parts"]}
+    assert list(alone)[0] == "raw MinAtar" and len(alone) == 4
+    (row,) = result["runs"]
+    assert row["ceiling_steps_per_second"] == alone["raw MinAtar"]["steps_per_second"]
+    close = lambda value: pytest.approx(value, rel=1e-5)
+    assert row["ratio"] == close(row["steps_per_second"] / row["ceiling_steps_per_second"])
+    assert row["steps_per_second"] == close(row["steps"] / row["seconds"])
+    busy = [part["busy_steps_per_second"] for part in list(alone.values())[1:]]
+    cores = result["machine"]["cores"]
+    if "gpu" not in result["machine"]:
+        assert row["roofline_steps_per_second"] == close(figures.roofline(cores, busy))
+    assert 0 < row["cpu_seconds_per_1000_steps"] * row["steps_per_second"] / 1000 < cores * 1.2
+    assert row["flags"]["env"] == "MinAtar/Breakout-v1"
+    assert {t["name"] for t in result["targets"]} == {name}
+
+
+def test_a_failure_is_shown_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
+    broken = Part("broken part", "environment", ("monobeast", "NoSuchGame"))
+    raw = Part("raw Pong", "raw_pong", ceiling="broken part")
+    run = Run("broken run", "monobeast", ("--env", "NoSuchGame-v0"), ceiling="raw Pong")
+    rows = Catalogue({p.name: p for p in (broken, raw)}, {run.name: run})
+    monkeypatch.setattr(catalogue, "everything", lambda: rows)
+    assert main(["--quick", "--out", str(tmp_path)]) == 1
+    result = json.loads((tmp_path / "bench.json").read_text())
+    failed, measured = result["parts"]
+    assert "KeyError: 'NoSuchGame'" in failed["error"] and "steps_per_second" not in failed
+    assert measured["steps_per_second"] > 0 and "ratio" not in measured
+    assert "monobeast: error: --env NoSuchGame-v0" in result["runs"][0]["error"]
+    assert read(tmp_path / "runs.csv")["broken run"]["error"] == result["runs"][0]["error"]
+    assert "NoSuchGame" in capsys.readouterr().out
+
+
+def test_a_pattern_that_finds_nothing_is_refused(tmp_path, capsys):
+    for pattern, text in (("no such row", "no row has such a name"), ("(", "--only (")):
+        with pytest.raises(SystemExit):
+            main(["--only", pattern, "--out", str(tmp_path / "out")])
+        assert text in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
