@@ -55,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="Next to no time for each, to see whether it works: the figures mean nothing.",
     )
     add("--out", type=Path, default=Path("results/bench"), help="Folder of the files.")
-    return parser  # fmt: skip
+    return parser
 
 
 class Harness:

@@ -2,6 +2,7 @@
 """Whole runs: the real programs, watched from outside."""
 
 import contextlib
+import itertools
 import signal
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from pathlib import Path
 import psutil
 
 from benchmarks.catalogue import Run
-from benchmarks.cpu_time import CpuTime
 from libtorchbeast.file_writer import read_csv
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,22 +74,13 @@ def measure_run(run: Run, seconds: float) -> Span:
 
 
 def watch(process: subprocess.Popen, logs: Path, printed: Path, seconds: float) -> Span:
-    """Measures from row to row: right after one is written the processor time is read."""
-    cpu, used = CpuTime(process.pid), []
     for rows in growing_log(process, logs, printed, time.monotonic() + seconds + PATIENCE):
         first, last = rows[0], rows[-1]
         over = last["_time"] - first["_time"] >= seconds and last["step"] > first["step"]
-        # Reading costs some milliseconds; between the ends only for processes that are to end.
-        if over or len(used) == 0 or len(rows) % 10 == 0:
-            used.append(cpu.seconds())
         if over:
             break
-    return Span(
-        last["_time"] - first["_time"],
-        last["step"] - first["step"],
-        used[-1] - used[0],
-        rows[1:],
-    )
+    used = sum(b["cpu_cores"] * (b["_time"] - a["_time"]) for a, b in itertools.pairwise(rows))
+    return Span(last["_time"] - first["_time"], last["step"] - first["step"], used, rows[1:])
 
 
 def growing_log(

@@ -6,7 +6,6 @@ answers with constant actions, a drained learner queue.
 """
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ import torch
 
 import libtorchbeast
 import polybeast_env
-from benchmarks.cpu_time import CpuTime
 from libtorchbeast.local_servers import LocalServers
+from libtorchbeast.stats import CpuCores
 
 SERVERS = 2
 T = 20
@@ -80,11 +79,10 @@ def measure(env: str, num_envs: int, streams_per_server: int, seconds: float) ->
     process and its servers. RuntimeError if a stream fails."""
     with playing(env, num_envs, streams_per_server) as (pool, sink):
         time.sleep(min(1.0, seconds))  # warm
-        cpu = CpuTime(os.getpid())
-        steps, used, start = sink.steps, cpu.seconds(), time.perf_counter()
+        cores, steps, start = CpuCores(), sink.steps, time.perf_counter()
         time.sleep(seconds)
-        elapsed = time.perf_counter() - start
-        steps, used = sink.steps - steps, cpu.seconds() - used
+        steps, elapsed = sink.steps - steps, time.perf_counter() - start
+        used = cores.take()["cpu_cores"] * elapsed
         if events := pool.take_events():
             raise RuntimeError(f"streams failed: {events}")
         if steps == 0:

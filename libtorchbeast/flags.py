@@ -39,6 +39,7 @@ RANGES = {
     "momentum": (0, math.inf),
     "epsilon": (POSITIVE, math.inf),
     "grad_norm_clipping": (POSITIVE, math.inf),
+    "autotune": (0.1, LONGEST_S),
     "log_every": (0.1, math.inf),
     "checkpoint_every": (1, math.inf),
     "barrier_updates": (1, MAX_COUNT),

@@ -13,8 +13,7 @@ import torch
 from benchmarks import catalogue, figures, parts, programs, report
 from benchmarks.__main__ import groups, main
 from benchmarks.catalogue import Catalogue, Part, Run
-from benchmarks.cpu_time import CpuTime
-from tests.processes import ROOT, wait_for
+from tests.processes import ROOT
 
 
 # ======================================================================================= arithmetic
@@ -131,30 +130,6 @@ def test_resets_come_every_80_to_120_rows_and_are_consistent():
     for b in batches:
         assert (b["terminated"][:-1] == b["done"][1:]).all()
         assert ((b["reward"] == 0) == b["done"]).all()
-
-
-BURN = "import itertools; sum(0 for _ in itertools.count())"
-TREE = f"""
-import subprocess, sys
-subprocess.run([sys.executable, "-c", {BURN!r}])
-print("my child has ended", flush=True)
-subprocess.run([sys.executable, "-c", {BURN!r}])
-"""
-
-
-def test_processor_time_counts_children_and_keeps_those_that_ended():
-    command = [sys.executable, "-c", TREE]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        cpu = CpuTime(process.pid)
-        wait_for(lambda: cpu.seconds() > 0.5)
-        before = cpu.seconds()
-        (child,) = {p for p in cpu._samples if p.pid != process.pid}
-        child.kill()
-        assert process.stdout.readline() == b"my child has ended\n"
-        assert cpu.seconds() >= before
-        wait_for(lambda: cpu.seconds() > before + 0.3)
-        for other in set(cpu._samples) - {child}:
-            other.kill()
 
 
 # ================================================================================= the whole of it
