@@ -32,6 +32,7 @@ bench: .venv/development .venv/extension
 	$(BIN)/python -m benchmarks.monobeast --task pong
 	$(BIN)/python -m benchmarks.monobeast --task minatar
 	$(BIN)/python -m benchmarks.polybeast --task transport
+	$(BIN)/python -m benchmarks.polybeast --task transport_stacked
 	$(BIN)/python -m benchmarks.polybeast --task transport_small
 	$(BIN)/python -m benchmarks.polybeast --task pong
 	$(BIN)/python -m benchmarks.polybeast --task pong_shallow

@@ -2,6 +2,7 @@
 """How fast PolyBeast is, beside a ceiling measured in the same run on the same machine.
 
     python -m benchmarks.polybeast --task transport          # 28,224-byte observations
+    python -m benchmarks.polybeast --task transport_stacked  # ... of which a quarter travels
     python -m benchmarks.polybeast --task transport_small    # 400-byte observations
     python -m benchmarks.polybeast --task pong               # deep network
     python -m benchmarks.polybeast --task pong_shallow       # MonoBeast's network
@@ -12,6 +13,8 @@ ratios, not speeds: machines differ, and a shared one differs from itself.
     transport     figure: two server processes (Python) with a mock environment, the actor pool, an
                   inference thread that answers with constant actions, a drained learner queue;
                   ceiling: the bare gRPC C++ stream (bare_stream.cc), messages of the same size
+    transport_stacked  the same with stacks of 4 frames at the network, 28,224 bytes, of which the
+                  newest travels; ceiling: the bare stream, all 28,224 bytes
     pong          figure: the program itself, trained; ceiling: the learner alone, plain fp32, both
                   cores, batches of 80 x 8
     pong_shallow  figure: the program itself with --net monobeast.Net; ceiling: MonoBeast
@@ -32,7 +35,8 @@ from libtorchbeast.learner import Learner
 from libtorchbeast.local_servers import LocalServers
 
 TRANSPORT = {  # observation: environments a message, streams a server, both as in the ceiling
-    "transport": ("Mock", 28_224, 32, 1),
+    "transport": ("Mock/4x84x84", 28_224, 32, 1),
+    "transport_stacked": ("Mock", 28_224, 32, 1),
     "transport_small": ("Mock/10x10x4", 400, 64, 2),
 }
 SERVERS = 2

@@ -15,11 +15,11 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from libtorchbeast.environment import Environment
+from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import UserError
 from libtorchbeast.seeds import derive_seed
 from libtorchbeast.spec import Spec
-from libtorchbeast.wire import StepEncoder, decode_actions, spec_to_message
+from libtorchbeast.wire import StackCheck, StepEncoder, decode_actions, spec_to_message
 
 logger = logging.getLogger(__name__)
 
@@ -149,11 +149,16 @@ class Server:
 
     def _play(self, stream: "_Stream", requests: Iterator[bytes]) -> Iterator[bytes]:
         environment = stream.environment = self._environment()
-        row = stream.timed(environment.initial, stream_seed(self._seed, stream.number))
-        yield self._encode(row)
+        check = StackCheck(self.spec)
+
+        def message(call: Callable[..., Row], *args: Any) -> bytes:
+            row = stream.timed(call, *args)
+            check(row)
+            return self._encode(row)
+
+        yield message(environment.initial, stream_seed(self._seed, stream.number))
         for request in _until_client_goes(requests):
-            actions = _checked_actions(request, self.spec)
-            yield self._encode(stream.timed(environment.step, actions))
+            yield message(environment.step, _checked_actions(request, self.spec))
 
     def _environment(self) -> Environment:
         if prepared := self._take_prepared():

@@ -21,6 +21,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
+import atari_wrappers
 import polybeast
 from libtorchbeast import (
     _C,
@@ -767,6 +768,38 @@ def test_rollouts_are_what_stepping_the_environments_gives(address, create_env):
         assert status.last_error == ""
     done = torch.stack([rollout["done"] for rollout in expected])
     assert done[1:, 0].any() and done[:, 1:].any()  # the interesting cases were there
+
+
+def breakout(num_envs):
+    return atari_wrappers.make_atari_vector("BreakoutNoFrameskip-v4", num_envs)
+
+
+def pong(num_envs):
+    return atari_wrappers.make_atari_vector("PongNoFrameskip-v4", num_envs, max_frames=400)
+
+
+def classic_breakout(num_envs):
+    return atari_wrappers.wrap_deepmind(atari_wrappers.make_atari("BreakoutNoFrameskip-v4"))
+
+
+@pytest.mark.parametrize("make, count", [(breakout, 70), (pong, 45), (classic_breakout, 50)])
+def test_stacks_of_frames_are_what_the_environments_stack_themselves(address, make, count):
+    """Bit for bit, though only the newest frame travels: from game to game, and beyond a life."""
+    queue, create_env = BatchingQueue(2, 2), lambda: make(2)
+    expected = expected_rollouts(create_env, 2, stream_seed(11, 0), count)
+    with serving(create_env, address, 2, seed=11), playing([address], by_rule, queue) as pool:
+        description = describe(address)
+        assert description.stacks == spec_of(description).stacks == {"frame": 4}
+        assert description.observations == {"frame": ((4, 84, 84), "uint8")}
+        for rollout in expected:
+            assert_same(queue.dequeue(), rollout)
+        assert pool.take_events() == []
+    rows = {name: torch.cat([r[name][1:] for r in expected]) for name in expected[0]}
+    new_game = rows["episode_step"] == 0
+    new_life = rows["done"] & ~new_game
+    assert new_game.any() and not rows["frame"][new_game][:, :3].any()
+    assert new_life.any() == (make is not pong)
+    assert rows["frame"][new_life][:, :3].flatten(1).any(1).all()  # the stack is kept
 
 
 def test_streams_of_one_server_have_their_own_environments(address):

@@ -199,6 +199,22 @@ void BindBatcher(py::module_& m) {
            "ClosedBatchingQueue.");
 }
 
+py::dict ObservationsOf(const Spec& spec) {
+  py::dict leaves;
+  for (const Leaf& leaf : spec.observations) {
+    leaves[py::str(leaf.name)] = py::make_tuple(py::tuple(py::cast(leaf.shape)), leaf.dtype.name());
+  }
+  return leaves;
+}
+
+py::dict StacksOf(const Spec& spec) {
+  py::dict stacks;
+  for (const Leaf& leaf : spec.observations) {
+    if (leaf.stack > 1) stacks[py::str(leaf.name)] = leaf.stack;
+  }
+  return stacks;
+}
+
 void BindPool(py::module_& m) {
   py::class_<Spec>(m, "Spec", "What a server has; libtorchbeast.spec.Spec says it in Python.")
       .def_readonly("num_envs", &Spec::num_envs)
@@ -206,14 +222,8 @@ void BindPool(py::module_& m) {
       .def_readonly("action_sizes", &Spec::action_sizes)
       .def_readonly("frames_per_step", &Spec::frames_per_step)
       .def_readonly("name", &Spec::name)
-      .def_property_readonly("observations", [](const Spec& spec) {
-        py::dict leaves;
-        for (const Leaf& leaf : spec.observations) {
-          leaves[py::str(leaf.name)] =
-              py::make_tuple(py::tuple(py::cast(leaf.shape)), leaf.dtype.name());
-        }
-        return leaves;
-      });
+      .def_property_readonly("observations", &ObservationsOf)
+      .def_property_readonly("stacks", &StacksOf);
 
   py::class_<Monitor::Status>(m, "Status", "An actor's stream.")
       .def_readonly("address", &Monitor::Status::address)

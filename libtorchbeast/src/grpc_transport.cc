@@ -82,9 +82,11 @@ class GrpcStream : public Stream {
   Spec Open() override {
     const Spec spec = DescribeIn(address_, &describe_context_);
     // Observations, 32 bytes for each environment's other numbers, and the fields' heads.
-    const int64_t bytes = spec.num_envs * (spec.observation_bytes() + 32) + 1024;
-    if (bytes >= kMostBytes) throw BadSpec("a Step of " + std::to_string(bytes) + " bytes");
-    stub_ = rpcenv::RPCEnvServer::NewStub(MakeChannel(address_, static_cast<int>(bytes)));
+    const auto with_others = [&](int64_t bytes) { return spec.num_envs * (bytes + 32) + 1024; };
+    const int64_t row_bytes = with_others(spec.observation_bytes());
+    if (row_bytes >= kMostBytes) throw BadSpec("a row of " + std::to_string(row_bytes) + " bytes");
+    const int step_bytes = static_cast<int>(with_others(spec.wire_bytes()));
+    stub_ = rpcenv::RPCEnvServer::NewStub(MakeChannel(address_, step_bytes));
     stream_ = stub_->Stream(&context_);
     return spec;
   }
@@ -164,6 +166,12 @@ Leaf ParseLeaf(const rpcenv::Leaf& message) {
     leaf.shape.push_back(size);
     bytes *= std::max<int64_t>(size, 1);  // also strides must not overflow
     if (bytes >= kMostBytes) throw BadSpec(leaf.name + ": expected less than 2^31 bytes");
+  }
+  leaf.stack = std::max<int64_t>(message.stack(), 1);
+  if (leaf.stack > 1 && (leaf.shape.empty() || leaf.shape[0] != leaf.stack)) {
+    throw BadSpec(leaf.name + ": expected the shape of a stack of " + std::to_string(leaf.stack) +
+                  " frames, [" + std::to_string(leaf.stack) + ", ...], seen " +
+                  Describe(leaf.dtype, leaf.shape));
   }
   return leaf;
 }

@@ -312,6 +312,7 @@ TEST_CASE("pool: a Spec that does not fit, or too many environments, ends that s
       {"seen Counting: picture", [](Spec* spec) { spec->observations[0].name = "picture"; }},
       {"count int32[]", [](Spec* spec) { spec->observations[0].dtype = kInt32; }},
       {"frame uint8[4]", [](Spec* spec) { spec->observations[2].shape = {4}; }},
+      {"frame uint8[3] (a stack of frames)", [](Spec* spec) { spec->observations[2].stack = 3; }},
       {"discrete actions 8", [](Spec* spec) { spec->action_sizes = {8}; }},
       {"2 frames per step", [](Spec* spec) { spec->frames_per_step = 2; }},
       {"expected 1 to 6 (the largest inference batch), seen 7",
@@ -336,7 +337,7 @@ TEST_CASE("pool: a Spec that does not fit, or too many environments, ends that s
     CAPTURE(events[a]);
     CHECK(events[a].rfind(std::to_string(a) + ": FAILED_PRECONDITION: ", 0) == 0);
     CHECK(Has(events[a], wrongs[a].first));
-    if (a < 5)
+    if (a < 6)
       CHECK(Has(events[a], "expected Counting: count int64[], flags bool[2], frame uint8[3]"));
   }
   play.End();
