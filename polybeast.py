@@ -266,7 +266,8 @@ class Section(nn.Module):
 
 
 # ======================================================================================== inference
-SHARES = ["environment", "inference", "actor_waiting"]  # what the streams' time goes to
+# What the streams' time goes to, as ActorPool.seconds has it.
+SHARES = ["environment", "transport", "batching", "inference", "actor_waiting"]
 ANSWERING, WAITING = range(2)  # what an inference thread's time goes to
 
 

@@ -154,7 +154,7 @@ class Server:
         def message(call: Callable[..., Row], *args: Any) -> bytes:
             row = stream.timed(call, *args)
             check(row)
-            return self._encode(row)
+            return self._encode(row, stream.seconds)
 
         yield message(environment.initial, stream_seed(self._seed, stream.number))
         for request in _until_client_goes(requests):
@@ -216,19 +216,21 @@ class _Stream:
     def __init__(self, number: int):
         self.number = number
         self.environment: Environment | None = None
+        self.seconds = 0.0  # that the last call took
         self._began: float | None = None  # when the call in progress did
 
     def timed(self, call: Callable[..., Any], *args: Any) -> Any:
         """What the call returns; the watchdog sees how long it takes."""
-        self._began = time.monotonic()
+        self._began = began = time.perf_counter()
         try:
             return call(*args)
         finally:
             self._began = None
+            self.seconds = time.perf_counter() - began
 
     def seconds_in_call(self) -> float:
         began = self._began
-        return 0.0 if began is None else time.monotonic() - began
+        return 0.0 if began is None else time.perf_counter() - began
 
 
 class _WrongActions(ValueError):

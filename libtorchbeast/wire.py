@@ -3,6 +3,7 @@
 reads them in C++.)"""
 
 import math
+import struct
 
 import numpy as np
 
@@ -81,7 +82,9 @@ class StepEncoder:
             dtype = np.dtype(code)
             self._parts.append([_prefix(field, N * dtype.itemsize), name, (N,), dtype])
 
-    def __call__(self, row: Row) -> bytes:
+    ENVIRONMENT_SECONDS = struct.Struct("<Bf")  # field 9 and wire type 5; the number
+
+    def __call__(self, row: Row, environment_seconds: float) -> bytes:
         pieces = [self._start]
         for prefix, name, shape, dtype in self._parts:
             array = row[name]
@@ -93,6 +96,7 @@ class StepEncoder:
             else:
                 newest = array[:, -1] if name in self._stacks else array
                 pieces.append(newest if self._is_view(newest) else newest.tobytes())
+        pieces.append(self.ENVIRONMENT_SECONDS.pack(9 << 3 | 5, environment_seconds))
         return b"".join(pieces)
 
     def _is_view(self, array: np.ndarray) -> bool:

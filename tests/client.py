@@ -58,7 +58,7 @@ class Stream:
         self._requests = queue.SimpleQueue()
         call = channel.stream_stream(f"{SERVICE}/Stream")
         self._call = call(iter(self._requests.get, None), timeout=GUARD_S)
-        self._row = None
+        self._row, self.environment_seconds = None, 0.0
 
     def step(self, actions):
         self.send(rpcenv_pb2.Action(actions=actions).SerializeToString())
@@ -68,7 +68,9 @@ class Stream:
         self._requests.put(data)
 
     def read(self):
-        self._row = stacked(decode(next(self._call), self.spec), self.spec, self._row)
+        data = next(self._call)
+        self._row = stacked(decode(data, self.spec), self.spec, self._row)
+        self.environment_seconds = rpcenv_pb2.Step.FromString(data).environment_seconds
         return self._row
 
     def cancel(self):

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -832,6 +833,46 @@ def test_observations_of_5_mib(address):
         for first in (0, 2):
             expected = torch.from_numpy(np.stack(frames[first : first + 3]))
             assert torch.equal(queue.dequeue()["frame"], expected)
+
+
+class Slow(Catch):
+    def step(self, action):
+        time.sleep(0.02)
+        return super().step(action)
+
+
+def test_where_the_time_goes_and_how_long_an_answer_takes(address):
+    """Lower bounds: what else the machine does comes on top. And no second counts twice."""
+    rows = 0
+
+    def infer(batcher, net):
+        nonlocal rows
+        while True:
+            time.sleep(0.01)  # rows wait to be taken
+            try:
+                batch = next(batcher)
+            except StopIteration:
+                return
+            time.sleep(0.03)
+            rows += 1
+            batch.set_outputs(net(*batch.get_inputs()))
+
+    queue, start = BatchingQueue(1, 1), time.perf_counter()
+    with serving(Slow, address, 1), playing([address], by_rule, queue, infer=infer) as pool:
+        for _ in range(3):
+            time.sleep(0.1)
+            queue.dequeue()
+        pool.close()
+        seconds, latencies = pool.seconds(), pool.latencies()
+        lasted = time.perf_counter() - start
+    names = dict(zip(polybeast.SHARES, seconds, strict=True))
+    assert 15 <= rows <= 30 and sum(seconds) <= lasted
+    assert names["environment"] >= (rows - 5) * 0.02  # resets take none
+    assert names["inference"] >= (rows - 1) * 0.03
+    assert names["batching"] > 0 and names["transport"] > 0
+    assert len(latencies) == 240 and rows - 1 <= sum(latencies) <= rows
+    place = lambda seconds: math.floor(8 * math.log2(seconds / 1e-6))
+    assert not any(latencies[: place(0.03)])
 
 
 # The initial state is not zeros, and has tensors of different kinds.

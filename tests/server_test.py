@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import grpc
 import gymnasium
@@ -191,6 +192,22 @@ def test_a_stack_that_does_not_begin_with_zeros_ends_its_stream(address):
         code, text = client.stream().failure()
     assert code == CODE.INTERNAL
     assert "expected as its 1 older ones zeros, as a game begins, seen others" in text
+
+
+class Slow(Catch):
+    def step(self, action):
+        time.sleep(0.02)
+        return super().step(action)
+
+
+def test_a_step_says_what_its_environments_took(address):
+    with serving(Slow, address), Client(address) as client:
+        stream = client.stream()
+        stream.read()
+        assert 0 < stream.environment_seconds < 0.06
+        start = time.perf_counter()
+        stream.step([1, 1, 1])
+        assert 0.06 <= stream.environment_seconds <= time.perf_counter() - start
 
 
 def test_a_seed_for_every_stream():

@@ -52,6 +52,7 @@ def generated(row, spec):
     return rpcenv_pb2.Step(
         observations=b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in arrays),
         **{k: v.tolist() for k, v in row.items() if k not in spec.observations},
+        environment_seconds=0.25,
     )
 
 
@@ -60,7 +61,7 @@ def generated(row, spec):
 def test_a_step_is_what_the_generated_class_makes_of_it(dtype, shape):
     spec = make_spec({"frame": (shape, dtype)})
     row = make_row(spec)
-    data = StepEncoder(spec)(row)
+    data = StepEncoder(spec)(row, 0.25)
     assert rpcenv_pb2.Step.FromString(data) == generated(row, spec)
     assert_decodes(data, row, spec)
 
@@ -70,7 +71,7 @@ def test_lengths_of_one_two_and_three_bytes(num_envs):
     leaves = {"a/b": ((3,), "float32"), "a/c/0": ((), "int64"), "z": ((0,), "bool")}
     spec = make_spec(leaves, num_envs)
     row = make_row(spec)
-    data = StepEncoder(spec)(row)
+    data = StepEncoder(spec)(row, 0.25)
     assert data == generated(row, spec).SerializeToString(deterministic=True)
     assert_decodes(data, row, spec)
 
@@ -85,7 +86,7 @@ def test_of_a_stack_the_newest_frame_is_sent(shape, layout):
         row["frame"] = np.asfortranarray(row["frame"])
     elif layout == "a window":
         row["frame"] = np.concatenate([row["frame"]] * 2, axis=1)[:, 1 : shape[0] + 1]
-    data = StepEncoder(spec)(row)
+    data = StepEncoder(spec)(row, 0.25)
     assert data == generated(row, spec).SerializeToString(deterministic=True)
     assert_decodes(data, row, spec)
 
@@ -163,13 +164,13 @@ def test_a_spec_without_stacks_is_not_checked():
 
 def test_no_observations_at_all():
     spec = make_spec({})
-    assert rpcenv_pb2.Step.FromString(StepEncoder(spec)(make_row(spec))).observations == b""
+    assert rpcenv_pb2.Step.FromString(StepEncoder(spec)(make_row(spec), 0.25)).observations == b""
 
 
 def test_a_message_is_a_copy():
     spec = make_spec({"frame": ((100, 100), "uint8")})
     row = make_row(spec)
-    data = StepEncoder(spec)(row)
+    data = StepEncoder(spec)(row, 0.25)
     expected = bytes(data)
     for array in row.values():
         array[...] = 0
@@ -179,13 +180,13 @@ def test_a_message_is_a_copy():
 def test_arrays_of_another_layout_or_byte_order():
     spec = make_spec({"frame": ((5, 6), "float32")})
     row = make_row(spec)
-    data = StepEncoder(spec)(row)
+    data = StepEncoder(spec)(row, 0.25)
     row["frame"] = np.asfortranarray(row["frame"])
     row["reward"] = row["reward"].astype(">f4")
     row["episode_return"] = row["episode_return"].astype(np.float64)
     row["episode_step"] = np.repeat(row["episode_step"], 2)[::2]
     row["done"] = np.repeat(row["done"], 2)[::2]
-    assert StepEncoder(spec)(row) == data
+    assert StepEncoder(spec)(row, 0.25) == data
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_arrays_of_another_layout_or_byte_order():
 def test_arrays_that_differ_from_the_spec(name, array, message):
     spec = make_spec({"frame": ((5,), "uint8")})
     with pytest.raises(ValueError, match=message):
-        StepEncoder(spec)(make_row(spec) | {name: array})
+        StepEncoder(spec)(make_row(spec) | {name: array}, 0.25)
 
 
 def test_bfloat16_is_on_the_wire_but_not_in_numpy():

@@ -263,7 +263,12 @@ void BindPool(py::module_& m) {
            "What went wrong since the last call: strings \"ADDRESS: CODE: text\".\n\nRaises "
            "RuntimeError if the pool ended itself because outputs broke the contract.")
       .def("seconds", &ActorPool::seconds, NoGil(),
-           "What all actors' time went to: waiting for environments, inference, the queue.")
+           "What all actors' time went to, five sums: environments (as their servers say),\n"
+           "transport (the rest of the time until a server answers), batching (until an inference\n"
+           "thread takes the row), inference (until it answers), waiting for the learner.")
+      .def("latencies", &ActorPool::latencies, NoGil(),
+           "How many rows had a latency, from arrival to their actions being sent, of 2^(i/8) to\n"
+           "2^((i+1)/8) microseconds, i from 0 to 239; the ends take what is beyond.")
       .def("close", &ActorPool::Close, NoGil(),
            "Ends all streams and threads; closes the queue and the batcher.");
 }

@@ -229,6 +229,7 @@ StepView ViewOf(const rpcenv::Step& step) {
   view.episode_over = span(step.episode_over());
   view.episode_step = span(step.episode_step());
   view.episode_return = span(step.episode_return());
+  view.environment_seconds = step.environment_seconds();
   return view;
 }
 

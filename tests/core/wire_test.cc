@@ -45,6 +45,7 @@ rpcenv::Step GoodStep(bool first) {
   rpcenv::Step step;
   std::string observations(3 * 13, 1);
   step.set_observations(observations);
+  step.set_environment_seconds(0.5);
   for (int n = 0; n < 3; ++n) {
     step.add_reward(n);
     step.add_done(first);
@@ -203,6 +204,7 @@ TEST_CASE("wire: a Step is seen as it was sent") {
   CHECK(view.observations == step.observations());
   CHECK(view.reward.size == 3);
   CHECK(view.reward.data[2] == 2);
+  CHECK(view.environment_seconds == 0.5);
   CHECK(view.done.data[0]);
   CHECK((view.terminated.data[0] && !view.terminated.data[1]));
   CHECK((view.truncated.data[1] && !view.truncated.data[0]));
