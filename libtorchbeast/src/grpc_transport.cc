@@ -1,10 +1,12 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 #include "grpc_transport.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <set>
 #include <utility>
 
@@ -49,7 +51,23 @@ StreamError BadSpec(const std::string& what) {
   return StreamError("INVALID_ARGUMENT", "the server's Spec: " + what);
 }
 
+// gRPC, for as long as the process lives, with a thread that waits polling its own connection.
+// gRPC's default, one epoll for all, wakes one thread through another: 1.2 times fewer steps a
+// second. The variable is gRPC's only way to choose; processes started from here do not get it.
+void StartGrpc() {
+  static const bool started = [] {
+    constexpr const char* kStrategy = "GRPC_POLL_STRATEGY";
+    const bool chosen = std::getenv(kStrategy) != nullptr;
+    if (!chosen) setenv(kStrategy, "poll", 1);
+    grpc_init();
+    if (!chosen) unsetenv(kStrategy);
+    return true;
+  }();
+  static_cast<void>(started);
+}
+
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes) {
+  StartGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(receive_bytes);
   // A connection of its own for each channel: shared ones would share gRPC's back-off.
