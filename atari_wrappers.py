@@ -157,6 +157,7 @@ class AtariVector(VectorEnv):
         self.metadata = {
             "autoreset_mode": AutoresetMode.NEXT_STEP,
             "frames_per_step": FRAMES_PER_STEP,
+            "frame_stacks": {"frame": STACK},
         }
         self.terminal_on_life_loss = terminal_on_life_loss
         self._vector = vector
@@ -269,6 +270,8 @@ def wrap_deepmind(
         "frames_per_step": FRAMES_PER_STEP,
         "render_fps": 60 // FRAMES_PER_STEP,  # one image an agent step, at the console's speed
     }
+    if frame_stack:
+        env.metadata["frame_stacks"] = {"frame": STACK}
     return env
 
 

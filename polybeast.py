@@ -51,7 +51,7 @@ from libtorchbeast.models import CoreState
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import seed_everything
 from libtorchbeast.spec import Spec
-from libtorchbeast.stats import Clock, Shares
+from libtorchbeast.stats import Clock, LatencyPercentiles, Shares
 from libtorchbeast.streams import ServersLost, Streams, first_description, spec_of
 
 logger = logging.getLogger("polybeast")
@@ -289,7 +289,8 @@ class Section(nn.Module):
 
 
 # ======================================================================================== inference
-SHARES = ["environment", "inference", "actor_waiting"]  # what the streams' time goes to
+# What the streams' time goes to, as ActorPool.seconds has it.
+SHARES = ["environment", "transport", "batching", "inference", "actor_waiting"]
 ANSWERING, WAITING = range(2)  # what an inference thread's time goes to
 
 
@@ -386,6 +387,7 @@ def train_with(
     try:
         streams = Streams(pool, flags.server_timeout)
         run.sources += [Shares(SHARES, pool.seconds).take, streams.row]
+        run.sources += [LatencyPercentiles(pool.latencies).take]
         threads += run.start_learners(lambda: queue, weights.publish)
         threads += start_inference(run, batcher, weights, [net.to(device) for net in nets])
         while not run.finished():

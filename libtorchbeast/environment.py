@@ -11,7 +11,9 @@ An environment whose `terminated` can mean a mere life loss says so with `info["
 episode ends for the learner, the game goes on. A non-vector environment then plays on in its next
 `reset()`, which may report in its info what that step gave: `reset_reward`, `terminated`,
 `truncated`, `life_lost`. (`atari_wrappers.py` does both.) `metadata["frames_per_step"]` is the
-number of emulator frames per step, 1 where absent.
+number of emulator frames per step, 1 where absent. `metadata["frame_stacks"] = {"frame": 4}` says
+that an observation [4, ...] is a stack of the 4 newest frames, oldest first, zeros before a game's
+first; PolyBeast's servers then send the newest alone.
 
 This module needs numpy only: no torch, no gymnasium.
 """
@@ -49,12 +51,14 @@ class Environment:
             self._source = _SeparateSource(
                 [first] + [create_env() for _ in range(num_envs - 1)], num_envs
             )
+        metadata = getattr(first, "metadata", None) or {}
         self.spec = Spec(
             name=name,
             num_envs=num_envs,
             observations=self._source.observations,
             actions=self._source.actions,
-            frames_per_step=int((getattr(first, "metadata", None) or {}).get("frames_per_step", 1)),
+            frames_per_step=int(metadata.get("frames_per_step", 1)),
+            stacks=_checked_stacks(metadata.get("frame_stacks", {}), self._source.observations),
         )
         self._ended = np.ones(num_envs, bool)  # the next row is the first of an episode
         self._over = np.ones(num_envs, bool)  # ... and of a whole game
@@ -253,6 +257,21 @@ def _reset(env: Any):
 def _has_info(result: Any) -> bool:
     """Whether a reset returned (observation, info), and not the old Gym's bare observation."""
     return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+
+
+def _checked_stacks(stacks: dict[str, int], observations: dict) -> dict[str, int]:
+    for name, k in stacks.items():
+        if name not in observations:
+            raise ValueError(
+                f'metadata["frame_stacks"]: expected names of {sorted(observations)}, seen {name!r}'
+            )
+        shape, _ = observations[name]
+        if k < 2 or shape[:1] != (k,):
+            raise ValueError(
+                f'metadata["frame_stacks"] {stacks}: expected {name!r} [{k}, ...], at least 2 '
+                f"frames, seen {list(shape)}"
+            )
+    return dict(stacks)
 
 
 def _check_names(leaves: dict, expected: dict) -> None:

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""An environment that costs nearly nothing, to measure what carries its steps."""
+"""Environments that cost nearly nothing, to measure what carries their steps."""
 
 import dataclasses
 import math
@@ -11,7 +11,8 @@ import numpy as np
 from libtorchbeast.flags import UserError
 
 EPISODE_STEPS = 1000
-ATARI_SHAPE = (4, 84, 84)
+STACK, FRAME_SHAPE = 4, (84, 84)  # Atari's
+RING = 16  # frames
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +36,12 @@ class MockVectorEnv:
 
     metadata = {"autoreset_mode": "NextStep"}
 
-    def __init__(self, num_envs: int, shape: tuple[int, ...] = ATARI_SHAPE):
+    def __init__(self, num_envs: int, shape: tuple[int, ...]):
         self.num_envs = num_envs
         self.single_observation_space = ArraySpace(shape)
         self.single_action_space = DiscreteSpace(6)
-        noise = np.random.default_rng(0).integers(0, 256, math.prod(shape), np.uint8)
-        self._observation = np.tile(noise, (num_envs, 1))  # [N, bytes]
         self._never = np.zeros(num_envs, bool)
+        self._memory = np.tile(_noise(math.prod(shape)), (num_envs, 1))  # [N, bytes]
 
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         self._step = 0
@@ -60,10 +60,57 @@ class MockVectorEnv:
         pass
 
     def _observe(self) -> np.ndarray:
+        self._count_in(self._memory)
+        return self._memory.reshape(self.num_envs, *self.single_observation_space.shape)
+
+    def _count_in(self, frames: np.ndarray) -> None:
+        """Writes the number of the step into the first bytes of `frames` [N, bytes]."""
         counter = np.frombuffer(self._step.to_bytes(8, "little"), np.uint8)
-        width = min(len(counter), self._observation.shape[1])
-        self._observation[:, :width] = counter[:width]
-        return self._observation.reshape(self.num_envs, *self.single_observation_space.shape)
+        width = min(len(counter), frames.shape[1])
+        frames[:, :width] = counter[:width]
+
+
+class MockStackEnv(MockVectorEnv):
+    """The same, but an observation is a stack of the 4 newest frames, uint8 [4, 84, 84], oldest
+    first, zeros before an episode's first.
+
+    All frames lie in a ring of noise; an observation is a window of it that goes on by one frame a
+    step, so that nothing is stacked.
+    """
+
+    metadata = {**MockVectorEnv.metadata, "frame_stacks": {"frame": STACK}}
+
+    def __init__(self, num_envs: int):
+        super().__init__(num_envs, (STACK, *FRAME_SHAPE))
+        self._noise = _noise(RING * math.prod(FRAME_SHAPE)).reshape(RING, -1)
+        self._memory = np.tile(self._noise, (num_envs, 1, 1))  # [N, RING, bytes]
+
+    def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self._newest = RING - 1  # where the newest frame is; the next comes after a turn
+        self._blank = ~self._never  # whose ring has lost noise since the last turn
+        return super().reset(seed=seed)
+
+    def _observe(self) -> np.ndarray:
+        if self._newest == RING - 1:
+            self._turn()
+        self._newest += 1
+        self._count_in(self._memory[:, self._newest])
+        window = self._memory[:, self._newest - STACK + 1 : self._newest + 1]
+        first = np.flatnonzero(self._episode_step == 0) if self._step else slice(None)
+        window[first, :-1] = 0
+        self._blank[first] = True
+        return window.reshape(self.num_envs, STACK, *FRAME_SHAPE)
+
+    def _turn(self) -> None:
+        """The last frames become the first of the ring, and blank ones noise again."""
+        self._memory[:, : STACK - 1] = self._memory[:, 1 - STACK :]
+        self._memory[self._blank, STACK - 1 :] = self._noise[STACK - 1 :]
+        self._blank[:] = False
+        self._newest = STACK - 2
+
+
+def _noise(size: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, size, np.uint8)
 
 
 def is_mock(name: str) -> bool:
@@ -71,13 +118,13 @@ def is_mock(name: str) -> bool:
 
 
 def make_mock(name: str, num_envs: int) -> MockVectorEnv:
-    """`Mock` has Atari's 28,224 bytes an observation, `Mock/10x10x4` that shape.
+    """`Mock` has Atari's stack of frames, 28,224 bytes; `Mock/10x10x4` has that shape, unstacked.
 
     Raises:
         UserError: the name is neither.
     """
     if name == "Mock":
-        return MockVectorEnv(num_envs)
+        return MockStackEnv(num_envs)
     if not re.fullmatch(r"Mock/[1-9]\d*(x[1-9]\d*)*", name):
         raise UserError(f"--env {name}: expected Mock or Mock/SIZExSIZE..., as in Mock/10x10x4")
     return MockVectorEnv(num_envs, tuple(int(size) for size in name[5:].split("x")))

@@ -17,11 +17,11 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from libtorchbeast.environment import Environment
+from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import UserError
 from libtorchbeast.seeds import derive_seed
 from libtorchbeast.spec import Spec
-from libtorchbeast.wire import StepEncoder, decode_actions, spec_to_message
+from libtorchbeast.wire import StackCheck, StepEncoder, decode_actions, spec_to_message
 
 logger = logging.getLogger(__name__)
 
@@ -153,11 +153,16 @@ class Server:
 
     def _play(self, stream: "_Stream", requests: Iterator[bytes]) -> Iterator[bytes]:
         environment = stream.environment = self._environment()
-        row = stream.timed(environment.initial, stream_seed(self._seed, stream.number))
-        yield self._encode(row)
+        check = StackCheck(self.spec)
+
+        def message(call: Callable[..., Row], *args: Any) -> bytes:
+            row = stream.timed(call, *args)
+            check(row)
+            return self._encode(row, stream.seconds)
+
+        yield message(environment.initial, stream_seed(self._seed, stream.number))
         for request in _until_client_goes(requests):
-            actions = _checked_actions(request, self.spec)
-            yield self._encode(stream.timed(environment.step, actions))
+            yield message(environment.step, _checked_actions(request, self.spec))
 
     def _environment(self) -> Environment:
         if prepared := self._take_prepared():
@@ -215,19 +220,21 @@ class _Stream:
     def __init__(self, number: int):
         self.number = number
         self.environment: Environment | None = None
+        self.seconds = 0.0  # that the last call took
         self._began: float | None = None  # when the call in progress did
 
     def timed(self, call: Callable[..., Any], *args: Any) -> Any:
         """What the call returns; the watchdog sees how long it takes."""
-        self._began = time.monotonic()
+        self._began = began = time.perf_counter()
         try:
             return call(*args)
         finally:
             self._began = None
+            self.seconds = time.perf_counter() - began
 
     def seconds_in_call(self) -> float:
         began = self._began
-        return 0.0 if began is None else time.monotonic() - began
+        return 0.0 if began is None else time.perf_counter() - began
 
 
 class _WrongActions(ValueError):

@@ -26,6 +26,9 @@ class Spec:
     observations: dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, numpy dtype name)
     actions: Actions
     frames_per_step: int = 1  # emulator frames per agent step
+    # Name -> k: an observation [k, ...] that is a stack of the k newest frames, oldest first, zeros
+    # before a game's first. On the wire only; a network sees the whole stack.
+    stacks: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def num_actions(self) -> int:

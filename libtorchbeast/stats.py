@@ -17,10 +17,10 @@ from libtorchbeast.rollouts import Rollout
 FIELDS = (
     "step frame updates hours sps fps games mean_game_return mean_game_length total_loss pg_loss "
     "baseline_loss entropy mean_value grad_norm learning_rate lag_mean lag_max clipped_rho_share "
-    "share_environment share_inference share_actor_waiting share_learning share_learner_waiting "
-    "share_answering share_answer_waiting inference_batch latency_p50_ms latency_p99_ms cpu_cores "
-    "actor_restarts streams stream_failures skipped_updates "
-    "checkpoint_errors"
+    "share_environment share_transport share_batching share_inference share_actor_waiting "
+    "share_learning share_learner_waiting share_answering share_answer_waiting inference_batch "
+    "latency_p50_ms latency_p99_ms cpu_cores actor_restarts streams stream_failures "
+    "skipped_updates checkpoint_errors"
 ).split()
 
 GAMES = 100  # "mean_game_return" is the mean of this many games, the last ones

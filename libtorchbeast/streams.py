@@ -24,6 +24,7 @@ def spec_of(description: Any) -> Spec:
         observations=description.observations,
         actions=Actions(description.action_kind, tuple(description.action_sizes)),
         frames_per_step=description.frames_per_step,
+        stacks=description.stacks,
     )
 
 

@@ -3,6 +3,7 @@
 reads them in C++.)"""
 
 import math
+import struct
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from libtorchbeast.environment import Row
 from libtorchbeast.proto import rpcenv_pb2
 from libtorchbeast.spec import Spec
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 # NumPy's name of a dtype -> the protocol's number. (NumPy itself has no bfloat16.)
 DTYPES: dict[str, int] = {
@@ -27,7 +28,9 @@ def spec_to_message(spec: Spec) -> rpcenv_pb2.Spec:
         protocol=PROTOCOL,
         num_envs=spec.num_envs,
         observations=[
-            rpcenv_pb2.Leaf(name=name, dtype=DTYPES[dtype], shape=shape)
+            rpcenv_pb2.Leaf(
+                name=name, dtype=DTYPES[dtype], shape=shape, stack=spec.stacks.get(name, 0)
+            )
             for name, (shape, dtype) in spec.observations.items()
         ],
         action_kind=spec.actions.kind,
@@ -42,7 +45,8 @@ class StepEncoder:
 
     Protobuf's format of a packed array of float, sfixed32 or bool is the array's memory behind a
     tag and a length, so a message is joined from the row's arrays with one copy. Tags and lengths
-    depend on the Spec only.
+    depend on the Spec only. Of a stack of frames the newest is sent; that it is one is for
+    `StackCheck`.
 
     Raises:
         ValueError: an array that differs from the Spec.
@@ -68,22 +72,70 @@ class StepEncoder:
             [b"", name, (N, *shape), _little_endian(name, dtype)]
             for name, (shape, dtype) in spec.observations.items()
         ]
-        size = sum(math.prod(shape) * dtype.itemsize for _, _, shape, dtype in self._parts)
+        self._stacks = spec.stacks
+        size = sum(
+            math.prod(shape) * dtype.itemsize // spec.stacks.get(name, 1)
+            for _, name, shape, dtype in self._parts
+        )
         self._start = _prefix(1, size)
         for field, (name, code) in self.FIELDS.items():
             dtype = np.dtype(code)
             self._parts.append([_prefix(field, N * dtype.itemsize), name, (N,), dtype])
 
-    def __call__(self, row: Row) -> bytes:
+    ENVIRONMENT_SECONDS = struct.Struct("<Bf")  # field 9 and wire type 5; the number
+
+    def __call__(self, row: Row, environment_seconds: float) -> bytes:
         pieces = [self._start]
         for prefix, name, shape, dtype in self._parts:
             array = row[name]
-            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+            if array.shape != shape or array.dtype != dtype:
                 array = _as_expected(name, array, shape, dtype)
             pieces.append(prefix)
-            # Copying little is quicker than asking NumPy for a view.
-            pieces.append(array.tobytes() if array.nbytes < self.SMALL else array)
+            if name in self._stacks and self._is_view(array[0, -1]):
+                pieces.extend(array[:, -1])  # each environment's frame by itself
+            else:
+                newest = array[:, -1] if name in self._stacks else array
+                pieces.append(newest if self._is_view(newest) else newest.tobytes())
+        pieces.append(self.ENVIRONMENT_SECONDS.pack(9 << 3 | 5, environment_seconds))
         return b"".join(pieces)
+
+    def _is_view(self, array: np.ndarray) -> bool:
+        """Whether to join the array's own memory. Copying little is quicker than asking for it."""
+        return array.nbytes >= self.SMALL and array.flags.c_contiguous
+
+
+class StackCheck:
+    """Whether what `spec.stacks` names are stacks of frames, as `rpcenv.proto` has them.
+
+    Called with every row of one Stream. It compares one environment a step, each in its turn, so
+    that it costs next to nothing: what is wrong always is seen at once, what seldom is, later.
+
+    Raises:
+        ValueError: an environment's observation is no such stack.
+    """
+
+    def __init__(self, spec: Spec):
+        self._stacks, self._num_envs = spec.stacks, spec.num_envs
+        self._next = 0  # the environment to be compared
+        # Its k-1 newest frames, copied: a row may be gone at the next step.
+        self._newest: dict[str, bytes] = {}
+
+    def __call__(self, row: Row) -> None:
+        n = self._next
+        self._next = (n + 1) % self._num_envs
+        is_first = row["episode_step"][n] == 0
+        for name, k in self._stacks.items():
+            older = row[name][n, :-1].tobytes()
+            if older != (bytes(len(older)) if is_first else self._newest[name]):
+                expected = (
+                    "zeros, as a game begins" if is_first else "the newest of the step before"
+                )
+                raise ValueError(
+                    f'{name}: metadata["frame_stacks"] says that it is a stack of the {k} newest '
+                    f"frames; expected as its {k - 1} older ones {expected}, seen others, in "
+                    f"environment {n}"
+                )
+            self._newest[name] = row[name][self._next, 1:].tobytes()
 
 
 def decode_actions(data: bytes) -> np.ndarray:
@@ -100,7 +152,7 @@ def _as_expected(name: str, array: np.ndarray, shape: tuple, dtype: np.dtype) ->
         raise ValueError(
             f"{name}: expected {dtype}{list(shape)}, seen {array.dtype}{list(array.shape)}"
         )
-    return np.ascontiguousarray(array, dtype)
+    return np.asarray(array, dtype)
 
 
 def _little_endian(name: str, dtype: str) -> np.dtype:

@@ -365,6 +365,7 @@ def test_noop_starts_follow_the_seeds():
 def test_vector_environment_says_what_it_is():
     env = atari_wrappers.make_atari_vector("PongNoFrameskip-v4", 3)
     assert env.metadata["frames_per_step"] == 4
+    assert env.metadata["frame_stacks"] == {"frame": 4}
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     assert "frames_per_step" not in VectorEnv.metadata
     with pytest.raises(RuntimeError, match="before reset"):
@@ -384,6 +385,7 @@ def test_classic_environment_says_what_it_is():
     assert raw.reset(seed=0)[0].shape == (210, 160, 3)
     env = atari_wrappers.wrap_pytorch(atari_wrappers.wrap_deepmind(raw))
     assert env.metadata["frames_per_step"] == 4 and env.metadata["render_fps"] == 15
+    assert env.metadata["frame_stacks"] == {"frame": 4}
     obs, _ = env.reset(seed=0)
     assert obs in env.observation_space and env.observation_space.shape == (4, 84, 84)
     assert env.render().shape == (210, 160, 3)

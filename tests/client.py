@@ -24,6 +24,7 @@ def message_to_spec(message):
         observations={x.name: (tuple(x.shape), names[x.dtype]) for x in message.observations},
         actions=Actions(message.action_kind, tuple(message.action_sizes)),
         frames_per_step=message.frames_per_step,
+        stacks={x.name: x.stack for x in message.observations if x.stack > 1},
     )
 
 
@@ -57,6 +58,7 @@ class Stream:
         self._requests = queue.SimpleQueue()
         call = channel.stream_stream(f"{SERVICE}/Stream")
         self._call = call(iter(self._requests.get, None), timeout=GUARD_S)
+        self._row, self.environment_seconds = None, 0.0
 
     def step(self, actions):
         self.send(rpcenv_pb2.Action(actions=actions).SerializeToString())
@@ -66,7 +68,10 @@ class Stream:
         self._requests.put(data)
 
     def read(self):
-        return decode(next(self._call), self.spec)
+        data = next(self._call)
+        self._row = stacked(decode(data, self.spec), self.spec, self._row)
+        self.environment_seconds = rpcenv_pb2.Step.FromString(data).environment_seconds
+        return self._row
 
     def cancel(self):
         self._call.cancel()
@@ -89,10 +94,11 @@ class Stream:
 
 
 def decode(data, spec):
-    """A serialized Step as a row, read with the generated class."""
+    """A serialized Step as a row, read with the generated class; of stacks the newest frame."""
     step = rpcenv_pb2.Step.FromString(data)
     row, offset = {}, 0
     for name, (shape, dtype) in spec.observations.items():
+        shape = shape[1:] if name in spec.stacks else shape
         count = spec.num_envs * int(np.prod(shape))
         flat = np.frombuffer(step.observations, dtype, count, offset)
         row[name] = flat.reshape(spec.num_envs, *shape)
@@ -103,6 +109,16 @@ def decode(data, spec):
     for name in ("reward", "episode_return"):
         row[name] = np.array(getattr(step, name), np.float32)
     row["episode_step"] = np.array(step.episode_step, np.int32)
+    return row
+
+
+def stacked(row, spec, before):
+    """The row with whole stacks; `before` is the row before, None at first."""
+    for name, k in spec.stacks.items():
+        newest = row[name][:, None]
+        older = before[name][:, 1:] if before else np.repeat(0 * newest, k - 1, axis=1)
+        row[name] = np.concatenate([older, newest], axis=1)
+        row[name][row["episode_step"] == 0, :-1] = 0
     return row
 
 

@@ -395,6 +395,33 @@ def test_frames_per_step_comes_from_the_metadata():
     assert separate(make_scripts(seed=8), env_class=FourFrames).spec.frames_per_step == 4
 
 
+def test_frame_stacks_come_from_the_metadata_and_are_not_of_the_signature():
+    class Stacked(Plain):
+        metadata = {"frame_stacks": {"frame": 3}}
+
+    make = lambda env: Environment(lambda: env(Box(0, 1, (3, 2))), 1)
+    specs = [make(env).spec for env in (Stacked, Plain)]
+    assert [spec.stacks for spec in specs] == [{"frame": 3}, {}]
+    assert specs[0].signature() == specs[1].signature()
+
+
+@pytest.mark.parametrize(
+    "stacks, shape, text",
+    [
+        ({"frame": 4}, (3, 2), r"expected 'frame' \[4, \.\.\.\], .* seen \[3, 2\]"),
+        ({"frame": 4}, (2, 4), r"expected 'frame' \[4, \.\.\.\], .* seen \[2, 4\]"),
+        ({"frame": 4}, (), r"expected 'frame' \[4, \.\.\.\], .* seen \[\]"),
+        ({"frame": 1}, (1, 2), r"at least 2 frames"),
+        ({"image": 4}, (4, 2), r"expected names of \['frame'\], seen 'image'"),
+    ],
+)
+def test_frame_stacks_that_are_none_are_refused(stacks, shape, text):
+    env = Plain(Box(0, 1, shape))
+    env.metadata = {"frame_stacks": stacks}
+    with pytest.raises(ValueError, match='metadata."frame_stacks"..*' + text):
+        Environment(lambda: env, 1)
+
+
 def test_rewards_are_not_clipped_and_their_sum_is_exact():
     """float32 would lose the quarters; the sum is kept in float64."""
     script = [NOTHING, (2.0**24, False, False, False)] + [(0.25, False, False, False)] * 8

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from torch import nn
 
+import atari_wrappers
 import polybeast
 from libtorchbeast import (
     _C,
@@ -769,6 +771,38 @@ def test_rollouts_are_what_stepping_the_environments_gives(address, create_env):
     assert done[1:, 0].any() and done[:, 1:].any()  # the interesting cases were there
 
 
+def breakout(num_envs):
+    return atari_wrappers.make_atari_vector("BreakoutNoFrameskip-v4", num_envs)
+
+
+def pong(num_envs):
+    return atari_wrappers.make_atari_vector("PongNoFrameskip-v4", num_envs, max_frames=400)
+
+
+def classic_breakout(num_envs):
+    return atari_wrappers.wrap_deepmind(atari_wrappers.make_atari("BreakoutNoFrameskip-v4"))
+
+
+@pytest.mark.parametrize("make, count", [(breakout, 70), (pong, 45), (classic_breakout, 50)])
+def test_stacks_of_frames_are_what_the_environments_stack_themselves(address, make, count):
+    """Bit for bit, though only the newest frame travels: from game to game, and beyond a life."""
+    queue, create_env = BatchingQueue(2, 2), lambda: make(2)
+    expected = expected_rollouts(create_env, 2, stream_seed(11, 0), count)
+    with serving(create_env, address, 2, seed=11), playing([address], by_rule, queue) as pool:
+        description = describe(address)
+        assert description.stacks == spec_of(description).stacks == {"frame": 4}
+        assert description.observations == {"frame": ((4, 84, 84), "uint8")}
+        for rollout in expected:
+            assert_same(queue.dequeue(), rollout)
+        assert pool.take_events() == []
+    rows = {name: torch.cat([r[name][1:] for r in expected]) for name in expected[0]}
+    new_game = rows["episode_step"] == 0
+    new_life = rows["done"] & ~new_game
+    assert new_game.any() and not rows["frame"][new_game][:, :3].any()
+    assert new_life.any() == (make is not pong)
+    assert rows["frame"][new_life][:, :3].flatten(1).any(1).all()  # the stack is kept
+
+
 def test_streams_of_one_server_have_their_own_environments(address):
     queue = BatchingQueue(2, 2)
     expected = [expected_rollouts(Counting, 2, stream_seed(0, s), 10) for s in range(3)]
@@ -799,6 +833,46 @@ def test_observations_of_5_mib(address):
         for first in (0, 2):
             expected = torch.from_numpy(np.stack(frames[first : first + 3]))
             assert torch.equal(queue.dequeue()["frame"], expected)
+
+
+class Slow(Catch):
+    def step(self, action):
+        time.sleep(0.02)
+        return super().step(action)
+
+
+def test_where_the_time_goes_and_how_long_an_answer_takes(address):
+    """Lower bounds: what else the machine does comes on top. And no second counts twice."""
+    rows = 0
+
+    def infer(batcher, net):
+        nonlocal rows
+        while True:
+            time.sleep(0.01)  # rows wait to be taken
+            try:
+                batch = next(batcher)
+            except StopIteration:
+                return
+            time.sleep(0.03)
+            rows += 1
+            batch.set_outputs(net(*batch.get_inputs()))
+
+    queue, start = BatchingQueue(1, 1), time.perf_counter()
+    with serving(Slow, address, 1), playing([address], by_rule, queue, infer=infer) as pool:
+        for _ in range(3):
+            time.sleep(0.1)
+            queue.dequeue()
+        pool.close()
+        seconds, latencies = pool.seconds(), pool.latencies()
+        lasted = time.perf_counter() - start
+    names = dict(zip(polybeast.SHARES, seconds, strict=True))
+    assert 15 <= rows <= 30 and sum(seconds) <= lasted
+    assert names["environment"] >= (rows - 5) * 0.02  # resets take none
+    assert names["inference"] >= (rows - 1) * 0.03
+    assert names["batching"] > 0 and names["transport"] > 0
+    assert len(latencies) == 240 and rows - 1 <= sum(latencies) <= rows
+    place = lambda seconds: math.floor(8 * math.log2(seconds / 1e-6))
+    assert not any(latencies[: place(0.03)])
 
 
 # The initial state is not zeros, and has tensors of different kinds.

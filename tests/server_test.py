@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import grpc
 import gymnasium
@@ -47,6 +48,39 @@ class Trouble(Catch):
     def step(self, action):
         self.steps += 1
         return super().step(action) if self.steps < 3 else self.go_wrong()
+
+
+class Stacked(Catch):
+    """Shows its two newest boards; what `metadata` says of it may be a lie."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (2, 10, 5), np.uint8)
+    metadata = {"frame_stacks": {"frame": 2}}
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        self.boards = np.stack([self.before_the_first(observation[0]), observation[0]])
+        return self.boards.copy(), info
+
+    def before_the_first(self, board):
+        return 0 * board
+
+    def step(self, action):
+        observation, *rest = super().step(action)
+        self.boards = np.stack([self.boards[1], observation[0]])
+        return self.shown(), *rest
+
+    def shown(self):
+        return self.boards.copy()
+
+
+class StackedTwice(Stacked):
+    def before_the_first(self, board):
+        return board
+
+
+class Reversed(Stacked):
+    def shown(self):
+        return self.boards[::-1].copy()
 
 
 class Raises(Trouble):
@@ -126,7 +160,7 @@ def make_cartpole():
     return gymnasium.make("CartPole-v1")
 
 
-@pytest.mark.parametrize("create_env", [Catch, make_cartpole, Nested])
+@pytest.mark.parametrize("create_env", [Catch, make_cartpole, Nested, Stacked])
 @pytest.mark.parametrize("transport", ["unix", "tcp"])
 def test_a_stream_gives_the_rows_of_its_environments(address, transport, create_env):
     if transport == "tcp":
@@ -139,6 +173,46 @@ def test_a_stream_gives_the_rows_of_its_environments(address, transport, create_
         for action, row in zip(actions, expected, strict=True):
             assert_rows_equal(stream.step(action), row)
         assert stream.end() == CODE.OK
+
+
+@pytest.mark.parametrize("seen", ["in its own step", "in a wrapper above it"])
+def test_a_stack_that_is_none_ends_its_stream(address, caplog, seen):
+    wrong = Stacked if seen == "in a wrapper above it" else Reversed
+    darker = lambda env: gymnasium.wrappers.TransformObservation(
+        env, lambda boards: boards // np.uint8([[[2]], [[1]]]), env.observation_space
+    )
+    create_env = (lambda: darker(wrong())) if wrong is Stacked else wrong
+    with serving(create_env, address), Client(address) as client:
+        stream = client.stream()
+        stream.read()
+        stream.send(b"\x08\x01" * 3)
+        code, text = stream.failure()
+    assert code == CODE.INTERNAL
+    assert 'frame: metadata["frame_stacks"] says that it is a stack of the 2 newest frames' in text
+    assert "the newest of the step before, seen others, in environment 1" in text
+
+
+def test_a_stack_that_does_not_begin_with_zeros_ends_its_stream(address):
+    with serving(StackedTwice, address), Client(address) as client:
+        code, text = client.stream().failure()
+    assert code == CODE.INTERNAL
+    assert "expected as its 1 older ones zeros, as a game begins, seen others" in text
+
+
+class Slow(Catch):
+    def step(self, action):
+        time.sleep(0.02)
+        return super().step(action)
+
+
+def test_a_step_says_what_its_environments_took(address):
+    with serving(Slow, address), Client(address) as client:
+        stream = client.stream()
+        stream.read()
+        assert 0 < stream.environment_seconds < 0.06
+        start = time.perf_counter()
+        stream.step([1, 1, 1])
+        assert 0.06 <= stream.environment_seconds <= time.perf_counter() - start
 
 
 def test_a_seed_for_every_stream():
@@ -174,7 +248,7 @@ import grpc, rpcenv_pb2, rpcenv_pb2_grpc
 channel = grpc.insecure_channel(sys.argv[1])
 server = rpcenv_pb2_grpc.RPCEnvServerStub(channel)
 spec = server.Describe(rpcenv_pb2.DescribeRequest())
-assert spec.protocol == 1 and spec.num_envs == 2 and list(spec.action_sizes) == [3]
+assert spec.protocol == 2 and spec.num_envs == 2 and list(spec.action_sizes) == [3]
 leaf, = spec.observations
 assert (leaf.name, leaf.dtype, list(leaf.shape)) == ("frame", rpcenv_pb2.UINT8, [1, 10, 5])
 

@@ -10,15 +10,16 @@ from google.protobuf.message import DecodeError
 
 from libtorchbeast.proto import rpcenv_pb2
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.wire import DTYPES, StepEncoder, decode_actions, spec_to_message
+from libtorchbeast.wire import DTYPES, StackCheck, StepEncoder, decode_actions, spec_to_message
 from tests.client import decode, message_to_spec
 from tests.processes import ROOT
 
 NUMPY_DTYPES = [name for name in DTYPES if name != "bfloat16"]
 
 
-def make_spec(observations, num_envs=3):
-    return Spec("Test-v0", num_envs, observations, Actions("discrete", (5,)), 4)
+def make_spec(observations, num_envs=3, stacks=()):
+    actions = Actions("discrete", (5,))
+    return Spec("Test-v0", num_envs, observations, actions, 4, dict(stacks))
 
 
 def make_row(spec, seed=0):
@@ -41,15 +42,17 @@ def assert_decodes(data, row, spec):
     seen = decode(data, spec)
     assert seen.keys() == row.keys()
     for name, array in seen.items():
-        assert array.tobytes() == np.ascontiguousarray(row[name], array.dtype).tobytes(), name
+        sent = row[name][:, -1] if name in spec.stacks else row[name]
+        assert array.tobytes() == np.ascontiguousarray(sent, array.dtype).tobytes(), name
 
 
 def generated(row, spec):
     """What the generated class makes of the row."""
-    arrays = [row[name] for name in spec.observations]
+    arrays = [row[name][:, -1] if name in spec.stacks else row[name] for name in spec.observations]
     return rpcenv_pb2.Step(
         observations=b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in arrays),
         **{k: v.tolist() for k, v in row.items() if k not in spec.observations},
+        environment_seconds=0.25,
     )
 
 
@@ -58,7 +61,7 @@ def generated(row, spec):
 def test_a_step_is_what_the_generated_class_makes_of_it(dtype, shape):
     spec = make_spec({"frame": (shape, dtype)})
     row = make_row(spec)
-    data = StepEncoder(spec)(row)
+    data = StepEncoder(spec)(row, 0.25)
     assert rpcenv_pb2.Step.FromString(data) == generated(row, spec)
     assert_decodes(data, row, spec)
 
@@ -68,20 +71,106 @@ def test_lengths_of_one_two_and_three_bytes(num_envs):
     leaves = {"a/b": ((3,), "float32"), "a/c/0": ((), "int64"), "z": ((0,), "bool")}
     spec = make_spec(leaves, num_envs)
     row = make_row(spec)
-    data = StepEncoder(spec)(row)
+    data = StepEncoder(spec)(row, 0.25)
     assert data == generated(row, spec).SerializeToString(deterministic=True)
     assert_decodes(data, row, spec)
 
 
+@pytest.mark.parametrize("shape", [(2,), (3, 5), (4, 84, 84), (2, 0), (5, 1, 1)])
+@pytest.mark.parametrize("layout", ["contiguous", "Fortran's", "a window"])
+def test_of_a_stack_the_newest_frame_is_sent(shape, layout):
+    leaves = {"a": ((3,), "float32"), "frame": (shape, "uint8"), "z": ((4, 2), "int16")}
+    spec = make_spec(leaves, stacks={"frame": shape[0]})
+    row = make_row(spec)
+    if layout == "Fortran's":
+        row["frame"] = np.asfortranarray(row["frame"])
+    elif layout == "a window":
+        row["frame"] = np.concatenate([row["frame"]] * 2, axis=1)[:, 1 : shape[0] + 1]
+    data = StepEncoder(spec)(row, 0.25)
+    assert data == generated(row, spec).SerializeToString(deterministic=True)
+    assert_decodes(data, row, spec)
+
+
+class Stacking:
+    """N environments that stack 3 frames [2, 2] in one buffer; number 1 has games of 7 steps."""
+
+    def __init__(self, num_envs):
+        self.spec = make_spec({"frame": ((3, 2, 2), "float32")}, num_envs, {"frame": 3})
+        self.frames = np.zeros((num_envs, 3, 2, 2), np.float32)
+        self.row = {"frame": self.frames, "episode_step": np.full(num_envs, -1, np.int32)}
+        self.rng = np.random.default_rng(0)
+
+    def step(self):
+        steps = self.row["episode_step"]
+        steps += 1
+        steps[1:2] %= 7
+        self.frames[:, :-1] = self.frames[:, 1:]
+        self.frames[steps == 0, :-1] = 0
+        self.frames[:, -1] = self.rng.choice([np.nan, -0.0, 0.0, 1.0], (len(self.frames), 2, 2))
+        return self.row
+
+
+@pytest.mark.parametrize("num_envs", [1, 2, 3])
+def test_true_stacks_pass_the_check(num_envs):
+    env = Stacking(num_envs)
+    check = StackCheck(env.spec)
+    for _ in range(50):
+        check(env.step())
+
+
+def repeats_the_first(row):
+    first = row["episode_step"] == 0
+    row["frame"][first] = row["frame"][first, -1:]
+
+
+def flips(row):
+    row["frame"][:] = row["frame"][:, ::-1].copy()
+
+
+def changes_a_bit(row):
+    row["frame"].view(np.uint8)[2, 0, 1, 1] ^= 1
+
+
+@pytest.mark.parametrize(
+    "lie, expected, environment",
+    [
+        (repeats_the_first, "zeros, as a game begins", 0),
+        (flips, "zeros, as a game begins", 0),
+        (lambda row: row["frame"].fill(3.0) if row["episode_step"][0] else 0, "the newest of", 1),
+        (changes_a_bit, "the newest of the step before", 2),
+    ],
+)
+def test_what_is_no_stack_is_found_by_the_check(lie, expected, environment):
+    env = Stacking(3)
+    env.rng = np.random.default_rng(1)
+    check = StackCheck(env.spec)
+    for n in range(environment):
+        row = env.step()
+        lie(row) if n else None
+        check(row)
+    row = env.step()
+    lie(row)
+    text = rf'frame: metadata\["frame_stacks"\] .* 3 newest .* its 2 older ones {expected}'
+    with pytest.raises(ValueError, match=text + f".*, in environment {environment}$"):
+        check(row)
+
+
+def test_a_spec_without_stacks_is_not_checked():
+    spec = make_spec({"frame": ((4, 2), "uint8")})
+    check = StackCheck(spec)
+    for seed in range(5):
+        check(make_row(spec, seed))
+
+
 def test_no_observations_at_all():
     spec = make_spec({})
-    assert rpcenv_pb2.Step.FromString(StepEncoder(spec)(make_row(spec))).observations == b""
+    assert rpcenv_pb2.Step.FromString(StepEncoder(spec)(make_row(spec), 0.25)).observations == b""
 
 
 def test_a_message_is_a_copy():
     spec = make_spec({"frame": ((100, 100), "uint8")})
     row = make_row(spec)
-    data = StepEncoder(spec)(row)
+    data = StepEncoder(spec)(row, 0.25)
     expected = bytes(data)
     for array in row.values():
         array[...] = 0
@@ -91,13 +180,13 @@ def test_a_message_is_a_copy():
 def test_arrays_of_another_layout_or_byte_order():
     spec = make_spec({"frame": ((5, 6), "float32")})
     row = make_row(spec)
-    data = StepEncoder(spec)(row)
+    data = StepEncoder(spec)(row, 0.25)
     row["frame"] = np.asfortranarray(row["frame"])
     row["reward"] = row["reward"].astype(">f4")
     row["episode_return"] = row["episode_return"].astype(np.float64)
     row["episode_step"] = np.repeat(row["episode_step"], 2)[::2]
     row["done"] = np.repeat(row["done"], 2)[::2]
-    assert StepEncoder(spec)(row) == data
+    assert StepEncoder(spec)(row, 0.25) == data
 
 
 @pytest.mark.parametrize(
@@ -112,7 +201,7 @@ def test_arrays_of_another_layout_or_byte_order():
 def test_arrays_that_differ_from_the_spec(name, array, message):
     spec = make_spec({"frame": ((5,), "uint8")})
     with pytest.raises(ValueError, match=message):
-        StepEncoder(spec)(make_row(spec) | {name: array})
+        StepEncoder(spec)(make_row(spec) | {name: array}, 0.25)
 
 
 def test_bfloat16_is_on_the_wire_but_not_in_numpy():
@@ -123,9 +212,10 @@ def test_bfloat16_is_on_the_wire_but_not_in_numpy():
 
 
 def test_a_spec_survives():
-    spec = make_spec({f"leaf/{name}": ((2,) * i, name) for i, name in enumerate(DTYPES)})
+    leaves = {f"leaf/{name}": ((2,) * i, name) for i, name in enumerate(DTYPES)}
+    spec = make_spec(leaves, stacks={"leaf/int8": 2, "leaf/float64": 2})
     message = rpcenv_pb2.Spec.FromString(spec_to_message(spec).SerializeToString())
-    assert message.protocol == 1
+    assert message.protocol == 2
     assert message_to_spec(message) == spec
     assert list(message_to_spec(message).observations) == list(spec.observations)  # in order
 
@@ -158,7 +248,8 @@ def test_dtypes_are_those_of_the_proto():
 def test_spec_fields_are_all_on_the_wire():
     fields = {field.name for field in rpcenv_pb2.Spec.DESCRIPTOR.fields}
     ours = {field.name for field in dataclasses.fields(Spec)}
-    assert fields - {"protocol", "action_kind", "action_sizes"} == ours - {"actions"}
+    assert fields - {"protocol", "action_kind", "action_sizes"} == ours - {"actions", "stacks"}
+    assert "stack" in rpcenv_pb2.Leaf.DESCRIPTOR.fields_by_name
 
 
 def test_the_generated_file_is_that_of_the_proto(tmp_path):

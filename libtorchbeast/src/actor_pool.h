@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <string>
 #include <thread>
@@ -73,7 +72,10 @@ class ActorPool {
   }
 
   std::vector<Monitor::Status> status() const { return monitor_.status(); }
-  std::array<double, 3> seconds() const { return monitor_.seconds(); }
+  Monitor::Seconds seconds() const { return monitor_.seconds(); }
+  // How long it took from a row's arrival to its actions being sent: how many rows, by
+  // Monitor::PlaceOf.
+  std::vector<int64_t> latencies() const { return monitor_.latencies(); }
 
   std::vector<std::string> TakeEvents() EXCLUDES(failing_) {
     {
@@ -134,18 +136,13 @@ class ActorPool {
     Arrays state_at_0 = Copy(state);                        // ... at row 0 of the rollout
     std::vector<int32_t> actions(N, 0);
     Rollout rollout(options_.spec, N, T);
-    rollout.WriteStep(0, Read(i, stream, options_.reset_timeout), actions);
-    Answer(i, rollout, 0, &state, &actions);
-    Write(i, stream, actions);
+    PlayRow(i, stream, 0, options_.reset_timeout, &rollout, &state, &actions);
     while (true) {
       Arrays state_at_T;
       for (int64_t t = 1; t <= T; ++t) {
-        rollout.WriteStep(t, Read(i, stream, options_.step_timeout), actions);
-        if (t == 1) monitor_.SetConnected(i);
         if (t == T) state_at_T = Copy(state);  // a network may change what it is given
-        Answer(i, rollout, t, &state, &actions);
-        Write(i, stream, actions);  // the environments step while a whole rollout is handed over
-      }
+        PlayRow(i, stream, t, options_.step_timeout, &rollout, &state, &actions);
+      }  // the environments step while a whole rollout is handed over
       Dict whole = rollout.Finish(state_at_0);
       rollout = rollout.Next();
       state_at_0 = std::move(state_at_T);
@@ -155,9 +152,21 @@ class ActorPool {
     }
   }
 
+  // Row t: from the server into the rollout and to the network; its actions back to the server.
+  void PlayRow(size_t i, Stream& stream, int64_t t, Milliseconds timeout, Rollout* rollout,
+               Arrays* state, std::vector<int32_t>* actions) {
+    const StepView step = Read(i, stream, timeout);
+    const Clock::time_point arrived = Clock::now();
+    rollout->WriteStep(t, step, *actions);
+    if (t == 1) monitor_.SetConnected(i);
+    Answer(i, *rollout, t, state, actions);
+    Write(i, stream, *actions);
+    monitor_.CountLatency(i, Clock::now() - arrived);
+  }
+
   // Opens the stream and returns its number of environments.
   int64_t Open(size_t i, Stream& stream) {
-    const Monitor::Wait wait(monitor_, i, Monitor::kEnvironment, options_.reset_timeout);
+    const Monitor::Wait wait(monitor_, i, Monitor::kTransport, options_.reset_timeout);
     const Spec seen = stream.Open();
     if (!seen.Fits(options_.spec)) {
       throw StreamError("FAILED_PRECONDITION", "the server's environments: expected " +
@@ -174,19 +183,28 @@ class ActorPool {
   }
 
   StepView Read(size_t i, Stream& stream, Milliseconds timeout) {
-    const Monitor::Wait wait(monitor_, i, Monitor::kEnvironment, timeout);
-    return stream.Read();
+    Monitor::Wait wait(monitor_, i, Monitor::kTransport, timeout);
+    const StepView step = stream.Read();
+    wait.Assign(Monitor::kEnvironment, step.environment_seconds);
+    return step;
   }
 
   void Write(size_t i, Stream& stream, const std::vector<int32_t>& actions) {
-    const Monitor::Wait wait(monitor_, i, Monitor::kEnvironment, options_.step_timeout);
+    const Monitor::Wait wait(monitor_, i, Monitor::kTransport, options_.step_timeout);
     stream.Write(actions);
+  }
+
+  Exchange Ask(size_t i, Exchange inputs) {
+    Monitor::Wait wait(monitor_, i, Monitor::kInference);
+    Clock::time_point taken;
+    Exchange answer = batcher_->Compute(std::move(inputs), &taken);
+    wait.AssignUntil(taken, Monitor::kBatching);
+    return answer;
   }
 
   // Asks the network about row t, and keeps its outputs, actions and next state.
   void Answer(size_t i, Rollout& rollout, int64_t t, Arrays* state, std::vector<int32_t>* actions) {
-    const Monitor::Wait wait(monitor_, i, Monitor::kInference);
-    Exchange answer = batcher_->Compute({rollout.StepAt(t), *state});
+    Exchange answer = Ask(i, {rollout.StepAt(t), *state});
     CheckState(*state, answer.core_state);
     *state = std::move(answer.core_state);
     const Array* action = Find(answer.arrays, "action");

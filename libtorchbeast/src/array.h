@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "memory.h"
+
 namespace torchbeast {
 
 // Numbered like DLPack's codes; `bits` of one element.
@@ -74,8 +76,9 @@ class Array {
 
   // New memory, not initialised.
   static Array Empty(DType dtype, Shape shape) {
-    const int64_t bytes = NumElements(shape) * dtype.size();
-    std::shared_ptr<void> owner(::operator new(bytes), [](void* p) { ::operator delete(p); });
+    const size_t bytes = NumElements(shape) * dtype.size();
+    Memory& memory = Memory::Shared();
+    std::shared_ptr<void> owner(memory.Take(bytes), [&, bytes](void* p) { memory.Give(p, bytes); });
     void* data = owner.get();
     return Array(dtype, std::move(shape), std::move(owner), data);
   }

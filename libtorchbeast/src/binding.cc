@@ -199,6 +199,22 @@ void BindBatcher(py::module_& m) {
            "ClosedBatchingQueue.");
 }
 
+py::dict ObservationsOf(const Spec& spec) {
+  py::dict leaves;
+  for (const Leaf& leaf : spec.observations) {
+    leaves[py::str(leaf.name)] = py::make_tuple(py::tuple(py::cast(leaf.shape)), leaf.dtype.name());
+  }
+  return leaves;
+}
+
+py::dict StacksOf(const Spec& spec) {
+  py::dict stacks;
+  for (const Leaf& leaf : spec.observations) {
+    if (leaf.stack > 1) stacks[py::str(leaf.name)] = leaf.stack;
+  }
+  return stacks;
+}
+
 void BindPool(py::module_& m) {
   py::class_<Spec>(m, "Spec", "What a server has; libtorchbeast.spec.Spec says it in Python.")
       .def_readonly("num_envs", &Spec::num_envs)
@@ -206,14 +222,8 @@ void BindPool(py::module_& m) {
       .def_readonly("action_sizes", &Spec::action_sizes)
       .def_readonly("frames_per_step", &Spec::frames_per_step)
       .def_readonly("name", &Spec::name)
-      .def_property_readonly("observations", [](const Spec& spec) {
-        py::dict leaves;
-        for (const Leaf& leaf : spec.observations) {
-          leaves[py::str(leaf.name)] =
-              py::make_tuple(py::tuple(py::cast(leaf.shape)), leaf.dtype.name());
-        }
-        return leaves;
-      });
+      .def_property_readonly("observations", &ObservationsOf)
+      .def_property_readonly("stacks", &StacksOf);
 
   py::class_<Monitor::Status>(m, "Status", "An actor's stream.")
       .def_readonly("address", &Monitor::Status::address)
@@ -253,7 +263,12 @@ void BindPool(py::module_& m) {
            "What went wrong since the last call: strings \"ADDRESS: CODE: text\".\n\nRaises "
            "RuntimeError if the pool ended itself because outputs broke the contract.")
       .def("seconds", &ActorPool::seconds, NoGil(),
-           "What all actors' time went to: waiting for environments, inference, the queue.")
+           "What all actors' time went to, five sums: environments (as their servers say),\n"
+           "transport (the rest of the time until a server answers), batching (until an inference\n"
+           "thread takes the row), inference (until it answers), waiting for the learner.")
+      .def("latencies", &ActorPool::latencies, NoGil(),
+           "How many rows had a latency, from arrival to their actions being sent, of 2^(i/8) to\n"
+           "2^((i+1)/8) microseconds, i from 0 to 239; the ends take what is beyond.")
       .def("close", &ActorPool::Close, NoGil(),
            "Ends all streams and threads; closes the queue and the batcher.");
 }

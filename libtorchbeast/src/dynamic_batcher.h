@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <set>
@@ -60,6 +61,7 @@ class Request {
   const Exchange inputs;
   const int64_t columns;
   const Clock::time_point arrived;
+  std::atomic<Clock::time_point> taken{Clock::time_point()};  // by a thread that answers it
 
  private:
   enum State { kWaiting, kAnswered, kUnanswered, kClosed };
@@ -155,7 +157,7 @@ class Batch {
 
 // Joins the requests of many threads into batches for few.
 //
-//   Compute  hands in columns and waits for the answer to them.
+//   Compute  hands in columns and waits for the answer to them; says when a thread took them.
 //   Next     waits until `minimum` columns wait, or the oldest request has waited for `timeout`;
 //            returns the oldest requests that together have at most `maximum` columns. Requests
 //            are never split: one above `maximum` is refused with std::invalid_argument.
@@ -179,7 +181,7 @@ class DynamicBatcher {
     }
   }
 
-  Exchange Compute(Exchange inputs) EXCLUDES(mutex_) {
+  Exchange Compute(Exchange inputs, Clock::time_point* taken = nullptr) EXCLUDES(mutex_) {
     const int64_t columns = CommonColumns(inputs.arrays);
     const Dict form = Form(inputs);
     CommonColumns(form);
@@ -201,6 +203,7 @@ class DynamicBatcher {
     arrived_.NotifyOne();
     try {
       Exchange outputs = request->Wait();
+      if (taken != nullptr) *taken = request->taken;
       Forget(request);
       return outputs;
     } catch (...) {
@@ -232,6 +235,8 @@ class DynamicBatcher {
       more = !waiting_.empty();
     }
     if (more) arrived_.NotifyOne();
+    const Clock::time_point now = Clock::now();
+    for (const auto& request : taken) request->taken = now;
     return std::make_unique<Batch>(std::move(taken));
   }
 

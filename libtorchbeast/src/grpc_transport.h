@@ -12,7 +12,7 @@
 
 namespace torchbeast {
 
-constexpr int kProtocol = 1;
+constexpr int kProtocol = 2;
 
 // Asks a server what it has, within `timeout`. Throws StreamError, also for a Spec that makes no
 // sense.

@@ -1,7 +1,10 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <atomic>
+#include <cmath>
 #include <deque>
 #include <string>
 #include <thread>
@@ -14,8 +17,11 @@
 
 namespace torchbeast {
 
-// Knows of every actor's stream whether it lives, what went wrong, and how long it has waited.
-// A thread of its own cancels streams that wait for too long. Any thread may call anything.
+// Knows of every actor's stream whether it lives, what went wrong, and how long it has waited; and
+// what the actors' time goes to. A thread of its own cancels streams that wait for too long.
+//
+// Any thread may call anything, but Wait and CountLatency are for the actor's own thread. These
+// come with every row, and take no lock.
 //
 // Lock order: mutex_, then a Stream's own.
 class Monitor {
@@ -26,11 +32,34 @@ class Monitor {
     int64_t failures = 0;
     std::string last_error;  // empty if there was none
   };
-  enum Activity { kEnvironment, kInference, kQueue };  // what actors wait for
+  enum Activity {  // what actors wait for
+    kEnvironment,  // the environments' step, as their server says
+    kTransport,    // the rest of the time until the server's answer is there
+    kBatching,     // until a thread takes the row to answer it
+    kInference,    // ... and has answered
+    kQueue,        // the learner
+  };
+  using Seconds = std::array<double, 5>;  // by Activity
 
+  static constexpr size_t kLatencies = 240;
+  // Where a latency is counted: 8 places for each doubling, from 1 microsecond on.
+  static size_t PlaceOf(std::chrono::duration<double> latency) {
+    const double place = std::floor(8 * std::log2(latency.count() / 1e-6));
+    return place > 0 ? static_cast<size_t>(std::min<double>(place, kLatencies - 1)) : 0;
+  }
+
+ private:
+  // What an actor's thread alone writes.
+  struct alignas(64) Account {
+    std::atomic<Clock::time_point> deadline{Clock::time_point::max()};  // of its Wait
+    std::array<std::atomic<double>, std::tuple_size<Seconds>::value> seconds = {};
+    std::array<std::atomic<int64_t>, kLatencies> latencies = {};
+  };
+
+ public:
   // `period`: how often it looks for streams that are late.
   Monitor(const std::vector<std::string>& addresses, std::chrono::milliseconds period)
-      : actors_(addresses.size()), period_(period) {
+      : actors_(addresses.size()), accounts_(addresses.size()), period_(period) {
     for (size_t i = 0; i < addresses.size(); ++i) actors_[i].status.address = addresses[i];
     thread_ = std::thread([this] { Watch(); });
   }
@@ -71,10 +100,26 @@ class Monitor {
     return {events.begin(), events.end()};
   }
 
-  // What all actors' seconds went to, by Activity.
-  std::array<double, 3> seconds() const EXCLUDES(mutex_) {
-    Lock lock(mutex_);
-    return seconds_;
+  // What all actors' seconds went to.
+  Seconds seconds() const {
+    Seconds sums = {};
+    for (const Account& account : accounts_) {
+      for (size_t k = 0; k < sums.size(); ++k) sums[k] += account.seconds[k];
+    }
+    return sums;
+  }
+
+  // How often a latency was counted, by PlaceOf.
+  std::vector<int64_t> latencies() const {
+    std::vector<int64_t> sums(kLatencies);
+    for (const Account& account : accounts_) {
+      for (size_t k = 0; k < sums.size(); ++k) sums[k] += account.latencies[k];
+    }
+    return sums;
+  }
+
+  void CountLatency(size_t actor, std::chrono::duration<double> latency) {
+    Add(accounts_[actor].latencies[PlaceOf(latency)], int64_t{1});
   }
 
   void SetConnected(size_t actor) EXCLUDES(mutex_) {
@@ -125,30 +170,40 @@ class Monitor {
   };
 
   // While it lives, its time is booked under the activity, and the actor's stream is cancelled once
-  // `timeout` is over.
+  // `timeout` is over. One at a time for each actor.
   class Wait {
    public:
     Wait(Monitor& monitor, size_t i, Activity activity,
          std::chrono::milliseconds timeout = std::chrono::milliseconds::max())
-        : monitor_(monitor), i_(i), activity_(activity) {
-      if (timeout == std::chrono::milliseconds::max()) return;
-      Lock lock(monitor.mutex_);
-      monitor.actors_[i].deadline = After(start_, timeout);
+        : account_(monitor.accounts_[i]), activity_(activity) {
+      account_.deadline = After(start_, timeout);
     }
     ~Wait() {
-      const std::chrono::duration<double> time = Clock::now() - start_;
-      Lock lock(monitor_.mutex_);
-      monitor_.actors_[i_].deadline = Clock::time_point::max();
-      monitor_.seconds_[activity_] += time.count();
+      account_.deadline = Clock::time_point::max();
+      const double time = std::chrono::duration<double>(Clock::now() - start_).count();
+      const double other = std::min(other_seconds_, time);
+      Add(account_.seconds[other_], other);
+      Add(account_.seconds[activity_], time - other);
     }
     Wait(const Wait&) = delete;
     Wait& operator=(const Wait&) = delete;
 
+    // So many seconds of it, at most all, are booked under another activity. Ignores what is no
+    // number of seconds.
+    void Assign(Activity other, double seconds) {
+      other_ = other;
+      other_seconds_ = std::isfinite(seconds) ? std::max(seconds, 0.0) : 0.0;
+    }
+    void AssignUntil(Clock::time_point end, Activity other) {
+      Assign(other, std::chrono::duration<double>(end - start_).count());
+    }
+
    private:
-    Monitor& monitor_;
-    const size_t i_;
+    Account& account_;
     const Activity activity_;
     const Clock::time_point start_ = Clock::now();
+    Activity other_ = activity_;
+    double other_seconds_ = 0;
   };
 
  private:
@@ -157,16 +212,21 @@ class Monitor {
   struct Actor {
     Status status;
     Stream* stream = nullptr;  // to cancel; the actor's thread owns it
-    Clock::time_point deadline = Clock::time_point::max();
-    bool late = false;  // cancelled for that
+    bool late = false;         // cancelled for that
   };
+
+  template <class T>
+  static void Add(std::atomic<T>& sum, T value) {  // only one thread does
+    sum.store(sum.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
+  }
 
   void Watch() EXCLUDES(mutex_) {
     Lock lock(mutex_);
     while (!closed_) {
       const Clock::time_point now = Clock::now();
-      for (Actor& actor : actors_) {
-        if (now < actor.deadline || actor.stream == nullptr || actor.late) continue;
+      for (size_t i = 0; i < actors_.size(); ++i) {
+        Actor& actor = actors_[i];
+        if (now < accounts_[i].deadline.load() || actor.stream == nullptr || actor.late) continue;
         actor.late = true;
         actor.stream->Cancel();
       }
@@ -178,8 +238,8 @@ class Monitor {
   Condition wake_;
   std::vector<Actor> actors_ GUARDED_BY(mutex_);
   std::deque<std::string> events_ GUARDED_BY(mutex_);
-  std::array<double, 3> seconds_ GUARDED_BY(mutex_) = {};
   bool closed_ GUARDED_BY(mutex_) = false;
+  std::vector<Account> accounts_;
   const std::chrono::milliseconds period_;
   std::thread thread_;
 };

@@ -13,9 +13,11 @@
 #else
 #define THREAD_ANNOTATION(x)
 #endif
-#define GUARDED_BY(mutex) THREAD_ANNOTATION(guarded_by(mutex))
 #define REQUIRES(mutex) THREAD_ANNOTATION(requires_capability(mutex))
 #define EXCLUDES(mutex) THREAD_ANNOTATION(locks_excluded(mutex))
+#ifndef GUARDED_BY  // Abseil's, which comes with gRPC, is the same
+#define GUARDED_BY(mutex) THREAD_ANNOTATION(guarded_by(mutex))
+#endif
 
 namespace torchbeast {
 

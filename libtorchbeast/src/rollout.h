@@ -39,15 +39,20 @@ class Rollout {
     }
   }
 
-  // Row t: what the server answered to `actions` ([N]; zeros for a reset).
+  // Row t: what the server answered to `actions` ([N]; zeros for a reset, which is row 0). The
+  // older frames of stacks come from row t - 1.
   void WriteStep(int64_t t, const StepView& step, const std::vector<int32_t>& actions) {
     Check(step);
     if (t == 0) CheckFirst(step);
     const char* observations = step.observations.data();
     size_t i = 0;
     for (const Leaf& leaf : spec_.observations) {
-      const int64_t bytes = N_ * leaf.bytes();
-      if (bytes > 0) std::memcpy(step_[i].second.Row(t).data(), observations, bytes);
+      const int64_t bytes = N_ * leaf.wire_bytes();
+      if (leaf.stack > 1) {
+        WriteStack(leaf, t, observations, step.episode_step.data, step_[i].second);
+      } else if (bytes > 0) {
+        std::memcpy(step_[i].second.Row(t).data(), observations, bytes);
+      }
       observations += bytes;
       ++i;
     }
@@ -143,8 +148,25 @@ class Rollout {
                        "a Step's " + what + ": expected " + expected + ", seen " + seen);
   }
 
+  // Row t of a stack: all frames but the oldest of the row before, or zeros where a game begins
+  // (rpcenv.proto, Leaf, says why there), and the newest, `frames` [N, ...].
+  void WriteStack(const Leaf& leaf, int64_t t, const char* frames, const int32_t* episode_step,
+                  const Array& rows) const {
+    const int64_t size = leaf.bytes(), frame = leaf.wire_bytes(), older = size - frame;
+    if (size == 0) return;
+    uint8_t* row = rows.Row(t).data();
+    for (int64_t n = 0; n < N_; ++n, row += size, frames += frame) {
+      if (episode_step[n] == 0) {
+        std::memset(row, 0, older);
+      } else {
+        std::memcpy(row, row - N_ * size + frame, older);
+      }
+      std::memcpy(row + older, frames, frame);
+    }
+  }
+
   void Check(const StepView& step) const {
-    const int64_t bytes = N_ * spec_.observation_bytes();
+    const int64_t bytes = N_ * spec_.wire_bytes();
     const int64_t seen = step.observations.size();
     if (seen != bytes) {
       throw Mismatch("observations", std::to_string(bytes) + " bytes", std::to_string(seen));
@@ -177,7 +199,7 @@ class Rollout {
   // A number that is not finite would end the learner, and not only the stream that it came from.
   void CheckValues(std::string_view observations) const {
     for (const Leaf& leaf : spec_.observations) {
-      const int64_t bytes = N_ * leaf.bytes();
+      const int64_t bytes = N_ * leaf.wire_bytes();
       if (!AllFinite(leaf.dtype, observations.substr(0, bytes))) {
         throw Mismatch(leaf.name, "finite numbers", "others");
       }
@@ -210,9 +232,16 @@ class Rollout {
     return !found;
   }
 
+  // A stack's row 0 has none before it.
   void CheckFirst(const StepView& step) const {
+    bool stacks = false;
+    for (const Leaf& leaf : spec_.observations) stacks = stacks || leaf.stack > 1;
     for (int64_t n = 0; n < N_; ++n) {
       if (!step.done.data[n]) throw Mismatch("done, at a reset", "true everywhere", "false");
+      if (stacks && step.episode_step.data[n] != 0) {
+        throw Mismatch("episode_step, at a reset", "0 everywhere",
+                       std::to_string(step.episode_step.data[n]));
+      }
     }
   }
 

@@ -13,11 +13,16 @@ namespace torchbeast {
 struct Leaf {
   std::string name;
   DType dtype;
-  Shape shape;  // of one environment's
+  Shape shape;        // of one environment's
+  int64_t stack = 1;  // > 1: a stack of as many frames, shape[0], of which the newest travels
 
+  // Of one environment's, in a row and in a Step.
   int64_t bytes() const { return NumElements(shape) * dtype.size(); }
+  int64_t wire_bytes() const { return bytes() / stack; }
+
   bool operator==(const Leaf& other) const {
-    return name == other.name && dtype == other.dtype && shape == other.shape;
+    return name == other.name && dtype == other.dtype && shape == other.shape &&
+           stack == other.stack;
   }
 };
 
@@ -29,10 +34,15 @@ struct Spec {
   int64_t frames_per_step = 1;
   std::string name;  // the environment's
 
-  // Bytes of one environment's observations.
+  // Bytes of one environment's observations, in a row and in a Step.
   int64_t observation_bytes() const {
     int64_t bytes = 0;
     for (const Leaf& leaf : observations) bytes += leaf.bytes();
+    return bytes;
+  }
+  int64_t wire_bytes() const {
+    int64_t bytes = 0;
+    for (const Leaf& leaf : observations) bytes += leaf.wire_bytes();
     return bytes;
   }
 
@@ -46,7 +56,8 @@ struct Spec {
   std::string describe() const {
     std::string text = name + ": ";
     for (const Leaf& leaf : observations) {
-      text += leaf.name + " " + Describe(leaf.dtype, leaf.shape) + ", ";
+      text += leaf.name + " " + Describe(leaf.dtype, leaf.shape);
+      text += leaf.stack > 1 ? " (a stack of frames), " : ", ";
     }
     text += action_kind + " actions";
     for (int64_t size : action_sizes) text += " " + std::to_string(size);

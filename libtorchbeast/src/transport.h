@@ -33,6 +33,7 @@ struct StepView {
   Span<float> reward, episode_return;
   Span<bool> done, terminated, truncated, episode_over;
   Span<int32_t> episode_step;
+  double environment_seconds = 0;  // as the server says; any number
 };
 
 // One life of one batch of environments. One thread uses it; any may call Cancel.

@@ -131,6 +131,24 @@ TEST_CASE("batcher: a single request's own arrays come out, not copies") {
   threads.Join();
 }
 
+TEST_CASE("batcher: a caller is told when its request was taken") {
+  DynamicBatcher batcher(1, 4, hours(1));
+  Clock::time_point taken[2];
+  Threads threads;
+  for (int i : {0, 1}) {
+    threads.Start([&, i] { CheckReply(batcher.Compute(Question(i, 1), &taken[i]), i, 1); });
+  }
+  Await([&] { return batcher.size() == 2; });
+  const Clock::time_point before = Clock::now();
+  const auto batch = batcher.Next();
+  const Clock::time_point after = Clock::now();
+  batch->SetOutputs(Reply(batch->GetInputs()));
+  threads.Join();
+  CHECK(before <= taken[0]);
+  CHECK(taken[0] <= after);
+  CHECK(taken[1] == taken[0]);
+}
+
 TEST_CASE("batcher: a batch waits for the minimum") {
   DynamicBatcher batcher(3, 8, hours(1));
   Threads threads;

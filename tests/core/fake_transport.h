@@ -126,9 +126,9 @@ struct FakeStep {
       episode_over[n] = expected.last;
     }
     observations = count + flags + frame + echo;
-    view = {observations,      {reward.data(), N},      {episode_return.data(), N},
-            {done, N},         {terminated, N},         {truncated, N},
-            {episode_over, N}, {episode_step.data(), N}};
+    view = {observations,      {reward.data(), N},       {episode_return.data(), N},
+            {done, N},         {terminated, N},          {truncated, N},
+            {episode_over, N}, {episode_step.data(), N}, 1e-9};
   }
 };
 

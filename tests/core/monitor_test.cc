@@ -2,6 +2,7 @@
 #include "monitor.h"
 
 #include <atomic>
+#include <limits>
 
 #include "testing.h"
 
@@ -31,7 +32,7 @@ TEST_CASE("monitor: a stream that is late is cancelled once, and its error is th
     CHECK(!monitor.status()[1].connected);
     const auto start = Clock::now();
     {
-      const Monitor::Wait wait(monitor, 0, Monitor::kEnvironment, milliseconds(30));
+      const Monitor::Wait wait(monitor, 0, Monitor::kTransport, milliseconds(30));
       const Monitor::Wait without_end(monitor, 1, Monitor::kInference);
       Await([&] { return late.cancels > 0; });
       CHECK(Clock::now() - start >= milliseconds(30));
@@ -39,7 +40,7 @@ TEST_CASE("monitor: a stream that is late is cancelled once, and its error is th
     }
     CHECK(late.cancels == 1);
     CHECK(other.cancels == 0);
-    CHECK(monitor.seconds()[Monitor::kEnvironment] >= 0.03);
+    CHECK(monitor.seconds()[Monitor::kTransport] >= 0.03);
     CHECK(monitor.seconds()[Monitor::kInference] >= 0.03);
     CHECK(monitor.seconds()[Monitor::kQueue] == 0);
     monitor.Report(0, "CANCELLED: cancelled");
@@ -57,12 +58,68 @@ TEST_CASE("monitor: a stream that is late is cancelled once, and its error is th
   CHECK(next.cancels == 0);
 }
 
+TEST_CASE("monitor: a part of a wait can be another activity's, at most all of it") {
+  Monitor monitor({"a", "b"}, hours(1));
+  const auto wait = [&](size_t i, auto assign) {
+    const auto before = monitor.seconds();
+    const auto start = Clock::now();
+    {
+      Monitor::Wait wait(monitor, i, Monitor::kTransport);
+      std::this_thread::sleep_for(milliseconds(2));
+      assign(wait);
+    }
+    const double most = std::chrono::duration<double>(Clock::now() - start).count();
+    const auto after = monitor.seconds();
+    const double transport = after[Monitor::kTransport] - before[Monitor::kTransport];
+    const double other = after[Monitor::kEnvironment] - before[Monitor::kEnvironment];
+    CHECK(transport + other >= 0.002);
+    CHECK(transport + other <= most + 1e-9);
+    return other;
+  };
+  const auto assign = [](double seconds) {
+    return [seconds](auto& wait) { wait.Assign(Monitor::kEnvironment, seconds); };
+  };
+  CHECK(wait(0, assign(0.001)) == doctest::Approx(0.001));
+  CHECK(wait(1, assign(1e30)) >= 0.002);
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (double none : {0.0, -1.0, -infinity, infinity, std::numeric_limits<double>::quiet_NaN()}) {
+    CHECK(wait(0, assign(none)) == 0);
+  }
+  const auto until = [](milliseconds ago) {
+    return [ago](auto& wait) { wait.AssignUntil(Clock::now() - ago, Monitor::kEnvironment); };
+  };
+  CHECK(wait(1, until(milliseconds(0))) >= 0.002);
+  CHECK(wait(1, until(hours(1))) == 0);
+}
+
+TEST_CASE("monitor: latencies are counted in 8 places for each doubling from 1 us on") {
+  const auto place = [](double seconds) {
+    return Monitor::PlaceOf(std::chrono::duration<double>(seconds));
+  };
+  CHECK(place(1.0001e-6) == 0);
+  CHECK(place(2.0001e-6) == 8);
+  CHECK(place(1.9999e-6) == 7);
+  CHECK(place(1.0) == 159);  // 8 * log2(1e6) = 159.45
+  CHECK(place(1e3) == 239);
+  for (double little : {0.0, -1.0, 1e-300, 0.9e-6}) CHECK(place(little) == 0);
+  CHECK(place(std::numeric_limits<double>::infinity()) == 239);
+  CHECK(place(std::numeric_limits<double>::quiet_NaN()) == 0);
+  Monitor monitor({"a", "b"}, hours(1));
+  CHECK(monitor.latencies() == std::vector<int64_t>(240));
+  for (size_t i : {0, 1, 1}) monitor.CountLatency(i, std::chrono::microseconds(5));
+  monitor.CountLatency(0, hours(1));
+  std::vector<int64_t> expected(240);
+  expected[18] = 3;  // 8 * log2(5) = 18.6
+  expected[239] = 1;
+  CHECK(monitor.latencies() == expected);
+}
+
 TEST_CASE("monitor: a wait that ended in time has no deadline any more") {
   Monitor monitor({"a"}, milliseconds(1));
   CountingStream stream;
   const Monitor::Registration registration(monitor, 0, stream);
   {
-    const Monitor::Wait wait(monitor, 0, Monitor::kEnvironment, hours(1));
+    const Monitor::Wait wait(monitor, 0, Monitor::kTransport, hours(1));
   }
   {
     const Monitor::Wait wait(monitor, 0, Monitor::kQueue);
@@ -75,8 +132,7 @@ TEST_CASE("monitor: a timeout too long for the clock is as good as none") {
   Monitor monitor({"a"}, milliseconds(1));
   CountingStream stream;
   const Monitor::Registration registration(monitor, 0, stream);
-  const Monitor::Wait wait(monitor, 0, Monitor::kEnvironment,
-                           milliseconds::max() - milliseconds(1));
+  const Monitor::Wait wait(monitor, 0, Monitor::kTransport, milliseconds::max() - milliseconds(1));
   std::this_thread::sleep_for(milliseconds(20));  // for an error to show, not for success
   CHECK(stream.cancels == 0);
 }
@@ -107,7 +163,8 @@ TEST_CASE("monitor: any thread may ask at any time") {  // for ThreadSanitizer
     for (int i = 0; i < 300; ++i) {
       CountingStream stream;
       const Monitor::Registration registration(monitor, 0, stream);
-      const Monitor::Wait wait(monitor, 0, Monitor::kEnvironment, hours(1));
+      const Monitor::Wait wait(monitor, 0, Monitor::kTransport, hours(1));
+      monitor.CountLatency(0, milliseconds(1));
       monitor.SetConnected(0);
       monitor.Report(0, std::to_string(i));
     }
@@ -116,7 +173,10 @@ TEST_CASE("monitor: any thread may ask at any time") {  // for ThreadSanitizer
     for (int i = 0; i < 300; ++i) Require(monitor.status().size() == 1, "status");
   });
   threads.Start([&] {
-    for (int i = 0; i < 300; ++i) Require(monitor.seconds()[Monitor::kQueue] == 0, "seconds");
+    for (int i = 0; i < 300; ++i) {
+      Require(monitor.seconds()[Monitor::kQueue] == 0, "seconds");
+      Require(monitor.latencies()[0] == 0, "latencies");
+    }
   });
   size_t events = 0;
   Await([&] { return (events += monitor.TakeEvents().size()) == 300; });

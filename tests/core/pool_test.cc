@@ -1,6 +1,7 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "actor_pool.h"
@@ -222,6 +223,43 @@ TEST_CASE("pool: rollouts are exact, whatever the sizes") {
   }
 }
 
+TEST_CASE("pool: what a server says of its time is taken for no more than the wait") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (double said : {1e30, -1.0, nan}) {
+    CAPTURE(said);
+    const auto start = Clock::now();
+    Play play(1, Sizes(), [said](int, int) {
+      Plan plan = Good(1);
+      plan.at = 0;
+      plan.change_step = [said](FakeStep* step) { step->view.environment_seconds = said; };
+      return plan;
+    });
+    for (int i = 0; i < 2; ++i) play.queue->Dequeue();
+    play.End();
+    const double lasted = std::chrono::duration<double>(Clock::now() - start).count();
+    const auto seconds = play.pool->seconds();
+    for (double time : seconds) CHECK(time >= 0);
+    CHECK(std::accumulate(seconds.begin(), seconds.end(), 0.0) <= lasted);
+  }
+}
+
+TEST_CASE("pool: a row's latency is from its arrival to its actions being sent, counted once") {
+  std::atomic<int64_t> calls{0};
+  constexpr milliseconds kSlow{5};
+  Play play(
+      2, Sizes(), [](int, int) { return Good(3); },
+      [&](const Exchange& inputs) {
+        std::this_thread::sleep_for(kSlow);
+        return CountingNet(inputs, &calls);
+      });
+  Checker(play).Run(2, 0, 3);
+  play.End();
+  const std::vector<int64_t> latencies = play.pool->latencies();
+  CHECK(std::accumulate(latencies.begin(), latencies.end(), int64_t{0}) == play.transport->writes);
+  const auto least = latencies.begin() + Monitor::PlaceOf(kSlow);
+  CHECK(std::accumulate(latencies.begin(), least, int64_t{0}) == 0);
+}
+
 TEST_CASE("pool: a stream that fails loses its partial rollout, and begins anew; others go on") {
   constexpr int kActors = 8;
   Play play(kActors, Sizes(), [](int a, int life) {
@@ -313,6 +351,7 @@ TEST_CASE("pool: a Spec that does not fit, or too many environments, ends that s
       {"seen Counting: picture", [](Spec* spec) { spec->observations[0].name = "picture"; }},
       {"count int32[]", [](Spec* spec) { spec->observations[0].dtype = kInt32; }},
       {"frame uint8[4]", [](Spec* spec) { spec->observations[2].shape = {4}; }},
+      {"frame uint8[3] (a stack of frames)", [](Spec* spec) { spec->observations[2].stack = 3; }},
       {"discrete actions 8", [](Spec* spec) { spec->action_sizes = {8}; }},
       {"2 frames per step", [](Spec* spec) { spec->frames_per_step = 2; }},
       {"expected 1 to 6 (the largest inference batch), seen 7",

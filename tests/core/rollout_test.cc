@@ -132,6 +132,102 @@ TEST_CASE("rollout: row 0 of the next is the last, in memory of its own") {
   CHECK(RowOf<int64_t>(after, "action", 1) == std::vector<int64_t>{2, 3});
 }
 
+// Of two environments, with stacks of 3 frames of two bytes, and of 2 without axes.
+Spec StackSpec() {
+  Spec spec = TestSpec();
+  spec.observations = {
+      {"x", kUInt8, {}}, {"frame", kUInt8, {3, 2}, 3}, {"y", kInt32, {2}, 2}, {"z", kUInt8, {}}};
+  return spec;
+}
+
+// Its Step t: frames t, t; 10 + t, 10 + t; what is `y` is 100 + t, 200 + t.
+TestStep StackStep(int t, std::vector<int32_t> episode_step) {
+  TestStep step(t, /*first=*/t == 0);
+  const std::vector<int32_t> y = {100 + t, 200 + t};
+  step.observations.clear();
+  for (int byte : {7, 8, t, t, 10 + t, 10 + t}) step.observations.push_back(byte);
+  step.observations.append(reinterpret_cast<const char*>(y.data()), 8);
+  for (int byte : {t, t + 1}) step.observations.push_back(byte);
+  step.episode_step = std::move(episode_step);
+  return step;
+}
+
+TEST_CASE("rollout: of a stack the newest frame comes, the older are those of the row before") {
+  using Bytes = std::vector<uint8_t>;
+  using Ints = std::vector<int32_t>;
+  CHECK(StackSpec().observation_bytes() == 1 + 6 + 8 + 1);
+  CHECK(StackSpec().wire_bytes() == 1 + 2 + 4 + 1);
+  Rollout making(StackSpec(), 2, 3);
+  const auto write = [&](int64_t row, int t, Ints episode_step) {
+    const TestStep step = StackStep(t, std::move(episode_step));
+    making.WriteStep(row, step.view(), {0, 0});
+    making.WriteOutputs(row, Outputs(t));
+  };
+  write(0, 0, {0, 0});
+  write(1, 1, {1, 1});
+  write(2, 2, {2, 0});  // environment 1's next game; its `done` does not count
+  write(3, 3, {3, 1});
+  const Dict first = making.Finish({});
+  CHECK(Find(first, "frame")->describe() == "uint8[4, 2, 3, 2]");
+  CHECK(Find(first, "y")->describe() == "int32[4, 2, 2]");
+  CHECK(RowOf<uint8_t>(first, "frame", 0) == Bytes{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 10});
+  CHECK(RowOf<uint8_t>(first, "frame", 1) == Bytes{0, 0, 0, 0, 1, 1, 0, 0, 10, 10, 11, 11});
+  CHECK(RowOf<uint8_t>(first, "frame", 2) == Bytes{0, 0, 1, 1, 2, 2, 0, 0, 0, 0, 12, 12});
+  CHECK(RowOf<uint8_t>(first, "frame", 3) == Bytes{1, 1, 2, 2, 3, 3, 0, 0, 12, 12, 13, 13});
+  CHECK(RowOf<int32_t>(first, "y", 0) == Ints{0, 100, 0, 200});
+  CHECK(RowOf<int32_t>(first, "y", 2) == Ints{101, 102, 0, 202});
+  CHECK(RowOf<int32_t>(first, "y", 3) == Ints{102, 103, 202, 203});
+  CHECK(RowOf<uint8_t>(first, "x", 3) == Bytes{7, 8});
+  CHECK(RowOf<uint8_t>(first, "z", 3) == Bytes{3, 4});
+  making = making.Next();
+  write(1, 4, {4, 2});
+  CHECK(RowOf<uint8_t>(making.StepAt(1), "frame", 0) ==
+        Bytes{2, 2, 3, 3, 4, 4, 12, 12, 13, 13, 14, 14});
+}
+
+TEST_CASE("rollout: an episode that begins within a game keeps the stack") {
+  Rollout making(StackSpec(), 2, 1);
+  making.WriteStep(0, StackStep(0, {0, 0}).view(), {0, 0});
+  TestStep step = StackStep(1, {1, 1});
+  step.done[0] = step.done[1] = true;
+  making.WriteStep(1, step.view(), {0, 0});
+  CHECK(RowOf<uint8_t>(making.StepAt(1), "frame", 0) ==
+        std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 0, 0, 10, 10, 11, 11});
+}
+
+TEST_CASE("decoder: the first Step of stacks is the first of their games") {
+  const auto error = [](const Spec& spec, const TestStep& step) {
+    return ErrorOf<StreamError>([&] { Rollout(spec, 2, 1).WriteStep(0, step.view(), {0, 0}); });
+  };
+  CHECK(error(StackSpec(), StackStep(0, {0, 5})) ==
+        "INVALID_ARGUMENT: a Step's episode_step, at a reset: expected 0 everywhere, seen 5");
+  Rollout(TestSpec(), 2, 1).WriteStep(0, TestStep(1, true).view(), {0, 0});  // without: anything
+  TestStep step = StackStep(0, {0, 0});
+  step.observations.resize(32);  // whole stacks
+  CHECK(error(StackSpec(), step) ==
+        "INVALID_ARGUMENT: a Step's observations: expected 16 bytes, seen 32");
+}
+
+TEST_CASE("decoder: bools of a stack are checked where they are, and what follows it too") {
+  Spec spec = StackSpec();
+  spec.observations = {{"flags", kBool, {2, 3}, 2}, {"number", kUInt8, {2}}, {"b", kBool, {}}};
+  for (int i = 0; i < 12; ++i) {
+    CAPTURE(i);
+    TestStep step(0, true);
+    step.episode_step = {0, 0};
+    step.observations.assign(12, 1);
+    step.observations[i] = 2;
+    Rollout making(spec, 2, 1);
+    if (6 <= i && i < 10) {
+      making.WriteStep(0, step.view(), {0, 0});
+    } else {
+      const std::string name = i < 6 ? "flags" : "b";
+      CHECK(ErrorOf<StreamError>([&] { making.WriteStep(0, step.view(), {0, 0}); }) ==
+            "INVALID_ARGUMENT: a Step's " + name + " (bool): expected bytes 0 and 1, seen others");
+    }
+  }
+}
+
 std::string ErrorIn(const StepView& view, int64_t t = 1) {
   Rollout making(TestSpec(), 2, 2);
   return ErrorOf<StreamError>([&] { making.WriteStep(t, view, {0, 0}); });

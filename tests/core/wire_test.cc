@@ -45,6 +45,7 @@ rpcenv::Step GoodStep(bool first) {
   rpcenv::Step step;
   std::string observations(3 * 13, 1);
   step.set_observations(observations);
+  step.set_environment_seconds(0.5);
   for (int n = 0; n < 3; ++n) {
     step.add_reward(n);
     step.add_done(first);
@@ -97,9 +98,9 @@ TEST_CASE("wire: every dtype is known, others are refused") {
 }
 
 TEST_CASE("wire: a Spec of another protocol or of other actions is refused") {
-  CHECK(SpecError([](auto* spec) { spec->set_protocol(2); }) ==
-        "INVALID_ARGUMENT: the server's Spec: expected protocol 1, seen 2");
-  CHECK(Has(SpecError([](auto* spec) { spec->Clear(); }), "expected protocol 1, seen 0"));
+  CHECK(SpecError([](auto* spec) { spec->set_protocol(1); }) ==
+        "INVALID_ARGUMENT: the server's Spec: expected protocol 2, seen 1");
+  CHECK(Has(SpecError([](auto* spec) { spec->Clear(); }), "expected protocol 2, seen 0"));
   const std::string actions = "expected discrete actions of one size, 1 to 2^31, seen ";
   CHECK(Has(SpecError([](auto* spec) { spec->set_action_kind("box"); }), actions));
   CHECK(Has(SpecError([](auto* spec) { spec->clear_action_sizes(); }), actions));
@@ -133,6 +134,31 @@ TEST_CASE("wire: an observation's size is less than 2^31 bytes") {
   AddLeaf(&spec, "big", rpcenv::UINT8, {1 << 30});
   AddLeaf(&spec, "none", rpcenv::UINT8, {1 << 30, 0});
   CHECK(ParseSpec(spec).observation_bytes() == (1 << 30) + 13);
+}
+
+TEST_CASE("wire: a stack of frames has as many as its shape says") {
+  rpcenv::Spec message = GoodSpec();
+  AddLeaf(&message, "one", rpcenv::UINT8, {2, 5})->set_stack(1);
+  AddLeaf(&message, "four", rpcenv::INT16, {4, 5})->set_stack(4);
+  AddLeaf(&message, "numbers", rpcenv::UINT8, {3})->set_stack(3);
+  AddLeaf(&message, "nothing", rpcenv::UINT8, {2, 0})->set_stack(2);
+  const Spec spec = ParseSpec(message);
+  CHECK(spec.observations[0].stack == 1);
+  CHECK(spec.observations[3] == Leaf{"one", kUInt8, {2, 5}});
+  CHECK(spec.observations[4] == Leaf{"four", {Kind::kInt, 16}, {4, 5}, 4});
+  CHECK(spec.observation_bytes() == 13 + 10 + 40 + 3);
+  CHECK(spec.wire_bytes() == 13 + 10 + 10 + 1);
+  const auto error = [](const std::vector<int64_t>& shape, uint32_t stack) {
+    return SpecError([&](auto* s) { AddLeaf(s, "x", rpcenv::UINT8, shape)->set_stack(stack); });
+  };
+  const std::string start =
+      "INVALID_ARGUMENT: the server's Spec: x: expected the shape of a stack ";
+  CHECK(error({3, 5}, 4) == start + "of 4 frames, [4, ...], seen uint8[3, 5]");
+  CHECK(error({}, 4) == start + "of 4 frames, [4, ...], seen uint8[]");
+  CHECK(error({8, 5}, 4) == start + "of 4 frames, [4, ...], seen uint8[8, 5]");
+  CHECK(error({5, 4}, 4) == start + "of 4 frames, [4, ...], seen uint8[5, 4]");
+  CHECK(error({0, 4}, 2) == start + "of 2 frames, [2, ...], seen uint8[0, 4]");
+  CHECK(Has(error({4}, 4294967295u), "of 4294967295 frames"));
 }
 
 TEST_CASE("wire: names are neither empty nor doubled nor a row's own") {
@@ -178,6 +204,7 @@ TEST_CASE("wire: a Step is seen as it was sent") {
   CHECK(view.observations == step.observations());
   CHECK(view.reward.size == 3);
   CHECK(view.reward.data[2] == 2);
+  CHECK(view.environment_seconds == 0.5);
   CHECK(view.done.data[0]);
   CHECK((view.terminated.data[0] && !view.terminated.data[1]));
   CHECK((view.truncated.data[1] && !view.truncated.data[0]));
