@@ -278,7 +278,7 @@ class Net(nn.Module):
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
         frame = inputs["frame"]  # [T, B, C, H, W] or [T, B, F]
         T, B, *shape = frame.shape
-        x = frame.reshape(T * B, *shape).float() / self.scale
+        x = models.as_floats(frame.reshape(T * B, *shape), self.scale)
         x = self.fc(self.trunk(x)).float()  # [T * B, width]
         last_action = F.one_hot(inputs["last_action"].reshape(T * B), self.num_actions)
         clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)

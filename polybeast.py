@@ -252,7 +252,7 @@ class Net(nn.Module):
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
         frame = inputs["frame"]  # [T, B, C, H, W]
         T, B, *shape = frame.shape
-        x = frame.reshape(T * B, *shape).float() / self.scale
+        x = models.as_floats(frame.reshape(T * B, *shape), self.scale)
         x = self.fc(self.trunk(x)).float()  # [T * B, 256]
         clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)
         x = torch.cat([x, clipped_reward], dim=-1)

@@ -106,6 +106,7 @@ def plain_learner() -> Measure:
     import torch
 
     import polybeast
+    from libtorchbeast import models
     from libtorchbeast.spec import Actions, Spec
 
     flags = flags_of("polybeast", ["--precision", "fp32", "--disable_cuda"])
@@ -123,7 +124,8 @@ def plain_learner() -> Measure:
         "policy_logits": torch.zeros(T + 1, B, A),
         "policy_version": torch.zeros(T + 1, B, dtype=torch.int64),
     }
-    # Not from `make_net`, which would put the channels last.
+    # Plain: without `make_net` and `as_floats`, which put the channels last.
+    models.as_floats = lambda frame, scale: frame.float() / scale
     return by_turns(learner_step(polybeast.Net(spec, flags), flags, [batch]))
 
 

@@ -65,6 +65,18 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
+def as_floats(frame: Tensor, scale: float) -> Tensor:
+    """`frame` [N, ...] / `scale` in the dtype that convolutions compute in, images [N, C, H, W] with
+    the channels last in memory, as `make_net` lays out weights. In this order, because bytes are the
+    cheapest to move."""
+    if frame.dim() == 4:
+        frame = frame.contiguous(memory_format=torch.channels_last)
+    device = frame.device.type
+    in_autocast = torch.is_autocast_enabled(device)
+    floats = frame.to(torch.get_autocast_dtype(device) if in_autocast else torch.float32)
+    return floats if scale == 1.0 else floats.mul_(1.0 / scale)
+
+
 def unroll(
     core: nn.Module, inputs: Tensor, done: Tensor, state: CoreState, initial_state: CoreState
 ) -> tuple[Tensor, CoreState]:
