@@ -72,7 +72,8 @@ RECIPES = {
 # What --autotune tries.
 KNOBS: autotune.Knobs = {
     "num_actors": autotune.worker_counts,
-    "envs_per_actor": lambda flags: autotune.around(flags.envs_per_actor),
+    "envs_per_actor": lambda f: autotune.around(f.envs_per_actor),
+    "torch_threads": lambda f: [1, workers.available_cores()],
 }
 
 
@@ -121,9 +122,15 @@ def make_parser() -> argparse.ArgumentParser:
         help="Columns in a learner's batch." + recipe("batch_size"))
     add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
     add("--num_learner_threads", "--num_threads", type=int, default=1)
+    add("--torch_threads", type=int,
+        help="The learner's threads within an operation on the CPU. Default: the cores that the "
+             "actors leave, at least one.")
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
     add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
         help="Of convolutions and matrix products; auto: bf16 where the hardware has it.")
+    add("--compile", action="store_true",
+        help="torch.compile for the network. Takes minutes at the start; on a CPU it gained "
+             "nothing.")
     add("--barrier_updates", type=int, default=25,
         help="With --num_actors 0: updates between the barriers at which environments start afresh "
              "and checkpoints may fall.")
@@ -177,6 +184,9 @@ def check_flags(flags: argparse.Namespace) -> None:
     cores = workers.available_cores()
     if flags.num_actors is None:
         flags.num_actors = max(1, cores - 1 if use_cuda(flags) else cores // 2)
+    if flags.torch_threads is None:
+        # In order one, which is repeatable anywhere.
+        flags.torch_threads = max(1, cores - flags.num_actors) if flags.num_actors else 1
     columns = max(1, flags.num_actors) * flags.envs_per_actor
     if flags.num_buffers is None:
         flags.num_buffers = 2 * columns
@@ -233,8 +243,7 @@ class Net(nn.Module):
             raise UserError(
                 f"This Net reads `frame`, the environment has {list(spec.observations)}"
             )
-        shape, dtype = spec.observations["frame"]
-        self.scale = 255.0 if dtype == "uint8" else 1.0
+        shape, _ = spec.observations["frame"]
         if len(shape) == 3 and min(shape[1:]) >= 36:  # [C, H, W]
             self.trunk = nn.Sequential(
                 nn.Conv2d(shape[0], 32, 8, stride=4), nn.ReLU(),
@@ -278,7 +287,7 @@ class Net(nn.Module):
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
         frame = inputs["frame"]  # [T, B, C, H, W] or [T, B, F]
         T, B, *shape = frame.shape
-        x = models.as_floats(frame.reshape(T * B, *shape), self.scale)
+        x = models.as_floats(frame.reshape(T * B, *shape))
         x = self.fc(self.trunk(x)).float()  # [T * B, width]
         last_action = F.one_hot(inputs["last_action"].reshape(T * B), self.num_actions)
         clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)
@@ -365,7 +374,7 @@ def act(
     torch.set_num_threads(1)  # on few cores one thread a process is the most efficient
     seed_everything(seed)
     env = make_environment(flags)
-    net = models.make_net(Net, env.spec, flags)
+    net = models.compile_if_asked(models.make_net(Net, env.spec, flags), flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
     clock = Clock(times["spent"][actor], times["began"][actor])
     latencies = Latencies(times["latencies"][actor])
@@ -385,9 +394,7 @@ def act(
 def train(flags: argparse.Namespace) -> Run:
     """Trains until --total_steps, SIGINT, SIGTERM or a failure, which it raises."""
     device = torch.device("cuda" if use_cuda(flags) else "cpu")
-    # The learner's: the cores that the actors leave; in order one, which is repeatable anywhere.
-    spare = workers.available_cores() - flags.num_actors
-    torch.set_num_threads(max(1, spare) if flags.num_actors > 0 else 1)
+    torch.set_num_threads(flags.torch_threads)
     seed_everything(flags.seed)
     spec, shapes = describe(flags)
     check_limits(flags, shapes)

@@ -69,8 +69,9 @@ KNOBS: autotune.Knobs = {
     "num_servers": lambda f: [] if f.server_addresses else autotune.worker_counts(f),
     "envs_per_server": lambda f: [] if f.server_addresses else autotune.around(f.envs_per_server),
     "num_actors": lambda f: [2 * f.num_actors],
-    "min_inference_batch_size": lambda f: [f.num_actors * f.envs_per_server],  # all streams' rows
-    "inference_timeout_ms": lambda f: [1, 3, 30] if f.min_inference_batch_size > 1 else [],
+    "torch_threads": lambda f: [1, workers.available_cores()],
+    "min_inference_batch_size": lambda f: [1, f.num_actors * f.envs_per_server],  # any, all
+    "inference_timeout_ms": lambda f: [1, 3, 30] if f.min_inference_batch_size != 1 else [],
 }
 
 
@@ -104,8 +105,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num_inference_threads", type=int, default=1)
     add("--max_inference_batch_size", type=int, metavar="B",
         help="Columns in an inference batch. Default: as many as wait.")
-    add("--min_inference_batch_size", type=int, default=1, metavar="B",
-        help="Wait for as many columns, but not longer than:")
+    add("--min_inference_batch_size", type=int, metavar="B",
+        help="Wait for as many columns, but not longer than --inference_timeout_ms. Default: half "
+             "of all streams' environments, so that one half steps while the other is answered.")
     add("--inference_timeout_ms", type=float, default=10.0, metavar="MS")
     add("--max_learner_queue_size", type=int,
         help="Columns that wait for the learner before actors do. Default: --batch_size.")
@@ -128,6 +130,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--inference_device", metavar="DEVICE", help="Default: the learner's.")
     add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
         help="Of convolutions and matrix products; auto: bf16 where the hardware has it.")
+    add("--compile", action="store_true",
+        help="torch.compile for the network. Takes minutes at the start; on a CPU it gained "
+             "nothing.")
 
     # Model
     add("--net", metavar="MODULE.CLASS", help="Another network than this file's Net.")
@@ -196,7 +201,8 @@ def check_flags(flags: argparse.Namespace) -> None:
 
 def require_at_least(flags: argparse.Namespace, name: str, other: str) -> None:
     value, least = getattr(flags, name), getattr(flags, other)
-    require(flags, name, value is None or value >= least, f"at least --{other} {least}")
+    holds = value is None or least is None or value >= least
+    require(flags, name, holds, f"at least --{other} {least}")
 
 
 def choose_devices(flags: argparse.Namespace) -> None:
@@ -220,14 +226,13 @@ class Net(nn.Module):
 
     def __init__(self, spec: Spec, flags: argparse.Namespace):
         super().__init__()
-        shape, dtype = spec.observations.get("frame", ((), ""))
+        shape, _ = spec.observations.get("frame", ((), ""))
         if len(shape) != 3:
             raise UserError(
                 f"polybeast.Net reads images, `frame` [C, H, W]; the environment has "
                 f"{spec.observations}. Perhaps --net monobeast.Net?"
             )
         self.num_actions = spec.num_actions
-        self.scale = 255.0 if dtype == "uint8" else 1.0
         channels = [shape[0], 16, 32, 32]
         sections = [Section(*channels[i : i + 2]) for i in range(3)]
         self.trunk = nn.Sequential(*sections, nn.ReLU(), nn.Flatten())
@@ -252,7 +257,7 @@ class Net(nn.Module):
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
         frame = inputs["frame"]  # [T, B, C, H, W]
         T, B, *shape = frame.shape
-        x = models.as_floats(frame.reshape(T * B, *shape), self.scale)
+        x = models.as_floats(frame.reshape(T * B, *shape))
         x = self.fc(self.trunk(x)).float()  # [T * B, 256]
         clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)
         x = torch.cat([x, clipped_reward], dim=-1)
@@ -339,6 +344,8 @@ def train(flags: argparse.Namespace) -> Run:
     """Trains until --total_steps, SIGINT, SIGTERM or a failure, which it raises."""
     seed_everything(flags.seed)
     torch.set_num_threads(flags.torch_threads)
+    # Inference soon gets the GIL when it asks for it: 1.15 x the steps on MinAtar.
+    sys.setswitchinterval(50e-6)
     with servers(flags) as (addresses, description, check_servers):
         require(flags, "env", flags.env == description.name, f"what is served: {description.name}")
         most, N = flags.max_inference_batch_size, description.num_envs
@@ -374,8 +381,9 @@ def train_with(
     nets = [models.make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
     addresses = [addresses[i % len(addresses)] for i in range(flags.num_actors)]
     queue = libtorchbeast.BatchingQueue(flags.batch_size, flags.max_learner_queue_size)
-    minimum = flags.min_inference_batch_size
     maximum = flags.max_inference_batch_size or MAX_COUNT
+    half = max(1, len(addresses) // 2) * description.num_envs
+    minimum = flags.min_inference_batch_size or min(half, maximum)
     batcher = libtorchbeast.DynamicBatcher(minimum, maximum, flags.inference_timeout_ms)
     # float32 as `act_on` returns it, and a constant even where it is learned.
     initial_state = [state.detach().float() for state in nets[0].initial_state(1)]
@@ -389,7 +397,8 @@ def train_with(
         run.sources += [Shares(SHARES, pool.seconds).take, streams.row]
         run.sources += [LatencyPercentiles(pool.latencies).take]
         threads += run.start_learners(lambda: queue, weights.publish)
-        threads += start_inference(run, batcher, weights, [net.to(device) for net in nets])
+        nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
+        threads += start_inference(run, batcher, weights, nets)
         while not run.finished():
             select.select([run.wakeup], [], [], min(0.5, run.seconds_to_tick()))
             check_servers()

@@ -125,7 +125,7 @@ def plain_learner() -> Measure:
         "policy_version": torch.zeros(T + 1, B, dtype=torch.int64),
     }
     # Plain: without `make_net` and `as_floats`, which put the channels last.
-    models.as_floats = lambda frame, scale: frame.float() / scale
+    models.as_floats = lambda frame: frame.float() / 255
     return by_turns(learner_step(polybeast.Net(spec, flags), flags, [batch]))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from libtorchbeast.workers import available_cores
 
 WAITS = 0.2  # who waits for a larger share of the time is held up by another
-IDLE = 0.6  # cores; less is the noise of a busy machine
+IDLE = 0.6  # cores
 
 # What is named in the report, by whose time it is.
 WHERE = {
@@ -29,6 +29,9 @@ def lines(row: dict[str, float], flags: Any) -> list[str]:
         shown = [f"{name} {share:.0%}" for name, share in shares if share is not None]
         if shown:
             found.append(f"{whose}: {', '.join(shown)}")
+    if "cpu_cores" in row:
+        used, idle = row["cpu_cores"], row["idle_cores"]
+        found.append(f"of {available_cores()} cores: {used:.1f} busy with this, {idle:.1f} idle")
     if said := advice(row, flags):
         found.append(said)
     return found
@@ -39,7 +42,7 @@ def advice(row: dict[str, float], flags: Any, cores: int | None = None) -> str:
     are no shares yet."""
     if "share_learning" not in row or "share_environment" not in row:
         return ""
-    idle = (available_cores() if cores is None else cores) - row.get("cpu_cores", 0.0) > IDLE
+    idle = row.get("idle_cores", 0.0) > IDLE
     learner_waits = row["share_learner_waiting"] > WAITS
     actors_wait = row["share_actor_waiting"] > WAITS
     is_mono = hasattr(flags, "envs_per_actor")
@@ -62,9 +65,9 @@ def advice(row: dict[str, float], flags: Any, cores: int | None = None) -> str:
 def _for_the_learner(row: dict[str, float], flags: Any, is_mono: bool, cores: int | None) -> str:
     if is_mono and flags.num_actors > 1:
         return f"try --num_actors {flags.num_actors - 1}, which leaves it another core."
-    threads = getattr(flags, "torch_threads", None)
-    if not is_mono and flags.learner_device == "cpu" and threads < (cores or available_cores()):
-        return f"try --torch_threads {threads + 1}."
+    on_cpu = getattr(flags, "learner_device", "cpu") == "cpu"
+    if on_cpu and flags.torch_threads < (cores or available_cores()):
+        return f"try --torch_threads {flags.torch_threads + 1}."
     return (
         f"try {_twice(flags, 'batch_size')}: larger batches cost less per step, but fewer updates"
     )
@@ -89,8 +92,8 @@ def _poly_actors(row: dict[str, float], flags: Any, idle: bool) -> str:
     shares = {name: row.get(f"share_{name}", 0.0) for name in names}
     most = max(shares, key=shares.get)
     what = f"{most} takes {shares[most]:.0%} of the streams' time, "
-    if most == "batching" and flags.min_inference_batch_size > 1:
-        return what + f"try --min_inference_batch_size {flags.min_inference_batch_size // 2}."
+    if most == "batching" and flags.min_inference_batch_size != 1:
+        return what + f"try --inference_timeout_ms {flags.inference_timeout_ms / 2:g}."
     if most in ("batching", "inference"):
         if row.get("share_answer_waiting", 0.0) < WAITS and flags.inference_device != "cpu":
             return what + f"try --num_inference_threads {flags.num_inference_threads + 1}."

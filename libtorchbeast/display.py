@@ -14,7 +14,7 @@ import rich.progress_bar
 import rich.table
 import rich.text
 
-from libtorchbeast import bottleneck, workers
+from libtorchbeast import bottleneck
 
 console = rich.console.Console(stderr=True)
 
@@ -77,7 +77,6 @@ class Display:
                 "latency",
                 f"{show('latency_p50_ms', '.1f')} ms, 99 %: {show('latency_p99_ms', '.1f')} ms",
             ),
-            ("cores busy", f"{show('cpu_cores', '.1f')} of {workers.available_cores()}"),
         ]
         if run.last_row.get("streams") is not None:
             cells.append(("streams", show("streams", ".0f")))

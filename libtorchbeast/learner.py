@@ -35,7 +35,7 @@ class Learner:
     """
 
     def __init__(self, net: nn.Module, flags: Any, device: torch.device, dump_dir: str | None):
-        self.net = net.to(device)
+        self.net = models.compile_if_asked(net.to(device), flags)
         self.device = device
         self.step = self.updates = self.skipped = 0
         self._flags = flags

@@ -3,6 +3,7 @@
 
 import collections
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +20,8 @@ FIELDS = (
     "baseline_loss entropy mean_value grad_norm learning_rate lag_mean lag_max clipped_rho_share "
     "share_environment share_transport share_batching share_inference share_actor_waiting "
     "share_learning share_learner_waiting share_answering share_answer_waiting inference_batch "
-    "latency_p50_ms latency_p99_ms cpu_cores actor_restarts streams stream_failures "
-    "skipped_updates checkpoint_errors"
+    "latency_p50_ms latency_p99_ms cpu_cores idle_cores actor_restarts streams "
+    "stream_failures skipped_updates checkpoint_errors"
 ).split()
 
 GAMES = 100  # "mean_game_return" is the mean of this many games, the last ones
@@ -184,17 +185,22 @@ class LatencyPercentiles:
 
 class CpuCores:
     """Column `cpu_cores`: how many cores this process and its descendants kept busy since the last
-    call. 1000 cpu_cores / sps is the CPU seconds per thousand steps."""
+    call (1000 cpu_cores / sps is the CPU seconds per thousand steps); and `idle_cores`, of those
+    that this process may use, how many nobody did."""
 
     def __init__(self):
         self._process = psutil.Process()
-        self._seconds, self._time = self._read(), time.monotonic()
+        self._seconds, self._idle, self._time = self._read(), _idle_seconds(), time.monotonic()
 
     def take(self) -> dict[str, float]:
-        before, start = self._seconds, self._time
-        self._seconds, self._time = self._read(), time.monotonic()
+        before, idle, start = self._seconds, self._idle, self._time
+        self._seconds, self._idle, self._time = self._read(), _idle_seconds(), time.monotonic()
         spent = sum(now - before.get(pid, 0.0) for pid, now in self._seconds.items())
-        return {"cpu_cores": max(0.0, spent) / max(1e-9, self._time - start)}
+        seconds = max(1e-9, self._time - start)
+        return {
+            "cpu_cores": max(0.0, spent) / seconds,
+            "idle_cores": max(0.0, self._idle - idle) / seconds,
+        }
 
     def _read(self) -> dict[int, float]:
         seconds = {}
@@ -205,6 +211,14 @@ class CpuCores:
                 continue
             seconds[process.pid] = times.user + times.system
         return seconds
+
+
+def _idle_seconds() -> float:
+    """Since the machine's start. Time that a virtual machine was not given is not idle."""
+    cores = psutil.cpu_times(percpu=True)
+    if hasattr(os, "sched_getaffinity"):
+        cores = [cores[i] for i in os.sched_getaffinity(0)]
+    return sum(core.idle for core in cores)
 
 
 class Means:

@@ -22,7 +22,7 @@ def measured(monkeypatch):
     def measure(beast, argv, seconds, folder):
         trials.append(shlex.join(argv))
         flags = {"monobeast": monobeast, "polybeast": polybeast}[beast].parse(argv)
-        if flags.envs_per_server == 32 if beast == "polybeast" else flags.envs_per_actor == 32:
+        if 32 in (getattr(flags, "envs_per_actor", 0), getattr(flags, "envs_per_server", 0)):
             raise RuntimeError("Traceback\nMemoryError: too many environments")
         return speed_of(flags)
 
@@ -73,7 +73,7 @@ def test_servers_elsewhere_are_as_they_are(measured):
 
 def test_the_timeout_is_tried_only_with_a_batch_to_wait_for(measured):
     flags = "--env CartPole-v1 --num_servers 2 --num_actors 2 --envs_per_server 8 --autotune"
-    tune(polybeast, flags)
+    tune(polybeast, flags + " --min_inference_batch_size 1")
     assert not any("--inference_timeout_ms" in trial for trial in measured)
     SPEEDS.update({("min_inference_batch_size", 16): 1.2, ("inference_timeout_ms", 3.0): 1.2})
     assert tune(polybeast, flags).endswith("--min_inference_batch_size 16 --inference_timeout_ms 3")
@@ -89,14 +89,14 @@ def test_what_does_not_run_as_given_is_refused(measured):
 def test_real_trials_and_then_the_run(beast, tmp_path, capfd):
     """One knob is left free; the run that follows is whole."""
     given = {
-        monobeast: "--num_actors 1",
-        polybeast: "--net monobeast.Net --num_servers 1 --num_actors 1 --max_streams 3 "
-        "--min_inference_batch_size 1 --inference_timeout_ms 5",
+        monobeast: "--envs_per_actor 8",
+        polybeast: "--net monobeast.Net --num_servers 1 --envs_per_server 8 "
+        "--min_inference_batch_size 1",
     }[beast]
     line = f"--env tests.envs:Catch-v0 --batch_size 8 {given} --total_steps 500 --autotune 0.5"
     beast.main([*line.split(), "--savedir", str(tmp_path), "--xpid", "run"])
     printed = capfd.readouterr().err
-    assert printed.count("steps/s\n") >= 3
+    assert printed.count("autotune: --num_actors 2: ") == 1
     assert f"x the start: python -m {beast.__name__} --env tests.envs:Catch-v0" in printed
     assert rows(tmp_path / "run")[-1]["step"] >= 500
     assert {path.name for path in tmp_path.iterdir()} == {"run", "latest"}

@@ -10,7 +10,7 @@ import polybeast
 from libtorchbeast import bottleneck
 
 
-def row(actor="environment", waiting=0.0, learner_waiting=0.0, cores=2.0, **more):
+def row(actor="environment", waiting=0.0, learner_waiting=0.0, idle=0.0, **more):
     """Columns of a run in which `actor` takes the actors' time, but for their waiting."""
     names = "environment inference transport batching".split()
     shares = {f"share_{n}": (1 - waiting) * (0.7 if n == actor else 0.1) for n in names}
@@ -18,7 +18,8 @@ def row(actor="environment", waiting=0.0, learner_waiting=0.0, cores=2.0, **more
         "share_actor_waiting": waiting,
         "share_learning": 1 - learner_waiting,
         "share_learner_waiting": learner_waiting,
-        "cpu_cores": cores,
+        "cpu_cores": 2.0 - idle,
+        "idle_cores": idle,
         **more,
     }
 
@@ -26,11 +27,12 @@ def row(actor="environment", waiting=0.0, learner_waiting=0.0, cores=2.0, **more
 REMOTE = "--server_addresses unix:/a,unix:/b"
 CASES = [  # beast, flags, columns, what limits, advice
     ("mono", "--num_actors 2", dict(waiting=0.5), "The learner", "--num_actors 1"),
-    ("mono", "--num_actors 1", dict(waiting=0.5), "The learner", "--batch_size 64"),
+    ("mono", "--num_actors 1 --torch_threads 1", dict(waiting=0.5), "The", "--torch_threads 2"),
+    ("mono", "--num_actors 1 --torch_threads 2", dict(waiting=0.5), "The", "--batch_size 64"),
     (
         "mono",
         "--num_actors 1",
-        dict(learner_waiting=0.5, cores=1.0),
+        dict(learner_waiting=0.5, idle=1.0),
         "The actors",
         "--num_actors 2",
     ),
@@ -49,11 +51,11 @@ CASES = [  # beast, flags, columns, what limits, advice
         "Actors and learner",
         "--num_buffers 256",
     ),
-    ("mono", "--num_actors 1", dict(cores=1.0), "Nobody", "--num_actors 2"),
+    ("mono", "--num_actors 1", dict(idle=1.0), "Nobody", "--num_actors 2"),
     ("mono", "--num_actors 1", dict(), "Nobody", "only a faster machine"),
     ("poly", "--torch_threads 1", dict(waiting=0.5), "The learner", "--torch_threads 2"),
     ("poly", "--torch_threads 2", dict(waiting=0.5), "The learner", "--batch_size 64"),
-    ("poly", "", dict(learner_waiting=0.5, cores=1.0), "environment takes 70%", "--num_servers 2"),
+    ("poly", "", dict(learner_waiting=0.5, idle=1.0), "environment takes 70%", "--num_servers 2"),
     ("poly", "", dict(learner_waiting=0.5), "environment takes 70%", "--server_addresses"),
     ("poly", REMOTE, dict(learner_waiting=0.5), "environment takes 70%", "start more servers"),
     (
@@ -65,10 +67,10 @@ CASES = [  # beast, flags, columns, what limits, advice
     ),
     (
         "poly",
-        "--min_inference_batch_size 64",
+        "--inference_timeout_ms 8",
         dict(actor="batching", learner_waiting=0.5),
         "batching takes 70%",
-        "--min_inference_batch_size 32",
+        "--inference_timeout_ms 4",
     ),
     (
         "poly",
@@ -117,4 +119,5 @@ def test_lines_name_whose_time_it_is():
     assert lines[0].startswith("actors: environment 35%") and lines[0].endswith("waiting 50%")
     assert lines[1] == "inference threads: answering 25%"
     assert lines[2] == "learner: learning 100%, waiting 0%"
-    assert lines[3].startswith("The learner limits this run")
+    assert lines[3].endswith("cores: 2.0 busy with this, 0.0 idle")
+    assert lines[4].startswith("The learner limits this run")

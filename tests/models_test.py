@@ -400,3 +400,26 @@ def test_net_flag_takes_another_class():
 def test_net_flag_that_names_no_class_is_a_users_error(name):
     with pytest.raises(UserError, match=f"--net: expected MODULE.CLASS.*seen '{name}'"):
         models.make_net(monobeast.Net, SPEC, make_flags("--net", name))
+
+
+def test_a_compiled_network_computes_the_same_and_keeps_its_names(monkeypatch):
+    """With torch's compiler, but not its slow generation of code."""
+    seen, compile_ = [], nn.Module.compile
+    backend = lambda graph, inputs: seen.append(graph) or graph.forward
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda net, **kw: compile_(net, backend=backend, **kw)
+    )
+    flags = make_flags("--compile")
+    plain = models.make_net(monobeast.Net, SPEC, flags)
+    net = models.compile_if_asked(copy.deepcopy(plain), flags)
+    assert models.compile_if_asked(plain, make_flags()) is plain and type(net) is monobeast.Net
+    inputs = {
+        "frame": torch.rand(T, N, 4),
+        "reward": torch.rand(T, N),
+        "done": torch.zeros(T, N, dtype=torch.bool),
+        "last_action": torch.zeros(T, N, dtype=torch.int64),
+    }
+    expected, outputs = plain(inputs)[0], net(inputs)[0]
+    assert seen and net.state_dict().keys() == plain.state_dict().keys()
+    for name in expected:
+        torch.testing.assert_close(outputs[name], expected[name])

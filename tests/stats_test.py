@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from libtorchbeast import workers
 from libtorchbeast.stats import (
     LATENCY_BUCKETS,
     CpuCores,
@@ -54,7 +55,9 @@ def test_busy_cores_are_those_of_this_process_and_its_children():
         while sum(CpuCores()._read().values()) < 3.0 + sum(cores._seconds.values()):
             burn(0.1)
         spent, start = sum(cores._read().values()) - sum(cores._seconds.values()), cores._time
-        seen = cores.take()["cpu_cores"]
+        row = cores.take()
+        seen = row["cpu_cores"]
+        assert 0 <= row["idle_cores"] < workers.available_cores()
         assert seen == pytest.approx(spent / (time.monotonic() - start), rel=0.2)
     finally:
         child.kill()

@@ -1,0 +1,62 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Copies to a GPU and back: nothing at all on a CPU; on a GPU, where there is one, in order."""
+
+import threading
+
+import pytest
+import torch
+
+from libtorchbeast.devices import Mark, own_stream, to_device, to_host
+from libtorchbeast.inference import NewestWeights
+
+CPU = torch.device("cpu")
+DEVICES = [CPU] + [torch.device("cuda")] * torch.cuda.is_available()
+
+
+def test_on_a_cpu_nothing_is_copied():
+    rows, state = {"a": torch.ones(2), "b": torch.zeros(1)}, (torch.ones(3),)
+    assert to_device(rows, CPU) is rows and to_device(state, CPU) is state
+    with own_stream(CPU):
+        outputs, after = to_host(rows, state)
+    assert all(outputs[name] is rows[name] for name in rows)
+    assert isinstance(after, tuple) and after[0] is state[0]
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=str)
+def test_there_and_back(device):
+    rows = {"frame": torch.arange(6, dtype=torch.uint8).view(2, 3), "done": torch.tensor([True])}
+    with own_stream(device):
+        there = to_device(rows, device)
+        assert all(tensor.device.type == device.type for tensor in there.values())
+        back, none = to_host({k: v.clone() for k, v in there.items()}, ())
+    assert none == () and all(torch.equal(back[k], v) for k, v in rows.items())
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=str)
+def test_one_streams_work_is_complete_for_another(device):
+    """Weights published by one thread and copied by others are of one version, and marks hold."""
+    net = torch.nn.Linear(512, 512).to(device)
+    newest = NewestWeights({k: torch.zeros_like(v) for k, v in net.state_dict().items()}, 0, device)
+    mark, failures, stop = Mark(device), [], threading.Event()
+
+    def read():
+        own = torch.nn.Linear(512, 512).to(device)
+        with own_stream(device), torch.no_grad():
+            while not stop.is_set():
+                mark.wait()
+                version = newest.copy_to(own)
+                if not all((p == version).all() for p in own.parameters()):
+                    failures.append(version)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    with own_stream(device):
+        for version in range(1, 100):
+            weights = {k: torch.full_like(v, version) for k, v in net.state_dict().items()}
+            newest.publish(weights, version)
+            mark.set()
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not failures and newest.version == 99
