@@ -25,6 +25,7 @@ def set_up_logging() -> None:
         handler: logging.Handler = rich.logging.RichHandler(
             logging.WARNING, console=console, show_path=False
         )
+        handler.setFormatter(logging.Formatter("%(message)s"))
     else:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("[%(asctime)s] %(message)s"))
@@ -49,7 +50,8 @@ class Display:
     def __exit__(self, *exc_info) -> None:
         if console.is_terminal:
             self._live.stop()
-            console.print(self._run.where_time_went(), soft_wrap=True)
+            lines = ["Where the time went:", *self._run.where_time_went()]
+            console.print("\n  ".join(lines), soft_wrap=True)
             console.print(self._run.summary(), soft_wrap=True)
 
     def _render(self) -> rich.console.RenderableType:

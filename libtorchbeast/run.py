@@ -97,7 +97,8 @@ class Run:
                 self.checkpoint()
             if not self._idle:
                 self.log()
-                logger.info("%s", self.where_time_went())
+                where = "; ".join(self.where_time_went())
+                logger.info("Where the time went: %s", where)
         finally:
             self._display.__exit__(kind, error, traceback)
             if error is not None:
@@ -237,10 +238,9 @@ class Run:
             return step + f"complete. {self.path}"
         return step + f"stopped; the same command goes on from here. {self.path}"
 
-    def where_time_went(self) -> str:
+    def where_time_went(self) -> list[str]:
         """In the whole run, and what to change."""
-        lines = bottleneck.lines(self._means.row() or self.last_row, self.flags)
-        return "Where the time went: " + "; ".join(lines)
+        return bottleneck.lines(self._means.row() or self.last_row, self.flags)
 
     def _unsaved(self) -> bool:
         if self.flags.disable_checkpoint or not self.may_checkpoint:
