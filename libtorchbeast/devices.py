@@ -13,10 +13,13 @@ Tensors = TypeVar("Tensors", dict[str, Tensor], tuple[Tensor, ...])
 
 
 def own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """What a thread's work on `device` runs in, beside that of other threads."""
+    """What a thread's work on `device` runs in, beside that of other threads, and after whatever the
+    main thread has begun there: networks are made and loaded in the default stream."""
     if device.type != "cuda":
         return contextlib.nullcontext()
-    return torch.cuda.stream(torch.cuda.Stream(device))
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.default_stream(device))
+    return torch.cuda.stream(stream)
 
 
 def to_device(tensors: Tensors, device: torch.device) -> Tensors:

@@ -124,6 +124,7 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         with self._one_at_a_time:
+            self._updated.wait()
             return {
                 "model": {k: v.detach().cpu().clone() for k, v in self.net.state_dict().items()},
                 "optimizer": copy.deepcopy(self._optimizer.state_dict()),
