@@ -13,8 +13,8 @@ Tensors = TypeVar("Tensors", dict[str, Tensor], tuple[Tensor, ...])
 
 
 def own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """What a thread's work on `device` runs in, beside that of other threads, and after whatever the
-    main thread has begun there: networks are made and loaded in the default stream."""
+    """What a thread's work on `device` runs in, beside that of other threads, and after whatever
+    the main thread has begun there: networks are made and loaded in the default stream."""
     if device.type != "cuda":
         return contextlib.nullcontext()
     stream = torch.cuda.Stream(device)
