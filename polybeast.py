@@ -122,9 +122,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
     add("--num_learner_threads", "--num_threads", type=int, default=1)
     add("--torch_threads", type=int,
-        help="Threads within an operation on the CPU. Default: all cores for the deep network, for "
-             "its learner is what limits a run; half for another, which would take them from the "
-             "servers.")
+        help="Threads within an operation on the CPU. Default: MonoBeast's learner has the cores "
+             "that the actors leave. PolyBeast has all for its own deep network, whose learner "
+             "limits a run; half for another, which would take them from the servers.")
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
     add("--learner_device", metavar="DEVICE", help="Default: cuda where there is one, else cpu.")
     add("--inference_device", metavar="DEVICE", help="Default: the learner's.")

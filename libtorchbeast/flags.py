@@ -67,7 +67,8 @@ def check_ranges(flags: Any) -> None:
         if value is None:
             continue
         lowest = "more than 0" if low == POSITIVE else f"at least {low:g}"
-        expected = lowest if high == math.inf else f"{lowest} and at most {high:g}"
+        highest = f"{high:,.0f}" if high > 1e6 else f"{high:g}"
+        expected = lowest if high == math.inf else f"{lowest} and at most {highest}"
         require(flags, name, math.isfinite(value) and low <= value <= high, expected)
 
 

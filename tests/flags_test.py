@@ -52,7 +52,7 @@ def test_the_beasts_differ_in_these_flags():
         "envs_per_server", "num_servers", "pipes_basename", "server_addresses", "insecure",
         "max_streams", "server_timeout", "num_inference_threads", "max_inference_batch_size",
         "min_inference_batch_size", "inference_timeout_ms", "max_learner_queue_size",
-        "learner_device", "inference_device", "torch_threads",
+        "learner_device", "inference_device",
     }  # fmt: skip
 
 

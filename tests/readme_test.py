@@ -132,7 +132,7 @@ def table_names(heading: str) -> set[str]:
     """What stands in backquotes in the first column of the tables below a heading."""
     section = README.split(f"## {heading}\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\|([^|]*)\|", section, re.MULTILINE)
-    return set(re.findall(r"`-*([a-z_]+)`", "".join(rows)))
+    return set(re.findall(r"`-*([a-z0-9_]+)`", "".join(rows)))
 
 
 def test_every_logged_column_is_explained():

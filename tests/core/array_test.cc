@@ -102,15 +102,16 @@ TEST_CASE("array: dicts are checked with messages that say expected and seen") {
         "a: expected int32[3, 2] with any number of columns, seen int32[3, 2, 1]");
 }
 
-TEST_CASE("spec: one network serves two if they differ only in name and number") {
+TEST_CASE("spec: one network serves two if they differ only in number") {
   const Spec spec{2, {{"frame", kUInt8, {3, 4}}, {"x", kFloat32, {}}}, "discrete", {6}, 4, "Pong"};
   CHECK(spec.observation_bytes() == 16);
   CHECK(spec.describe() ==
         "Pong: frame uint8[3, 4], x float32[], discrete actions 6, 4 frames per step");
   Spec other = spec;
   other.num_envs = 9;
-  other.name = "Breakout";
   CHECK(other.Fits(spec));
+  other.name = "Breakout";
+  CHECK(!other.Fits(spec));
   const auto fits = [&](auto change) {
     Spec changed = spec;
     change(changed);
