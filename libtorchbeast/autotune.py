@@ -18,7 +18,7 @@ from libtorchbeast.file_writer import read_csv
 from libtorchbeast.flags import UserError
 
 GAIN = 1.03  # what is less faster than this may be noise, and keeps what was
-PATIENCE_S = 300.0  # that a trial may take to its first update
+PATIENCE_S = 300.0  # that a trial may take besides, to its first update and to its end
 
 # Flags to try, in this order, each with the values worth trying given the flags so far.
 Knobs = dict[str, Callable[[argparse.Namespace], list[Any]]]
@@ -115,14 +115,18 @@ def measure(beast: str, argv: list[str], seconds: float, folder: Path) -> float:
             preexec_fn=lambda: workers.end_with_parent(signal.SIGTERM),
         )  # fmt: skip
     try:
-        patience = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + seconds + PATIENCE_S
         while not (seen := learned()) or seen[-1][0] - seen[0][0] < seconds:
-            if process.poll() is not None or (not seen and time.monotonic() > patience):
+            if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{shlex.join(command)}:\n{printed.read_text().strip()}")
             time.sleep(0.2)
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()  # what it started ends with it
+            process.wait()
     (start, first), (end, last) = seen[0], seen[-1]
     return (last - first) / (end - start)
 

@@ -3,6 +3,8 @@
 
 from typing import Any
 
+import torch
+
 from libtorchbeast.workers import available_cores
 
 WAITS = 0.2  # who waits for a larger share of the time is held up by another
@@ -65,12 +67,12 @@ def advice(row: dict[str, float], flags: Any, cores: int | None = None) -> str:
 def _for_the_learner(row: dict[str, float], flags: Any, is_mono: bool, cores: int | None) -> str:
     if is_mono and flags.num_actors > 1:
         return f"try --num_actors {flags.num_actors - 1}, which leaves it another core."
-    on_cpu = getattr(flags, "learner_device", "cpu") == "cpu"
+    on_cpu = flags.disable_cuda or not torch.cuda.is_available()
+    if not is_mono:
+        on_cpu = flags.learner_device == "cpu"
     if on_cpu and flags.torch_threads < (cores or available_cores()):
         return f"try --torch_threads {flags.torch_threads + 1}."
-    return (
-        f"try {_twice(flags, 'batch_size')}: larger batches cost less per step, but fewer updates"
-    )
+    return f"try {_twice(flags, 'batch_size')}: larger batches cost less per step."
 
 
 def _mono_actors(row: dict[str, float], flags: Any, idle: bool) -> str:
@@ -97,14 +99,20 @@ def _poly_actors(row: dict[str, float], flags: Any, idle: bool) -> str:
     if most in ("batching", "inference"):
         if row.get("share_answer_waiting", 0.0) < WAITS and flags.inference_device != "cpu":
             return what + f"try --num_inference_threads {flags.num_inference_threads + 1}."
-        return what + f"try {_twice(flags, 'envs_per_server')}: larger batches cost less per step."
+        return what + f"{_larger_streams(flags)}: larger batches cost less per step."
     if most == "transport":
-        return what + f"try {_twice(flags, 'envs_per_server')}: fewer, larger messages."
+        return what + f"{_larger_streams(flags)}: fewer, larger messages."
     if flags.server_addresses is not None:
         return what + "start more servers."
     if idle:
         return what + f"cores are idle, try {_more(flags, False)}."
     return what + "all cores are busy: servers on other machines would help (--server_addresses)."
+
+
+def _larger_streams(flags: Any) -> str:
+    if flags.server_addresses is not None:  # this flag is theirs, and its value not known here
+        return "start the servers with more --envs_per_server"
+    return f"try {_twice(flags, 'envs_per_server')}"
 
 
 def _more(flags: Any, is_mono: bool) -> str:

@@ -3,7 +3,7 @@
 all of it does nothing."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -33,7 +33,7 @@ def to_device(tensors: Tensors, device: torch.device) -> Tensors:
 def to_host(*groups: Tensors) -> list[Tensors]:
     """Copies dicts and tuples, and waits once for all of them."""
     copies = [_each(_begin_copy_to_host, group) for group in groups]
-    if torch.cuda.is_available():
+    if any(tensor.is_cuda for group in groups for tensor in _values(group)):
         torch.cuda.current_stream().synchronize()
     return copies
 
@@ -49,6 +49,10 @@ def _each(function: Callable[[Tensor], Tensor], tensors: Tensors) -> Tensors:
     if isinstance(tensors, dict):
         return {name: function(tensor) for name, tensor in tensors.items()}
     return tuple(map(function, tensors))
+
+
+def _values(tensors: Tensors) -> Iterable[Tensor]:
+    return tensors.values() if isinstance(tensors, dict) else tensors
 
 
 class Mark:

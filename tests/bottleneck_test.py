@@ -60,6 +60,13 @@ CASES = [  # beast, flags, columns, what limits, advice
     ("poly", REMOTE, dict(learner_waiting=0.5), "environment takes 70%", "start more servers"),
     (
         "poly",
+        REMOTE,
+        dict(actor="transport", learner_waiting=0.5),
+        "transport takes 70%",
+        "start the servers with more --envs_per_server",
+    ),
+    (
+        "poly",
         "",
         dict(actor="transport", learner_waiting=0.5),
         "transport takes 70%",
@@ -106,6 +113,12 @@ def test_a_gpu_that_always_answers_gets_another_thread():
     flags.inference_device = "cuda"
     columns = row(actor="inference", learner_waiting=0.5, share_answer_waiting=0.05)
     assert "--num_inference_threads 2" in bottleneck.advice(columns, flags, cores=2)
+
+
+def test_on_a_gpu_threads_of_the_cpu_are_not_the_cure(monkeypatch):
+    monkeypatch.setattr(bottleneck.torch.cuda, "is_available", lambda: True)
+    flags = monobeast.parse("--env CartPole-v1 --num_actors 1 --torch_threads 1".split())
+    assert "--batch_size 64" in bottleneck.advice(row(waiting=0.5), flags, cores=2)
 
 
 def test_nothing_is_said_of_nothing():
