@@ -4,6 +4,7 @@
 #   make test         set up, then run the whole test suite
 #   make minatar      set up, then train MonoBeast on MinAtar Breakout
 #   make bench        parts and whole runs beside their ceilings: tables, JSON and CSV
+#   make faults       keeps each promise about faults in full: hours; results/faults
 #   make tsan asan    the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make lint format  check or mend the style
 # FLAGS="--name value ..." goes to the program.
@@ -13,7 +14,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar test bench tsan asan lint format setup build clean
+.PHONY: train poly minatar test bench faults tsan asan lint format setup build clean
 
 train: .venv/runtime
 	$(BIN)/python -m monobeast --xpid pong $(FLAGS)
@@ -30,6 +31,10 @@ test: .venv/development .venv/extension
 
 bench: .venv/development .venv/extension
 	$(BIN)/python -m benchmarks $(FLAGS)
+
+faults: .venv/development .venv/extension
+	@bash .ci/packages $(BIN)/python test
+	$(BIN)/python -m tests.faults $(FLAGS)
 
 tsan asan:
 	@$(MAKE) --no-print-directory -f tests/core/Makefile -j$$(nproc) build/$@/core_test

@@ -1,0 +1,91 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Keeps every promise in full and reports the measured figures.
+
+    python -m tests.faults                          # all: hours
+    python -m tests.faults --only "hung|partition"
+
+Writes faults.json and faults.md into --out after each promise, so that nothing measured is lost.
+"""
+
+import argparse
+import json
+import logging
+import re
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import commit, machine
+from tests.faults.harness import Figure, all_promises
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("tests.faults", description=__doc__)
+    parser.add_argument("--only", default="", metavar="REGEX", help="Of the promises' names.")
+    parser.add_argument("--out", type=Path, default=Path("results/faults"))
+    flags = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s")
+    chosen = [p for p in all_promises() if re.search(flags.only, p.name)]
+    if not chosen:
+        sys.exit(f"tests.faults: error: --only {flags.only}: no promise has such a name")
+    flags.out.mkdir(parents=True, exist_ok=True)
+    rows = read(flags.out)
+    for promise in chosen:
+        print(f"== {promise.name}", flush=True)
+        row: dict[str, Any] = {"promise": promise.name, "broken_by": promise.broken_by}
+        start = time.monotonic()
+        try:
+            row["figures"] = [f._asdict() | {"held": f.is_held()} for f in promise.keep()]
+        except Exception:
+            row["error"] = traceback.format_exc()
+        row |= {"seconds": time.monotonic() - start, "commit": commit(), **machine()}
+        rows[promise.name] = row
+        write(flags.out, rows)
+        print(markdown([row]), flush=True)
+    sys.exit(not all(map(is_held, rows.values())))
+
+
+def is_held(row: dict[str, Any]) -> bool:
+    return "error" not in row and all(figure["held"] for figure in row["figures"])
+
+
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """The rows of an earlier report: those that are not kept anew stay."""
+    path = folder / "faults.json"
+    return {r["promise"]: r for r in json.loads(path.read_text())} if path.exists() else {}
+
+
+def write(folder: Path, rows: dict[str, dict[str, Any]]) -> None:
+    (folder / "faults.json").write_text(json.dumps(list(rows.values()), indent=1) + "\n")
+    (folder / "faults.md").write_text(markdown(rows.values()))
+
+
+def markdown(rows: Any) -> str:
+    titles = ["promise", "broken by", "measured", "promised", "held"]
+    lines = [_line(titles), _line(["---"] * len(titles))]
+    for row in rows:
+        cells = [row["promise"], row["broken_by"]]
+        if "error" in row:
+            lines.append(_line([*cells, row["error"].strip().splitlines()[-1], "", "no"]))
+        for figure in row.get("figures", []):
+            held = "yes" if figure["held"] else "NO"
+            figure = Figure(*(figure[k] for k in Figure._fields))
+            seen = f"{figure.what}: {figure.measured:.4g} {figure.unit}".strip()
+            lines.append(_line([*cells, seen, promised(figure), held]))
+            cells = ["", ""]
+    return "\n".join(lines) + "\n"
+
+
+def promised(figure: Figure) -> str:
+    limits = [("at most", figure.at_most), ("at least", figure.at_least)]
+    return ", ".join(f"{word} {x:g} {figure.unit}".strip() for word, x in limits if x is not None)
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    main()
