@@ -4,7 +4,7 @@
     python -m polybeast --xpid pong                       # trains on Pong; again: goes on
     python -m polybeast --xpid pong --mode test           # plays 10 games with what was learned
     python -m polybeast --xpid pong --mode test_render    # ... and writes a video
-    python -m polybeast --server_addresses envs-1:5000-5015,envs-2:5000-5015 --insecure
+    python -m polybeast --server_addresses envs-1:5000-5015,envs-2:5000-5015 --tls_cert ...
 
 Environment servers (polybeast_env.py) step environments. In this process, threads of a C++ actor
 pool hold a stream to each, inference threads answer all of them in batches, and learner threads
@@ -53,6 +53,7 @@ from libtorchbeast.seeds import seed_everything
 from libtorchbeast.spec import Spec
 from libtorchbeast.stats import Clock, LatencyPercentiles, Shares
 from libtorchbeast.streams import ServersLost, Streams, first_description, spec_of
+from libtorchbeast.tls import load_tls
 
 logger = logging.getLogger("polybeast")
 
@@ -365,7 +366,8 @@ def servers(flags: argparse.Namespace):
     those at --server_addresses, else local ones, which live as long as this context."""
     if flags.server_addresses is not None:
         addresses = parse_addresses(flags.server_addresses)
-        yield addresses, first_description(addresses, flags.server_timeout), lambda: None
+        description = first_description(addresses, flags.server_timeout, tls=load_tls(flags))
+        yield addresses, description, lambda: None
         return
     with LocalServers(polybeast_env.make_parser(), flags) as local:
         yield local.addresses, local.describe(flags.server_timeout), local.check
@@ -389,7 +391,7 @@ def train_with(
     initial_state = [state.detach().float() for state in nets[0].initial_state(1)]
     pool = libtorchbeast.ActorPool(
         flags.unroll_length, queue, batcher, addresses, initial_state, description,
-        step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout,
+        step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout, tls=load_tls(flags),
     )  # fmt: skip
     threads = []
     try:

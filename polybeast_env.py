@@ -3,7 +3,7 @@
 
     python -m polybeast_env                           # Pong, on unix:/tmp/polybeast.0, ...
     python -m polybeast_env --env CartPole-v1 --num_servers 4
-    python -m polybeast_env --server_addresses 0.0.0.0:5000-5015 --insecure
+    python -m polybeast_env --server_addresses 0.0.0.0:5000-5015 --tls_cert ...
 
 Each server is a process that listens on one address. The learner (polybeast.py) opens streams to
 it; each stream steps environments of its own as one batch:
@@ -34,6 +34,7 @@ from libtorchbeast.flags import UserError, apply_recipe, check_ranges, require
 from libtorchbeast.seeds import derive_seed
 from libtorchbeast.server import Server
 from libtorchbeast.supervisor import StartFailure, Supervisor
+from libtorchbeast.tls import load_tls
 
 logger = logging.getLogger("polybeast_env")
 
@@ -61,8 +62,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
              "those that a learner starts, a folder of their own.")
     add("--server_addresses", metavar="ADDRESS,...",
         help="Where servers listen instead: unix:/path, host:port, host:first-last.")
+    add("--tls_cert", metavar="FILE",
+        help="This side's certificate, in PEM form: all but Unix sockets use TLS, and both sides "
+             "show theirs. `python -m libtorchbeast.certificates` makes them.")
+    add("--tls_key", metavar="FILE", help="The key of --tls_cert.")
+    add("--tls_ca", metavar="FILE", help="The certificates that the other side's is signed by.")
     add("--insecure", action="store_true",
-        help="Allow addresses that other machines can reach; nothing is encrypted.")
+        help="Allow addresses that other machines can reach, without TLS.")
     add("--max_streams", type=int, default=16, help="Streams that a server accepts.")
     add("--step_timeout", type=float, default=60.0, metavar="SECONDS",
         help="A server whose environments take longer for one step or reset is started again; "
@@ -93,7 +99,8 @@ def check_flags(flags: argparse.Namespace) -> None:
     if flags.num_servers is None:
         flags.num_servers = max(1, workers.available_cores() // 2)
     check_ranges(flags)
-    check_local(addresses(flags), flags.insecure)
+    if load_tls(flags) is None and not flags.insecure:
+        check_local(addresses(flags))
 
 
 def addresses(flags: argparse.Namespace) -> list[str]:
@@ -168,6 +175,7 @@ def serve(
         max_streams=flags.max_streams,
         seed=derive_seed(flags.seed, index, life),
         step_timeout=flags.step_timeout,
+        tls=load_tls(flags),
     )
     server.start()
     logger.info(

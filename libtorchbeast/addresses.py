@@ -36,13 +36,13 @@ def is_local(address: str) -> bool:
         return False
 
 
-def check_local(addresses: Iterable[str], insecure: bool) -> None:
-    """Raises UserError for the first address that other machines can reach, unless `insecure`."""
+def check_local(addresses: Iterable[str]) -> None:
+    """Raises UserError for the first address that other machines can reach."""
     for address in addresses:
-        if not insecure and not is_local(address):
+        if not is_local(address):
             raise UserError(
-                f"{address} needs --insecure: the connection is neither encrypted nor "
-                "authenticated, so whoever reaches it can use and read it"
+                f"{address} needs TLS (--tls_cert, --tls_key, --tls_ca) or --insecure: without "
+                "either, whoever reaches the connection can use and read it"
             )
 
 

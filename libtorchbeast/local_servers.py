@@ -9,10 +9,14 @@ import tempfile
 import threading
 from typing import Any
 
+from libtorchbeast import tls
 from libtorchbeast.flags import UserError
 from libtorchbeast.streams import first_description
 
 logger = logging.getLogger(__name__)
+
+# Flags that the child does not get: where it listens is given to it, and needs no TLS.
+OTHERS = {"server_addresses", "pipes_basename", *tls.NAMES}
 
 LEVELS = logging.getLevelNamesMapping()  # the first word of each line that the child logs
 ERROR = "polybeast_env: error: "  # begins its last line if it fails
@@ -90,7 +94,7 @@ def _arguments(parser: argparse.ArgumentParser, flags: Any) -> list[str]:
     words = []
     for action in parser._actions:
         value = getattr(flags, action.dest, None)
-        if action.dest in ("server_addresses", "pipes_basename") or value is None:
+        if action.dest in OTHERS or value is None:
             continue
         if action.nargs == 0:  # a switch
             words += action.option_strings[:1] if value == action.const else []

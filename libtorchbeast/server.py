@@ -21,6 +21,7 @@ from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import UserError
 from libtorchbeast.seeds import derive_seed
 from libtorchbeast.spec import Spec
+from libtorchbeast.tls import Tls, add_port
 from libtorchbeast.wire import StackCheck, StepEncoder, decode_actions, spec_to_message
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ OPTIONS = {
     # Clients may ping likewise, every 20 s, also without a Stream.
     "grpc.keepalive_permit_without_calls": 1,
     "grpc.http2.min_ping_interval_without_data_ms": 10_000,
+    # Who connects and says nothing, or nothing sensible, is gone sooner than gRPC's two minutes.
+    "grpc.server_handshake_timeout_ms": 10_000,
 }
 
 
@@ -71,9 +74,10 @@ class Server:
         max_streams: int = 16,
         seed: int = 0,
         step_timeout: float = 60.0,
+        tls: Tls | None = None,
     ):
         self.address, self._max_streams, self._seed = address, max_streams, seed
-        self._step_timeout = step_timeout
+        self._step_timeout, self._tls = step_timeout, tls
         self._make_environment = make_environment
         environment = make_environment()
         try:
@@ -118,7 +122,7 @@ class Server:
         handler = grpc.method_handlers_generic_handler("rpcenv.RPCEnvServer", methods)
         server.add_generic_rpc_handlers((handler,))
         try:
-            server.add_insecure_port(self.address)
+            add_port(server, self.address, self._tls)
         except RuntimeError as error:
             reason = _why_not(self.address)
             raise UserError(f"Cannot listen on {self.address}: {reason}") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 import libtorchbeast
 from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,10 @@ def spec_of(description: Any) -> Spec:
 
 
 def first_description(
-    addresses: list[str], timeout: float, check: Callable[[], None] = lambda: None
+    addresses: list[str],
+    timeout: float,
+    check: Callable[[], None] = lambda: None,
+    tls: Tls | None = None,
 ) -> Any:
     """What the first server that answers has. Tries all in turn; calls `check` between rounds.
 
@@ -42,7 +46,7 @@ def first_description(
         for address in addresses:
             try:
                 left = timeout - (time.monotonic() - start)
-                return libtorchbeast.describe(address, timeout=min(5.0, max(0.1, left)))
+                return libtorchbeast.describe(address, min(5.0, max(0.1, left)), tls)
             except libtorchbeast.StreamError as error:
                 errors[address] = str(error)
         waited = time.monotonic() - start

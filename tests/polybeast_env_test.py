@@ -100,7 +100,7 @@ def test_addresses():
         ("--seed -1", "--seed -1: expected at least 0"),
         ("--pipes_basename /tmp/x", "--pipes_basename /tmp/x: expected unix:/path"),
         ("--server_addresses a", "expected unix:/path, host:port, .* seen 'a'"),
-        ("--server_addresses a:1", "a:1 needs --insecure"),
+        ("--server_addresses a:1", "a:1 needs TLS .* or --insecure"),
         (
             "--server_addresses a:1-3 --insecure --num_servers 2",
             "--num_servers 2: expected 3, one for each address",

@@ -353,7 +353,7 @@ def test_silent_addresses_do_not_stretch_the_timeout(tmp_path):
         asked = []
         with pytest.MonkeyPatch.context() as patch:
             describe = libtorchbeast.describe
-            watch = lambda address, timeout: asked.append(timeout) or describe(address, timeout)
+            watch = lambda address, timeout, _: asked.append(timeout) or describe(address, timeout)
             patch.setattr(libtorchbeast, "describe", watch)
             with pytest.raises(ServersLost, match="no environment server for 1 s"):
                 first_description(addresses, 1.0)
@@ -414,8 +414,8 @@ def test_another_environment_or_network_is_refused_on_resume(tmp_path, capsys):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ("--server_addresses envs-1:5000", "envs-1:5000 needs --insecure"),
-        ("--server_addresses 0.0.0.0:5000", "0.0.0.0:5000 needs --insecure"),
+        ("--server_addresses envs-1:5000", "envs-1:5000 needs TLS .* or --insecure"),
+        ("--server_addresses 0.0.0.0:5000", "0.0.0.0:5000 needs TLS .* or --insecure"),
         ("--server_addresses nowhere", "seen 'nowhere'"),
         ("--server_addresses unix:/a,unix:/b --num_servers 3", "--num_servers 3: expected 2"),
         ("--num_servers 0", "--num_servers 0: expected at least 1"),

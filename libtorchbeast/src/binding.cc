@@ -10,7 +10,9 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "actor_pool.h"
@@ -90,6 +92,15 @@ py::tuple StateTo(const Arrays& state) {
   py::tuple tuple(state.size());
   for (size_t i = 0; i < state.size(); ++i) tuple[i] = TensorFrom(state[i]);
   return tuple;
+}
+
+// libtorchbeast.tls.Tls: certificate, key, and the certificates of those whom this side believes.
+using PemTexts = std::optional<std::tuple<std::string, std::string, std::string>>;
+
+std::optional<Tls> TlsFrom(const PemTexts& texts) {
+  if (!texts) return std::nullopt;
+  const auto& [cert, key, ca] = *texts;
+  return Tls{cert, key, ca};
 }
 
 py::tuple ExchangeTo(const Exchange& exchange) {
@@ -235,7 +246,7 @@ void BindPool(py::module_& m) {
                             std::shared_ptr<DynamicBatcher> batcher,
                             const std::vector<std::string>& addresses,
                             const py::iterable& initial_core_state, const Spec& spec,
-                            double step_timeout, double reset_timeout) {
+                            double step_timeout, double reset_timeout, const PemTexts& tls) {
     ActorPool::Options options;
     options.spec = spec;
     options.unroll_length = unroll_length;
@@ -245,7 +256,7 @@ void BindPool(py::module_& m) {
     py::gil_scoped_release no_gil;
     return std::shared_ptr<ActorPool>(
         new ActorPool(std::move(options), std::move(queue), std::move(batcher),
-                      std::make_shared<GrpcTransport>(), addresses),
+                      std::make_shared<GrpcTransport>(TlsFrom(tls)), addresses),
         [](ActorPool* pool) {  // it joins threads, which may need the GIL
           py::gil_scoped_release no_gil;
           delete pool;
@@ -257,7 +268,8 @@ void BindPool(py::module_& m) {
       "rollouts, dicts of [T+1, N, ...] and core_state/i [layers, N, ...], go to `learner_queue`.")
       .def(py::init(make_pool), py::arg("unroll_length"), py::arg("learner_queue"),
            py::arg("inference_batcher"), py::arg("addresses"), py::arg("initial_core_state"),
-           py::arg("spec"), py::arg("step_timeout") = 60.0, py::arg("reset_timeout") = 300.0)
+           py::arg("spec"), py::arg("step_timeout") = 60.0, py::arg("reset_timeout") = 300.0,
+           py::arg("tls") = std::nullopt)
       .def("status", &ActorPool::status, NoGil(), "A Status for each of the addresses.")
       .def("take_events", &ActorPool::TakeEvents, NoGil(),
            "What went wrong since the last call: strings \"ADDRESS: CODE: text\".\n\nRaises "
@@ -286,11 +298,12 @@ PYBIND11_MODULE(_C, m) {
   BindPool(m);
   m.def(
       "describe",
-      [](const std::string& address, double timeout) {
+      [](const std::string& address, double timeout, const PemTexts& tls) {
         py::gil_scoped_release no_gil;
-        return Describe(address, std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout)));
+        const std::chrono::milliseconds limit(static_cast<int64_t>(1000 * timeout));
+        return Describe(address, limit, TlsFrom(tls));
       },
-      py::arg("address"), py::arg("timeout") = 10.0,
+      py::arg("address"), py::arg("timeout") = 10.0, py::arg("tls") = std::nullopt,
       "Asks the server at `address` what it has. Raises StreamError.");
   m.def(
       "exchange", [](py::handle array) { return TensorFrom(ArrayFrom("array", array)); },

@@ -66,7 +66,27 @@ void StartGrpc() {
   static_cast<void>(started);
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes) {
+using MaybeTls = std::optional<Tls>;
+
+bool IsUnixSocket(const std::string& address) { return address.rfind("unix:", 0) == 0; }
+
+// What it may mean that no connection came about; gRPC says little of TLS.
+std::string Hint(const std::string& address, const MaybeTls& tls, const std::string& error) {
+  const auto says = [&](const char* words) { return error.find(words) != std::string::npos; };
+  if (IsUnixSocket(address) || !says("failed to connect")) return "";
+  const bool hung_up = says("Socket closed") || says("Connection reset");
+  if (!tls) return hung_up ? " (perhaps the server wants TLS: --tls_cert)" : "";
+  if (hung_up) return " (perhaps the server does not accept this --tls_cert: its log says)";
+  if (says("wrong version number")) return " (the server speaks no TLS)";
+  if (says("not in peer certificate")) return " (its certificate is another host's)";
+  if (says("certificate verify failed")) {
+    return " (the server's certificate has expired, is no server's, or not of --tls_ca)";
+  }
+  return "";
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int receive_bytes,
+                                           const MaybeTls& tls) {
   StartGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(receive_bytes);
@@ -79,20 +99,27 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  const auto credentials = tls && !IsUnixSocket(address)
+                               ? grpc::SslCredentials({tls->ca, tls->key, tls->cert})
+                               : grpc::InsecureChannelCredentials();
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
-Spec DescribeIn(const std::string& address, grpc::ClientContext* context) {
-  const auto stub = rpcenv::RPCEnvServer::NewStub(MakeChannel(address, kDescribeBytes));
+Spec DescribeIn(const std::string& address, grpc::ClientContext* context, const MaybeTls& tls) {
+  const auto stub = rpcenv::RPCEnvServer::NewStub(MakeChannel(address, kDescribeBytes, tls));
   rpcenv::Spec spec;
   const grpc::Status status = stub->Describe(context, rpcenv::DescribeRequest(), &spec);
-  if (!status.ok()) throw ErrorOf(status);
+  if (!status.ok()) {
+    const std::string& text = status.error_message();
+    throw StreamError(CodeName(status.error_code()), text + Hint(address, tls, text));
+  }
   return ParseSpec(spec);
 }
 
 class GrpcStream : public Stream {
  public:
-  explicit GrpcStream(std::string address) : address_(std::move(address)) {}
+  GrpcStream(std::string address, MaybeTls tls)
+      : address_(std::move(address)), tls_(std::move(tls)) {}
   ~GrpcStream() override {
     if (!stream_) return;
     context_.TryCancel();
@@ -100,13 +127,13 @@ class GrpcStream : public Stream {
   }
 
   Spec Open() override {
-    const Spec spec = DescribeIn(address_, &describe_context_);
+    const Spec spec = DescribeIn(address_, &describe_context_, tls_);
     // Observations, 32 bytes for each environment's other numbers, and the fields' heads.
     const auto with_others = [&](int64_t bytes) { return spec.num_envs * (bytes + 32) + 1024; };
     const int64_t row_bytes = with_others(spec.observation_bytes());
     if (row_bytes >= kMostBytes) throw BadSpec("a row of " + std::to_string(row_bytes) + " bytes");
     const int step_bytes = static_cast<int>(with_others(spec.wire_bytes()));
-    stub_ = rpcenv::RPCEnvServer::NewStub(MakeChannel(address_, step_bytes));
+    stub_ = rpcenv::RPCEnvServer::NewStub(MakeChannel(address_, step_bytes, tls_));
     stream_ = stub_->Stream(&context_);
     return spec;
   }
@@ -135,6 +162,7 @@ class GrpcStream : public Stream {
   }
 
   const std::string address_;
+  const MaybeTls tls_;
   grpc::ClientContext describe_context_, context_;
   std::unique_ptr<rpcenv::RPCEnvServer::Stub> stub_;
   std::unique_ptr<grpc::ClientReaderWriter<rpcenv::Action, rpcenv::Step>> stream_;
@@ -253,14 +281,14 @@ StepView ViewOf(const rpcenv::Step& step) {
   return view;
 }
 
-Spec Describe(const std::string& address, std::chrono::milliseconds timeout) {
+Spec Describe(const std::string& address, std::chrono::milliseconds timeout, const MaybeTls& tls) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + timeout);
-  return DescribeIn(address, &context);
+  return DescribeIn(address, &context, tls);
 }
 
 std::unique_ptr<Stream> GrpcTransport::NewStream(const std::string& address) {
-  return std::make_unique<GrpcStream>(address);
+  return std::make_unique<GrpcStream>(address, tls_);
 }
 
 }  // namespace torchbeast

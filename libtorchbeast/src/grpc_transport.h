@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "rpcenv.pb.h"
 #include "transport.h"
@@ -14,9 +16,15 @@ namespace torchbeast {
 
 constexpr int kProtocol = 2;
 
-// Asks a server what it has, within `timeout`. Throws StreamError, also for a Spec that makes no
-// sense.
-Spec Describe(const std::string& address, std::chrono::milliseconds timeout);
+// Who this side is, and whose certificates it believes: PEM texts.
+struct Tls {
+  std::string cert, key, ca;
+};
+
+// Asks a server what it has, within `timeout`; with `tls`, if given, unless at a Unix socket.
+// Throws StreamError, also for a Spec that makes no sense.
+Spec Describe(const std::string& address, std::chrono::milliseconds timeout,
+              const std::optional<Tls>& tls = std::nullopt);
 
 // A Spec as it came, checked. Throws StreamError.
 Spec ParseSpec(const rpcenv::Spec& message);
@@ -26,7 +34,11 @@ StepView ViewOf(const rpcenv::Step& message);
 
 class GrpcTransport : public Transport {
  public:
+  explicit GrpcTransport(std::optional<Tls> tls = std::nullopt) : tls_(std::move(tls)) {}
   std::unique_ptr<Stream> NewStream(const std::string& address) override;
+
+ private:
+  const std::optional<Tls> tls_;  // as Describe has it
 };
 
 }  // namespace torchbeast

@@ -1,0 +1,85 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""TLS between the learner and servers elsewhere: both show a certificate, and both ask for one.
+
+libtorchbeast/certificates.py makes the files.
+"""
+
+import os
+import ssl
+from typing import Any, NamedTuple
+
+import grpc
+
+from libtorchbeast.flags import UserError, require
+
+NAMES = ("tls_cert", "tls_key", "tls_ca")
+
+
+class Tls(NamedTuple):
+    """Who this side is, and whom it believes: the texts of the three PEM files."""
+
+    cert: bytes
+    key: bytes
+    ca: bytes
+
+    def __repr__(self) -> str:  # so that no log and no traceback shows the key
+        return "Tls(...)"
+
+
+def load_tls(flags: Any) -> Tls | None:
+    """What --tls_cert, --tls_key and --tls_ca name, checked; None where none of them is given.
+
+    Raises:
+        UserError: names the flag and the file.
+    """
+    given = [name for name in NAMES if getattr(flags, name) is not None]
+    if not given:
+        return None
+    for name in NAMES:
+        require(flags, name, name in given, f"a PEM file, because --{given[0]} is given")
+    require(flags, "insecure", not flags.insecure, f"not with --{given[0]}, which it contradicts")
+    texts = Tls(*(_read(flags, name) for name in NAMES))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for name in ("tls_cert", "tls_ca"):
+        try:
+            context.load_verify_locations(getattr(flags, name))
+        except ssl.SSLError:
+            require(flags, name, False, "certificates in PEM form")
+    try:
+        context.load_cert_chain(flags.tls_cert, flags.tls_key, lambda: _refuse_passphrase(flags))
+    except ssl.SSLError as error:
+        is_other = error.reason == "KEY_VALUES_MISMATCH"
+        expected = f"the key of --tls_cert {flags.tls_cert}" if is_other else "a key in PEM form"
+        require(flags, "tls_key", False, expected)
+    return texts
+
+
+def add_port(server: grpc.Server, address: str, tls: Tls | None) -> None:
+    """Makes the server listen there: with `tls`, if given, on all but Unix sockets.
+
+    Raises:
+        RuntimeError: nobody can listen on the address.
+    """
+    if tls is not None and not address.startswith("unix:"):
+        pair = [(tls.key, tls.cert)]
+        credentials = grpc.ssl_server_credentials(pair, tls.ca, require_client_auth=True)
+        server.add_secure_port(address, credentials)
+        return
+    umask = os.umask(0o077)  # a Unix socket is this user's only
+    try:
+        server.add_insecure_port(address)
+    finally:
+        os.umask(umask)
+
+
+def _read(flags: Any, name: str) -> bytes:
+    path = getattr(flags, name)
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UserError(f"--{name} {path}: {error.strerror}") from error
+
+
+def _refuse_passphrase(flags: Any) -> str:
+    raise UserError(f"--tls_key {flags.tls_key}: expected a key without a passphrase")
