@@ -90,6 +90,7 @@ def ceilings() -> list[Part]:
 def transports() -> list[Part]:
     """Bare gRPC streams, each followed at once by what has it as its ceiling."""
     large, small = "bare stream, 28,224 bytes x 32", "bare stream, 400 bytes x 64"
+    tcp = "transport over TCP"
     # observation, environments a message, streams a server: both alike in the ceiling
     return [
         Part(large, "bare_stream", (28_224, 32, 1)),
@@ -97,6 +98,8 @@ def transports() -> list[Part]:
         Part("transport_stacked", "transport", ("Mock", 32, 1), large),
         Part(small, "bare_stream", (400, 64, 2)),
         Part("transport_small", "transport", ("Mock/10x10x4", 64, 2), small),
+        Part(tcp, "transport", ("Mock/4x84x84", 32, 1, "tcp")),
+        Part("transport over mTLS", "transport", ("Mock/4x84x84", 32, 1, "tls"), tcp),
     ]
 
 

@@ -138,10 +138,10 @@ def bare_stream(observation_bytes: int, num_envs: int, streams_per_server: int) 
     return lambda seconds: {"steps_per_second": bare_stream.measure(*sizes, seconds=seconds)}
 
 
-def transport(env: str, num_envs: int, streams_per_server: int) -> Measure:
+def transport(env: str, num_envs: int, streams_per_server: int, over: str = "unix") -> Measure:
     from benchmarks import transport
 
-    return lambda seconds: transport.measure(env, num_envs, streams_per_server, seconds)
+    return lambda seconds: transport.measure(env, num_envs, streams_per_server, over, seconds)
 
 
 # ============================================================================ a beast's three parts

@@ -2,20 +2,30 @@
 """PolyBeast's transport alone: everything but environments, networks and learning.
 
 Two server processes (Python) with a mock environment, the actor pool, an inference thread that
-answers with constant actions, a drained learner queue.
+answers with constant actions, a drained learner queue. Over Unix sockets, loopback TCP, or TLS over
+that, where both sides show a certificate.
 """
 
+import argparse
 import contextlib
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 import libtorchbeast
 import polybeast_env
+from libtorchbeast import certificates
 from libtorchbeast.local_servers import LocalServers
 from libtorchbeast.stats import CpuCores
+from libtorchbeast.streams import first_description
+from libtorchbeast.tls import Tls, load_tls
 
 SERVERS = 2
 T = 20
@@ -48,16 +58,56 @@ class Sink:
 
 
 @contextlib.contextmanager
-def playing(env: str, num_envs: int, streams_per_server: int) -> Iterator[tuple]:
-    """Yields a pool whose streams all play, and its sink."""
-    words = ["--env", env, "--envs_per_server", str(num_envs), "--num_servers", str(SERVERS)]
+def serving(words: list[str], over: str) -> Iterator[tuple[list[str], Any, Tls | None]]:
+    """Yields the servers' addresses, what they have, and what a client needs besides."""
+    if over == "unix":
+        flags = flags_of(words)
+        with LocalServers(polybeast_env.make_parser(), flags) as servers:
+            yield servers.addresses, servers.describe(timeout=PATIENCE), None
+        return
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(SERVERS)]
+    words = [*words, "--server_addresses", ",".join(addresses)]
+    with tempfile.TemporaryDirectory() as folder:
+        theirs, ours = tls_flags(folder) if over == "tls" else ([], [])
+        command = [sys.executable, "-m", "polybeast_env", "--until_stdin_closes", *words, *theirs]
+        with subprocess.Popen(command, stdin=subprocess.PIPE):  # ends with its standard input
+            tls = load_tls(flags_of([*words, *ours]))
+            yield addresses, first_description(addresses, PATIENCE, tls=tls), tls
+
+
+def tls_flags(folder: str) -> list[list[str]]:
+    """Makes certificates in `folder`; returns the flags of servers on this machine, and the
+    learner's."""
+    certificates.main([folder, "--hosts", "127.0.0.1", "--days", "1"])
+    return [
+        ["--tls_cert", f"{folder}/{name}.crt", "--tls_key", f"{folder}/{name}.key"]
+        + ["--tls_ca", f"{folder}/ca.crt"]
+        for name in ("127.0.0.1", "learner")
+    ]
+
+
+def flags_of(words: list[str]) -> argparse.Namespace:
     flags = polybeast_env.make_parser().parse_args(words)
     polybeast_env.check_flags(flags)
-    with LocalServers(polybeast_env.make_parser(), flags) as servers:
-        description = servers.describe(timeout=PATIENCE)
+    return flags
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [probe.getsockname()[1] for probe in probes]
+
+
+@contextlib.contextmanager
+def playing(env: str, num_envs: int, streams_per_server: int, over: str) -> Iterator[tuple]:
+    """Yields a pool whose streams all play, and its sink."""
+    words = ["--env", env, "--envs_per_server", str(num_envs), "--num_servers", str(SERVERS)]
+    with serving(words, over) as (addresses, description, tls):
         sink = Sink(num_envs, SERVERS * streams_per_server * num_envs)
-        addresses = servers.addresses * streams_per_server
-        pool = libtorchbeast.ActorPool(T, sink.queue, sink.batcher, addresses, (), description)
+        addresses = addresses * streams_per_server
+        pool = libtorchbeast.ActorPool(
+            T, sink.queue, sink.batcher, addresses, (), description, tls=tls
+        )
         try:
             wait_until_connected(pool)
             yield pool, sink
@@ -74,10 +124,16 @@ def wait_until_connected(pool: libtorchbeast.ActorPool) -> None:
         time.sleep(0.05)
 
 
-def measure(env: str, num_envs: int, streams_per_server: int, seconds: float) -> dict[str, float]:
+def measure(
+    env: str, num_envs: int, streams_per_server: int, over: str, seconds: float
+) -> dict[str, float]:
     """Steps per second of all streams together, and processor seconds per thousand steps of this
-    process and its servers. RuntimeError if a stream fails."""
-    with playing(env, num_envs, streams_per_server) as (pool, sink):
+    process and its servers. RuntimeError if a stream fails.
+
+    Args:
+        over: unix, tcp or tls.
+    """
+    with playing(env, num_envs, streams_per_server, over) as (pool, sink):
         time.sleep(min(1.0, seconds))  # warm
         cores, steps, start = CpuCores(), sink.steps, time.perf_counter()
         time.sleep(seconds)

@@ -1,0 +1,170 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A throw-away CA, and its certificates for a learner and for the hosts of environment servers.
+
+    python -m libtorchbeast.certificates FOLDER --hosts envs-1,envs-2,10.0.0.5 --days 365
+
+Writes FOLDER/ca.crt, learner.crt and learner.key, and HOST.crt and HOST.key for each of the hosts,
+named as the learner's --server_addresses do. A host's certificate lets nobody in at another host,
+and the learner's serves nobody. The CA's key is kept nowhere, so nobody can ever sign more: for
+another host make all of them anew.
+"""
+
+import argparse
+import datetime
+import ipaddress
+import os
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from libtorchbeast.flags import UserError, require
+
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError as error:
+    sys.exit(f"libtorchbeast.certificates: error: pip install -r requirements-poly.txt ({error})")
+
+LEARNER, CA = "learner", "ca"
+MOST_DAYS = 36_500
+CLOCKS_DIFFER = datetime.timedelta(hours=1)  # certificates are valid from as long ago
+PEM = serialization.Encoding.PEM
+
+
+class Pair(NamedTuple):
+    """A certificate and its key."""
+
+    cert: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    def texts(self) -> tuple[bytes, bytes]:
+        """Both in PEM form."""
+        form = serialization.PrivateFormat.PKCS8
+        key = self.key.private_bytes(PEM, form, serialization.NoEncryption())
+        return self.cert.public_bytes(PEM), key
+
+
+def make_ca(days: float) -> Pair:
+    """Signed by itself."""
+    return _sign("TorchBeast's throw-away CA", days, None, [])
+
+
+def certify_learner(ca: Pair, days: float) -> Pair:
+    return _sign(LEARNER, days, ca, [x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])])
+
+
+def certify_host(ca: Pair, host: str, days: float) -> Pair:
+    """For the servers of `host`, a name or an IP address."""
+    try:
+        name = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        name = x509.DNSName(host)
+    purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    return _sign(host, days, ca, [purpose, x509.SubjectAlternativeName([name])])
+
+
+def _sign(name: str, days: float, ca: Pair | None, extensions: list[x509.ExtensionType]) -> Pair:
+    """A new key, certified by `ca`, or by itself, for `days` from now; negative ones are over."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    now = datetime.datetime.now(datetime.UTC)
+    until = now + datetime.timedelta(days=days)
+    is_ca, signer = ca is None, key if ca is None else ca.key
+    usage = dict.fromkeys(
+        "content_commitment key_encipherment data_encipherment key_agreement crl_sign "
+        "encipher_only decipher_only".split(),
+        False,
+    )
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if is_ca else ca.cert.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(min(now, until) - CLOCKS_DIFFER)
+        .not_valid_after(until)
+        .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), critical=True)
+        .add_extension(
+            x509.KeyUsage(digital_signature=not is_ca, key_cert_sign=is_ca, **usage), critical=True
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
+        )
+    )
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return Pair(builder.sign(signer, hashes.SHA256()), key)
+
+
+# ============================================================================================= main
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "libtorchbeast.certificates", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("folder", type=Path, help="New, or with none of these files in it.")
+    parser.add_argument("--hosts", required=True, metavar="HOST,...", help="Names or IP addresses.")
+    parser.add_argument("--days", type=int, default=365, help="How long the certificates hold.")
+    return parser
+
+
+def hosts_of(flags: argparse.Namespace) -> list[str]:
+    """Raises UserError for what is no host, is there twice, or would have a file that is not its
+    own."""
+    hosts = [host.strip().strip("[]") for host in flags.hosts.split(",")]
+    for i, host in enumerate(hosts):
+        is_name = re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", host)
+        require(flags, "hosts", is_name or _is_ip(host), f"names or IP addresses, seen {host!r}")
+        taken = host in (LEARNER, CA) or host in hosts[:i]
+        require(flags, "hosts", not taken, f"each once, and other names than {host!r}")
+    return hosts
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def write(flags: argparse.Namespace) -> list[str]:
+    """Makes all and writes them; returns their names. Raises UserError if any file is there."""
+    hosts = hosts_of(flags)
+    require(flags, "days", 1 <= flags.days <= MOST_DAYS, f"1 to {MOST_DAYS:,}")
+    ca = make_ca(flags.days)
+    pairs = {LEARNER: certify_learner(ca, flags.days)}
+    pairs |= {host: certify_host(ca, host, flags.days) for host in hosts}
+    files = {f"{CA}.crt": (ca.texts()[0], 0o644)}
+    for name, pair in pairs.items():
+        cert, key = pair.texts()
+        files |= {f"{name}.crt": (cert, 0o644), f"{name}.key": (key, 0o600)}
+    flags.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in files:
+        if (flags.folder / name).exists():
+            raise UserError(f"{flags.folder / name} is there already; choose another folder")
+    for name, (text, mode) in files.items():
+        descriptor = os.open(flags.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with open(descriptor, "wb") as file:
+            file.write(text)
+    return list(pairs)
+
+
+def main(argv: list[str] | None = None) -> None:
+    flags = make_parser().parse_args(argv)
+    try:
+        names = write(flags)
+    except (UserError, OSError) as error:
+        sys.exit(f"libtorchbeast.certificates: error: {error}")
+    print(f"Valid for {flags.days} days. Who needs which files, and the flags that name them:")
+    for name in names:
+        own = flags.folder / name
+        print(f"{name}: --tls_cert {own}.crt --tls_key {own}.key --tls_ca {flags.folder / CA}.crt")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""TLS between learner and servers: what is refused, and how it is said. Real servers, the real
+client; who may not come in at all is in tests/faults/access.py."""
+
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+import polybeast
+import polybeast_env
+from libtorchbeast import certificates
+from libtorchbeast.certificates import make_ca
+from libtorchbeast.flags import UserError
+from libtorchbeast.local_servers import _arguments
+from libtorchbeast.tls import load_tls
+from tests.client import free_port
+from tests.faults import access
+from tests.faults.harness import hold
+from tests.processes import ROOT, Command, Program
+
+EXPLANATIONS = {
+    "no certificate": "perhaps the server does not accept this --tls_cert: its log says",
+    "a certificate of another CA": "perhaps the server does not accept this --tls_cert",
+    "an expired certificate": "perhaps the server does not accept this --tls_cert",
+    "a host's certificate": "perhaps the server does not accept this --tls_cert",
+    "plaintext": "perhaps the server wants TLS: --tls_cert",
+}
+EXPLANATIONS_OF_IMPOSTORS = {
+    "another host's name": "its certificate is another host's",
+    "another host's IP address": "its certificate is another host's",
+    "a certificate of another CA": "certificate has expired, is no server's, or not of --tls_ca",
+    "an expired certificate": "certificate has expired, is no server's, or not of --tls_ca",
+    "the learner's certificate": "certificate has expired, is no server's, or not of --tls_ca",
+    "plaintext": "the server speaks no TLS",
+}
+
+
+@pytest.fixture(scope="module")
+def ca():
+    return make_ca(days=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A cluster's certificates: a learner's, and of a host that is this one."""
+    folder = tmp_path_factory.mktemp("certificates") / "new"
+    certificates.main([str(folder), "--hosts", "127.0.0.1,localhost,::1", "--days", "1"])
+    return folder
+
+
+def flags_of(folder, name):
+    return [
+        "--tls_cert", f"{folder}/{name}.crt", "--tls_key", f"{folder}/{name}.key",
+        "--tls_ca", f"{folder}/ca.crt",
+    ]  # fmt: skip
+
+
+# ========================================================================================== access
+def test_no_stranger_gets_in():
+    hold(access.no_stranger_gets_in(knocks=3, scans=140, idle=200))
+
+
+@pytest.mark.parametrize("who", EXPLANATIONS)
+def test_a_refused_learner_is_told_why(ca, who):
+    with access.serving(access.host_of(ca)) as address:
+        seen = access.knock(address, access.strangers(ca)[who])
+    assert seen.startswith("UNAVAILABLE: ") and EXPLANATIONS[who] in seen
+
+
+@pytest.mark.parametrize("who", EXPLANATIONS_OF_IMPOSTORS)
+def test_a_server_that_is_not_believed_is_told_why(ca, who):
+    with access.serving(access.impostors(ca)[who]) as address:
+        seen = access.knock(address, access.learner_of(ca))
+    assert seen.startswith("UNAVAILABLE: ") and EXPLANATIONS_OF_IMPOSTORS[who] in seen
+
+
+def test_nobody_there_is_no_matter_of_tls(ca):
+    for tls in (access.learner_of(ca), None):
+        seen = access.knock(f"{access.HOST}:{free_port()}", tls)
+        assert seen.endswith("Connection refused")
+
+
+def test_every_stranger_and_impostor_has_an_explanation(ca):
+    assert access.strangers(ca).keys() == EXPLANATIONS.keys()
+    assert access.impostors(ca).keys() == EXPLANATIONS_OF_IMPOSTORS.keys()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_another_user_may_not_connect_to_a_socket():
+    hold(access.no_other_user_gets_in())
+
+
+def test_unix_sockets_get_no_tls(ca, tmp_path):
+    address = f"unix:{tmp_path}/s"
+    with access.serving(access.host_of(ca), address=address):
+        assert access.knock(address, None) == access.knock(address, access.learner_of(ca)) == ""
+
+
+# ========================================================================================= programs
+@contextlib.contextmanager
+def servers_and_learner(tmp_path, theirs, ours, *more):
+    """Both programs, with these flags for TLS; the servers listen before the learner starts."""
+    shared = "--env tests.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
+    shared += [f"localhost:{free_port()},localhost:{free_port()}"]
+    learning = "--net monobeast.Net --batch_size 4 --total_steps 1000".split()
+    (tmp_path / "servers").mkdir()
+    servers = [sys.executable, "-m", "polybeast_env", *shared, *theirs]
+    with Command(tmp_path / "servers", servers) as servers:
+        servers.wait_for(lambda: servers.printed().count("Serving") == 2)
+        flags = [*shared, *learning, *ours, *more]
+        with Program(tmp_path, *flags, module="polybeast") as learner:
+            yield servers, learner
+
+
+def test_a_cluster_with_what_the_command_makes_trains_and_tells_no_secret(tmp_path, folder):
+    both = flags_of(folder, "localhost"), flags_of(folder, "learner")
+    with servers_and_learner(tmp_path, *both) as (servers, learner):
+        assert learner.wait_for_end() == 0, learner.printed() + servers.printed()
+    last = learner.rows()[-1]
+    assert last["step"] >= 1000 and last["streams"] == 2 and last["stream_failures"] == 0
+    assert json.loads((learner.path / "meta.json").read_text())["flags"]["tls_key"] == both[1][3]
+    secret = (folder / "learner.key").read_bytes().splitlines()[1]
+    files = [path for path in learner.path.rglob("*") if path.is_file()]
+    assert len(files) > 3 and not any(secret in path.read_bytes() for path in files)
+    assert secret not in (learner.printed() + servers.printed()).encode()
+
+
+def test_a_learner_without_tls_is_told_so_in_its_last_lines(tmp_path, folder):
+    """It waits for the server, as for one that comes late, and then says why not."""
+    theirs = flags_of(folder, "localhost")
+    options = ["--server_timeout", 1]
+    with servers_and_learner(tmp_path, theirs, [], *options) as (servers, learner):
+        assert learner.wait_for_end() == 1
+    lines = learner.printed().strip().splitlines()[-2:]
+    assert all("(perhaps the server wants TLS: --tls_cert)" in line for line in lines)
+    assert "Traceback" not in learner.printed()
+
+
+def test_local_servers_get_no_flags_of_tls(folder):
+    parser = polybeast_env.make_parser()
+    flags = parser.parse_args(["--env", "Mock", *flags_of(folder, "learner")])
+    assert not [word for word in _arguments(parser, flags) if "tls" in word]
+
+
+# ============================================================================================ flags
+def check(*words):
+    """Both programs say the same."""
+    said = set()
+    for program in (polybeast_env, polybeast):
+        flags = program.make_parser().parse_args(["--env", "Mock", *map(str, words)])
+        try:
+            program.check_flags(flags)
+            said.add("")
+        except UserError as error:
+            said.add(str(error))
+    (one,) = said
+    return one
+
+
+def test_other_machines_are_reached_with_tls_or_an_explicit_insecure(folder):
+    where = ["--server_addresses", "envs-1:5000"]
+    learner = flags_of(folder, "learner")
+    assert check(*where).startswith("envs-1:5000 needs TLS (--tls_cert, --tls_key, --tls_ca) or")
+    assert check(*where, "--insecure") == check(*where, *learner) == ""
+    assert check("--server_addresses", "127.0.0.1:5000,unix:/tmp/x") == ""
+    both = check(*where, "--insecure", *learner)
+    assert both == "--insecure True: expected not with --tls_cert, which it contradicts"
+
+
+def test_all_three_are_needed(folder):
+    words = flags_of(folder, "learner")
+    pairs = [words[i : i + 2] for i in (0, 2, 4)]
+    for given in (*itertools.combinations(pairs, 1), *itertools.combinations(pairs, 2)):
+        names = [flag for flag, _ in given]
+        missing = next(flag for flag, _ in pairs if flag not in names)
+        seen = check(*itertools.chain(*given))
+        assert seen == f"{missing} None: expected a PEM file, because {names[0]} is given"
+
+
+@pytest.mark.parametrize("flag", ["--tls_cert", "--tls_key", "--tls_ca"])
+def test_a_file_that_cannot_be_used_is_named_with_its_flag(folder, tmp_path, flag):
+    words = flags_of(folder, "learner")
+    i = words.index(flag) + 1
+    for name, said in [("missing", "No such file or directory"), ("", "Is a directory")]:
+        words[i] = str(tmp_path / name)
+        assert check(*words) == f"{flag} {words[i]}: {said}"
+    words[i] = str(tmp_path / "noise")
+    for noise in (b"", b"\xff\x00", (folder / "ca.crt").read_bytes()[:200]):
+        Path(words[i]).write_bytes(noise)
+        kind = "a key" if flag == "--tls_key" else "certificates"
+        assert check(*words) == f"{flag} {words[i]}: expected {kind} in PEM form"
+
+
+def test_a_key_that_is_another_s_is_named(folder):
+    words = flags_of(folder, "learner")
+    words[3] = f"{folder}/localhost.key"
+    assert check(*words) == f"--tls_key {words[3]}: expected the key of --tls_cert {words[1]}"
+
+
+def test_a_key_with_a_passphrase_is_refused(folder, tmp_path):
+    pair = certificates.certify_learner(make_ca(1), 1)
+    form, secret = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+    (tmp_path / "key").write_bytes(pair.key.private_bytes(certificates.PEM, form, secret))
+    (tmp_path / "cert").write_bytes(pair.texts()[0])
+    words = flags_of(folder, "learner")
+    words[1], words[3] = f"{tmp_path}/cert", f"{tmp_path}/key"
+    assert check(*words) == f"--tls_key {words[3]}: expected a key without a passphrase"
+
+
+def test_a_key_is_not_shown_by_accident(folder):
+    flags = polybeast_env.make_parser().parse_args(flags_of(folder, "learner"))
+    assert repr(load_tls(flags)) == "Tls(...)"
+
+
+# ===================================================================================== certificates
+def make(*words):
+    command = [sys.executable, "-m", "libtorchbeast.certificates", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_command_makes_files_that_only_their_user_reads(tmp_path):
+    folder = tmp_path / "a" / "b"
+    done = make(folder, "--hosts", "envs-1, 10.0.0.5,[::1]", "--days", "3")
+    assert done.returncode == 0 and not done.stderr
+    names = ["10.0.0.5", "::1", "envs-1", "learner"]
+    files = sorted(path.name for path in folder.iterdir())
+    assert files == sorted(["ca.crt", *(f"{n}.{x}" for n in names for x in ("crt", "key"))])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for path in folder.glob("*.key"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    for name in names:  # the flags that it prints are those that work
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"{name}: ")]
+        assert check(*line.removeprefix(f"{name}: ").split()) == ""
+
+
+def test_nothing_is_overwritten(folder, tmp_path):
+    (tmp_path / "learner.key").write_text("precious")
+    done = make(tmp_path, "--hosts", "a")
+    assert done.returncode == 1
+    error = f"error: {tmp_path}/learner.key is there already; choose another folder"
+    assert done.stderr.strip() == f"libtorchbeast.certificates: {error}"
+    assert [path.name for path in tmp_path.iterdir()] == ["learner.key"]
+    assert (tmp_path / "learner.key").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        ("--hosts a,,b", "--hosts a,,b: expected names or IP addresses, seen ''"),
+        ("--hosts ../x", "--hosts ../x: expected names or IP addresses, seen '../x'"),
+        ("--hosts *.example.org", "seen '*.example.org'"),
+        ("--hosts envs-1:5000", "seen 'envs-1:5000'"),
+        ("--hosts a,b,a", "--hosts a,b,a: expected each once, and other names than 'a'"),
+        ("--hosts learner", "expected each once, and other names than 'learner'"),
+        ("--hosts a --days 0", "--days 0: expected 1 to 36,500"),
+        ("--hosts a --days 99999", "--days 99999: expected 1 to 36,500"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused(tmp_path, capsys, words, text):
+    with pytest.raises(SystemExit) as refused:
+        certificates.main([str(tmp_path / "new"), *words.split()])
+    assert refused.value.code.startswith("libtorchbeast.certificates: error: ")
+    assert refused.value.code.endswith(text)
+    assert not (tmp_path / "new").exists()
