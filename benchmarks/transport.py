@@ -72,7 +72,8 @@ def serving(words: list[str], over: str) -> Iterator[tuple[list[str], Any, Tls |
         command = [sys.executable, "-m", "polybeast_env", "--until_stdin_closes", *words, *theirs]
         with subprocess.Popen(command, stdin=subprocess.PIPE):  # ends with its standard input
             tls = load_tls(flags_of([*words, *ours]))
-            yield addresses, first_description(addresses, PATIENCE, tls=tls), tls
+            descriptions = [first_description([one], PATIENCE, tls=tls) for one in addresses]
+            yield addresses, descriptions[0], tls
 
 
 def tls_flags(folder: str) -> list[list[str]]:

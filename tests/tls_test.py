@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -269,3 +270,8 @@ def test_what_cannot_be_certified_is_refused(tmp_path, capsys, words, text):
     assert refused.value.code.startswith("libtorchbeast.certificates: error: ")
     assert refused.value.code.endswith(text)
     assert not (tmp_path / "new").exists()
+
+
+def test_security_md_names_the_versions_that_are_pinned():
+    (pin,) = re.findall(r"^grpcio==(\S+)", (ROOT / "requirements-env.txt").read_text(), re.M)
+    assert f"`grpcio` {pin}, pinned" in (ROOT / "SECURITY.md").read_text()
