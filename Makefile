@@ -6,6 +6,7 @@
 #   make bench        parts and whole runs beside their ceilings: tables, JSON and CSV
 #   make faults       keeps each promise about faults in full: hours; results/faults
 #   make tsan asan    the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
+#   make fuzz         the C++ decoder of servers' messages under libFuzzer, ten minutes
 #   make lint format  check or mend the style
 # FLAGS="--name value ..." goes to the program.
 
@@ -14,7 +15,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar test bench faults tsan asan lint format setup build clean
+.PHONY: train poly minatar test bench faults tsan asan fuzz lint format setup build clean
 
 train: .venv/runtime
 	$(BIN)/python -m monobeast --xpid pong $(FLAGS)
@@ -39,6 +40,10 @@ faults: .venv/development .venv/extension
 tsan asan:
 	@$(MAKE) --no-print-directory -f tests/core/Makefile -j$$(nproc) build/$@/core_test
 	@$(MAKE) --no-print-directory -f tests/core/Makefile run-$@ FLAGS="$(FLAGS)"
+
+fuzz:
+	@bash .ci/packages $(PYTHON) fuzz
+	@$(MAKE) --no-print-directory -f tests/core/Makefile run-fuzz FLAGS="$(FLAGS)"
 
 CPP := $(wildcard libtorchbeast/src/* tests/core/*.cc tests/core/*.h benchmarks/*.cc)
 

@@ -4,21 +4,18 @@
 #include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <set>
 #include <utility>
+#include <vector>
 
+#include "decoder.h"
 #include "rpcenv.grpc.pb.h"
 
 namespace torchbeast {
 namespace {
 
-constexpr int64_t kMostBytes = int64_t{1} << 31;  // protobuf's limit for a message
-constexpr int64_t kMostEnvs = 1 << 20;
-constexpr int64_t kMostActions = int64_t{1} << 31;  // they travel as int32
-constexpr int kDescribeBytes = 1 << 20;             // a Spec is small
+constexpr int kDescribeBytes = 1 << 20;  // a Spec is small
 
 std::string CodeName(grpc::StatusCode code) {
   static const char* const names[] = {"OK",
@@ -44,11 +41,7 @@ std::string CodeName(grpc::StatusCode code) {
 
 StreamError ErrorOf(const grpc::Status& status) {
   if (status.ok()) return StreamError("OK", "the server ended the stream");
-  return StreamError(CodeName(status.error_code()), status.error_message());
-}
-
-StreamError BadSpec(const std::string& what) {
-  return StreamError("INVALID_ARGUMENT", "the server's Spec: " + what);
+  return StreamError(CodeName(status.error_code()), Printable(status.error_message()));
 }
 
 // gRPC, for as long as the process lives, with a thread that waits polling its own connection.
@@ -105,15 +98,53 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
+// A call whose answers stay bytes, for the decoder: protobuf's parser would make many times a
+// message's memory of one with thousands of empty fields. To the server a call of one question and
+// one answer looks no different.
+template <class Request>
+using Call = grpc::ClientReaderWriter<Request, grpc::ByteBuffer>;
+
+template <class Request>
+std::unique_ptr<Call<Request>> Start(const char* method, grpc::Channel* channel,
+                                     grpc::ClientContext* context) {
+  const grpc::internal::RpcMethod rpc(method, grpc::internal::RpcMethod::BIDI_STREAMING);
+  return std::unique_ptr<Call<Request>>(
+      grpc::internal::ClientReaderWriterFactory<Request, grpc::ByteBuffer>::Create(channel, rpc,
+                                                                                   context));
+}
+
+// The message's bytes side by side in `memory`, which is used again. gRPC's own are freed.
+std::string_view Join(grpc::ByteBuffer* message, std::string* memory) {
+  std::vector<grpc::Slice> slices;
+  if (!message->Dump(&slices).ok())
+    throw StreamError("INTERNAL", "a message that gRPC cannot read");
+  memory->clear();
+  memory->reserve(message->Length());
+  for (const grpc::Slice& slice : slices) {
+    memory->append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  }
+  message->Clear();
+  return *memory;
+}
+
 Spec DescribeIn(const std::string& address, grpc::ClientContext* context, const MaybeTls& tls) {
-  const auto stub = rpcenv::RPCEnvServer::NewStub(MakeChannel(address, kDescribeBytes, tls));
-  rpcenv::Spec spec;
-  const grpc::Status status = stub->Describe(context, rpcenv::DescribeRequest(), &spec);
+  const auto channel = MakeChannel(address, kDescribeBytes, tls);
+  const auto call =
+      Start<rpcenv::DescribeRequest>("/rpcenv.RPCEnvServer/Describe", channel.get(), context);
+  grpc::ByteBuffer message, surplus;
+  if (call->Write(rpcenv::DescribeRequest())) call->WritesDone();
+  const bool answered = call->Read(&message);
+  const bool twice = answered && call->Read(&surplus);
+  if (twice) context->TryCancel();  // or it may never end
+  const grpc::Status status = call->Finish();
+  if (twice) throw BadSpec("expected one answer, seen more");
   if (!status.ok()) {
-    const std::string& text = status.error_message();
+    const std::string text = Printable(status.error_message());
     throw StreamError(CodeName(status.error_code()), text + Hint(address, tls, text));
   }
-  return ParseSpec(spec);
+  if (!answered) throw BadSpec("expected one answer, seen none");
+  std::string memory;
+  return DecodeSpec(Join(&message, &memory));
 }
 
 class GrpcStream : public Stream {
@@ -133,8 +164,8 @@ class GrpcStream : public Stream {
     const int64_t row_bytes = with_others(spec.observation_bytes());
     if (row_bytes >= kMostBytes) throw BadSpec("a row of " + std::to_string(row_bytes) + " bytes");
     const int step_bytes = static_cast<int>(with_others(spec.wire_bytes()));
-    stub_ = rpcenv::RPCEnvServer::NewStub(MakeChannel(address_, step_bytes, tls_));
-    stream_ = stub_->Stream(&context_);
+    channel_ = MakeChannel(address_, step_bytes, tls_);
+    stream_ = Start<rpcenv::Action>("/rpcenv.RPCEnvServer/Stream", channel_.get(), &context_);
     return spec;
   }
 
@@ -144,8 +175,8 @@ class GrpcStream : public Stream {
   }
 
   StepView Read() override {
-    if (!stream_->Read(&step_)) Fail();
-    return ViewOf(step_);
+    if (!stream_->Read(&message_)) Fail();
+    return decoder_.Decode(Join(&message_, &memory_));
   }
 
   void Cancel() override {
@@ -156,7 +187,7 @@ class GrpcStream : public Stream {
  private:
   [[noreturn]] void Fail() {
     finished_ = true;
-    while (stream_->Read(&step_)) {  // the status comes after the last message
+    while (stream_->Read(&message_)) {  // the status comes after the last message
     }
     throw ErrorOf(stream_->Finish());
   }
@@ -164,122 +195,16 @@ class GrpcStream : public Stream {
   const std::string address_;
   const MaybeTls tls_;
   grpc::ClientContext describe_context_, context_;
-  std::unique_ptr<rpcenv::RPCEnvServer::Stub> stub_;
-  std::unique_ptr<grpc::ClientReaderWriter<rpcenv::Action, rpcenv::Step>> stream_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<Call<rpcenv::Action>> stream_;
   bool finished_ = false;
   rpcenv::Action action_;
-  rpcenv::Step step_;  // one for all, so that its memory is used again
+  grpc::ByteBuffer message_;
+  std::string memory_;  // of the newest Step
+  StepDecoder decoder_;
 };
 
-DType DTypeOf(const rpcenv::Leaf& leaf) {
-  switch (leaf.dtype()) {
-    case rpcenv::BOOL:
-      return {Kind::kBool, 8};
-    case rpcenv::UINT8:
-      return {Kind::kUInt, 8};
-    case rpcenv::INT8:
-      return {Kind::kInt, 8};
-    case rpcenv::UINT16:
-      return {Kind::kUInt, 16};
-    case rpcenv::INT16:
-      return {Kind::kInt, 16};
-    case rpcenv::UINT32:
-      return {Kind::kUInt, 32};
-    case rpcenv::INT32:
-      return {Kind::kInt, 32};
-    case rpcenv::UINT64:
-      return {Kind::kUInt, 64};
-    case rpcenv::INT64:
-      return {Kind::kInt, 64};
-    case rpcenv::FLOAT16:
-      return {Kind::kFloat, 16};
-    case rpcenv::BFLOAT16:
-      return {Kind::kBFloat, 16};
-    case rpcenv::FLOAT32:
-      return {Kind::kFloat, 32};
-    case rpcenv::FLOAT64:
-      return {Kind::kFloat, 64};
-    default:
-      throw BadSpec(leaf.name() + ": dtype " + std::to_string(leaf.dtype()) + " is unknown");
-  }
-}
-
-Leaf ParseLeaf(const rpcenv::Leaf& message) {
-  Leaf leaf{message.name(), DTypeOf(message), {}};
-  int64_t bytes = leaf.dtype.size();
-  for (int64_t size : message.shape()) {
-    if (size < 0 || size >= kMostBytes) {
-      throw BadSpec(leaf.name + ": expected sizes from 0 to 2^31, seen " + std::to_string(size));
-    }
-    leaf.shape.push_back(size);
-    bytes *= std::max<int64_t>(size, 1);  // also strides must not overflow
-    if (bytes >= kMostBytes) throw BadSpec(leaf.name + ": expected less than 2^31 bytes");
-  }
-  leaf.stack = std::max<int64_t>(message.stack(), 1);
-  if (leaf.stack > 1 && (leaf.shape.empty() || leaf.shape[0] != leaf.stack)) {
-    throw BadSpec(leaf.name + ": expected the shape of a stack of " + std::to_string(leaf.stack) +
-                  " frames, [" + std::to_string(leaf.stack) + ", ...], seen " +
-                  Describe(leaf.dtype, leaf.shape));
-  }
-  return leaf;
-}
-
 }  // namespace
-
-Spec ParseSpec(const rpcenv::Spec& message) {
-  // The rows' other keys (DESIGN section 3).
-  static const std::set<std::string> taken = {"reward",         "done",         "terminated",
-                                              "truncated",      "episode_over", "episode_step",
-                                              "episode_return", "last_action",  "action",
-                                              "policy_logits",  "baseline",     "policy_version"};
-  if (message.protocol() != kProtocol) {
-    throw BadSpec("expected protocol " + std::to_string(kProtocol) + ", seen " +
-                  std::to_string(message.protocol()));
-  }
-  Spec spec;
-  std::set<std::string> names;
-  for (const rpcenv::Leaf& leaf : message.observations()) {
-    spec.observations.push_back(ParseLeaf(leaf));
-    if (spec.observation_bytes() >= kMostBytes) throw BadSpec("expected less than 2^31 bytes");
-    const bool is_state = leaf.name().rfind("core_state/", 0) == 0;
-    if (leaf.name().empty() || is_state || taken.count(leaf.name()) ||
-        !names.insert(leaf.name()).second) {
-      throw BadSpec("an observation may not be called '" + leaf.name() + "', or not twice");
-    }
-  }
-  spec.num_envs = message.num_envs();
-  if (spec.num_envs < 1 || spec.num_envs > kMostEnvs) {
-    throw BadSpec("num_envs: expected 1 to " + std::to_string(kMostEnvs) + ", seen " +
-                  std::to_string(spec.num_envs));
-  }
-  spec.action_kind = message.action_kind();
-  spec.action_sizes.assign(message.action_sizes().begin(), message.action_sizes().end());
-  spec.frames_per_step = message.frames_per_step();
-  spec.name = message.name();
-  if (spec.action_kind != "discrete" || spec.action_sizes.size() != 1 || spec.action_sizes[0] < 1 ||
-      spec.action_sizes[0] > kMostActions) {
-    throw BadSpec("expected discrete actions of one size, 1 to 2^31, seen " + spec.describe());
-  }
-  if (spec.frames_per_step < 1) throw BadSpec("frames_per_step: expected at least 1, seen 0");
-  return spec;
-}
-
-StepView ViewOf(const rpcenv::Step& step) {
-  const auto span = [](const auto& field) {
-    return Span<std::decay_t<decltype(*field.data())>>{field.data(), field.size()};
-  };
-  StepView view;
-  view.observations = step.observations();
-  view.reward = span(step.reward());
-  view.done = span(step.done());
-  view.terminated = span(step.terminated());
-  view.truncated = span(step.truncated());
-  view.episode_over = span(step.episode_over());
-  view.episode_step = span(step.episode_step());
-  view.episode_return = span(step.episode_return());
-  view.environment_seconds = step.environment_seconds();
-  return view;
-}
 
 Spec Describe(const std::string& address, std::chrono::milliseconds timeout, const MaybeTls& tls) {
   grpc::ClientContext context;

@@ -1,6 +1,7 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// Streams over gRPC, as rpcenv.proto has them. The only header that knows gRPC and protobuf.
+// Streams over gRPC, as rpcenv.proto has them. Knows gRPC and protobuf, and nothing of what is in a
+// message.
 #pragma once
 
 #include <chrono>
@@ -9,12 +10,9 @@
 #include <string>
 #include <utility>
 
-#include "rpcenv.pb.h"
 #include "transport.h"
 
 namespace torchbeast {
-
-constexpr int kProtocol = 2;
 
 // Who this side is, and whose certificates it believes: PEM texts.
 struct Tls {
@@ -25,12 +23,6 @@ struct Tls {
 // Throws StreamError, also for a Spec that makes no sense.
 Spec Describe(const std::string& address, std::chrono::milliseconds timeout,
               const std::optional<Tls>& tls = std::nullopt);
-
-// A Spec as it came, checked. Throws StreamError.
-Spec ParseSpec(const rpcenv::Spec& message);
-
-// The parts of a Step as it came, valid as long as it.
-StepView ViewOf(const rpcenv::Step& message);
 
 class GrpcTransport : public Transport {
  public:

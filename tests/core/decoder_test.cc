@@ -1,0 +1,136 @@
+// Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+#include "decoder.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "conversation.h"
+#include "testing.h"
+
+namespace torchbeast {
+namespace {
+
+// The file's Spec and Steps, and the error that ended it, if one did.
+std::pair<Heard, std::string> HearFile(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  Heard heard;
+  try {
+    Hear(Messages(bytes), &heard);
+  } catch (const StreamError& error) {
+    return {heard, error.what()};
+  }
+  return {heard, ""};
+}
+
+TEST_CASE("decoder: what the corpus calls good is taken, all else refused where it says") {
+  int good = 0, specs = 0, steps = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/core/corpus")) {
+    const std::string name = entry.path().filename();
+    CAPTURE(name);
+    const auto& [heard, error] = HearFile(entry.path());
+    CAPTURE(error);
+    CHECK(heard.memory_over <= 1 << 16);
+    if (name.rfind("good-", 0) == 0) {
+      CHECK(error == "");
+      CHECK(heard.steps > 0);
+      ++good;
+      continue;
+    }
+    const bool is_spec = name.rfind("spec-", 0) == 0;
+    CHECK((is_spec || name.rfind("step-", 0) == 0));
+    CHECK(error.rfind(is_spec ? "INVALID_ARGUMENT: the server's Spec" : "INVALID_ARGUMENT: a Step",
+                      0) == 0);
+    CHECK(heard.spec.observations.empty() == is_spec);
+    ++(is_spec ? specs : steps);
+  }
+  CHECK(good >= 3);
+  CHECK(specs >= 20);
+  CHECK(steps >= 20);
+}
+
+// `number` fields of these bytes, one after the other.
+Message Repeat(std::string_view field, size_t number) {
+  Message message;
+  for (size_t i = 0; i < number; ++i) message.insert(message.end(), field.begin(), field.end());
+  return message;
+}
+
+std::string Tag(int field, int type) { return {static_cast<char>(field << 3 | type)}; }
+
+// Protobuf's tag, and the length before the bytes.
+std::string Field(int field, const std::string& bytes) {
+  std::string out = Tag(field, 2);
+  size_t size = bytes.size();
+  for (; size > 127; size >>= 7) out += static_cast<char>(size | 128);
+  return out + static_cast<char>(size) + bytes;
+}
+
+TEST_CASE("decoder: no message costs more than twice its size and 64 KiB") {
+  std::string good = Tag(1, 0) + "\2" + Tag(2, 0) + "\3" + Field(4, "discrete") + Field(5, "\6") +
+                     Tag(6, 0) + "\1" + Field(7, "Test-v0");
+  const auto leaf = [](int i, size_t name, size_t axes) {
+    std::string text = std::to_string(i);
+    text.resize(name, 'x');
+    return Field(3, Field(1, text) + Tag(2, 0) + "\1" + Field(3, std::string(axes, '\1')));
+  };
+  std::string many, unnamed;
+  for (int i = 0; i < 5000; ++i) many += leaf(i, 5, 16);
+  for (int i = 0; i < 256; ++i) unnamed += leaf(i, 255, 16);
+  std::vector<std::string> messages = {good + many,
+                                       good + unnamed,
+                                       good + leaf(0, 5, 100'000),
+                                       good + leaf(0, 100'000, 1),
+                                       Field(7, std::string(1 << 20, 'x')),
+                                       Field(5, std::string(1 << 20, '\1'))};
+  for (int field : {0, 1, 3, 9, 15}) {
+    for (int type = 0; type < 8; ++type) {
+      for (const char* rest : {"", "\1"}) {
+        const Message empty = Repeat(Tag(field, type) + std::string(rest, *rest ? 1 : 0), 100'000);
+        const Message zero = Repeat(Tag(field, type) + std::string(1, '\0'), 100'000);
+        messages.emplace_back(empty.begin(), empty.end());
+        messages.emplace_back(zero.begin(), zero.end());
+      }
+    }
+  }
+  for (int field = 1; field <= 9; ++field) {  // a whole array where few numbers are expected
+    messages.push_back(Field(field, std::string(1 << 20, '\0')));
+    messages.push_back(Field(field, std::string(4, '\0')) +
+                       Field(field, std::string(1 << 20, '\0')));
+  }
+  int taken = 0;
+  for (size_t i = 0; i < messages.size(); ++i) {
+    CAPTURE(i);
+    const Message message(messages[i].begin(), messages[i].end());
+    for (const Message& first : {message, Message(good.begin(), good.end())}) {
+      Heard heard;
+      try {
+        Hear({first, message}, &heard);
+      } catch (const StreamError&) {
+      }
+      CHECK(heard.memory_over <= 1 << 16);
+      taken += heard.spec.observations.size() == 256;
+    }
+  }
+  CHECK(taken == 1);  // the largest Spec that there may be
+}
+
+TEST_CASE("decoder: text of strangers is fit for a log") {
+  CHECK(Printable("plain, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\nnext line") ==
+        "plain, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\nnext line");
+  CHECK(Printable("\x1b[2J\x07\r\x7f") == "?[2J???");
+  CHECK(Printable(std::string_view("a\0b", 3)) == "a?b");
+  CHECK(Printable("\xff\x80") == "??");
+  CHECK(Printable("\xe2\x82") == "??");              // cut off
+  CHECK(Printable("\xc0\xaf \xc1\x81") == "?? ??");  // longer than need be
+  CHECK(Printable("\xe0\x9f\xbf") == "???");
+  CHECK(Printable("\xf0\x8f\xbf\xbf") == "????");
+  CHECK(Printable("\xed\xa0\x80") == "???");       // half of a pair
+  CHECK(Printable("\xf4\x90\x80\x80") == "????");  // beyond Unicode
+  CHECK(Printable("\xf5\x80\x80\x80") == "????");
+  CHECK(Printable("\xc2\x9b[2J") == "??[2J");  // a terminal's escape, in one character
+}
+
+}  // namespace
+}  // namespace torchbeast
