@@ -46,18 +46,18 @@ class Client:
         call = self._channel.unary_unary(f"{SERVICE}/Describe")
         return rpcenv_pb2.Spec.FromString(call(b"", timeout=GUARD_S, wait_for_ready=True))
 
-    def stream(self):
-        return Stream(self._channel, message_to_spec(self.describe()))
+    def stream(self, **options):
+        return Stream(self._channel, message_to_spec(self.describe()), **options)
 
 
 class Stream:
     """`read` the first row, then `step`. Both raise grpc.RpcError if the stream has failed."""
 
-    def __init__(self, channel, spec):
+    def __init__(self, channel, spec, **options):
         self.spec = spec
         self._requests = queue.SimpleQueue()
         call = channel.stream_stream(f"{SERVICE}/Stream")
-        self._call = call(iter(self._requests.get, None), timeout=GUARD_S)
+        self._call = call(iter(self._requests.get, None), timeout=GUARD_S, **options)
         self._row, self.environment_seconds = None, 0.0
 
     def step(self, actions):

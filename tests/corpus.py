@@ -208,6 +208,34 @@ def _bad_steps(good: bytes) -> Iterator[tuple[str, bytes]]:
     yield "seconds-as-text", good[:-5] + field(9, b"soon")
 
 
+def actions() -> dict[str, bytes]:
+    """Name -> what a client may send instead of an Action of N numbers from 0 to 2."""
+    packed = lambda *numbers: field(1, b"".join(map(varint, numbers)))
+    return {
+        "empty": b"",
+        "garbage": bytes(range(255, 0, -7)),
+        "zeros": b"\0" * 50,
+        "too-few": packed(0),
+        "too-many": packed(0, 1, 2),
+        "as-many-as-fit": packed(*[0] * 1000),
+        "too-high": packed(0, 3),
+        "negative": packed(-1, 0),
+        "most-negative": packed(-(2**31), 0),
+        "of-32-bits": packed(2**31 - 1, 0),
+        "of-64-bits": packed(-(2**63) + 5, 0),
+        "not-packed": b"\x08\1" * 3,
+        "as-floats": b"\x0d" + bytes(4) + b"\x0d" + bytes(4),
+        "cut-off": packed(1, 1)[:-1],
+        "length-of-2-to-the-31": b"\x0a" + varint(2**31) + b"\1\1",
+        "number-without-end": b"\x0a\x0b" + b"\xff" * 11,
+        "unknown-fields-alone": field(9, b"new") + b"\x7a\0" * 400,
+        "empty-fields": b"\x0a\0" * 500,
+        "group-without-end": b"\x4b" * 500,
+        "a-step": good_step(True).SerializeToString(),
+        "a-spec": good_spec().SerializeToString(),
+    }
+
+
 def _merged(message, fields):
     for name, value in fields.items():
         message.ClearField(name)
