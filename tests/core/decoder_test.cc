@@ -57,16 +57,6 @@ Message Repeat(std::string_view field, size_t number) {
   return message;
 }
 
-std::string Tag(int field, int type) { return {static_cast<char>(field << 3 | type)}; }
-
-// Protobuf's tag, and the length before the bytes.
-std::string Field(int field, const std::string& bytes) {
-  std::string out = Tag(field, 2);
-  size_t size = bytes.size();
-  for (; size > 127; size >>= 7) out += static_cast<char>(size | 128);
-  return out + static_cast<char>(size) + bytes;
-}
-
 TEST_CASE("decoder: no message costs more than twice its size and 64 KiB") {
   std::string good = Tag(1, 0) + "\2" + Tag(2, 0) + "\3" + Field(4, "discrete") + Field(5, "\6") +
                      Tag(6, 0) + "\1" + Field(7, "Test-v0");

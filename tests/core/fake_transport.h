@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "decoder.h"
 #include "dynamic_batcher.h"
 #include "mutex.h"
 #include "spec.h"
@@ -25,7 +26,7 @@
 
 namespace torchbeast {
 
-constexpr int64_t kActions = 7, kMostEnvs = 8, kForever = 1'000'000'000;
+constexpr int64_t kActions = 7, kMostFakeEnvs = 8, kForever = 1'000'000'000;
 
 inline Spec CountingSpec(int64_t num_envs = 1) {
   return {
@@ -102,7 +103,8 @@ struct FakeStep {
   std::string observations;
   std::vector<float> reward, episode_return;
   std::vector<int32_t> episode_step;
-  bool done[kMostEnvs], terminated[kMostEnvs], truncated[kMostEnvs], episode_over[kMostEnvs];
+  bool done[kMostFakeEnvs], terminated[kMostFakeEnvs], truncated[kMostFakeEnvs],
+      episode_over[kMostFakeEnvs];
   StepView view;  // to be changed where it does wrong
 
   FakeStep(int address, int life, int64_t N, int64_t s, const std::vector<int32_t>& actions) {
@@ -131,6 +133,19 @@ struct FakeStep {
             {episode_over, N}, {episode_step.data(), N}, 1e-9};
   }
 };
+
+// The view as a server would send it.
+inline std::string Encode(const StepView& view) {
+  const auto field = [](int number, const auto& span) {
+    const size_t size = span.size * sizeof(*span.data);
+    return Field(number, std::string(reinterpret_cast<const char*>(span.data), size));
+  };
+  const float seconds = static_cast<float>(view.environment_seconds);
+  return Field(1, std::string(view.observations)) + field(2, view.reward) + field(3, view.done) +
+         field(4, view.terminated) + field(5, view.truncated) + field(6, view.episode_over) +
+         field(7, view.episode_step) + field(8, view.episode_return) + Tag(9, 5) +
+         std::string(reinterpret_cast<const char*>(&seconds), sizeof(seconds));
+}
 
 // What a life does, and what goes wrong with it.
 struct Plan {
@@ -201,7 +216,8 @@ class FakeStream : public Stream {
                   s_ == 0 ? std::vector<int32_t>(plan_.num_envs) : actions_);
     actions_.clear();
     if (s_++ == plan_.at && plan_.change_step) plan_.change_step(&*step_);
-    return step_->view;
+    sent_ = Encode(step_->view);
+    return decoder_.Decode(sent_);
   }
 
   void Write(const std::vector<int32_t>& actions) override {
@@ -243,6 +259,8 @@ class FakeStream : public Stream {
   int64_t s_ = 0;  // the next Step
   std::vector<int32_t> actions_;
   std::optional<FakeStep> step_;
+  std::string sent_;
+  StepDecoder decoder_;
   Clock::time_point last_call_ = Clock::now();
   std::mutex mutex_;
   std::condition_variable wake_;

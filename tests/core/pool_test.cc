@@ -1,5 +1,6 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -297,7 +298,8 @@ struct Wrong {
 };
 
 TEST_CASE("pool: a Step that is wrong ends its stream, and reaches no batch") {
-  static bool no_bools[kMostEnvs] = {};
+  static bool no_bools[kMostFakeEnvs] = {};
+  static float no_floats[kMostFakeEnvs] = {};
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<Wrong> wrongs = {
@@ -306,7 +308,7 @@ TEST_CASE("pool: a Step that is wrong ends its stream, and reaches no batch") {
        [](FakeStep* s) { s->view.observations.remove_suffix(1); }},
       {"reward: expected 2 values, seen 1", [](FakeStep* s) { s->view.reward.size = 1; }},
       {"episode_return: expected 2 values, seen 3",
-       [](FakeStep* s) { s->view.episode_return.size = 3; }},
+       [](FakeStep* s) { s->view.episode_return = {no_floats, 3}; }},
       {"done: expected 2 values, seen 0", [](FakeStep* s) { s->view.done.size = 0; }},
       {"terminated: expected 2 values, seen 8",
        [](FakeStep* s) { s->view.terminated = {no_bools, 8}; }},
@@ -618,6 +620,56 @@ TEST_CASE("pool: Close returns at any moment") {
       });
     });
     Await([&] { return play.transport->writes >= enough; });
+    play.End();
+  }
+}
+
+// STRESS_S seconds of it, a second by default.
+TEST_CASE("stress: eight threads play while streams fail, hang and are wrong, and pools close") {
+  const char* asked = std::getenv("STRESS_S");
+  const Clock::time_point end = Clock::now() + std::chrono::seconds(asked ? std::atoi(asked) : 1);
+  for (uint32_t seed = 0; Clock::now() < end; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    Sizes sizes;
+    sizes.unroll_length = 1 + random() % 4;
+    sizes.batch_size = 1 + random() % 6;
+    sizes.capacity = sizes.batch_size + random() % 4;
+    sizes.minimum = 1 + random() % 4;
+    sizes.step_timeout = milliseconds(200);
+    Play play(8, sizes, [seed](int a, int life) {
+      Plan plan = Good(1 + a % 3);
+      std::mt19937 chance(1000 * seed + 10 * life + a);
+      plan.at = chance() % 40;
+      const int what = chance() % 8;
+      const Plan::Place places[] = {Plan::kOpen, Plan::kRead, Plan::kWrite};
+      if (what < 3) plan.fails = places[what];
+      if (what == 3) plan.hangs = Plan::kRead;
+      if (what == 4) plan.change_step = [](FakeStep* s) { s->view.observations.remove_suffix(1); };
+      if (what > 4) plan.at = kForever;
+      return plan;
+    });
+    std::atomic<bool> over{false};
+    play.threads.Start([&] {
+      while (!over) {
+        play.pool->TakeEvents();
+        Require(play.pool->status().size() == 8, "status");
+        play.pool->seconds();
+        play.pool->latencies();
+      }
+    });
+    const auto close = std::min(end, Clock::now() + milliseconds(200 + random() % 1800));
+    Threads closing;  // while this thread waits in Dequeue, or checks
+    closing.Start([&] {
+      std::this_thread::sleep_until(close);
+      play.pool->Close();
+    });
+    Checker checker(play);
+    ErrorOf<Closed>([&] {
+      while (true) checker.Take();
+    });
+    closing.Join();
+    over = true;
     play.End();
   }
 }

@@ -57,6 +57,17 @@ inline bool Has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+// Protobuf's tag of a field, and a field of bytes: tag, length, bytes.
+inline std::string Tag(int field, int type) {
+  return std::string(1, static_cast<char>(field << 3 | type));
+}
+inline std::string Field(int field, const std::string& bytes) {
+  std::string out = Tag(field, 2);
+  size_t size = bytes.size();
+  for (; size > 127; size >>= 7) out += static_cast<char>(size | 128);
+  return out + static_cast<char>(size) + bytes;
+}
+
 // In threads, where doctest's REQUIRE may not be: what is thrown comes out of Threads::Join.
 inline void Require(bool condition, const char* what) {
   if (!condition) throw std::logic_error(what);
