@@ -43,9 +43,11 @@ def _as_before():
     """`main` sets up logging to the stderr of the test that called it, torch's threads, signals."""
     root, threads = logging.getLogger(), torch.get_num_threads()
     handlers, level = root.handlers[:], root.level
-    on_sigterm = signal.getsignal(signal.SIGTERM)
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
     yield
-    signal.signal(signal.SIGTERM, on_sigterm)
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
     root.handlers[:], root.level = handlers, level
     torch.set_num_threads(threads)
 
@@ -164,7 +166,7 @@ def test_killed_or_interrupted_in_the_middle_the_same_command_goes_on(tmp_path, 
         program.wait_for(lambda: program.step() and program.rows())
         program.process.kill()
         assert program.wait_for_end() == -signal.SIGKILL
-        wait_for(lambda: not program.session())
+        program.wait_until_nothing_is_left()
     step, before = program.step(), program.rows()
     with Poly(tmp_path, *flags) as program:
         program.wait_for(lambda: f"Going on from step {step}" in program.printed())
