@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -201,24 +200,25 @@ def _held(pids):
 
 @promise("faults do not bias learning", "Catch, a kill every 5 s; 5 seeds, and 5 without kills")
 def faults_do_not_bias_learning(seeds=5, kill_every=5.0, most_kills=10**9, step_s=0.01, clean=True):
-    """Where a run without faults ends: at a mean return of 0.9 at least, 1 being perfect."""
+    """Until the mean return of 50 games is 0.9; 1 is perfect, and chance below 0."""
     figures = []
     for module in ("polybeast", "monobeast"):
         for most in (0, most_kills) if clean else (most_kills,):
             runs = [_learn(module, seed, kill_every, most, step_s) for seed in range(seeds)]
-            returns, kills = zip(*runs, strict=True)
+            steps, kills = zip(*runs, strict=True)
             name = f"{module}, {sum(kills)} kills in {seeds} runs"
-            below = sum(value < 0.9 for value in returns)
-            figures.append(Figure(f"{name}: least return", min(returns)))
-            figures.append(Figure(f"{name}: runs below 0.9", below, at_most=0))
+            reached = [number for number in steps if number is not None]
+            never = seeds - len(reached)
+            figures.append(Figure(f"{name}: most steps to 0.9", max(reached, default=0)))
+            figures.append(Figure(f"{name}: runs that never reach it", never, at_most=0))
             if most:
-                figures.append(Figure(f"{name}: runs without any", kills.count(0), at_most=0))
+                figures.append(Figure(f"{name}: runs without a kill", kills.count(0), at_most=0))
     return figures
 
 
 def _learn(module, seed, kill_every, most_kills, step_s):
-    """The run's last return, and how many of its servers or actors were killed."""
-    flags = "--batch_size 8 --unroll_length 10 --learning_rate 5e-3 --total_steps 20000"
+    """The steps that it took, None if it never came so far; how many processes were killed."""
+    flags = "--batch_size 8 --unroll_length 10 --learning_rate 5e-3 --total_steps 100000"
     workers = {
         "polybeast": "--num_servers 4 --envs_per_server 8 --net monobeast.Net",
         "monobeast": "--num_actors 4 --envs_per_actor 8 --max_actor_restarts 10000",
@@ -228,12 +228,17 @@ def _learn(module, seed, kill_every, most_kills, step_s):
     with folders("run") as (path,):
         with Program(path, *flags, "--log_every", 0.5, module=module, STEP_S=step_s) as program:
             program.wait_for_step(0)
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    assert program.process.wait(kill_every) == 0, program.printed()
-                    break
-                workers = sorted(program.actors())
-                if workers and kills < most_kills:
-                    os.kill(chance.choice(workers), signal.SIGKILL)
-                    kills += 1
-        return program.rows()[-1]["mean_game_return"], kills
+            due = time.monotonic() + kill_every
+            while program.process.poll() is None and _steps_to_learn(program) is None:
+                if kills < most_kills and time.monotonic() > due:
+                    due += kill_every
+                    if actors := sorted(program.actors()):
+                        os.kill(chance.choice(actors), signal.SIGKILL)
+                        kills += 1
+                time.sleep(0.1)
+            return _steps_to_learn(program), kills
+
+
+def _steps_to_learn(program):
+    rows = program.rows()
+    return next((row["step"] for row in rows if row.get("mean_game_return", 0) >= 0.9), None)
