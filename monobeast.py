@@ -393,7 +393,7 @@ def act(
 
 # ========================================================================================= training
 def train(flags: argparse.Namespace) -> Run:
-    """Trains until --total_steps, SIGINT, SIGTERM or a failure, which it raises."""
+    """Trains until --total_steps, a signal to stop or a failure, which it raises."""
     device = torch.device("cuda" if use_cuda(flags) else "cpu")
     torch.set_num_threads(flags.torch_threads)
     seed_everything(flags.seed)

@@ -342,7 +342,7 @@ def start_inference(
 
 # ========================================================================================= training
 def train(flags: argparse.Namespace) -> Run:
-    """Trains until --total_steps, SIGINT, SIGTERM or a failure, which it raises."""
+    """Trains until --total_steps, a signal to stop or a failure, which it raises."""
     seed_everything(flags.seed)
     torch.set_num_threads(flags.torch_threads)
     # Inference soon gets the GIL when it asks for it: 1.15 x the steps on MinAtar.
@@ -429,7 +429,8 @@ def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     display.set_up_logging()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also ends local servers
+    for number in workers.stop_signals():  # also ends local servers
+        signal.signal(number, signal.default_int_handler)
     try:
         flags = parse(argv)
         if flags.autotune is not None and flags.mode == "train":

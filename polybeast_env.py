@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """PolyBeast's environment servers, for a learner on this machine or on another.
 
-    python -m polybeast_env                           # Pong, on unix:/tmp/polybeast.0, ...
+    python -m polybeast_env                           # Pong, on unix:/tmp/polybeast-UID/server.0
     python -m polybeast_env --env CartPole-v1 --num_servers 4
     python -m polybeast_env --server_addresses 0.0.0.0:5000-5015 --tls_cert ...
 
@@ -20,6 +20,7 @@ import argparse
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -33,6 +34,7 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError, apply_recipe, check_ranges, require
 from libtorchbeast.seeds import derive_seed
 from libtorchbeast.server import Server
+from libtorchbeast.sockets import make_private, private_folder
 from libtorchbeast.supervisor import StartFailure, Supervisor
 from libtorchbeast.tls import load_tls
 
@@ -58,8 +60,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--num_servers", type=int,
         help="Server processes on this machine. Default: half the cores.")
     add("--pipes_basename", metavar="BASENAME",
-        help="They listen on BASENAME.0, BASENAME.1, ... Default: unix:/tmp/polybeast, or, for "
-             "those that a learner starts, a folder of their own.")
+        help="They listen on BASENAME.0, BASENAME.1, ... Default: "
+             "unix:/tmp/polybeast-UID/server, where only this user may enter; or, for those that "
+             "a learner starts, a folder of their own.")
     add("--server_addresses", metavar="ADDRESS,...",
         help="Where servers listen instead: unix:/path, host:port, host:first-last.")
     add("--tls_cert", metavar="FILE",
@@ -83,6 +86,8 @@ def make_parser() -> argparse.ArgumentParser:
     add_flags(parser)
     parser.add_argument("--until_stdin_closes", action="store_true",
         help="End when standard input does. So no server outlives a learner that started it.")
+    parser.add_argument("--remove_at_end", metavar="FOLDER",
+        help="A folder that was made for the sockets.")
     parser.set_defaults(mode="train")
     return parser
 # fmt: on
@@ -107,7 +112,7 @@ def addresses(flags: argparse.Namespace) -> list[str]:
     """One for each server."""
     if flags.server_addresses is not None:
         return parse_addresses(flags.server_addresses)
-    basename = flags.pipes_basename or "unix:/tmp/polybeast"
+    basename = flags.pipes_basename or f"unix:{private_folder()}/server"
     require(flags, "pipes_basename", basename.startswith("unix:"), "unix:/path")
     return parse_addresses(",".join(f"{basename}.{i}" for i in range(flags.num_servers)))
 
@@ -188,9 +193,11 @@ def serve(
 
 
 def supervise(flags: argparse.Namespace) -> None:
-    """Serves until SIGINT, SIGTERM, or, if so asked, the end of standard input."""
+    """Serves until a signal to stop, or, if so asked, the end of standard input."""
+    if flags.server_addresses is None and flags.pipes_basename is None:
+        make_private(private_folder())
     stop = workers.Wakeup()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in workers.stop_signals():
         signal.signal(number, lambda number, frame: stop.set())
     if flags.until_stdin_closes:
         threading.Thread(target=_set_at_end_of_stdin, args=(stop,), daemon=True).start()
@@ -200,7 +207,11 @@ def supervise(flags: argparse.Namespace) -> None:
         args = (index, life, where[index], flags)
         return workers.Process(serve, args, name=f"Server {index} ({where[index]})")
 
-    Supervisor(start, len(where)).run(stop)
+    try:
+        Supervisor(start, len(where)).run(stop)
+    finally:
+        if flags.remove_at_end:  # a killed learner did not
+            shutil.rmtree(flags.remove_at_end, ignore_errors=True)
 
 
 def _set_at_end_of_stdin(stop: workers.Wakeup) -> None:

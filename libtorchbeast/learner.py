@@ -21,8 +21,13 @@ Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, v
 
 MAX_SKIPPED_IN_A_ROW = 20
 MAX_DUMPS = 3
+CLOSE_S = 60.0  # an update of a large network on a CPU takes a while
 
 logger = logging.getLogger(__name__)
+
+
+class UpdateHung(RuntimeError):
+    pass
 
 
 class Learner:
@@ -118,9 +123,17 @@ class Learner:
             )
 
     def close(self) -> None:
-        """Waits for the update that runs; those of other threads that wait for it are dropped."""
-        with self._one_at_a_time:
-            self._closed = True
+        """Waits for the update that runs; those of other threads that wait for it are dropped.
+
+        Raises:
+            UpdateHung: it has not ended within CLOSE_S (another call hardly waits). What the
+                learner has must not be saved then.
+        """
+        timeout = 1.0 if self._closed else CLOSE_S
+        self._closed = True
+        if not self._one_at_a_time.acquire(timeout=timeout):
+            raise UpdateHung(f"an update has not ended within {CLOSE_S:g} s after the run was to")
+        self._one_at_a_time.release()
 
     def state_dict(self) -> dict[str, Any]:
         with self._one_at_a_time:

@@ -38,8 +38,10 @@ class LocalServers:
         self.addresses = [f"{basename}.{i}" for i in range(flags.num_servers)]
         self._error = ""
         command = [sys.executable, "-m", "polybeast_env", "--until_stdin_closes"]
+        places = ["--server_addresses", ",".join(self.addresses)]
+        places += ["--remove_at_end", self._folder.name]  # should this process be killed
         self._process = subprocess.Popen(
-            [*command, *_arguments(parser, flags), "--server_addresses", ",".join(self.addresses)],
+            [*command, *_arguments(parser, flags), *places],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

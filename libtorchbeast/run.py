@@ -35,12 +35,13 @@ class Run:
                 run.tick()
 
     Entering resumes SAVEDIR/XPID if there is a checkpoint; leaving, for whatever reason, writes the
-    last row and checkpoint. SIGINT and SIGTERM end the run at the next `finished`.
+    last row and checkpoint. SIGINT, SIGTERM and SIGHUP end the run at the next `finished`.
 
     Raises:
         UserError: the checkpoint there is of another environment or network.
         CheckpointError: no checkpoint there can be read, or the last one could not be saved.
         RunInUse: the run is already running.
+        UpdateHung: the last update did not end; nothing was saved then.
     """
 
     def __init__(self, flags: Any, spec: Spec, net: nn.Module, device: torch.device):
@@ -82,7 +83,7 @@ class Run:
         )
         if state is not None:
             self._resume(state)
-        self._handlers = {s: signal.signal(s, self._stop) for s in (signal.SIGINT, signal.SIGTERM)}
+        self._handlers = {s: signal.signal(s, self._stop) for s in workers.stop_signals()}
         self._start = self._last_row_time = self._last_checkpoint = time.monotonic()
         self._last_row_step = self.learner.step
         self._idle = self.complete()  # nothing will be done, and nothing written
@@ -91,8 +92,8 @@ class Run:
 
     def __exit__(self, kind, error, traceback) -> None:
         self.wakeup.set()
-        self.learner.close()
         try:
+            self.learner.close()
             if self._unsaved():
                 self.checkpoint()
             if not self._idle:

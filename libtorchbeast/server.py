@@ -11,15 +11,19 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import UserError
 from libtorchbeast.seeds import derive_seed
+from libtorchbeast.sockets import SocketLock
 from libtorchbeast.spec import Spec
 from libtorchbeast.tls import Tls, add_port
 from libtorchbeast.wire import StackCheck, StepEncoder, decode_actions, spec_to_message
@@ -27,8 +31,11 @@ from libtorchbeast.wire import StackCheck, StepEncoder, decode_actions, spec_to_
 logger = logging.getLogger(__name__)
 
 SPARE_THREADS = 4  # for Describe, and to refuse a Stream: more would wait unheard
+SERVICE = "rpcenv.RPCEnvServer"
+SETTLE_S = 0.2  # ... for the last words of calls
 CLOSE_S = 2.0  # `stop` waits no longer for environments to close
 HUNG_EXIT_CODE = 3
+IN_USE = "address already in use, by a server that lives"
 MAX_STATUS_BYTES = 2000  # gRPC sends it as a header, up to thrice as long; those end at 8 KiB
 # Larger frames, write buffers and windows were measured, and make no difference to messages of
 # 27 KB or 1.8 MB on Unix sockets or loopback TCP.
@@ -60,8 +67,10 @@ class Server:
 
     One environment is made at once: it gives the Spec, and goes to the first Stream; each further
     Stream makes its own. Streams harm each other in one way only: one whose step, reset or closing
-    takes longer than `step_timeout` seconds ends the whole process with exit code 3, since no
-    thread can be ended from outside.
+    takes longer than `step_timeout` seconds, or whose opening takes longer than `open_timeout`,
+    ends the whole process with exit code 3, since no thread can be ended from outside.
+
+    It answers grpc.health.v1 too, for itself and for rpcenv.RPCEnvServer: SERVING until `stop`.
 
     Raises:
         UserError: nobody can listen on the address, because another does, say.
@@ -76,11 +85,19 @@ class Server:
         max_streams: int = 16,
         seed: int = 0,
         step_timeout: float = 60.0,
+        open_timeout: float = 300.0,
         tls: Tls | None = None,
     ):
         self.address, self._max_streams, self._seed = address, max_streams, seed
-        self._step_timeout, self._tls = step_timeout, tls
+        self._tls = tls
+        self._step_limit = _Limit(
+            step_timeout, f"--step_timeout {step_timeout:g} for one step or reset"
+        )
+        self._open_limit = _Limit(open_timeout, f"{open_timeout:g} s to open")
         self._make_environment = make_environment
+        self._health = HealthServicer()
+        self._health.set(SERVICE, HealthCheckResponse.SERVING)
+        self._held = contextlib.ExitStack()  # what has to be given back
         environment = make_environment()
         try:
             self.spec: Spec = environment.spec
@@ -88,29 +105,38 @@ class Server:
             self._description = spec_to_message(self.spec).SerializeToString()
             self._server = self._listen()
         except BaseException:
+            self._held.close()
             environment.close()
             raise
         self._making = threading.Lock()  # create_env need not know of threads
-        self._changed = threading.Condition()  # protects the three below
+        self._changed = threading.Condition()  # protects the four below
         self._prepared: Environment | None = environment
         self._streams: set[_Stream] = set()
         self._num_streams_ever = 0
+        self._stopping = False
         self._stopped = threading.Event()
 
     def start(self) -> None:
         self._server.start()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
-    def stop(self, grace: float = 0.0) -> None:
-        """Ends all Streams, by force after `grace` seconds, and closes their environments."""
-        self._server.stop(grace).wait()
+    def stop(self, grace: float = 0.5) -> None:
+        """Refuses new Streams, ends each at its next Action with UNAVAILABLE, by force after
+        `grace` seconds, and closes their environments."""
+        self._health.enter_graceful_shutdown()
+        with self._changed:
+            self._stopping = True
+            self._changed.wait_for(lambda: not self._streams, grace)
+        self._server.stop(SETTLE_S).wait()
         with self._changed:
             self._changed.wait_for(lambda: not self._streams, CLOSE_S)
         self._stopped.set()
         if prepared := self._take_prepared():
             prepared.close()
+        self._held.close()
 
     def _listen(self) -> grpc.Server:
+        self._hold_socket()
         _check_unused(self.address)
         receive = 1024 + 16 * self.spec.num_envs  # Actions only: at most 10 bytes each
         server = grpc.server(
@@ -121,8 +147,9 @@ class Server:
             "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
             "Stream": grpc.stream_stream_rpc_method_handler(self._stream),
         }
-        handler = grpc.method_handlers_generic_handler("rpcenv.RPCEnvServer", methods)
+        handler = grpc.method_handlers_generic_handler(SERVICE, methods)
         server.add_generic_rpc_handlers((handler,))
+        add_HealthServicer_to_server(self._health, server)
         try:
             add_port(server, self.address, self._tls)
         except RuntimeError as error:
@@ -130,23 +157,31 @@ class Server:
             raise UserError(f"Cannot listen on {self.address}: {reason}") from error
         return server
 
+    def _hold_socket(self) -> None:
+        """So that of two servers that start at once, and find nobody there, one is refused."""
+        if not self.address.startswith("unix:"):
+            return
+        try:
+            lock = SocketLock(self.address.removeprefix("unix:"))
+        except BlockingIOError as error:
+            raise UserError(f"Cannot listen on {self.address}: {IN_USE}") from error
+        except OSError as error:
+            raise UserError(f"Cannot listen on {self.address}: {error}") from error
+        self._held.callback(lock.release)
+
     def _describe(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         return self._description
 
     def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """One Stream, in a thread of its own; a generator that gRPC drops if the client goes."""
-        stream = self._admit()
-        if stream is None:
-            context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self.address} has all the {self._max_streams} streams that it may have; raise "
-                "its --max_streams, or start more servers",
-            )
+        stream = self._admit(context)
         failure = None
         try:
             yield from self._play(stream, requests)
         except _WrongActions as error:
             failure = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+        except _Stopping:
+            failure = grpc.StatusCode.UNAVAILABLE, f"{self.address} is stopping"
         except GeneratorExit:  # the client went
             raise
         except BaseException:  # an environment's sys.exit() too ends its own stream only
@@ -158,23 +193,25 @@ class Server:
             context.abort(*failure)
 
     def _play(self, stream: "_Stream", requests: Iterator[bytes]) -> Iterator[bytes]:
-        environment = stream.environment = self._environment()
+        environment = stream.environment = self._environment(stream)
         check = StackCheck(self.spec)
 
         def message(call: Callable[..., Row], *args: Any) -> bytes:
-            row = stream.timed(call, *args)
+            row = stream.timed(self._step_limit, call, *args)
             check(row)
             return self._encode(row, stream.seconds)
 
         yield message(environment.initial, stream_seed(self._seed, stream.number))
         for request in _until_client_goes(requests):
+            if self._stopping:
+                raise _Stopping
             yield message(environment.step, _checked_actions(request, self.spec))
 
-    def _environment(self) -> Environment:
+    def _environment(self, stream: "_Stream") -> Environment:
         if prepared := self._take_prepared():
             return prepared
         with self._making:
-            environment = self._make_environment()
+            environment = stream.timed(self._open_limit, self._make_environment)
         if environment.spec != self.spec:
             environment.close()
             raise ValueError(
@@ -187,10 +224,16 @@ class Server:
             prepared, self._prepared = self._prepared, None
         return prepared
 
-    def _admit(self) -> "_Stream | None":
+    def _admit(self, context: grpc.ServicerContext) -> "_Stream":
         with self._changed:
+            if self._stopping:
+                context.abort(grpc.StatusCode.UNAVAILABLE, f"{self.address} is stopping")
             if len(self._streams) == self._max_streams:
-                return None
+                context.abort(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    f"{self.address} has all the {self._max_streams} streams that it may have; "
+                    "raise its --max_streams, or start more servers",
+                )
             stream = _Stream(self._num_streams_ever)
             self._num_streams_ever += 1
             self._streams.add(stream)
@@ -199,7 +242,7 @@ class Server:
     def _end(self, stream: "_Stream") -> None:
         try:
             if stream.environment is not None:
-                stream.timed(stream.environment.close)
+                stream.timed(self._step_limit, stream.environment.close)
         except BaseException:
             logger.exception("%s: closing stream %d failed", self.address, stream.number)
         with self._changed:
@@ -207,19 +250,25 @@ class Server:
             self._changed.notify_all()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(min(1.0, self._step_timeout / 4)):
+        while not self._stopped.wait(min(1.0, self._step_limit.seconds / 4)):
             with self._changed:
                 streams = list(self._streams)
             for stream in streams:
-                if stream.seconds_in_call() > self._step_timeout:
+                if limit := stream.exceeded():
                     logger.critical(
-                        "%s: the environments of stream %d took longer than --step_timeout %g for "
-                        "one step or reset; this process ends",
+                        "%s: the environments of stream %d took longer than %s; this process ends",
                         self.address,
                         stream.number,
-                        self._step_timeout,
+                        limit.words,
                     )
                     os._exit(HUNG_EXIT_CODE)
+
+
+class _Limit(NamedTuple):
+    """Of a call's time."""
+
+    seconds: float
+    words: str
 
 
 class _Stream:
@@ -227,24 +276,33 @@ class _Stream:
         self.number = number
         self.environment: Environment | None = None
         self.seconds = 0.0  # that the last call took
-        self._began: float | None = None  # when the call in progress did
+        self._call: tuple[float, _Limit] | None = None  # the one in progress: since when
 
-    def timed(self, call: Callable[..., Any], *args: Any) -> Any:
+    def timed(self, limit: _Limit, call: Callable[..., Any], *args: Any) -> Any:
         """What the call returns; the watchdog sees how long it takes."""
-        self._began = began = time.perf_counter()
+        began = time.perf_counter()
+        self._call = began, limit
         try:
             return call(*args)
         finally:
-            self._began = None
+            self._call = None
             self.seconds = time.perf_counter() - began
 
-    def seconds_in_call(self) -> float:
-        began = self._began
-        return 0.0 if began is None else time.perf_counter() - began
+    def exceeded(self) -> _Limit | None:
+        """The limit of the call in progress, if that takes longer."""
+        if call := self._call:
+            began, limit = call
+            if time.perf_counter() - began > limit.seconds:
+                return limit
+        return None
 
 
 class _WrongActions(ValueError):
     """The client's mistake, and not the environment's."""
+
+
+class _Stopping(Exception):
+    pass
 
 
 def _checked_actions(request: bytes, spec: Spec) -> np.ndarray:
@@ -292,7 +350,7 @@ def _check_unused(address: str) -> None:
             return
         except OSError as error:
             raise UserError(f"Cannot listen on {address}: {error}") from error
-    raise UserError(f"Cannot listen on {address}: address already in use, by a server that lives")
+    raise UserError(f"Cannot listen on {address}: {IN_USE}")
 
 
 def _why_not(address: str) -> str:

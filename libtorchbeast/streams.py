@@ -75,7 +75,7 @@ class Streams:
 
     def check(self) -> None:
         for event in self._pool.take_events():
-            logger.warning("Stream failed, trying again: %s", event)
+            logger.warning("Stream failed: %s", event)
         self._status = self._pool.status()
         if any(stream.connected for stream in self._status):
             self._last_connected = time.monotonic()

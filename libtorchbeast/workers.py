@@ -25,14 +25,22 @@ def available_cores() -> int:
 context = multiprocessing.get_context("spawn")
 
 
-_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM}
+_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+def stop_signals() -> set[signal.Signals]:
+    """Those that ask this program to stop. A closed terminal's SIGHUP does not under `nohup`, which
+    has made this process ignore it."""
+    ignores = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return _STOP_SIGNALS - {signal.SIGHUP} if ignores else _STOP_SIGNALS
 
 
 def prepare_child() -> None:
     """To be called first in every child process.
 
-    Ctrl-C, and many a scheduler's SIGTERM, go to the whole group of processes: the main one alone
-    decides what they mean. And a child dies with its parent, even with one that is killed.
+    Ctrl-C, a closed terminal's SIGHUP and many a scheduler's SIGTERM go to the whole group of
+    processes: the main one alone decides what they mean. And a child dies with its parent, even
+    with one that is killed.
     """
     for number in _STOP_SIGNALS:
         # A function that does nothing, because programs that the child starts inherit SIG_IGN.
@@ -72,11 +80,12 @@ class Process:
         self._process = context.Process(
             target=_child, args=(target, inbox, outbox, args), name=name, daemon=True
         )
-        # The child inherits the mask, so that no signal hits it before `prepare_child`. Python's
-        # resource tracker lifts the mask when it starts, which the first start would do inside.
-        resource_tracker.ensure_running()
+        # The child inherits the mask, so that no signal hits it before `prepare_child`. So does
+        # Python's resource tracker, which a SIGHUP would end; starting it unblocks the other two.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         try:
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

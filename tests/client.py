@@ -7,6 +7,8 @@ import socket
 
 import grpc
 import numpy as np
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from libtorchbeast.proto import rpcenv_pb2
 from libtorchbeast.spec import Actions, Spec
@@ -45,6 +47,15 @@ class Client:
         """Waits for the server."""
         call = self._channel.unary_unary(f"{SERVICE}/Describe")
         return rpcenv_pb2.Spec.FromString(call(b"", timeout=GUARD_S, wait_for_ready=True))
+
+    def health(self, service=""):
+        call = HealthStub(self._channel).Check
+        return call(HealthCheckRequest(service=service), timeout=GUARD_S).status
+
+    def watch_health(self):
+        """Each status as it comes."""
+        for answer in HealthStub(self._channel).Watch(HealthCheckRequest(), timeout=GUARD_S):
+            yield answer.status
 
     def stream(self, **options):
         return Stream(self._channel, message_to_spec(self.describe()), **options)

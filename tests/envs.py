@@ -3,7 +3,9 @@
 
 import multiprocessing
 import os
+import tempfile
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -107,6 +109,47 @@ class TroubledCatch(BreakingCatch):
         return Catch.step(self, action)
 
 
+class PacedCatch(Catch):
+    """A step takes STEP_S seconds. OPEN may name a folder, with a file for each that is open."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        self.mark = None
+        if folder := os.environ.get("OPEN"):
+            file, self.mark = tempfile.mkstemp(dir=folder)
+            os.close(file)
+
+    def step(self, action):
+        time.sleep(float(os.environ["STEP_S"]))
+        return super().step(action)
+
+    def close(self):
+        if self.mark:
+            os.unlink(self.mark)
+
+
+class MoodyCatch(PacedCatch):
+    """Goes wrong from its third step on in the way that the file MOOD then names."""
+
+    steps = 0
+    boards = {
+        "changed shape": lambda board: board[:, 1:],
+        "changed dtype": lambda board: board.astype(np.float64),
+        "changed structure": lambda board: {"board": board},
+        "larger observation": lambda board: np.repeat(board, 1000, axis=1),
+    }
+
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        self.steps += 1
+        mood = Path(os.environ["MOOD"]).read_text() if self.steps >= 3 else ""
+        if mood == "raise":
+            raise RuntimeError("the ball has rolled under the sofa")
+        if mood == "NaN reward":
+            reward = float("nan")
+        return self.boards.get(mood, lambda board: board)(observation), reward, *rest
+
+
 class StillbornCatch(Catch):
     """Cannot even begin."""
 
@@ -135,5 +178,8 @@ def first_time(what):
     return True
 
 
-for env in (Catch, EndlessCatch, BreakingCatch, TroubledCatch, StillbornCatch, NoisyCatch):
+for env in (
+    Catch, EndlessCatch, BreakingCatch, TroubledCatch, PacedCatch, MoodyCatch, StillbornCatch,
+    NoisyCatch,
+):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)

@@ -207,6 +207,11 @@ def in_training(program, step):
             [with_actors_that_start, in_training, with_handlers, in_training],
             id="sigterm-to-the-group",
         ),
+        pytest.param(
+            lambda pid: os.killpg(pid, signal.SIGHUP),
+            [in_training, with_handlers, with_actors_that_start],
+            id="closed-terminal",
+        ),
     ],
 )
 def test_a_stop_at_any_moment_saves_and_the_same_command_goes_on(tmp_path, stop, moments):

@@ -84,7 +84,8 @@ def test_recipes():
 
 def test_addresses():
     flags = parse(*MOCK, "--num_servers", "2")
-    assert polybeast_env.addresses(flags) == ["unix:/tmp/polybeast.0", "unix:/tmp/polybeast.1"]
+    folder = f"unix:/tmp/polybeast-{os.getuid()}"
+    assert polybeast_env.addresses(flags) == [f"{folder}/server.0", f"{folder}/server.1"]
     flags = parse(*MOCK, "--server_addresses", "localhost:5000-5002,unix:/tmp/x")
     expected = ["localhost:5000", "localhost:5001", "localhost:5002", "unix:/tmp/x"]
     assert polybeast_env.addresses(flags) == expected and flags.num_servers == 4
@@ -169,7 +170,7 @@ def test_an_address_in_use_ends_all_whoever_serves_first(tmp_path):
         watched._look_at(watched._workers[1])
 
 
-@pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "stdin"])
+@pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "SIGHUP to all", "stdin"])
 def test_all_end_when_asked_to(tmp_path, how):
     stdin = subprocess.PIPE if how == "stdin" else subprocess.DEVNULL
     flags = [*MOCK, "--num_servers", "2", *(["--until_stdin_closes"] if how == "stdin" else [])]
@@ -183,7 +184,7 @@ def test_all_end_when_asked_to(tmp_path, how):
             elif how == "SIGTERM":
                 servers.process.terminate()
             else:
-                os.killpg(servers.pid, signal.SIGINT)
+                os.killpg(servers.pid, getattr(signal, how.split()[0]))
             assert servers.wait_for_end() == 0
             assert not servers.actors()
             assert stream.failure()[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)

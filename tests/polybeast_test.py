@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import imageio.v2 as imageio
@@ -18,8 +19,9 @@ import torch
 from torch import nn
 
 import libtorchbeast
+import monobeast
 import polybeast
-from libtorchbeast import DynamicBatcher
+from libtorchbeast import DynamicBatcher, learner
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.inference import NewestWeights
@@ -30,7 +32,7 @@ from libtorchbeast.stats import Clock
 from libtorchbeast.streams import ServersLost, first_description
 from tests.client import free_port
 from tests.envs import Catch
-from tests.processes import Command, Program, load, rows, wait_for
+from tests.processes import GUARD_S, Command, Program, load, rows, wait_for
 from tests.rollouts_test import Weights, assert_whole
 
 CATCH = "--env tests.envs:Catch-v0 --net monobeast.Net".split()
@@ -43,9 +45,11 @@ def _as_before():
     """`main` sets up logging to the stderr of the test that called it, torch's threads, signals."""
     root, threads = logging.getLogger(), torch.get_num_threads()
     handlers, level = root.handlers[:], root.level
-    on_sigterm = signal.getsignal(signal.SIGTERM)
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
     yield
-    signal.signal(signal.SIGTERM, on_sigterm)
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
     root.handlers[:], root.level = handlers, level
     torch.set_num_threads(threads)
 
@@ -164,7 +168,7 @@ def test_killed_or_interrupted_in_the_middle_the_same_command_goes_on(tmp_path, 
         program.wait_for(lambda: program.step() and program.rows())
         program.process.kill()
         assert program.wait_for_end() == -signal.SIGKILL
-        wait_for(lambda: not program.session())
+        program.wait_until_nothing_is_left()
     step, before = program.step(), program.rows()
     with Poly(tmp_path, *flags) as program:
         program.wait_for(lambda: f"Going on from step {step}" in program.printed())
@@ -191,6 +195,34 @@ def test_a_stop_while_servers_start_leaves_nothing(tmp_path, number):
         assert program.wait_for_end() in (0, 130, -number)
         program.wait_until_nothing_is_left()
     assert "Traceback" not in program.printed()
+
+
+class Hanging(monobeast.Net):
+    """Whose second update never ends, until `go_on`."""
+
+    learned, go_on = 0, threading.Event()
+
+    def forward(self, inputs, core_state=()):
+        if torch.is_grad_enabled():
+            Hanging.learned += 1
+            assert self.learned < 2 or self.go_on.wait(GUARD_S)
+        return super().forward(inputs, core_state)
+
+
+def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(learner, "CLOSE_S", 1.0)
+    Hanging.learned = 0
+    stop = lambda: (wait_for(lambda: Hanging.learned == 2), signal.raise_signal(signal.SIGTERM))
+    flags = [*FOREVER, "--net", f"{__name__}.Hanging", "--checkpoint_every", 1]
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            stopped = pool.submit(stop)
+            with pytest.raises(learner.UpdateHung, match="an update has not ended within 1 s"):
+                beast(tmp_path, *flags)
+            stopped.result()
+    finally:
+        Hanging.go_on.set()
+    assert "UpdateHung" in (tmp_path / "run/out.log").read_text()
 
 
 # ==================================================================================== failing well

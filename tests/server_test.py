@@ -13,11 +13,12 @@ import grpc
 import gymnasium
 import numpy as np
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse as Health
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.mock import make_mock
-from libtorchbeast.server import OPTIONS, Server, stream_seed
+from libtorchbeast.server import HUNG_EXIT_CODE, OPTIONS, SERVICE, Server, stream_seed
 from tests.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
 from tests.envs import Catch, Sampled
 from tests.processes import ROOT, wait_for
@@ -439,6 +440,36 @@ def test_stopping_closes_all_environments(address):
         assert first.failure()[0] in (CODE.UNAVAILABLE, CODE.CANCELLED)
 
 
+def test_stopping_refuses_new_streams_and_ends_running_ones_with_a_reason(address):
+    """At their next action; what waits for none meanwhile is ended by force."""
+    with serving(Catch, address) as server, Client(address) as client:
+        running, idle = client.stream(), client.stream()
+        running.read(), idle.read(), running.step([1, 1, 1])
+        assert client.health() == client.health(SERVICE) == Health.SERVING
+        watch = client.watch_health()
+        assert next(watch) == Health.SERVING
+        stopping = threading.Thread(target=server.stop, args=(GUARD_S,))
+        stopping.start()
+        assert next(watch) == Health.NOT_SERVING
+        assert client.health() == client.health(SERVICE) == Health.NOT_SERVING
+        reason = (CODE.UNAVAILABLE, f"{address} is stopping")
+        wait_for(lambda: client.stream().failure() == reason)
+        for stream in (running, idle):
+            stream.send(b"\x08\x01" * 3)
+            assert stream.failure() == reason
+        stopping.join()
+
+
+def test_stopping_waits_a_moment_only_for_clients_that_say_nothing(address):
+    count = []
+    with serving(lambda: Watched(count), address) as server, Client(address) as client:
+        stream = client.stream()
+        stream.read()
+        server.stop(0.1)
+        assert not count
+        assert stream.failure()[0] in (CODE.UNAVAILABLE, CODE.CANCELLED)
+
+
 def test_stopping_closes_the_environment_that_nobody_wanted(address):
     count = []
     with serving(lambda: Watched(count), address):
@@ -474,6 +505,35 @@ def test_environments_are_opened_one_at_a_time(address):
         streams = [client.stream() for _ in range(8)]
         for stream in streams:
             stream.read()
+
+
+HANGS_WHILE_OPENING = """
+import sys, time
+from libtorchbeast.environment import Environment
+from libtorchbeast.server import Server
+from tests.client import Client
+from tests.envs import Catch
+
+opened = []
+def create_env():
+    opened.append(len(opened))
+    time.sleep(3600 if len(opened) == 2 else 0)
+    return Catch()
+
+server = Server(lambda: Environment(create_env, 1), sys.argv[1], open_timeout=0.5)
+server.start()
+with Client(sys.argv[1]) as client:
+    client.stream().read()
+    client.stream().read()
+"""
+
+
+def test_environments_that_hang_while_they_open_cost_their_server(address):
+    """Else they would keep all later streams waiting."""
+    command = [sys.executable, "-c", HANGS_WHILE_OPENING, address]
+    ended = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, timeout=GUARD_S, text=True)
+    assert ended.returncode == HUNG_EXIT_CODE, ended.stderr
+    assert "the environments of stream 1 took longer than 0.5 s to open" in ended.stderr
 
 
 def test_environments_must_all_be_alike(address):

@@ -28,9 +28,11 @@ namespace torchbeast {
 //
 // A stream that fails, for whatever reason, loses its partial rollout, is reported by TakeEvents,
 // and is opened again after a back-off from 0.1 to 5 seconds: a new stream, a new episode, the
-// initial state. Only outputs that do not fit the contract (`action` int64 [1, N], the same names
-// and shapes always) end the whole pool, because nothing else would help: TakeEvents then throws
-// what the first thread met.
+// initial state. One whose server does answer, but fails `failure_budget` times in a row without a
+// rollout, is given up: opened again after `rest` only, as long as that goes on. Servers that are
+// away do not count. Only outputs that do not fit the contract (`action` int64 [1, N], the same
+// names and shapes always) end the whole pool, because nothing else would help: TakeEvents then
+// throws what the first thread met.
 //
 //   Close  may be called twice. It closes queue and batcher too, because threads may be waiting in
 //          them, cancels all streams and joins all threads.
@@ -42,6 +44,9 @@ class ActorPool {
     Arrays initial_core_state;  // [layers, 1, ...]; the same for every environment
     std::chrono::milliseconds step_timeout{60'000};    // for a Step
     std::chrono::milliseconds reset_timeout{300'000};  // ... the first, of environments being made
+    // With the back-off it lasts longer than a server keeps the places of a learner that was lost.
+    int failure_budget = 30;
+    std::chrono::milliseconds rest{600'000};
   };
 
   ActorPool(Options options, std::shared_ptr<BatchingQueue> queue,
@@ -89,6 +94,12 @@ class ActorPool {
   using Milliseconds = std::chrono::milliseconds;
   static constexpr Milliseconds kFirstBackoff{100}, kLongestBackoff{5000}, kLongestPeriod{1000};
 
+  // Of one stream, since its last whole rollout.
+  struct Trouble {
+    Milliseconds backoff = kFirstBackoff;
+    int failures = 0;  // of a server that answers
+  };
+
   static Options Checked(Options options, const std::vector<std::string>& addresses) {
     if (addresses.empty()) throw std::invalid_argument("addresses: expected at least one");
     if (options.unroll_length < 1) {
@@ -110,27 +121,38 @@ class ActorPool {
   }
 
   void Run(size_t i, const std::string& address) {
-    Milliseconds backoff = kFirstBackoff;
+    Trouble trouble;
     do {
       try {
         const std::unique_ptr<Stream> stream = transport_->NewStream(address);
         const Monitor::Registration registration(monitor_, i, *stream);
-        Play(i, *stream, &backoff);
+        Play(i, *stream, &trouble);
       } catch (const Closed&) {
         return;
       } catch (const StreamError& error) {
-        monitor_.Report(i, error.what());
+        monitor_.Report(i, error.what() + Judge(error, &trouble));
       } catch (const Unanswered& error) {
         monitor_.Report(i, std::string("ABORTED: ") + error.what());
       } catch (const std::exception& error) {
         Abort(error.what());
         return;
       }
-    } while (monitor_.Sleep(std::exchange(backoff, std::min(2 * backoff, kLongestBackoff))));
+    } while (monitor_.Sleep(
+        std::exchange(trouble.backoff, std::min(2 * trouble.backoff, kLongestBackoff))));
+  }
+
+  // Makes the back-off a long one if the stream has used up its budget; what to say when it has.
+  std::string Judge(const StreamError& error, Trouble* trouble) const {
+    if (error.is_away() || ++trouble->failures < options_.failure_budget) return "";
+    trouble->backoff = options_.rest;
+    if (trouble->failures > options_.failure_budget) return "";  // it was said
+    return "\n" + std::to_string(trouble->failures) +
+           " failures in a row without a rollout: given up, and tried again only every " +
+           InSeconds(options_.rest);
   }
 
   // One life of one batch of environments; ends with an exception.
-  void Play(size_t i, Stream& stream, Milliseconds* backoff) {
+  void Play(size_t i, Stream& stream, Trouble* trouble) {
     const int64_t T = options_.unroll_length, N = Open(i, stream);
     Arrays state = Repeat(options_.initial_core_state, N);  // given to the network at the next row
     Arrays state_at_0 = Copy(state);                        // ... at row 0 of the rollout
@@ -146,7 +168,7 @@ class ActorPool {
       Dict whole = rollout.Finish(state_at_0);
       rollout = rollout.Next();
       state_at_0 = std::move(state_at_T);
-      *backoff = kFirstBackoff;
+      *trouble = Trouble();
       const Monitor::Wait wait(monitor_, i, Monitor::kQueue);
       queue_->Enqueue(std::move(whole));
     }

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cmath>
 #include <deque>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -16,6 +18,12 @@
 #include "transport.h"
 
 namespace torchbeast {
+
+inline std::string InSeconds(std::chrono::milliseconds time) {
+  std::ostringstream text;
+  text << static_cast<double>(time.count()) / 1000 << " s";
+  return text.str();
+}
 
 // Knows of every actor's stream whether it lives, what went wrong, and how long it has waited; and
 // what the actors' time goes to. A thread of its own cancels streams that wait for too long.
@@ -52,6 +60,7 @@ class Monitor {
   // What an actor's thread alone writes.
   struct alignas(64) Account {
     std::atomic<Clock::time_point> deadline{Clock::time_point::max()};  // of its Wait
+    std::atomic<std::chrono::milliseconds> timeout{};                   // ... which so began
     std::array<std::atomic<double>, std::tuple_size<Seconds>::value> seconds = {};
     std::array<std::atomic<int64_t>, kLatencies> latencies = {};
   };
@@ -132,7 +141,10 @@ class Monitor {
     Lock lock(mutex_);
     if (closed_) return;
     Actor& actor = actors_[i];
-    if (actor.late) error = "DEADLINE_EXCEEDED: the server took too long for one answer";
+    if (actor.missed) {
+      error = "DEADLINE_EXCEEDED: the server took too long for one answer, more than " +
+              InSeconds(*actor.missed);
+    }
     actor.status.last_error = error;
     ++actor.status.failures;
     events_.push_back(actor.status.address + ": " + error);
@@ -154,7 +166,7 @@ class Monitor {
       Lock lock(monitor.mutex_);
       if (monitor.closed_) throw Closed("the pool is closed");
       monitor.actors_[i].stream = &stream;
-      monitor.actors_[i].late = false;
+      monitor.actors_[i].missed.reset();
     }
     ~Registration() {
       Lock lock(monitor_.mutex_);
@@ -176,6 +188,7 @@ class Monitor {
     Wait(Monitor& monitor, size_t i, Activity activity,
          std::chrono::milliseconds timeout = std::chrono::milliseconds::max())
         : account_(monitor.accounts_[i]), activity_(activity) {
+      account_.timeout = timeout;
       account_.deadline = After(start_, timeout);
     }
     ~Wait() {
@@ -211,8 +224,8 @@ class Monitor {
 
   struct Actor {
     Status status;
-    Stream* stream = nullptr;  // to cancel; the actor's thread owns it
-    bool late = false;         // cancelled for that
+    Stream* stream = nullptr;                         // to cancel; the actor's thread owns it
+    std::optional<std::chrono::milliseconds> missed;  // the timeout that it was cancelled for
   };
 
   template <class T>
@@ -226,8 +239,8 @@ class Monitor {
       const Clock::time_point now = Clock::now();
       for (size_t i = 0; i < actors_.size(); ++i) {
         Actor& actor = actors_[i];
-        if (now < accounts_[i].deadline.load() || actor.stream == nullptr || actor.late) continue;
-        actor.late = true;
+        if (now < accounts_[i].deadline.load() || actor.stream == nullptr || actor.missed) continue;
+        actor.missed = accounts_[i].timeout.load();
         actor.stream->Cancel();
       }
       wake_.WaitUntil(mutex_, now + period_);

@@ -18,7 +18,13 @@ namespace torchbeast {
 class StreamError : public std::runtime_error {
  public:
   StreamError(const std::string& code, const std::string& text)
-      : std::runtime_error(code + ": " + text) {}
+      : std::runtime_error(code + ": " + text),
+        is_away_(code == "UNAVAILABLE" || code == "DEADLINE_EXCEEDED" || code == "CANCELLED") {}
+  // Whether there was no server that answers, which is nobody's fault; else one said what is wrong.
+  bool is_away() const { return is_away_; }
+
+ private:
+  bool is_away_;
 };
 
 template <class T>

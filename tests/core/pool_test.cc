@@ -24,7 +24,8 @@ std::vector<std::string> Addresses(int number) {
 struct Sizes {
   int64_t unroll_length = 3, batch_size = 2, capacity = 6, minimum = 1, maximum = 6;
   std::chrono::microseconds timeout{500};
-  milliseconds step_timeout = hours(1), reset_timeout = hours(1);
+  milliseconds step_timeout = hours(1), reset_timeout = hours(1), rest = hours(1);
+  int failure_budget = 20;
   int answerers = 2;
 };
 
@@ -54,6 +55,8 @@ struct Play {
     options.initial_core_state = InitialState();
     options.step_timeout = sizes.step_timeout;
     options.reset_timeout = sizes.reset_timeout;
+    options.failure_budget = sizes.failure_budget;
+    options.rest = sizes.rest;
     pool = std::make_unique<ActorPool>(std::move(options), queue, batcher, transport,
                                        Addresses(actors));
   }
@@ -399,7 +402,9 @@ TEST_CASE("pool: a stream that hangs is cancelled after its timeout") {
   play.Events(3);
   for (int a = 0; a < 3; ++a) {
     const std::string event =
-        std::to_string(a) + ": DEADLINE_EXCEEDED: the server took too long for one answer";
+        std::to_string(a) +
+        ": DEADLINE_EXCEEDED: the server took too long for one answer, more than " +
+        (a == 2 ? "0.15 s" : "0.3 s");
     CHECK_MESSAGE(std::count(play.events.begin(), play.events.end(), event) >= 1, event);
     CHECK(play.transport->waited(a) >= (a == 2 ? sizes.step_timeout : sizes.reset_timeout));
   }
@@ -688,6 +693,40 @@ TEST_CASE("pool: the back-off doubles, and begins anew after a whole rollout") {
   for (int i = 0; i < 4; ++i) CHECK(gap(i) >= milliseconds(100 << i));
   CHECK(std::min({gap(4), gap(5), gap(6)}) < milliseconds(800));  // all three 1.6 s, otherwise
   for (int i = 4; i < 7; ++i) CHECK(gap(i) >= milliseconds(100));
+  play.End();
+}
+
+TEST_CASE("pool: a stream that keeps failing is given up, and tried again after a rest") {
+  Sizes sizes;
+  sizes.failure_budget = 3;
+  sizes.rest = milliseconds(1500);
+  Play play(2, sizes, [](int a, int life) {
+    Plan plan = Good(2);
+    if (a == 1) {  // is away only
+      plan.fails = life < 4 ? Plan::kOpen : Plan::kNowhere;
+    } else if (life < 4) {
+      plan.at = 2;  // before a whole rollout
+      plan.change_step = [](FakeStep* step) { step->view.reward.size = 1; };
+    } else if (life == 4) {
+      plan.fails = Plan::kRead;
+      plan.at = 5;
+    }
+    return plan;
+  });
+  Checker(play).Run(1, 5, 1);
+  const auto births = play.transport->births(0), away = play.transport->births(1);
+  const auto gap = [&](int i) { return births[i + 1] - births[i]; };
+  CHECK(gap(2) >= sizes.rest);
+  CHECK(gap(3) >= sizes.rest);
+  CHECK(std::min({gap(0), gap(1), gap(4)}) < sizes.rest);
+  REQUIRE(away.size() == 5);
+  CHECK(std::min(away[3] - away[2], away[4] - away[3]) < sizes.rest);
+  const auto events = play.Events(9);
+  CHECK(std::count_if(events.begin(), events.end(), [](const std::string& event) {
+          return Has(event,
+                     "\n3 failures in a row without a rollout: given up, and tried again only "
+                     "every 1.5 s");
+        }) == 1);
   play.End();
 }
 

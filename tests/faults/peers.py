@@ -1,0 +1,244 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Environments that go wrong, servers that are lost, learners that vanish; and what is learned."""
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.faults._breaking import ServerFleet
+from tests.faults.harness import Figure, median_and_p99, promise
+from tests.polybeast_test import Poly
+from tests.processes import Program, wait_for
+
+FOREVER = ["--total_steps", 1_000_000_000]
+PACED = ["--env", "tests.envs:PacedCatch-v0"]
+LEARNER = ["--net", "monobeast.Net", "--batch_size", 4, "--log_every", 0.5, *FOREVER]
+
+MOODS = {  # of tests.envs.MoodyCatch, and what is then said of it
+    "raise": "RuntimeError: the ball has rolled under the sofa",
+    "changed shape": r"expected uint8\[1, 10, 5\], seen uint8\[1, 9, 5\]",
+    "changed dtype": r"expected uint8\[1, 10, 5\], seen float64\[1, 10, 5\]",
+    "changed structure": r"expected keys \['frame'\], seen \['board'\]",
+    "larger observation": r"expected uint8\[1, 10, 5\], seen uint8\[1, 10000, 5\]",
+    "NaN reward": r"Reward: expected finite numbers, seen \[nan",
+}
+
+
+@contextlib.contextmanager
+def folders(*names):
+    """Of these names, in a folder that is removed."""
+    root = Path(tempfile.mkdtemp(prefix="faults-"))
+    try:
+        for name in names:
+            (root / name).mkdir()
+        yield [root / name for name in names]
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def speed(learner, seconds):
+    """Steps a second from now on, for as long."""
+    number = len(learner.rows())
+    first = learner.wait_for(lambda: learner.rows()[number + 1 :])[0]  # is wholly after now
+    end = first["_time"] + seconds
+    last = learner.wait_for(lambda: [row for row in learner.rows() if row["_time"] >= end])
+    return (last[0]["step"] - first["step"]) / (last[0]["_time"] - first["_time"])
+
+
+def streams(learner):
+    return learner.rows()[-1]["streams"] if learner.rows() else 0
+
+
+@promise(
+    "one bad environment harms only itself",
+    "1 of 4 raises, changes shape, dtype, structure or size, gives NaN",
+)
+def one_bad_environment(seconds=20.0, step_s=0.005, until_given_up=True):
+    """Without a fault four streams share the steps; with one that is wrong from its third step on,
+    all steps are the other three's."""
+    env = ["--env", "tests.envs:MoodyCatch-v0"]
+    with folders("good", "bad", "learner") as (good, bad, path):
+        mood = bad / "mood"
+        mood.write_text("")
+        fleet = lambda folder, count, mood: ServerFleet(
+            folder, *env, "--envs_per_server", 4, count=count, STEP_S=step_s, MOOD=mood
+        )
+        with fleet(good, 3, os.devnull) as others, fleet(bad, 1, mood) as moody:
+            addresses = ",".join(others.addresses + moody.addresses)
+            with Poly(path, *env, *LEARNER, "--server_addresses", addresses) as learner:
+                figures = [_share_kept(learner, mood, kind, seconds) for kind in MOODS]
+                if until_given_up:
+                    figures += _given_up(learner, mood, moody.addresses[0])
+                learner.stop()
+        figures.append(_unsaid(learner))
+    return figures
+
+
+def _share_kept(learner, mood, kind, seconds):
+    learner.wait_for(lambda: streams(learner) == 4)
+    before = speed(learner, seconds)
+    mood.write_text(kind)
+    learner.wait_for(lambda: streams(learner) == 3)
+    during = speed(learner, seconds)
+    mood.write_text("")
+    share = during / (before * 3 / 4)
+    return Figure(f"{kind}: of the others' speed", share, at_least=0.95)
+
+
+def _given_up(learner, mood, address):
+    """A life ends at its third step; a failure more would come within 2 seconds."""
+    learner.wait_for(lambda: streams(learner) == 4)
+    mood.write_text("raise")
+    said = f"{address}: .*(?:\n.*)*failures in a row without a rollout: given up"
+    learner.wait_for(lambda: re.search(said, learner.log()))
+    failures = learner.rows()[-1]["stream_failures"]
+    speed(learner, 30.0)
+    more = learner.rows()[-1]["stream_failures"] - failures
+    return [Figure("failures in the 30 s after a stream was given up", more, at_most=1)]
+
+
+def _unsaid(learner):
+    log = learner.log()
+    unsaid = [kind for kind, said in MOODS.items() if not re.search(said, log)]
+    return Figure(f"kinds without their reason in the log {unsaid}", len(unsaid), at_most=0)
+
+
+@promise("total loss ends the job", "SIGKILL of all four servers, which stay away")
+def total_loss(server_timeout=60.0):
+    with folders("servers", "learner") as (folder, path):
+        flags = ["--server_timeout", server_timeout]
+        env = [*PACED, "--envs_per_server", 4]
+        with ServerFleet(folder, *env, STEP_S=0.005) as fleet:
+            flags += ["--server_addresses", ",".join(fleet.addresses)]
+            with Poly(path, *PACED, *LEARNER, *flags) as learner:
+                learner.wait_for_step(0)
+                learner.wait_for(lambda: streams(learner) == 4)
+                fleet.process.kill()  # the servers die with it
+                lost = time.monotonic()
+                exit_code = learner.wait_for_end()
+                took = time.monotonic() - lost
+                wait_for(lambda: not learner.session())
+        lost_steps = learner.rows()[-1]["step"] - learner.step()
+    return [
+        Figure("until the learner's exit", took, "s", at_most=server_timeout + 5),
+        Figure("exit codes that say nothing is wrong", exit_code == 0, at_most=0),
+        Figure("steps that the checkpoint lacks", lost_steps, at_most=0),
+    ]
+
+
+class Held(NamedTuple):
+    """By the servers together."""
+
+    descriptors: int
+    threads: int
+    megabytes: float
+
+
+@promise("learners may vanish", "SIGKILL of the learner, 50 times, with two streams a server")
+def learners_may_vanish(times=50, first=3):
+    """What servers hold is compared with the most that they held after the `first` learners, to
+    whose number thread pools and allocators have grown."""
+    with folders("servers", "open", "learner") as (folder, opened, path):
+        env = [*PACED, "--envs_per_server", 4]
+        with ServerFleet(folder, *env, count=2, STEP_S=0.002, OPEN=opened) as fleet:
+            servers = [fleet.server(0), fleet.server(1)]
+            flags = [*PACED, *LEARNER, "--num_actors", 4]
+            flags += ["--server_addresses", ",".join(fleet.addresses)]
+            before = []
+            for _ in range(first):
+                _vanish(path, flags)
+                wait_for(lambda: not os.listdir(opened))
+                before.append(_held(servers))
+            most = Held(*map(max, zip(*before, strict=True)))
+            seconds = []
+            for _ in range(times):
+                killed = _vanish(path, flags)
+                _wait_until_nothing_is_left(servers, opened, most)
+                seconds.append(time.monotonic() - killed)
+            growth = _held(servers).megabytes - most.megabytes
+            assert servers == [fleet.server(0), fleet.server(1)], fleet.printed()
+    return [
+        *median_and_p99("until the servers hold what they did", seconds, at_most=5.0),
+        Figure("growth of the two servers", growth, "MB", at_most=5.0),
+    ]
+
+
+def _vanish(path, flags):
+    """A learner that is killed while it learns. Returns when."""
+    with Poly(path, *flags) as learner:
+        learner.wait_for(lambda: streams(learner) == 4)
+        learner.wait_for_step(learner.rows()[-1]["step"])
+        learner.process.kill()
+        return time.monotonic()
+
+
+def _wait_until_nothing_is_left(servers, opened, most):
+    def is_back():
+        now = _held(servers)
+        few = now.descriptors <= most.descriptors and now.threads <= most.threads
+        return few and not os.listdir(opened)
+
+    wait_for(is_back, describe=lambda: f"{_held(servers)}, before: {most}; {os.listdir(opened)}")
+
+
+def _held(pids):
+    rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
+    kilobytes = [int(re.search(r"^Pss: +(\d+) kB", text, re.M)[1]) for text in rollups]
+    return Held(
+        sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
+        sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids),
+        sum(kilobytes) / 1000,
+    )
+
+
+@promise("faults do not bias learning", "Catch, a kill every 5 s; 5 seeds, and 5 without kills")
+def faults_do_not_bias_learning(seeds=5, kill_every=5.0, most_kills=10**9, step_s=0.01, clean=True):
+    """Until the mean return of 50 games is 0.9; 1 is perfect, and chance below 0."""
+    figures = []
+    for module in ("polybeast", "monobeast"):
+        for most in (0, most_kills) if clean else (most_kills,):
+            runs = [_learn(module, seed, kill_every, most, step_s) for seed in range(seeds)]
+            steps, kills = zip(*runs, strict=True)
+            name = f"{module}, {sum(kills)} kills in {seeds} runs"
+            reached = [number for number in steps if number is not None]
+            never = seeds - len(reached)
+            figures.append(Figure(f"{name}: most steps to 0.9", max(reached, default=0)))
+            figures.append(Figure(f"{name}: runs that never reach it", never, at_most=0))
+            if most:
+                figures.append(Figure(f"{name}: runs without a kill", kills.count(0), at_most=0))
+    return figures
+
+
+def _learn(module, seed, kill_every, most_kills, step_s):
+    """The steps that it took, None if it never came so far; how many processes were killed."""
+    flags = "--batch_size 8 --unroll_length 10 --learning_rate 5e-3 --total_steps 100000"
+    workers = {
+        "polybeast": "--num_servers 4 --envs_per_server 8 --net monobeast.Net",
+        "monobeast": "--num_actors 4 --envs_per_actor 8 --max_actor_restarts 10000",
+    }
+    flags = [*PACED, *flags.split(), *workers[module].split(), "--seed", seed]
+    kills, chance = 0, random.Random(seed)
+    with folders("run") as (path,):
+        with Program(path, *flags, "--log_every", 0.5, module=module, STEP_S=step_s) as program:
+            program.wait_for_step(0)
+            due = time.monotonic() + kill_every
+            while program.process.poll() is None and _steps_to_learn(program) is None:
+                if kills < most_kills and time.monotonic() > due:
+                    due += kill_every
+                    if actors := sorted(program.actors()):
+                        os.kill(chance.choice(actors), signal.SIGKILL)
+                        kills += 1
+                time.sleep(0.1)
+            return _steps_to_learn(program), kills
+
+
+def _steps_to_learn(program):
+    rows = program.rows()
+    return next((row["step"] for row in rows if row.get("mean_game_return", 0) >= 0.9), None)

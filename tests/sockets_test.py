@@ -1,0 +1,120 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from libtorchbeast.server import Server
+from libtorchbeast.sockets import SocketLock, make_private
+from tests.client import Client
+from tests.envs import Catch
+from tests.processes import ROOT
+
+
+def test_a_folder_is_made_that_nobody_else_may_enter(tmp_path):
+    folder = tmp_path / "private"
+    for _ in range(2):  # the second time it is there
+        make_private(str(folder))
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("what", ["open to others", "a link", "a file", "somebody else's"])
+def test_another_folder_is_refused(tmp_path, what):
+    folder = tmp_path / "private"
+    if what == "a link":
+        (tmp_path / "other").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "other")
+    elif what == "a file":
+        folder.touch(0o600)
+    else:
+        folder.mkdir(mode=0o750 if what == "open to others" else 0o700)
+    if what == "somebody else's":
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(folder, 12345, -1)
+    with pytest.raises(UserError, match=f"{folder}: expected a folder of user .* seen .*remove it"):
+        make_private(str(folder))
+
+
+def test_a_lock_has_one_owner_and_leaves_no_file(tmp_path):
+    path = str(tmp_path / "s")
+    for _ in range(2):
+        lock = SocketLock(path)
+        with pytest.raises(BlockingIOError):
+            SocketLock(path)
+        lock.release()
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_whose_file_its_owner_removes_meanwhile_is_none(tmp_path):
+    """Many take it and give it back at once: never two at a time."""
+    path, owners, most, guard = str(tmp_path / "s"), 0, 0, threading.Lock()
+
+    def take(_):
+        nonlocal owners, most
+        try:
+            lock = SocketLock(path)
+        except BlockingIOError:
+            return
+        with guard:
+            owners += 1
+            most = max(most, owners)
+        with guard:
+            owners -= 1
+        lock.release()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(take, range(4000)))
+    assert most == 1 and not list(tmp_path.iterdir())
+
+
+OWNER = """
+import sys
+from libtorchbeast.sockets import SocketLock
+lock = SocketLock(sys.argv[1])
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_owner_locks_nobody_out(tmp_path):
+    path = str(tmp_path / "s")
+    command = [sys.executable, "-c", OWNER, path]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as owner:
+        assert owner.stdout.readline() == b"locked\n"
+        with pytest.raises(BlockingIOError):
+            SocketLock(path)
+        owner.kill()
+        owner.wait()
+    assert (tmp_path / ".s.lock").exists()
+    SocketLock(path).release()
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_servers_that_start_at_once_one_has_the_socket_and_keeps_it(tmp_path):
+    address, number = f"unix:{tmp_path}/s", 4
+
+    def start(barrier):
+        try:
+            return Server(lambda: barrier.wait() * 0 or Environment(Catch, 1), address)
+        except UserError as error:
+            assert "address already in use, by a server that lives" in str(error)
+
+    for _ in range(20):
+        with ThreadPoolExecutor(number) as pool:
+            servers = [*filter(None, pool.map(start, [threading.Barrier(number)] * number))]
+        try:
+            assert len(servers) == 1
+            servers[0].start()
+            with Client(address) as client:
+                client.describe()
+        finally:
+            for server in servers:
+                server.stop()
+        assert not list(tmp_path.iterdir())
