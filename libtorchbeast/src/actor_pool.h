@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,10 +28,10 @@ namespace torchbeast {
 // it sees `done`.
 //
 // A stream that fails, for whatever reason, loses its partial rollout, is reported by TakeEvents,
-// and is opened again after a back-off from 0.1 to 5 seconds: a new stream, a new episode, the
-// initial state. Only outputs that do not fit the contract (`action` int64 [1, N], the same names
-// and shapes always) end the whole pool, because nothing else would help: TakeEvents then throws
-// what the first thread met.
+// and is opened again after a back-off: a new stream, a new episode, the initial state. Only
+// outputs that do not fit the contract (`action` int64 [1, N], the same names and shapes always)
+// end the whole pool, because nothing else would help: TakeEvents then throws what the first thread
+// met.
 //
 //   Close  may be called twice. It closes queue and batcher too, because threads may be waiting in
 //          them, cancels all streams and joins all threads.
@@ -87,7 +88,11 @@ class ActorPool {
 
  private:
   using Milliseconds = std::chrono::milliseconds;
-  static constexpr Milliseconds kFirstBackoff{100}, kLongestBackoff{5000}, kLongestPeriod{1000};
+  // A server that comes back has its streams within 5 seconds: a connection that was begun too
+  // early (kConnectMs in grpc_transport.cc), the longest back-off, and the time to open. Waits are
+  // of random length, half of these at least, so that all actors of a server do not come at once.
+  static constexpr Milliseconds kFirstBackoff{100}, kLongestBackoff{1500};
+  static constexpr Milliseconds kLongestPeriod{250};
 
   static Options Checked(Options options, const std::vector<std::string>& addresses) {
     if (addresses.empty()) throw std::invalid_argument("addresses: expected at least one");
@@ -111,6 +116,11 @@ class ActorPool {
 
   void Run(size_t i, const std::string& address) {
     Milliseconds backoff = kFirstBackoff;
+    std::minstd_rand random(std::random_device{}());
+    const auto wait = [&] {
+      const auto time = std::exchange(backoff, std::min(2 * backoff, kLongestBackoff)).count();
+      return Milliseconds(std::uniform_int_distribution(time / 2, time)(random));
+    };
     do {
       try {
         const std::unique_ptr<Stream> stream = transport_->NewStream(address);
@@ -126,7 +136,7 @@ class ActorPool {
         Abort(error.what());
         return;
       }
-    } while (monitor_.Sleep(std::exchange(backoff, std::min(2 * backoff, kLongestBackoff))));
+    } while (monitor_.Sleep(wait()));
   }
 
   // One life of one batch of environments; ends with an exception.

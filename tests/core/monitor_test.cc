@@ -46,7 +46,8 @@ TEST_CASE("monitor: a stream that is late is cancelled once, and its error is th
     monitor.Report(0, "CANCELLED: cancelled");
   }
   CHECK(monitor.TakeEvents() ==
-        std::vector<std::string>{"a: DEADLINE_EXCEEDED: the server took too long for one answer"});
+        std::vector<std::string>{
+            "actor 0, a: DEADLINE_EXCEEDED: the server took too long for one answer"});
   CHECK(!monitor.status()[0].connected);
   CHECK(monitor.status()[0].failures == 1);
   CHECK(monitor.status()[0].last_error ==
@@ -54,7 +55,7 @@ TEST_CASE("monitor: a stream that is late is cancelled once, and its error is th
   CountingStream next;  // lateness is of one stream
   const Monitor::Registration registration(monitor, 0, next);
   monitor.Report(0, "UNAVAILABLE: gone");
-  CHECK(monitor.TakeEvents() == std::vector<std::string>{"a: UNAVAILABLE: gone"});
+  CHECK(monitor.TakeEvents() == std::vector<std::string>{"actor 0, a: UNAVAILABLE: gone"});
   CHECK(next.cancels == 0);
 }
 
@@ -188,8 +189,8 @@ TEST_CASE("monitor: events that nobody takes are kept up to a limit, the newest"
   for (int i = 0; i < 1500; ++i) monitor.Report(0, std::to_string(i));
   const auto events = monitor.TakeEvents();
   CHECK(events.size() == 1000);
-  CHECK(events.front() == "a: 500");
-  CHECK(events.back() == "a: 1499");
+  CHECK(events.front() == "actor 0, a: 500");
+  CHECK(events.back() == "actor 0, a: 1499");
   CHECK(monitor.TakeEvents().empty());
   CHECK(monitor.status()[0].failures == 1500);
 }
