@@ -167,7 +167,7 @@ def serve(
     address: str,
     flags: argparse.Namespace,
 ) -> None:
-    """A server process: says b"." when it serves, and ends when `inbox` does."""
+    """A server process: says b"." again and again while it serves, and ends when `inbox` does."""
     set_up_logging(flags)
     server = Server(
         lambda: make_environment(flags),
@@ -176,12 +176,12 @@ def serve(
         seed=derive_seed(flags.seed, index, life),
         step_timeout=flags.step_timeout,
         tls=load_tls(flags),
+        sign_of_life=lambda: outbox.send_bytes(b"."),
     )
     server.start()
     logger.info(
         "Serving %s, %d environments a stream, on %s", flags.env, flags.envs_per_server, address
     )
-    outbox.send_bytes(b".")
     for _ in inbox:
         pass
     server.stop()
@@ -200,7 +200,7 @@ def supervise(flags: argparse.Namespace) -> None:
         args = (index, life, where[index], flags)
         return workers.Process(serve, args, name=f"Server {index} ({where[index]})")
 
-    Supervisor(start, len(where)).run(stop)
+    Supervisor(start, len(where), workers.longest_silence(flags.step_timeout)).run(stop)
 
 
 def _set_at_end_of_stdin(stop: workers.Wakeup) -> None:
