@@ -31,7 +31,7 @@ from torch import nn
 import atari_wrappers
 from libtorchbeast import autotune, display, evaluate, models, workers
 from libtorchbeast.acting import act_on
-from libtorchbeast.actors import MAX_SLOTS_PER_ACTOR, Actors, slot_of
+from libtorchbeast.actors import MAX_SLOTS_PER_ACTOR, Actors, slot_of, start_pulse
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.environment import Environment
 from libtorchbeast.file_writer import RunInUse
@@ -380,6 +380,7 @@ def act(
     clock = Clock(times["spent"][actor], times["began"][actor])
     latencies = Latencies(times["latencies"][actor])
     version = weights.copy_to(net)
+    start_pulse(times["alive"][actor].numpy(), flags.step_timeout)
     clock.begin()
     worker = Actor(env, net, seed, flags, clock, latencies, version)
     for message in inbox:
@@ -434,7 +435,8 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
         args = (actor, seed, flags, buffers, weights, times)
         return workers.Process(act, args, name=f"actor-{actor}")
 
-    actors = Actors(start_actor, flags, buffers, times["began"].numpy())
+    began, alive = times["began"].numpy(), times["alive"].numpy()
+    actors = Actors(start_actor, flags, buffers, began, alive)
     spent, latencies = times["spent"], times["latencies"]
     run.sources += [
         Shares(SHARES, lambda: spent.sum(0).tolist()).take,
@@ -499,6 +501,7 @@ def time_shapes(num_actors: int) -> Shapes:
     return {
         "spent": ((num_actors, len(SHARES)), torch.float64),  # seconds, by activity
         "began": ((num_actors, 1), torch.float64),  # when a call that may hang did
+        "alive": ((num_actors, 1), torch.float64),  # when the process was, last
         "latencies": ((num_actors, LATENCY_BUCKETS), torch.int64),
     }
 

@@ -20,7 +20,6 @@ import argparse
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -172,7 +171,7 @@ def serve(
     address: str,
     flags: argparse.Namespace,
 ) -> None:
-    """A server process: says b"." when it serves, and ends when `inbox` does."""
+    """A server process: says b"." again and again while it serves, and ends when `inbox` does."""
     set_up_logging(flags)
     server = Server(
         lambda: make_environment(flags),
@@ -181,12 +180,12 @@ def serve(
         seed=derive_seed(flags.seed, index, life),
         step_timeout=flags.step_timeout,
         tls=load_tls(flags),
+        sign_of_life=lambda: outbox.send_bytes(b"."),
     )
     server.start()
     logger.info(
         "Serving %s, %d environments a stream, on %s", flags.env, flags.envs_per_server, address
     )
-    outbox.send_bytes(b".")
     for _ in inbox:
         pass
     server.stop()
@@ -208,10 +207,11 @@ def supervise(flags: argparse.Namespace) -> None:
         return workers.Process(serve, args, name=f"Server {index} ({where[index]})")
 
     try:
-        Supervisor(start, len(where)).run(stop)
+        Supervisor(start, len(where), workers.longest_silence(flags.step_timeout)).run(stop)
     finally:
         if flags.remove_at_end:  # a killed learner did not
-            shutil.rmtree(flags.remove_at_end, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.rmdir(flags.remove_at_end)
 
 
 def _set_at_end_of_stdin(stop: workers.Wakeup) -> None:

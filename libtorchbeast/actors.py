@@ -20,7 +20,7 @@ import numpy as np
 
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.shared_memory import SharedTensors
-from libtorchbeast.workers import Process, Wakeup
+from libtorchbeast.workers import LOOK_S, Attention, Process, Wakeup, longest_silence
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +49,15 @@ class Actors:
         flags: Any,
         buffers: SharedTensors,
         step_began: np.ndarray,
+        signs_of_life: np.ndarray,
     ):
         self.restarts = 0
         self._start = start
         self._max_restarts = flags.max_actor_restarts
         self._step_timeout = flags.step_timeout
-        self._step_began = step_began  # [num_actors, 1], written by the actors' clocks
+        # Times, [num_actors, 1], 0 for none: written by the actors' clocks and pulses.
+        self._step_began, self._signs_of_life = step_began, signs_of_life
+        self._attention = Attention()
         self._failures: collections.deque[float] = collections.deque()  # when
         self._lives = [0] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
@@ -80,6 +83,7 @@ class Actors:
         by_handle: dict[object, int] = {}
         for actor, process in enumerate(self._processes):
             by_handle[process.from_child] = by_handle[process.sentinel] = actor
+        timeout = min(timeout, LOOK_S)
         fired = multiprocessing.connection.wait([*by_handle, wakeup], timeout)
         for actor in {by_handle[handle] for handle in fired if handle in by_handle}:
             self._handle(actor)
@@ -151,23 +155,37 @@ class Actors:
                 f"(--max_actor_restarts {self._max_restarts}); the last, actor {actor}: {failure}"
             )
         self._lives[actor] += 1
-        self._step_began[actor] = 0.0
+        self._step_began[actor] = self._signs_of_life[actor] = 0.0
         process = self._start(actor, self._lives[actor])
         with self._ready_or_closed:
             self._processes[actor] = process
             self._send_all(actor)
 
     def _end_hung_actors(self) -> None:
-        now = time.monotonic()
-        for actor, began in enumerate(self._step_began[:, 0].tolist()):
-            if began and now - began > self._step_timeout:
-                self._step_began[actor] = 0.0
-                self._processes[actor].kill()
-                logger.error(
-                    "Actor %d: its environments took longer than --step_timeout %g for one step",
-                    actor,
-                    self._step_timeout,
-                )
+        self._attention.look()
+        silence = self._attention.silence
+        began, signs = self._step_began[:, 0].tolist(), self._signs_of_life[:, 0].tolist()
+        for actor, process in enumerate(self._processes):
+            if began[actor] and silence(began[actor]) > self._step_timeout:
+                why = "its environments took longer than --step_timeout %g for one step"
+            elif signs[actor] and silence(signs[actor]) > longest_silence(self._step_timeout):
+                why = "it gave no sign of life for %g s (--step_timeout)"
+            else:
+                continue
+            self._step_began[actor] = self._signs_of_life[actor] = 0.0
+            process.kill()
+            logger.error("Actor %d: " + why, actor, self._step_timeout)
+
+
+def start_pulse(sign_of_life: np.ndarray, step_timeout: float) -> None:
+    """A thread of an actor that keeps the time in `sign_of_life` [1] while the process runs."""
+
+    def beat():
+        while True:
+            sign_of_life[0] = time.monotonic()
+            time.sleep(min(LOOK_S, step_timeout / 4))
+
+    threading.Thread(target=beat, name="pulse", daemon=True).start()
 
 
 def slot_message(slot: int) -> bytes:

@@ -61,7 +61,7 @@ def first_description(
 class Streams:
     """Watches over the streams of an ActorPool.
 
-    `check` logs what happened to them since the last call.
+    `check`, to be called every second at least, logs what happened to them since the last call.
 
     Raises:
         ServersLost: from `check`, when none has been connected for `timeout` seconds.
@@ -76,7 +76,11 @@ class Streams:
     def check(self) -> None:
         for event in self._pool.take_events():
             logger.warning("Stream failed: %s", event)
-        self._status = self._pool.status()
+        before, self._status = self._status, self._pool.status()
+        for actor, (was, now) in enumerate(zip(before, self._status, strict=True)):
+            is_new = not was.connected or now.failures > was.failures
+            if now.connected and now.failures and is_new:
+                logger.info("Streaming again: actor %d, %s", actor, now.address)
         if any(stream.connected for stream in self._status):
             self._last_connected = time.monotonic()
         elif time.monotonic() - self._last_connected > self._timeout:

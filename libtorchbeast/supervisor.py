@@ -2,16 +2,17 @@
 """Keeps processes alive: each that ends is started again, more slowly if it keeps ending."""
 
 import logging
+import math
 import multiprocessing.connection
 import time
 from collections.abc import Callable
 
-from libtorchbeast.workers import Process, Wakeup
+from libtorchbeast.workers import LOOK_S, Attention, Process, Wakeup
 
 logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
-LONG_LIFE_S = 60.0  # who lived so long starts again with the first delay
+LONG_LIFE_S = 5.0  # who was ready for so long starts again with the first delay
 END_S = 3.0
 
 
@@ -24,11 +25,14 @@ class Supervisor:
     """Runs processes number 0 to `count` - 1, which should never end.
 
     `start(index, life)` starts one; `life` counts its starts from 0. A process sends b"." when it
-    is ready. To be used by one thread.
+    is ready, and from then on again and again: one that is silent for `longest_silence` seconds
+    hangs, or was stopped, and is killed. To be used by one thread.
     """
 
-    def __init__(self, start: Callable[[int, int], Process], count: int):
+    def __init__(self, start: Callable[[int, int], Process], count: int, longest_silence: float):
         self._workers = [_Worker(start, index) for index in range(count)]
+        self._longest_silence = longest_silence
+        self._attention = Attention()
 
     def run(self, wakeup: Wakeup) -> None:
         """Until `wakeup` is set; then all processes have ended.
@@ -43,15 +47,18 @@ class Supervisor:
                 self._wait(wakeup)
                 for worker in self._workers:
                     self._look_at(worker)
+                self._attention.look()
+                for worker in self._workers:
+                    self._kill_if_silent(worker)
         finally:
             self._end_all()
 
     def _wait(self, wakeup: Wakeup) -> None:
-        """For a message, an end, `wakeup`, or the next start that is due."""
+        """For a message, an end, `wakeup`, or the next start that is due; a moment at most."""
         running = [w.process for w in self._workers if w.process]
         handles = [h for process in running for h in (process.from_child, process.sentinel)]
         due = [w.due for w in self._workers if not w.process]
-        timeout = max(0.0, min(due) - time.monotonic()) if due else None
+        timeout = max(0.0, min([time.monotonic() + LOOK_S, *due]) - time.monotonic())
         multiprocessing.connection.wait([*handles, wakeup], timeout)
 
     def _look_at(self, worker: "_Worker") -> None:
@@ -63,7 +70,11 @@ class Supervisor:
                     raise StartFailure(failure)
                 worker.start_later(failure)
             else:
-                worker.was_ready = True
+                worker.hear()
+
+    def _kill_if_silent(self, worker: "_Worker") -> None:
+        if worker.ready_since and self._attention.silence(worker.heard) > self._longest_silence:
+            worker.kill_for_silence(self._longest_silence)
 
     def _end_all(self) -> None:
         processes = [w.process for w in self._workers if w.process]
@@ -82,13 +93,26 @@ class _Worker:
         self.due = 0.0  # when to start, if there is no process
         self._life = 0
         self._delay = FIRST_DELAY_S
-        self._started = 0.0
+        self.ready_since = self.heard = 0.0  # the latter: when it was heard last; 0 for not yet
 
     def start_if_due(self) -> None:
         if self.process is None and time.monotonic() >= self.due:
-            self._started = time.monotonic()
             self.process = self._start(self._index, self._life)
             self._life += 1
+
+    def hear(self) -> None:
+        self.was_ready = True
+        self.heard = time.monotonic()
+        self.ready_since = self.ready_since or self.heard
+
+    def kill_for_silence(self, seconds: float) -> None:
+        logger.critical(
+            "%s gave no sign of life for %g s (--step_timeout) and is killed",
+            self.process.name,
+            seconds,
+        )
+        self.process.kill()
+        self.heard = math.inf  # its end is on its way
 
     def bury(self, last_message: bytes | None) -> str:
         """Why the process ended: its traceback or its exit code."""
@@ -98,8 +122,9 @@ class _Worker:
         return traceback or f"exit code {exit_code}"
 
     def start_later(self, failure: str) -> None:
-        if time.monotonic() - self._started > LONG_LIFE_S:
+        if self.ready_since and time.monotonic() - self.ready_since > LONG_LIFE_S:
             self._delay = FIRST_DELAY_S
+        self.ready_since = self.heard = 0.0
         logger.error("%s failed and starts again in %g s: %s", self._name, self._delay, failure)
         self.due = time.monotonic() + self._delay
         self._delay = min(2 * self._delay, LONGEST_DELAY_S)

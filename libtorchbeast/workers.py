@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
@@ -190,6 +191,37 @@ class Wakeup:
         self._set = True  # nobody writes any more
         os.close(self._reader)
         os.close(self._writer)
+
+
+LOOK_S = 0.5  # at least as often signs of life are given, and looked for
+
+
+def longest_silence(step_timeout: float) -> float:
+    """Seconds: a process that steps for no longer is heard of, however busy the machine is."""
+    return max(step_timeout, 2 * LOOK_S)
+
+
+class Attention:
+    """Of a process that watches whether others give signs of life, and looks often.
+
+    A time in which it was stopped itself (Ctrl-Z, a scheduler's pause) is nobody's silence: those
+    that it watches were probably stopped with it.
+    """
+
+    STOPPED_S = 5.0  # who looks again after so long was
+
+    def __init__(self):
+        self._looked = self._began = time.monotonic()
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked > self.STOPPED_S:
+            self._began = now
+        self._looked = now
+
+    def silence(self, heard: float) -> float:
+        """Seconds since `heard`, a time of time.monotonic(), as of the last look."""
+        return self._looked - max(heard, self._began)
 
 
 class Thread(threading.Thread):

@@ -3,6 +3,7 @@
 
 import multiprocessing
 import os
+import secrets
 import tempfile
 import time
 from pathlib import Path
@@ -150,6 +151,44 @@ class MoodyCatch(PacedCatch):
         return self.boards.get(mood, lambda board: board)(observation), reward, *rest
 
 
+class Lives(gymnasium.Env):
+    """Shows a random number of its life, which begins with a seed, this life's steps, and its
+    process. ORDERS may name a folder: who removes a file from it does what the file's name says."""
+
+    numbers = gymnasium.spaces.Box(0, 2**62, (), np.int64)
+    observation_space = gymnasium.spaces.Dict(
+        {"frame": gymnasium.spaces.Box(0, 1, (2,), np.float32)}
+        | dict.fromkeys(("life", "count", "process"), numbers)
+    )
+    action_space = gymnasium.spaces.Discrete(3)
+    orders = os.environ.get("ORDERS")
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is None:
+            self.count += 1
+        else:
+            self.life, self.count = secrets.randbits(62), 0
+        return self.observation(), {}
+
+    def step(self, action):
+        self.count += 1
+        reward = float(action)
+        for order in os.listdir(self.orders) if self.orders else ():
+            if taken(os.path.join(self.orders, order)):
+                if order == "raise":
+                    raise RuntimeError("so ordered")
+                if order == "sleep":
+                    time.sleep(3600)
+                reward = float(order)
+        return self.observation(), reward, self.np_random.random() < 0.05, False, {}
+
+    def observation(self):
+        frame = np.array([self.life / 2**62, 0.0], np.float32)
+        numbers = dict(life=self.life, count=self.count, process=os.getpid())
+        return {"frame": frame} | {k: np.array(v) for k, v in numbers.items()}
+
+
 class StillbornCatch(Catch):
     """Cannot even begin."""
 
@@ -169,6 +208,15 @@ class NoisyCatch(EndlessCatch):
         return super().step(action)
 
 
+def taken(path):
+    """Whether it was there, and no other process has removed it first."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def first_time(what):
     """Whether no process has asked this before."""
     try:
@@ -180,6 +228,6 @@ def first_time(what):
 
 for env in (
     Catch, EndlessCatch, BreakingCatch, TroubledCatch, PacedCatch, MoodyCatch, StillbornCatch,
-    NoisyCatch,
+    NoisyCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)

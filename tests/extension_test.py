@@ -957,7 +957,7 @@ def test_a_server_that_ends_and_comes_back(address):
             events = pool.take_events()
             assert len(events) == status.failures and events[-1].endswith(status.last_error)
             for event in events:
-                assert re.match(rf"{address}: (UNAVAILABLE|CANCELLED): \w+", event)
+                assert re.match(rf"actor 0, {address}: (UNAVAILABLE|CANCELLED): \w+", event)
             assert pool.take_events() == []
         wait_for(lambda: (queue.dequeue() if queue.size() else None, not connected(pool))[1])
 
@@ -980,8 +980,8 @@ def test_a_server_with_other_environments_is_refused_while_the_other_goes_on(tmp
         events = []
         wait_for(lambda: events.extend(pool.take_events()) or events)
         assert events[0] == (
-            f"{addresses[1]}: FAILED_PRECONDITION: the server's environments: expected Test-v0: "
-            "frame uint8[1, 10, 5], discrete actions 3, 1 frames per step; seen Test-v0: "
+            f"actor 1, {addresses[1]}: FAILED_PRECONDITION: the server's environments: expected "
+            "Test-v0: frame uint8[1, 10, 5], discrete actions 3, 1 frames per step; seen Test-v0: "
             "frame float32[4], discrete actions 2, 1 frames per step"
         )
         good, bad = pool.status()
@@ -996,8 +996,8 @@ def test_more_environments_than_an_inference_batch_holds_are_refused(address):
         events = []
         wait_for(lambda: events.extend(pool.take_events()) or events)
         assert events[0] == (
-            f"{address}: FAILED_PRECONDITION: environments a stream: expected 1 to 4 (the largest "
-            "inference batch), seen 5"
+            f"actor 0, {address}: FAILED_PRECONDITION: environments a stream: expected 1 to 4 (the "
+            "largest inference batch), seen 5"
         )
 
 
@@ -1006,7 +1006,7 @@ def test_a_failing_environment_is_an_event_and_a_new_stream(address):
     with serving(BreakingCatch, address), playing([address], by_rule, queue) as pool:
         wait_for(lambda: queue.dequeue() and pool.status()[0].failures == 2)
         for event in pool.take_events():
-            assert event.startswith(f"{address}: INTERNAL: Traceback")
+            assert event.startswith(f"actor 0, {address}: INTERNAL: Traceback")
             assert "in lose_the_ball" in event
             assert event.endswith("RuntimeError: the ball has rolled under the sofa")
 
@@ -1036,7 +1036,7 @@ def test_a_server_that_hangs_is_left_after_the_timeout(address):
         finally:
             Stuck.go_on.set()
         late = "DEADLINE_EXCEEDED: the server took too long for one answer, more than 0.3 s"
-        assert events == [f"{address}: {late}"]
+        assert events == [f"actor 0, {address}: {late}"]
         assert queue.dequeue()["done"][0].all()
 
 
@@ -1101,7 +1101,7 @@ def test_a_dropped_batch_costs_its_streams_their_rollouts_and_no_more(address):
         for rollout in [expected[0][0], *expected[1]]:
             assert_same(queue.dequeue(), rollout)
         assert pool.take_events() == [
-            f"{address}: ABORTED: the batch was dropped without an answer"
+            f"actor 0, {address}: ABORTED: the batch was dropped without an answer"
         ]
 
 

@@ -4,6 +4,7 @@
 Needs root and iproute2. Nothing leaves the namespaces, which end with the test.
 """
 
+import contextlib
 import os
 import shutil
 import signal
@@ -22,11 +23,24 @@ def ip(*words):
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
 
 
+class NoNamespaces(RuntimeError):
+    """Why there can be none here."""
+
+
 @pytest.fixture
 def machines():
+    try:
+        with two_machines() as names:
+            yield names
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+
+
+@contextlib.contextmanager
+def two_machines():
     """{"envs": namespace, "learner": namespace}; each has its end of the cable, called `cable`."""
     if shutil.which("ip") is None:
-        pytest.skip("needs iproute2: apt-get install iproute2")
+        raise NoNamespaces("needs iproute2: apt-get install iproute2")
     names = {machine: f"torchbeast-{machine}-{os.getpid()}" for machine in HOSTS}
     made = []
     try:
@@ -34,7 +48,9 @@ def machines():
             try:
                 ip("netns", "add", name)
             except subprocess.CalledProcessError as error:
-                pytest.skip(f"may not make network namespaces: {error.stderr.strip()}")
+                raise NoNamespaces(
+                    f"may not make network namespaces: {error.stderr.strip()}"
+                ) from error
             made.append(name)
         envs, learner = names.values()
         cable = "link add cable netns {} type veth peer name cable netns {}"

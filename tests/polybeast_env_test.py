@@ -13,7 +13,7 @@ import pytest
 
 import monobeast
 import polybeast_env
-from libtorchbeast import supervisor
+from libtorchbeast import supervisor, workers
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.mock import EPISODE_STEPS, make_mock
@@ -21,6 +21,7 @@ from libtorchbeast.seeds import derive_seed
 from libtorchbeast.server import stream_seed
 from tests.client import Client, assert_rows_equal, free_port
 from tests.envs import Catch
+from tests.faults._breaking import listener
 from tests.processes import ROOT, Program, wait_for
 
 CATCH = ["--env", "tests.envs:Catch-v0", "--envs_per_server", "2"]
@@ -162,7 +163,7 @@ def test_an_address_in_use_ends_all_whoever_serves_first(tmp_path):
             return 1
 
     processes = [Process([b"."]), Process([b"!address in use"])]
-    watched = supervisor.Supervisor(lambda index, life: processes[index], 2)
+    watched = supervisor.Supervisor(lambda index, life: processes[index], 2, 60.0)
     for worker in watched._workers:
         worker.start_if_due()
     watched._look_at(watched._workers[0])
@@ -206,7 +207,7 @@ def test_a_killed_server_is_started_again_with_another_seed(tmp_path):
             stream, unharmed = first.stream(), second.stream()
             assert_rows_equal(stream.read(), first_row(derive_seed(5, 0, 0)))
             assert_rows_equal(unharmed.read(), first_row(derive_seed(5, 1, 0)))
-            os.kill(server_pid(servers, 0), signal.SIGKILL)
+            os.kill(listener(servers.actors(), f"{servers.basename}.0"), signal.SIGKILL)
             assert stream.failure()[0] == grpc.StatusCode.UNAVAILABLE
             unharmed.step(ONES)
             assert_rows_equal(first.stream().read(), first_row(derive_seed(5, 0, 1)))
@@ -217,20 +218,6 @@ def test_a_killed_server_is_started_again_with_another_seed(tmp_path):
 def first_row(server_seed):
     with contextlib.closing(Environment(Catch, 2)) as environment:
         return environment.initial(stream_seed(server_seed, 0))
-
-
-def server_pid(servers, index):
-    """The process that listens on the socket, found as a system administrator would."""
-    path = f"{servers.basename}.{index}".removeprefix("unix:")
-    with open("/proc/net/unix") as file:
-        inodes = {line.split()[6] for line in file if line.split()[-1] == path}
-    for pid in servers.actors():
-        for descriptor in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):
-                link = os.readlink(f"/proc/{pid}/fd/{descriptor}")
-                if link.removeprefix("socket:[").rstrip("]") in inodes:
-                    return pid
-    raise AssertionError(f"nobody listens on {path}")
 
 
 def test_a_hung_environment_costs_its_server(tmp_path):
@@ -256,6 +243,17 @@ def test_a_hung_environment_costs_its_server(tmp_path):
     assert "failed and starts again in 0.5 s: exit code 3" in printed
 
 
+def test_a_watcher_that_was_stopped_itself_takes_nothing_for_silence(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now)
+    attention = workers.Attention()
+    for later, silence in [(1, 1), (2, 3), (4, 7), (60, 0), (3, 3)]:
+        now += later
+        attention.look()
+        assert attention.silence(100.0) == silence
+    assert attention.silence(now - 2) == 2
+
+
 def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch):
     class Corpse:
         name = "Server 0"
@@ -267,8 +265,10 @@ def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch)
     monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
     worker = supervisor._Worker(lambda index, life: Corpse(), 0)
     delays = []
-    for lived in [0] * 8 + [61, 0]:
+    for lived in [0] * 8 + [6, 0]:
         worker.start_if_due()
+        if lived:
+            worker.hear()
         now += lived
         worker.start_later(worker.bury(None))
         worker.start_if_due()

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,12 +28,12 @@ namespace torchbeast {
 // it sees `done`.
 //
 // A stream that fails, for whatever reason, loses its partial rollout, is reported by TakeEvents,
-// and is opened again after a back-off from 0.1 to 5 seconds: a new stream, a new episode, the
-// initial state. One whose server does answer, but fails `failure_budget` times in a row without a
-// rollout, is given up: opened again after `rest` only, as long as that goes on. Servers that are
-// away do not count. Only outputs that do not fit the contract (`action` int64 [1, N], the same
-// names and shapes always) end the whole pool, because nothing else would help: TakeEvents then
-// throws what the first thread met.
+// and is opened again after a back-off: a new stream, a new episode, the initial state. One whose
+// server does answer, but fails `failure_budget` times in a row without a rollout, is given up:
+// opened again after `rest` only, as long as that goes on. Servers that are away do not count. Only
+// outputs that do not fit the contract (`action` int64 [1, N], the same names and shapes always)
+// end the whole pool, because nothing else would help: TakeEvents then throws what the first thread
+// met.
 //
 //   Close  may be called twice. It closes queue and batcher too, because threads may be waiting in
 //          them, cancels all streams and joins all threads.
@@ -92,7 +93,11 @@ class ActorPool {
 
  private:
   using Milliseconds = std::chrono::milliseconds;
-  static constexpr Milliseconds kFirstBackoff{100}, kLongestBackoff{5000}, kLongestPeriod{1000};
+  // A server that comes back has its streams within 5 seconds: a connection that was begun too
+  // early (kConnectMs in grpc_transport.cc), the longest back-off, and the time to open. Waits are
+  // of random length, half of these at least, so that all actors of a server do not come at once.
+  static constexpr Milliseconds kFirstBackoff{100}, kLongestBackoff{1500};
+  static constexpr Milliseconds kLongestPeriod{250};
 
   // Of one stream, since its last whole rollout.
   struct Trouble {
@@ -122,6 +127,7 @@ class ActorPool {
 
   void Run(size_t i, const std::string& address) {
     Trouble trouble;
+    std::minstd_rand random(std::random_device{}());
     do {
       try {
         const std::unique_ptr<Stream> stream = transport_->NewStream(address);
@@ -137,8 +143,15 @@ class ActorPool {
         Abort(error.what());
         return;
       }
-    } while (monitor_.Sleep(
-        std::exchange(trouble.backoff, std::min(2 * trouble.backoff, kLongestBackoff))));
+    } while (monitor_.Sleep(Pause(&trouble, &random)));
+  }
+
+  // How long to wait before a stream is opened again.
+  Milliseconds Pause(Trouble* trouble, std::minstd_rand* random) const {
+    const Milliseconds longer = std::min(2 * trouble->backoff, kLongestBackoff);
+    const auto time = std::exchange(trouble->backoff, longer).count();
+    if (time >= options_.rest.count()) return options_.rest;
+    return Milliseconds(std::uniform_int_distribution(time / 2, time)(*random));
   }
 
   // Makes the back-off a long one if the stream has used up its budget; what to say when it has.

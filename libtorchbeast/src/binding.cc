@@ -272,8 +272,9 @@ void BindPool(py::module_& m) {
            py::arg("tls") = std::nullopt)
       .def("status", &ActorPool::status, NoGil(), "A Status for each of the addresses.")
       .def("take_events", &ActorPool::TakeEvents, NoGil(),
-           "What went wrong since the last call: strings \"ADDRESS: CODE: text\".\n\nRaises "
-           "RuntimeError if the pool ended itself because outputs broke the contract.")
+           "What went wrong since the last call: strings \"actor NUMBER, ADDRESS: CODE: "
+           "text\".\n\nRaises RuntimeError if the pool ended itself because outputs broke the "
+           "contract.")
       .def("seconds", &ActorPool::seconds, NoGil(),
            "What all actors' time went to, five sums: environments (as their servers say),\n"
            "transport (the rest of the time until a server answers), batching (until an inference\n"

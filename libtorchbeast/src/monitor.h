@@ -99,7 +99,7 @@ class Monitor {
     return all;
   }
 
-  // What happened since the last call, oldest first: "ADDRESS: CODE: text".
+  // What happened since the last call, oldest first: "actor NUMBER, ADDRESS: CODE: text".
   std::vector<std::string> TakeEvents() EXCLUDES(mutex_) {
     std::deque<std::string> events;
     {
@@ -147,7 +147,7 @@ class Monitor {
     }
     actor.status.last_error = error;
     ++actor.status.failures;
-    events_.push_back(actor.status.address + ": " + error);
+    events_.push_back("actor " + std::to_string(i) + ", " + actor.status.address + ": " + error);
     if (events_.size() > kMaxEvents) events_.pop_front();
   }
 

@@ -48,14 +48,14 @@ TEST_CASE("monitor: a stream that is late is cancelled once, and its error is th
     CHECK(monitor.seconds()[Monitor::kQueue] == 0);
     monitor.Report(0, "CANCELLED: cancelled");
   }
-  CHECK(monitor.TakeEvents() == std::vector<std::string>{"a: " + kLate});
+  CHECK(monitor.TakeEvents() == std::vector<std::string>{"actor 0, a: " + kLate});
   CHECK(!monitor.status()[0].connected);
   CHECK(monitor.status()[0].failures == 1);
   CHECK(monitor.status()[0].last_error == kLate);
   CountingStream next;  // lateness is of one stream
   const Monitor::Registration registration(monitor, 0, next);
   monitor.Report(0, "UNAVAILABLE: gone");
-  CHECK(monitor.TakeEvents() == std::vector<std::string>{"a: UNAVAILABLE: gone"});
+  CHECK(monitor.TakeEvents() == std::vector<std::string>{"actor 0, a: UNAVAILABLE: gone"});
   CHECK(next.cancels == 0);
 }
 
@@ -189,8 +189,8 @@ TEST_CASE("monitor: events that nobody takes are kept up to a limit, the newest"
   for (int i = 0; i < 1500; ++i) monitor.Report(0, std::to_string(i));
   const auto events = monitor.TakeEvents();
   CHECK(events.size() == 1000);
-  CHECK(events.front() == "a: 500");
-  CHECK(events.back() == "a: 1499");
+  CHECK(events.front() == "actor 0, a: 500");
+  CHECK(events.back() == "actor 0, a: 1499");
   CHECK(monitor.TakeEvents().empty());
   CHECK(monitor.status()[0].failures == 1500);
 }

@@ -690,9 +690,9 @@ TEST_CASE("pool: the back-off doubles, and begins anew after a whole rollout") {
   const auto births = play.transport->births(0);
   REQUIRE(births.size() == 8);
   const auto gap = [&](int i) { return births[i + 1] - births[i]; };
-  for (int i = 0; i < 4; ++i) CHECK(gap(i) >= milliseconds(100 << i));
-  CHECK(std::min({gap(4), gap(5), gap(6)}) < milliseconds(800));  // all three 1.6 s, otherwise
-  for (int i = 4; i < 7; ++i) CHECK(gap(i) >= milliseconds(100));
+  for (int i = 0; i < 4; ++i) CHECK(gap(i) >= milliseconds(50 << i));
+  CHECK(std::min({gap(4), gap(5), gap(6)}) < milliseconds(700));  // all at least 750, otherwise
+  for (int i = 4; i < 7; ++i) CHECK(gap(i) >= milliseconds(50));
   play.End();
 }
 
@@ -730,16 +730,33 @@ TEST_CASE("pool: a stream that keeps failing is given up, and tried again after 
   play.End();
 }
 
-// Skipped by default, for the 6 seconds that it waits: --no-skip runs it.
-TEST_CASE("pool: the back-off goes up to 5 seconds" * doctest::skip()) {
-  Play play(1, Sizes(), [](int, int) {
-    Plan plan;
-    plan.fails = Plan::kOpen;
-    return plan;
-  });
-  Await([&] { return play.transport->births(0).size() == 7; });
+Plan FailsToOpen(int, int) {
+  Plan plan;
+  plan.fails = Plan::kOpen;
+  return plan;
+}
+
+// Skipped by default, for the 4 seconds that it waits: --no-skip runs it.
+TEST_CASE("pool: the back-off goes up to 1.5 seconds" * doctest::skip()) {
+  Play play(1, Sizes(), FailsToOpen);
+  Await([&] { return play.transport->births(0).size() == 8; });
   const auto births = play.transport->births(0);
-  CHECK(births[6] - births[5] >= milliseconds(3200));
+  CHECK(births[7] - births[6] >= milliseconds(750));
+  CHECK(births[7] - births[6] < milliseconds(2500));
+  play.End();
+}
+
+TEST_CASE("pool: actors that failed together do not come back together") {
+  constexpr int kActors = 16;
+  Play play(kActors, Sizes(), FailsToOpen);
+  std::vector<Clock::duration> gaps;  // 100 to 200 ms
+  for (int a = 0; a < kActors; ++a) {
+    Await([&] { return play.transport->births(a).size() >= 3; });
+    const auto births = play.transport->births(a);
+    gaps.push_back(births[2] - births[1]);
+  }
+  const auto [shortest, longest] = std::minmax_element(gaps.begin(), gaps.end());
+  CHECK(*longest - *shortest > milliseconds(20));
   play.End();
 }
 
