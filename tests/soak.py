@@ -14,8 +14,8 @@ deck, in which the frequent ones lie more than once:
     both        the learner is killed, or gets SIGTERM, and the same command goes on, as when Slurm
                 requeues it; the learner's disk is full for longer than a checkpoint takes to come
 
-Those that end the learner or the servers' parent come before --settle only; from then on the oldest
-server or actor is spared too, so that growth is measured in one life of each.
+Those that end the learner or the servers' parent come in the first two thirds of --settle only; the
+oldest server or actor of then is spared too. So growth is measured in one life of each.
 
 - Effective training time is the share of wall time, from the first fault's turn to the end, in
   which training advanced at half of its fault-free speed or more: the intervals between two rows of
@@ -32,6 +32,7 @@ server or actor is spared too, so that growth is measured in one life of each.
 import argparse
 import contextlib
 import ctypes
+import logging
 import os
 import random
 import signal
@@ -212,14 +213,15 @@ class PolyBeast(MonoBeast):
         texts = [random.randbytes(4096), b"GET / HTTP/1.1\r\n\r\n"]
         texts.append(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + random.randbytes(4096))
         for address in self.addresses:
-            for text in texts:
-                with contextlib.suppress(OSError), connected(address) as stranger:
-                    stranger.sendall(text)
-            with contextlib.suppress(grpc.RpcError), Client(address) as client:
-                stream = client.stream()
-                stream.read()
-                stream.send(random.randbytes(40))
-                stream.failure()
+            with contextlib.suppress(OSError, grpc.RpcError):  # it is being started again
+                for text in texts:
+                    with connected(address) as stranger:
+                        stranger.sendall(text)
+                with Client(address) as client:
+                    stream = client.stream()
+                    stream.read()
+                    stream.send(random.randbytes(40))
+                    stream.failure()
 
     def connect_and_say_nothing(self) -> None:
         with contextlib.ExitStack() as strangers:
@@ -290,6 +292,7 @@ class Soak:
         self.rest_until(lambda: any(map(self.is_whole, self.seen)))
         self.began = time.time()
         self.settles = self.began + 60 * self.flags.settle
+        self.spares = self.began + 40 * self.flags.settle
         self.rest(self.pace.calm)
         self.rest_until(lambda: speeds(self.seen, self.began))
         assert self.seen, f"nothing was learned: {self.beast.learner.printed()}"
@@ -307,11 +310,10 @@ class Soak:
     def break_things(self, until: float) -> None:
         ways = self.beast.faults()
         for kind in shuffled_for_ever(ways):
-            settled = time.time() > self.settles
-            if settled and not self.beast.spared:
-                self.beast.spared = set(self.beast.workers()[:1])
-            if settled and kind in self.beast.endings:
-                continue
+            if time.time() > self.spares:
+                self.beast.spared = self.beast.spared or set(self.beast.workers()[:1])
+                if kind in self.beast.endings:
+                    continue
             self.rest(random.uniform(0, 2 * self.flags.every))
             if time.time() > until and len(self.faults) >= self.flags.faults:
                 return
@@ -392,6 +394,7 @@ def main() -> None:
     add("--seed", type=int, default=0, help="Of the faults.")
     add("--out", type=Path, help="Default: results/soak/BEAST.")
     flags = parser.parse_args()
+    logging.getLogger("libtorchbeast").setLevel(logging.ERROR)  # half a row, while the disk is full
     out = flags.out or Path("results/soak") / flags.beast
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, contextlib.ExitStack() as stack:
         soak = Soak(flags, Path(folder))
