@@ -17,7 +17,7 @@ END_S = 3.0
 
 
 class StartFailure(RuntimeError):
-    """A process failed before it was ready for the first time, and was not killed: a user's mistake,
+    """A process that nobody killed failed before it was ready for the first time: a user's mistake,
     which no restart mends. The text is its traceback, or its exit code."""
 
 
