@@ -25,7 +25,7 @@ oldest server or actor of then is spared too. So growth is measured in one life 
   too, but also whatever else the machine did.
 - A fault is survived once, in an interval between two rows after its end, all streams are connected
   and the speed is above that half.
-- Growth is the median of the last tenth of the samples since --settle, minus that of the first
+- Growth is the median of the last tenth of the samples since --settle minus that of the first
   tenth; memory is PSS, in MB of 1,000,000 bytes.
 """
 
@@ -56,7 +56,7 @@ from tests.faults._breaking import ServerFleet
 from tests.processes import GUARD_S, Command, Program
 from tests.soak_report import Row, speed, speeds
 
-SERVERS, IDLE_CONNECTIONS = 4, 50
+IDLE_CONNECTIONS = 50
 Faults = dict[str, tuple[int, Callable[[], None]]]  # how often each lies in the deck; what does it
 
 
@@ -84,12 +84,15 @@ class MonoBeast:
         rest: waits for so many seconds, and watches meanwhile.
     """
 
-    module, worker, flags = "monobeast", "actor", ["--max_actor_restarts", 1_000_000]
+    module, worker = "monobeast", "actor"
     endings = {"learner killed", "learner terminated"}  # of a process whose growth is measured
     parent: Command | None = None
 
-    def __init__(self, env: str, folder: Path, pace: Pace, rest: Callable[[float], None]):
+    def __init__(
+        self, env: str, workers: int, folder: Path, pace: Pace, rest: Callable[[float], None]
+    ):
         self.env, self.folder, self.pace, self.rest = env, folder, pace, rest
+        self.flags = ["--num_actors", workers, "--max_actor_restarts", 1_000_000]
         self.disk = folder / "disk"
         self.disk.mkdir()
         self.is_disk_small = mount_small_disk(self.disk)
@@ -148,9 +151,9 @@ class MonoBeast:
 
     def fill_disk(self) -> None:
         ballast = self.disk / "ballast"
-        free = os.statvfs(self.disk)
-        with open(ballast, "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+        with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(10**6)):
+                pass
         self.rest(1.5 * self.pace.checkpoint)
         ballast.unlink()
 
@@ -171,9 +174,11 @@ class PolyBeast(MonoBeast):
     module, worker = "polybeast", "server"
     endings = MonoBeast.endings | {"servers' parent killed"}
 
-    def __init__(self, env: str, folder: Path, pace: Pace, rest: Callable[[float], None]):
-        super().__init__(env, folder, pace, rest)
-        self.addresses = [f"unix:{folder}/{i}" for i in range(SERVERS)]
+    def __init__(
+        self, env: str, workers: int, folder: Path, pace: Pace, rest: Callable[[float], None]
+    ):
+        super().__init__(env, workers, folder, pace, rest)
+        self.addresses = [f"unix:{folder}/{i}" for i in range(workers)]
         self.flags = ["--net", "monobeast.Net", "--server_addresses", ",".join(self.addresses)]
 
     def start(self) -> None:
@@ -285,7 +290,7 @@ class Soak:
         self.wrong: list[str] = []  # ends that no fault should have caused
         self._next_sample = 0.0
         random.seed(flags.seed)
-        self.beast = BEASTS[flags.beast](flags.env, folder, self.pace, self.rest)
+        self.beast = BEASTS[flags.beast](flags.env, flags.workers, folder, self.pace, self.rest)
 
     def run(self) -> None:
         self.beast.start()
@@ -333,7 +338,8 @@ class Soak:
             self.wrong.append(f"{what}: {error}")
 
     def is_whole(self, row: Row) -> bool:
-        return row["step"] > 0 and row.get("streams", SERVERS) == SERVERS
+        workers = self.flags.workers
+        return row["step"] > 0 and row.get("streams", workers) == workers
 
     def seconds_to_recover(self, fault: dict[str, Any]) -> float | None:
         after = (row for row in self.seen if row["_time"] >= fault["end"])
@@ -390,6 +396,7 @@ def main() -> None:
     add("--every", type=float, default=10.0, help="Mean pause between two faults, in seconds.")
     add("--faults", type=int, default=0, help="At least so many, however long they take.")
     add("--beast", choices=BEASTS, default="polybeast")
+    add("--workers", type=int, default=4, help="Servers or actors.")
     add("--env", default="MinAtar/Breakout-v1")
     add("--seed", type=int, default=0, help="Of the faults.")
     add("--out", type=Path, help="Default: results/soak/BEAST.")

@@ -19,8 +19,14 @@ from tests.faults.harness import Figure
 
 Row = dict[str, float]
 
-MEASURES = {"mb": ("memory", "MB", 10.0), "descriptors": ("open files", "", 0)}
-MEASURES["threads"] = ("threads", "", 0)
+# Pools of threads grow to their bound when it is first asked for, and a stream may be open or not:
+# one or two more or less are still flat, a leak would be dozens.
+FLAT = 2
+MEASURES = {
+    "mb": ("memory", "MB", 10.0),
+    "descriptors": ("open files", "", FLAT),
+    "threads": ("threads", "", FLAT),
+}
 
 
 def measure(role: str, process: psutil.Process) -> dict[str, float]:
@@ -166,10 +172,10 @@ def draw(soak: Any) -> matplotlib.figure.Figure:
             panel.plot(*zip(*points, strict=True), f"C{i}{style}", linewidth=1, label=label)
     for panel, label in ((top, "steps per second"), (memory, "PSS, MB"), (counts, "count")):
         panel.set_ylabel(label)
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, 1.3 * panel.get_ylim()[1])  # room for the legend
         panel.axvline(soak.flags.settle, color="gray", linewidth=0.8)
         panel.grid(alpha=0.3)
-        panel.legend(loc="lower right", fontsize=8, ncols=3)
+        panel.legend(loc="upper left", fontsize=8, ncols=3)
     counts.set_xlabel("minutes; the line is --settle")
     counts.set_xlim(right=minutes(soak.ended))
     return figure

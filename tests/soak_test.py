@@ -16,8 +16,8 @@ from tests.processes import Command
 def test_training_survives_random_faults_and_reports_them(tmp_path, beast, faults, settle):
     out = tmp_path / "report"
     flags = ["--beast", beast, "--seed", 27, "--hours", 0.005, "--faults", faults, "--every", 0.5]
-    flags += ["--settle", settle]
-    flags += ["--env", "tests.envs:Catch-v0", "--out", out]
+    flags += ["--settle", settle, "--workers", 2, "--env", "tests.envs:Catch-v0"]
+    flags += ["--out", out]
     with Command(tmp_path, [sys.executable, "-m", "tests.soak", *flags]) as soak:
         assert soak.wait_for_end() in (0, 1), soak.printed()
     result = json.loads((out / "soak.json").read_text())
