@@ -103,6 +103,7 @@ class MonoBeast:
         pace, flags = self.pace, ["--env", self.env, "--total_steps", 10**12, *self.flags]
         flags += ["--log_every", pace.log, "--checkpoint_every", pace.checkpoint]
         flags += ["--step_timeout", pace.step_timeout]
+        self.started = time.time()
         self.learner = Program(self.disk, *flags, module=self.module)
         self.commands.append(self.learner)
 
@@ -150,6 +151,9 @@ class MonoBeast:
         self.start()
 
     def fill_disk(self) -> None:
+        rows = self.learner.rows()
+        if not rows or rows[-1]["_time"] < self.started:
+            raise ProcessLookupError("nothing is trained; no run begins without a disk")
         ballast = self.disk / "ballast"
         with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(10**6)):
@@ -160,6 +164,13 @@ class MonoBeast:
     def end(self) -> None:
         """As a user would."""
         terminate("the learner", self.learner)
+
+    def left(self, patience: float = 5.0) -> int:
+        """Processes that outlive the end."""
+        end = time.time() + patience
+        while (count := sum(len(c.session()) for c in self.commands)) and time.time() < end:
+            time.sleep(0.1)
+        return count
 
     def close(self) -> None:
         for command in self.commands:

@@ -60,13 +60,12 @@ def figures(soak: Any) -> list[Figure]:
     kept = table[-1]["step"] - table[0]["step"] if table else 0.0
     share = 100 * kept / (soak.speed * (end - start))
     hung = sum(fault["recovered_s"] is None for fault in soak.faults)
-    left = sum(len(command.session()) for command in soak.beast.commands)
     return [
         Figure("effective training time", 100 * sum(good) / (end - start), "%", at_least=90.0),
         Figure("steps kept, of what the fault-free speed would give", share, "%"),
         Figure(f"faults not survived, of {len(soak.faults)}", hung, at_most=0),
         Figure("ends that no fault should have caused", len(soak.wrong), at_most=0),
-        Figure("processes left at the end", left, at_most=0),
+        Figure("processes left at the end", soak.beast.left(), at_most=0),
         *growths(soak),
     ]
 
