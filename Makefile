@@ -5,6 +5,7 @@
 #   make minatar      set up, then train MonoBeast on MinAtar Breakout
 #   make bench        parts and whole runs beside their ceilings: tables, JSON and CSV
 #   make faults       keeps each promise about faults in full: hours; results/faults
+#   make soak         an hour under random faults: results/soak
 #   make tsan asan    the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make fuzz         the C++ decoder of servers' messages under libFuzzer, ten minutes
 #   make lint format  check or mend the style
@@ -15,7 +16,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar test bench faults tsan asan fuzz lint format setup build clean
+.PHONY: train poly minatar test bench faults soak tsan asan fuzz lint format setup build clean
 
 train: .venv/runtime
 	$(BIN)/python -m monobeast --xpid pong $(FLAGS)
@@ -36,6 +37,9 @@ bench: .venv/development .venv/extension
 faults: .venv/development .venv/extension
 	@bash .ci/packages $(BIN)/python test
 	$(BIN)/python -m tests.faults $(FLAGS)
+
+soak: .venv/development .venv/extension
+	$(BIN)/python -m tests.soak $(FLAGS)
 
 tsan asan:
 	@$(MAKE) --no-print-directory -f tests/core/Makefile -j$$(nproc) build/$@/core_test

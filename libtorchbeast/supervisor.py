@@ -4,6 +4,7 @@
 import logging
 import math
 import multiprocessing.connection
+import signal
 import time
 from collections.abc import Callable
 
@@ -17,8 +18,8 @@ END_S = 3.0
 
 
 class StartFailure(RuntimeError):
-    """A process failed before it was ready for the first time: a user's mistake, which no restart
-    mends. The text is its traceback, or its exit code."""
+    """A process that nobody killed failed before it was ready for the first time: a user's mistake,
+    which no restart mends. The text is its traceback, or its exit code."""
 
 
 class Supervisor:
@@ -66,7 +67,7 @@ class Supervisor:
             message = worker.process.receive()
             if message is None or message.startswith(Process.FAILURE):
                 failure = worker.bury(message)
-                if not worker.was_ready:
+                if not (worker.was_ready or worker.was_killed):
                     raise StartFailure(failure)
                 worker.start_later(failure)
             else:
@@ -90,6 +91,7 @@ class _Worker:
         self._start, self._index = start, index
         self.process: Process | None = None
         self.was_ready = False  # in any life
+        self.was_killed = False  # by another, or because memory ran out
         self.due = 0.0  # when to start, if there is no process
         self._life = 0
         self._delay = FIRST_DELAY_S
@@ -117,6 +119,7 @@ class _Worker:
     def bury(self, last_message: bytes | None) -> str:
         """Why the process ended: its traceback or its exit code."""
         exit_code = self.process.end(deadline=1.0)
+        self.was_killed = last_message is None and exit_code == -signal.SIGKILL
         self._name, self.process = self.process.name, None
         traceback = (last_message or b"")[1:].decode(errors="replace").strip()
         return traceback or f"exit code {exit_code}"

@@ -215,6 +215,15 @@ def test_a_killed_server_is_started_again_with_another_seed(tmp_path):
         assert "failed and starts again in 0.5 s: exit code -9" in servers.printed()
 
 
+def test_a_server_that_is_killed_before_it_serves_is_started_again(tmp_path):
+    """By hand, or because memory ran out: no mistake of the user's."""
+    with Servers(tmp_path, *MOCK, "--num_servers", "1") as servers, servers.client() as client:
+        os.kill(wait_for(servers.actors).pop(), signal.SIGKILL)
+        servers.wait_for(lambda: "starts again in 0.5 s: exit code -9" in servers.printed())
+        assert client.describe().num_envs == 2
+    assert servers.printed().count("Serving Mock/4") == 1
+
+
 def first_row(server_seed):
     with contextlib.closing(Environment(Catch, 2)) as environment:
         return environment.initial(stream_seed(server_seed, 0))

@@ -1,0 +1,180 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What a soak has shown: report.md, soak.json, soak.csv and soak.png."""
+
+import csv
+import json
+import shlex
+import statistics
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import matplotlib.figure
+import psutil
+
+from benchmarks.report import commit, machine, rounded
+from tests.faults.__main__ import markdown
+from tests.faults.harness import Figure
+
+Row = dict[str, float]
+
+# Pools of threads grow to their bound when it is first asked for, and a stream may be open or not:
+# one or two more or less are still flat, a leak would be dozens.
+FLAT = 2
+MEASURES = {
+    "mb": ("memory", "MB", 10.0),
+    "descriptors": ("open files", "", FLAT),
+    "threads": ("threads", "", FLAT),
+}
+
+
+def measure(role: str, process: psutil.Process) -> dict[str, float]:
+    return {
+        f"{role}_mb": process.memory_full_info().pss / 1e6,
+        f"{role}_descriptors": process.num_fds(),
+        f"{role}_threads": process.num_threads(),
+    }
+
+
+def speed(before: Row, row: Row) -> float:
+    """Steps per second."""
+    return (row["step"] - before["step"]) / max(1e-9, row["_time"] - before["_time"])
+
+
+def speeds(table: list[Row], start: float, end: float = float("inf")) -> list[float]:
+    return [speed(*pair) for pair in pairwise(r for r in table if start <= r["_time"] <= end)]
+
+
+def roles(soak: Any) -> dict[str, str]:
+    """The processes that are watched, and their titles."""
+    parent = {"parent": "the servers' parent"} if soak.beast.parent else {}
+    return {"learner": "the learner", **parent, "oldest": f"the oldest {soak.beast.worker}"}
+
+
+# ======================================================================================== figures
+def figures(soak: Any) -> list[Figure]:
+    start, end = soak.first_fault, soak.ended
+    table = [row for row in soak.kept if start <= row["_time"] <= end]
+    good = [b["_time"] - a["_time"] for a, b in pairwise(table) if speed(a, b) >= soak.speed / 2]
+    kept = table[-1]["step"] - table[0]["step"] if table else 0.0
+    share = 100 * kept / (soak.speed * (end - start))
+    hung = sum(fault["recovered_s"] is None for fault in soak.faults)
+    return [
+        Figure("effective training time", 100 * sum(good) / (end - start), "%", at_least=90.0),
+        Figure("steps kept, of what the fault-free speed would give", share, "%"),
+        Figure(f"faults not survived, of {len(soak.faults)}", hung, at_most=0),
+        Figure("ends that no fault should have caused", len(soak.wrong), at_most=0),
+        Figure("processes left at the end", soak.beast.left(), at_most=0),
+        *growths(soak),
+    ]
+
+
+def growths(soak: Any) -> list[Figure]:
+    found = []
+    for what, (words, unit, at_most) in MEASURES.items():
+        for role, title in roles(soak).items():
+            name = f"{role}_{what}"
+            values = [s[name] for s in soak.samples if name in s and s["time"] > soak.settles]
+            if not values:
+                continue
+            tenth = max(1, len(values) // 10)
+            growth = statistics.median(values[-tenth:]) - statistics.median(values[:tenth])
+            found.append(Figure(f"growth of {title}: {words}", growth, unit, at_most))
+    return found
+
+
+# ========================================================================================== files
+def write(folder: Path, soak: Any, about: str) -> bool:
+    """Returns whether everything that was promised is held."""
+    folder.mkdir(parents=True, exist_ok=True)
+    since = lambda row, *keys: row | {key: row[key] - soak.began for key in keys}
+    result = {
+        "command": shlex.join(["python", "-m", "tests.soak", *sys.argv[1:]]),
+        "trains": shlex.join(["python", *soak.beast.learner.process.args[1:]]),
+        "commit": commit(),
+        **machine(),
+        "seconds": soak.ended - soak.began,
+        "steps": soak.kept[-1]["step"],
+        "fault-free steps per second, at the start": soak.speed,
+        "fault-free steps per second, at the end": statistics.median(
+            speeds(soak.seen, soak.ended - soak.pace.calm) or [0.0]
+        ),
+        "figures": [f._asdict() | {"held": f.is_held()} for f in figures(soak)],
+        "faults": [since(fault, "start", "end") for fault in soak.faults],
+        "wrong": soak.wrong,
+    }
+    (folder / "soak.json").write_text(json.dumps(rounded(result), indent=1) + "\n")
+    write_table(folder / "soak.csv", [since(sample, "time") for sample in soak.samples])
+    draw(soak).savefig(folder / "soak.png", dpi=110)
+    (folder / "report.md").write_text(report(soak, rounded(result), about))
+    return all(figure["held"] for figure in result["figures"])
+
+
+def write_table(path: Path, samples: list[dict[str, Any]]) -> None:
+    columns = list(dict.fromkeys(name for sample in samples for name in sample))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rounded(samples))
+
+
+def report(soak: Any, result: dict[str, Any], about: str) -> str:
+    promise = {
+        "promise": "training goes on, and nothing grows",
+        "broken_by": f"a random fault every {soak.flags.every:g} s, in the mean",
+        "figures": result["figures"],
+    }
+    lines = [f"# {soak.flags.beast} under random faults", "", "![](soak.png)", ""]
+    lines += [f"- {k}: {v}" for k, v in result.items() if not isinstance(v, list)]
+    lines += ["", markdown([promise]), "| fault | times | seconds to recover, median | longest |"]
+    lines += ["| --- | --- | --- | --- |", *map(fault_line, by_kind(result["faults"]).items())]
+    lines += ["", *(f"- not as it should be: {text}" for text in result["wrong"])]
+    return "\n".join([*lines, "", about.split("\n\n", 2)[2]])
+
+
+def by_kind(faults: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    kinds = sorted({fault["kind"] for fault in faults})
+    return {kind: [fault for fault in faults if fault["kind"] == kind] for kind in kinds}
+
+
+def fault_line(item: tuple[str, list[dict[str, Any]]]) -> str:
+    kind, faults = item
+    times = [f["recovered_s"] if f["recovered_s"] is not None else float("inf") for f in faults]
+    return f"| {kind} | {len(times)} | {statistics.median(times):.1f} | {max(times):.1f} |"
+
+
+# ======================================================================================== picture
+def draw(soak: Any) -> matplotlib.figure.Figure:
+    """Steps per second, faults, memory, and descriptors with threads, over minutes."""
+    figure = matplotlib.figure.Figure(figsize=(12, 11), layout="constrained")
+    figure.suptitle(f"{soak.flags.beast} on {soak.flags.env} under random faults")
+    top, ticks, memory, counts = figure.subplots(4, sharex=True, height_ratios=[3, 2, 3, 3])
+    minutes = lambda when: (when - soak.began) / 60
+    pairs = list(pairwise(soak.seen))
+    times = [minutes(row["_time"]) for _, row in pairs]
+    top.plot(times, [max(0.0, speed(*pair)) for pair in pairs], linewidth=0.8)
+    top.axhline(soak.speed / 2, color="gray", linestyle=":", label="half of fault-free")
+    kinds = by_kind(soak.faults)
+    starts = [[minutes(fault["start"]) for fault in faults] for faults in kinds.values()]
+    ticks.eventplot(starts, colors=[f"C{i}" for i in range(len(kinds))], linelengths=0.8)
+    ticks.set_yticks(range(len(kinds)), kinds)
+    for panel, what, style in (
+        (memory, "mb", "-"),
+        (counts, "descriptors", "-"),
+        (counts, "threads", "--"),
+    ):
+        for i, (role, title) in enumerate(roles(soak).items()):
+            name = f"{role}_{what}"
+            points = [(minutes(s["time"]), s[name]) for s in soak.samples if name in s]
+            label = f"{title}: {MEASURES[what][0]}"
+            panel.plot(*zip(*points, strict=True), f"C{i}{style}", linewidth=1, label=label)
+    for panel, label in ((top, "steps per second"), (memory, "PSS, MB"), (counts, "count")):
+        panel.set_ylabel(label)
+        panel.set_ylim(0, 1.3 * panel.get_ylim()[1])  # room for the legend
+        panel.axvline(soak.flags.settle, color="gray", linewidth=0.8)
+        panel.grid(alpha=0.3)
+        panel.legend(loc="upper left", fontsize=8, ncols=3)
+    counts.set_xlabel("minutes; the line is --settle")
+    counts.set_xlim(right=minutes(soak.ended))
+    return figure
