@@ -17,6 +17,7 @@ For a new environment or model edit the two places marked FORK HERE, and nothing
 import argparse
 import contextlib
 import logging
+import math
 import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -25,7 +26,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import atari_wrappers
@@ -33,6 +33,7 @@ from libtorchbeast import autotune, display, evaluate, models, workers
 from libtorchbeast.acting import act_on
 from libtorchbeast.actors import MAX_SLOTS_PER_ACTOR, Actors, slot_of, start_pulse
 from libtorchbeast.checkpoint import CheckpointError
+from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.file_writer import RunInUse
 from libtorchbeast.flags import (
@@ -235,16 +236,14 @@ def create_env(flags: argparse.Namespace) -> Any:
 
 # ======================================================================================= FORK HERE
 class Net(nn.Module):
-    """TorchBeast's shallow network for images; smaller ones for small images and flat vectors."""
+    """TorchBeast's shallow network for images `frame`; a smaller one for small images, and one for
+    anything else, which it reads as a vector."""
 
     def __init__(self, spec: Spec, flags: argparse.Namespace):
         super().__init__()
-        self.num_actions = spec.num_actions
-        if "frame" not in spec.observations:
-            raise UserError(
-                f"This Net reads `frame`, the environment has {list(spec.observations)}"
-            )
-        shape, _ = spec.observations["frame"]
+        self.distribution = make_distribution(spec.actions)
+        shape, _ = spec.observations.get("frame", ((), ""))
+        self.flat = [] if len(shape) == 3 else [k for k in spec.observations if k != "action_mask"]
         if len(shape) == 3 and min(shape[1:]) >= 36:  # [C, H, W]
             self.trunk = nn.Sequential(
                 nn.Conv2d(shape[0], 32, 8, stride=4), nn.ReLU(),
@@ -256,12 +255,13 @@ class Net(nn.Module):
             self.trunk = nn.Sequential(nn.Conv2d(shape[0], 16, 3), nn.ReLU(), nn.Flatten())
             width = 128
         else:
+            shape = (sum(math.prod(spec.observations[k][0]) for k in self.flat),)
             self.trunk = nn.Sequential(nn.Flatten(), nn.LazyLinear(128), nn.ReLU())
             width = 128
         self.fc = nn.Sequential(nn.LazyLinear(width), nn.ReLU())
-        core_width = width + 1 + self.num_actions  # fc, clipped reward, one-hot last action
+        core_width = width + 1 + self.distribution.num_features  # fc, clipped reward, last action
         self.core = nn.LSTM(core_width, core_width, num_layers=2) if flags.use_lstm else None
-        self.policy = nn.Linear(core_width, self.num_actions)
+        self.policy = nn.Linear(core_width, self.distribution.num_logits)
         self.baseline = nn.Linear(core_width, 1)
         with torch.no_grad():
             self.fc(self.trunk(torch.zeros(1, *shape)))  # gives the lazy layers their sizes
@@ -286,13 +286,16 @@ class Net(nn.Module):
         return (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
 
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
-        frame = inputs["frame"]  # [T, B, C, H, W] or [T, B, F]
-        T, B, *shape = frame.shape
-        x = models.as_floats(frame.reshape(T * B, *shape))
+        T, B = inputs["reward"].shape
+        if self.flat:  # everything as one vector
+            parts = [models.as_floats(inputs[k].reshape(T * B, -1)) for k in self.flat]
+            x = torch.cat(parts, dim=-1)
+        else:
+            x = models.as_floats(inputs["frame"].flatten(0, 1))  # [T * B, C, H, W]
         x = self.fc(self.trunk(x)).float()  # [T * B, width]
-        last_action = F.one_hot(inputs["last_action"].reshape(T * B), self.num_actions)
+        last_action = self.distribution.features(inputs["last_action"]).flatten(0, 1)
         clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)
-        x = torch.cat([x, clipped_reward, last_action.float()], dim=-1)
+        x = torch.cat([x, clipped_reward, last_action], dim=-1)
         if self.core is not None:
             x, core_state = models.unroll(
                 self.core, x.view(T, B, -1), inputs["done"], core_state, self.initial_state(B)
@@ -300,7 +303,7 @@ class Net(nn.Module):
             x = x.flatten(0, 1).float()
         with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
             policy_logits, baseline = self.policy(x), self.baseline(x)
-        policy_logits = policy_logits.view(T, B, self.num_actions)
+        policy_logits = policy_logits.view(T, B, -1)
         return dict(policy_logits=policy_logits, baseline=baseline.view(T, B)), core_state
 
 

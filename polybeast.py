@@ -35,6 +35,7 @@ from libtorchbeast.acting import act_on
 from libtorchbeast.addresses import parse_addresses
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.devices import own_stream, to_device, to_host
+from libtorchbeast.distributions import make_distribution
 from libtorchbeast.file_writer import RunInUse
 from libtorchbeast.flags import (
     MAX_COUNT,
@@ -233,7 +234,7 @@ class Net(nn.Module):
                 f"polybeast.Net reads images, `frame` [C, H, W]; the environment has "
                 f"{spec.observations}. Perhaps --net monobeast.Net?"
             )
-        self.num_actions = spec.num_actions
+        self.distribution = make_distribution(spec.actions)
         channels = [shape[0], 16, 32, 32]
         sections = [Section(*channels[i : i + 2]) for i in range(3)]
         self.trunk = nn.Sequential(*sections, nn.ReLU(), nn.Flatten())
@@ -242,7 +243,7 @@ class Net(nn.Module):
         self.fc = nn.Sequential(nn.Linear(features, 256), nn.ReLU())
         self.core = nn.LSTM(256 + 1, 256) if flags.use_lstm else None
         core_width = 256 if flags.use_lstm else 256 + 1  # fc, clipped reward
-        self.policy = nn.Linear(core_width, self.num_actions)
+        self.policy = nn.Linear(core_width, self.distribution.num_logits)
         self.baseline = nn.Linear(core_width, 1)
         for head, gain in ((self.policy, 0.01), (self.baseline, 1.0)):  # as in monobeast.Net
             nn.init.orthogonal_(head.weight, gain)
@@ -269,7 +270,7 @@ class Net(nn.Module):
             x = x.flatten(0, 1).float()
         with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
             policy_logits, baseline = self.policy(x), self.baseline(x)
-        policy_logits = policy_logits.view(T, B, self.num_actions)
+        policy_logits = policy_logits.view(T, B, -1)
         return dict(policy_logits=policy_logits, baseline=baseline.view(T, B)), core_state
 
 

@@ -8,7 +8,7 @@ Sources, cited below by equation:
            Estimation", 2016, https://arxiv.org/abs/1506.02438
 
 Everything here is pure: tensors in, NamedTuples out; no flags, no devices, no locks. `T` is the
-number of transitions in a rollout, `B` the number of columns, `A` the number of actions. Time runs
+number of transitions in a rollout, `B` the number of columns, `L` the number of logits. Time runs
 along dimension 0. A rollout has T+1 rows; transition t leads from row t to row t+1.
 
 `from_importance_weights` and `from_logits` keep the argument names and order, and the results, of
@@ -18,8 +18,9 @@ TorchBeast's and DeepMind's `vtrace`; what is new (`lambda_`, `real`) follows by
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from libtorchbeast.distributions import Categorical, Distribution
 
 
 class VTraceReturns(NamedTuple):
@@ -46,17 +47,6 @@ class ImpalaLoss(NamedTuple):
     clipped_rho_share: Tensor  # share of real transitions with pi/mu above clip_rho_threshold
     mean_value: Tensor  # of rows 0..T-1
     real_transitions: Tensor  # int64, how many transitions were learned from
-
-
-def action_log_probs(policy_logits: Tensor, actions: Tensor) -> Tensor:
-    """log pi(a|x) [...], from logits [..., A] and actions [...] (int64)."""
-    return F.log_softmax(policy_logits, dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-
-
-def policy_entropy(policy_logits: Tensor) -> Tensor:
-    """Entropy of the policy [...] in nats, from logits [..., A]."""
-    log_probs = F.log_softmax(policy_logits, dim=-1)
-    return -(log_probs.exp() * log_probs).sum(dim=-1)
 
 
 def _check(name: str, tensor: Tensor, shape: tuple[int, ...], *dtypes: torch.dtype) -> None:
@@ -160,13 +150,17 @@ def from_logits(
     *,
     lambda_: float = 1.0,
     real: Tensor | None = None,
+    distribution: Distribution | None = None,
 ) -> VTraceFromLogitsReturns:
-    """V-trace for softmax policies: logits [T, B, A], actions [T, B] int64; the other arguments and
-    the errors as in `from_importance_weights`. The log-probabilities keep their gradient."""
+    """V-trace for policies given by logits [T, B, L] of a `distribution` (None: softmax over them)
+    and actions [T, B, ...] of its shape and dtype; the other arguments and the errors as in
+    `from_importance_weights`. The log-probabilities keep their gradient."""
+    distribution = distribution or Categorical(behavior_policy_logits.shape[-1])
     _check("target_policy_logits", target_policy_logits, behavior_policy_logits.shape)
-    _check("actions", actions, behavior_policy_logits.shape[:-1], torch.int64)
-    target_action_log_probs = action_log_probs(target_policy_logits, actions)
-    behavior_action_log_probs = action_log_probs(behavior_policy_logits, actions)
+    shape = behavior_policy_logits.shape[:-1] + distribution.action_shape
+    _check("actions", actions, shape, distribution.action_dtype)
+    target_action_log_probs = distribution.log_prob(target_policy_logits, actions)
+    behavior_action_log_probs = distribution.log_prob(behavior_policy_logits, actions)
     log_rhos = target_action_log_probs - behavior_action_log_probs
     returns = from_importance_weights(
         log_rhos,
@@ -196,6 +190,7 @@ def impala_loss(
     lambda_: float = 1.0,
     clip_rewards: bool = True,
     reduction: str = "mean",
+    distribution: Distribution | None = None,
 ) -> ImpalaLoss:
     """The IMPALA loss of one batch of rollouts ([IMPALA] section 4.2).
 
@@ -208,24 +203,28 @@ def impala_loss(
 
     Args:
         rows: of the rollout, T+1 each: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B]
-            bool, `action` [T+1, B] int64, `policy_logits` [T+1, B, A] float32 (the behaviour's).
-        outputs: of the network being trained on these rows: `policy_logits` [T+1, B, A] and
+            bool, `action` [T+1, B, ...], `policy_logits` [T+1, B, L] float32 (the behaviour's).
+        outputs: of the network being trained on these rows: `policy_logits` [T+1, B, L] and
             `baseline` [T+1, B], both float32.
         clip_rewards: clip the reward to [-1, 1] for the loss.
         reduction: "sum" over time and batch as in the paper, or "mean" over real transitions.
+        distribution: of the actions, given L logits; None: softmax over them.
         the others: see `from_importance_weights`.
 
     Raises:
         ValueError: a shape or dtype differs from the above, or the reduction is unknown.
     """
     target_logits, values = outputs["policy_logits"], outputs["baseline"]
+    distribution = distribution or Categorical(target_logits.shape[-1])
     _check("baseline", values, target_logits.shape[:-1], torch.float32)
     _check("behavior's policy_logits", rows["policy_logits"], target_logits.shape, torch.float32)
-    _check("policy_logits", target_logits, target_logits.shape, torch.float32)
+    shape = (*values.shape, distribution.num_logits)
+    _check("policy_logits", target_logits, shape, torch.float32)
     _check("done", rows["done"], values.shape, torch.bool)
     _check("terminated", rows["terminated"], values.shape, torch.bool)
     _check("reward", rows["reward"], values.shape, torch.float32)
-    _check("action", rows["action"], values.shape, torch.int64)
+    shape = (*values.shape, *distribution.action_shape)
+    _check("action", rows["action"], shape, distribution.action_dtype)
     if reduction not in ("sum", "mean"):
         raise ValueError(f'reduction is {reduction!r}, expected "sum" or "mean"')
 
@@ -243,11 +242,12 @@ def impala_loss(
         clip_pg_rho_threshold,
         lambda_=lambda_,
         real=real,
+        distribution=distribution,
     )
     weights = real.float()  # [T, B]
     pg = -(weights * vtrace.pg_advantages * vtrace.target_action_log_probs).sum()
     baseline = 0.5 * (weights * (vtrace.vs - values[:-1]) ** 2).sum()
-    entropy = (weights * policy_entropy(target_logits[:-1])).sum()
+    entropy = (weights * distribution.entropy(target_logits[:-1])).sum()
 
     count = weights.sum().clamp(min=1.0)  # a batch of nothing but resets has a loss of 0
     scale = 1.0 / count if reduction == "mean" else 1.0

@@ -4,7 +4,21 @@
 import torch
 from torch import Tensor, nn
 
+from libtorchbeast.distributions import MASKED
 from libtorchbeast.models import CoreState
+
+
+def forward(
+    net: nn.Module, rows: dict[str, Tensor], core_state: CoreState
+) -> tuple[dict[str, Tensor], CoreState]:
+    """`net(rows, core_state)`, with the logits of actions that the observation `action_mask`
+    [..., A] forbids (0, False) at MASKED. Acting and learning both see the policy through this."""
+    outputs, core_state = net(rows, core_state)
+    if "action_mask" in rows:
+        forbidden = rows["action_mask"] == 0
+        logits = outputs["policy_logits"].masked_fill(forbidden, MASKED)
+        outputs = {**outputs, "policy_logits": logits}
+    return outputs, core_state
 
 
 @torch.no_grad()
@@ -14,18 +28,19 @@ def act_on(
     """One forward pass and one action per column.
 
     Args:
+        net: of `models.make_net`, which gives it its `distribution`.
         row: [N, ...] tensors, on the network's device.
         core_state: tuple of [layers, N, H].
         greedy: take the most probable action instead of sampling one.
 
     Returns:
-        the network's outputs [N, ...], floating ones as float32, and `action` [N] int64 (the
+        the network's outputs [N, ...], floating ones as float32, and `action` [N, ...] (the
         network's own, where it returns one); the next core state, float32.
 
     Raises:
         ValueError: an output has the name of one of the environment's keys.
     """
-    outputs, core_state = net({k: v.unsqueeze(0) for k, v in row.items()}, core_state)
+    outputs, core_state = forward(net, {k: v.unsqueeze(0) for k, v in row.items()}, core_state)
     if outputs.keys() & row.keys():
         raise ValueError(
             f"forward returned {sorted(outputs.keys() & row.keys())}: expected names that are not "
@@ -33,11 +48,8 @@ def act_on(
         )
     outputs = {k: _float32(v.squeeze(0)) for k, v in outputs.items()}
     if "action" not in outputs:
-        logits = outputs["policy_logits"]
-        if greedy:
-            outputs["action"] = logits.argmax(dim=-1)
-        else:
-            outputs["action"] = torch.multinomial(logits.softmax(dim=-1), 1).squeeze(-1)
+        choose = net.distribution.mode if greedy else net.distribution.sample
+        outputs["action"] = choose(outputs["policy_logits"])
     return outputs, tuple(_float32(state) for state in core_state)
 
 

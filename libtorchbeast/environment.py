@@ -23,7 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from libtorchbeast.spec import Actions, Spec, describe_actions, flatten_observation, flatten_space
+from libtorchbeast.spec import (
+    Actions,
+    Spec,
+    check_action_mask,
+    describe_actions,
+    flatten_observation,
+    flatten_space,
+    to_space,
+)
 
 Row = dict[str, np.ndarray]
 
@@ -40,7 +48,8 @@ class Environment:
 
     Raises:
         ValueError: from the constructor for an environment that is not accepted; from `step` for an
-            action out of range, a non-finite reward, or an observation that differs from the spec.
+            action out of range, a number that is not finite, or an observation that differs from
+            the spec.
     """
 
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
@@ -51,6 +60,7 @@ class Environment:
             self._source = _SeparateSource(
                 [first] + [create_env() for _ in range(num_envs - 1)], num_envs
             )
+        check_action_mask(self._source.observations, self._source.actions)
         metadata = getattr(first, "metadata", None) or {}
         self.spec = Spec(
             name=name,
@@ -71,24 +81,16 @@ class Environment:
         observations = self._source.reset(seed)
         never = np.zeros(self.spec.num_envs, bool)
         zero = np.zeros(self.spec.num_envs, np.float32)
-        return self._row(observations, zero, never, never, never, np.zeros_like(never, np.int64))
+        none = self.spec.actions.zeros(self.spec.num_envs)
+        return self._row(observations, zero, never, never, never, none)
 
     def step(self, actions: np.ndarray) -> Row:
-        """Steps all environments with `actions` [N] int64."""
-        self._check_actions(actions)
+        """Steps all environments with `actions` [N, *Actions.shape] of the Spec's dtype."""
+        self.spec.actions.check(actions, self.spec.num_envs)
         return self._row(*self._source.step(actions, self._ended), actions)
 
     def close(self) -> None:
         self._source.close()
-
-    def _check_actions(self, actions: np.ndarray) -> None:
-        N, A = self.spec.num_envs, self.spec.num_actions
-        if actions.shape != (N,) or actions.dtype.kind not in "iu":
-            raise ValueError(
-                f"Actions: expected {N} integers, seen {actions.dtype}{list(actions.shape)}"
-            )
-        if actions.min() < 0 or actions.max() >= A:
-            raise ValueError(f"Actions: expected 0 to {A - 1}, seen {actions.tolist()}")
 
     def _row(self, observations, reward, terminated, truncated, life_lost, actions) -> Row:
         if not (np.abs(reward) <= np.finfo(np.float32).max).all():  # NaN compares as False
@@ -107,7 +109,7 @@ class Environment:
             "episode_over": self._over,
             "episode_step": self._steps,
             "episode_return": self._return.astype(np.float32),
-            "last_action": np.where(done, 0, actions),
+            "last_action": np.where(done.reshape(-1, *[1] * (actions.ndim - 1)), 0, actions),
         }
 
 
@@ -128,12 +130,15 @@ class _VectorSource:
         self._env = env
         self._never = np.zeros(num_envs, bool)
         self.observations = flatten_space(env.single_observation_space)
-        self.actions: Actions = describe_actions(env.single_action_space)
+        self._action_space = env.single_action_space
+        self.actions: Actions = describe_actions(self._action_space)
 
     def reset(self, seed: int) -> Row:
         return self._checked(self._env.reset(seed=seed)[0])
 
     def step(self, actions: np.ndarray, ended: np.ndarray):
+        if self.actions.kind != "discrete":
+            actions = to_space(actions, self._action_space)
         observation, reward, terminated, truncated, info = self._env.step(actions)
         life_lost = info.get("life_lost", self._never)
         return (
@@ -170,7 +175,8 @@ class _SeparateSource:
     def __init__(self, envs: list[Any], num_envs: int):
         self._envs = envs
         self.observations = flatten_space(envs[0].observation_space)
-        self.actions: Actions = describe_actions(envs[0].action_space)
+        self._action_space = envs[0].action_space
+        self.actions: Actions = describe_actions(self._action_space)
         self._out = {
             name: np.zeros((num_envs, *shape), dtype)
             for name, (shape, dtype) in self.observations.items()
@@ -197,8 +203,12 @@ class _SeparateSource:
         N = len(self._envs)
         reward = np.zeros(N, np.float64)
         terminated, truncated, life_lost = np.zeros((3, N), bool)
+        if self.actions.kind == "discrete":
+            each = actions.tolist()  # Python's own numbers
+        else:
+            each = to_space(actions, self._action_space)
         for i, (env, action, reset) in enumerate(
-            zip(self._envs, actions.tolist(), ended.tolist(), strict=True)
+            zip(self._envs, each, ended.tolist(), strict=True)
         ):
             if reset:
                 observation, reward[i], terminated[i], truncated[i], info = _reset(env)
@@ -228,7 +238,7 @@ class _SeparateSource:
             self._out[name][i] = leaf
 
 
-def _step(env: Any, action: int):
+def _step(env: Any, action: Any):
     result = env.step(action)
     if len(result) == 5:
         return result

@@ -14,6 +14,7 @@ from torch import nn
 
 import vtrace
 from libtorchbeast import models
+from libtorchbeast.acting import forward
 from libtorchbeast.devices import Mark, to_device
 from libtorchbeast.rollouts import Rollout, core_state_of
 
@@ -171,7 +172,7 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Any) -> vtrace.ImpalaLos
     device = batch["reward"].device
     rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
     with models.autocast(flags.precision, device):
-        outputs, _ = net(rows, core_state_of(batch))
+        outputs, _ = forward(net, rows, core_state_of(batch))
     return vtrace.impala_loss(
         rows,
         {"policy_logits": outputs["policy_logits"], "baseline": outputs["baseline"]},
@@ -183,6 +184,7 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Any) -> vtrace.ImpalaLos
         lambda_=flags.vtrace_lambda,
         clip_rewards=flags.reward_clipping == "abs_one",
         reduction=flags.loss_reduction,
+        distribution=net.distribution,
     )
 
 

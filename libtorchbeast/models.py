@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from libtorchbeast.distributions import make_distribution
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import Spec
 
@@ -16,7 +17,8 @@ CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward net
 
 
 def make_net(own: type[nn.Module], spec: Spec, flags: Any) -> nn.Module:
-    """Builds the network: `own`, or the one that `--net MODULE.CLASS` names.
+    """Builds the network: `own`, or the one that `--net MODULE.CLASS` names. Its attribute
+    `distribution` says what its logits mean.
 
     Raises:
         UserError: `--net` names no class.
@@ -34,6 +36,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Any) -> nn.Module:
                 f"({error})"
             ) from error
     net = net_class(spec, flags)
+    net.distribution = make_distribution(spec.actions)
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net

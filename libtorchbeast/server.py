@@ -4,6 +4,7 @@
 import contextlib
 import errno
 import logging
+import math
 import os
 import socket
 import threading
@@ -142,7 +143,8 @@ class Server:
     def _listen(self) -> grpc.Server:
         self._hold_socket()
         _check_unused(self.address)
-        receive = 1024 + 16 * self.spec.num_envs  # Actions only: at most 10 bytes each
+        numbers = self.spec.num_envs * math.prod(self.spec.actions.shape)
+        receive = 1024 + 16 * numbers  # Actions only: at most 10 bytes each
         server = grpc.server(
             futures.ThreadPoolExecutor(self._max_streams + SPARE_THREADS, "stream"),
             options=[*OPTIONS.items(), ("grpc.max_receive_message_length", receive)],
@@ -313,19 +315,12 @@ class _Stopping(Exception):
 
 
 def _checked_actions(request: bytes, spec: Spec) -> np.ndarray:
-    N, A = spec.num_envs, spec.num_actions
     try:
-        actions = decode_actions(request)
+        return decode_actions(request, spec)
     except DecodeError as error:
         raise _WrongActions(f"Actions: expected a message Action, seen {request[:20]!r}") from error
-    if actions.shape != (N,):
-        raise _WrongActions(f"Actions: expected {N}, seen {len(actions)}")
-    if actions.min() < 0 or actions.max() >= A:
-        i = int(np.argmax((actions < 0) | (actions >= A)))
-        raise _WrongActions(
-            f"Actions: expected 0 to {A - 1}, seen {actions[i]} for environment {i}"
-        )
-    return actions
+    except ValueError as error:
+        raise _WrongActions(str(error)) from error
 
 
 def _until_client_goes(requests: Iterator[bytes]) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 """What an environment looks like from outside: all that a `Net` may know of it."""
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,49 @@ ROW_KEYS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Actions:
-    kind: str  # "discrete"
-    sizes: tuple[int, ...]  # discrete: (number of actions,)
+    """What one action is.
+
+    kind             sizes                      an action
+    discrete         (A,)                       a number from 0 to A - 1
+    multi_discrete   (A_1, ..., A_K)            K numbers, each from 0 to its A - 1
+    box              (D,)                       D real numbers; see `to_space`
+    """
+
+    kind: str
+    sizes: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one action."""
+        return {"discrete": (), "multi_discrete": (len(self.sizes),), "box": self.sizes}[self.kind]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.float32 if self.kind == "box" else np.int64)
+
+    def zeros(self, num_envs: int) -> np.ndarray:
+        return np.zeros((num_envs, *self.shape), self.dtype)
+
+    def check(self, actions: np.ndarray, num_envs: int) -> None:
+        """Raises ValueError unless `actions` are one for each environment, and in range."""
+        is_kind = actions.dtype.kind in ("f" if self.kind == "box" else "iu")
+        if actions.shape != (num_envs, *self.shape) or not is_kind:
+            raise ValueError(
+                f"Actions: expected {self.dtype}{[num_envs, *self.shape]}, "
+                f"seen {actions.dtype}{list(actions.shape)}"
+            )
+        if self.kind == "box":
+            wrong, expected = ~np.isfinite(actions), "finite numbers"
+        elif self.kind == "discrete" and actions.min() >= 0 and actions.max() < self.sizes[0]:
+            return  # the quick way
+        else:
+            wrong = (actions < 0) | (actions >= np.array(self.sizes))
+            expected = " and ".join(f"0 to {size - 1}" for size in self.sizes)
+        if wrong.any():
+            n = int(wrong.reshape(num_envs, -1).any(axis=1).argmax())
+            raise ValueError(
+                f"Actions: expected {expected}, seen {actions[n].tolist()} for environment {n}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +74,9 @@ class Spec:
 
     @property
     def num_actions(self) -> int:
+        """Of discrete actions. libtorchbeast.distributions serves the other kinds too."""
+        if self.actions.kind != "discrete":
+            raise ValueError(f"{self.name}: expected discrete actions, seen {self.actions}")
         return self.actions.sizes[0]
 
     def signature(self) -> dict[str, Any]:
@@ -83,7 +128,43 @@ def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
 
 def describe_actions(space: Any) -> Actions:
     """Raises ValueError for action spaces that the agent does not know."""
-    n = getattr(space, "n", None)
-    if n is None or getattr(space, "shape", ()) != () or getattr(space, "start", 0) != 0:
-        raise ValueError(f"Action space: expected Discrete(n) starting at 0, seen {space}")
-    return Actions("discrete", (int(n),))
+    shape, starts_at_0 = getattr(space, "shape", ()), not np.any(getattr(space, "start", 0))
+    if starts_at_0 and hasattr(space, "n") and shape == ():
+        return Actions("discrete", (int(space.n),))
+    if starts_at_0 and hasattr(space, "nvec"):
+        return Actions("multi_discrete", tuple(int(n) for n in np.ravel(space.nvec)))
+    if hasattr(space, "low") and np.dtype(space.dtype).kind == "f":
+        return Actions("box", (math.prod(shape),))
+    raise ValueError(
+        f"Action space: expected Discrete or MultiDiscrete starting at 0, or a Box of floats, "
+        f"seen {space}"
+    )
+
+
+def to_space(actions: np.ndarray, space: Any) -> np.ndarray:
+    """Actions [N, *Actions.shape] as a space has them, [N, *space.shape].
+
+    A Box's are clipped to its bounds; where both are finite, the policy's -1 and 1 mean them, so
+    that its first actions reach all of the space, whatever its units.
+    """
+    if not hasattr(space, "low"):
+        return actions.reshape(len(actions), *space.shape)
+    actions = actions.reshape(len(actions), *space.shape)
+    bounded = np.isfinite(space.low) & np.isfinite(space.high)
+    low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+    actions = np.where(bounded, low + (actions + 1) / 2 * (high - low), actions)
+    return np.clip(actions, space.low, space.high).astype(space.dtype)
+
+
+def check_action_mask(observations: dict, actions: Actions) -> None:
+    """Raises ValueError for an observation `action_mask` that is none: nonzero where an action is
+    allowed, [A], of a MultiDiscrete's parts one after the other."""
+    if "action_mask" not in observations:
+        return
+    shape, dtype = observations["action_mask"]
+    if actions.kind == "box" or shape != (sum(actions.sizes),) or np.dtype(dtype).kind not in "biu":
+        raise ValueError(
+            f"action_mask: expected a bool or integer for each action, "
+            f"{[sum(actions.sizes)]}, and no Box of actions; seen {dtype}{list(shape)} and "
+            f"{actions.kind} actions"
+        )

@@ -138,13 +138,21 @@ class StackCheck:
             self._newest[name] = row[name][self._next, 1:].tobytes()
 
 
-def decode_actions(data: bytes) -> np.ndarray:
-    """int64 [N] of a serialized Action.
+def decode_actions(data: bytes, spec: Spec) -> np.ndarray:
+    """[N, *Actions.shape] of a serialized Action.
 
     Raises:
         google.protobuf.message.DecodeError: it is none.
+        ValueError: it does not fit the Spec.
     """
-    return np.array(rpcenv_pb2.Action.FromString(data).actions, np.int64)
+    message, actions = rpcenv_pb2.Action.FromString(data), spec.actions
+    numbers = message.reals if actions.kind == "box" else message.actions
+    expected = spec.num_envs * math.prod(actions.shape)
+    if len(numbers) != expected:
+        raise ValueError(f"Actions: expected {expected}, seen {len(numbers)}")
+    array = np.array(numbers, actions.dtype).reshape(spec.num_envs, *actions.shape)
+    actions.check(array, spec.num_envs)
+    return array
 
 
 def _as_expected(name: str, array: np.ndarray, shape: tuple, dtype: np.dtype) -> np.ndarray:

@@ -494,8 +494,8 @@ def test_vector_environment_of_another_size_is_refused(num_envs):
 
 @pytest.mark.parametrize(
     "space",
-    [Box(-1, 1, (2,)), Discrete(3, start=1), MultiBinary(3), Tuple([Discrete(2)]),
-     gymnasium.spaces.MultiDiscrete([2, 3])],
+    [Box(-1, 1, (2,), np.int8), Discrete(3, start=1), MultiBinary(3), Tuple([Discrete(2)]),
+     gymnasium.spaces.MultiDiscrete([2, 3], start=[0, 1])],
     ids=str,
 )  # fmt: skip
 def test_unknown_action_spaces_are_refused(space):
@@ -643,12 +643,12 @@ def test_a_reward_at_a_life_losss_reset_that_is_not_finite_is_refused():
     [
         (np.array([0, 0, 0, A]), f"expected 0 to {A - 1}, seen"),
         (np.array([-1, 0, 0, 0]), f"expected 0 to {A - 1}, seen"),
-        (np.zeros(N - 1, np.int64), f"expected {N} integers, seen int64"),
-        (np.zeros((N, 1), np.int64), f"expected {N} integers, seen int64"),
-        (np.zeros(1, np.int64), f"expected {N} integers, seen int64"),
-        (np.zeros((), np.int64), f"expected {N} integers, seen int64"),
-        (np.zeros(N), f"expected {N} integers, seen float64"),
-        (np.zeros(N, bool), f"expected {N} integers, seen bool"),
+        (np.zeros(N - 1, np.int64), rf"expected int64\[{N}\], seen int64"),
+        (np.zeros((N, 1), np.int64), rf"expected int64\[{N}\], seen int64"),
+        (np.zeros(1, np.int64), rf"expected int64\[{N}\], seen int64"),
+        (np.zeros((), np.int64), rf"expected int64\[{N}\], seen int64"),
+        (np.zeros(N), rf"expected int64\[{N}\], seen float64"),
+        (np.zeros(N, bool), rf"expected int64\[{N}\], seen bool"),
     ],
     ids=["A", "-1", "N-1", "[N, 1]", "[1]", "[]", "float", "bool"],
 )

@@ -15,6 +15,7 @@ from torch import nn
 import monobeast
 from libtorchbeast import learner, models
 from libtorchbeast.acting import act_on
+from libtorchbeast.distributions import Categorical
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.rollouts import core_state_of, rollout_shapes
@@ -264,6 +265,8 @@ def test_actions_are_sampled_from_the_policy_or_are_its_mode():
     columns = 30_000
 
     class Fixed(nn.Module):
+        distribution = Categorical(3)
+
         def forward(self, inputs, core_state):
             shape = (1, columns, 3)
             logits = probabilities.log().bfloat16().expand(shape)

@@ -225,19 +225,54 @@ def test_a_spec_with_an_unknown_dtype_cannot_be_sent():
         spec_to_message(make_spec({"frame": ((), "float128")}))
 
 
-@pytest.mark.parametrize("actions", [[], [0], [3, 0, 200], [-1, 2**31 - 1, -(2**31)]])
-def test_actions(actions):
-    decoded = decode_actions(rpcenv_pb2.Action(actions=actions).SerializeToString())
-    assert decoded.dtype == np.int64 and decoded.tolist() == actions
+def spec_of_actions(kind, *sizes, num_envs=2):
+    return Spec("Test-v0", num_envs, {"frame": ((), "uint8")}, Actions(kind, sizes))
+
+
+@pytest.mark.parametrize(
+    "actions, message, expected",
+    [
+        (("discrete", 201), {"actions": [3, 200]}, [3, 200]),
+        (("multi_discrete", 2, 5, 9), {"actions": [1, 4, 0, 0, 0, 8]}, [[1, 4, 0], [0, 0, 8]]),
+        (("box", 2), {"reals": [0.5, -3, 1e30, 0]}, [[0.5, -3], [np.float32(1e30), 0]]),
+    ],
+)
+def test_actions(actions, message, expected):
+    spec = spec_of_actions(*actions)
+    decoded = decode_actions(rpcenv_pb2.Action(**message).SerializeToString(), spec)
+    assert decoded.dtype == spec.actions.dtype and decoded.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "actions, message, seen",
+    [
+        (("discrete", 3), {"actions": [0]}, "Actions: expected 2, seen 1"),
+        (("discrete", 3), {"reals": [0, 0]}, "Actions: expected 2, seen 0"),
+        (("discrete", 3), {"actions": [0, 3]}, "expected 0 to 2, seen 3 for environment 1"),
+        (("multi_discrete", 2, 3), {"actions": [1, 2, 1]}, "Actions: expected 4, seen 3"),
+        (
+            ("multi_discrete", 2, 3),
+            {"actions": [1, 2, 2, 0]},
+            r"expected 0 to 1 and 0 to 2, seen \[2, 0\] for environment 1",
+        ),
+        (("box", 1), {"actions": [0, 0]}, "Actions: expected 2, seen 0"),
+        (("box", 1), {"reals": [0, np.nan]}, "finite numbers, seen .nan. for environment 1"),
+        (("box", 1), {"reals": [np.inf, 0]}, "finite numbers, seen .inf. for environment 0"),
+    ],
+)
+def test_actions_that_do_not_fit_are_refused(actions, message, seen):
+    with pytest.raises(ValueError, match=seen):
+        decode_actions(rpcenv_pb2.Action(**message).SerializeToString(), spec_of_actions(*actions))
 
 
 def test_actions_that_are_not_packed():
-    assert decode_actions(b"\x08\x05\x08\x07").tolist() == [5, 7]
+    spec = spec_of_actions("discrete", 8)
+    assert decode_actions(b"\x08\x05\x08\x07", spec).tolist() == [5, 7]
 
 
 def test_bytes_that_are_no_actions():
     with pytest.raises(DecodeError):
-        decode_actions(b"\xff\xff\xff")
+        decode_actions(b"\xff\xff\xff", spec_of_actions("discrete", 8))
 
 
 def test_dtypes_are_those_of_the_proto():
