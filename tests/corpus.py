@@ -145,7 +145,14 @@ def _bad_specs(good: bytes) -> Iterator[tuple[str, bytes]]:
     )
     yield "leaf-field-unknown", good + field(3, field(1, b"x") + b"\x10\2" + b"\x28\1")
     yield "leaf-field-twice", good + field(3, field(1, b"x") + b"\x10\2\x10\3")
-    yield "actions-of-a-box", changed(action_kind="box")
+    yield "actions-of-an-unknown-kind", changed(action_kind="tuple")
+    yield "actions-of-a-box-of-two-sizes", changed(action_kind="box", action_sizes=[2, 3])
+    yield "actions-of-a-box-beyond-16-bits", changed(action_kind="box", action_sizes=[2**16 + 1])
+    yield (
+        "actions-of-too-many-choices",
+        changed(action_kind="multi_discrete", action_sizes=[2] * 2000),
+    )
+    yield "actions-of-a-choice-of-none", changed(action_kind="multi_discrete", action_sizes=[2, 0])
     yield "actions-missing", changed(action_sizes=[])
     yield "actions-of-two-sizes", changed(action_sizes=[3, 3])
     yield "actions-0", changed(action_sizes=[0])

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -31,9 +33,9 @@ namespace torchbeast {
 // and is opened again after a back-off: a new stream, a new episode, the initial state. One whose
 // server does answer, but fails `failure_budget` times in a row without a rollout, is given up:
 // opened again after `rest` only, as long as that goes on. Servers that are away do not count. Only
-// outputs that do not fit the contract (`action` int64 [1, N], the same names and shapes always)
-// end the whole pool, because nothing else would help: TakeEvents then throws what the first thread
-// met.
+// outputs that do not fit the contract (`action` as the Spec has it, [1, N, ...], the same names
+// and shapes always) end the whole pool, because nothing else would help: TakeEvents then throws
+// what the first thread met.
 //
 //   Close  may be called twice. It closes queue and batcher too, because threads may be waiting in
 //          them, cancels all streams and joins all threads.
@@ -169,14 +171,14 @@ class ActorPool {
     const int64_t T = options_.unroll_length, N = Open(i, stream);
     Arrays state = Repeat(options_.initial_core_state, N);  // given to the network at the next row
     Arrays state_at_0 = Copy(state);                        // ... at row 0 of the rollout
-    std::vector<int32_t> actions(N, 0);
+    const Array actions = options_.spec.MakeActions(N);     // the newest; written at row 0
     Rollout rollout(options_.spec, N, T);
-    PlayRow(i, stream, 0, options_.reset_timeout, &rollout, &state, &actions);
+    PlayRow(i, stream, 0, options_.reset_timeout, &rollout, &state, actions);
     while (true) {
       Arrays state_at_T;
       for (int64_t t = 1; t <= T; ++t) {
         if (t == T) state_at_T = Copy(state);  // a network may change what it is given
-        PlayRow(i, stream, t, options_.step_timeout, &rollout, &state, &actions);
+        PlayRow(i, stream, t, options_.step_timeout, &rollout, &state, actions);
       }  // the environments step while a whole rollout is handed over
       Dict whole = rollout.Finish(state_at_0);
       rollout = rollout.Next();
@@ -189,13 +191,13 @@ class ActorPool {
 
   // Row t: from the server into the rollout and to the network; its actions back to the server.
   void PlayRow(size_t i, Stream& stream, int64_t t, Milliseconds timeout, Rollout* rollout,
-               Arrays* state, std::vector<int32_t>* actions) {
+               Arrays* state, const Array& actions) {
     const StepView step = Read(i, stream, timeout);
     const Clock::time_point arrived = Clock::now();
-    rollout->WriteStep(t, step, *actions);
+    rollout->WriteStep(t, step, actions);
     if (t == 1) monitor_.SetConnected(i);
     Answer(i, *rollout, t, state, actions);
-    Write(i, stream, *actions);
+    Write(i, stream, actions);
     monitor_.CountLatency(i, Clock::now() - arrived);
   }
 
@@ -224,7 +226,7 @@ class ActorPool {
     return step;
   }
 
-  void Write(size_t i, Stream& stream, const std::vector<int32_t>& actions) {
+  void Write(size_t i, Stream& stream, const Array& actions) {
     const Monitor::Wait wait(monitor_, i, Monitor::kTransport, options_.step_timeout);
     stream.Write(actions);
   }
@@ -238,25 +240,38 @@ class ActorPool {
   }
 
   // Asks the network about row t, and keeps its outputs, actions and next state.
-  void Answer(size_t i, Rollout& rollout, int64_t t, Arrays* state, std::vector<int32_t>* actions) {
+  void Answer(size_t i, Rollout& rollout, int64_t t, Arrays* state, const Array& actions) {
     Exchange answer = Ask(i, {rollout.StepAt(t), *state});
     CheckState(*state, answer.core_state);
     *state = std::move(answer.core_state);
     const Array* action = Find(answer.arrays, "action");
-    const Shape shape = {1, static_cast<int64_t>(actions->size())};
-    if (action == nullptr || !(action->dtype() == kInt64) || action->shape() != shape) {
-      throw std::invalid_argument("outputs: expected action " + Describe(kInt64, shape) +
-                                  ", seen " + (action ? action->describe() : "none"));
+    if (action == nullptr || !(action->dtype() == actions.dtype()) ||
+        action->shape() != actions.shape()) {
+      throw std::invalid_argument("outputs: expected action " + actions.describe() + ", seen " +
+                                  (action ? action->describe() : "none"));
     }
-    for (size_t n = 0; n < actions->size(); ++n) {
-      const int64_t seen = action->as<int64_t>()[n], number = options_.spec.action_sizes.at(0);
+    std::memcpy(actions.data(), action->data(), actions.bytes());
+    CheckActions(actions);
+    rollout.WriteOutputs(t, answer.arrays);
+  }
+
+  void CheckActions(const Array& actions) const {
+    const Shape& sizes = options_.spec.action_sizes;
+    const int64_t count = NumElements(actions.shape());
+    for (int64_t i = 0; i < count && actions.dtype() == kFloat32; ++i) {
+      const float seen = actions.as<float>()[i];
+      if (!std::isfinite(seen)) {
+        throw std::invalid_argument("outputs: expected finite actions, seen " +
+                                    std::to_string(seen));
+      }
+    }
+    for (int64_t i = 0; i < count && actions.dtype() == kInt64; ++i) {
+      const int64_t seen = actions.as<int64_t>()[i], number = sizes[i % sizes.size()];
       if (seen < 0 || seen >= number) {
         throw std::invalid_argument("outputs: expected actions from 0 to " +
                                     std::to_string(number - 1) + ", seen " + std::to_string(seen));
       }
-      (*actions)[n] = static_cast<int32_t>(seen);
     }
-    rollout.WriteOutputs(t, answer.arrays);
   }
 
   static void CheckState(const Arrays& before, const Arrays& after) {

@@ -19,7 +19,8 @@ namespace torchbeast {
 constexpr int64_t kMostBytes = int64_t{1} << 31;  // gRPC's and protobuf's limit for a message
 constexpr int64_t kMostEnvs = 1 << 20;
 constexpr int64_t kMostActions = int64_t{1} << 31;  // they travel as int32
-constexpr size_t kMostLeaves = 256, kMostAxes = 16;
+constexpr int64_t kMostReals = 1 << 16;             // of one action
+constexpr size_t kMostLeaves = 256, kMostAxes = 16, kMostChoices = 1024;
 
 inline StreamError BadSpec(const std::string& what) {
   return StreamError("INVALID_ARGUMENT", "the server's Spec: " + what);
@@ -114,16 +115,29 @@ inline void CheckProtocol(uint64_t seen) {
                 std::to_string(seen));
 }
 
+inline void CheckActions(const Spec& spec) {
+  const bool is_box = spec.action_kind == "box", is_multi = spec.action_kind == "multi_discrete";
+  const bool known = is_box || is_multi || spec.action_kind == "discrete";
+  const size_t count = spec.action_sizes.size();
+  const auto fits = [&](int64_t size) {
+    return size >= 1 && size <= (is_box ? kMostReals : kMostActions);
+  };
+  if (known && (is_multi ? count >= 1 : count == 1) &&
+      std::all_of(spec.action_sizes.begin(), spec.action_sizes.end(), fits)) {
+    return;
+  }
+  throw BadSpec(
+      "expected discrete actions of one size, multi_discrete ones of one or more, 1 to 2^31, or a "
+      "box of one, 1 to 2^16, seen " +
+      Printable(spec.action_kind) + " actions, " + Describe(kInt64, spec.action_sizes));
+}
+
 inline void CheckSpec(const Spec& spec) {
   if (spec.num_envs < 1 || spec.num_envs > kMostEnvs) {
     throw BadSpec("num_envs: expected 1 to " + std::to_string(kMostEnvs) + ", seen " +
                   std::to_string(spec.num_envs));
   }
-  if (spec.action_kind != "discrete" || spec.action_sizes.size() != 1 || spec.action_sizes[0] < 1 ||
-      spec.action_sizes[0] > kMostActions) {
-    throw BadSpec("expected discrete actions of one size, 1 to 2^31, seen " + spec.action_kind +
-                  " actions, " + Describe(kInt64, spec.action_sizes));
-  }
+  CheckActions(spec);
   if (spec.frames_per_step < 1 || spec.frames_per_step >= kMostBytes) {
     throw BadSpec("frames_per_step: expected 1 to 2^31, seen " +
                   std::to_string(spec.frames_per_step));
@@ -152,7 +166,7 @@ inline Spec DecodeSpec(std::string_view message) {
         spec.action_kind = in.Text();
         break;
       case 5:
-        spec.action_sizes = in.Varints(kMostAxes);
+        spec.action_sizes = in.Varints(kMostChoices);
         break;
       case 6:
         spec.frames_per_step = static_cast<int64_t>(in.Varint());

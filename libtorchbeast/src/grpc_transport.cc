@@ -166,7 +166,8 @@ class GrpcStream : public Stream {
     const Spec spec = DescribeIn(address_, &describe_context_, tls_);
     // Observations, 32 bytes for each environment's other numbers, and the fields' heads.
     const auto with_others = [&](int64_t bytes) { return spec.num_envs * (bytes + 32) + 1024; };
-    const int64_t row_bytes = with_others(spec.observation_bytes());
+    const int64_t action_bytes = NumElements(spec.action_shape()) * spec.action_dtype().size();
+    const int64_t row_bytes = with_others(spec.observation_bytes() + action_bytes);
     if (row_bytes >= kMostBytes) throw BadSpec("a row of " + std::to_string(row_bytes) + " bytes");
     const int step_bytes = static_cast<int>(with_others(spec.wire_bytes()));
     channel_ = MakeChannel(address_, step_bytes, tls_);
@@ -174,8 +175,13 @@ class GrpcStream : public Stream {
     return spec;
   }
 
-  void Write(const std::vector<int32_t>& actions) override {
-    action_.mutable_actions()->Assign(actions.begin(), actions.end());
+  void Write(const Array& actions) override {
+    const int64_t count = NumElements(actions.shape());
+    if (actions.dtype() == kFloat32) {
+      action_.mutable_reals()->Assign(actions.as<float>(), actions.as<float>() + count);
+    } else {
+      action_.mutable_actions()->Assign(actions.as<int64_t>(), actions.as<int64_t>() + count);
+    }
     if (!stream_->Write(action_)) Fail();
   }
 

@@ -33,15 +33,17 @@ class Rollout {
                                                     {"truncated", kBool},
                                                     {"episode_over", kBool},
                                                     {"episode_step", kInt32},
-                                                    {"episode_return", kFloat32},
-                                                    {"last_action", kInt64}}) {
+                                                    {"episode_return", kFloat32}}) {
       step_.emplace_back(name, Array::Empty(dtype, {rows_, N_}));
     }
+    Shape shape = {rows_, N_};
+    for (int64_t size : spec.action_shape()) shape.push_back(size);
+    step_.emplace_back("last_action", Array::Empty(spec.action_dtype(), shape));
   }
 
-  // Row t: what the server answered to `actions` ([N]; zeros for a reset, which is row 0). The
-  // older frames of stacks come from row t - 1.
-  void WriteStep(int64_t t, const StepView& step, const std::vector<int32_t>& actions) {
+  // Row t: what the server answered to `actions` (as Spec::MakeActions has them; whatever they are
+  // for a reset, which is row 0). The older frames of stacks come from row t - 1.
+  void WriteStep(int64_t t, const StepView& step, const Array& actions) {
     Check(step);
     if (t == 0) CheckFirst(step);
     const char* observations = step.observations.data();
@@ -66,8 +68,16 @@ class Rollout {
     copy(step.episode_over);
     copy(step.episode_step);
     copy(step.episode_return);
-    int64_t* last_action = step_[i].second.Row(t).as<int64_t>();
-    for (int64_t n = 0; n < N_; ++n) last_action[n] = step.done.data[n] ? 0 : actions[n];
+    const Array last_action = step_[i].second.Row(t);
+    const int64_t size = last_action.column_bytes();
+    for (int64_t n = 0; n < N_; ++n) {
+      uint8_t* column = last_action.data() + n * size;
+      if (step.done.data[n]) {
+        std::memset(column, 0, size);
+      } else {
+        std::memcpy(column, actions.data() + n * size, size);
+      }
+    }
   }
 
   // Row t's part of a Step, [1, N, ...] in this rollout's memory: the network's inputs.

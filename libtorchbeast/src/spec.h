@@ -34,6 +34,19 @@ struct Spec {
   int64_t frames_per_step = 1;
   std::string name;  // the environment's
 
+  // Of one environment's action.
+  DType action_dtype() const { return action_kind == "box" ? kFloat32 : kInt64; }
+  Shape action_shape() const {
+    if (action_kind == "discrete") return {};
+    return action_kind == "box" ? action_sizes : Shape{static_cast<int64_t>(action_sizes.size())};
+  }
+  // [1, num_envs, ...], not initialised.
+  Array MakeActions(int64_t num_envs) const {
+    Shape shape = {1, num_envs};
+    for (int64_t size : action_shape()) shape.push_back(size);
+    return Array::Empty(action_dtype(), shape);
+  }
+
   // Bytes of one environment's observations, in a row and in a Step.
   int64_t observation_bytes() const {
     int64_t bytes = 0;

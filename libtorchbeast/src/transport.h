@@ -49,8 +49,8 @@ class Stream {
   // Connects and asks what there is; then the first Step is on its way. All three wait, and throw
   // StreamError.
   virtual Spec Open() = 0;
-  virtual void Write(const std::vector<int32_t>& actions) = 0;
-  virtual StepView Read() = 0;  // valid until the next Read
+  virtual void Write(const Array& actions) = 0;  // as Spec::MakeActions has them
+  virtual StepView Read() = 0;                   // valid until the next Read
   // Ends the stream: a call that waits, and all later ones, throw.
   virtual void Cancel() = 0;
 };

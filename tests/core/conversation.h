@@ -88,9 +88,13 @@ inline void Hear(const std::vector<Message>& messages, Heard* heard) {
   };
   const Spec spec = heard->spec = decode(messages.at(0), DecodeSpec);
   // The pool asks for no more than its first Spec had, and the tests have not the memory.
-  if (spec.num_envs > 64 || spec.observation_bytes() > 1 << 16) return;
+  if (spec.num_envs > 64 || spec.observation_bytes() > 1 << 16 ||
+      NumElements(spec.action_shape()) > 1 << 10) {
+    return;
+  }
   constexpr int64_t T = 2;
-  const std::vector<int32_t> actions(spec.num_envs, 0);
+  const Array actions = spec.MakeActions(spec.num_envs);
+  if (actions.bytes() > 0) std::memset(actions.data(), 0, actions.bytes());
   StepDecoder decoder;
   Rollout rollout(spec, spec.num_envs, T);
   for (size_t i = 1; i < messages.size(); ++i, ++heard->steps) {

@@ -107,7 +107,7 @@ struct FakeStep {
       episode_over[kMostFakeEnvs];
   StepView view;  // to be changed where it does wrong
 
-  FakeStep(int address, int life, int64_t N, int64_t s, const std::vector<int32_t>& actions) {
+  FakeStep(int address, int life, int64_t N, int64_t s, const std::vector<int64_t>& actions) {
     std::string count, flags, frame, echo;
     const auto add = [](std::string* leaf, auto value) {
       leaf->append(reinterpret_cast<const char*>(&value), sizeof(value));
@@ -118,7 +118,7 @@ struct FakeStep {
       add(&flags, s % 2 == 1);
       add(&flags, n % 2 == 1);
       for (int i = 0; i < 3; ++i) add(&frame, static_cast<uint8_t>(expected.count + i));
-      add(&echo, actions[n]);
+      add(&echo, static_cast<int32_t>(actions[n]));
       reward.push_back(expected.reward);
       episode_return.push_back(expected.reward + 1);
       episode_step.push_back(static_cast<int32_t>(expected.position));
@@ -213,19 +213,20 @@ class FakeStream : public Stream {
     Act(Plan::kRead, s_ == plan_.at);
     if (s_ > 0 && actions_.empty()) throw std::logic_error("a Read without a Write");
     step_.emplace(address_, life_, plan_.num_envs, s_,
-                  s_ == 0 ? std::vector<int32_t>(plan_.num_envs) : actions_);
+                  s_ == 0 ? std::vector<int64_t>(plan_.num_envs) : actions_);
     actions_.clear();
     if (s_++ == plan_.at && plan_.change_step) plan_.change_step(&*step_);
     sent_ = Encode(step_->view);
     return decoder_.Decode(sent_);
   }
 
-  void Write(const std::vector<int32_t>& actions) override {
+  void Write(const Array& actions) override {
     Act(Plan::kWrite, s_ - 1 == plan_.at);
+    const int64_t* numbers = actions.as<int64_t>();
     for (int64_t n = 0; n < plan_.num_envs; ++n) {
-      if (actions.at(n) != Expected(address_, life_, n, s_ - 1).action) ++transport_->wrong_actions;
+      if (numbers[n] != Expected(address_, life_, n, s_ - 1).action) ++transport_->wrong_actions;
     }
-    actions_ = actions;
+    actions_.assign(numbers, numbers + plan_.num_envs);
     ++transport_->writes;
   }
 
@@ -257,7 +258,7 @@ class FakeStream : public Stream {
   const int address_, life_;
   const Plan plan_;
   int64_t s_ = 0;  // the next Step
-  std::vector<int32_t> actions_;
+  std::vector<int64_t> actions_;
   std::optional<FakeStep> step_;
   std::string sent_;
   StepDecoder decoder_;

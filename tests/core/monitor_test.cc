@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 class CountingStream : public Stream {
  public:
   Spec Open() override { return {}; }
-  void Write(const std::vector<int32_t>&) override {}
+  void Write(const Array&) override {}
   StepView Read() override { return {}; }
   void Cancel() override { ++cancels; }
 

@@ -69,7 +69,7 @@ TEST_CASE("rollout: Steps and outputs are kept in their rows") {
   for (int t = 0; t <= 2; ++t) {
     TestStep step(10 * t, /*first=*/t == 0);
     step.done[1] = step.done[1] || t == 2;
-    making.WriteStep(t, step.view(), {t + 1, t + 2});
+    making.WriteStep(t, step.view(), ActionsOf({t + 1, t + 2}));
     const Dict row = making.StepAt(t);
     CHECK(Names(row) ==
           "a, none, b, c, reward, done, terminated, truncated, episode_over, episode_step, "
@@ -112,12 +112,12 @@ TEST_CASE("rollout: Steps and outputs are kept in their rows") {
 TEST_CASE("rollout: row 0 of the next is the last, in memory of its own") {
   Rollout making(TestSpec(), 2, 1);
   for (int t = 0; t <= 1; ++t) {
-    making.WriteStep(t, TestStep(10 * t, t == 0).view(), {3, 4});
+    making.WriteStep(t, TestStep(10 * t, t == 0).view(), ActionsOf({3, 4}));
     making.WriteOutputs(t, Outputs(t));
   }
   const Dict before = making.Finish({});
   making = making.Next();
-  making.WriteStep(1, TestStep(20).view(), {1, 2});
+  making.WriteStep(1, TestStep(20).view(), ActionsOf({1, 2}));
   making.WriteOutputs(1, Outputs(2));
   const Dict after = making.Finish({});
   CHECK(Names(before) == Names(after));
@@ -141,6 +141,20 @@ Spec StackSpec() {
 }
 
 // Its Step t: frames t, t; 10 + t, 10 + t; what is `y` is 100 + t, 200 + t.
+TEST_CASE("rollout: last_action is the action's dtype and shape, and 0 where an episode begins") {
+  Spec spec = TestSpec();
+  spec.action_kind = "box";
+  spec.action_sizes = {3};
+  Rollout making(spec, 2, 1);
+  const Array actions = Make<float>({1, 2, 3}, {1, 2, 3, 4, 5, 6});
+  making.WriteStep(0, TestStep(1, true).view(), actions);
+  making.WriteStep(1, TestStep(2).view(), actions);
+  const Dict rollout = making.Finish({});
+  CHECK(Find(rollout, "last_action")->describe() == "float32[2, 2, 3]");
+  CHECK(RowOf<float>(rollout, "last_action", 0) == std::vector<float>(6, 0));
+  CHECK(RowOf<float>(rollout, "last_action", 1) == std::vector<float>{1, 2, 3, 4, 5, 6});
+}
+
 TestStep StackStep(int t, std::vector<int32_t> episode_step) {
   TestStep step(t, /*first=*/t == 0);
   const std::vector<int32_t> y = {100 + t, 200 + t};
@@ -160,7 +174,7 @@ TEST_CASE("rollout: of a stack the newest frame comes, the older are those of th
   Rollout making(StackSpec(), 2, 3);
   const auto write = [&](int64_t row, int t, Ints episode_step) {
     const TestStep step = StackStep(t, std::move(episode_step));
-    making.WriteStep(row, step.view(), {0, 0});
+    making.WriteStep(row, step.view(), ActionsOf({0, 0}));
     making.WriteOutputs(row, Outputs(t));
   };
   write(0, 0, {0, 0});
@@ -187,21 +201,23 @@ TEST_CASE("rollout: of a stack the newest frame comes, the older are those of th
 
 TEST_CASE("rollout: an episode that begins within a game keeps the stack") {
   Rollout making(StackSpec(), 2, 1);
-  making.WriteStep(0, StackStep(0, {0, 0}).view(), {0, 0});
+  making.WriteStep(0, StackStep(0, ActionsOf({0, 0})).view(), {0, 0});
   TestStep step = StackStep(1, {1, 1});
   step.done[0] = step.done[1] = true;
-  making.WriteStep(1, step.view(), {0, 0});
+  making.WriteStep(1, step.view(), ActionsOf({0, 0}));
   CHECK(RowOf<uint8_t>(making.StepAt(1), "frame", 0) ==
         std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 0, 0, 10, 10, 11, 11});
 }
 
 TEST_CASE("decoder: the first Step of stacks is the first of their games") {
   const auto error = [](const Spec& spec, const TestStep& step) {
-    return ErrorOf<StreamError>([&] { Rollout(spec, 2, 1).WriteStep(0, step.view(), {0, 0}); });
+    return ErrorOf<StreamError>(
+        [&] { Rollout(spec, 2, 1).WriteStep(0, step.view(), ActionsOf({0, 0})); });
   };
   CHECK(error(StackSpec(), StackStep(0, {0, 5})) ==
         "INVALID_ARGUMENT: a Step's episode_step, at a reset: expected 0 everywhere, seen 5");
-  Rollout(TestSpec(), 2, 1).WriteStep(0, TestStep(1, true).view(), {0, 0});  // without: anything
+  Rollout(TestSpec(), 2, 1)
+      .WriteStep(0, TestStep(1, true).view(), ActionsOf({0, 0}));  // without: anything
   TestStep step = StackStep(0, {0, 0});
   step.observations.resize(32);  // whole stacks
   CHECK(error(StackSpec(), step) ==
@@ -219,10 +235,10 @@ TEST_CASE("decoder: bools of a stack are checked where they are, and what follow
     step.observations[i] = 2;
     Rollout making(spec, 2, 1);
     if (6 <= i && i < 10) {
-      making.WriteStep(0, step.view(), {0, 0});
+      making.WriteStep(0, step.view(), ActionsOf({0, 0}));
     } else {
       const std::string name = i < 6 ? "flags" : "b";
-      CHECK(ErrorOf<StreamError>([&] { making.WriteStep(0, step.view(), {0, 0}); }) ==
+      CHECK(ErrorOf<StreamError>([&] { making.WriteStep(0, step.view(), ActionsOf({0, 0})); }) ==
             "INVALID_ARGUMENT: a Step's " + name + " (bool): expected bytes 0 and 1, seen others");
     }
   }
@@ -230,7 +246,7 @@ TEST_CASE("decoder: bools of a stack are checked where they are, and what follow
 
 std::string ErrorIn(const StepView& view, int64_t t = 1) {
   Rollout making(TestSpec(), 2, 2);
-  return ErrorOf<StreamError>([&] { making.WriteStep(t, view, {0, 0}); });
+  return ErrorOf<StreamError>([&] { making.WriteStep(t, view, ActionsOf({0, 0})); });
 }
 
 TEST_CASE("decoder: a Step of wrong lengths is refused") {
@@ -291,7 +307,7 @@ TEST_CASE("decoder: bytes of a bool are 0 or 1, of other dtypes anything") {
   }
   TestStep step(0);
   for (int i : {0, 15, 22, 23}) step.observations[i] = static_cast<char>(255);
-  Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), {0, 0});
+  Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
 }
 
 TEST_CASE("decoder: floats of observations are finite, whatever their width") {
@@ -301,7 +317,7 @@ TEST_CASE("decoder: floats of observations are finite, whatever their width") {
     step.observations.assign(6 + 4 * dtype.size(), '\0');  // so the floats need not be aligned
     std::memcpy(step.observations.data() + 6 + 3 * dtype.size(), &bits, dtype.size());
     try {
-      Rollout(spec, 2, 1).WriteStep(1, step.view(), {0, 0});
+      Rollout(spec, 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
     } catch (const StreamError& error) {
       return std::string(error.what());
     }
@@ -329,15 +345,15 @@ TEST_CASE("decoder: the first Step is the first of its episodes") {
   step.done[1] = false;
   CHECK(ErrorIn(step.view(), 0) ==
         "INVALID_ARGUMENT: a Step's done, at a reset: expected true everywhere, seen false");
-  Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), {0, 0});
+  Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
 }
 
 TEST_CASE("decoder: a Step that is refused leaves no trace") {
   Rollout making(TestSpec(), 2, 1);
-  making.WriteStep(0, TestStep(10, true).view(), {0, 0});
+  making.WriteStep(0, TestStep(10, true).view(), ActionsOf({0, 0}));
   TestStep bad(20, true);
   bad.observations[21] = 3;
-  CHECK_THROWS_AS(making.WriteStep(0, bad.view(), {1, 1}), StreamError);
+  CHECK_THROWS_AS(making.WriteStep(0, bad.view(), ActionsOf({1, 1})), StreamError);
   CHECK(RowOf<int32_t>(making.StepAt(0), "a", 0)[0] == 10);
   CHECK(RowOf<float>(making.StepAt(0), "reward", 0)[0] == 10.5f);
 }

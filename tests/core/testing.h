@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <future>
 #include <stdexcept>
@@ -40,6 +41,16 @@ template <class T>
 std::vector<T> Values(const Array& array) {
   REQUIRE(array.dtype() == DTypeFor<T>());
   return std::vector<T>(array.as<T>(), array.as<T>() + array.bytes() / sizeof(T));
+}
+
+// Discrete ones, one for each environment.
+inline Array ActionsOf(const std::vector<int64_t>& numbers) {
+  return Make<int64_t>({1, static_cast<int64_t>(numbers.size())}, numbers);
+}
+
+inline Array Zeros(const Array& array) {
+  if (array.bytes() > 0) std::memset(array.data(), 0, array.bytes());
+  return array;
 }
 
 // The text of the E that `f` throws.

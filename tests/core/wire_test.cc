@@ -105,12 +105,33 @@ TEST_CASE("wire: a Spec of another protocol or of other actions is refused") {
   CHECK(SpecError([](auto* spec) { spec->set_protocol(1); }) ==
         "INVALID_ARGUMENT: the server's Spec: expected protocol 2, seen 1");
   CHECK(Has(SpecError([](auto* spec) { spec->Clear(); }), "expected protocol 2, seen 0"));
-  const std::string actions = "expected discrete actions of one size, 1 to 2^31, seen ";
-  CHECK(Has(SpecError([](auto* spec) { spec->set_action_kind("box"); }), actions));
+  const std::string actions = "expected discrete actions of one size, multi_discrete ones";
+  CHECK(Has(SpecError([](auto* spec) { spec->set_action_kind("tuple"); }), actions));
   CHECK(Has(SpecError([](auto* spec) { spec->clear_action_sizes(); }), actions));
   CHECK(Has(SpecError([](auto* spec) { spec->add_action_sizes(2); }), actions));
   CHECK(Has(SpecError([](auto* spec) { spec->set_action_sizes(0, 0); }), actions));
   CHECK(Has(SpecError([](auto* spec) { spec->set_action_sizes(0, -5); }), actions));
+}
+
+TEST_CASE("wire: each kind of actions has its dtype and shape, and its limits") {
+  const auto with = [](const std::string& kind, const Shape& sizes) {
+    rpcenv::Spec spec = GoodSpec();
+    spec.set_action_kind(kind);
+    spec.mutable_action_sizes()->Assign(sizes.begin(), sizes.end());
+    return DecodeSpec(spec.SerializeAsString());
+  };
+  CHECK(with("discrete", {7}).MakeActions(2).describe() == "int64[1, 2]");
+  CHECK(with("multi_discrete", {7, 2, 5}).MakeActions(2).describe() == "int64[1, 2, 3]");
+  CHECK(with("box", {6}).MakeActions(2).describe() == "float32[1, 2, 6]");
+  for (const auto& [kind, sizes] :
+       std::vector<std::pair<std::string, Shape>>{{"multi_discrete", {}},
+                                                  {"multi_discrete", {2, 0}},
+                                                  {"box", {}},
+                                                  {"box", {1, 1}},
+                                                  {"box", {(1 << 16) + 1}}}) {
+    CAPTURE(kind);
+    CHECK_THROWS_AS(with(kind, sizes), StreamError);
+  }
 }
 
 TEST_CASE("wire: an observation's size is less than 2^31 bytes") {
@@ -315,7 +336,7 @@ TEST_CASE("wire: whatever comes is taken as protobuf takes it, or refused with a
         ++steps;
         CheckLikeProtobufs(step_bytes, view);
         Rollout rollout(like, like.num_envs, 1);
-        rollout.WriteStep(i % 2, view, std::vector<int32_t>(like.num_envs, 1));
+        rollout.WriteStep(i % 2, view, Zeros(like.MakeActions(like.num_envs)));
         ++written;
       } catch (const StreamError&) {
       }
