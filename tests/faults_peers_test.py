@@ -6,7 +6,7 @@ from tests.faults.harness import hold
 
 
 def test_one_bad_environment_harms_only_itself():
-    hold(peers.one_bad_environment(seconds=1.0, until_given_up=False))
+    hold(peers.one_bad_environment(seconds=0.5, until_given_up=False))
 
 
 def test_total_loss_ends_the_job():
