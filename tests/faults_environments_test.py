@@ -61,11 +61,11 @@ def test_a_failure_of_an_actor_is_never_silent():
 
 
 def test_a_hung_environment_is_found():
-    hold(environments.hung_servers_are_found(step_timeout=1.5, times=1))
+    hold(environments.hung_servers_are_found(step_timeout=2.5, times=1))
 
 
 def test_a_hung_environment_of_monobeast_is_found():
-    hold(environments.hung_actors_are_found(step_timeout=1.5, times=1))
+    hold(environments.hung_actors_are_found(step_timeout=2.5, times=1))
 
 
 def test_a_partition_is_survived():
