@@ -86,7 +86,7 @@ def requirements(name: str) -> list[str]:
 
 setup(
     name="torchbeast",
-    version="0.3.0",
+    version="0.4.0",
     python_requires=">=3.11",
     install_requires=requirements("requirements.txt"),
     packages=["libtorchbeast", "libtorchbeast.proto"],

@@ -48,18 +48,29 @@ SCALED = {
         "--only '^transport_small$|^raw Pong$'"  # benchmarks_test.py has a whole run
     ),
     "make lint": "{}",
+    ".venv/bin/python -m libtorchbeast.certificates certificates --hosts envs-1,envs-2": (
+        ".venv/bin/python -m libtorchbeast.certificates {savedir}/certificates --hosts envs-1"
+    ),
 }
 NOT_RUN = {
     "make test": "it is this",
     "make tsan": "core_test.py does it",
     "make asan": "core_test.py does it",
+    "make fuzz": "it needs clang; faults_strangers_test.py gives the decoder the same corpus",
+    "make faults": "hours; faults_*_test.py do it in small",
+    "make soak": "an hour; soak_test.py does it in small",
     "pip install -r requirements-env.txt": "it would change the environment that runs the tests",
 }
-MANY_MACHINES = "network_test.py does it, between two network namespaces"
+MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
+OLD = "from_torchbeast_test.py does it"
 NOT_RUN |= {
-    "python -m polybeast_env --server_addresses 0.0.0.0:5000-5015 --insecure": MANY_MACHINES,
+    "python -m polybeast_env --server_addresses 0.0.0.0:5000-5015 --tls_cert envs-1.crt "
+    "--tls_key envs-1.key --tls_ca ca.crt": MANY_MACHINES,
     ".venv/bin/python -m polybeast --xpid pong-many --server_addresses "
-    "envs-1:5000-5015,envs-2:5000-5015 --insecure": MANY_MACHINES,
+    "envs-1:5000-5015,envs-2:5000-5015 --tls_cert certificates/learner.crt "
+    "--tls_key certificates/learner.key --tls_ca certificates/ca.crt": MANY_MACHINES,
+    ".venv/bin/python -m libtorchbeast.from_torchbeast OLD/model.tar --xpid old": OLD,
+    ".venv/bin/python -m libtorchbeast.plot OLD/logs.csv": OLD,
 }
 
 
