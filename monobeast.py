@@ -23,6 +23,11 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
+    import libtorchbeast.workers
+
+    libtorchbeast.workers.begin(__name__)
+
 import gymnasium
 import numpy as np
 import torch
@@ -53,7 +58,7 @@ from libtorchbeast.shared_memory import (
     SharedTensors,
     SharedWeights,
     available_bytes,
-    descriptors_left,
+    require_descriptors,
     required_bytes,
 )
 from libtorchbeast.spec import Spec
@@ -544,13 +549,7 @@ def check_limits(flags: argparse.Namespace, shapes: Shapes) -> None:
         f"a number whose rollouts fit into memory: {needed / MiB:,.0f} MiB are needed, "
         f"{(available or 0) / MiB:,.0f} MiB available",
     )
-    files, left = 4 * flags.num_actors + 32, descriptors_left()  # pipes, sentinels, logs, memory
-    require(
-        flags,
-        "num_actors",
-        files < left,
-        f"a number for which open files suffice: {files} are needed, {left} left (ulimit -n)",
-    )
+    require_descriptors(flags)
 
 
 # ==================================================================================== test and main
@@ -578,7 +577,7 @@ def main(argv: list[str] | None = None) -> None:
             test(flags, given_names(make_parser(), argv))
     except (UserError, CheckpointError, RunInUse) as error:
         sys.exit(f"monobeast: error: {error}")
-    except KeyboardInterrupt:  # before the run began
+    except KeyboardInterrupt:  # in --autotune
         sys.exit(130)
 
 

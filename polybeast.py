@@ -19,11 +19,15 @@ import argparse
 import contextlib
 import logging
 import select
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
+
+if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
+    import libtorchbeast.workers
+
+    libtorchbeast.workers.begin(__name__)
 
 import torch
 from torch import nn
@@ -51,6 +55,7 @@ from libtorchbeast.local_servers import LocalServers
 from libtorchbeast.models import CoreState
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import seed_everything
+from libtorchbeast.shared_memory import require_descriptors
 from libtorchbeast.spec import Spec
 from libtorchbeast.stats import Clock, LatencyPercentiles, Shares
 from libtorchbeast.streams import ServersLost, Streams, first_description, spec_of
@@ -344,6 +349,7 @@ def start_inference(
 # ========================================================================================= training
 def train(flags: argparse.Namespace) -> Run:
     """Trains until --total_steps, a signal to stop or a failure, which it raises."""
+    require_descriptors(flags)
     seed_everything(flags.seed)
     torch.set_num_threads(flags.torch_threads)
     # Inference soon gets the GIL when it asks for it: 1.15 x the steps on MinAtar.
@@ -430,8 +436,6 @@ def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     display.set_up_logging()
-    for number in workers.stop_signals():  # also ends local servers
-        signal.signal(number, signal.default_int_handler)
     try:
         flags = parse(argv)
         if flags.autotune is not None and flags.mode == "train":
@@ -443,7 +447,7 @@ def main(argv: list[str] | None = None) -> None:
             test(flags, given_names(make_parser(), argv))
     except (UserError, CheckpointError, RunInUse, ServersLost) as error:
         sys.exit(f"polybeast: error: {error}")
-    except KeyboardInterrupt:  # before the run began
+    except KeyboardInterrupt:  # in --autotune
         sys.exit(130)
 
 

@@ -20,12 +20,18 @@ import argparse
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
+
+if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
+    import libtorchbeast.workers
+
+    libtorchbeast.workers.begin(__name__)
 
 from libtorchbeast import mock, workers
 from libtorchbeast.addresses import check_local, parse_addresses
@@ -83,10 +89,9 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_flags(parser)
-    parser.add_argument("--until_stdin_closes", action="store_true",
-        help="End when standard input does. So no server outlives a learner that started it.")
-    parser.add_argument("--remove_at_end", metavar="FOLDER",
-        help="A folder that was made for the sockets.")
+    parser.add_argument("--until_stdin_closes", metavar="FOLDER",
+        help="End when standard input does; until then keep a private FOLDER, for sockets. So "
+             "nothing outlives a learner that started this.")
     parser.set_defaults(mode="train")
     return parser
 # fmt: on
@@ -199,6 +204,7 @@ def supervise(flags: argparse.Namespace) -> None:
     for number in workers.stop_signals():
         signal.signal(number, lambda number, frame: stop.set())
     if flags.until_stdin_closes:
+        os.mkdir(flags.until_stdin_closes, 0o700)
         threading.Thread(target=_set_at_end_of_stdin, args=(stop,), daemon=True).start()
     where = addresses(flags)
 
@@ -206,12 +212,7 @@ def supervise(flags: argparse.Namespace) -> None:
         args = (index, life, where[index], flags)
         return workers.Process(serve, args, name=f"Server {index} ({where[index]})")
 
-    try:
-        Supervisor(start, len(where), workers.longest_silence(flags.step_timeout)).run(stop)
-    finally:
-        if flags.remove_at_end:  # a killed learner did not
-            with contextlib.suppress(OSError):
-                os.rmdir(flags.remove_at_end)
+    Supervisor(start, len(where), workers.longest_silence(flags.step_timeout)).run(stop)
 
 
 def _set_at_end_of_stdin(stop: workers.Wakeup) -> None:
@@ -254,6 +255,9 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(f"polybeast_env: error: {explain(str(failure))}")
     except KeyboardInterrupt:  # before the servers began
         sys.exit(130)
+    finally:
+        if flags.until_stdin_closes:
+            shutil.rmtree(flags.until_stdin_closes, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 """--autotune: settings found by trying them, as real runs on this machine and environment."""
 
 import argparse
+import contextlib
 import shlex
 import signal
 import subprocess
@@ -82,7 +83,8 @@ def around(value: int) -> list[int]:
 
 def _try(beast: str, argv: list[str], change: list[str], seconds: float) -> float:
     """Steps per second of a run with these settings, 0 if it fails; says either."""
-    with tempfile.TemporaryDirectory(prefix="torchbeast-autotune-") as folder:
+    prefix = "torchbeast-autotune-"
+    with _signals_raise(), tempfile.TemporaryDirectory(prefix=prefix) as folder:
         try:
             speed = measure(beast, [*argv, *change], seconds, Path(folder))
             said = f"{speed:,.0f} steps/s"
@@ -91,6 +93,18 @@ def _try(beast: str, argv: list[str], change: list[str], seconds: float) -> floa
     shown = shlex.join(change) or "as given"
     console.print(f"autotune: {shown}: {said}", soft_wrap=True, highlight=False)
     return speed
+
+
+@contextlib.contextmanager
+def _signals_raise():
+    """A signal to stop raises KeyboardInterrupt: the trial's folder goes before this process."""
+    numbers = workers.stop_signals()
+    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def measure(beast: str, argv: list[str], seconds: float, folder: Path) -> float:

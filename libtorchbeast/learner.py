@@ -76,8 +76,11 @@ class Learner:
                 return None
             self._updated.wait()  # of another thread's
             lag = (self.updates - batch["policy_version"][:-1]).float()
+            buffers = [(buffer, buffer.clone()) for buffer in self.net.buffers()]
             numbers = self._gradients(on_device)
             if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
+                for buffer, before in buffers:  # running means, say: the batch went into them
+                    buffer.copy_(before)
                 self._skip(batch, numbers)
                 return None
             self._skipped_in_a_row = 0
@@ -103,8 +106,9 @@ class Learner:
     def _skip(self, batch: Rollout, numbers: dict[str, float]) -> None:
         self.skipped += 1
         self._skipped_in_a_row += 1
+        is_last = self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW
         where = "not dumped"
-        if self._dump_dir and self.skipped <= MAX_DUMPS:
+        if self._dump_dir and (is_last or self.skipped <= MAX_DUMPS):
             where = os.path.join(self._dump_dir, f"nonfinite-{self.skipped}.tar")
             try:
                 torch.save({"batch": batch, "model": self.net.state_dict()}, where)
@@ -117,10 +121,10 @@ class Learner:
             seen,
             where,
         )
-        if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+        if is_last:
             raise FloatingPointError(
                 f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a non-finite loss or gradient; the "
-                f"last: {seen}. See nonfinite-*.tar for the batches."
+                f"last: {seen} (batch: {where})"
             )
 
     def close(self) -> None:

@@ -3,13 +3,16 @@
 
 import argparse
 import logging
+import secrets
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from typing import Any
 
-from libtorchbeast import tls
+from libtorchbeast import tls, workers
 from libtorchbeast.flags import UserError
 from libtorchbeast.streams import first_description
 
@@ -33,13 +36,13 @@ class LocalServers:
     """
 
     def __init__(self, parser: argparse.ArgumentParser, flags: Any):
-        self._folder = tempfile.TemporaryDirectory(prefix="torchbeast-")  # nobody else may enter
-        basename = flags.pipes_basename or f"unix:{self._folder.name}/server"
+        # The child makes it, for nobody else to enter, and removes it: this process may be killed.
+        self._folder = f"{tempfile.gettempdir()}/torchbeast-{secrets.token_hex(4)}"
+        basename = flags.pipes_basename or f"unix:{self._folder}/server"
         self.addresses = [f"{basename}.{i}" for i in range(flags.num_servers)]
         self._error = ""
-        command = [sys.executable, "-m", "polybeast_env", "--until_stdin_closes"]
+        command = [sys.executable, "-m", "polybeast_env", "--until_stdin_closes", self._folder]
         places = ["--server_addresses", ",".join(self.addresses)]
-        places += ["--remove_at_end", self._folder.name]  # should this process be killed
         self._process = subprocess.Popen(
             [*command, *_arguments(parser, flags), *places],
             stdin=subprocess.PIPE,
@@ -48,6 +51,8 @@ class LocalServers:
             text=True,
             errors="replace",  # environments may print what they like
             start_new_session=True,  # Ctrl-C is this process's: it ends them when it is done
+            # Before it reads its standard input, while it imports.
+            preexec_fn=lambda: workers.end_with_parent(signal.SIGTERM),
         )
         self._reader = threading.Thread(target=self._log_lines, name="local servers", daemon=True)
         self._reader.start()
@@ -63,7 +68,7 @@ class LocalServers:
             self._process.kill()
             self._process.wait()
         self._reader.join(timeout=1.0)
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)  # the child may have been killed
 
     def describe(self, timeout: float) -> Any:
         """What they have, once all of them serve. Raises like `first_description`, and `check`."""

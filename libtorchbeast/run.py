@@ -35,7 +35,8 @@ class Run:
                 run.tick()
 
     Entering resumes SAVEDIR/XPID if there is a checkpoint; leaving, for whatever reason, writes the
-    last row and checkpoint. SIGINT, SIGTERM and SIGHUP end the run at the next `finished`.
+    last row and checkpoint. SIGINT, SIGTERM and SIGHUP end the run at the next `finished`. Before
+    and after it there is nothing to save: they end the process at once, and what it started.
 
     Raises:
         UserError: the checkpoint there is of another environment or network.

@@ -13,8 +13,11 @@ import resource
 import tempfile
 from multiprocessing import reduction
 from pathlib import Path
+from typing import Any
 
 import torch
+
+from libtorchbeast.flags import require
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
 
@@ -148,6 +151,18 @@ def descriptors_left() -> int:
     except OSError:
         used = 64
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - used
+
+
+def require_descriptors(flags: Any) -> None:
+    """Raises UserError if this process may not open the files that --num_actors actors need, four
+    each in either beast (pipes and sentinels, or sockets and events), besides logs and others."""
+    files, left = 4 * flags.num_actors + 32, descriptors_left()
+    require(
+        flags,
+        "num_actors",
+        files < left,
+        f"a number for which open files suffice: {files} are needed, {left} left (ulimit -n)",
+    )
 
 
 def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:

@@ -81,6 +81,9 @@ class Supervisor:
         processes = [w.process for w in self._workers if w.process]
         for process in processes:
             process.ask_to_end()
+        for worker in self._workers:
+            if worker.process and not worker.was_ready:  # it is busy with its imports, say
+                worker.process.kill()
         end = time.monotonic() + END_S
         for process in processes:
             process.end(max(0.0, end - time.monotonic()))

@@ -36,6 +36,15 @@ def stop_signals() -> set[signal.Signals]:
     return _STOP_SIGNALS - {signal.SIGHUP} if ignores else _STOP_SIGNALS
 
 
+def begin(name: str) -> None:
+    """To be called by a program before its imports, with its `__name__`: Ctrl-C ends them without a
+    traceback, and a spawned child, which imports the same, dies with its parent meanwhile."""
+    if name == "__main__":
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    else:
+        end_with_parent(signal.SIGKILL)
+
+
 def prepare_child() -> None:
     """To be called first in every child process.
 

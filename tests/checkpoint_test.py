@@ -7,9 +7,6 @@ import logging
 import os
 import random
 import resource
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -106,32 +103,6 @@ def test_save_refuses_what_could_not_be_loaded(path, value):
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_every_bit_flip_is_refused(path):
-    checkpoint.save(path, make_state(1))
-    whole = Path(path).read_bytes()
-    bits = random.Random(0).sample(range(len(whole) * 8), 400)
-    bits += range(8 * (len(whole) - 100), 8 * len(whole), 3)  # the digest and what is before it
-    for bit in bits:
-        damaged = bytearray(whole)
-        damaged[bit // 8] ^= 1 << bit % 8
-        Path(path).write_bytes(damaged)
-        with pytest.raises(CheckpointError, match="model.tar: (damaged|no digest)"):
-            checkpoint.load(path)
-
-
-def test_every_truncation_is_refused(path):
-    checkpoint.save(path, make_state(1))
-    whole = Path(path).read_bytes()
-    sizes = random.Random(0).sample(range(len(whole)), 200)
-    for size in [0, 1, 22, 70, 71, len(whole) - 1, *sizes]:
-        Path(path).write_bytes(whole[:size])
-        with pytest.raises(CheckpointError, match=f"no digest at the end of its {size} bytes"):
-            checkpoint.load(path)
-    Path(path).write_bytes(whole + b"x")
-    with pytest.raises(CheckpointError):
-        checkpoint.load(path)
-
-
 def test_a_file_of_plain_torch_save_is_refused(path):
     torch.save(make_state(1), path)
     with pytest.raises(CheckpointError, match="not a checkpoint"):
@@ -196,33 +167,6 @@ def test_full_disk_leaves_the_older_files(path):
         assert checkpoint.load(path + ".previous")["step"] == 1
     checkpoint.save(path, make_state(3))
     assert checkpoint.load(path)["step"] == 3
-
-
-SAVE_FOR_EVER = """
-import sys, torch
-from libtorchbeast import checkpoint
-step = 0
-while True:
-    step += 1
-    checkpoint.save(sys.argv[1], dict(step=step, weights=torch.full((200_000,), float(step))))
-    print(step, flush=True)
-"""
-
-
-def test_a_kill_while_saving_loses_at_most_that_save(path):
-    """The process saves without a pause, so each kill hits some moment of a save."""
-    rng = random.Random(0)
-    for _ in range(3):
-        command = [sys.executable, "-c", SAVE_FOR_EVER, path]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-            process.stdout.readline()
-            process.stdout.readline()
-            time.sleep(rng.uniform(0, 0.1))
-            process.kill()
-            finished = 2 + len(process.stdout.readlines())
-        state = checkpoint.load_newest(path)
-        assert finished <= state["step"] <= finished + 1
-        assert (state["weights"] == state["step"]).all()
 
 
 def test_random_states_round_trip(path):

@@ -57,7 +57,7 @@ def test_the_beasts_differ_in_these_flags():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(SERVERS.keys() - {"until_stdin_closes", "remove_at_end"}))
+@pytest.mark.parametrize("name", sorted(SERVERS.keys() - {"until_stdin_closes"}))
 def test_a_flag_of_the_servers_is_the_same_in_the_learner(name):
     assert differences(SERVERS[name], POLY[name]) == set()
 

@@ -174,7 +174,9 @@ def test_an_address_in_use_ends_all_whoever_serves_first(tmp_path):
 @pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "SIGHUP to all", "stdin"])
 def test_all_end_when_asked_to(tmp_path, how):
     stdin = subprocess.PIPE if how == "stdin" else subprocess.DEVNULL
-    flags = [*MOCK, "--num_servers", "2", *(["--until_stdin_closes"] if how == "stdin" else [])]
+    flags = [*MOCK, "--num_servers", "2"]
+    if how == "stdin":
+        flags += ["--until_stdin_closes", str(tmp_path / "sockets")]
     with Servers(tmp_path, *flags, stdin=stdin) as servers:
         with servers.client(0) as first, servers.client(1) as second:
             stream = first.stream()
@@ -187,7 +189,7 @@ def test_all_end_when_asked_to(tmp_path, how):
             else:
                 os.killpg(servers.pid, getattr(signal, how.split()[0]))
             assert servers.wait_for_end() == 0
-            assert not servers.actors()
+            assert not servers.actors() and not (tmp_path / "sockets").exists()
             assert stream.failure()[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
         assert "Traceback" not in servers.printed()
 

@@ -42,14 +42,10 @@ FOREVER = [*SMALL, "--total_steps", 1_000_000_000]
 
 @pytest.fixture(autouse=True)
 def _as_before():
-    """`main` sets up logging to the stderr of the test that called it, torch's threads, signals."""
+    """`main` sets up logging to the stderr of the test that called it, and torch's threads."""
     root, threads = logging.getLogger(), torch.get_num_threads()
     handlers, level = root.handlers[:], root.level
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
     yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
     root.handlers[:], root.level = handlers, level
     torch.set_num_threads(threads)
 
@@ -185,16 +181,6 @@ def test_killed_or_interrupted_in_the_middle_the_same_command_goes_on(tmp_path, 
     assert [row["step"] for row in table] == sorted(row["step"] for row in table)
     beast(tmp_path, "--mode", "test", "--num_episodes", 2)
     assert "in 2 games" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_while_servers_start_leaves_nothing(tmp_path, number):
-    with Poly(tmp_path, *FOREVER, "--num_servers", 2) as program:
-        program.wait_for(program.servers)
-        os.killpg(program.pid, number)
-        assert program.wait_for_end() in (0, 130, -number)
-        program.wait_until_nothing_is_left()
-    assert "Traceback" not in program.printed()
 
 
 class Hanging(monobeast.Net):

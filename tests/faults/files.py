@@ -1,0 +1,303 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Checkpoints, disks, memory and numbers that go bad."""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import re
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from libtorchbeast import checkpoint
+from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW
+from tests.compare import assert_same
+from tests.faults.harness import Figure, promise
+from tests.processes import Program, load
+
+CATCH = "--env tests.envs:Catch-v0 --batch_size 4 --log_every 0.2 --precision fp32".split()
+IN_ORDER = [*CATCH, *"--num_actors 0 --envs_per_actor 4".split()]
+FLAGS = {
+    "monobeast": "--num_actors 1 --envs_per_actor 4".split(),
+    "polybeast": "--net monobeast.Net --num_servers 1 --envs_per_server 4".split(),
+}
+FOREVER = "--total_steps 1_000_000_000".split()
+
+
+def finish(savedir: Path, *flags: str, **options) -> Program:
+    """The program, which ran to its end without an error."""
+    with Program(savedir, *flags, **options) as program:
+        assert program.wait_for_end() == 0, program.printed()
+    return program
+
+
+# ====================================================================================== checkpoints
+@promise("a kill while a checkpoint is written loses nothing", "SIGKILL of a process that saves")
+def killed_while_saving(kills: int = 500, runs: int = 10) -> list[Figure]:
+    """The state is a real run's. Each of the processes goes on from what the one before left, and
+    saves without a pause, so each kill hits some moment of a save. Every so often the real program
+    goes on from it."""
+    rng = random.Random(0)
+    context = multiprocessing.get_context("forkserver")  # else the imports would take the time
+    context.set_forkserver_preload(["tests.faults.files"])
+    lost = in_the_middle = resumes = steps = 0
+    with tempfile.TemporaryDirectory() as folder:
+        flags = [*IN_ORDER, "--barrier_updates", "1", "--total_steps"]
+        path = str(finish(Path(folder), *flags, "200").path / "model.tar")
+        for kill in range(kills):
+            finished = _kill_a_saver(context, path, rng)
+            in_the_middle += os.path.exists(path + ".tmp") or not os.path.exists(path)
+            state = checkpoint.load_newest(path)
+            resumes += state is not None and bool((state["mark"] == state["step"]).all())
+            lost += finished - state["step"] if state["step"] < finished else 0
+            if (kill + 1) % (kills // runs) == 0:
+                steps = state["step"]
+                program = finish(Path(folder), *flags, str(steps + 1))
+                assert f"Going on from step {steps}" in program.printed()
+                assert program.step() > steps
+    return [
+        Figure(f"of {kills} kills, hit a half-done save", in_the_middle, at_least=1),
+        Figure("not resumed, or not with a whole state", kills - resumes, at_most=0),
+        Figure("finished saves lost", lost, at_most=0),
+    ]
+
+
+def _kill_a_saver(context, path: str, rng: random.Random) -> int:
+    """The step of the last save that it finished before it was killed."""
+    finished, progress = context.Pipe(duplex=False)
+    saver = context.Process(target=_save_for_ever, args=(path, progress))
+    saver.start()
+    progress.close()
+    with finished:
+        step = finished.recv_bytes()
+        time.sleep(rng.uniform(0, 0.03))
+        saver.kill()
+        saver.join()
+        with contextlib.suppress(EOFError):
+            while True:
+                step = finished.recv_bytes()
+    return int(step)
+
+
+def _save_for_ever(path: str, progress: Connection) -> None:
+    torch.set_num_threads(1)
+    state = checkpoint.load_newest(path)
+    while True:
+        state["step"] += 1
+        state["mark"] = torch.full((50_000,), state["step"])
+        checkpoint.save(path, state)
+        progress.send_bytes(str(state["step"]).encode())
+
+
+@promise("a damaged checkpoint is refused, the one before it used", "flipped bits, cut ends")
+def damaged(bits: int = 1000, cuts: int = 200) -> list[Figure]:
+    rng = random.Random(0)
+    refused = used = 0
+    with tempfile.TemporaryDirectory() as folder:
+        flags = [*IN_ORDER, "--barrier_updates", "1", "--total_steps"]
+        finish(Path(folder), *flags, "200")
+        path = finish(Path(folder), *flags, "400").path / "model.tar"
+        whole, before = path.read_bytes(), checkpoint.load(f"{path}.previous")
+        end = 8 * len(whole)
+        places = rng.sample(range(end), bits)
+        places += rng.sample(range(end - 800, end), bits // 10)  # the digest, what is before it
+        sizes = [0, 1, len(whole) - 1, *rng.sample(range(len(whole)), cuts)]
+        versions = [_flipped(whole, bit) for bit in places] + [whole[:size] for size in sizes]
+        versions.append(whole + b"x")
+        for version in versions:
+            path.write_bytes(version)
+            try:
+                checkpoint.load(str(path))
+            except checkpoint.CheckpointError:
+                refused += 1
+            used += checkpoint.load_newest(str(path))["step"] == before["step"]
+        # And the program itself, on the last of them.
+        program = finish(Path(folder), *flags, "400")
+        assert f"Going on from step {before['step']}" in program.printed()
+        assert "Checkpoint not usable" in program.printed()
+    return [
+        Figure(f"of {len(versions)}, not refused", len(versions) - refused, at_most=0),
+        Figure("the one before it not used", len(versions) - used, at_most=0),
+    ]
+
+
+def _flipped(whole: bytes, bit: int) -> bytes:
+    data = bytearray(whole)
+    data[bit // 8] ^= 1 << bit % 8
+    return bytes(data)
+
+
+@promise("a run stopped and resumed in order ends like an unbroken one", "SIGTERM; --num_actors 0")
+def resumed_in_order(
+    stops: int = 20, steps: int = 10_000, flags: tuple[str, ...] = ()
+) -> list[Figure]:
+    """Bit for bit."""
+    rng = random.Random(0)
+    different = 0
+    learned = "model optimizer optimizer_name step updates skipped stats env spec".split()
+    with tempfile.TemporaryDirectory() as folder:
+        flags = (*IN_ORDER, "--barrier_updates", "5", *flags)
+        flags += ("--total_steps", str(stops * steps))
+        unbroken = Path(folder) / "unbroken"
+        unbroken.mkdir()
+        expected = load(finish(unbroken, *flags).path)
+        steps = [0]
+        while len(steps) <= stops:
+            with Program(folder, *flags) as program:
+                program.wait_for_step(steps[-1])
+                time.sleep(rng.uniform(0, 0.2))
+                program.process.terminate()
+                assert program.wait_for_end() == 0, program.printed()
+            assert steps[-1] < program.step() < expected["step"], "stopped too late"
+            steps.append(program.step())
+        state = load(finish(Path(folder), *flags).path)
+        for name in learned:
+            try:
+                assert_same(state[name], expected[name])
+            except AssertionError:
+                different += 1
+    what = f"after {stops} stops, different of {len(learned)} parts of the checkpoint"
+    return [Figure(what, different, at_most=0)]
+
+
+# ============================================================================================ disks
+def with_tmpfs(folder: Path, size: str) -> list[str]:
+    """Words to be put before a command, which then runs in a mount namespace of its own, with a
+    new disk of that size in `folder`. Needs root."""
+    mount = 'mount -t tmpfs -o size=$0 tmpfs "$1" && shift && exec "$@"'
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, size, str(folder)]
+
+
+@promise("a full disk does not stop training", "a tmpfs that is filled up")
+def full_disk(beast: str = "monobeast") -> list[Figure]:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        disk = Path(folder) / "disk"
+        disk.mkdir()
+        flags = [*CATCH, *FLAGS[beast], *FOREVER, "--checkpoint_every", "1"]
+        program = stack.enter_context(
+            Program(disk, *flags, module=beast, before=with_tmpfs(disk, "4m"), TMPDIR=folder)
+        )
+        program.wait_for(lambda: re.search("Checkpoint saved at step [1-9]", program.printed()))
+        # Through this descriptor the disk can be seen from here, and when the program has ended.
+        descriptor = os.open(f"/proc/{program.pid}/root{disk}", os.O_DIRECTORY)
+        stack.callback(os.close, descriptor)
+        seen = Path(f"/proc/self/fd/{descriptor}")
+        program.path = seen / "run"
+        with contextlib.suppress(OSError), open(seen / "filler", "wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+        program.wait_for(lambda: program.printed().count("Checkpoint not saved") >= 2)
+        before = program.printed().count("] step ")
+        program.wait_for(lambda: program.printed().count("] step ") >= before + 5)
+        old = checkpoint.load_newest(str(program.path / "model.tar"))
+        os.remove(seen / "filler")
+        step = program.rows()[-1]["step"]
+        row = program.wait_for_step(step)
+        program.wait_for(lambda: program.step() > old["step"])
+        program.process.terminate()
+        code = program.wait_for_end()
+        assert code == 0, program.printed()
+        table = program.rows()
+        lines = (program.path / "logs.csv").read_text().splitlines()
+        assert len({line.count(",") for line in lines}) == 1, "half a line in logs.csv"
+        assert [r["step"] for r in table] == sorted(r["step"] for r in table)
+        last = table[-1]
+        return [
+            Figure("steps of the old checkpoint, which loads", old["step"], at_least=1),
+            Figure("steps learned on a full disk", row["step"] - old["step"], at_least=1),
+            Figure("checkpoint_errors in logs.csv", last["checkpoint_errors"], at_least=2),
+            Figure("steps not saved in the end", last["step"] - program.step(), at_most=0),
+        ]
+
+
+LARGE = {  # more than 64 MB of rollouts in MonoBeast's shared memory
+    "monobeast": "--num_buffers 16384 --unroll_length 40".split(),
+    "polybeast": [],
+}
+TOO_MANY = {
+    "monobeast": "--num_actors 60".split(),
+    "polybeast": "--num_actors 60 --max_streams 60".split(),
+}
+
+
+@promise("a small machine: a run that fits, or one line", "64 MB of /dev/shm; ulimit -n 256")
+def small_machine(beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
+    figures = []
+    for beast in beasts:
+        with tempfile.TemporaryDirectory() as folder:
+            options = dict(module=beast, files=256, TMPDIR=folder)
+            options |= dict(before=with_tmpfs(Path("/dev/shm"), "64m"))
+            flags = [*CATCH, *FLAGS[beast]]
+            finish(Path(folder), *flags, *LARGE[beast], "--total_steps", "1000", **options)
+            start = time.monotonic()
+            with Program(folder, *flags, *TOO_MANY[beast], **options) as program:
+                code = program.wait_for_end()
+                seconds = time.monotonic() - start
+            *_, last = program.printed().strip().splitlines()
+            refused = last.startswith(f"{beast}: error: --num_actors 60: expected a number for")
+            clear = code == 1 and refused and "Traceback" not in program.printed()
+        figures += [
+            Figure(f"{beast}: refused in", seconds, "s", at_most=10.0),
+            Figure(f"{beast}: ... but not in one clear line", int(not clear), at_most=0),
+        ]
+    return figures
+
+
+# ========================================================================================== numbers
+@promise("no weight that is not finite is saved or acted with", "NaN, infinity in 1 % of batches")
+def not_finite(updates: int = 10_000, every: int = 100, beast: str = "monobeast") -> list[Figure]:
+    """In observations, rewards, the behaviour's and the learner's logits, and gradients, by turns.
+    Whoever acts or learns with a weight that is not finite fails, and is counted or ends the
+    run."""
+    steps = updates * 20 * 4  # CartPole: a little less, because some transitions are resets
+    flags = "--env CartPole-v1 --batch_size 4 --log_every 0.5 --reward_clipping none".split()
+    flags += [*FLAGS[beast], *"--net tests.faults._nets.Spoiled --checkpoint_every 1".split()]
+    flags += ["--total_steps", str(steps)]
+    saved = bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run/model.tar"
+        options = dict(module=beast, TMPDIR=folder, SPOIL_EVERY=every)
+        with Program(folder, *flags, SPOIL_FROM=10**9, **options) as program:
+            last = 0
+            while program.process.poll() is None:
+                state = checkpoint.load_newest(str(path))
+                if state is not None and state["updates"] > last:
+                    saved, bad, last = saved + 1, bad + _is_bad(state), state["updates"]
+                time.sleep(0.2)
+            assert program.wait_for_end() == 0, program.printed()
+        state = load(program.path)
+        last_row = program.rows()[-1]
+        failures = last_row.get("actor_restarts", 0) + last_row.get("stream_failures", 0)
+        learned, skipped = state["updates"], state["skipped"]
+
+        start = 10  # and now all from the 10th on, in a run whose first dumps are long made
+        flags[-1] = str(10 * steps)
+        with Program(folder, *flags, SPOIL_FROM=start, **options) as program:
+            code = program.wait_for_end()
+        assert "updates in a row had a non-finite loss or gradient" in program.printed()
+        end = load(program.path)
+        in_a_row = int(program.rows()[-1]["skipped_updates"]) - skipped
+        dump = program.path / f"nonfinite-{skipped + in_a_row}.tar"
+        assert torch.load(dump, weights_only=True)["batch"]["reward"].shape == (21, 4)
+        saved, bad = saved + 2, bad + _is_bad(state) + _is_bad(end)
+    spoilt = (learned + skipped) // every
+    assert code == 1 and end["updates"] - learned == start - 1
+    return [
+        Figure(f"spoilt of {learned + skipped} updates", spoilt, at_least=1),
+        Figure("... not skipped, or skipped without a reason", abs(skipped - spoilt), at_most=0),
+        Figure("... not in logs.csv", abs(skipped - last_row["skipped_updates"]), at_most=0),
+        Figure("failures of who acts", failures, at_most=0),
+        Figure(f"of {saved} checkpoints, not finite", bad, at_most=0),
+        Figure("in a row until the end", in_a_row),
+        Figure("... differs from what ends a run", abs(in_a_row - MAX_SKIPPED_IN_A_ROW), at_most=0),
+    ]
+
+
+def _is_bad(state: dict) -> bool:
+    moments = [x for s in state["optimizer"]["state"].values() for x in s.values()]
+    tensors = [*state["model"].values(), *(x for x in moments if isinstance(x, torch.Tensor))]
+    return not all(bool(x.isfinite().all()) for x in tensors)

@@ -1,0 +1,203 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Signals to a beast and what it starts, at any moment."""
+
+import contextlib
+import itertools
+import logging
+import os
+import random
+import re
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+from libtorchbeast import workers
+from tests.faults.files import CATCH, FLAGS, FOREVER
+from tests.faults.harness import Figure, median_and_p99, promise
+from tests.processes import Program, wait_for
+
+logger = logging.getLogger(__name__)
+
+
+class Stopped(Program):
+    """A program to be stopped, whose temporary files are in savedir/t."""
+
+    def __init__(self, savedir, beast):
+        self.temporary = Path(savedir) / "t"
+        self.temporary.mkdir(exist_ok=True)
+        self._shared_memory = set(os.listdir("/dev/shm"))
+        flags = [*CATCH, *FLAGS[beast], *FOREVER, "--checkpoint_every", "1"]
+        super().__init__(savedir, *flags, module=beast, TMPDIR=self.temporary)
+        self.before = self.step()
+
+    def wait_for_imports(self):
+        """Until it is past its first lines, whose end Python itself must report to Ctrl-C."""
+        self.wait_for(lambda: "numpy" in Path(f"/proc/{self.pid}/maps").read_text())
+
+    def wait_for_training(self):
+        """Until this process, and not one before it, has logged a step of its own."""
+        steps = lambda: re.findall(r"\] step ([\d,]+) ", self.printed())
+        self.wait_for(lambda: any(int(s.replace(",", "")) > self.before for s in steps()))
+
+    def wait_for_a_save(self):
+        """Until a checkpoint is being written."""
+        self.wait_for_training()
+        while not os.path.exists(self.path / "model.tar.tmp"):
+            assert self.process.poll() is None, self.printed()
+
+    def left(self):
+        """What is left of it: processes, sockets, folders, shared memory."""
+        names = self.temporary.glob("torchbeast*/**")
+        return [*self.session(), *names, *(set(os.listdir("/dev/shm")) - self._shared_memory)]
+
+
+# ======================================================================================== stopping
+def in_start(program: Stopped, rng: random.Random, start_s: float) -> None:
+    program.wait_for_imports()
+    time.sleep(rng.uniform(0, start_s))
+
+
+def in_training(program: Stopped, rng: random.Random, start_s: float) -> None:
+    program.wait_for_training()
+    time.sleep(rng.uniform(0, 1))
+
+
+def while_saving(program: Stopped, rng: random.Random, start_s: float) -> None:
+    program.wait_for_a_save()
+
+
+def in_shutdown(program: Stopped, rng: random.Random, start_s: float) -> None:
+    in_training(program, rng, start_s)
+    program.process.terminate()
+    time.sleep(rng.uniform(0, 1))
+
+
+MOMENTS = [in_start, in_training, while_saving, in_shutdown]
+SIGNALS = {
+    "SIGTERM": lambda pid: os.kill(pid, signal.SIGTERM),
+    "Ctrl-C": lambda pid: os.killpg(pid, signal.SIGINT),  # as a terminal does
+    "SIGTERM to all": lambda pid: os.killpg(pid, signal.SIGTERM),
+    "closed terminal": lambda pid: os.killpg(pid, signal.SIGHUP),
+}
+
+
+@promise(
+    "a stop at any moment saves, ends and leaves nothing", "SIGTERM, SIGINT, at random moments"
+)
+def stopped(times: int = 100, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
+    figures = []
+    for beast in beasts:
+        with tempfile.TemporaryDirectory() as folder:
+            seconds, problems = _stop_often(folder, beast, times)
+        for problem in problems:
+            logger.error("%s: %s", beast, problem)
+        figures += median_and_p99(f"{beast}: from the signal to the end", seconds, at_most=10.0)
+        figures += [Figure(f"{beast}: of {times} stops, not clean", len(problems), at_most=0)]
+    return figures
+
+
+def _stop_often(folder: str, beast: str, times: int) -> tuple[list[float], list[str]]:
+    """Each run goes on from what the one before it left."""
+    rng = random.Random(0)
+    start_s = _seconds_to_first_step(folder, beast)
+    seconds, problems = [], []
+    ways = itertools.cycle(_all_pairs())
+    for name, moment in itertools.islice(ways, times):
+        with Stopped(folder, beast) as program:
+            moment(program, rng, start_s)
+            asked = time.monotonic()
+            with contextlib.suppress(ProcessLookupError):  # it has ended already
+                SIGNALS[name](program.pid)
+            code = program.wait_for_end()
+            wait_for(lambda: not program.session())  # noqa: B023
+            seconds.append(time.monotonic() - asked)
+            logger.info("%s %s: %.1f s, exit code %d", name, moment.__name__, seconds[-1], code)
+            if problem := _problem(program, code, moment):
+                problems.append(f"{name} {moment.__name__}: {problem}\n{program.printed()}")
+    return seconds, problems
+
+
+def _all_pairs() -> list[tuple]:
+    """The first ones differ in both."""
+    names, moments = list(SIGNALS), list(enumerate(MOMENTS))
+    return [(names[(i + j) % len(names)], m) for j in range(len(names)) for i, m in moments]
+
+
+def _seconds_to_first_step(folder: str, beast: str) -> float:
+    with Stopped(folder, beast) as program:
+        program.wait_for_imports()
+        began = time.monotonic()
+        program.wait_for_training()
+        seconds = time.monotonic() - began
+        program.process.terminate()
+        assert program.wait_for_end() == 0, program.printed()
+    return seconds
+
+
+def _problem(program: Stopped, code: int, moment) -> str:
+    """What is wrong with how it ended, if anything. It may be ended by the signal itself only
+    where there is nothing to save: before it trains, and when all is done."""
+    table, step = program.rows(), program.step()
+    if left := program.left():
+        return f"left {left}"
+    if "Traceback" in program.printed() or "Exception" in program.printed():
+        return "printed a traceback"
+    if code not in (0, *(-number for number in workers.stop_signals())) or (
+        code and moment in MOMENTS[1:3]
+    ):
+        return f"exit code {code}"
+    if [row["_tick"] for row in table] != list(range(len(table))):
+        return "a torn logs.csv"
+    if step != table[-1]["step"]:
+        return f"trained to step {table[-1]['step']}, saved {step}"
+    if step < program.before or (step == program.before and moment is not in_start):
+        return f"saved nothing new at step {step}"
+    return ""
+
+
+# ========================================================================================= killing
+@promise("a kill leaves nothing, and the next start is clean", "SIGKILL of parent, learner, actors")
+def killed(times: int = 50, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
+    """An actor (or server) is killed and training goes on; then the main process, the learner and
+    parent of all, is: in every second life while it starts."""
+    figures = []
+    for beast in beasts:
+        rng, seconds, lost = random.Random(0), [], 0
+        with tempfile.TemporaryDirectory() as folder:
+            start_s = _seconds_to_first_step(folder, beast)
+            for number in range(times):
+                with Stopped(folder, beast) as program:
+                    if number % 2:
+                        in_start(program, rng, start_s)
+                    else:
+                        _kill_an_actor(program)
+                        time.sleep(rng.uniform(0, 1))
+                    program.process.kill()
+                    at = time.monotonic()
+                    wait_for(lambda: not program.left())  # noqa: B023
+                    seconds.append(time.monotonic() - at)
+                    program.wait_for_end()
+                    lost += program.step() < program.before
+                    assert "Traceback" not in program.printed(), program.printed()
+            with Stopped(folder, beast) as program:
+                program.wait_for_training()
+                assert f"Going on from step {program.before}" in program.printed()
+                assert [r["_tick"] for r in program.rows()] == list(range(len(program.rows())))
+        figures += median_and_p99(f"{beast}: until nothing is left", seconds, at_most=2.0)
+        figures += [Figure(f"{beast}: of {times} next starts, behind", lost, at_most=0)]
+    return figures
+
+
+def _kill_an_actor(program: Stopped) -> None:
+    """Waits until it has been replaced."""
+    program.wait_for_training()
+    failures = lambda: sum(
+        program.rows()[-1].get(name, 0) for name in ("actor_restarts", "stream_failures")
+    )
+    assert failures() == 0
+    victim = min(program.actors())
+    os.kill(victim, signal.SIGKILL)
+    program.wait_for(failures)
+    program.wait_for_step(program.rows()[-1]["step"])
+    assert not os.path.exists(f"/proc/{victim}"), "a zombie"
