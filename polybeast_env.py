@@ -204,7 +204,6 @@ def supervise(flags: argparse.Namespace) -> None:
     for number in workers.stop_signals():
         signal.signal(number, lambda number, frame: stop.set())
     if flags.until_stdin_closes:
-        os.mkdir(flags.until_stdin_closes, 0o700)
         threading.Thread(target=_set_at_end_of_stdin, args=(stop,), daemon=True).start()
     where = addresses(flags)
 
@@ -212,7 +211,21 @@ def supervise(flags: argparse.Namespace) -> None:
         args = (index, life, where[index], flags)
         return workers.Process(serve, args, name=f"Server {index} ({where[index]})")
 
-    Supervisor(start, len(where), workers.longest_silence(flags.step_timeout)).run(stop)
+    with new_folder(flags.until_stdin_closes):
+        Supervisor(start, len(where), workers.longest_silence(flags.step_timeout)).run(stop)
+
+
+@contextlib.contextmanager
+def new_folder(path: str | None) -> Iterator[None]:
+    """Makes a folder that only this user may enter, and removes it, but none that was there."""
+    if path is None:
+        yield
+        return
+    os.mkdir(path, 0o700)
+    try:
+        yield
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _set_at_end_of_stdin(stop: workers.Wakeup) -> None:
@@ -255,9 +268,6 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(f"polybeast_env: error: {explain(str(failure))}")
     except KeyboardInterrupt:  # before the servers began
         sys.exit(130)
-    finally:
-        if flags.until_stdin_closes:
-            shutil.rmtree(flags.until_stdin_closes, ignore_errors=True)
 
 
 if __name__ == "__main__":
