@@ -343,3 +343,12 @@ def test_create_env_for_playing():
         flags.mode = mode
         with contextlib.closing(polybeast_env.create_env(flags)) as env:
             assert not hasattr(env, "num_envs") and env.unwrapped.render_mode == "rgb_array"
+
+
+def test_a_folder_that_was_there_is_left_alone(tmp_path):
+    (tmp_path / "thesis").touch()
+    with pytest.raises(FileExistsError), polybeast_env.new_folder(str(tmp_path)):
+        pass
+    with polybeast_env.new_folder(str(tmp_path / "own")):
+        assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
