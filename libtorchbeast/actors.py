@@ -130,7 +130,7 @@ class Actors:
         while process.has_message():
             message = process.receive()
             if message is None or message.startswith(Process.FAILURE):
-                self._replace(actor, (message or b"")[1:].decode(errors="replace"))
+                self._replace(actor, (message or b"")[1:].decode(errors="replace").strip())
                 return
             slot = slot_of(message)
             with self._ready_or_closed:
@@ -141,14 +141,16 @@ class Actors:
     def _replace(self, actor: int, failure: str) -> None:
         with self._ready_or_closed:  # no learner may be writing to the pipe that is closed
             self._processes[actor].ask_to_end()
-        exit_code = self._processes[actor].end(deadline=1.0)
-        failure = failure.strip() or f"it was ended from outside (exit code {exit_code})"
+        if not failure:  # it is dead already
+            exit_code = self._processes[actor].end(deadline=1.0)
+            failure = f"it was ended from outside (exit code {exit_code})"
         self.restarts += 1
         now = time.monotonic()
         self._failures.append(now)
         while now - self._failures[0] > RESTART_WINDOW_S:
             self._failures.popleft()
         logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, failure)
+        self._processes[actor].end(deadline=1.0)
         if len(self._failures) > self._max_restarts:
             raise ActorFailure(
                 f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "

@@ -202,6 +202,12 @@ Plan Good(int64_t num_envs) {
   return plan;
 }
 
+// As the pool reports it, whose addresses are the actors' numbers.
+std::string Event(int actor, const std::string& error) {
+  const std::string number = std::to_string(actor);
+  return "actor " + number + ", " + number + ": " + error;
+}
+
 TEST_CASE("pool: rollouts are exact, whatever the sizes") {
   for (uint32_t seed = 0; seed < 8; ++seed) {
     CAPTURE(seed);
@@ -279,9 +285,9 @@ TEST_CASE("pool: a stream that fails loses its partial rollout, and begins anew;
   checker.Run(kActors, 0, 10);
   const std::vector<std::string> events = play.Events(14);
   CHECK(events.size() == 14);
-  CHECK(events[0] == "0: UNAVAILABLE: gone at 0");
-  CHECK(std::count(events.begin(), events.end(), "3: UNAVAILABLE: gone at 1") == 1);
-  CHECK(std::count(events.begin(), events.end(), "3: UNAVAILABLE: gone at 5") == 1);
+  CHECK(events[0] == Event(0, "UNAVAILABLE: gone at 0"));
+  CHECK(std::count(events.begin(), events.end(), Event(3, "UNAVAILABLE: gone at 1")) == 1);
+  CHECK(std::count(events.begin(), events.end(), Event(3, "UNAVAILABLE: gone at 5")) == 1);
   const auto statuses = play.pool->status();
   REQUIRE(statuses.size() == kActors);
   for (int a = 0; a < kActors; ++a) {
@@ -342,7 +348,8 @@ TEST_CASE("pool: a Step that is wrong ends its stream, and reaches no batch") {
   const std::vector<std::string> events = play.Events(wrong);
   CHECK(events.size() == wrongs.size());
   for (int a = 0; a < wrong; ++a) {
-    const std::string start = std::to_string(a) + ": INVALID_ARGUMENT: a Step's " + wrongs[a].error;
+    const std::string start =
+        Event(a, std::string("INVALID_ARGUMENT: a Step's ") + wrongs[a].error);
     CHECK_MESSAGE(std::any_of(events.begin(), events.end(),
                               [&](const std::string& event) { return event.rfind(start, 0) == 0; }),
                   start);
@@ -379,7 +386,7 @@ TEST_CASE("pool: a Spec that does not fit, or too many environments, ends that s
   CHECK(events.size() == wrongs.size());
   for (int a = 0; a < wrong; ++a) {
     CAPTURE(events[a]);
-    CHECK(events[a].rfind(std::to_string(a) + ": FAILED_PRECONDITION: ", 0) == 0);
+    CHECK(events[a].rfind(Event(a, "FAILED_PRECONDITION: "), 0) == 0);
     CHECK(Has(events[a], wrongs[a].first));
     if (a < 6)
       CHECK(Has(events[a], "expected Counting: count int64[], flags bool[2], frame uint8[3]"));
@@ -401,10 +408,9 @@ TEST_CASE("pool: a stream that hangs is cancelled after its timeout") {
   Checker(play).Run(3, 1, 1);
   play.Events(3);
   for (int a = 0; a < 3; ++a) {
-    const std::string event =
-        std::to_string(a) +
-        ": DEADLINE_EXCEEDED: the server took too long for one answer, more than " +
-        (a == 2 ? "0.15 s" : "0.3 s");
+    const std::string event = Event(
+        a, std::string("DEADLINE_EXCEEDED: the server took too long for one answer, more than ") +
+               (a == 2 ? "0.15 s" : "0.3 s"));
     CHECK_MESSAGE(std::count(play.events.begin(), play.events.end(), event) >= 1, event);
     CHECK(play.transport->waited(a) >= (a == 2 ? sizes.step_timeout : sizes.reset_timeout));
   }

@@ -345,8 +345,10 @@ def orders_in(path):
 
 
 def give_order(path, order):
-    """To whichever environment comes first; returns the time of day."""
-    (Path(path) / "orders" / order).touch()
+    """To whichever environment comes first; returns the time of day when one has taken it."""
+    file = Path(path) / "orders" / order
+    file.touch()
+    wait_for(lambda: not file.exists())
     return time.time()
 
 
