@@ -150,7 +150,7 @@ class Actors:
         while now - self._failures[0] > RESTART_WINDOW_S:
             self._failures.popleft()
         logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, failure)
-        self._processes[actor].end(deadline=1.0)
+        self._processes[actor].end(deadline=0.2)  # others may fail meanwhile, and wait
         if len(self._failures) > self._max_restarts:
             raise ActorFailure(
                 f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "

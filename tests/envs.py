@@ -157,7 +157,7 @@ class Lives(gymnasium.Env):
 
     numbers = gymnasium.spaces.Box(0, 2**62, (), np.int64)
     observation_space = gymnasium.spaces.Dict(
-        {"frame": gymnasium.spaces.Box(0, 1, (2,), np.float32)}
+        {"frame": gymnasium.spaces.Box(0, 255, (1, 3, 3), np.uint8)}  # all that Net reads
         | dict.fromkeys(("life", "count", "process"), numbers)
     )
     action_space = gymnasium.spaces.Discrete(3)
@@ -184,8 +184,8 @@ class Lives(gymnasium.Env):
         return self.observation(), reward, self.np_random.random() < 0.05, False, {}
 
     def observation(self):
-        frame = np.array([self.life / 2**62, 0.0], np.float32)
         numbers = dict(life=self.life, count=self.count, process=os.getpid())
+        frame = np.zeros((1, 3, 3), np.uint8)
         return {"frame": frame} | {k: np.array(v) for k, v in numbers.items()}
 
 

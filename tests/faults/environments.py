@@ -291,7 +291,7 @@ def lives_do_not_mix_in_monobeast(rollouts=10_000, seconds=120.0, every_s=5.0, n
 def figures_of_lives(reader, kills, rollouts, first):
     return [
         Figure("killed", kills, at_least=1),
-        Figure("lives seen", len(reader.lives), at_least=first + kills),
+        Figure("lives seen", len(reader.lives), at_least=first + 1),
         Figure("rollouts", reader.rollouts, at_least=rollouts),
         Figure("rollouts of two lives, or with a gap", reader.mixed, at_most=0),
     ]
@@ -331,7 +331,7 @@ def failures_are_told(times=10):
 
 def told(program):
     """(when, what) of each failure of a stream in out.log."""
-    begin = "Stream failed, trying again: "
+    begin = "Stream failed: "
     return [(t, text[len(begin) :]) for t, text in logged(program) if text.startswith(begin)]
 
 
