@@ -201,7 +201,7 @@ TEST_CASE("rollout: of a stack the newest frame comes, the older are those of th
 
 TEST_CASE("rollout: an episode that begins within a game keeps the stack") {
   Rollout making(StackSpec(), 2, 1);
-  making.WriteStep(0, StackStep(0, ActionsOf({0, 0})).view(), {0, 0});
+  making.WriteStep(0, StackStep(0, {0, 0}).view(), ActionsOf({0, 0}));
   TestStep step = StackStep(1, {1, 1});
   step.done[0] = step.done[1] = true;
   making.WriteStep(1, step.view(), ActionsOf({0, 0}));

@@ -237,10 +237,11 @@ TEST_CASE("wire: a Step is seen as it was sent") {
   CHECK((view.episode_over.data[2] && !view.episode_over.data[1]));
   CHECK(view.episode_step.data[2] == 2);
   CHECK(view.episode_return.data[1] == 1);
-  Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, view, {0, 0, 0});
+  Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, view, ActionsOf({0, 0, 0}));
   const StepView empty = decoder.Decode("");
   CHECK(empty.done.size == 0);
-  CHECK_THROWS_AS(Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, empty, {0, 0, 0}), StreamError);
+  CHECK_THROWS_AS(Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, empty, ActionsOf({0, 0, 0})),
+                  StreamError);
 }
 
 void Mutate(std::string* bytes, std::mt19937* random) {
@@ -393,10 +394,10 @@ TEST_CASE("grpc: a stream carries Steps and Actions, and the server's error") {
   CHECK(stream->Open().num_envs == 3);
   CHECK(stream->Read().done.data[0]);
   for (int i = 0; i < 3; ++i) {
-    stream->Write({0, 1, i});
+    stream->Write(ActionsOf({0, 1, i}));
     CHECK(!stream->Read().done.data[0]);
   }
-  stream->Write({0, 0, 5});
+  stream->Write(ActionsOf({0, 0, 5}));
   CHECK(ErrorOf<StreamError>([&] { stream->Read(); }) == "INVALID_ARGUMENT: no such action");
 }
 
