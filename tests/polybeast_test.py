@@ -22,6 +22,7 @@ import libtorchbeast
 import monobeast
 import polybeast
 from libtorchbeast import DynamicBatcher, learner
+from libtorchbeast.distributions import Categorical
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.inference import NewestWeights
@@ -535,6 +536,8 @@ def test_no_reader_ever_copies_a_torn_version():
 
 class ShowsItsWeights(nn.Module):
     """Of which each layer gives its number; all its weights are always the same number."""
+
+    distribution = Categorical(1)
 
     def __init__(self):
         super().__init__()

@@ -434,12 +434,18 @@ POSITIONAL = ["discounts", "rewards", "values", "bootstrap_value", "clip_rho_thr
 
 
 @pytest.mark.parametrize(
-    "function, first, fields",
+    "function, first, keywords, fields",
     [
-        (vtrace.from_importance_weights, ["log_rhos"], ("vs", "pg_advantages")),
+        (
+            vtrace.from_importance_weights,
+            ["log_rhos"],
+            ["lambda_", "real"],
+            ("vs", "pg_advantages"),
+        ),
         (
             vtrace.from_logits,
             ["behavior_policy_logits", "target_policy_logits", "actions"],
+            ["lambda_", "real", "distribution"],
             (
                 "vs",
                 "pg_advantages",
@@ -450,12 +456,12 @@ POSITIONAL = ["discounts", "rewards", "values", "bootstrap_value", "clip_rho_thr
         ),
     ],
 )
-def test_arguments_and_results_are_torchbeasts(function, first, fields):
+def test_arguments_and_results_are_torchbeasts(function, first, keywords, fields):
     parameters = inspect.signature(function).parameters.values()
     by_position = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
     assert by_position == first + POSITIONAL
     assert [p.default for p in parameters if p.name.startswith("clip_")] == [1.0, 1.0]
-    assert [p.name for p in parameters if p.kind == p.KEYWORD_ONLY] == ["lambda_", "real"]
+    assert [p.name for p in parameters if p.kind == p.KEYWORD_ONLY] == keywords
     T, B, A = 3, 2, 4
     arguments = to_tensors(random_arguments(np.random.default_rng(0), T, B))
     if "actions" in first:

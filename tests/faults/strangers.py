@@ -176,7 +176,8 @@ def refuses_servers(rollouts: int = 2000) -> list[Figure]:
             taken += 1
             foreign += int((rollout["x/y"] != 7).any())
             for event in pool.take_events():
-                address, _, error = event.partition(": ")
+                who, _, error = event.partition(": ")
+                address = who.partition(", ")[2]  # "actor 3, unix:/..."
                 errors.setdefault(by_address.get(address, ("good", 0))[0], error)
         wrong = {name: error for name, error in errors.items() if not REFUSED.match(error)}
         kept = [
