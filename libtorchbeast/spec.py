@@ -147,9 +147,9 @@ def to_space(actions: np.ndarray, space: Any) -> np.ndarray:
     A Box's are clipped to its bounds; where both are finite, the policy's -1 and 1 mean them, so
     that its first actions reach all of the space, whatever its units.
     """
-    if not hasattr(space, "low"):
-        return actions.reshape(len(actions), *space.shape)
     actions = actions.reshape(len(actions), *space.shape)
+    if not hasattr(space, "low"):
+        return actions
     bounded = np.isfinite(space.low) & np.isfinite(space.high)
     low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
     actions = np.where(bounded, low + (actions + 1) / 2 * (high - low), actions)
