@@ -10,6 +10,7 @@ A directory is a run (it has a logs.csv) or holds runs, at any depth.
 from __future__ import annotations
 
 import argparse
+import csv
 import logging
 import statistics
 import sys
@@ -94,6 +95,8 @@ def read_curve(path: Path, y: str) -> Curve:
         ValueError: a column is missing, or holds something other than numbers.
     """
     columns, rows = read_csv(path)
+    if columns[:1] == ["# _tick"]:
+        columns, rows = _of_torchbeast(path)
     clock = "hours" if "hours" in columns else "_time"
     missing = [name for name in (y, "step", "frame", clock) if name not in columns]
     if missing:
@@ -111,6 +114,25 @@ def read_curve(path: Path, y: str) -> Curve:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return Curve(path, *([point[i] for point in points] for i in range(4)))
+
+
+def _of_torchbeast(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """TorchBeast's logs.csv as one of ours. Columns that came later stand only in fields.csv beside
+    it; a return is of a life, and "nan" where no episode had ended."""
+    ours = {"mean_episode_return": "mean_game_return"}
+    with open(path, newline="") as file:
+        header, *lines = csv.reader(file)
+    columns = [header[0].removeprefix("# "), *header[1:]]
+    fields = path.with_name("fields.csv")
+    if fields.exists():
+        with open(fields, newline="") as file:
+            columns = max([columns, *csv.reader(file)], key=len)
+    columns = [ours.get(name, name) for name in columns]
+    rows = [dict(zip(columns, line, strict=False)) for line in lines if line[0][0] != "#"]
+    for row in rows:
+        row |= {name: "" for name in columns if row.get(name, "nan") in ("nan", "None")}
+        row["frame"] = str(4 * float(row["step"])) if row["step"] else ""  # of Atari
+    return [*columns, "frame"], rows
 
 
 def _training_hours(times: list[float]) -> list[float]:

@@ -1,0 +1,161 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Makes a run of a TorchBeast checkpoint, to play or to train on.
+
+    python -m libtorchbeast.from_torchbeast ~/logs/torchbeast/torchbeast-1/model.tar --xpid old-pong
+    python -m monobeast --mode test --xpid old-pong
+
+Weights, settings and the number of updates come over; the optimizer's averages start afresh. Which
+of the two networks it is, and whether with an LSTM, is seen from the weights.
+"""
+
+import argparse
+import importlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from libtorchbeast import display, models
+from libtorchbeast.flags import UserError
+from libtorchbeast.run import Run, run_path
+
+# TorchBeast's names of weights -> ours, for each network.
+SHALLOW = {
+    "conv1": "trunk.0", "conv2": "trunk.2", "conv3": "trunk.4", "fc": "fc.0",
+    "core": "core", "policy": "policy", "baseline": "baseline",
+}  # fmt: skip
+DEEP = {
+    r"feat_convs\.(\d)\.0": r"trunk.\1.conv",
+    r"resnet1\.(\d)\.(\d)": r"trunk.\1.blocks.0.\2",
+    r"resnet2\.(\d)\.(\d)": r"trunk.\1.blocks.1.\2",
+    "fc": "fc.0", "core": "core", "policy": "policy", "baseline": "baseline",
+}  # fmt: skip
+
+# TorchBeast's flags that mean the same here, by the same name.
+SAME = (
+    "env total_steps batch_size unroll_length entropy_cost baseline_cost discounting "
+    "reward_clipping learning_rate alpha momentum epsilon grad_norm_clipping".split()
+)
+# What TorchBeast always does, and what is a flag here.
+ALGORITHM = {"optimizer": "rmsprop", "loss_reduction": "sum", "vtrace_lambda": 1}
+
+
+def convert(old: dict[str, torch.Tensor]) -> tuple[str, dict[str, torch.Tensor]]:
+    """The module whose `Net` has these weights, and the weights by its names.
+
+    Raises:
+        UserError: they are of neither of TorchBeast's networks.
+    """
+    if "conv1.weight" in old:
+        module, names = "monobeast", SHALLOW
+    elif "feat_convs.0.0.weight" in old:
+        module, names = "polybeast", DEEP
+    else:
+        raise UserError(
+            f"expected the weights of TorchBeast's AtariNet (conv1.weight, ...) or of its ResNet "
+            f"(feat_convs.0.0.weight, ...), seen {sorted(old)[:5]}"
+        )
+    return module, {_renamed(name, names): tensor for name, tensor in old.items()}
+
+
+def _renamed(name: str, names: dict[str, str]) -> str:
+    for pattern, ours in names.items():
+        if re.match(rf"{pattern}\.(weight|bias)", name):
+            return re.sub(f"^{pattern}", ours, name)
+    raise UserError(f"{name}: no weight of TorchBeast's networks is called so")
+
+
+def load(path: str) -> dict[str, Any]:
+    """A TorchBeast checkpoint.
+
+    Raises:
+        UserError: the file is none, or holds what could run code when loaded.
+    """
+    try:
+        state = torch.load(os.path.expanduser(path), weights_only=True, map_location="cpu")
+    except Exception as error:  # torch raises several kinds
+        first = str(error).splitlines()[0]
+        raise UserError(f"{path}: expected a checkpoint of TorchBeast ({first})") from error
+    if not isinstance(state, dict) or "model_state_dict" not in state:
+        seen = sorted(state) if isinstance(state, dict) else type(state).__name__
+        raise UserError(f"{path}: expected a checkpoint with model_state_dict, seen {seen}")
+    return state
+
+
+def command_line(old_flags: dict[str, Any], use_lstm: bool) -> list[str]:
+    """TorchBeast's algorithm and the old run's settings, as flags."""
+    settings = {name: old_flags[name] for name in SAME if name in old_flags} | ALGORITHM
+    words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    return words + ["--use_lstm"] * use_lstm
+
+
+def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
+    """Writes the run SAVEDIR/XPID; returns the commands that play with it and that train it on.
+
+    Raises:
+        UserError: the checkpoint cannot be taken, or the run exists.
+    """
+    state = load(path)
+    module, weights = convert(state["model_state_dict"])
+    old_flags = {k: v for k, v in state.get("flags", {}).items() if v is not None}
+    if env is not None:
+        old_flags["env"] = env
+    if "env" not in old_flags:
+        raise UserError(f"{path} does not name its environment; please give --env")
+    beast = importlib.import_module(module)
+    where = ["--xpid", xpid, "--savedir", savedir]
+    settings = command_line(old_flags, any(name.startswith("core.") for name in weights))
+    flags = beast.parse([*settings, *where])
+    if os.path.exists(run_path(flags)):
+        raise UserError(f"--xpid {xpid}: {run_path(flags)} exists; please choose another")
+    spec = _spec_of(beast, flags)
+    net = models.make_net(beast.Net, spec, flags)
+    try:
+        net.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError(f"{path} does not fit {flags.env}: {error}") from error
+    with Run(flags, spec, net, torch.device("cpu")) as run:
+        # The schedule counts updates, and its rate falls by steps.
+        run.learner.updates = int(state.get("scheduler_state_dict", {}).get("last_epoch", 0))
+        run.learner.step = run.learner.updates * flags.unroll_length * flags.batch_size
+        run.checkpoint()
+    program = ["python", "-m", module]
+    return [
+        shlex.join([*program, "--mode", "test", *where]),
+        shlex.join([*program, *where, *settings]),
+    ]
+
+
+def _spec_of(beast: Any, flags: argparse.Namespace) -> Any:
+    """Of the environment that the beast makes of these flags."""
+    module = importlib.import_module("polybeast_env") if hasattr(beast, "servers") else beast
+    env = module.make_environment(flags)
+    try:
+        return env.spec
+    finally:
+        env.close()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        "python -m libtorchbeast.from_torchbeast", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("path", metavar="MODEL.TAR")
+    parser.add_argument("--xpid", required=True, help="Name of the run to make.")
+    parser.add_argument("--savedir", default="~/logs/torchbeast")
+    parser.add_argument("--env", help="Default: what the checkpoint's flags say.")
+    flags = parser.parse_args(argv)
+    display.set_up_logging()
+    try:
+        play, train = migrate(flags.path, flags.xpid, flags.savedir, flags.env)
+    except UserError as error:
+        sys.exit(f"from_torchbeast: error: {error}")
+    print(f"To play with it:\n    {play}\nTo train it on, as TorchBeast did:\n    {train}")
+
+
+if __name__ == "__main__":
+    main()
