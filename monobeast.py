@@ -70,8 +70,20 @@ logger = logging.getLogger("monobeast")
 # Defaults that depend on the kind of environment, found by measurement (README, "Results"). Atari's
 # steps are dear, so it gets many small updates; cheap environments get large batches.
 RECIPES = {
-    "atari": dict(envs_per_actor=16, batch_size=4, learning_rate=4e-4, total_steps=6_000_000),
-    "other": dict(envs_per_actor=64, batch_size=32, learning_rate=3e-3, total_steps=10_000_000),
+    "atari": dict(
+        envs_per_actor=16,
+        batch_size=4,
+        learning_rate=4e-4,
+        total_steps=6_000_000,
+        eval_every=1_000_000,
+    ),
+    "other": dict(
+        envs_per_actor=64,
+        batch_size=32,
+        learning_rate=3e-3,
+        total_steps=10_000_000,
+        eval_every=2_000_000,
+    ),
 }
 
 
@@ -170,8 +182,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--momentum", type=float, default=0.0, help="RMSProp's.")
     add("--grad_norm_clipping", type=float, default=0.5)
 
-    # Test modes
-    add("--num_episodes", type=int, default=10, help="Games to play in a test mode.")
+    # Test modes, and evaluation while training
+    add("--eval_every", type=int, metavar="STEPS",
+        help="Play whole games in a process of its own every so many agent steps; 0: never."
+             + recipe("eval_every"))
+    add("--num_episodes", type=int, default=10, help="Games to play.")
     add("--max_episode_steps", type=int, default=27_000, help="A longer game is cut.")
     add("--greedy", action="store_true", help="Take the most probable action; else sample.")
     return parser
@@ -411,6 +426,7 @@ def train(flags: argparse.Namespace) -> Run:
     with Run(flags, spec, models.make_net(Net, spec, flags), device) as run:
         if run.was_complete():
             return run
+        run.evaluate_with(player)
         if flags.num_actors == 0:
             train_in_order(run, shapes)
         else:
@@ -526,6 +542,13 @@ def make_environment(flags: argparse.Namespace) -> Environment:
     return Environment(lambda: create_env(flags), flags.envs_per_actor, flags.env)
 
 
+def player(flags: argparse.Namespace) -> tuple[nn.Module, Environment]:
+    """A network, and one environment, to play whole games with."""
+    flags.envs_per_actor = 1
+    env = make_environment(flags)
+    return models.make_net(Net, env.spec, flags), env
+
+
 def use_cuda(flags: argparse.Namespace) -> bool:
     return torch.cuda.is_available() and not flags.disable_cuda and flags.num_actors != 0
 
@@ -555,9 +578,7 @@ def check_limits(flags: argparse.Namespace, shapes: Shapes) -> None:
 # ==================================================================================== test and main
 def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
     """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
-    flags.envs_per_actor = 1
-    make_net = lambda spec: models.make_net(Net, spec, flags)
-    net, env = evaluate.load(flags, given, make_net, lambda: create_env(flags))
+    net, env = evaluate.load(flags, given, player)
     seed_everything(flags.seed)
     with contextlib.closing(env):
         return evaluate.test(flags, net, env)

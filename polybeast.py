@@ -40,6 +40,7 @@ from libtorchbeast.addresses import parse_addresses
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.devices import own_stream, to_device, to_host
 from libtorchbeast.distributions import make_distribution
+from libtorchbeast.environment import Environment
 from libtorchbeast.file_writer import RunInUse
 from libtorchbeast.flags import (
     MAX_COUNT,
@@ -66,8 +67,8 @@ logger = logging.getLogger("polybeast")
 
 # Defaults that depend on the kind of environment, as in MonoBeast.
 RECIPES = {
-    "atari": dict(batch_size=4, learning_rate=4e-4, total_steps=6_000_000),
-    "other": dict(batch_size=32, learning_rate=3e-3, total_steps=10_000_000),
+    "atari": dict(batch_size=4, learning_rate=4e-4, total_steps=6_000_000, eval_every=1_000_000),
+    "other": dict(batch_size=32, learning_rate=3e-3, total_steps=10_000_000, eval_every=2_000_000),
 }
 
 
@@ -169,8 +170,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--momentum", type=float, default=0.0, help="RMSProp's.")
     add("--grad_norm_clipping", type=float, default=0.5)
 
-    # Test modes
-    add("--num_episodes", type=int, default=10, help="Games to play in a test mode.")
+    # Test modes, and evaluation while training
+    add("--eval_every", type=int, metavar="STEPS",
+        help="Play whole games in a process of its own every so many agent steps; 0: never."
+             + recipe("eval_every"))
+    add("--num_episodes", type=int, default=10, help="Games to play.")
     add("--max_episode_steps", type=int, default=27_000, help="A longer game is cut.")
     add("--greedy", action="store_true", help="Take the most probable action; else sample.")
     return parser
@@ -363,6 +367,7 @@ def train(flags: argparse.Namespace) -> Run:
         net = models.make_net(Net, spec, flags)
         with Run(flags, spec, net, torch.device(flags.learner_device)) as run:
             if not run.was_complete():
+                run.evaluate_with(player)
                 train_with(run, addresses, description, check_servers)
     return run
 
@@ -423,11 +428,16 @@ def train_with(
 
 
 # ==================================================================================== test and main
+def player(flags: argparse.Namespace) -> tuple[nn.Module, Environment]:
+    """A network, and one environment on this machine, to play whole games with."""
+    flags.envs_per_server = 1
+    env = polybeast_env.make_environment(flags)
+    return models.make_net(Net, env.spec, flags), env
+
+
 def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
     """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
-    flags.envs_per_server = 1
-    make_net = lambda spec: models.make_net(Net, spec, flags)
-    net, env = evaluate.load(flags, given, make_net, lambda: polybeast_env.create_env(flags))
+    net, env = evaluate.load(flags, given, player)
     seed_everything(flags.seed)
     with contextlib.closing(env):
         return evaluate.test(flags, net, env)

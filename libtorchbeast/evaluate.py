@@ -16,9 +16,7 @@ from torch import nn
 from libtorchbeast import checkpoint, models
 from libtorchbeast.acting import act_on
 from libtorchbeast.environment import Environment, Row
-from libtorchbeast.flags import UserError
-from libtorchbeast.run import run_path
-from libtorchbeast.spec import Spec
+from libtorchbeast.flags import UserError, run_path
 
 logger = logging.getLogger(__name__)
 results = rich.console.Console()
@@ -33,10 +31,10 @@ class Game(NamedTuple):
 def load(
     flags: Any,
     given: set[str],
-    make_net: Callable[[Spec], nn.Module],
-    create_env: Callable[[], Any],
+    player: Callable[[Any], tuple[nn.Module, Environment]],
 ) -> tuple[nn.Module, Environment]:
-    """The network of a run's newest checkpoint, and one environment to play in.
+    """The network of a run's newest checkpoint, and one environment to play in, as `player(flags)`
+    makes them.
 
     The run's own --env, --net and --use_lstm are taken, unless `given` on the command line.
 
@@ -50,14 +48,13 @@ def load(
     run_flags = state["flags"] | {"env": state["env"]}  # its servers' own
     for name in {"env", "net", "use_lstm"} - given:
         setattr(flags, name, run_flags[name])
-    env = Environment(create_env, 1, flags.env)
+    net, env = player(flags)
     if env.spec.signature() != state["spec"]:
         env.close()
         raise UserError(
             f"{path} does not fit {flags.env}: expected {state['spec']}, seen "
             f"{env.spec.signature()}"
         )
-    net = make_net(env.spec)
     net.load_state_dict(state["model"])
     logger.info("Playing with %s, trained for %d steps", path, state["step"])
     return net.eval(), env
@@ -98,20 +95,31 @@ def play(
     return games
 
 
+def play_as_told(
+    flags: Any,
+    net: nn.Module,
+    env: Environment,
+    seed: int,
+    on_row: Callable[[Row], None] = lambda row: None,
+) -> list[Game]:
+    """`play` with the settings of the test modes' flags."""
+    return play(
+        net,
+        env,
+        flags.num_episodes,
+        seed=seed,
+        greedy=flags.greedy,
+        max_steps=flags.max_episode_steps,
+        precision=flags.precision,
+        on_row=on_row,
+    )
+
+
 def test(flags: Any, net: nn.Module, env: Environment) -> list[Game]:
     """Plays --num_episodes games and prints each, their mean and spread; in the mode test_render it
     also writes them as SAVEDIR/XPID/test.mp4."""
     with _video(flags, env) as on_row:
-        games = play(
-            net,
-            env,
-            flags.num_episodes,
-            seed=flags.seed,
-            greedy=flags.greedy,
-            max_steps=flags.max_episode_steps,
-            precision=flags.precision,
-            on_row=on_row,
-        )
+        games = play_as_told(flags, net, env, flags.seed, on_row)
     _print(games, flags)
     return games
 

@@ -43,6 +43,7 @@ RANGES = {
     "autotune": (0.1, LONGEST_S),
     "log_every": (0.1, math.inf),
     "checkpoint_every": (1, math.inf),
+    "eval_every": (0, 2**62),
     "barrier_updates": (1, MAX_COUNT),
     "num_episodes": (1, MAX_COUNT),
     "max_episode_steps": (1, MAX_COUNT),
@@ -89,6 +90,11 @@ def choose_xpid(flags: Any) -> None:
     require(flags, "xpid", plain, "a plain folder name")
     if flags.mode == "train":
         require(flags, "xpid", flags.xpid != "latest", "another name: latest links to the newest")
+
+
+def run_path(flags: Any) -> str:
+    """The run's folder."""
+    return os.path.join(os.path.expanduser(flags.savedir), flags.xpid)
 
 
 def given_names(parser: argparse.ArgumentParser, argv: list[str]) -> set[str]:

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from libtorchbeast import display, models
-from libtorchbeast.flags import UserError
-from libtorchbeast.run import Run, run_path
+from libtorchbeast.flags import UserError, run_path
+from libtorchbeast.run import Run
 
 # TorchBeast's names of weights -> ours, for each network.
 SHALLOW = {

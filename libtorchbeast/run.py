@@ -15,8 +15,9 @@ from torch import nn
 
 from libtorchbeast import bottleneck, checkpoint, display, models, workers
 from libtorchbeast.devices import own_stream
+from libtorchbeast.evaluation import Evaluator, Player
 from libtorchbeast.file_writer import FileWriter, hold
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import UserError, run_path
 from libtorchbeast.learner import Learner, Publish
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
@@ -143,6 +144,13 @@ class Run:
                 self.learner.step,
             )
         return self._idle
+
+    def evaluate_with(self, player: Player) -> None:
+        """Evaluates every --eval_every steps from now on, until the run ends."""
+        if self.flags.eval_every:
+            evaluator = Evaluator(self.learner, self.spec, self.flags, player)
+            self._held.callback(evaluator.close)
+            self.sources.append(evaluator.take)
 
     def start_learners(
         self, batches: Callable[[], Iterator[Rollout]], publish: Publish
@@ -307,7 +315,3 @@ class Run:
 
     def _checkpoint_due(self) -> float:
         return self._last_checkpoint + self.flags.checkpoint_every
-
-
-def run_path(flags: Any) -> str:
-    return os.path.join(os.path.expanduser(flags.savedir), flags.xpid)

@@ -16,12 +16,12 @@ from libtorchbeast.rollouts import Rollout
 
 # Columns of logs.csv after _tick and _time.
 FIELDS = (
-    "step frame updates hours sps fps games mean_game_return mean_game_length total_loss pg_loss "
-    "baseline_loss entropy mean_value grad_norm learning_rate lag_mean lag_max clipped_rho_share "
-    "share_environment share_transport share_batching share_inference share_actor_waiting "
-    "share_learning share_learner_waiting share_answering share_answer_waiting inference_batch "
-    "latency_p50_ms latency_p99_ms cpu_cores idle_cores actor_restarts streams "
-    "stream_failures skipped_updates checkpoint_errors"
+    "step frame updates hours sps fps games mean_game_return mean_game_length eval_step "
+    "mean_eval_return eval_cpu_s total_loss pg_loss baseline_loss entropy mean_value grad_norm "
+    "learning_rate lag_mean lag_max clipped_rho_share share_environment share_transport "
+    "share_batching share_inference share_actor_waiting share_learning share_learner_waiting "
+    "share_answering share_answer_waiting inference_batch latency_p50_ms latency_p99_ms cpu_cores "
+    "idle_cores actor_restarts streams stream_failures skipped_updates checkpoint_errors"
 ).split()
 
 GAMES = 100  # "mean_game_return" is the mean of this many games, the last ones

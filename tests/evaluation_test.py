@@ -1,0 +1,137 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Evaluation while training: real processes play whole games with the weights of a moment."""
+
+import argparse
+import os
+import signal
+
+import pytest
+import torch
+
+import monobeast
+from libtorchbeast import evaluate, evaluation
+from libtorchbeast.evaluation import Evaluator
+from libtorchbeast.learner import Learner
+from libtorchbeast.seeds import derive_seed, seed_everything
+from tests.processes import Program, wait_for
+
+EVERY = 1000
+SMALL = "--batch_size 4 --log_every 0.2 --total_steps 1_000_000_000".split()
+BEASTS = {
+    "monobeast": ["--num_actors", 2, "--envs_per_actor", 4],
+    "polybeast": ["--num_servers", 2, "--envs_per_server", 4, "--net", "monobeast.Net"],
+}
+
+
+def parse(env="tests.envs:Catch-v0", **flags):
+    words = ["--env", env, "--eval_every", EVERY, "--num_episodes", 5]
+    words += [word for name, value in flags.items() for word in (f"--{name}", value)]
+    return monobeast.parse([str(word) for word in words])
+
+
+def of_another_environment(flags):
+    return monobeast.player(argparse.Namespace(**vars(flags) | {"env": "CartPole-v1"}))
+
+
+@pytest.fixture
+def evaluator():
+    """Makes Evaluators of a learner that stands at step 0, and ends what they started."""
+    made = []
+
+    def make(player=monobeast.player, **flags):
+        flags = parse(**flags)
+        seed_everything(0)
+        net, env = monobeast.player(flags)
+        learner = Learner(net, flags, torch.device("cpu"), dump_dir=None)
+        made.append(Evaluator(learner, env.spec, flags, player))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def advance(evaluator, step):
+    """Training has come to `step` when the next row is written."""
+    evaluator._learner.step = step
+    return evaluator.take()
+
+
+def wait_for_row(evaluator):
+    found = []
+    wait_for(lambda: found.append(evaluator.take()) or found[-1])
+    return found[-1]
+
+
+def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
+    """Later weights do not matter to it."""
+    e = evaluator()
+    assert e.take() == advance(e, EVERY - 1) == {} and e._process is None
+    weights = e._learner.state_dict()["model"]
+    assert advance(e, EVERY + 7) == {}
+    with torch.no_grad():
+        e._learner.net.policy.bias.fill_(100.0)
+    row = wait_for_row(e)
+    seed = derive_seed(e._flags.seed, 0)
+    seed_everything(seed)
+    net, env = monobeast.player(e._flags)
+    net.load_state_dict(weights)
+    games = evaluate.play_as_told(e._flags, net.eval(), env, seed)
+    assert len(games) == 5
+    assert row["mean_eval_return"] == pytest.approx(sum(game.score for game in games) / 5)
+    assert row["eval_step"] == EVERY + 7 and row["eval_cpu_s"] > 0
+    assert e.take() == advance(e, 2 * EVERY - 1) == {} and e._process is None  # once each
+
+
+def test_a_resumed_run_waits_for_the_next_multiple(evaluator):
+    e = evaluator()
+    e._learner.step = 5 * EVERY + 1
+    resumed = Evaluator(e._learner, e._spec, e._flags, monobeast.player)
+    assert advance(resumed, 6 * EVERY - 1) == {} and resumed._process is None
+    advance(resumed, 6 * EVERY)
+    assert resumed._process is not None
+    resumed.close()
+
+
+def test_a_failure_is_told_and_the_next_one_is_tried(evaluator, caplog):
+    e = evaluator(player=of_another_environment)
+    advance(e, EVERY)
+    wait_for(lambda: e.take() or caplog.messages)
+    assert "The evaluation at step 1000 failed: ValueError: expected an env" in caplog.text
+    advance(e, 2 * EVERY)
+    os.kill(e._process.pid, signal.SIGKILL)
+    wait_for(lambda: e.take() or len(caplog.messages) > 1)
+    assert "The evaluation at step 2000 failed: killed" in caplog.text
+
+
+def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
+    e = evaluator(env="tests.envs:EndlessCatch-v0", max_episode_steps=10**9)
+    advance(e, EVERY)
+    first = e._process.pid
+    assert advance(e, 2 * EVERY) == {} and e._process.pid == first  # the next one waits
+    monkeypatch.setattr(evaluation, "LONGEST_S", 0.01)
+    assert advance(e, 2 * EVERY) == {} and e._process.pid != first
+    assert "at step 1000 has taken 0.01 s and is ended" in caplog.text
+    wait_for(lambda: not os.path.exists(f"/proc/{first}"))
+
+
+@pytest.mark.parametrize("module", BEASTS)
+def test_a_run_evaluates_and_leaves_nothing(tmp_path, module):
+    flags = ["--env", "tests.envs:Catch-v0", *SMALL, *BEASTS[module], "--eval_every", 5000]
+    with Program(tmp_path, *flags, module=module) as program:
+        evaluated = lambda: [row for row in program.rows() if row.get("eval_step")]
+        program.wait_for(lambda: len(evaluated()) >= 2)
+        program.process.terminate()
+        assert program.wait_for_end() == 0
+        wait_for(lambda: not program.session())
+    first, second = evaluated()[:2]
+    assert 5000 <= first["eval_step"] < second["eval_step"] <= second["step"]
+    assert -1 <= first["mean_eval_return"] <= 1
+    assert "Evaluation at step" in program.printed()
+
+
+def test_zero_evaluates_never(tmp_path):
+    flags = ["--env", "tests.envs:Catch-v0", "--num_actors", 0, "--envs_per_actor", 4]
+    with Program(tmp_path, *flags, "--eval_every", 0, "--total_steps", 3000) as program:
+        assert program.wait_for_end() == 0
+    assert not any("eval_step" in row for row in program.rows())
