@@ -1,7 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What a run shows: a live table on a terminal, plain lines elsewhere."""
 
+import csv
 import logging
+import os
 import sys
 import time
 
@@ -15,6 +17,7 @@ import rich.table
 import rich.text
 
 from libtorchbeast import bottleneck
+from libtorchbeast.curve import Curve
 
 console = rich.console.Console(stderr=True)
 
@@ -38,12 +41,14 @@ class Display:
 
     def __init__(self, run):
         self._run = run
+        self._returns = Curve()
         self._live = rich.live.Live(
             console=console, get_renderable=self._render, refresh_per_second=2, transient=False
         )
 
     def __enter__(self) -> "Display":
         if console.is_terminal:
+            self._read_log()
             self._live.start(refresh=False)
         return self
 
@@ -53,6 +58,21 @@ class Display:
             lines = ["Where the time went:", *self._run.where_time_went()]
             console.print("\n  ".join(lines), soft_wrap=True)
             console.print(self._run.summary(), soft_wrap=True)
+
+    def _read_log(self) -> None:
+        """What a resumed run logged before; its writer has just put the file in order."""
+        with open(os.path.join(self._run.path, "logs.csv"), newline="") as file:
+            for row in csv.DictReader(file):
+                if row["mean_game_return"]:
+                    self._returns.add(float(row["step"]), float(row["mean_game_return"]))
+
+    def _curve(self) -> list[rich.text.Text]:
+        """Nothing while hardly a game has ended, and on a terminal without braille."""
+        row = self._run.last_row
+        if row.get("mean_game_return") is not None:
+            self._returns.add(row["step"], row["mean_game_return"])
+        lines = [] if console.options.ascii_only else self._returns.lines("game return over steps")
+        return [rich.text.Text("\n".join(lines), no_wrap=True)] if lines else []
 
     def _render(self) -> rich.console.RenderableType:
         run = self._run
@@ -96,7 +116,9 @@ class Display:
             "\n".join(bottleneck.lines(run.last_row, run.flags)), style="dim"
         )
         return rich.panel.Panel.fit(
-            rich.console.Group(progress, table, time_goes), title=run.spec.name, subtitle=run.path
+            rich.console.Group(progress, table, time_goes, *self._curve()),
+            title=run.spec.name,
+            subtitle=run.path,
         )
 
 
