@@ -3,8 +3,15 @@
 
     python -m libtorchbeast.plot ~/logs/torchbeast/latest
     python -m libtorchbeast.plot RUN_A RUN_B/logs.csv SAVEDIR --out plot.png --smooth 10
+    python -m libtorchbeast.plot SAVEDIR --groups             # a line and a band for each group
+    python -m libtorchbeast.plot SAVEDIR --groups --panels    # ... each in a panel of its own
 
 A directory is a run (it has a logs.csv) or holds runs, at any depth.
+
+Runs whose names differ in a number at their end only are one group: pong-1 and pong-2, pong-seed1,
+pong_s1, or pong/seed1. The line of a group is the mean of its runs, the band reaches from the
+lowest to the highest. Their rows lie at different steps, so between two rows a run is taken to be
+a straight line; a group is drawn over those steps that all its runs have.
 """
 
 from __future__ import annotations
@@ -12,6 +19,7 @@ from __future__ import annotations
 import argparse
 import csv
 import logging
+import re
 import statistics
 import sys
 from collections import Counter
@@ -20,12 +28,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from libtorchbeast.file_writer import read_csv
 
+SEED = r"([^/]+?)[-_/](?:seed|s)?[-_]?\d+$"  # in PARENT/NAME: what stands before the seed
 _PAUSE = 10.0  # a gap of so many median gaps between two rows is a stop and a resume, not training
 
 logger = logging.getLogger(__name__)
@@ -41,18 +52,37 @@ class Curve(NamedTuple):
     hours: list[float]  # of training: pauses between a stop and a resume are not counted
 
 
-def plot(paths: Sequence[str], out: str, y: str = "mean_game_return", smooth: int = 1) -> list[str]:
-    """Writes a PNG of column `y` of all runs in `paths`; returns the names of the runs in it.
+class Line(NamedTuple):
+    """What is drawn in one colour: a run, or the mean of a group of runs."""
+
+    name: str
+    mean: Curve
+    low: list[float]  # of the group's runs, at each point of the mean
+    high: list[float]
+
+
+def plot(
+    paths: Sequence[str],
+    out: str,
+    y: str = "mean_game_return",
+    smooth: int = 1,
+    group_by: str | None = None,
+    panels: bool = False,
+) -> list[str]:
+    """Writes a PNG of column `y` of all runs in `paths`; returns the names of the lines in it.
 
     Args:
         paths: CSV files, run directories, or directories of runs.
         out: the PNG file.
         y: the column of logs.csv to draw.
         smooth: each point is the mean of so many rows: itself and those before it.
+        group_by: None draws every run; else a regular expression, see `group_name`.
+        panels: one panel for each line, over steps, instead of one for each unit of time.
 
     Raises:
         FileNotFoundError: a path does not exist, or a directory holds no run.
-        ValueError: a column is missing, a value of `smooth` below 1, or no run has any value of y.
+        ValueError: a column is missing, a value of `smooth` below 1, no run has any value of y, a
+            run has no group, or the runs of a group have no steps in common.
     """
     if smooth < 1:
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
@@ -64,9 +94,13 @@ def plot(paths: Sequence[str], out: str, y: str = "mean_game_return", smooth: in
     curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in curves if curve.y]
     if not curves:
         raise ValueError(f"nothing to draw: no run has a {y} yet")
-    names = _names([curve.path for curve in curves])
-    _figure(curves, names, y.replace("_", " ")).savefig(out, dpi=120, format="png")
-    return names
+    lines = _runs(curves) if group_by is None else _groups(curves, group_by)
+    label = y.replace("_", " ")
+    figure = _panels(lines, label) if panels else _overlaid(lines, label)
+    if group_by is not None:
+        figure.supxlabel("line: mean of the runs; band: from the lowest to the highest", fontsize=9)
+    figure.savefig(out, dpi=120, format="png")
+    return [line.name for line in lines]
 
 
 def find_logs(path: str) -> list[Path]:
@@ -150,49 +184,159 @@ def _smoothed(values: list[float], rows: int) -> list[float]:
     return [statistics.fmean(window) for window in windows]
 
 
-def _names(paths: list[Path]) -> list[str]:
-    """The run's directory, or the file's own name; the whole path where that is not unique."""
-    names = [path.parent.name if path.name == "logs.csv" else path.stem for path in paths]
+def _runs(curves: list[Curve]) -> list[Line]:
+    """Each with its directory's name, or the file's own; its path where that is not unique."""
+    names = [_folder(curve.path).name for curve in curves]
     count = Counter(names)
-    pairs = zip(names, paths, strict=True)
-    return [name if count[name] == 1 else str(path) for name, path in pairs]
+    return [
+        Line(name if count[name] == 1 else str(curve.path), curve, curve.y, curve.y)
+        for name, curve in zip(names, curves, strict=True)
+    ]
 
 
-def _figure(curves: list[Curve], names: list[str], label: str) -> Figure:
+def _folder(path: Path) -> Path:
+    """What gives a run its name: its directory; a CSV file of another name has its own."""
+    return path.parent if path.name == "logs.csv" else path.with_suffix("")
+
+
+def _groups(curves: list[Curve], pattern: str) -> list[Line]:
+    groups: dict[str, list[Curve]] = {}
+    for curve in curves:
+        groups.setdefault(group_name(curve.path, pattern), []).append(curve)
+    return [_mean(name, group) for name, group in groups.items()]
+
+
+def group_name(path: Path, pattern: str = SEED) -> str:
+    """What `pattern` matches in the run's PARENT/NAME, or its first parentheses do; the NAME of a
+    run in which `SEED` matches nothing.
+
+    Raises:
+        ValueError: the pattern is no regular expression, or one that matches nothing.
+    """
+    folder = _folder(path)
+    run = "/".join(folder.parts[-2:])
+    try:
+        match = re.search(pattern, run)
+    except re.error as error:
+        raise ValueError(f"--group_by {pattern!r} is no regular expression: {error}") from None
+    if match is not None:
+        return (match.re.groups and match[1]) or match[0]
+    if pattern != SEED:
+        raise ValueError(f"--group_by {pattern!r} matches nothing in the run {run!r}")
+    return folder.name
+
+
+def _mean(name: str, runs: list[Curve]) -> Line:
+    """Of the runs' values, frames and hours, at every step between the last run's first row and the
+    first run's last one at which any of them has a row."""
+    start, stop = _common_steps(name, runs)
+    steps = np.unique(np.concatenate([run.steps for run in runs]))
+    steps = steps[(start <= steps) & (steps <= stop)]
+
+    def on_steps(column: str) -> np.ndarray:  # [runs, steps]
+        return np.array([np.interp(steps, run.steps, getattr(run, column)) for run in runs])
+
+    y = on_steps("y")
+    frames, hours = (on_steps(column).mean(0).tolist() for column in ("frames", "hours"))
+    mean = Curve(runs[0].path, y.mean(0).tolist(), steps.tolist(), frames, hours)
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    return Line(f"{name} ({count})", mean, y.min(0).tolist(), y.max(0).tolist())
+
+
+def _common_steps(name: str, runs: list[Curve]) -> tuple[float, float]:
+    """Between these all runs have rows."""
+    for run in runs:
+        if run.steps != sorted(run.steps):
+            raise ValueError(f"{run.path}: its steps go back, so it cannot be in a group")
+    shortest = min(runs, key=lambda run: run.steps[-1])
+    longest = max(run.steps[-1] for run in runs)
+    start, stop = max(run.steps[0] for run in runs), shortest.steps[-1]
+    if start > stop:
+        seen = ", ".join(f"{run.path} {run.steps[0]:,.0f}-{run.steps[-1]:,.0f}" for run in runs)
+        raise ValueError(f"the runs of group {name!r} have no steps in common: {seen}")
+    if stop < 0.9 * longest:
+        seen = f"where {shortest.path} ends; another of its runs has {longest:,.0f}"
+        logger.warning("%s is drawn to step %s, %s", name, f"{stop:,.0f}", seen)
+    return start, stop
+
+
+def _overlaid(lines: list[Line], label: str) -> Figure:
+    """All lines over steps, over frames and over hours."""
     figure = Figure(figsize=(13, 4.2), layout="constrained")
-    panels = figure.subplots(1, 3, sharey=True)
-    colors = colormaps["tab10" if len(curves) <= 10 else "turbo"]
-    for index, curve in enumerate(curves):
-        color = colors(index if len(curves) <= 10 else index / (len(curves) - 1))
-        style = dict(color=color, linewidth=1.5, marker="o" if len(curve.y) == 1 else None)
-        panels[0].plot(curve.steps, curve.y, **style, label=names[index])
-        panels[1].plot(curve.frames, curve.y, **style)
-        panels[2].plot(curve.hours, curve.y, **style)
-    labels = ("agent steps", "emulator frames", "hours of training")
-    for panel, text in zip(panels, labels, strict=True):
-        panel.set_xlabel(text)
-        panel.set_xlim(left=0)
-        panel.grid(alpha=0.3)
-        panel.spines[["top", "right"]].set_visible(False)
-    for panel in panels[:2]:
-        panel.xaxis.set_major_formatter(EngFormatter(sep=""))
-    panels[0].set_ylabel(label)
-    figure.legend(loc="outside upper center", ncols=min(len(names), 4), frameon=False)
+    units = {"steps": "agent steps", "frames": "emulator frames", "hours": "hours of training"}
+    for axes, (x, text) in zip(figure.subplots(1, 3, sharey=True), units.items(), strict=True):
+        for line, color in zip(lines, _colors(len(lines)), strict=True):
+            _draw(axes, line, x, color)
+        _finish(axes, text)
+    figure.axes[0].set_ylabel(label)
+    handles = figure.axes[0].get_lines()
+    figure.legend(
+        handles=handles, loc="outside upper center", ncols=min(len(lines), 4), frameon=False
+    )
     return figure
+
+
+def _panels(lines: list[Line], label: str) -> Figure:
+    """Each line over steps, with returns of its own scale."""
+    columns = min(5, len(lines))
+    rows = -(-len(lines) // columns)
+    figure = Figure(figsize=(max(5, 3.2 * columns), 3.2 * rows), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False).flat
+    for axes, line, color in zip(places, lines, _colors(len(lines)), strict=False):
+        _draw(axes, line, "steps", color)
+        _finish(axes, "agent steps")
+        axes.set_title(line.name, fontsize=10)
+    for axes in places[len(lines) :]:
+        axes.set_visible(False)
+    figure.supylabel(label, fontsize=10)
+    return figure
+
+
+def _colors(count: int) -> list:
+    if count <= 10:
+        return [colormaps["tab10"](i) for i in range(count)]
+    return [colormaps["turbo"](i / (count - 1)) for i in range(count)]
+
+
+def _draw(axes: Axes, line: Line, x: str, color) -> None:
+    at = getattr(line.mean, x)
+    marker = "o" if len(at) == 1 else None
+    axes.plot(at, line.mean.y, color=color, linewidth=1.5, marker=marker, label=line.name)
+    axes.fill_between(at, line.low, line.high, color=color, alpha=0.2, linewidth=0)
+
+
+def _finish(axes: Axes, text: str) -> None:
+    axes.set_xlabel(text)
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if not text.startswith("hours"):
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line; a mistake of the user ends it with one line on stderr and status 1."""
     parser = argparse.ArgumentParser(
-        prog="python -m libtorchbeast.plot", description=__doc__.split("\n")[0]
+        prog="python -m libtorchbeast.plot",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("paths", nargs="+", metavar="RUN_DIR_OR_CSV")
     parser.add_argument("--out", default="plot.png", help="PNG file to write [%(default)s]")
     parser.add_argument("--y", default="mean_game_return", help="column to draw [%(default)s]")
     parser.add_argument("--smooth", type=int, default=1, metavar="K", help="mean of K rows [1]")
+    parser.add_argument("--groups", action="store_true", help="draw groups of runs, as said above")
+    parser.add_argument(
+        "--group_by",
+        metavar="REGEX",
+        help="... of runs that have the same match in their PARENT/NAME, or the same first "
+        "parentheses of it: 'lstm|mlp' makes two groups",
+    )
+    parser.add_argument("--panels", action="store_true", help="a panel for each line, over steps")
     flags = parser.parse_args(argv)
+    group_by = flags.group_by or (SEED if flags.groups else None)
     try:
-        names = plot(flags.paths, flags.out, flags.y, flags.smooth)
+        names = plot(flags.paths, flags.out, flags.y, flags.smooth, group_by, flags.panels)
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")
     print(f"{flags.out}: {flags.y} of {', '.join(names)}")

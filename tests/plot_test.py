@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from libtorchbeast.file_writer import FileWriter
-from libtorchbeast.plot import find_logs, main, plot, read_curve
+from libtorchbeast.plot import SEED, _groups, find_logs, group_name, main, plot, read_curve
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "_tick,_time,step,frame,mean_game_return"
@@ -109,6 +109,81 @@ def test_a_run_without_a_game_is_named_and_left_out(tmp_path, caplog):
     assert "young/logs.csv has no mean_game_return yet" in caplog.text
 
 
+# ========================================================================================== groups
+def make_rows(path, points):
+    """A run with rows of (step, return)."""
+    lines = [HEADER, *(f"{i},{1000 + i},{s},{4 * s},{y}" for i, (s, y) in enumerate(points))]
+    return make_csv(path / "logs.csv", lines)
+
+
+def groups(paths, pattern=SEED):
+    return _groups([read_curve(path, "mean_game_return") for path in paths], pattern)
+
+
+def test_a_group_is_the_mean_and_the_range_of_its_runs_where_all_have_rows(tmp_path):
+    rows = [(0, 0), (10, 10), (30, 30)], [(5, 15), (15, 25), (40, 50)], [(0, 8), (40, 8)]
+    paths = [make_rows(tmp_path / f"pong-{i}", points) for i, points in enumerate(rows)]
+    (line,) = groups(paths)
+    assert line.name == "pong (3 runs)"
+    assert line.mean.steps == [5, 10, 15, 30]
+    assert line.mean.frames == [20, 40, 60, 120]
+    assert line.low == [5, 8, 8, 8] and line.high == [15, 20, 25, 40]
+    assert line.mean.y == pytest.approx([28 / 3, 38 / 3, 16, 26])
+
+
+def test_a_group_of_one_is_the_run(tmp_path):
+    path = make_rows(tmp_path / "pong-1", [(3, 1.5), (7, 2.5)])
+    (line,) = groups([path])
+    assert line.name == "pong (1 run)" and line.mean.steps == [3, 7]
+    assert line.mean.y == line.low == line.high == [1.5, 2.5]
+
+
+@pytest.mark.parametrize(
+    "run, pattern, name",
+    [
+        ("runs/pong-1", SEED, "pong"),
+        ("runs/pong-seed12", SEED, "pong"),
+        ("runs/pong_seed_3", SEED, "pong"),
+        ("runs/pong-lstm_s3", SEED, "pong-lstm"),
+        ("pong-lstm/seed0", SEED, "pong-lstm"),
+        ("pong/0", SEED, "pong"),
+        ("runs/breakout-v5", SEED, "breakout-v5"),
+        ("runs/pong", SEED, "pong"),
+        ("runs/a-lstm-1", "lstm|mlp", "lstm"),
+        ("runs/a-lstm-1", r"([a-z]+)-\d", "lstm"),
+        ("poly/pong-1", "^[^/]*", "poly"),
+    ],
+)
+def test_the_group_of_a_run(run, pattern, name):
+    assert group_name(Path("/logs", run, "logs.csv"), pattern) == name
+    assert group_name(Path("/logs", run + ".csv"), pattern) == name
+
+
+def test_groups_from_the_command_line(tmp_path, capsys):
+    for name in ("a-1", "a-2", "b-1"):
+        make_run(tmp_path / "runs", name, [1.0, 2.0, float(len(name))])
+    images = []
+    for flags in ([], ["--groups"], ["--groups", "--panels"], ["--panels"], ["--group_by", "a|b"]):
+        out = tmp_path / "plot.png"
+        main([str(tmp_path / "runs"), "--out", str(out), *flags])
+        png_size(out)
+        images.append(out.read_bytes())
+        names = capsys.readouterr().out.partition(" of ")[2]
+        grouped = any("group" in flag for flag in flags)
+        assert names == ("a (2 runs), b (1 run)\n" if grouped else "a-1, a-2, b-1\n")
+    assert len(set(images)) == 4 and images[1] == images[4]
+
+
+def test_a_run_that_cuts_its_group_short_is_named(tmp_path, caplog):
+    paths = [make_rows(tmp_path / f"a-{i}", [(0, 1), (10 * i, 1)]) for i in (1, 2)]
+    (line,) = groups(paths)
+    assert line.mean.steps == [0, 10]
+    assert f"a is drawn to step 10, where {paths[0]} ends; another of its runs has 20" in (
+        caplog.text
+    )
+
+
+# ========================================================================================== errors
 def check_error(argv, capsys, *words):
     with pytest.raises(SystemExit) as error:
         main([*argv, "--out", "/nonexistent/plot.png"])
@@ -133,3 +208,19 @@ def test_errors_are_one_line_and_say_what_is_there(tmp_path, capsys):
     check_error([young], capsys, "no run has a mean_game_return yet")
     check_error([str(bad)], capsys, "bad.csv", "'high'")
     check_error([run], capsys, "/nonexistent/plot.png")
+
+
+def test_errors_about_groups_say_what_was_seen(tmp_path, capsys):
+    far = [make_rows(tmp_path / f"far-{i}", [(10 * i, 1), (10 * i + 5, 2)]) for i in range(2)]
+    back = make_rows(tmp_path / "back", [(1, 1), (9, 1), (5, 1)])
+    check_error(
+        [*map(str, far), "--groups"],
+        capsys,
+        "the runs of group 'far' have no steps in common: ",
+        f"{far[0]} 0-5, {far[1]} 10-15",
+    )
+    check_error([str(back), "--groups"], capsys, f"{back}: its steps go back")
+    check_error([str(back), "--group_by", "(" * 3], capsys, "'(((' is no regular expression")
+    check_error(
+        [str(back), "--group_by", "lstm"], capsys, "'lstm' matches nothing in the run", "/back'"
+    )
