@@ -117,7 +117,11 @@ def play_as_told(
 
 def test(flags: Any, net: nn.Module, env: Environment) -> list[Game]:
     """Plays --num_episodes games and prints each, their mean and spread; in the mode test_render it
-    also writes them as SAVEDIR/XPID/test.mp4."""
+    also writes them as SAVEDIR/XPID/test.mp4.
+
+    Raises:
+        UserError: there is no picture of the environment for test_render; no game is played then.
+    """
     with _video(flags, env) as on_row:
         games = play_as_told(flags, net, env, flags.seed, on_row)
     _print(games, flags)
@@ -126,26 +130,16 @@ def test(flags: Any, net: nn.Module, env: Environment) -> list[Game]:
 
 @contextlib.contextmanager
 def _video(flags: Any, env: Environment) -> Iterator[Callable[[Row], None]]:
-    """Yields what adds a row's picture to the video; in other modes it does nothing."""
+    """Yields what adds a row to the video; in other modes it does nothing."""
     if flags.mode != "test_render":
         yield lambda row: None
         return
-    import imageio.v2 as imageio
+    from libtorchbeast import video  # its packages take a moment to load
 
     path = os.path.join(run_path(flags), "test.mp4")
-    fps = (getattr(env.first, "metadata", None) or {}).get("render_fps") or 15
-    with imageio.get_writer(path, fps=fps, macro_block_size=2) as video:
-        yield lambda row: video.append_data(_enlarged(env.first.render()))
+    with video.recorder(path, env) as on_row:
+        yield on_row
     results.print(f"Video: {path}", soft_wrap=True)
-
-
-def _enlarged(image: np.ndarray) -> np.ndarray:
-    """Repeats the pixels of a small image, so that a video of a 10x10 game can be watched. Colours
-    may come as floats from 0 to 1."""
-    if image.dtype != np.uint8:
-        image = (255 * image).astype(np.uint8)
-    factor = max(1, 320 // max(image.shape[:2]))
-    return np.ascontiguousarray(image.repeat(factor, 0).repeat(factor, 1))
 
 
 def _print(games: list[Game], flags: Any) -> None:

@@ -21,6 +21,7 @@ class Catch(gymnasium.Env):
 
     observation_space = gymnasium.spaces.Box(0, 255, (1, ROWS, COLUMNS), np.uint8)
     action_space = gymnasium.spaces.Discrete(3)
+    metadata = {"render_modes": ["rgb_array"]}
 
     def __init__(self, render_mode=None):
         self.render_mode = render_mode
@@ -40,6 +41,9 @@ class Catch(gymnasium.Env):
         at_end = self.row == ROWS - 1
         reward = (1.0 if self.paddle == self.column else -1.0) if at_end else 0.0
         return self.board(), reward, at_end, False, {}
+
+    def render(self):
+        return self.board()[0] if self.render_mode == "rgb_array" else None
 
     def board(self):
         board = np.zeros((1, ROWS, COLUMNS), np.uint8)

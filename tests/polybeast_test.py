@@ -21,7 +21,7 @@ from torch import nn
 import libtorchbeast
 import monobeast
 import polybeast
-from libtorchbeast import DynamicBatcher, learner
+from libtorchbeast import DynamicBatcher, learner, video
 from libtorchbeast.distributions import Categorical
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
@@ -153,9 +153,20 @@ def test_the_deep_network_on_pong_and_its_test_modes(tmp_path, capsys):
     beast(tmp_path, *"--mode test --num_episodes 1 --max_episode_steps 5".split())
     assert "5 (cut at --max_episode_steps 5)" in capsys.readouterr().out
     beast(tmp_path, *"--mode test_render --num_episodes 2 --max_episode_steps 3".split())
-    with imageio.get_reader(tmp_path / "run/test.mp4") as video:
-        frames = [frame for frame in video]
-    assert len(frames) == 2 * (1 + 3) and frames[0].shape == (210, 160, 3)
+    with imageio.get_reader(tmp_path / "run/test.mp4") as reader:
+        frames = [frame for frame in reader]
+    assert len(frames) == 2 * (1 + 3)
+    assert frames[0].shape == (2 * 210 + video.PANEL, 2 * 160, 3)
+
+
+def test_a_video_of_an_environment_without_pictures_is_refused(tmp_path, capsys):
+    mock = "--env Mock/10x10x4 --net monobeast.Net --num_servers 1 --envs_per_server 2"
+    beast(tmp_path, *mock.split(), *"--batch_size 2 --unroll_length 8 --total_steps 100".split())
+    before = set((tmp_path / "run").iterdir())
+    capsys.readouterr()
+    message = refusal(tmp_path, "--mode", "test_render")
+    assert message == "--mode test_render: Mock/10x10x4 has no render() that could draw it"
+    assert "return" not in capsys.readouterr().out and set((tmp_path / "run").iterdir()) == before
 
 
 # =========================================================================== stopping, resuming
