@@ -114,6 +114,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0)
     add("--disable_checkpoint", action="store_true")
     add("--log_every", type=float, default=10.0, metavar="SECONDS")
+    add("--wandb", action="store_true", help="Log to Weights & Biases too (pip install wandb).")
     add("--checkpoint_every", type=float, default=300.0, metavar="SECONDS")
 
     # Acting

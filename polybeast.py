@@ -103,6 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--savedir", default="~/logs/torchbeast", help="Folder of all runs.")
     add("--disable_checkpoint", action="store_true")
     add("--log_every", type=float, default=10.0, metavar="SECONDS")
+    add("--wandb", action="store_true", help="Log to Weights & Biases too (pip install wandb).")
     add("--checkpoint_every", type=float, default=300.0, metavar="SECONDS")
 
     # Acting

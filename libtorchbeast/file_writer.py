@@ -7,7 +7,7 @@ In SAVEDIR/XPID/ lie, beside the checkpoint:
     logs.csv            one row per `log`; the curve as a function of step
     logs.discarded.csv  rows of steps that a resume took back: the checkpoint was older than the row
     out.log             everything that went through `logging`
-    events.out.*        the same numbers for TensorBoard
+    events.out.*        the same numbers for TensorBoard, and histograms (boards.py)
     lock                held while the run is alive, so that no second run writes here
 """
 
@@ -31,6 +31,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from libtorchbeast.boards import Board, open_boards
 
 logger = logging.getLogger(__name__)
 
@@ -98,15 +100,17 @@ class FileWriter:
         self._path = Path(savedir).expanduser() / xpid
         self._path.mkdir(parents=True, exist_ok=True)
         self.errors = 0  # writes that failed since the start
+        self._boards: list[Board] = []
         self._told: set[str] = set()  # the kinds of failure that were logged
         with contextlib.ExitStack() as stack:  # Undoes what is open, should a later line raise.
             stack.enter_context(_root_handler(self._path / "out.log"))
             _link_latest(self._path)
-            again = _write_meta(self._path / "meta.json", xpid, flags, resume_step)
+            started, again = _write_meta(self._path / "meta.json", xpid, flags, resume_step)
             last_step = -1 if resume_step is None else resume_step
             self._tick = _open_table(self._path / "logs.csv", self._columns, last_step)
             self._csv = stack.enter_context(_LineFile(self._path / "logs.csv"))
-            self._board = _summary_writer(self._path, last_step + 1 if again else None)
+            purge_step = last_step + 1 if again else None
+            self._boards = open_boards(self._path, xpid, flags, started, purge_step)
             self._open = stack.pop_all()
 
     @property
@@ -114,8 +118,9 @@ class FileWriter:
         """SAVEDIR/XPID."""
         return self._path
 
-    def log(self, row: dict[str, Any]) -> None:
-        """Appends one row to logs.csv and its values to TensorBoard, at x = `row["step"]`.
+    def log(self, row: dict[str, Any], samples: dict[str, Sequence[float]] | None = None) -> None:
+        """Appends one row to logs.csv, and to the boards, where x = `row["step"]` and `samples` are
+        shown as histograms.
 
         A column that is absent, None, NaN or infinite stays empty. A failing write is counted in
         `errors` and logged when it is the first of its kind; training goes on.
@@ -134,20 +139,21 @@ class FileWriter:
             self._csv.append(_csv_text(self._columns, [stamp | cells]))
         except OSError as error:
             self._count("logs.csv misses a row", error)
-        try:
-            self._log_to_board(cells)
-        except OSError as error:
-            self._board = None  # Its writing thread is dead and cannot be revived.
-            self._count("no more TensorBoard events until the run is resumed", error)
+        for board in list(self._boards if "step" in cells else ()):
+            try:
+                board.log(cells, {k: v for k, v in (samples or {}).items() if len(v)})
+            except OSError as error:
+                self._boards.remove(board)  # Its writing thread is dead and cannot be revived.
+                self._count(f"{_name(board)} gets nothing more until the run is resumed", error)
 
     def close(self) -> None:
         """Closes the files. May be called twice."""
-        if self._board is not None:
+        while self._boards:
+            board = self._boards.pop()
             try:
-                self._board.close()
+                board.close()
             except OSError as error:
-                self._count("the last TensorBoard events are lost", error)
-            self._board = None
+                self._count(f"the last of what {_name(board)} got is lost", error)
         self._open.close()
 
     def __enter__(self) -> FileWriter:
@@ -155,12 +161,6 @@ class FileWriter:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def _log_to_board(self, cells: dict[str, int | float]) -> None:
-        if self._board is not None and "step" in cells:
-            for name, value in cells.items():
-                if name != "step":
-                    self._board.add_scalar(name, value, int(cells["step"]))
 
     def _count(self, consequence: str, error: OSError) -> None:
         self.errors += 1
@@ -254,8 +254,13 @@ def _link_latest(run: Path) -> None:
         logger.warning("%s not linked: %s", latest, error)
 
 
-def _write_meta(path: Path, xpid: str, flags: dict, resume_step: int | None) -> bool:
-    """Writes meta.json, or adds an entry to the one that is there; True in the second case."""
+def _name(board: object) -> str:
+    return type(board).__name__
+
+
+def _write_meta(path: Path, xpid: str, flags: dict, resume_step: int | None) -> tuple[str, bool]:
+    """Writes meta.json, or adds an entry to the one that is there. Returns when the run was first
+    started, and whether it was there."""
     flags = json.loads(json.dumps(flags, default=str))
     now = {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), **_origin()}
     again = path.exists()
@@ -268,7 +273,7 @@ def _write_meta(path: Path, xpid: str, flags: dict, resume_step: int | None) -> 
     else:
         meta = {"xpid": xpid, "flags": flags, **now, "resumed": []}
     _write_whole(path, json.dumps(meta, indent=2) + "\n")
-    return again
+    return meta["date"], again
 
 
 def _changed_flags(meta: dict, flags: dict) -> dict[str, dict]:
@@ -374,13 +379,3 @@ def _write_whole(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
-
-
-def _summary_writer(path: Path, purge_step: int | None):
-    """A TensorBoard writer, whose older events from `purge_step` on are hidden; None without it."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        logger.warning("No TensorBoard events, its package is not usable: %s", error)
-        return None
-    return SummaryWriter(str(path), purge_step=purge_step, flush_secs=30)

@@ -58,14 +58,16 @@ class Learner:
             return self._flags.learning_rate
         return self._flags.learning_rate * max(0.0, 1.0 - self.step / self._flags.total_steps)
 
-    def update(self, batch: Rollout, publish: Publish) -> dict[str, float] | None:
+    def update(self, batch: Rollout, publish: Publish) -> dict[str, Any] | None:
         """Makes one update and calls `publish(state_dict, version)` with the new weights.
 
         Args:
             batch: a rollout batch on the CPU, [T+1, B, ...].
 
         Returns:
-            Numbers for the log, or None if the update was skipped or the learner is closed.
+            Numbers for the log, and `lags`, a list with the updates between the weights that chose
+            each transition's action and these; or None if the update was skipped or the learner is
+            closed.
 
         Raises:
             FloatingPointError: too many updates in a row had a non-finite loss or gradient.
@@ -75,7 +77,7 @@ class Learner:
             if self._closed:
                 return None
             self._updated.wait()  # of another thread's
-            lag = (self.updates - batch["policy_version"][:-1]).float()
+            lag = self.updates - batch["policy_version"][:-1]
             buffers = [(buffer, buffer.clone()) for buffer in self.net.buffers()]
             numbers = self._gradients(on_device)
             if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
@@ -91,7 +93,8 @@ class Learner:
             self.step += int(numbers.pop("real_transitions"))
             publish(self.net.state_dict(), self.updates)
             self._updated.set()
-        return {**numbers, "lag_mean": lag.mean().item(), "lag_max": lag.max().item()}
+        numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
+        return {**numbers, "lags": lag.flatten().tolist()}
 
     def _gradients(self, batch: Rollout) -> dict[str, float]:
         """Leaves clipped gradients in the network; returns the loss's parts and their norm."""

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import psutil
@@ -45,6 +46,7 @@ class Stats:
         self._sums: collections.Counter[str] = collections.Counter()
         self._updates = 0
         self._lag_max = 0.0
+        self._lags: collections.Counter[int] = collections.Counter()
         self._inferences = self._inferred_columns = 0
 
     def add_games(self, batch: Rollout) -> None:
@@ -57,9 +59,11 @@ class Stats:
             self._lengths += batch["episode_step"][1:][over].tolist()
             self.games += int(over.sum())
 
-    def add_update(self, numbers: dict[str, float]) -> None:
+    def add_update(self, numbers: dict[str, Any]) -> None:
+        """What `Learner.update` returned."""
         with self._lock:
             self._updates += 1
+            self._lags.update(numbers["lags"])
             self._lag_max = max(self._lag_max, numbers["lag_max"])
             for name in _LOG_NAMES:
                 self._sums[name] += numbers[name]
@@ -85,6 +89,13 @@ class Stats:
             self._sums.clear()
             self._updates, self._lag_max = 0, 0.0
             return row
+
+    def samples(self) -> dict[str, list[float]]:
+        """For histograms: the lag of each transition since the last call, and the last returns."""
+        with self._lock:
+            samples = {"lag": list(self._lags.elements()), "game_return": list(self._returns)}
+            self._lags.clear()
+            return samples
 
     def state_dict(self) -> dict:
         with self._lock:

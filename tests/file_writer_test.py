@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,10 @@ import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from libtorchbeast.file_writer import FileWriter, RunInUse, hold, read_csv
+from libtorchbeast.flags import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 FIELDS = ["step", "frame", "mean_game_return", "loss"]
@@ -168,6 +171,46 @@ def test_tensorboard_forgets_what_a_resume_took_back(tmp_path):
     assert scalars(tmp_path / "run", "frame") == [(10, 40.0), (20, 80.0), (25, 100.0)]
 
 
+def test_tensorboard_has_hyperparameters_and_histograms(tmp_path):
+    flags = {"learning_rate": 0.5, "env": "Catch", "use_lstm": True, "net": None}
+    with writer(tmp_path, flags=flags) as files:
+        files.log({"step": 10, "loss": 0.5}, {"lag": [1, 1, 2, 9], "game_return": []})
+    events = EventAccumulator(str(files.path)).Reload()
+    assert events.Tags()["histograms"] == ["lag"]  # nothing is drawn of nothing
+    (histogram,) = events.Histograms("lag")
+    value = histogram.histogram_value
+    assert (histogram.step, value.num, value.sum, value.min, value.max) == (10, 4, 13, 1, 9)
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    hparams = HParamsPluginData.FromString(content).session_start_info.hparams
+    assert hparams["learning_rate"].number_value == 0.5
+    assert hparams["env"].string_value == "Catch" and hparams["use_lstm"].number_value == 1
+    assert hparams["net"].string_value == "None"
+
+
+def test_weights_and_biases_where_it_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="--wandb: pip install wandb"):
+        writer(tmp_path, flags={"wandb": True})
+    assert column(tmp_path / "run" / "logs.csv", "step") == []
+
+
+def test_weights_and_biases_gets_the_rows_also_after_a_resume(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="wandb brings 31 packages; make test-examples has it")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    flags = {"wandb": True, "learning_rate": 0.5}
+    with writer(tmp_path, flags=flags) as files:
+        files.log({"step": 10, "loss": 0.375}, {"lag": [1, 2]})
+    with writer(tmp_path, flags=flags, resume_step=5) as files:
+        files.log({"step": 7, "loss": 0.625})
+    logs = sorted(files.path.glob("wandb/offline-run-*/run-*.wandb"))
+    first, second = (path.read_bytes() for path in logs)
+    assert b"learning_rate" in first and b"histogram" in first
+    assert b"0.375" in first and b"0.375" not in second
+    assert b"0.625" in second and b"0.625" not in first
+    assert logs[0].name == logs[1].name and logs[0].name.startswith("run-run-2")  # one run
+
+
 WITHOUT_PACKAGE = """
 import sys
 sys.modules[sys.argv[2]] = None  # Its import now fails, as if it were not installed.
@@ -286,8 +329,8 @@ def meta_of_code_in(folder, savedir):
 def test_meta_names_the_commit_of_the_code(tmp_path):
     code = tmp_path / "checkout"
     (code / "libtorchbeast").mkdir(parents=True)
-    source = (ROOT / "libtorchbeast" / "file_writer.py").read_text()
-    (code / "libtorchbeast" / "file_writer.py").write_text(source)
+    for name in ("file_writer.py", "boards.py", "flags.py"):
+        shutil.copy(ROOT / "libtorchbeast" / name, code / "libtorchbeast")
     assert "commit" not in meta_of_code_in(code, tmp_path / "a")
     git(code, "init", "-q")
     git(code, "commit", "-qm", "empty", "--allow-empty")
@@ -296,7 +339,8 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     git(code, "commit", "-qm", "first")
     meta = meta_of_code_in(code, tmp_path / "c")
     assert (meta["commit"], meta["dirty"]) == (git(code, "rev-parse", "HEAD"), False)
-    (code / "libtorchbeast" / "file_writer.py").write_text(source + "\n")
+    with (code / "libtorchbeast" / "file_writer.py").open("a") as file:
+        file.write("\n")
     assert meta_of_code_in(code, tmp_path / "d")["dirty"] is True
 
 
