@@ -2,6 +2,7 @@
 #   make train        set up, then train MonoBeast on Pong; again: go on where it stopped
 #   make poly         set up, build the extension, then train PolyBeast on Pong
 #   make test         set up, then run the whole test suite
+#   make test-examples  set up what the examples need, then do what each of them says
 #   make minatar      set up, then train MonoBeast on MinAtar Breakout
 #   make bench        parts and whole runs beside their ceilings: tables, JSON and CSV
 #   make faults       keeps each promise about faults in full: hours; results/faults
@@ -16,7 +17,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar test bench faults soak tsan asan fuzz lint format setup build clean
+.PHONY: train poly minatar test test-examples bench faults soak tsan asan fuzz lint format setup build clean
 
 train: .venv/runtime
 	$(BIN)/python -m monobeast --xpid pong $(FLAGS)
@@ -30,6 +31,10 @@ minatar: .venv/development
 test: .venv/development .venv/extension
 	@bash .ci/packages $(BIN)/python test
 	$(BIN)/python -m pytest $(FLAGS)
+
+test-examples: .venv/examples .venv/extension
+	@bash .ci/packages $(BIN)/python node
+	$(BIN)/python -m pytest examples $(FLAGS)
 
 bench: .venv/development .venv/extension
 	$(BIN)/python -m benchmarks $(FLAGS)
@@ -70,6 +75,12 @@ build: .venv/extension
 
 .venv/development: requirements-dev.txt .venv/runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+EXAMPLES := $(wildcard examples/*/requirements.txt)
+
+.venv/examples: $(EXAMPLES) .venv/development
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EXAMPLES:%=-r %)
 	@touch $@
 
 EXTENSION := setup.py requirements-poly.txt requirements-env.txt \
