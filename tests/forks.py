@@ -18,11 +18,16 @@ SMALL = "--xpid run --total_steps 400 --batch_size 4 --precision bf16"
 ENVS = {"monobeast": "--envs_per_actor 4", "polybeast": "--envs_per_server 4 --num_servers 1"}
 
 
+def copy_repository(folder):
+    """The files that a clone has, and the extension."""
+    ignored = shutil.ignore_patterns(".*", "results", "build", "__pycache__", "node_modules")
+    return shutil.copytree(ROOT, folder, ignore=ignored)
+
+
 def apply(diff, folder):
     """Copies the repository to `folder` and applies the diff; returns the names of the files that
     have changed, new ones included."""
-    ignored = shutil.ignore_patterns(".*", "results", "build", "__pycache__", "node_modules")
-    shutil.copytree(ROOT, folder, ignore=ignored)
+    copy_repository(folder)
     git = lambda *words: subprocess.run(
         ["git", *words], cwd=folder, check=True, capture_output=True, text=True
     ).stdout.split()
