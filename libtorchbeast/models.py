@@ -111,6 +111,11 @@ def unroll(
     Returns:
         [T, B, H] and the state after the last row.
     """
+    device = inputs.device
+    is_cpu_in_bf16 = device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    if is_cpu_in_bf16 and choose_precision("auto", device) == torch.float32:
+        with torch.autocast("cpu", enabled=False):  # oneDNN has no bf16 LSTM for this processor
+            return unroll(core, inputs.float(), done, state, initial_state)
     T = inputs.shape[0]
     begins = done.any(dim=1).tolist()
     # Between two resets nothing interrupts the core: it runs over a whole stretch of rows at once.
