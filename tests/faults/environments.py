@@ -63,7 +63,7 @@ def servers_are_lost(kill_s=120.0, every_s=5.0, clean_s=30.0, cycles=1):
 
 
 @promise("losing servers never stops training for an hour", "SIGKILL one of four every 5 s")
-def servers_are_lost_for_an_hour(cycles=30):
+def servers_are_lost_for_an_hour(cycles=26):  # each 120 s of kills, 20 s without
     return servers_are_lost(clean_s=20.0, cycles=cycles)
 
 
