@@ -4,6 +4,7 @@
 #   make test         set up, then run the whole test suite
 #   make test-examples  set up what the examples need, then do what each of them says
 #   make minatar      set up, then train MonoBeast on MinAtar Breakout
+#   make results-quick  the smallest published result once more, drawn beside it: minutes
 #   make bench        parts and whole runs beside their ceilings: tables, JSON and CSV
 #   make faults       keeps each promise about faults in full: hours; results/faults
 #   make soak         an hour under random faults: results/soak
@@ -17,7 +18,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar test test-examples bench faults soak tsan asan fuzz lint format setup build clean
+.PHONY: train poly minatar results-quick test test-examples bench faults soak tsan asan fuzz lint format \
+	setup build clean
 
 train: .venv/runtime
 	$(BIN)/python -m monobeast --xpid pong $(FLAGS)
@@ -28,13 +30,19 @@ poly: .venv/extension
 minatar: .venv/development
 	$(BIN)/python -m monobeast --xpid minatar-breakout --env MinAtar/Breakout-v1 $(FLAGS)
 
+# The newest point of results/minatar's bands, on this machine.
+results-quick: .venv/development
+	$(BIN)/python -m monobeast --xpid breakout-quick --env MinAtar/Breakout-v1 --total_steps 5_000_000 --seed 10 $(FLAGS)
+	$(BIN)/python -m libtorchbeast.plot results/minatar/breakout-* ~/logs/torchbeast/breakout-quick \
+	  --group_by 'breakout-(quick)?' --out results-quick.png
+
 test: .venv/development .venv/extension
 	@bash .ci/packages $(BIN)/python test
 	$(BIN)/python -m pytest $(FLAGS)
 
 test-examples: .venv/examples .venv/extension
 	@bash .ci/packages $(BIN)/python node
-	$(BIN)/python -m pytest examples $(FLAGS)
+	$(BIN)/python -m pytest examples tests/file_writer_test.py $(FLAGS)
 
 bench: .venv/development .venv/extension
 	$(BIN)/python -m benchmarks $(FLAGS)
@@ -77,14 +85,13 @@ build: .venv/extension
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-EXAMPLES := $(wildcard examples/*/requirements.txt)
+EXAMPLES := $(wildcard examples/requirements.txt examples/*/requirements.txt)
 
 .venv/examples: $(EXAMPLES) .venv/development
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EXAMPLES:%=-r %)
 	@touch $@
 
-EXTENSION := setup.py requirements-poly.txt requirements-env.txt \
-	$(wildcard libtorchbeast/src/*) libtorchbeast/proto/rpcenv.proto
+EXTENSION := setup.py requirements-poly.txt requirements-env.txt $(wildcard libtorchbeast/src/*)
 
 .venv/extension: .venv/runtime $(EXTENSION)
 	@bash .ci/packages $(BIN)/python

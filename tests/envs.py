@@ -115,7 +115,7 @@ class TroubledCatch(BreakingCatch):
 
 
 class PacedCatch(Catch):
-    """A step takes STEP_S seconds. OPEN may name a folder, with a file for each that is open."""
+    """A step takes STEP_S seconds (2 ms). OPEN may name a folder: a file for each open one."""
 
     def __init__(self, render_mode=None):
         super().__init__(render_mode)
@@ -125,7 +125,7 @@ class PacedCatch(Catch):
             os.close(file)
 
     def step(self, action):
-        time.sleep(float(os.environ["STEP_S"]))
+        time.sleep(float(os.environ.get("STEP_S", 0.002)))
         return super().step(action)
 
     def close(self):

@@ -3,6 +3,7 @@
 
 #include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/sync_stream.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "decoder.h"
-#include "rpcenv.grpc.pb.h"
+#include "encoder.h"
 
 namespace torchbeast {
 namespace {
@@ -103,19 +104,21 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
-// A call whose answers stay bytes, for the decoder: protobuf's parser would make many times a
-// message's memory of one with thousands of empty fields. To the server a call of one question and
-// one answer looks no different.
-template <class Request>
-using Call = grpc::ClientReaderWriter<Request, grpc::ByteBuffer>;
+// A call of bytes, for the encoder and the decoder: so the build needs no protoc, and protobuf's
+// parser would make many times a message's memory of one with thousands of empty fields. To the
+// server a call of one question and one answer looks no different.
+using Call = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-template <class Request>
-std::unique_ptr<Call<Request>> Start(const char* method, grpc::Channel* channel,
-                                     grpc::ClientContext* context) {
+std::unique_ptr<Call> Start(const char* method, grpc::Channel* channel,
+                            grpc::ClientContext* context) {
+  using Factory = grpc::internal::ClientReaderWriterFactory<grpc::ByteBuffer, grpc::ByteBuffer>;
   const grpc::internal::RpcMethod rpc(method, grpc::internal::RpcMethod::BIDI_STREAMING);
-  return std::unique_ptr<Call<Request>>(
-      grpc::internal::ClientReaderWriterFactory<Request, grpc::ByteBuffer>::Create(channel, rpc,
-                                                                                   context));
+  return std::unique_ptr<Call>(Factory::Create(channel, rpc, context));
+}
+
+bool Send(const std::string& message, Call* call) {
+  const grpc::Slice slice(message);
+  return call->Write(grpc::ByteBuffer(&slice, 1));
 }
 
 // The message's bytes side by side in `memory`, which is used again. gRPC's own are freed.
@@ -134,10 +137,9 @@ std::string_view Join(grpc::ByteBuffer* message, std::string* memory) {
 
 Spec DescribeIn(const std::string& address, grpc::ClientContext* context, const MaybeTls& tls) {
   const auto channel = MakeChannel(address, kDescribeBytes, tls);
-  const auto call =
-      Start<rpcenv::DescribeRequest>("/rpcenv.RPCEnvServer/Describe", channel.get(), context);
+  const auto call = Start("/rpcenv.RPCEnvServer/Describe", channel.get(), context);
   grpc::ByteBuffer message, surplus;
-  if (call->Write(rpcenv::DescribeRequest())) call->WritesDone();
+  if (Send("", call.get())) call->WritesDone();  // a DescribeRequest, which says nothing
   const bool answered = call->Read(&message);
   const bool twice = answered && call->Read(&surplus);
   if (twice) context->TryCancel();  // or it may never end
@@ -171,18 +173,13 @@ class GrpcStream : public Stream {
     if (row_bytes >= kMostBytes) throw BadSpec("a row of " + std::to_string(row_bytes) + " bytes");
     const int step_bytes = static_cast<int>(with_others(spec.wire_bytes()));
     channel_ = MakeChannel(address_, step_bytes, tls_);
-    stream_ = Start<rpcenv::Action>("/rpcenv.RPCEnvServer/Stream", channel_.get(), &context_);
+    stream_ = Start("/rpcenv.RPCEnvServer/Stream", channel_.get(), &context_);
     return spec;
   }
 
   void Write(const Array& actions) override {
-    const int64_t count = NumElements(actions.shape());
-    if (actions.dtype() == kFloat32) {
-      action_.mutable_reals()->Assign(actions.as<float>(), actions.as<float>() + count);
-    } else {
-      action_.mutable_actions()->Assign(actions.as<int64_t>(), actions.as<int64_t>() + count);
-    }
-    if (!stream_->Write(action_)) Fail();
+    EncodeAction(actions, &action_);
+    if (!Send(action_, stream_.get())) Fail();
   }
 
   StepView Read() override {
@@ -207,9 +204,9 @@ class GrpcStream : public Stream {
   const MaybeTls tls_;
   grpc::ClientContext describe_context_, context_;
   std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<Call<rpcenv::Action>> stream_;
+  std::unique_ptr<Call> stream_;
   bool finished_ = false;
-  rpcenv::Action action_;
+  std::string action_;  // the newest, encoded
   grpc::ByteBuffer message_;
   std::string memory_;  // of the newest Step
   StepDecoder decoder_;

@@ -12,6 +12,7 @@
 
 #include "decoder.h"
 #include "dlpack.h"
+#include "encoder.h"
 #include "grpc_transport.h"
 #include "rollout.h"
 #include "rpcenv.grpc.pb.h"
@@ -386,6 +387,29 @@ class Server : public rpcenv::RPCEnvServer::Service {
   const rpcenv::Spec spec_;
   std::unique_ptr<grpc::Server> server_;
 };
+
+TEST_CASE("wire: an Action is what protobuf writes") {
+  std::mt19937_64 random(0);
+  std::string message;
+  for (int64_t count : {1, 2, 63, 64, 1000}) {
+    const Array numbers = Array::Empty(kInt64, {count});
+    const Array reals = Array::Empty(kFloat32, {count / 2, 2});
+    rpcenv::Action of_numbers, of_reals;
+    for (int64_t i = 0; i < count; ++i) {  // of each length, the longest included
+      numbers.as<int64_t>()[i] = static_cast<int64_t>((random() >> 33) >> random() % 32);
+      of_numbers.add_actions(static_cast<int32_t>(numbers.as<int64_t>()[i]));
+    }
+    for (int64_t i = 0; i < count / 2 * 2; ++i) {
+      reals.as<float>()[i] = static_cast<float>(i) - 0.1f;
+      of_reals.add_reals(reals.as<float>()[i]);
+    }
+    EncodeAction(numbers, &message);
+    CHECK(message == of_numbers.SerializeAsString());
+    if (count < 2) continue;  // protobuf leaves out what has no values
+    EncodeAction(reals, &message);
+    CHECK(message == of_reals.SerializeAsString());
+  }
+}
 
 TEST_CASE("grpc: a stream carries Steps and Actions, and the server's error") {
   const Server server(GoodSpec());
