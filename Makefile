@@ -30,11 +30,9 @@ poly: .venv/extension
 minatar: .venv/development
 	$(BIN)/python -m monobeast --xpid minatar-breakout --env MinAtar/Breakout-v1 $(FLAGS)
 
-# The newest point of results/minatar's bands, on this machine.
 results-quick: .venv/development
-	$(BIN)/python -m monobeast --xpid breakout-quick --env MinAtar/Breakout-v1 --total_steps 5_000_000 --seed 10 $(FLAGS)
-	$(BIN)/python -m libtorchbeast.plot results/minatar/breakout-* ~/logs/torchbeast/breakout-quick \
-	  --group_by 'breakout-(quick)?' --out results-quick.png
+	$(BIN)/python -m monobeast --xpid breakout-quick --env MinAtar/Breakout-v1 --seed 1 $(FLAGS)
+	$(BIN)/python -m libtorchbeast.plot results/minatar-breakout ~/logs/torchbeast/breakout-quick --out results-quick.png
 
 test: .venv/development .venv/extension
 	@bash .ci/packages $(BIN)/python test

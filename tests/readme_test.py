@@ -119,6 +119,20 @@ def test_the_forks_shown_are_those_of_examples():
     assert code_blocks("diff") == shown
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_what_a_page_names_is_there(page):
+    """Links and paths of this repository, and modules of commands."""
+    text = (ROOT / page).read_text()
+    paths = re.findall(r"\]\(([^)#:]+)\)", text)
+    paths += re.findall(r"`((?:libtorchbeast|tests|examples|benchmarks)/[\w./]+)`", text)
+    paths += [
+        name.replace(".", "/") + ".py" for name in re.findall(r"-m (libtorchbeast\.\w+)", text)
+    ]
+    assert paths or page == "SECURITY.md"
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    assert not missing
+
+
 def table_names(heading: str) -> set[str]:
     """What stands in backquotes in the first column of the tables below a heading."""
     section = README.split(f"## {heading}\n")[1].split("\n## ")[0]
