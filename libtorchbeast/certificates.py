@@ -6,7 +6,8 @@
 Writes FOLDER/ca.crt, learner.crt and learner.key, and HOST.crt and HOST.key for each of the hosts,
 named as the learner's --server_addresses do. A host's certificate lets nobody in at another host,
 and the learner's serves nobody. The CA's key is kept nowhere, so nobody can ever sign more: for
-another host make all of them anew.
+another host make all of them anew. (A program that learns its hosts later keeps the CA's `Pair`:
+examples/slurm, examples/ray.)
 """
 
 import argparse
@@ -45,6 +46,26 @@ class Pair(NamedTuple):
         form = serialization.PrivateFormat.PKCS8
         key = self.key.private_bytes(PEM, form, serialization.NoEncryption())
         return self.cert.public_bytes(PEM), key
+
+    @classmethod
+    def from_texts(cls, cert: bytes, key: bytes) -> "Pair":
+        """What `texts` returned."""
+        return cls(
+            x509.load_pem_x509_certificate(cert), serialization.load_pem_private_key(key, None)
+        )
+
+    @classmethod
+    def read(cls, folder: Path, name: str) -> "Pair":
+        """What `write` has written."""
+        return cls.from_texts(
+            *((folder / f"{name}.{kind}").read_bytes() for kind in ("crt", "key"))
+        )
+
+    def write(self, folder: Path, name: str) -> None:
+        """Writes NAME.crt, and NAME.key for this user only; raises FileExistsError for either."""
+        cert, key = self.texts()
+        _write(folder / f"{name}.crt", cert, 0o644)
+        _write(folder / f"{name}.key", key, 0o600)
 
 
 def make_ca(days: float) -> Pair:
@@ -139,19 +160,20 @@ def write(flags: argparse.Namespace) -> list[str]:
     ca = make_ca(flags.days)
     pairs = {LEARNER: certify_learner(ca, flags.days)}
     pairs |= {host: certify_host(ca, host, flags.days) for host in hosts}
-    files = {f"{CA}.crt": (ca.texts()[0], 0o644)}
-    for name, pair in pairs.items():
-        cert, key = pair.texts()
-        files |= {f"{name}.crt": (cert, 0o644), f"{name}.key": (key, 0o600)}
     flags.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in files:
+    for name in [f"{CA}.crt", *(f"{name}.{kind}" for name in pairs for kind in ("crt", "key"))]:
         if (flags.folder / name).exists():
             raise UserError(f"{flags.folder / name} is there already; choose another folder")
-    for name, (text, mode) in files.items():
-        descriptor = os.open(flags.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with open(descriptor, "wb") as file:
-            file.write(text)
+    _write(flags.folder / f"{CA}.crt", ca.texts()[0], 0o644)
+    for name, pair in pairs.items():
+        pair.write(flags.folder, name)
     return list(pairs)
+
+
+def _write(path: Path, text: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with open(descriptor, "wb") as file:
+        file.write(text)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -251,6 +251,17 @@ def test_nothing_is_overwritten(folder, tmp_path):
     assert (tmp_path / "learner.key").read_text() == "precious"
 
 
+def test_a_pair_that_was_written_signs_as_before(ca, tmp_path):
+    ca.write(tmp_path, "ca")
+    assert (tmp_path / "ca.key").stat().st_mode & 0o777 == 0o600
+    read = certificates.Pair.read(tmp_path, "ca")
+    assert read.texts() == ca.texts()
+    with access.serving(access.host_of(read)) as address:
+        assert access.knock(address, access.learner_of(ca)) == ""
+    with pytest.raises(FileExistsError):
+        ca.write(tmp_path, "ca")
+
+
 @pytest.mark.parametrize(
     "words, text",
     [
