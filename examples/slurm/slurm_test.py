@@ -1,0 +1,119 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The example without Slurm: submitit runs the same jobs here, and the test sends what Slurm would:
+SIGUSR2 before a job's time limit, SIGTERM to cancel it."""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from examples.slurm import launch
+from tests.processes import Command, load, rows, wait_for
+
+README = Path(__file__).with_name("README.md").read_text()
+LOCAL = re.search(r"^\.venv/bin/python (-m .* --cluster local .*)$", README, re.MULTILINE)[1]
+SMALL = (
+    "--xpid run --env tests.envs:Catch-v0 --server_flags='--envs_per_server 4' --settle 1 "
+    "--minutes 9 --batch_size 4 --log_every 0.5"  # submitit calls it a time-out: below 10 minutes
+)
+
+
+class Jobs(Command):
+    """Launches what the README does, in small. The jobs run on when the command has ended."""
+
+    def __init__(self, tmp_path, *flags):
+        self.path, self.folder = tmp_path / "run", tmp_path / "jobs"
+        where = ["--savedir", tmp_path, "--folder", self.folder]
+        command = [sys.executable, *shlex.split(LOCAL), *shlex.split(SMALL), *where, *flags]
+        super().__init__(tmp_path, command)
+
+    def __enter__(self):
+        assert self.wait_for_end() == 0, self.printed()
+        return self
+
+    def stop(self):
+        """By the command that was printed."""
+        command = re.search("Stop, and save: (kill [0-9 ]+)$", self.printed(), re.MULTILINE)[1]
+        subprocess.run(command, shell=True, check=True)
+
+    def log(self):
+        return "".join(path.read_text() for path in self.folder.glob("*/jobs/*.out"))
+
+    def starts(self, module):
+        return len(re.findall(f" -m {module} --env", self.log()))
+
+    def job_of(self, module):
+        """The process that submitit has started for (one of) those that run `python -m module`."""
+        for pid in self.session():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if process.cmdline()[1:3] == ["-m", module]:
+                    return process.ppid()
+        return None
+
+    def wait_for(self, fact):
+        return wait_for(fact, describe=self.log)
+
+    def wait_until_all_have_ended(self):
+        self.wait_for(lambda: not self.session())
+
+
+def test_a_time_out_is_survived(tmp_path):
+    with Jobs(tmp_path, "--total_steps", 60_000) as jobs:
+        before = jobs.wait_for(lambda: [r["step"] for r in rows(jobs.path) if r["step"] > 0])[0]
+        os.kill(jobs.job_of("polybeast"), signal.SIGUSR2)
+        jobs.wait_until_all_have_ended()
+        log = jobs.log()
+    resumed = re.findall(r"Going on from step (\d+)", log)
+    assert len(resumed) == 1 and before <= int(resumed[0]) < 60_000
+    assert "this job is timed-out" in log and "Requeued job" in log
+    steps = [row["step"] for row in rows(jobs.path)]
+    assert steps == sorted(steps) and steps[-1] >= 60_000
+    assert (jobs.starts("polybeast"), jobs.starts("polybeast_env")) == (2, 2)
+    assert log.count("Job completed successfully") == 3 and "Traceback" not in log
+
+
+def test_servers_that_move_are_found_and_a_cancelled_run_is_saved(tmp_path):
+    streams = lambda: rows(jobs.path)[-1:] and rows(jobs.path)[-1].get("streams")
+    with Jobs(tmp_path, "--total_steps", 1_000_000_000) as jobs:
+        jobs.wait_for(lambda: streams() == 2)
+        os.kill(jobs.job_of("polybeast_env"), signal.SIGUSR2)
+        jobs.wait_for(lambda: jobs.starts("polybeast_env") == 3)
+        jobs.wait_for(lambda: jobs.starts("polybeast") == 2)
+        resumed = jobs.wait_for(lambda: re.findall(r"Going on from step (\d+)", jobs.log()))
+        step = int(resumed[-1])
+        jobs.wait_for(lambda: rows(jobs.path)[-1]["step"] > step and streams() == 2)
+        jobs.stop()
+        jobs.wait_until_all_have_ended()
+        log = jobs.log()
+    assert load(jobs.path)["step"] == rows(jobs.path)[-1]["step"] > step > 0
+    assert "Traceback" not in log
+
+
+def test_servers_that_all_fail_end_the_run(tmp_path):
+    with Jobs(tmp_path, "--env", "Missing-v0") as jobs:
+        jobs.wait_until_all_have_ended()
+        log = jobs.log()
+    assert "Environment `Missing` doesn't exist" in log
+    assert "RuntimeError: all server jobs have failed" in log
+
+
+def test_what_the_jobs_share_is_their_users_only(tmp_path):
+    flags = launch.parse(["--xpid", "run", "--folder", str(tmp_path / "new")])
+    folder = launch.make_folder(flags)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in folder.glob("*.key")} == {0o600}
+
+
+@pytest.mark.parametrize("words", ["--batch_sise 4", "--server_flags=--envs_per_sever=4"])
+def test_a_wrong_flag_is_refused_before_it_waits_in_the_queue(words, capsys):
+    with pytest.raises(SystemExit):
+        launch.parse(["--xpid", "run", *words.split()])
+    assert "unrecognized arguments: " in capsys.readouterr().err
