@@ -38,6 +38,7 @@ DAYS = 365  # that the certificates hold
 REQUEUES = 1000  # after time-outs; submitit's default is 3
 POLL_S = 1.0
 FAILED = "failed"
+OVER = "over"  # a file that is there when the learner has ended for good
 
 
 # =========================================================================================== a job
@@ -47,7 +48,7 @@ class Job:
 
     def __init__(self, flags: argparse.Namespace):
         self.flags, self.program = flags, None
-        self.over = flags.folder / "over"  # it is there when the learner has ended for good
+        self.over = flags.folder / OVER
 
     def __call__(self) -> None:
         signal.signal(signal.SIGTERM, _exit)  # scancel's; submitit would only log it
@@ -57,6 +58,7 @@ class Job:
             self.end()
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `scontrol requeue` sends it
         self.end()
         self.program = None
         return submitit.helpers.DelayedSubmission(self)
@@ -85,6 +87,7 @@ class Job:
 
 
 def _exit(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # more of them may come
     sys.exit(128 + number)
 
 
@@ -251,8 +254,12 @@ def submit(flags: argparse.Namespace) -> list[str]:
     with array.batch():
         jobs = [array.submit(Servers(flags, i)) for i in range(flags.server_jobs)]
     ids = sorted({job.job_id.split("_")[0] for job in jobs})
-    learner = executor(flags, slurm_dependency="after:" + ":".join(ids), **LEARNER_JOB)
-    return [*ids, learner.submit(Learner(flags)).job_id]
+    try:
+        learner = executor(flags, slurm_dependency="after:" + ":".join(ids), **LEARNER_JOB)
+        return [*ids, learner.submit(Learner(flags)).job_id]
+    except BaseException:  # no such partition, say
+        (flags.folder / OVER).touch()
+        raise
 
 
 def main(argv: list[str] | None = None) -> None:
