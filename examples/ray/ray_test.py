@@ -1,0 +1,141 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The example in a Ray of this machine, and in a cluster of three, each with a loopback address."""
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.client import free_port
+from tests.forks import command
+from tests.processes import Command, Program, load
+
+LOCAL = command(Path(__file__).parent, "examples.ray.launch --ray local")
+SMALL = (
+    "--env tests.envs:Catch-v0 --server_flags='--envs_per_server 4' --batch_size 4 "
+    "--log_every 0.5 --learning_rate 5e-3"
+)
+
+
+AUTHENTICATION = dict(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=uuid.uuid4().hex)
+
+
+class Launch(Program):
+    """What the README does without a cluster, in small."""
+
+    def __init__(self, tmp_path, *flags):
+        module, *words = LOCAL[1:]
+        ports = ["--first_port", free_port()]  # and the one after it
+        super().__init__(
+            tmp_path, *words, "--xpid", "run", *shlex.split(SMALL), *ports, *flags,
+            module=module, **AUTHENTICATION,
+        )  # fmt: skip
+
+    def streams(self):
+        return self.rows()[-1:] and self.rows()[-1].get("streams")
+
+
+class Cluster(contextlib.ExitStack):
+    """Ray on machines that are this one, with the addresses 127.0.0.1 (without cores), 127.0.0.2,
+    ..."""
+
+    def __init__(self):
+        super().__init__()
+        self.address = f"127.0.0.1:{free_port()}"
+        self.nodes = []
+
+    def __enter__(self):
+        # Not tmp_path, because the path of a Unix socket may have 107 bytes.
+        self.folder = Path(self.enter_context(tempfile.TemporaryDirectory(prefix="ray")))
+        port = self.address.split(":")[1]
+        self.add("--head", "--port", port, "--include-dashboard", "false", cores=0)
+        return self
+
+    def add(self, *words, cores=2):
+        """Starts the next machine and waits until it is there."""
+        host = f"127.0.0.{len(self.nodes) + 1}"
+        folder = self.folder / host
+        folder.mkdir()
+        words = words or ["--address", self.address]
+        node = Command(
+            folder,
+            [
+                sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words,
+                "--node-ip-address", host, "--num-cpus", cores, "--disable-usage-stats",
+                "--object-store-memory", 10**8, "--temp-dir", folder,
+            ],
+            **AUTHENTICATION,
+        )  # fmt: skip
+        self.nodes.append(self.enter_context(node))
+        node.wait_for(lambda: "Ray runtime started" in node.printed())
+        return node
+
+
+def actors(*commands):
+    """The process ids of the servers that Ray runs in what the commands have started."""
+    pids = [pid for command in commands for pid in command.session()]
+    return [pid for pid in pids if _title(pid).startswith("ray::EnvServer")]
+
+
+def _title(pid):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(psutil.Process(pid).cmdline())
+    return ""
+
+
+def stop(launch):
+    """As Ctrl-C in a terminal does; the run is saved."""
+    os.killpg(launch.pid, signal.SIGINT)
+    assert launch.wait_for_end() == 130, launch.printed()
+    assert load(launch.path)["step"] == launch.rows()[-1]["step"] > 0
+    assert "Traceback" not in launch.printed()
+
+
+def test_a_killed_server_is_started_again(tmp_path):
+    with Launch(tmp_path, "--total_steps", 1_000_000_000) as launch:
+        launch.wait_for(lambda: launch.streams() == 2)
+        before = actors(launch)
+        os.kill(before[0], signal.SIGKILL)
+        launch.wait_for(lambda: launch.rows()[-1]["stream_failures"])
+        launch.wait_for(lambda: launch.streams() == 2)
+        assert len(actors(launch)) == 2 and before[1] in actors(launch)
+        launch.wait_for_step(launch.rows()[-1]["step"])
+        assert launch.printed().count(" -m polybeast ") == 1  # the learner went on
+        stop(launch)
+
+
+def test_servers_move_with_a_machine_that_goes(tmp_path):
+    with Cluster() as cluster:
+        machines = [cluster.add(), cluster.add()]
+        flags = ["--ray", cluster.address, "--total_steps", 1_000_000_000]
+        with Launch(tmp_path, *flags) as launch:
+            launch.wait_for(lambda: launch.streams() == 2)
+            going, staying = sorted(machines, key=lambda machine: -len(actors(machine)))
+            with going:  # its end is that of all its processes
+                pass
+            launch.wait_for(lambda: len(actors(staying)) == 2)
+            resumed = launch.wait_for(lambda: re.search(r"from step (\d+)", launch.printed()))
+            launch.wait_for_step(int(resumed[1]))
+            launch.wait_for(lambda: launch.streams() == 2)
+            stop(launch)
+
+
+def test_servers_that_cannot_start_are_explained(tmp_path):
+    with Launch(tmp_path, "--env", "Missing-v0") as launch:
+        assert launch.wait_for_end() == 1
+    assert "Environment `Missing` doesn't exist" in launch.printed()
+
+
+@pytest.mark.parametrize("words", ["--batch_sise 4", "--server_flags=--envs_per_sever=4"])
+def test_a_wrong_flag_is_refused_before_ray_starts(words, tmp_path):
+    with Launch(tmp_path, *words.split()) as launch:
+        assert launch.wait_for_end() == 2
+    assert "unrecognized arguments: " in launch.printed()
