@@ -111,6 +111,13 @@ def stop(launch):
     assert "Traceback" not in launch.printed()
 
 
+def test_without_a_cluster(tmp_path):
+    with Launch(tmp_path, "--total_steps", 10_000) as launch:
+        assert launch.wait_for_end() == 0, launch.printed()
+    last = launch.rows()[-1]
+    assert last["step"] >= 10_000 and last["stream_failures"] == 0
+
+
 @pytest.mark.timeout(600)  # Ray takes most of it to start, where cores are busy
 def test_a_killed_server_is_started_again(tmp_path):
     with Launch(tmp_path, "--total_steps", 1_000_000_000) as launch:
