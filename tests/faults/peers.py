@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -74,7 +75,7 @@ def one_bad_environment(seconds=20.0, step_s=0.005, until_given_up=True):
         with fleet(good, 3, os.devnull) as others, fleet(bad, 1, mood) as moody:
             addresses = ",".join(others.addresses + moody.addresses)
             with Poly(path, *env, *LEARNER, "--server_addresses", addresses) as learner:
-                figures = [_share_kept(learner, mood, kind, seconds) for kind in MOODS]
+                figures = list(_shares_kept(learner, mood, seconds))
                 if until_given_up:
                     figures += _given_up(learner, mood, moody.addresses[0])
                 learner.stop()
@@ -82,15 +83,19 @@ def one_bad_environment(seconds=20.0, step_s=0.005, until_given_up=True):
     return figures
 
 
-def _share_kept(learner, mood, kind, seconds):
-    learner.wait_for(lambda: streams(learner) == 4)
-    before = speed(learner, seconds)
-    mood.write_text(kind)
-    learner.wait_for(lambda: streams(learner) == 3)
-    during = speed(learner, seconds)
-    mood.write_text("")
-    share = during / (before * 3 / 4)
-    return Figure(f"{kind}: of the others' speed", share, at_least=0.95)
+def _shares_kept(learner, mood, seconds):
+    def speed_of(count):
+        learner.wait_for(lambda: streams(learner) == count)
+        return speed(learner, seconds)
+
+    after = speed_of(4)
+    for kind in MOODS:
+        mood.write_text(kind)
+        during = speed_of(3)
+        mood.write_text("")
+        before, after = after, speed_of(4)
+        share = during / (statistics.mean([before, after]) * 3 / 4)
+        yield Figure(f"{kind}: of the others' speed", share, at_least=0.95)
 
 
 def _given_up(learner, mood, address):
