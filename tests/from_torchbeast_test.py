@@ -11,8 +11,7 @@ from torch import nn
 
 import monobeast
 import polybeast
-import polybeast_env
-from libtorchbeast import checkpoint, evaluate, from_torchbeast, models, plot
+from libtorchbeast import checkpoint, evaluate, from_torchbeast, plot
 from libtorchbeast.acting import act_on
 
 A = 6  # of Pong
@@ -114,9 +113,7 @@ def test_a_checkpoint_becomes_a_run_that_computes_the_same(beast, old, use_lstm,
     state = checkpoint.load_newest(str(tmp_path / "old/model.tar"))
     assert (state["updates"], state["step"]) == (7, 7 * 80 * 8)
     flags.mode, flags.xpid, flags.savedir = "test", "old", str(tmp_path)
-    create_env = polybeast_env.create_env if beast is polybeast else monobeast.create_env
-    make_net = lambda spec: models.make_net(beast.Net, spec, flags)
-    ours, env = evaluate.load(flags, set(), make_net, lambda: create_env(flags))
+    ours, env = evaluate.load(flags, set(), beast.player)
     with contextlib.closing(env):
         row = {k: torch.from_numpy(v) for k, v in env.initial(0).items()}
     row["reward"], row["last_action"] = torch.tensor([0.5]), torch.tensor([3])
