@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,9 +18,13 @@ PROJECT = "torchbeast"  # of Weights & Biases
 HEADLINE = "mean_game_return"  # what TensorBoard's table of hyperparameters shows beside them
 
 
+BINS = 64  # of a histogram
+Counts = dict[float, int]  # how often each value was
+
+
 class Board(Protocol):
-    def log(self, row: dict[str, float], samples: dict[str, Sequence[float]]) -> None:
-        """Adds the numbers of a row, `step` among them, and histograms of `samples` by name.
+    def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:
+        """Adds the numbers of a row, `step` among them, and histograms, none of nothing.
 
         Raises:
             OSError: they cannot be written.
@@ -53,6 +56,11 @@ def open_boards(
     return boards
 
 
+def histogram(counts: Counts) -> tuple[np.ndarray, np.ndarray]:
+    """How many lie between one edge and the next, [BINS], and the edges, [BINS + 1]."""
+    return np.histogram(list(counts), BINS, weights=list(counts.values()))
+
+
 class TensorBoard:
     def __init__(self, path: Path, flags: dict[str, Any], purge_step: int | None):
         from torch.utils.tensorboard import SummaryWriter
@@ -63,13 +71,18 @@ class TensorBoard:
         for summary in hparams(plain, {HEADLINE: None}):
             self._writer.file_writer.add_summary(summary)
 
-    def log(self, row: dict[str, float], samples: dict[str, Sequence[float]]) -> None:
+    def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:
         step = int(row["step"])
         for name, value in row.items():
             if name != "step":
                 self._writer.add_scalar(name, value, step)
-        for name, values in samples.items():
-            self._writer.add_histogram(name, np.array(values), step)
+        for name, counts in histograms.items():
+            values, times = np.array(list(counts)), np.array(list(counts.values()))
+            heights, edges = histogram(counts)
+            self._writer.add_histogram_raw(
+                name, values.min(), values.max(), times.sum(), times @ values, times @ values**2,
+                edges[1:].tolist(), heights.tolist(), step,
+            )  # fmt: skip
 
     def close(self) -> None:
         self._writer.close()
@@ -96,8 +109,9 @@ class WeightsAndBiases:
         # A resume may take steps back, which W&B's own count of steps may not.
         self._run.define_metric("*", step_metric="step")
 
-    def log(self, row: dict[str, float], samples: dict[str, Sequence[float]]) -> None:
-        self._run.log({**row, **{k: self._histogram(v) for k, v in samples.items()}})
+    def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:
+        drawn = {k: self._histogram(np_histogram=histogram(v)) for k, v in histograms.items()}
+        self._run.log({**row, **drawn})
 
     def close(self) -> None:
         self._run.finish()

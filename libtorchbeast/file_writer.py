@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from libtorchbeast.boards import Board, open_boards
+from libtorchbeast.boards import Board, Counts, open_boards
 
 logger = logging.getLogger(__name__)
 
@@ -118,9 +118,9 @@ class FileWriter:
         """SAVEDIR/XPID."""
         return self._path
 
-    def log(self, row: dict[str, Any], samples: dict[str, Sequence[float]] | None = None) -> None:
-        """Appends one row to logs.csv, and to the boards, where x = `row["step"]` and `samples` are
-        shown as histograms.
+    def log(self, row: dict[str, Any], histograms: dict[str, Counts] | None = None) -> None:
+        """Appends one row to logs.csv, and to the boards, where x = `row["step"]`; `histograms`
+        go to the boards only.
 
         A column that is absent, None, NaN or infinite stays empty. A failing write is counted in
         `errors` and logged when it is the first of its kind; training goes on.
@@ -141,7 +141,7 @@ class FileWriter:
             self._count("logs.csv misses a row", error)
         for board in list(self._boards if "step" in cells else ()):
             try:
-                board.log(cells, {k: v for k, v in (samples or {}).items() if len(v)})
+                board.log(cells, {k: v for k, v in (histograms or {}).items() if v})
             except OSError as error:
                 self._boards.remove(board)  # Its writing thread is dead and cannot be revived.
                 self._count(f"{_name(board)} gets nothing more until the run is resumed", error)

@@ -65,9 +65,9 @@ class Learner:
             batch: a rollout batch on the CPU, [T+1, B, ...].
 
         Returns:
-            Numbers for the log, and `lags`, a list with the updates between the weights that chose
-            each transition's action and these; or None if the update was skipped or the learner is
-            closed.
+            Numbers for the log, and `lags`: for how many transitions how many updates lie between
+            the weights that chose the action and these. None if the update was skipped or the
+            learner is closed.
 
         Raises:
             FloatingPointError: too many updates in a row had a non-finite loss or gradient.
@@ -94,7 +94,8 @@ class Learner:
             publish(self.net.state_dict(), self.updates)
             self._updated.set()
         numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
-        return {**numbers, "lags": lag.flatten().tolist()}
+        lags, counts = torch.unique(lag, return_counts=True)
+        return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
 
     def _gradients(self, batch: Rollout) -> dict[str, float]:
         """Leaves clipped gradients in the network; returns the loss's parts and their norm."""

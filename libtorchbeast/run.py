@@ -215,7 +215,7 @@ class Run:
         if self.last_row.get("updates"):
             self._means.add(row, seconds)
         self.last_row = row
-        self._writer.log(row, self.stats.samples())
+        self._writer.log(row, self.stats.histograms())
         logger.info("%s", display.one_line(row))
 
     def checkpoint(self) -> None:

@@ -90,12 +90,12 @@ class Stats:
             self._updates, self._lag_max = 0, 0.0
             return row
 
-    def samples(self) -> dict[str, list[float]]:
-        """For histograms: the lag of each transition since the last call, and the last returns."""
+    def histograms(self) -> dict[str, dict[float, int]]:
+        """How often each lag was, since the last call, and each of the last games' returns."""
         with self._lock:
-            samples = {"lag": list(self._lags.elements()), "game_return": list(self._returns)}
+            lags = dict(self._lags)
             self._lags.clear()
-            return samples
+            return {"lag": lags, "game_return": dict(collections.Counter(self._returns))}
 
     def state_dict(self) -> dict:
         with self._lock:

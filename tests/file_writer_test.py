@@ -174,12 +174,16 @@ def test_tensorboard_forgets_what_a_resume_took_back(tmp_path):
 def test_tensorboard_has_hyperparameters_and_histograms(tmp_path):
     flags = {"learning_rate": 0.5, "env": "Catch", "use_lstm": True, "net": None}
     with writer(tmp_path, flags=flags) as files:
-        files.log({"step": 10, "loss": 0.5}, {"lag": [1, 1, 2, 9], "game_return": []})
+        files.log({"step": 10, "loss": 0.5}, {"lag": {1: 2, 2: 1, 9: 1}, "game_return": {}})
     events = EventAccumulator(str(files.path)).Reload()
     assert events.Tags()["histograms"] == ["lag"]  # nothing is drawn of nothing
     (histogram,) = events.Histograms("lag")
     value = histogram.histogram_value
     assert (histogram.step, value.num, value.sum, value.min, value.max) == (10, 4, 13, 1, 9)
+    assert value.sum_squares == 87
+    heights = [(limit, n) for limit, n in zip(value.bucket_limit, value.bucket, strict=True) if n]
+    assert [n for _, n in heights] == [2, 1, 1]
+    assert all(v <= limit <= v + 0.126 for v, (limit, _) in zip((1, 2, 9), heights, strict=True))
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     hparams = HParamsPluginData.FromString(content).session_start_info.hparams
     assert hparams["learning_rate"].number_value == 0.5
@@ -200,7 +204,7 @@ def test_weights_and_biases_gets_the_rows_also_after_a_resume(tmp_path, monkeypa
     monkeypatch.setenv("WANDB_SILENT", "true")
     flags = {"wandb": True, "learning_rate": 0.5}
     with writer(tmp_path, flags=flags) as files:
-        files.log({"step": 10, "loss": 0.375}, {"lag": [1, 2]})
+        files.log({"step": 10, "loss": 0.375}, {"lag": {1: 1, 2: 1}})
     with writer(tmp_path, flags=flags, resume_step=5) as files:
         files.log({"step": 7, "loss": 0.625})
     logs = sorted(files.path.glob("wandb/offline-run-*/run-*.wandb"))
