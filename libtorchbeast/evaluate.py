@@ -61,28 +61,24 @@ def load(
 
 
 def play(
+    flags: Any,
     net: nn.Module,
     env: Environment,
-    num_episodes: int,
-    *,
     seed: int,
-    greedy: bool,
-    max_steps: int,
-    precision: str,
     on_row: Callable[[Row], None] = lambda row: None,
 ) -> list[Game]:
-    """Plays whole games, recurrent state carried, game i from `seed` + i. A game is cut after
-    `max_steps`. `on_row` sees each row together with what the network made of it."""
+    """Plays --num_episodes whole games, recurrent state carried, game i from `seed` + i. A game is
+    cut after --max_episode_steps. `on_row` sees each row with what the network made of it."""
     games = []
-    with models.autocast(precision, torch.device("cpu")):
-        for game in range(num_episodes):
+    with models.autocast(flags.precision, torch.device("cpu")):
+        for game in range(flags.num_episodes):
             row, core_state = env.initial(seed + game), net.initial_state(1)
             while True:
                 tensors = {k: torch.from_numpy(v) for k, v in row.items()}
-                outputs, core_state = act_on(net, tensors, core_state, greedy)
+                outputs, core_state = act_on(net, tensors, core_state, flags.greedy)
                 row |= {k: v.numpy() for k, v in outputs.items()}
                 on_row(row)
-                if row["episode_over"][0] or row["episode_step"][0] >= max_steps:
+                if row["episode_over"][0] or row["episode_step"][0] >= flags.max_episode_steps:
                     break
                 row = env.step(row["action"])
             games.append(
@@ -95,26 +91,6 @@ def play(
     return games
 
 
-def play_as_told(
-    flags: Any,
-    net: nn.Module,
-    env: Environment,
-    seed: int,
-    on_row: Callable[[Row], None] = lambda row: None,
-) -> list[Game]:
-    """`play` with the settings of the test modes' flags."""
-    return play(
-        net,
-        env,
-        flags.num_episodes,
-        seed=seed,
-        greedy=flags.greedy,
-        max_steps=flags.max_episode_steps,
-        precision=flags.precision,
-        on_row=on_row,
-    )
-
-
 def test(flags: Any, net: nn.Module, env: Environment) -> list[Game]:
     """Plays --num_episodes games and prints each, their mean and spread; in the mode test_render it
     also writes them as SAVEDIR/XPID/test.mp4.
@@ -123,7 +99,7 @@ def test(flags: Any, net: nn.Module, env: Environment) -> list[Game]:
         UserError: there is no picture of the environment for test_render; no game is played then.
     """
     with _video(flags, env) as on_row:
-        games = play_as_told(flags, net, env, flags.seed, on_row)
+        games = play(flags, net, env, flags.seed, on_row)
     _print(games, flags)
     return games
 

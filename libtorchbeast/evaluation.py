@@ -42,11 +42,11 @@ class Evaluator:
         self._step, self._started = 0, 0.0  # of the weights that play; when they began
         self._next = self._after(learner.step)
 
-    def take(self) -> dict[str, float]:
+    def take(self, may_start: bool = True) -> dict[str, float]:
         """Looks at the games that are played and starts those that are due; returns columns for the
         log, once for each evaluation that has ended."""
         row = self._result() if self._process is not None else {}
-        if self._process is None and self._learner.step >= self._next:
+        if may_start and self._process is None and self._learner.step >= self._next:
             self._start()
         return row
 
@@ -107,7 +107,7 @@ def play_games(
     if env.spec.signature() != signature:
         raise ValueError(f"expected an environment {signature}, seen {env.spec.signature()}")
     weights.copy_to(net)
-    games = evaluate.play_as_told(flags, net.eval(), env, seed)
+    games = evaluate.play(flags, net.eval(), env, seed)
     row = {
         "mean_eval_return": float(np.mean([game.score for game in games])),
         "eval_cpu_s": time.process_time(),

@@ -150,7 +150,7 @@ class Run:
         if self.flags.eval_every:
             evaluator = Evaluator(self.learner, self.spec, self.flags, player)
             self._held.callback(evaluator.close)
-            self.sources.append(evaluator.take)
+            self.sources.append(lambda: evaluator.take(may_start=not self.finished()))
 
     def start_learners(
         self, batches: Callable[[], Iterator[Rollout]], publish: Publish

@@ -76,11 +76,19 @@ def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
     seed_everything(seed)
     net, env = monobeast.player(e._flags)
     net.load_state_dict(weights)
-    games = evaluate.play_as_told(e._flags, net.eval(), env, seed)
+    games = evaluate.play(e._flags, net.eval(), env, seed)
     assert len(games) == 5
     assert row["mean_eval_return"] == pytest.approx(sum(game.score for game in games) / 5)
     assert row["eval_step"] == EVERY + 7 and row["eval_cpu_s"] > 0
     assert e.take() == advance(e, 2 * EVERY - 1) == {} and e._process is None  # once each
+
+
+def test_nothing_is_started_when_the_run_ends(evaluator):
+    e = evaluator()
+    e._learner.step = EVERY
+    assert e.take(may_start=False) == {} and e._process is None
+    e.take()
+    assert e._process is not None
 
 
 def test_a_resumed_run_waits_for_the_next_multiple(evaluator):
@@ -128,6 +136,16 @@ def test_a_run_evaluates_and_leaves_nothing(tmp_path, module):
     assert 5000 <= first["eval_step"] < second["eval_step"] <= second["step"]
     assert -1 <= first["mean_eval_return"] <= 1
     assert "Evaluation at step" in program.printed()
+
+
+def test_a_run_that_is_complete_starts_no_evaluation(tmp_path, monkeypatch):
+    """... whose step it has just reached."""
+    started = []
+    monkeypatch.setattr(Evaluator, "_start", lambda self: started.append(self._learner.step))
+    words = "--env tests.envs:Catch-v0 --num_actors 0 --envs_per_actor 4 --batch_size 4 --xpid run"
+    every = "--total_steps 2000 --eval_every 2000 --log_every 1000".split()
+    monobeast.train(monobeast.parse([*words.split(), *every, "--savedir", str(tmp_path)]))
+    assert started == []
 
 
 def test_zero_evaluates_never(tmp_path):
