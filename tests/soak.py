@@ -60,6 +60,7 @@ from tests.processes import GUARD_S, Command, Program
 from tests.soak_report import Row, speeds
 
 IDLE_CONNECTIONS = 50
+ENVS = 8  # in each server or actor: with 2 ms a step, a rollout of each comes every 0.3 s
 Faults = dict[str, tuple[int, Callable[[], None]]]  # how often each lies in the deck; what does it
 
 
@@ -96,6 +97,7 @@ class MonoBeast:
     ):
         self.env, self.folder, self.pace, self.rest = env, folder, pace, rest
         self.flags = ["--num_actors", workers, "--max_actor_restarts", 1_000_000]
+        self.flags += ["--envs_per_actor", ENVS]
         self.disk = folder / "disk"
         self.disk.mkdir()
         self.is_disk_small = mount_small_disk(self.disk)
@@ -201,7 +203,8 @@ class PolyBeast(MonoBeast):
         super().start()
 
     def start_servers(self) -> None:
-        flags = "--env", self.env, "--step_timeout", self.pace.step_timeout
+        flags = ["--env", self.env, "--step_timeout", self.pace.step_timeout]
+        flags += ["--envs_per_server", ENVS]
         self.parent = ServerFleet(self.folder, *flags, addresses=self.addresses)
         self.commands.append(self.parent)
 
