@@ -29,8 +29,9 @@ def may_mount(tmp_path):
         pytest.skip(f"may not mount a disk: {done.stderr.strip()}")
 
 
-def test_full_disk(may_mount):
-    hold(files.full_disk())
+@pytest.mark.parametrize("beast", files.FLAGS)
+def test_full_disk(may_mount, beast):
+    hold(files.full_disk((beast,)))
 
 
 def test_small_machine(may_mount):

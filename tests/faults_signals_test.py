@@ -15,3 +15,7 @@ def test_stopped(beast):
 @pytest.mark.parametrize("beast", signals.FLAGS)
 def test_killed(beast):
     hold(signals.killed(times=2, beasts=(beast,)))
+
+
+def test_servers_parent_killed():
+    hold(signals.servers_parent_killed(times=2))

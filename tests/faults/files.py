@@ -173,7 +173,11 @@ def with_tmpfs(folder: Path, size: str) -> list[str]:
 
 
 @promise("a full disk does not stop training", "a tmpfs that is filled up")
-def full_disk(beast: str = "monobeast") -> list[Figure]:
+def full_disk(beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
+    return [figure for beast in beasts for figure in _full_disk(beast)]
+
+
+def _full_disk(beast: str) -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         disk = Path(folder) / "disk"
         disk.mkdir()
@@ -205,12 +209,13 @@ def full_disk(beast: str = "monobeast") -> list[Figure]:
         lines = (program.path / "logs.csv").read_text().splitlines()
         assert len({line.count(",") for line in lines}) == 1, "half a line in logs.csv"
         assert [r["step"] for r in table] == sorted(r["step"] for r in table)
-        last = table[-1]
+        learned, errors = row["step"] - old["step"], table[-1]["checkpoint_errors"]
+        unsaved = table[-1]["step"] - program.step()
         return [
-            Figure("steps of the old checkpoint, which loads", old["step"], at_least=1),
-            Figure("steps learned on a full disk", row["step"] - old["step"], at_least=1),
-            Figure("checkpoint_errors in logs.csv", last["checkpoint_errors"], at_least=2),
-            Figure("steps not saved in the end", last["step"] - program.step(), at_most=0),
+            Figure(f"{beast}: steps of the old checkpoint, which loads", old["step"], at_least=1),
+            Figure(f"{beast}: steps learned on a full disk", learned, at_least=1),
+            Figure(f"{beast}: checkpoint_errors in logs.csv", errors, at_least=2),
+            Figure(f"{beast}: steps not saved in the end", unsaved, at_most=0),
         ]
 
 

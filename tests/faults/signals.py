@@ -201,3 +201,36 @@ def _kill_an_actor(program: Stopped) -> None:
     program.wait_for(failures)
     program.wait_for_step(program.rows()[-1]["step"])
     assert not os.path.exists(f"/proc/{victim}"), "a zombie"
+
+
+# ============================================================================== the servers' parent
+@promise("a run whose local servers' parent dies saves and says so", "SIGKILL of it, in PolyBeast")
+def servers_parent_killed(times: int = 20) -> list[Figure]:
+    """It restarts servers, so without it they would be missed one by one, and in silence."""
+    rng, seconds, unsaid, lost, left = random.Random(0), [], 0, 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(times):
+            with Stopped(folder, "polybeast") as program:
+                program.wait_for_training()
+                time.sleep(rng.uniform(0, 1))
+                os.kill(_servers_parent(program), signal.SIGKILL)
+                at = time.monotonic()
+                code = program.wait_for_end()
+                wait_for(lambda: not program.session())  # noqa: B023
+                seconds.append(time.monotonic() - at)
+                said = "the local environment servers ended: exit code -9" in program.printed()
+                unsaid += code != 1 or not said or "Traceback" in program.printed()
+                lost += program.rows()[-1]["step"] != program.step()
+                left += len(program.left())
+    return [
+        *median_and_p99("from its death to the end", seconds, at_most=10.0),
+        Figure(f"of {times} ends, not told, or with another exit code than 1", unsaid, at_most=0),
+        Figure("checkpoints that lack steps", lost, at_most=0),
+        Figure("processes, sockets, folders and shared memory left", left, at_most=0),
+    ]
+
+
+def _servers_parent(program: Stopped) -> int:
+    title = lambda pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    (parent,) = (pid for pid in program.session() if b"polybeast_env" in title(pid))
+    return parent
