@@ -16,9 +16,8 @@ logger = logging.getLogger(__name__)
 
 PROJECT = "torchbeast"  # of Weights & Biases
 HEADLINE = "mean_game_return"  # what TensorBoard's table of hyperparameters shows beside them
-
-
 BINS = 64  # of a histogram
+
 Counts = dict[float, int]  # how often each value was
 
 
