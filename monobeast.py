@@ -143,8 +143,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num_learner_threads", "--num_threads", type=int, default=1)
     add("--torch_threads", type=int,
         help="Threads within an operation on the CPU. Default: MonoBeast's learner has the cores "
-             "that the actors leave. PolyBeast has all for its own deep network, whose learner "
-             "limits a run; half for another, which would take them from the servers.")
+             "that the actors leave. PolyBeast has all for its deep network on Atari, whose "
+             "learner limits a run; half otherwise, which would take them from the servers.")
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
     add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
         help="Of convolutions and matrix products; auto: bf16 where the hardware has it.")

@@ -132,8 +132,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--num_learner_threads", "--num_threads", type=int, default=1)
     add("--torch_threads", type=int,
         help="Threads within an operation on the CPU. Default: MonoBeast's learner has the cores "
-             "that the actors leave. PolyBeast has all for its own deep network, whose learner "
-             "limits a run; half for another, which would take them from the servers.")
+             "that the actors leave. PolyBeast has all for its deep network on Atari, whose "
+             "learner limits a run; half otherwise, which would take them from the servers.")
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
     add("--learner_device", metavar="DEVICE", help="Default: cuda where there is one, else cpu.")
     add("--inference_device", metavar="DEVICE", help="Default: the learner's.")
@@ -196,7 +196,8 @@ def check_flags(flags: argparse.Namespace) -> None:
         flags.num_actors = flags.num_servers
     if flags.torch_threads is None:
         cores = workers.available_cores()
-        flags.torch_threads = cores if flags.net is None else max(1, cores // 2)
+        is_deep = flags.net is None and polybeast_env.is_atari(flags.env)  # else small, most likely
+        flags.torch_threads = cores if is_deep else max(1, cores // 2)
     if flags.max_learner_queue_size is None:
         flags.max_learner_queue_size = flags.batch_size
     check_ranges(flags)
