@@ -390,6 +390,15 @@ def test_silent_addresses_do_not_stretch_the_timeout(tmp_path):
     assert asked[0] <= 1.0 and sum(asked) <= 1.0 + 0.1 * len(asked)
 
 
+@pytest.mark.parametrize(
+    "flags, threads",
+    [("", 8), ("--env CartPole-v1", 4), ("--net monobeast.Net", 4), ("--torch_threads 3", 3)],
+)
+def test_a_deep_network_gets_all_cores_and_a_small_one_leaves_half(monkeypatch, flags, threads):
+    monkeypatch.setattr(polybeast.workers, "available_cores", lambda: 8)
+    assert polybeast.parse(flags.split()).torch_threads == threads
+
+
 def test_local_servers_get_the_flags_of_a_fork():
     parser = argparse.ArgumentParser()
     parser.add_argument("--difficulty", type=float, default=0.5)
