@@ -4,7 +4,9 @@
 #   make test         set up, then run the whole test suite
 #   make test-examples  set up what the examples need, then do what each of them says
 #   make minatar      set up, then train MonoBeast on MinAtar Breakout
-#   make results-quick  the smallest published result once more, drawn beside it: minutes
+#   make results-quick  the smallest published result once more, drawn beside it: two minutes
+#   make results-minatar-GAME results-poly-GAME  a MinAtar game, three seeds, with either beast
+#   make results-memory  a task that only a network with memory solves, three seeds
 #   make bench        parts and whole runs beside their ceilings: tables, JSON and CSV
 #   make faults       keeps each promise about faults in full: hours; results/faults
 #   make soak         an hour under random faults: results/soak
@@ -30,9 +32,28 @@ poly: .venv/extension
 minatar: .venv/development
 	$(BIN)/python -m monobeast --xpid minatar-breakout --env MinAtar/Breakout-v1 $(FLAGS)
 
+MINATAR = --total_steps 5_000_000 --log_every 2 --env MinAtar
+SEEDS := 1 2 3
+
 results-quick: .venv/development
-	$(BIN)/python -m monobeast --xpid breakout-quick --env MinAtar/Breakout-v1 --seed 1 $(FLAGS)
-	$(BIN)/python -m libtorchbeast.plot results/minatar-breakout ~/logs/torchbeast/breakout-quick --out results-quick.png
+	$(BIN)/python -m monobeast $(MINATAR)/Breakout-v1 --seed 4 --xpid quick $(FLAGS)
+	$(BIN)/python -m libtorchbeast.plot results/minatar/breakout-[123] ~/logs/torchbeast/quick --groups --out results-quick.png
+
+results-minatar-%: .venv/development
+	for seed in $(SEEDS); do \
+		$(BIN)/python -m monobeast $(MINATAR)/$*-v1 --seed $$seed --xpid $*-$$seed $(FLAGS) || exit; done
+
+results-poly-%: .venv/development .venv/extension
+	for seed in $(SEEDS); do \
+		$(BIN)/python -m polybeast --net monobeast.Net $(MINATAR)/$*-v1 --seed $$seed \
+			--xpid $*-poly-$$seed $(FLAGS) || exit; done
+
+RECALL = --env examples.memory.recall:Recall-v0 --learning_rate 1e-3 --total_steps 1_000_000 --log_every 2
+
+results-memory: .venv/runtime
+	for seed in $(SEEDS); do \
+		$(BIN)/python -m monobeast $(RECALL) --seed $$seed --xpid feedforward-$$seed $(FLAGS) || exit; \
+		$(BIN)/python -m monobeast $(RECALL) --seed $$seed --xpid lstm-$$seed --use_lstm $(FLAGS) || exit; done
 
 test: .venv/development .venv/extension
 	@bash .ci/packages $(BIN)/python test
