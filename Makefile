@@ -36,8 +36,8 @@ MINATAR = --total_steps 5_000_000 --log_every 2 --env MinAtar
 SEEDS := 1 2 3
 
 results-quick: .venv/development
-	$(BIN)/python -m monobeast $(MINATAR)/Breakout-v1 --seed 4 --xpid quick $(FLAGS)
-	$(BIN)/python -m libtorchbeast.plot results/minatar/breakout-[123] ~/logs/torchbeast/quick --groups --out results-quick.png
+	$(BIN)/python -m monobeast $(MINATAR)/Asterix-v1 --seed 4 --xpid quick $(FLAGS)
+	$(BIN)/python -m libtorchbeast.plot results/minatar/Asterix-[123] ~/logs/torchbeast/quick --groups --out results-quick.png
 
 results-minatar-%: .venv/development
 	for seed in $(SEEDS); do \
