@@ -544,8 +544,8 @@ def make_environment(flags: argparse.Namespace) -> Environment:
 
 
 def player(flags: argparse.Namespace) -> tuple[nn.Module, Environment]:
-    """A network, and one environment, to play whole games with."""
-    flags.envs_per_actor = 1
+    """A network, and environments, to play whole games with."""
+    flags.envs_per_actor = evaluate.games_at_once(flags, flags.envs_per_actor)
     env = make_environment(flags)
     return models.make_net(Net, env.spec, flags), env
 

@@ -431,8 +431,8 @@ def train_with(
 
 # ==================================================================================== test and main
 def player(flags: argparse.Namespace) -> tuple[nn.Module, Environment]:
-    """A network, and one environment on this machine, to play whole games with."""
-    flags.envs_per_server = 1
+    """A network, and environments on this machine, to play whole games with."""
+    flags.envs_per_server = evaluate.games_at_once(flags, flags.envs_per_server)
     env = polybeast_env.make_environment(flags)
     return models.make_net(Net, env.spec, flags), env
 

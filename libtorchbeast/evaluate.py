@@ -33,7 +33,7 @@ def load(
     given: set[str],
     player: Callable[[Any], tuple[nn.Module, Environment]],
 ) -> tuple[nn.Module, Environment]:
-    """The network of a run's newest checkpoint, and one environment to play in, as `player(flags)`
+    """The network of a run's newest checkpoint, and environments to play in, as `player(flags)`
     makes them.
 
     The run's own --env, --net and --use_lstm are taken, unless `given` on the command line.
@@ -67,28 +67,41 @@ def play(
     seed: int,
     on_row: Callable[[Row], None] = lambda row: None,
 ) -> list[Game]:
-    """Plays --num_episodes whole games, recurrent state carried, game i from `seed` + i. A game is
-    cut after --max_episode_steps. `on_row` sees each row with what the network made of it."""
-    games = []
+    """Plays --num_episodes whole games, recurrent state carried, game i from `seed` + i, as many at
+    once as `env` has environments. A game is cut after --max_episode_steps. `on_row` sees each row
+    with what the network made of it."""
+    games: list[Game] = []
     with models.autocast(flags.precision, torch.device("cpu")):
-        for game in range(flags.num_episodes):
-            row, core_state = env.initial(seed + game), net.initial_state(1)
-            while True:
-                tensors = {k: torch.from_numpy(v) for k, v in row.items()}
-                outputs, core_state = act_on(net, tensors, core_state, flags.greedy)
-                row |= {k: v.numpy() for k, v in outputs.items()}
-                on_row(row)
-                if row["episode_over"][0] or row["episode_step"][0] >= flags.max_episode_steps:
-                    break
-                row = env.step(row["action"])
-            games.append(
-                Game(
-                    score=float(row["episode_return"][0]),
-                    steps=int(row["episode_step"][0]),
-                    complete=bool(row["episode_over"][0]),
-                )
-            )
-    return games
+        while len(games) < flags.num_episodes:
+            games += _play_at_once(flags, net, env, seed + len(games), on_row)
+    return games[: flags.num_episodes]
+
+
+def _play_at_once(
+    flags: Any, net: nn.Module, env: Environment, seed: int, on_row: Callable[[Row], None]
+) -> list[Game]:
+    """The first game of each environment. One that is over goes on, unseen, until all are: who
+    took the games that end first would take the short ones."""
+    games: dict[int, Game] = {}
+    row, core_state = env.initial(seed), net.initial_state(env.spec.num_envs)
+    while True:
+        tensors = {k: torch.from_numpy(v) for k, v in row.items()}
+        outputs, core_state = act_on(net, tensors, core_state, flags.greedy)
+        row |= {k: v.numpy() for k, v in outputs.items()}
+        on_row(row)
+        ends = row["episode_over"] | (row["episode_step"] >= flags.max_episode_steps)
+        for i in np.flatnonzero(ends):
+            score, steps = float(row["episode_return"][i]), int(row["episode_step"][i])
+            games.setdefault(int(i), Game(score, steps, complete=bool(row["episode_over"][i])))
+        if len(games) == env.spec.num_envs:
+            return [games[i] for i in sorted(games)]
+        row = env.step(row["action"])
+
+
+def games_at_once(flags: Any, most: int) -> int:
+    """How many environments a beast's `player` opens: at most `most`, as many as one of its workers
+    has in training. A video shows one game after the other."""
+    return 1 if flags.mode == "test_render" else min(flags.num_episodes, most)
 
 
 def test(flags: Any, net: nn.Module, env: Environment) -> list[Game]:

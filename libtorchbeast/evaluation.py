@@ -2,7 +2,6 @@
 """Evaluation while training: whole games, played in a process of their own."""
 
 import argparse
-import contextlib
 import json
 import logging
 import os
@@ -33,29 +32,35 @@ Player = Callable[[argparse.Namespace], tuple[nn.Module, Environment]]
 class Evaluator:
     """Every --eval_every steps, or as soon as the games before are over, --num_episodes games with
     the weights of that moment, as the mode `test` plays them. An evaluation that fails or hangs is
-    logged; training goes on. One thread's."""
+    logged; training goes on. One thread's.
+
+    The process and its environments stay for the next evaluation: to import torch again would cost
+    more than many games do."""
 
     def __init__(self, learner: Learner, spec: Spec, flags: argparse.Namespace, player: Player):
         self._learner, self._spec, self._player = learner, spec, player
         self._flags = argparse.Namespace(**vars(flags) | {"mode": "test"})
         self._process: workers.Process | None = None
+        self._weights: SharedWeights | None = None
+        self._plays = False
         self._step, self._started = 0, 0.0  # of the weights that play; when they began
         self._next = self._after(learner.step)
 
     def take(self, may_start: bool = True) -> dict[str, float]:
         """Looks at the games that are played and starts those that are due; returns columns for the
         log, once for each evaluation that has ended."""
-        row = self._result() if self._process is not None else {}
-        if may_start and self._process is None and self._learner.step >= self._next:
+        row = self._result() if self._plays else {}
+        if may_start and not self._plays and self._learner.step >= self._next:
             self._start()
         return row
 
     def close(self) -> None:
-        """Ends the games that are played. May be called twice."""
+        """Ends the games that are played, and the process. May be called twice."""
         if self._process is not None:
             self._process.kill()
             self._process.end(0.0)
-            self._process = None
+            self._weights.close()
+        self._process, self._weights, self._plays = None, None, False
 
     def _after(self, step: int) -> int:
         every = self._flags.eval_every
@@ -64,11 +69,15 @@ class Evaluator:
     def _start(self) -> None:
         state = self._learner.state_dict()
         self._step, self._next = state["step"], self._after(state["step"])
-        self._started = time.monotonic()
-        # Not as a mere argument: who starts a process waits until it has read those.
-        with contextlib.closing(SharedWeights(state["model"], state["updates"])) as weights:
-            args = (self._player, self._flags, self._spec.signature(), weights)
+        self._started, self._plays = time.monotonic(), True
+        if self._process is None:
+            # Not as a mere argument: who starts a process waits until it has read those.
+            self._weights = SharedWeights(state["model"], state["updates"])
+            args = (self._player, self._flags, self._spec.signature(), self._weights)
             self._process = workers.Process(play_games, args, name="evaluation")
+        else:
+            self._weights.publish(state["model"], state["updates"])
+        self._process.send(b"play")
 
     def _result(self) -> dict[str, float]:
         is_late = time.monotonic() > self._started + LONGEST_S
@@ -78,9 +87,10 @@ class Evaluator:
                 self.close()
             return {}
         message = self._process.receive() or b"killed"
-        self.close()
+        self._plays = False
         if not message.startswith(b"{"):
             self._warn("failed: " + message.decode().strip().splitlines()[-1])
+            self.close()
             return {}
         row = json.loads(message)
         logger.info("Evaluation at step %d: mean return %g", self._step, row["mean_eval_return"])
@@ -98,19 +108,22 @@ def play_games(
     signature: dict[str, Any],
     weights: SharedWeights,
 ) -> None:
-    """The process: plays, sends the row's columns, ends."""
+    """The process: for each message plays, with the newest weights, and sends the row's columns."""
     os.nice(5)  # training first
     torch.set_num_threads(1)
-    seed = derive_seed(flags.seed, weights.version)
-    seed_everything(seed)
     net, env = player(flags)
     if env.spec.signature() != signature:
         raise ValueError(f"expected an environment {signature}, seen {env.spec.signature()}")
-    weights.copy_to(net)
-    games = evaluate.play(flags, net.eval(), env, seed)
-    row = {
-        "mean_eval_return": float(np.mean([game.score for game in games])),
-        "eval_cpu_s": time.process_time(),
-    }
-    outbox.send_bytes(json.dumps(row).encode())
+    net.eval()
+    cpu_s = 0.0  # also of the imports
+    for _ in inbox:
+        seed = derive_seed(flags.seed, weights.copy_to(net))
+        seed_everything(seed)
+        games = evaluate.play(flags, net, env, seed)
+        before, cpu_s = cpu_s, time.process_time()
+        row = {
+            "mean_eval_return": float(np.mean([game.score for game in games])),
+            "eval_cpu_s": cpu_s - before,
+        }
+        outbox.send_bytes(json.dumps(row).encode())
     env.close()

@@ -63,24 +63,49 @@ def wait_for_row(evaluator):
     return found[-1]
 
 
-def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
-    """Later weights do not matter to it."""
-    e = evaluator()
-    assert e.take() == advance(e, EVERY - 1) == {} and e._process is None
-    weights = e._learner.state_dict()["model"]
-    assert advance(e, EVERY + 7) == {}
-    with torch.no_grad():
-        e._learner.net.policy.bias.fill_(100.0)
-    row = wait_for_row(e)
-    seed = derive_seed(e._flags.seed, 0)
-    seed_everything(seed)
-    net, env = monobeast.player(e._flags)
+def played(flags, weights, seed):
+    """What the test mode makes of them."""
+    net, env = monobeast.player(argparse.Namespace(**vars(flags)))
     net.load_state_dict(weights)
-    games = evaluate.play(e._flags, net.eval(), env, seed)
-    assert len(games) == 5
-    assert row["mean_eval_return"] == pytest.approx(sum(game.score for game in games) / 5)
-    assert row["eval_step"] == EVERY + 7 and row["eval_cpu_s"] > 0
-    assert e.take() == advance(e, 2 * EVERY - 1) == {} and e._process is None  # once each
+    seed_everything(seed)
+    return evaluate.play(flags, net.eval(), env, seed)
+
+
+def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
+    """Later weights do not matter to it. The process stays for the next one."""
+    e = evaluator(envs_per_actor=3)
+    assert e.take() == advance(e, EVERY - 1) == {} and e._process is None
+    pids = set()
+    for number in (1, 2):
+        e._learner.updates = 10 * number
+        weights = {k: v.clone() for k, v in e._learner.state_dict()["model"].items()}
+        assert advance(e, number * EVERY + 7) == {}
+        pids.add(e._process.pid)
+        with torch.no_grad():
+            e._learner.net.policy.bias[number] += 100.0
+        row = wait_for_row(e)
+        games = played(e._flags, weights, derive_seed(e._flags.seed, 10 * number))
+        assert len(games) == 5
+        assert row["mean_eval_return"] == pytest.approx(sum(game.score for game in games) / 5)
+        assert row["eval_step"] == number * EVERY + 7 and row["eval_cpu_s"] > 0
+        assert e.take() == advance(e, (number + 1) * EVERY - 1) == {}  # once each
+    assert len(pids) == 1
+
+
+@pytest.mark.parametrize("more, seed, most", [("", 1, 20), ("--use_lstm", 0, 9)])
+def test_games_at_once_are_those_one_by_one(more, seed, most):
+    """More than the environments; some are cut."""
+    line = f"--env CartPole-v1 --mode test --greedy --num_episodes 7 {more}"
+    games = []
+    for width in (1, 3):
+        words = [*line.split(), "--max_episode_steps", str(most), "--envs_per_actor", str(width)]
+        flags = monobeast.parse(words)
+        seed_everything(seed)
+        net, env = monobeast.player(flags)
+        assert env.spec.num_envs == width
+        games.append(evaluate.play(flags, net.eval(), env, 5))
+    assert games[0] == games[1] and len(games[0]) == 7
+    assert {game.complete for game in games[0]} == {True, False}
 
 
 def test_nothing_is_started_when_the_run_ends(evaluator):

@@ -113,6 +113,7 @@ def test_a_checkpoint_becomes_a_run_that_computes_the_same(beast, old, use_lstm,
     state = checkpoint.load_newest(str(tmp_path / "old/model.tar"))
     assert (state["updates"], state["step"]) == (7, 7 * 80 * 8)
     flags.mode, flags.xpid, flags.savedir = "test", "old", str(tmp_path)
+    flags.num_episodes = 1
     ours, env = evaluate.load(flags, set(), beast.player)
     with contextlib.closing(env):
         row = {k: torch.from_numpy(v) for k, v in env.initial(0).items()}
