@@ -2,6 +2,7 @@
 """The README's commands run, its fork is an example, and its tables name what there is."""
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -111,6 +112,34 @@ def test_command(command, savedir):
         assert (savedir / command.split()[4] / "test.mp4").stat().st_size > 1000
     if "plot" in command:
         assert (savedir / "plot.png").stat().st_size > 1000
+
+
+PUBLISHED = {
+    "results-quick": (["quick"], "--envs_per_actor 4"),
+    "results-minatar-Asterix": (["Asterix-1"], "--envs_per_actor 4"),
+    "results-poly-Asterix": (["Asterix-poly-1"], "--envs_per_server 4"),
+    "results-memory": (["feedforward-1", "lstm-1"], "--envs_per_actor 4"),
+}
+
+
+@pytest.mark.parametrize("target", PUBLISHED)
+def test_published_runs(target, tmp_path):
+    xpids, width = PUBLISHED[target]
+    flags = f"--total_steps 3000 --log_every 0.5 --batch_size 4 {width}"
+    command = ["make", target, "SEEDS=1", f"FLAGS={flags}"]
+    home = os.environ | {"HOME": str(tmp_path)}
+    run = subprocess.run(command, cwd=ROOT, env=home, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    folder = tmp_path / "logs/torchbeast"
+    runs = {path.parent.resolve().name for path in folder.glob("*/logs.csv")}
+    assert runs == set(xpids)
+    assert (folder / "quick/plot.png").exists() == (target == "results-quick")
+
+
+def test_every_published_run_has_a_command():
+    named = set(re.findall(r"`make (results-[\w-]+)`", README))
+    assert named >= PUBLISHED.keys()
+    subprocess.run(["make", "-n", *named], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 def test_the_forks_shown_are_those_of_examples():
