@@ -6,7 +6,13 @@ PolyBeast's extension is loaded when the first of its names is asked for: `Batch
 """
 
 import importlib
+import os
 from typing import Any
+
+# Before anything initialises gRPC. With its support for forks, a child that this process, or an
+# environment, starts may crash before it executes its program (grpc/grpc#43055, grpcio >= 1.81);
+# nothing here uses gRPC in a process that was merely forked.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _EXTENSION = frozenset(
     "ActorPool Batch BatchingQueue ClosedBatchingQueue DynamicBatcher StreamError describe".split()

@@ -602,3 +602,24 @@ def test_a_file_that_is_no_socket_is_kept(address, tmp_path):
     with pytest.raises(UserError, match="Address already in use"):
         Server(lambda: Environment(Catch, 1), address)
     assert (tmp_path / "s").read_text() == "precious"
+
+
+FORKS = """
+import subprocess, sys, time
+import libtorchbeast.server
+import grpc
+from concurrent import futures
+
+server = grpc.server(futures.ThreadPoolExecutor(2))
+channel = grpc.insecure_channel(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+server.start()
+grpc.channel_ready_future(channel).result(30)
+for _ in range(40):  # the pause makes room for gRPC's threads in the child
+    subprocess.run(["true"], preexec_fn=lambda: time.sleep(0.01), check=True)
+server.stop(0).wait()
+"""
+
+
+def test_a_process_that_serves_may_start_others():
+    """As environments with a simulator of their own do."""
+    subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, check=True)

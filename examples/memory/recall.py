@@ -4,7 +4,7 @@
 import gymnasium
 import numpy as np
 
-DELAY = 10  # steps between what is shown and the question
+DELAY = 5  # steps between what is shown and the question
 LEFT, RIGHT, WAIT = range(3)
 
 
