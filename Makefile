@@ -48,7 +48,7 @@ results-poly-%: .venv/development .venv/extension
 		$(BIN)/python -m polybeast --net monobeast.Net $(MINATAR)/$*-v1 --seed $$seed \
 			--xpid $*-poly-$$seed $(FLAGS) || exit; done
 
-RECALL = --env examples.memory.recall:Recall-v0 --learning_rate 1e-3 --batch_size 8 --total_steps 1_000_000 --log_every 2
+RECALL = --env examples.memory.recall:Recall-v0 --learning_rate 4e-4 --batch_size 8 --total_steps 1_000_000 --log_every 2
 
 results-memory: .venv/runtime
 	for seed in $(SEEDS); do \
