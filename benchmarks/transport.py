@@ -69,7 +69,8 @@ def serving(words: list[str], over: str) -> Iterator[tuple[list[str], Any, Tls |
     words = [*words, "--server_addresses", ",".join(addresses)]
     with tempfile.TemporaryDirectory() as folder:
         theirs, ours = tls_flags(folder) if over == "tls" else ([], [])
-        command = [sys.executable, "-m", "polybeast_env", "--until_stdin_closes", *words, *theirs]
+        command = [sys.executable, "-m", "polybeast_env", *words, *theirs]
+        command += ["--until_stdin_closes", f"{folder}/sockets"]
         with subprocess.Popen(command, stdin=subprocess.PIPE):  # ends with its standard input
             tls = load_tls(flags_of([*words, *ours]))
             descriptions = [first_description([one], PATIENCE, tls=tls) for one in addresses]
