@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 LONGEST_S = 3600.0  # whose environment has not played its games by then hangs
 
-# Makes a network and one environment for a test mode. Another process must be able to import it.
+# Makes a network and environments for a test mode. Another process must be able to import it.
 Player = Callable[[argparse.Namespace], tuple[nn.Module, Environment]]
 
 
@@ -42,15 +42,15 @@ class Evaluator:
         self._flags = argparse.Namespace(**vars(flags) | {"mode": "test"})
         self._process: workers.Process | None = None
         self._weights: SharedWeights | None = None
-        self._plays = False
+        self._is_playing = False
         self._step, self._started = 0, 0.0  # of the weights that play; when they began
         self._next = self._after(learner.step)
 
     def take(self, may_start: bool = True) -> dict[str, float]:
         """Looks at the games that are played and starts those that are due; returns columns for the
         log, once for each evaluation that has ended."""
-        row = self._result() if self._plays else {}
-        if may_start and not self._plays and self._learner.step >= self._next:
+        row = self._result() if self._is_playing else {}
+        if may_start and not self._is_playing and self._learner.step >= self._next:
             self._start()
         return row
 
@@ -59,8 +59,9 @@ class Evaluator:
         if self._process is not None:
             self._process.kill()
             self._process.end(0.0)
+        if self._weights is not None:
             self._weights.close()
-        self._process, self._weights, self._plays = None, None, False
+        self._process, self._weights, self._is_playing = None, None, False
 
     def _after(self, step: int) -> int:
         every = self._flags.eval_every
@@ -69,15 +70,24 @@ class Evaluator:
     def _start(self) -> None:
         state = self._learner.state_dict()
         self._step, self._next = state["step"], self._after(state["step"])
-        self._started, self._plays = time.monotonic(), True
-        if self._process is None:
-            # Not as a mere argument: who starts a process waits until it has read those.
-            self._weights = SharedWeights(state["model"], state["updates"])
-            args = (self._player, self._flags, self._spec.signature(), self._weights)
-            self._process = workers.Process(play_games, args, name="evaluation")
-        else:
-            self._weights.publish(state["model"], state["updates"])
+        try:
+            self._give(state)
+        except OSError as error:  # no memory, say, for one more process
+            self._warn(f"failed: {error}")
+            self.close()
+            return
         self._process.send(b"play")
+        self._started, self._is_playing = time.monotonic(), True
+
+    def _give(self, state: dict[str, Any]) -> None:
+        """Hands the weights to the process, and starts it where there is none."""
+        if self._process is not None:
+            self._weights.publish(state["model"], state["updates"])
+            return
+        # Not as a mere argument: who starts a process waits until it has read those.
+        self._weights = SharedWeights(state["model"], state["updates"])
+        args = (self._player, self._flags, self._spec.signature(), self._weights)
+        self._process = workers.Process(play_games, args, name="evaluation")
 
     def _result(self) -> dict[str, float]:
         is_late = time.monotonic() > self._started + LONGEST_S
@@ -87,9 +97,9 @@ class Evaluator:
                 self.close()
             return {}
         message = self._process.receive() or b"killed"
-        self._plays = False
+        self._is_playing = False
         if not message.startswith(b"{"):
-            self._warn("failed: " + message.decode().strip().splitlines()[-1])
+            self._warn("failed: " + message.decode(errors="replace").strip().splitlines()[-1])
             self.close()
             return {}
         row = json.loads(message)

@@ -2,6 +2,7 @@
 """Evaluation while training: real processes play whole games with the weights of a moment."""
 
 import argparse
+import errno
 import os
 import signal
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 import monobeast
-from libtorchbeast import evaluate, evaluation
+import polybeast
+from libtorchbeast import evaluate, evaluation, workers
 from libtorchbeast.evaluation import Evaluator
 from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
@@ -92,6 +94,13 @@ def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
     assert len(pids) == 1
 
 
+def test_the_environment_for_benchmarks_can_be_evaluated():
+    words = "--env Mock/4x10x10 --net monobeast.Net --mode test --num_episodes 3".split()
+    net, env = polybeast.player(polybeast.parse(words))
+    assert env.spec.num_envs == 3
+    env.close()
+
+
 @pytest.mark.parametrize("more, seed, most", [("", 1, 20), ("--use_lstm", 0, 9)])
 def test_games_at_once_are_those_one_by_one(more, seed, most):
     """More than the environments; some are cut."""
@@ -135,6 +144,19 @@ def test_a_failure_is_told_and_the_next_one_is_tried(evaluator, caplog):
     os.kill(e._process.pid, signal.SIGKILL)
     wait_for(lambda: e.take() or len(caplog.messages) > 1)
     assert "The evaluation at step 2000 failed: killed" in caplog.text
+
+
+def test_a_process_that_cannot_start_is_told_and_tried_again(evaluator, caplog, monkeypatch):
+    def refuse(*args, **more):
+        raise OSError(errno.EAGAIN, "no process left")
+
+    e = evaluator()
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "Process", refuse)
+        assert advance(e, EVERY) == advance(e, EVERY + 1) == {}
+    assert caplog.text.count("at step 1000 failed: [Errno 11] no process left") == 1
+    advance(e, 2 * EVERY)
+    assert wait_for_row(e)["eval_step"] == 2 * EVERY
 
 
 def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
