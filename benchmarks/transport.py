@@ -71,9 +71,15 @@ def serving(words: list[str], over: str) -> Iterator[tuple[list[str], Any, Tls |
         theirs, ours = tls_flags(folder) if over == "tls" else ([], [])
         command = [sys.executable, "-m", "polybeast_env", *words, *theirs]
         command += ["--until_stdin_closes", f"{folder}/sockets"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE):  # ends with its standard input
+        # It ends with its standard input.
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+
+            def check() -> None:
+                if process.poll() is not None:
+                    raise RuntimeError(f"the servers ended with exit code {process.returncode}")
+
             tls = load_tls(flags_of([*words, *ours]))
-            descriptions = [first_description([one], PATIENCE, tls=tls) for one in addresses]
+            descriptions = [first_description([one], PATIENCE, check, tls) for one in addresses]
             yield addresses, descriptions[0], tls
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import catalogue, figures, parts, programs, report
+from benchmarks import catalogue, figures, parts, programs, report, transport
 from benchmarks.__main__ import groups, main
 from benchmarks.catalogue import Catalogue, Part, Run
 from tests.processes import ROOT
@@ -176,6 +176,20 @@ def test_a_run_and_its_parts(tmp_path):
     assert 0 < row["cpu_seconds_per_1000_steps"] * row["steps_per_second"] / 1000 < cores * 1.2
     assert row["flags"]["env"] == "MinAtar/Breakout-v1"
     assert {t["name"] for t in result["targets"]} == {name}
+
+
+def test_transport_between_machines(tmp_path):
+    """... over TCP, which TLS is compared with."""
+    assert main(["--quick", "--out", str(tmp_path), "--only", "^transport over mTLS$"]) == 0
+    parts = json.loads((tmp_path / "bench.json").read_text())["parts"]
+    assert {part["name"] for part in parts} >= {"transport over TCP", "transport over mTLS"}
+    assert all(part["steps_per_second"] > 0 for part in parts)
+
+
+def test_servers_that_end_at_once_are_told_at_once():
+    with pytest.raises(RuntimeError, match="the servers ended with exit code 1"):
+        with transport.serving(["--env", "NoSuchGame-v0", "--num_servers", "2"], "tcp"):
+            pass
 
 
 def test_a_failure_is_shown_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
