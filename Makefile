@@ -5,6 +5,7 @@
 #   make test-examples  set up what the examples need, then do what each of them says
 #   make minatar      set up, then train MonoBeast on MinAtar Breakout
 #   make results-quick  the smallest published result once more, drawn beside it: two minutes
+#   make results-pong results-poly-pong  Pong, three seeds and one, with either beast
 #   make results-minatar-GAME results-poly-GAME  a MinAtar game, three seeds, with either beast
 #   make results-memory  a task that only a network with memory solves, three seeds
 #   make bench        parts and whole runs beside their ceilings: tables, JSON and CSV
@@ -20,7 +21,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar results-quick test test-examples bench faults soak tsan asan fuzz lint format \
+.PHONY: train poly minatar results-quick results-pong results-poly-pong results-memory test test-examples bench faults soak tsan asan fuzz lint format \
 	setup build clean
 
 train: .venv/runtime
@@ -31,6 +32,16 @@ poly: .venv/extension
 
 minatar: .venv/development
 	$(BIN)/python -m monobeast --xpid minatar-breakout --env MinAtar/Breakout-v1 $(FLAGS)
+
+results-pong: SEEDS = 0 1 2
+results-pong: .venv/runtime
+	for seed in $(SEEDS); do \
+		$(BIN)/python -m monobeast --seed $$seed --xpid pong-$$seed $(FLAGS) || exit; done
+
+results-poly-pong: SEEDS = 0
+results-poly-pong: .venv/extension
+	for seed in $(SEEDS); do \
+		$(BIN)/python -m polybeast --net monobeast.Net --seed $$seed --xpid pong-poly-$$seed $(FLAGS) || exit; done
 
 MINATAR = --total_steps 5_000_000 --log_every 2 --env MinAtar
 SEEDS := 1 2 3

@@ -2,6 +2,7 @@
 """The README's commands run, its fork is an example, and its tables name what there is."""
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -60,13 +61,14 @@ NOT_RUN = {
     "make fuzz": "it needs clang; faults_strangers_test.py gives the decoder the same corpus",
     "make faults": "hours; faults_*_test.py do it in small",
     "make soak": "an hour; soak_test.py does it in small",
-    "pip install -r requirements-env.txt": "it would change the environment that runs the tests",
+    "python3 -m venv .venv && .venv/bin/pip install -r requirements-env.txt": "it would change the "
+    "environment that runs the tests",
 }
 MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
 OLD = "from_torchbeast_test.py does it"
 FORK = "examples/minatar/minatar_test.py does it, in a copy"
 NOT_RUN |= {
-    "python -m polybeast_env --server_addresses 0.0.0.0:5000-5015 --tls_cert envs-1.crt "
+    ".venv/bin/python -m polybeast_env --server_addresses 0.0.0.0:5000-5015 --tls_cert envs-1.crt "
     "--tls_key envs-1.key --tls_ca ca.crt": MANY_MACHINES,
     ".venv/bin/python -m polybeast --xpid pong-many --server_addresses "
     "envs-1:5000-5015,envs-2:5000-5015 --tls_cert certificates/learner.crt "
@@ -114,25 +116,39 @@ def test_command(command, savedir):
         assert (savedir / "plot.png").stat().st_size > 1000
 
 
+PONG = {"env": "PongNoFrameskip-v4"}
+ASTERIX = {"env": "MinAtar/Asterix-v1"}
+RECALL = {"env": "examples.memory.recall:Recall-v0", "learning_rate": 4e-4, "seed": 1}
+
+# The runs that each command makes, with the flags that make them what they are published as.
 PUBLISHED = {
-    "results-quick": (["quick"], "--envs_per_actor 4"),
-    "results-minatar-Asterix": (["Asterix-1"], "--envs_per_actor 4"),
-    "results-poly-Asterix": (["Asterix-poly-1"], "--envs_per_server 4"),
-    "results-memory": (["feedforward-1", "lstm-1"], "--envs_per_actor 4"),
+    "results-pong": {"pong-1": PONG | {"seed": 1}},
+    "results-poly-pong": {"pong-poly-1": PONG | {"seed": 1, "net": "monobeast.Net"}},
+    "results-quick": {"quick": ASTERIX | {"seed": 4}},
+    "results-minatar-Asterix": {"Asterix-1": ASTERIX | {"seed": 1}},
+    "results-poly-Asterix": {"Asterix-poly-1": ASTERIX | {"seed": 1, "net": "monobeast.Net"}},
+    "results-memory": {
+        "feedforward-1": RECALL | {"use_lstm": False},
+        "lstm-1": RECALL | {"use_lstm": True},
+    },
 }
 
 
 @pytest.mark.parametrize("target", PUBLISHED)
 def test_published_runs(target, tmp_path):
-    xpids, width = PUBLISHED[target]
-    flags = f"--total_steps 3000 --log_every 0.5 --batch_size 4 {width}"
+    width = "--envs_per_server" if "poly" in target else "--envs_per_actor"
+    flags = f"--total_steps 2000 --log_every 0.5 --batch_size 4 {width} 4"
     command = ["make", target, "SEEDS=1", f"FLAGS={flags}"]
     home = os.environ | {"HOME": str(tmp_path)}
     run = subprocess.run(command, cwd=ROOT, env=home, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     folder = tmp_path / "logs/torchbeast"
-    runs = {path.parent.resolve().name for path in folder.glob("*/logs.csv")}
-    assert runs == set(xpids)
+    seen = {}
+    for path in folder.glob("*/meta.json"):
+        flags = json.loads(path.read_text())["flags"]
+        wanted = PUBLISHED[target].get(path.parent.resolve().name, {})
+        seen[path.parent.resolve().name] = {name: flags[name] for name in wanted}
+    assert seen == PUBLISHED[target]
     assert (folder / "quick/plot.png").exists() == (target == "results-quick")
 
 
