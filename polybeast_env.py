@@ -22,8 +22,10 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -36,7 +38,7 @@ if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which t
 from libtorchbeast import mock, workers
 from libtorchbeast.addresses import check_local, parse_addresses
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import UserError, apply_recipe, check_ranges, require
+from libtorchbeast.flags import HelpFormatter, UserError, apply_recipe, check_ranges, require
 from libtorchbeast.seeds import derive_seed
 from libtorchbeast.server import Server
 from libtorchbeast.sockets import make_private, private_folder
@@ -57,8 +59,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     atari, other = (RECIPES[kind]["envs_per_server"] for kind in ("atari", "other"))
 
     add("--env", default="PongNoFrameskip-v4",
-        help="A Gymnasium environment's id. Mock or Mock/10x10x4: costs nothing, for benchmarks.")
-    add("--seed", type=int, default=0)
+        help="A Gymnasium environment's id. Mock or Mock/4x10x10: costs nothing, for benchmarks.")
+    add("--seed", type=int, default=0, help="Of all that is random.")
     add("--envs_per_server", type=int,
         help="Environments that one stream steps as one batch. "
              f"Default: {atari:,} on Atari, {other:,} elsewhere.")
@@ -86,7 +88,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "polybeast_env", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add_flags(parser)
     parser.add_argument("--until_stdin_closes", metavar="FOLDER",
@@ -134,7 +136,7 @@ def create_env(flags: argparse.Namespace) -> Any:
     """Returns a `gymnasium.Env` (this is then called once per environment) or a vector environment
     of `flags.envs_per_server` (called once per stream). See libtorchbeast/environment.py."""
     if mock.is_mock(flags.env):
-        return mock.make_mock(flags.env, flags.envs_per_server if flags.mode == "train" else 1)
+        return mock.make_mock(flags.env, flags.envs_per_server)
 
     import gymnasium
 
@@ -182,7 +184,7 @@ def serve(
         lambda: make_environment(flags),
         address,
         max_streams=flags.max_streams,
-        seed=derive_seed(flags.seed, index, life),
+        seed=server_seed(flags.seed, address, index, life),
         step_timeout=flags.step_timeout,
         tls=load_tls(flags),
         sign_of_life=lambda: outbox.send_bytes(b"."),
@@ -194,6 +196,13 @@ def serve(
     for _ in inbox:
         pass
     server.stop()
+
+
+def server_seed(seed: int, address: str, index: int, life: int) -> int:
+    """Another one for each server, wherever it runs, and for each of its lives. Folders of sockets
+    do not count: those of local servers are new in each run."""
+    where = f"{socket.gethostname()} {os.path.basename(address)}"
+    return derive_seed(seed, zlib.crc32(where.encode()), index, life)
 
 
 def supervise(flags: argparse.Namespace) -> None:

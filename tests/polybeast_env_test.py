@@ -2,6 +2,7 @@
 """Environment servers as a user runs them: in processes of their own, watched from outside."""
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -17,8 +18,8 @@ from libtorchbeast import supervisor, workers
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.mock import EPISODE_STEPS, make_mock
-from libtorchbeast.seeds import derive_seed
 from libtorchbeast.server import stream_seed
+from polybeast_env import server_seed
 from tests.client import Client, assert_rows_equal, free_port
 from tests.envs import Catch
 from tests.faults._breaking import listener
@@ -207,14 +208,26 @@ def test_a_killed_server_is_started_again_with_another_seed(tmp_path):
     with Servers(tmp_path, *CATCH, "--num_servers", "2", "--seed", "5") as servers:
         with servers.client(0) as first, servers.client(1) as second:
             stream, unharmed = first.stream(), second.stream()
-            assert_rows_equal(stream.read(), first_row(derive_seed(5, 0, 0)))
-            assert_rows_equal(unharmed.read(), first_row(derive_seed(5, 1, 0)))
+            seed = lambda index, life: server_seed(5, f"{servers.basename}.{index}", index, life)
+            assert_rows_equal(stream.read(), first_row(seed(0, 0)))
+            assert_rows_equal(unharmed.read(), first_row(seed(1, 0)))
             os.kill(listener(servers.actors(), f"{servers.basename}.0"), signal.SIGKILL)
             assert stream.failure()[0] == grpc.StatusCode.UNAVAILABLE
             unharmed.step(ONES)
-            assert_rows_equal(first.stream().read(), first_row(derive_seed(5, 0, 1)))
+            assert_rows_equal(first.stream().read(), first_row(seed(0, 1)))
             unharmed.step(ONES)
         assert "failed and starts again in 0.5 s: exit code -9" in servers.printed()
+
+
+def test_servers_of_all_machines_have_seeds_of_their_own(monkeypatch):
+    """Those that a learner starts have the same in each run, whatever their folder's name."""
+    seeds = set()
+    for host in ("envs-1", "envs-2"):
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        for port, life in itertools.product((5000, 6000), (0, 1)):
+            seeds |= {server_seed(seed, f"0.0.0.0:{port}", 0, life) for seed in (0, 1)}
+    assert len(seeds) == 16
+    assert len({server_seed(0, f"unix:/tmp/{folder}/server.0", 0, 0) for folder in "ab"}) == 1
 
 
 def test_a_server_that_is_killed_before_it_serves_is_started_again(tmp_path):
@@ -290,7 +303,7 @@ def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch)
 
 
 # ------------------------------------------------------------------------------------ environments
-@pytest.mark.parametrize("name, shape", [("Mock", (4, 84, 84)), ("Mock/10x10x4", (10, 10, 4))])
+@pytest.mark.parametrize("name, shape", [("Mock", (4, 84, 84)), ("Mock/4x10x10", (4, 10, 10))])
 def test_mock(name, shape):
     environment = Environment(lambda: make_mock(name, 3), 3)
     assert environment.spec.observations == {"frame": (shape, "uint8")}
