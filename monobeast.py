@@ -42,6 +42,7 @@ from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.file_writer import RunInUse
 from libtorchbeast.flags import (
+    HelpFormatter,
     UserError,
     apply_recipe,
     check_ranges,
@@ -99,7 +100,7 @@ KNOBS: autotune.Knobs = {
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "monobeast", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add = parser.add_argument
 
@@ -108,14 +109,19 @@ def make_parser() -> argparse.ArgumentParser:
         return f" Default: {atari:,} on Atari, {other:,} elsewhere."
 
     add("--env", default="PongNoFrameskip-v4", help="A Gymnasium environment's id.")
-    add("--mode", default="train", choices=["train", "test", "test_render"])
-    add("--xpid", help="Name of the run; one that exists is resumed. Default: the time of day.")
+    add("--mode", default="train", choices=["train", "test", "test_render"],
+        help="test plays whole games with the newest checkpoint; test_render films them.")
+    add("--xpid",
+        help="Name of the run; one that exists is resumed. Default: the time of day; of the test "
+             "modes: the newest run.")
     add("--savedir", default="~/logs/torchbeast", help="Folder of all runs.")
-    add("--seed", type=int, default=0)
-    add("--disable_checkpoint", action="store_true")
-    add("--log_every", type=float, default=10.0, metavar="SECONDS")
+    add("--seed", type=int, default=0, help="Of all that is random.")
+    add("--disable_checkpoint", action="store_true", help="Save nothing to resume from.")
+    add("--log_every", type=float, default=10.0, metavar="SECONDS",
+        help="Between two rows of the log.")
     add("--wandb", action="store_true", help="Log to Weights & Biases too (pip install wandb).")
-    add("--checkpoint_every", type=float, default=300.0, metavar="SECONDS")
+    add("--checkpoint_every", type=float, default=300.0, metavar="SECONDS",
+        help="Between two checkpoints; a stop saves too.")
 
     # Acting
     add("--num_actors", type=int,
@@ -140,7 +146,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--batch_size", type=int, metavar="B",
         help="Columns in a learner's batch." + recipe("batch_size"))
     add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
-    add("--num_learner_threads", "--num_threads", type=int, default=1)
+    add("--num_learner_threads", "--num_threads", type=int, default=1,
+        help="Each takes batches of its own; one updates at a time.")
     add("--torch_threads", type=int,
         help="Threads within an operation on the CPU. Default: MonoBeast's learner has the cores "
              "that the actors leave. PolyBeast has all for its deep network on Atari, whose "
@@ -157,31 +164,35 @@ def make_parser() -> argparse.ArgumentParser:
 
     # Model
     add("--net", metavar="MODULE.CLASS", help="Another network than this file's Net.")
-    add("--use_lstm", action="store_true")
+    add("--use_lstm", action="store_true", help="With a recurrent core.")
 
     # Loss
-    add("--entropy_cost", type=float, default=0.01)
-    add("--baseline_cost", type=float, default=0.5)
-    add("--discounting", type=float, default=0.99, help="gamma")
+    add("--entropy_cost", type=float, default=0.01, help="Weight of the entropy.")
+    add("--baseline_cost", type=float, default=0.5, help="Weight of its loss.")
+    add("--discounting", type=float, default=0.99, help="gamma.")
     add("--reward_clipping", default="abs_one", choices=["abs_one", "none"],
         help="Of the loss's rewards, to [-1, 1]; logged returns are never clipped.")
-    add("--vtrace_lambda", type=float, default=0.95, help="lambda of V-trace's remark 2; paper: 1.")
-    add("--clip_rho_threshold", type=float, default=1.0)
-    add("--clip_pg_rho_threshold", type=float, default=1.0)
+    add("--vtrace_lambda", type=float, default=0.95,
+        help="lambda of V-trace's remark 2; the paper's: 1.")
+    add("--clip_rho_threshold", type=float, default=1.0, help="rho-bar.")
+    add("--clip_pg_rho_threshold", type=float, default=1.0,
+        help="The same, for the policy gradient.")
     add("--loss_reduction", default="mean", choices=["mean", "sum"],
         help="Over time and batch. The paper's sum needs --learning_rate 6e-4 --optimizer rmsprop "
              "--epsilon 0.01 --grad_norm_clipping 40.")
 
     # Optimizer
-    add("--optimizer", default="adam", choices=["adam", "rmsprop"])
+    add("--optimizer", default="adam", choices=["adam", "rmsprop"], help="The paper's: rmsprop.")
     add("--learning_rate", type=float,
         help="Falls linearly to 0 at --total_steps." + recipe("learning_rate"))
     add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
         help="Keep the learning rate as it is.")
-    add("--epsilon", type=float, default=1e-5, help="In either optimizer's denominator.")
+    add("--epsilon", type=float, default=1e-5,
+        help="In either optimizer's denominator.")
     add("--alpha", type=float, default=0.99, help="RMSProp's smoothing.")
     add("--momentum", type=float, default=0.0, help="RMSProp's.")
-    add("--grad_norm_clipping", type=float, default=0.5)
+    add("--grad_norm_clipping", type=float, default=0.5,
+        help="Of the gradient's norm over all weights.")
 
     # Test modes, and evaluation while training
     add("--eval_every", type=int, metavar="STEPS",
@@ -264,6 +275,7 @@ class Net(nn.Module):
         super().__init__()
         self.distribution = make_distribution(spec.actions)
         shape, _ = spec.observations.get("frame", ((), ""))
+        models.check_image(shape)
         self.flat = [] if len(shape) == 3 else [k for k in spec.observations if k != "action_mask"]
         if len(shape) == 3 and min(shape[1:]) >= 36:  # [C, H, W]
             self.trunk = nn.Sequential(
@@ -349,7 +361,8 @@ class Actor:
         self.env, self.net, self.precision = env, net, flags.precision
         self.clock, self.latencies = clock, latencies
         self.row = env.initial(seed)
-        self.next_core_state = net.initial_state(env.spec.num_envs)
+        clock.lap(ENVIRONMENT)  # before the network's first call, which --compile makes long
+        self.next_core_state = models.initial_state(net, env.spec.num_envs)
         with self.autocast():
             self.choose(version)
 
@@ -468,10 +481,11 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
         LatencyPercentiles(lambda: latencies.sum(0).tolist()).take,
         lambda: {"actor_restarts": actors.restarts},
     ]
+    pinned = run.learner.device.type == "cuda"
     threads = []
     try:
         threads = run.start_learners(
-            lambda: batches(actors.rollouts(), flags.batch_size), weights.publish
+            lambda: batches(actors.rollouts(), flags.batch_size, pinned), weights.publish
         )
         while not run.finished():
             actors.wait(run.wakeup, run.seconds_to_tick())

@@ -44,6 +44,7 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.file_writer import RunInUse
 from libtorchbeast.flags import (
     MAX_COUNT,
+    HelpFormatter,
     UserError,
     apply_recipe,
     check_ranges,
@@ -87,7 +88,7 @@ KNOBS: autotune.Knobs = {
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "polybeast", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
     )
     add = parser.add_argument
 
@@ -98,20 +99,25 @@ def make_parser() -> argparse.ArgumentParser:
     # --env, --server_addresses, ...: the flags of the environments and their servers
     polybeast_env.add_flags(parser)
 
-    add("--mode", default="train", choices=["train", "test", "test_render"])
-    add("--xpid", help="Name of the run; one that exists is resumed. Default: the time of day.")
+    add("--mode", default="train", choices=["train", "test", "test_render"],
+        help="test plays whole games with the newest checkpoint; test_render films them.")
+    add("--xpid",
+        help="Name of the run; one that exists is resumed. Default: the time of day; of the test "
+             "modes: the newest run.")
     add("--savedir", default="~/logs/torchbeast", help="Folder of all runs.")
-    add("--disable_checkpoint", action="store_true")
-    add("--log_every", type=float, default=10.0, metavar="SECONDS")
+    add("--disable_checkpoint", action="store_true", help="Save nothing to resume from.")
+    add("--log_every", type=float, default=10.0, metavar="SECONDS",
+        help="Between two rows of the log.")
     add("--wandb", action="store_true", help="Log to Weights & Biases too (pip install wandb).")
-    add("--checkpoint_every", type=float, default=300.0, metavar="SECONDS")
+    add("--checkpoint_every", type=float, default=300.0, metavar="SECONDS",
+        help="Between two checkpoints; a stop saves too.")
 
     # Acting
     add("--num_actors", type=int,
         help="Streams, spread round robin over the servers. Default: one each.")
     add("--server_timeout", type=float, default=300.0, metavar="SECONDS",
         help="Without any server for as long, the run saves and ends.")
-    add("--num_inference_threads", type=int, default=1)
+    add("--num_inference_threads", type=int, default=1, help="Each with a copy of the network.")
     add("--max_inference_batch_size", type=int, metavar="B",
         help="Columns in an inference batch. Default: as many as wait.")
     add("--min_inference_batch_size", type=int, metavar="B",
@@ -129,7 +135,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--batch_size", type=int, metavar="B",
         help="Columns in a learner's batch." + recipe("batch_size"))
     add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
-    add("--num_learner_threads", "--num_threads", type=int, default=1)
+    add("--num_learner_threads", "--num_threads", type=int, default=1,
+        help="Each takes batches of its own; one updates at a time.")
     add("--torch_threads", type=int,
         help="Threads within an operation on the CPU. Default: MonoBeast's learner has the cores "
              "that the actors leave. PolyBeast has all for its deep network on Atari, whose "
@@ -145,31 +152,35 @@ def make_parser() -> argparse.ArgumentParser:
 
     # Model
     add("--net", metavar="MODULE.CLASS", help="Another network than this file's Net.")
-    add("--use_lstm", action="store_true")
+    add("--use_lstm", action="store_true", help="With a recurrent core.")
 
     # Loss
-    add("--entropy_cost", type=float, default=0.01)
-    add("--baseline_cost", type=float, default=0.5)
-    add("--discounting", type=float, default=0.99, help="gamma")
+    add("--entropy_cost", type=float, default=0.01, help="Weight of the entropy.")
+    add("--baseline_cost", type=float, default=0.5, help="Weight of its loss.")
+    add("--discounting", type=float, default=0.99, help="gamma.")
     add("--reward_clipping", default="abs_one", choices=["abs_one", "none"],
         help="Of the loss's rewards, to [-1, 1]; logged returns are never clipped.")
-    add("--vtrace_lambda", type=float, default=0.95, help="lambda of V-trace's remark 2; paper: 1.")
-    add("--clip_rho_threshold", type=float, default=1.0)
-    add("--clip_pg_rho_threshold", type=float, default=1.0)
+    add("--vtrace_lambda", type=float, default=0.95,
+        help="lambda of V-trace's remark 2; the paper's: 1.")
+    add("--clip_rho_threshold", type=float, default=1.0, help="rho-bar.")
+    add("--clip_pg_rho_threshold", type=float, default=1.0,
+        help="The same, for the policy gradient.")
     add("--loss_reduction", default="mean", choices=["mean", "sum"],
         help="Over time and batch. The paper's sum needs --learning_rate 6e-4 --optimizer rmsprop "
              "--epsilon 0.01 --grad_norm_clipping 40.")
 
     # Optimizer
-    add("--optimizer", default="adam", choices=["adam", "rmsprop"])
+    add("--optimizer", default="adam", choices=["adam", "rmsprop"], help="The paper's: rmsprop.")
     add("--learning_rate", type=float,
         help="Falls linearly to 0 at --total_steps." + recipe("learning_rate"))
     add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
         help="Keep the learning rate as it is.")
-    add("--epsilon", type=float, default=1e-5, help="In either optimizer's denominator.")
+    add("--epsilon", type=float, default=1e-5,
+        help="In either optimizer's denominator.")
     add("--alpha", type=float, default=0.99, help="RMSProp's smoothing.")
     add("--momentum", type=float, default=0.0, help="RMSProp's.")
-    add("--grad_norm_clipping", type=float, default=0.5)
+    add("--grad_norm_clipping", type=float, default=0.5,
+        help="Of the gradient's norm over all weights.")
 
     # Test modes, and evaluation while training
     add("--eval_every", type=int, metavar="STEPS",
@@ -240,6 +251,7 @@ class Net(nn.Module):
     def __init__(self, spec: Spec, flags: argparse.Namespace):
         super().__init__()
         shape, _ = spec.observations.get("frame", ((), ""))
+        models.check_image(shape)
         if len(shape) != 3:
             raise UserError(
                 f"polybeast.Net reads images, `frame` [C, H, W]; the environment has "
@@ -401,10 +413,9 @@ def train_with(
     half = max(1, len(addresses) // 2) * description.num_envs
     minimum = flags.min_inference_batch_size or min(half, maximum)
     batcher = libtorchbeast.DynamicBatcher(minimum, maximum, flags.inference_timeout_ms)
-    # float32 as `act_on` returns it, and a constant even where it is learned.
-    initial_state = [state.detach().float() for state in nets[0].initial_state(1)]
     pool = libtorchbeast.ActorPool(
-        flags.unroll_length, queue, batcher, addresses, initial_state, description,
+        flags.unroll_length, queue, batcher, addresses,
+        models.initial_state(nets[0], 1), description,
         step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout, tls=load_tls(flags),
     )  # fmt: skip
     threads = []

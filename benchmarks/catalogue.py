@@ -97,7 +97,7 @@ def transports() -> list[Part]:
         Part("transport", "transport", ("Mock/4x84x84", 32, 1), large),
         Part("transport_stacked", "transport", ("Mock", 32, 1), large),
         Part(small, "bare_stream", (400, 64, 2)),
-        Part("transport_small", "transport", ("Mock/10x10x4", 64, 2), small),
+        Part("transport_small", "transport", ("Mock/4x10x10", 64, 2), small),
         Part(tcp, "transport", ("Mock/4x84x84", 32, 1, "tcp")),
         Part("transport over mTLS", "transport", ("Mock/4x84x84", 32, 1, "tls"), tcp),
     ]

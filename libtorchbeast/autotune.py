@@ -3,6 +3,7 @@
 
 import argparse
 import contextlib
+import os
 import shlex
 import signal
 import subprocess
@@ -114,7 +115,7 @@ def measure(beast: str, argv: list[str], seconds: float, folder: Path) -> float:
         RuntimeError: it ended by itself, or came to no update; with what it printed.
     """
     command = [sys.executable, "-m", beast, *argv, "--savedir", str(folder), "--xpid", "trial",
-               "--disable_checkpoint", "--log_every", "0.5",
+               "--disable_checkpoint", "--log_every", "0.5", "--eval_every", "0",
                "--total_steps", "1_000_000_000_000"]  # fmt: skip
     logs, printed = folder / "trial" / "logs.csv", folder / "printed"
 
@@ -125,6 +126,7 @@ def measure(beast: str, argv: list[str], seconds: float, folder: Path) -> float:
     with printed.open("w") as file:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+            env=os.environ | {"WANDB_MODE": "disabled"},  # a trial is no run to keep
             start_new_session=True,  # Ctrl-C is this process's
             preexec_fn=lambda: workers.end_with_parent(signal.SIGTERM),
         )  # fmt: skip

@@ -23,7 +23,7 @@ Counts = dict[float, int]  # how often each value was
 
 class Board(Protocol):
     def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:
-        """Adds the numbers of a row, `step` among them, and histograms, none of nothing.
+        """Adds the numbers of a row, `step` among them, and histograms, none of them empty.
 
         Raises:
             OSError: they cannot be written.

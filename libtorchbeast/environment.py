@@ -40,8 +40,8 @@ class Environment:
     """N environments stepped as one batch; every result is a row, a dict of [N, ...] arrays.
 
     Keys of a row: the observation's own, and `reward done terminated truncated episode_over
-    episode_step episode_return last_action` (dtypes and meaning: DESIGN section 3, README "The
-    picture"). The arrays stay valid until the next call of `step`.
+    episode_step episode_return last_action` (dtypes and meaning: README, "The picture").
+    The arrays stay valid until the next call of `step`.
 
     An ended episode gives its true last observation as a row (`terminated` or `truncated`); the
     row after it is the reset observation (`done`), and the action given between the two is unused.

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
 import rich.console
 import rich.table
@@ -39,7 +40,8 @@ def load(
     The run's own --env, --net and --use_lstm are taken, unless `given` on the command line.
 
     Raises:
-        UserError: the run has no checkpoint, or it does not fit the environment.
+        UserError: the run has no checkpoint, or it does not fit the environment or the network, or
+            the environment is not installed here.
     """
     path = os.path.join(run_path(flags), "model.tar")
     state = checkpoint.load_newest(path)
@@ -48,7 +50,16 @@ def load(
     run_flags = state["flags"] | {"env": state["env"]}  # its servers' own
     for name in {"env", "net", "use_lstm"} - given:
         setattr(flags, name, run_flags[name])
-    net, env = player(flags)
+    try:
+        net, env = player(flags)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise UserError(f"--env {flags.env}: {error}") from error
+    if "net" not in given and models.name_of(net) != state["net"]:
+        env.close()
+        raise UserError(
+            f"{path} is of the network {state['net']}, this program's is {models.name_of(net)}: "
+            f"play with the program that trained it, or --net {state['net']}"
+        )
     if env.spec.signature() != state["spec"]:
         env.close()
         raise UserError(
@@ -56,7 +67,7 @@ def load(
             f"{env.spec.signature()}"
         )
     net.load_state_dict(state["model"])
-    logger.info("Playing with %s, trained for %d steps", path, state["step"])
+    results.print(f"Playing with {path}, trained for {state['step']:,} steps", soft_wrap=True)
     return net.eval(), env
 
 
@@ -83,7 +94,7 @@ def _play_at_once(
     """The first game of each environment. One that is over goes on, unseen, until all are: who
     took the games that end first would take the short ones."""
     games: dict[int, Game] = {}
-    row, core_state = env.initial(seed), net.initial_state(env.spec.num_envs)
+    row, core_state = env.initial(seed), models.initial_state(net, env.spec.num_envs)
     while True:
         tensors = {k: torch.from_numpy(v) for k, v in row.items()}
         outputs, core_state = act_on(net, tensors, core_state, flags.greedy)

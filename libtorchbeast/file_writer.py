@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from libtorchbeast.boards import Board, Counts, open_boards
+from libtorchbeast.flags import as_plain
 
 logger = logging.getLogger(__name__)
 
@@ -261,7 +262,7 @@ def _name(board: object) -> str:
 def _write_meta(path: Path, xpid: str, flags: dict, resume_step: int | None) -> tuple[str, bool]:
     """Writes meta.json, or adds an entry to the one that is there. Returns when the run was first
     started, and whether it was there."""
-    flags = json.loads(json.dumps(flags, default=str))
+    flags = as_plain(flags)
     now = {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), **_origin()}
     again = path.exists()
     if again:

@@ -3,6 +3,7 @@
 
 import argparse
 import datetime
+import json
 import math
 import os
 from typing import Any
@@ -57,6 +58,16 @@ class UserError(ValueError):
     """A mistake that one sentence explains better than a traceback does."""
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Ends a flag's help with its default, unless that says it itself."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        if action.default is None or action.nargs == 0 or "Default:" in text:
+            return text
+        return f"{text} Default: %(default)s."
+
+
 def require(flags: Any, name: str, holds: bool, expected: str) -> None:
     """Raises UserError naming flag, value and what was expected of it, unless `holds`."""
     if not holds:
@@ -71,7 +82,9 @@ def check_ranges(flags: Any) -> None:
         lowest = "more than 0" if low == POSITIVE else f"at least {low:g}"
         highest = f"{high:,.0f}" if high > 1e6 else f"{high:g}"
         expected = lowest if high == math.inf else f"{lowest} and at most {highest}"
-        require(flags, name, math.isfinite(value) and low <= value <= high, expected)
+        is_finite = math.isfinite(value)
+        expected = expected if is_finite else f"a finite number, {expected}"
+        require(flags, name, is_finite and low <= value <= high, expected)
 
 
 def apply_recipe(flags: Any, recipe: dict[str, Any]) -> None:
@@ -90,6 +103,11 @@ def choose_xpid(flags: Any) -> None:
     require(flags, "xpid", plain, "a plain folder name")
     if flags.mode == "train":
         require(flags, "xpid", flags.xpid != "latest", "another name: latest links to the newest")
+
+
+def as_plain(flags: dict[str, Any]) -> dict[str, Any]:
+    """As files have them: what a fork adds may be a Path, say, which becomes a string."""
+    return json.loads(json.dumps(flags, default=str))
 
 
 def run_path(flags: Any) -> str:

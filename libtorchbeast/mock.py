@@ -118,7 +118,7 @@ def is_mock(name: str) -> bool:
 
 
 def make_mock(name: str, num_envs: int) -> MockVectorEnv:
-    """`Mock` has Atari's stack of frames, 28,224 bytes; `Mock/10x10x4` has that shape, unstacked.
+    """`Mock` has Atari's stack of frames, 28,224 bytes; `Mock/4x10x10` has that shape, unstacked.
 
     Raises:
         UserError: the name is neither.
@@ -126,5 +126,5 @@ def make_mock(name: str, num_envs: int) -> MockVectorEnv:
     if name == "Mock":
         return MockStackEnv(num_envs)
     if not re.fullmatch(r"Mock/[1-9]\d*(x[1-9]\d*)*", name):
-        raise UserError(f"--env {name}: expected Mock or Mock/SIZExSIZE..., as in Mock/10x10x4")
+        raise UserError(f"--env {name}: expected Mock or Mock/SIZExSIZE..., as in Mock/4x10x10")
     return MockVectorEnv(num_envs, tuple(int(size) for size in name[5:].split("x")))

@@ -4,6 +4,7 @@
 import importlib
 import itertools
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Any) -> nn.Module:
     `distribution` says what its logits mean.
 
     Raises:
-        UserError: `--net` names no class.
+        UserError: `--net` names no class, or `--use_lstm` asks for a state that the network lacks.
     """
     net_class = own
     if flags.net:
@@ -36,10 +37,18 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Any) -> nn.Module:
                 f"({error})"
             ) from error
     net = net_class(spec, flags)
+    if flags.use_lstm and net.initial_state(1) == ():
+        raise UserError(f"--use_lstm: {name_of(net)} has no recurrent core, its state is ()")
     net.distribution = make_distribution(spec.actions)
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net
+
+
+def initial_state(net: nn.Module, batch_size: int) -> CoreState:
+    """The network's, to act from: float32, as `act_on` returns it, and a constant even where it is
+    learned."""
+    return tuple(state.detach().float() for state in net.initial_state(batch_size))
 
 
 def compile_if_asked(net: nn.Module, flags: Any) -> nn.Module:
@@ -59,10 +68,9 @@ def _channels_last(shape: tuple[int, ...]) -> bool:
 
 def name_of(net: nn.Module) -> str:
     """MODULE.CLASS, also where the module is the program itself."""
-    module = type(net).__module__
-    main = sys.modules["__main__"].__spec__  # of `python -m monobeast`: its name is monobeast
-    if module == "__main__" and main is not None:
-        module = main.name
+    module, main = type(net).__module__, sys.modules["__main__"]
+    if module == "__main__":  # of `python -m monobeast`, or `python monobeast.py`
+        module = main.__spec__.name if main.__spec__ else Path(main.__file__).stem
     return f"{module}.{type(net).__qualname__}"
 
 
@@ -83,6 +91,15 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     weights may not change inside."""
     dtype = choose_precision(precision, device)
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
+def check_image(shape: tuple[int, ...]) -> None:
+    """Raises UserError if an observation of this shape looks like an image [H, W, C]."""
+    if len(shape) == 3 and shape[2] in (1, 3, 4) and shape[2] < min(shape[:2]):
+        raise UserError(
+            f"Observation frame {list(shape)}: expected an image [C, H, W], this looks like "
+            f"[H, W, C]; atari_wrappers.wrap_pytorch transposes those of bytes"
+        )
 
 
 def as_floats(frame: Tensor) -> Tensor:

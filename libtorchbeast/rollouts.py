@@ -31,18 +31,18 @@ def core_state_of(rollout: Rollout) -> CoreState:
 
 
 def batches(
-    rollouts: Iterable[tuple[Rollout, Callable[[], None]]], batch_size: int
+    rollouts: Iterable[tuple[Rollout, Callable[[], None]]], batch_size: int, pinned: bool = False
 ) -> Iterator[Rollout]:
     """Cuts (rollout, release) pairs into batches of exactly `batch_size` columns, in order.
 
     A rollout is split where a batch ends. Columns are copied; `release()` is called right after a
     rollout's last column was. The batch yielded is overwritten by the next one.
+    It is in page-locked memory if `pinned`: a GPU fetches it from there without a copy.
     """
     batch: Rollout = {}
     filled = 0
     for rollout, release in rollouts:
         if not batch:
-            pinned = torch.cuda.is_available()  # a GPU fetches it from there without a copy
             batch = {
                 k: torch.empty((len(v), batch_size, *v.shape[2:]), dtype=v.dtype, pin_memory=pinned)
                 for k, v in rollout.items()

@@ -17,7 +17,7 @@ from libtorchbeast import bottleneck, checkpoint, display, models, workers
 from libtorchbeast.devices import own_stream
 from libtorchbeast.evaluation import Evaluator, Player
 from libtorchbeast.file_writer import FileWriter, hold
-from libtorchbeast.flags import UserError, run_path
+from libtorchbeast.flags import UserError, as_plain, run_path
 from libtorchbeast.learner import Learner, Publish
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
@@ -227,7 +227,7 @@ class Run:
             "stats": self.stats.state_dict(),
             "hours": self.hours,
             "random_states": checkpoint.random_states(),
-            "flags": vars(self.flags),
+            "flags": as_plain(vars(self.flags)),
             **self._identity(),
         }
         try:
@@ -246,7 +246,7 @@ class Run:
             return step + f"ended, not saved. {self.path}"
         if self.complete():
             return step + f"complete. {self.path}"
-        return step + f"stopped; the same command goes on from here. {self.path}"
+        return step + f"stopped; --xpid {self.flags.xpid} goes on from here. {self.path}"
 
     def where_time_went(self) -> list[str]:
         """In the whole run, and what to change."""
@@ -283,13 +283,14 @@ class Run:
                 now = {k: now.get(k) for k in sorted(differing)}
                 seen = {k: seen.get(k) for k in sorted(differing)}
             raise UserError(
-                f"{self.checkpoint_path} is of another {name}: expected {now}, seen {seen}. Choose "
-                f"another --xpid, or the flags of that run."
+                f"{self.checkpoint_path} is of another {name}: it has {seen}, the flags now give "
+                f"{now}. Choose another --xpid, or the flags of that run."
             )
 
     def _resume(self, state: dict[str, Any]) -> None:
+        flags = as_plain(vars(self.flags))
         for name, before in state["flags"].items():
-            now = getattr(self.flags, name, None)
+            now = flags.get(name)
             if now != before:
                 logger.warning("--%s changes from %r to %r", name, before, now)
         self.learner.load_state_dict(state)

@@ -7,6 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
+import gymnasium
 import imageio.v2 as imageio
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -53,6 +54,8 @@ def picture_of(env: Environment) -> np.ndarray:
     old_gym = "render.modes" in (getattr(env.first, "metadata", None) or {})
     try:
         seen = env.first.render(mode="rgb_array") if old_gym else env.first.render()
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise UserError(f"--mode test_render: {error}") from error
     except NotImplementedError:
         raise UserError(
             f"--mode test_render: {name} has a render() that is not implemented"

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The adapter on scripted environments of every kind, against rows written from DESIGN 3."""
+"""The adapter on scripted environments of every kind, against rows written by hand."""
 
 import gymnasium
 import numpy as np
@@ -202,7 +202,7 @@ def leaves(kind, observations):
 
 
 def oracle(scripts, actions, kind="array"):
-    """The rows of DESIGN 3's table, one environment and one row after the other."""
+    """The rows of the README's table, one environment and one row after the other."""
     show = OBSERVATIONS[kind][1]
     columns = []
     for i, script in enumerate(scripts):

@@ -81,6 +81,24 @@ class RuleNet(monobeast.Net):
         return outputs, core_state
 
 
+class LearnedNet(monobeast.Net):
+    """Its first state is a parameter."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.first = nn.Parameter(torch.ones(2, self.core.num_layers, 1, self.core.hidden_size))
+
+    def initial_state(self, batch_size):
+        return tuple(self.first.expand(2, -1, batch_size, -1))
+
+
+class FeedForwardNet(monobeast.Net):
+    """As in a fork that has deleted the core."""
+
+    def initial_state(self, batch_size):
+        return ()
+
+
 not_a_net = {"Net": monobeast.Net}  # for --net
 
 
@@ -260,6 +278,31 @@ def test_actions_and_outputs_of_the_nets_own_pass_through():
         assert torch.isfinite(loss.total) and loss.total.requires_grad
 
 
+def test_an_initial_state_may_be_learned():
+    actor = make_actor(LearnedNet, "--use_lstm")
+    for rollout in make_rollouts(actor):
+        assert not any(tensor.requires_grad for tensor in rollout.values())
+        learner.compute_loss(actor.net, rollout, make_flags("--use_lstm")).total.backward()
+    assert actor.net.first.grad.abs().sum() > 0
+
+
+def test_a_networks_first_call_is_no_step_of_an_environment():
+    """--compile makes it long, and --step_timeout is for environments."""
+    clock, latencies = monobeast.stopwatches()
+    timed = []
+
+    class SlowNet(monobeast.Net):
+        def forward(self, inputs, core_state=()):
+            timed.append(clock._began[0] > 0)
+            return super().forward(inputs, core_state)
+
+    env = Environment(Counting, N, "counting")
+    net = models.make_net(SlowNet, env.spec, make_flags())
+    clock.begin()
+    monobeast.Actor(env, net, 1, make_flags(), clock, latencies)
+    assert timed == [False]
+
+
 def test_actions_are_sampled_from_the_policy_or_are_its_mode():
     probabilities = torch.tensor([0.5, 0.3, 0.2])
     columns = 30_000
@@ -416,6 +459,20 @@ def test_net_flag_takes_another_class():
 def test_net_flag_that_names_no_class_is_a_users_error(name):
     with pytest.raises(UserError, match=f"--net: expected MODULE.CLASS.*seen '{name}'"):
         models.make_net(monobeast.Net, SPEC, make_flags("--net", name))
+
+
+@pytest.mark.parametrize("net", ["monobeast.Net", "polybeast.Net"])
+def test_an_image_with_the_channels_last_is_a_users_error(net):
+    spec = lambda *shape: Spec("some", 1, {"frame": (shape, "uint8")}, Actions("discrete", (A,)))
+    models.make_net(monobeast.Net, spec(3, 40, 40), make_flags("--net", net))
+    with pytest.raises(UserError, match=r"\[40, 40, 3\]: expected an image \[C, H, W\]"):
+        models.make_net(monobeast.Net, spec(40, 40, 3), make_flags("--net", net))
+
+
+def test_a_core_that_the_network_lacks_is_a_users_error():
+    models.make_net(FeedForwardNet, SPEC, make_flags())
+    with pytest.raises(UserError, match="--use_lstm: .*FeedForwardNet has no recurrent core"):
+        models.make_net(FeedForwardNet, SPEC, make_flags("--use_lstm"))
 
 
 def test_a_compiled_network_computes_the_same_and_keeps_its_names(monkeypatch):

@@ -8,7 +8,10 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import gymnasium
 import imageio.v2 as imageio
@@ -18,6 +21,7 @@ import torch
 
 import monobeast
 from libtorchbeast import evaluate, models, video
+from libtorchbeast.checkpoint import save
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
@@ -25,7 +29,7 @@ from libtorchbeast.mock import make_mock
 from libtorchbeast.rollouts import batches
 from tests.compare import assert_same
 from tests.envs import Catch
-from tests.processes import Program, load, rows, wait_for
+from tests.processes import ROOT, Program, load, rows, wait_for
 
 CATCH = ("--env", "tests.envs:Catch-v0")
 PARALLEL = (*CATCH, *"--num_actors 2 --envs_per_actor 4 --batch_size 4 --log_every 0.5".split())
@@ -250,6 +254,31 @@ def test_a_complete_run_started_again_says_so_and_stays(savedir, capsys):
     assert load(savedir / "run")["step"] == before
 
 
+def test_a_flag_of_a_forks_own_may_be_anything(tmp_path, monkeypatch):
+    """A Path, say: it is saved as a string, and a resume knows it."""
+    make_parser = monobeast.make_parser
+
+    def with_maps():
+        parser = make_parser()
+        parser.add_argument("--maps", type=Path)
+        return parser
+
+    monkeypatch.setattr(monobeast, "make_parser", with_maps)
+    for total_steps in (500, 1000):
+        beast(tmp_path, *IN_ORDER, "--maps", tmp_path / "maps", "--total_steps", total_steps)
+    assert load(tmp_path / "run")["flags"]["maps"] == str(tmp_path / "maps")
+    assert "--maps changes" not in (tmp_path / "run/out.log").read_text()
+
+
+def test_the_program_may_be_run_as_a_script(tmp_path):
+    """Also to go on with a run that `python -m` began."""
+    for total_steps, program in ((500, ["-m", "monobeast"]), (1000, ["monobeast.py"])):
+        words = ["--savedir", tmp_path, "--xpid", "run", *IN_ORDER, "--total_steps", total_steps]
+        command = [sys.executable, *program, *map(str, words)]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert load(tmp_path / "run")["net"] == "monobeast.Net"
+
+
 # ==================================================================================== failing well
 def restarts(program):
     table = program.rows()
@@ -338,10 +367,10 @@ def test_too_little_memory_is_one_line_before_anything_starts(tmp_path, flags, n
         ("--discounting -0.1", r"--discounting -0.1: expected at least 0 and at most 1"),
         ("--vtrace_lambda 2", r"--vtrace_lambda 2.0: expected at least 0 and at most 1"),
         ("--learning_rate 0", r"--learning_rate 0.0: expected more than 0"),
-        ("--learning_rate nan", r"--learning_rate nan: expected more than 0"),
-        ("--learning_rate inf", r"--learning_rate inf: expected more than 0"),
+        ("--learning_rate nan", r"--learning_rate nan: expected a finite number, more than 0"),
+        ("--learning_rate inf", r"--learning_rate inf: expected a finite number, more than 0"),
         ("--entropy_cost -1", r"--entropy_cost -1.0: expected at least 0"),
-        ("--baseline_cost nan", r"--baseline_cost nan: expected at least 0"),
+        ("--baseline_cost nan", r"--baseline_cost nan: expected a finite number, at least 0"),
         ("--alpha 1.1", r"--alpha 1.1: expected at least 0 and at most 1"),
         ("--momentum -1", r"--momentum -1.0: expected at least 0"),
         ("--momentum 1.1", r"--momentum 1.1: expected at least 0 and at most 1"),
@@ -512,6 +541,16 @@ def test_the_test_mode_needs_a_checkpoint(tmp_path):
     assert "no checkpoint" in message and str(tmp_path / "run/model.tar") in message
 
 
+def test_the_test_mode_knows_whose_run_it_is(savedir):
+    checkpoint = load(savedir / "run")
+    save(str(savedir / "run/model.tar"), checkpoint | {"net": "polybeast.Net"})
+    message = refusal(savedir, "--mode", "test")
+    assert "is of the network polybeast.Net, this program's is monobeast.Net" in message
+    save(str(savedir / "run/model.tar"), checkpoint | {"env": "NoSuchGame-v0"})
+    message = refusal(savedir, "--mode", "test")
+    assert "--env NoSuchGame-v0: Environment `NoSuchGame` doesn't exist" in message
+
+
 def frames_of(path):
     with imageio.get_reader(path) as video:
         return [frame for frame in video]  # list(video) would ask for its length, which is inf
@@ -579,6 +618,11 @@ class GreyCatch(Catch):
         return super().render()[:, :, None]
 
 
+class UndrawnCatch(Catch):
+    def render(self):
+        raise gymnasium.error.DependencyNotInstalled("pygame is not installed")
+
+
 class BlindCatch(Catch):
     render = gymnasium.Env.render
 
@@ -591,6 +635,7 @@ VIEWABLE = {
 UNVIEWABLE = {
     "nothing to call": (lambda: make_mock("Mock/4x4", 1), r"has no render\(\) that could draw it"),
     "declared only": (BlindCatch, "is not implemented"),
+    "a package lacks": (lambda: UndrawnCatch("rgb_array"), "pygame is not installed"),
     "no mode": (Catch, r"gave NoneType \[\], expected an array .* render_mode='rgb_array'"),
     "no mode in a vector": (lambda: vector_of(Catch), r"gave NoneType \[\], expected"),
     "text": (lambda: gymnasium.make("FrozenLake-v1", render_mode="ansi"), "gave str"),
@@ -620,7 +665,7 @@ def test_the_video_of_every_kind_of_environment(kind, tmp_path):
 def test_an_environment_without_pictures_is_refused_before_a_game(kind, tmp_path):
     (tmp_path / "run").mkdir()
     make, message = UNVIEWABLE[kind]
-    with pytest.raises(UserError, match=f"^--mode test_render: TheGame.*{message}"):
+    with pytest.raises(UserError, match=f"^--mode test_render: (TheGame.*)?{message}"):
         show(tmp_path, make, lambda spec, flags: None)  # without a network nobody can play
     assert not list((tmp_path / "run").iterdir())
 

@@ -79,7 +79,7 @@ def gradients(rows, outputs, **kwargs):
 
 
 def from_rows(rows, outputs):
-    """V-trace of a rollout by DESIGN 3: real iff not done[t+1], discount 0 if terminated[t+1]."""
+    """V-trace of a rollout: real iff not done[t+1], discount 0 if terminated[t+1]."""
     return vtrace.from_logits(
         rows["policy_logits"][:-1],
         outputs["policy_logits"][:-1],
@@ -144,7 +144,7 @@ def test_from_logits_is_from_importance_weights_of_the_log_ratio():
 
 
 def worked_example():
-    """DESIGN 3: gamma .9, V = 1..5, r = [., 1, 1, 0, 1], row 2 truncated, row 3 done."""
+    """By hand: gamma .9, V = 1..5, r = [., 1, 1, 0, 1], row 2 truncated, row 3 done."""
     rows = {
         "reward": torch.tensor([[9.0, 1.0, 1.0, 0.0, 1.0]]).T,
         "done": torch.tensor([[False, False, False, True, False]]).T,
@@ -253,7 +253,7 @@ def test_terminal_row_cuts_the_bootstrap_and_truncated_row_does_not():
 
 @pytest.mark.parametrize("lambda_", [1.0, 0.9])
 def test_impala_loss_equals_the_oracle_on_any_rollout(lambda_):
-    """Section 4.2 with DESIGN 3's masks, every term in NumPy; any flag at any row."""
+    """Section 4.2 with masks, every term in NumPy; any flag at any row."""
     T, B, A = 9, 6, 3
     rows, outputs = random_rollout(seed=4, T=T, B=B)
     rng = np.random.default_rng(4)

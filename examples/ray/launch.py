@@ -101,7 +101,7 @@ def train(flags: argparse.Namespace, servers: list, tls: list[str]) -> int:
 
 def write_tls(ca: certificates.Pair, folder: Path) -> list[str]:
     """The learner's flags, and the files that they name."""
-    ca.write(folder, "ca")
+    (folder / "ca.crt").write_bytes(ca.texts()[0])
     certificates.certify_learner(ca, DAYS).write(folder, "learner")
     files = dict(cert="learner.crt", key="learner.key", ca="ca.crt")
     return [word for name, file in files.items() for word in (f"--tls_{name}", f"{folder}/{file}")]

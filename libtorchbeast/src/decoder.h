@@ -90,7 +90,7 @@ inline Leaf DecodeLeaf(std::string_view message) {
 
 // Adds the leaf unless the rows have its name already, or would become too large.
 inline void AddLeaf(Leaf leaf, Spec* spec) {
-  // The rows' other keys (DESIGN section 3).
+  // The rows' other keys (README, "The picture").
   static constexpr std::string_view taken[] = {"reward",         "done",         "terminated",
                                                "truncated",      "episode_over", "episode_step",
                                                "episode_return", "last_action",  "action",
