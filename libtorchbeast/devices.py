@@ -22,6 +22,18 @@ def own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
+def exists(name: str) -> bool:
+    """Whether torch can use the device. Only looks: to try would open it, and keep a GPU that lets
+    in one process from the processes that come."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        return False
+    if device.type == "cuda":
+        return (device.index or 0) < torch.cuda.device_count()
+    return device.type == "cpu"
+
+
 def to_device(tensors: Tensors, device: torch.device) -> Tensors:
     """Copies a dict or tuple through page-locked memory, without waiting. What is page-locked
     already may change only after the stream's next wait."""
@@ -55,18 +67,30 @@ def _values(tensors: Tensors) -> Iterable[Tensor]:
     return tensors.values() if isinstance(tensors, dict) else tensors
 
 
+def copy_to_host(value: Any) -> Any:
+    """Copies nested dicts and lists with their tensors to the host, and waits for it."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: copy_to_host(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [copy_to_host(item) for item in value]
+    return value
+
+
 class Mark:
     """A point in one stream's work that another stream's can wait for."""
 
     def __init__(self, device: torch.device):
+        self._device = device
         self._event = torch.cuda.Event() if device.type == "cuda" else None
 
     def set(self) -> None:
-        """Here, in the stream of the calling thread."""
+        """Here, in the calling thread's stream of the device."""
         if self._event is not None:
-            self._event.record()
+            self._event.record(torch.cuda.current_stream(self._device))
 
     def wait(self) -> None:
-        """Work of the calling thread's stream from here on comes after the mark; does not block."""
+        """Work of that stream from here on comes after the mark; does not block."""
         if self._event is not None:
-            self._event.wait()
+            self._event.wait(torch.cuda.current_stream(self._device))

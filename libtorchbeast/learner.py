@@ -1,7 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """One update of the network from one batch of rollouts, and what a checkpoint keeps of it."""
 
-import copy
 import logging
 import math
 import os
@@ -15,7 +14,7 @@ from torch import nn
 import vtrace
 from libtorchbeast import models
 from libtorchbeast.acting import forward
-from libtorchbeast.devices import Mark, to_device
+from libtorchbeast.devices import Mark, copy_to_host, to_device
 from libtorchbeast.rollouts import Rollout, core_state_of
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
@@ -83,6 +82,7 @@ class Learner:
             if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
                 for buffer, before in buffers:  # running means, say: the batch went into them
                     buffer.copy_(before)
+                self._updated.set()
                 self._skip(batch, numbers)
                 return None
             self._skipped_in_a_row = 0
@@ -148,8 +148,8 @@ class Learner:
         with self._one_at_a_time:
             self._updated.wait()
             return {
-                "model": {k: v.detach().cpu().clone() for k, v in self.net.state_dict().items()},
-                "optimizer": copy.deepcopy(self._optimizer.state_dict()),
+                "model": copy_to_host(dict(self.net.state_dict())),
+                "optimizer": copy_to_host(self._optimizer.state_dict()),
                 "optimizer_name": self._flags.optimizer,
                 "step": self.step,
                 "updates": self.updates,

@@ -55,7 +55,7 @@ def compile_if_asked(net: nn.Module, flags: Any) -> nn.Module:
     """With --compile: the same network, compiled at its first call; its parameters keep their
     names."""
     if flags.compile:
-        net.compile(dynamic=False)
+        net.compile()
     return net
 
 
@@ -129,9 +129,11 @@ def unroll(
         [T, B, H] and the state after the last row.
     """
     device = inputs.device
-    is_cpu_in_bf16 = device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    if is_cpu_in_bf16 and choose_precision("auto", device) == torch.float32:
-        with torch.autocast("cpu", enabled=False):  # oneDNN has no bf16 LSTM for this processor
+    # oneDNN has no bf16 LSTM for processors without bf16; cuDNN's takes float16 whatever autocast
+    # asks for, and its gradients would need a scale.
+    lacks_bf16 = device.type == "cuda" or choose_precision("auto", device) == torch.float32
+    if torch.is_autocast_enabled(device.type) and lacks_bf16:
+        with torch.autocast(device.type, enabled=False):
             return unroll(core, inputs.float(), done, state, initial_state)
     T = inputs.shape[0]
     begins = done.any(dim=1).tolist()

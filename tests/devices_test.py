@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from libtorchbeast.devices import Mark, own_stream, to_device, to_host
+from libtorchbeast.devices import Mark, copy_to_host, exists, own_stream, to_device, to_host
 from libtorchbeast.inference import NewestWeights
 
 CPU = torch.device("cpu")
@@ -30,6 +30,29 @@ def test_there_and_back(device):
         assert all(tensor.device.type == device.type for tensor in there.values())
         back, none = to_host({k: v.clone() for k, v in there.items()}, ())
     assert none == () and all(torch.equal(back[k], v) for k, v in rows.items())
+
+
+def test_which_devices_exist():
+    assert exists("cpu") and not exists("nothing") and not exists("meta")
+    count = torch.cuda.device_count()
+    assert exists("cuda") == (count > 0) and not exists(f"cuda:{count}")
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=str)
+def test_a_copy_on_the_host_shares_nothing(device):
+    """... with an optimizer's state, whatever it nests."""
+    net = torch.nn.Linear(2, 2).to(device)
+    optimizer = torch.optim.Adam(net.parameters())
+    net(torch.ones(1, 2, device=device)).sum().backward()
+    optimizer.step()
+    copy, before = copy_to_host(optimizer.state_dict()), net.weight.detach().clone()
+    averages = copy["state"][0]["exp_avg"].clone()
+    assert copy["state"][0]["exp_avg"].device.type == "cpu"
+    optimizer.step()
+    assert torch.equal(copy["state"][0]["exp_avg"], averages)
+    optimizer.load_state_dict(copy)
+    assert not torch.equal(net.weight, before)
+    assert optimizer.state_dict()["state"][0]["exp_avg"].device.type == device.type
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)

@@ -34,6 +34,7 @@ from libtorchbeast import (
     describe,
     models,
 )
+from libtorchbeast.devices import to_host
 from libtorchbeast.environment import Environment
 from libtorchbeast.inference import NewestWeights
 from libtorchbeast.learner import Learner
@@ -161,6 +162,26 @@ def test_numpys_arrays_pass_too(name):
     scalar = np.array(array[1, 2, 3])
     assert bytes_of(exchange(scalar)) == scalar.tobytes()
     assert exchange(array[:, :0]).shape == (2, 0, 4)
+
+
+@pytest.mark.parametrize("kind", [3, 11], ids=["CUDA", "ROCm"])
+def test_page_locked_memory_is_the_hosts(kind):
+    """As torch describes what `to_host` gives; there need not be a GPU for it."""
+    tensor = torch.arange(6)
+
+    class Pinned:
+        __dlpack__ = tensor.__dlpack__
+
+        def __dlpack_device__(self):
+            return kind, 0
+
+    assert exchange(Pinned()).data_ptr() == tensor.data_ptr()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_comes_from_a_gpu_passes():
+    (outputs,) = to_host({"action": torch.arange(6, device="cuda")})
+    assert outputs["action"].is_pinned() and exchange(outputs["action"]).tolist() == [*range(6)]
 
 
 class Memory(bytearray):

@@ -356,15 +356,19 @@ def test_unroll_is_a_plain_loop_over_time(share, state_count):
         assert torch.equal(s, e)
 
 
-def test_unroll_takes_either_precision_on_any_processor():
-    """Where a processor does not compute in bf16, oneDNN refuses to run an LSTM in it."""
+@pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
+def test_unroll_takes_either_precision_on_any_processor(device):
+    """Where a processor does not compute in bf16, oneDNN refuses to run an LSTM in it; a GPU would
+    do it in float16."""
     torch.manual_seed(0)
     core, inputs, done = nn.LSTM(8, 8), torch.randn(5, 3, 8), torch.rand(5, 3) < 0.3
-    state = (torch.randn(1, 3, 8), torch.randn(1, 3, 8))
+    core, inputs, done = core.to(device), inputs.to(device), done.to(device)
+    state = (torch.randn(1, 3, 8, device=device), torch.randn(1, 3, 8, device=device))
     seen = {}
     for precision in ("fp32", "bf16"):
-        with models.autocast(precision, torch.device("cpu")):
+        with models.autocast(precision, torch.device(device)):
             output, _ = models.unroll(core, inputs, done, state, state)
+        assert output.dtype != torch.float16
         seen[precision] = output.float()
     torch.testing.assert_close(seen["bf16"], seen["fp32"], rtol=0.05, atol=0.05)
 

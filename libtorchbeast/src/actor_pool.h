@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -61,8 +62,14 @@ class ActorPool {
         transport_(std::move(transport)),
         monitor_(addresses,
                  std::clamp(options_.step_timeout / 4, Milliseconds(1), kLongestPeriod)) {
-    for (size_t i = 0; i < addresses.size(); ++i) {
-      threads_.emplace_back([this, i, address = addresses[i]] { Run(i, address); });
+    threads_.reserve(addresses.size());
+    try {
+      for (size_t i = 0; i < addresses.size(); ++i) {
+        threads_.emplace_back([this, i, address = addresses[i]] { Run(i, address); });
+      }
+    } catch (const std::system_error&) {  // the system gives no more threads
+      Close();
+      throw;
     }
   }
   ActorPool(const ActorPool&) = delete;

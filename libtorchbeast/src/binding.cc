@@ -32,7 +32,7 @@ Array ArrayFrom(const std::string& name, py::handle object) {
                          py::repr(py::type::of(object)).cast<std::string>());
   }
   const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
-  if (device.first != kDLCPU) {
+  if (!IsHostMemory(device.first)) {
     throw py::value_error(name + ": expected an array in CPU memory, seen " +
                           py::str(object.attr("device")).cast<std::string>() + "; use .cpu()");
   }

@@ -45,6 +45,11 @@ namespace torchbeast {
 
 constexpr int32_t kDLCPU = 1;
 
+// Whether the processor can read it: plain memory, or page-locked for CUDA (3) or ROCm (11).
+inline bool IsHostMemory(int32_t device_type) {
+  return device_type == kDLCPU || device_type == 3 || device_type == 11;
+}
+
 inline DLManagedTensor* ToDLPack(const Array& array) {
   struct Context {
     DLManagedTensor tensor;
@@ -76,7 +81,7 @@ inline DLManagedTensor* ToDLPack(const Array& array) {
 // The array in the same memory, kept alive by `owner`; a contiguous copy where it is not
 // contiguous.
 inline Array FromDLPack(const DLTensor& tensor, std::shared_ptr<void> owner) {
-  if (tensor.device.device_type != kDLCPU) {
+  if (!IsHostMemory(tensor.device.device_type)) {
     throw std::invalid_argument("expected an array in CPU memory, seen DLPack device type " +
                                 std::to_string(tensor.device.device_type) + "; use .cpu()");
   }

@@ -221,6 +221,7 @@ class Monitor {
 
  private:
   static constexpr size_t kMaxEvents = 1000;  // kept if nobody takes them
+  static constexpr std::chrono::seconds kStopped{5};
 
   struct Actor {
     Status status;
@@ -235,12 +236,19 @@ class Monitor {
 
   void Watch() EXCLUDES(mutex_) {
     Lock lock(mutex_);
+    Clock::time_point looked = Clock::now(), began = looked;
     while (!closed_) {
       const Clock::time_point now = Clock::now();
+      // Whoever looks again after so long was stopped itself: then nobody's time counts before now.
+      if (now - looked > kStopped) began = now;
+      looked = now;
       for (size_t i = 0; i < actors_.size(); ++i) {
         Actor& actor = actors_[i];
-        if (now < accounts_[i].deadline.load() || actor.stream == nullptr || actor.missed) continue;
-        actor.missed = accounts_[i].timeout.load();
+        const std::chrono::milliseconds timeout = accounts_[i].timeout.load();
+        const Clock::time_point deadline =
+            std::max(accounts_[i].deadline.load(), After(began, timeout));
+        if (now < deadline || actor.stream == nullptr || actor.missed) continue;
+        actor.missed = timeout;
         actor.stream->Cancel();
       }
       wake_.WaitUntil(mutex_, now + period_);
