@@ -83,7 +83,7 @@ RECIPES = {
         batch_size=32,
         learning_rate=3e-3,
         total_steps=10_000_000,
-        eval_every=2_000_000,
+        eval_every=2_500_000,
     ),
 }
 

@@ -34,7 +34,7 @@ from torch import nn
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import autotune, display, evaluate, models, workers
+from libtorchbeast import autotune, devices, display, evaluate, models, workers
 from libtorchbeast.acting import act_on
 from libtorchbeast.addresses import parse_addresses
 from libtorchbeast.checkpoint import CheckpointError
@@ -69,7 +69,7 @@ logger = logging.getLogger("polybeast")
 # Defaults that depend on the kind of environment, as in MonoBeast.
 RECIPES = {
     "atari": dict(batch_size=4, learning_rate=4e-4, total_steps=6_000_000, eval_every=1_000_000),
-    "other": dict(batch_size=32, learning_rate=3e-3, total_steps=10_000_000, eval_every=2_000_000),
+    "other": dict(batch_size=32, learning_rate=3e-3, total_steps=10_000_000, eval_every=2_500_000),
 }
 
 
@@ -236,11 +236,8 @@ def choose_devices(flags: argparse.Namespace) -> None:
     if flags.inference_device is None:
         flags.inference_device = flags.learner_device
     for name in ("learner_device", "inference_device"):
-        try:
-            torch.empty(0, device=getattr(flags, name))
-        except (RuntimeError, AssertionError) as error:
-            first_line = str(error).splitlines()[0]
-            require(flags, name, False, f"cpu, or a GPU that torch can use ({first_line})")
+        usable = f"cpu, or one of the {torch.cuda.device_count()} GPUs that torch can use"
+        require(flags, name, devices.exists(getattr(flags, name)), usable)
 
 
 # ======================================================================================= FORK HERE
