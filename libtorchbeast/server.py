@@ -28,6 +28,7 @@ from libtorchbeast.sockets import SocketLock
 from libtorchbeast.spec import Spec
 from libtorchbeast.tls import Tls, add_port
 from libtorchbeast.wire import StackCheck, StepEncoder, decode_actions, spec_to_message
+from libtorchbeast.workers import Attention
 
 logger = logging.getLogger(__name__)
 
@@ -256,14 +257,16 @@ class Server:
             self._changed.notify_all()
 
     def _watch(self) -> None:
+        attention = Attention()
         while True:
+            attention.look()
             self._sign_of_life()
             if self._stopped.wait(min(0.5, self._step_limit.seconds / 4)):
                 return
             with self._changed:
                 streams = list(self._streams)
             for stream in streams:
-                if limit := stream.exceeded():
+                if limit := stream.exceeded(attention):
                     logger.critical(
                         "%s: the environments of stream %d took longer than %s; this process ends",
                         self.address,
@@ -289,19 +292,19 @@ class _Stream:
 
     def timed(self, limit: _Limit, call: Callable[..., Any], *args: Any) -> Any:
         """What the call returns; the watchdog sees how long it takes."""
-        began = time.perf_counter()
+        began = time.monotonic()
         self._call = began, limit
         try:
             return call(*args)
         finally:
             self._call = None
-            self.seconds = time.perf_counter() - began
+            self.seconds = time.monotonic() - began
 
-    def exceeded(self) -> _Limit | None:
+    def exceeded(self, attention: Attention) -> _Limit | None:
         """The limit of the call in progress, if that takes longer."""
         if call := self._call:
             began, limit = call
-            if time.perf_counter() - began > limit.seconds:
+            if attention.silence(began) > limit.seconds:
                 return limit
         return None
 

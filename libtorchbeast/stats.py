@@ -228,7 +228,8 @@ def _idle_seconds() -> float:
     """Since the machine's start. Time that a virtual machine was not given is not idle."""
     cores = psutil.cpu_times(percpu=True)
     if hasattr(os, "sched_getaffinity"):
-        cores = [cores[i] for i in os.sched_getaffinity(0)]
+        ours = os.sched_getaffinity(0)
+        cores = [core for i, core in enumerate(cores) if i in ours] or cores  # ids may have gaps
     return sum(core.idle for core in cores)
 
 

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Life and death of threads and processes: each reports how it ends, none outlives its parent."""
 
+import contextlib
 import ctypes
 import logging
 import multiprocessing
@@ -56,9 +57,19 @@ def prepare_child() -> None:
         # A function that does nothing, because programs that the child starts inherit SIG_IGN.
         signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+    keep_descriptors()
     parent = multiprocessing.parent_process()
     end_with_parent(signal.SIGKILL)
     threading.Thread(target=_exit_with, args=(parent,), name="parent", daemon=True).start()
+
+
+def keep_descriptors() -> None:
+    """No program that this process starts inherits its pipes: while one lived, they would not show
+    that this process has ended. Those passed to a spawned child are inheritable."""
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
 
 
 def end_with_parent(number: int) -> None:

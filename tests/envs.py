@@ -212,6 +212,14 @@ class NoisyCatch(EndlessCatch):
         return super().step(action)
 
 
+class ParentCatch(EndlessCatch):
+    """Has started a program that outlives it, and inherits whatever it may."""
+
+    def __init__(self):
+        super().__init__()
+        os.system("sleep 1000 &")
+
+
 def taken(path):
     """Whether it was there, and no other process has removed it first."""
     try:
@@ -232,6 +240,6 @@ def first_time(what):
 
 for env in (
     Catch, EndlessCatch, BreakingCatch, TroubledCatch, PacedCatch, MoodyCatch, StillbornCatch,
-    NoisyCatch, Lives,
+    NoisyCatch, ParentCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)

@@ -316,6 +316,13 @@ def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path):
     assert restarts(program) == 2
 
 
+def test_a_dead_actor_is_noticed_while_a_program_of_its_own_lives(tmp_path):
+    with Program(tmp_path, *FOREVER, "--env", "tests.envs:ParentCatch-v0") as program:
+        program.wait_for_step(0)
+        os.kill(min(program.actors()), signal.SIGKILL)
+        program.wait_for(lambda: restarts(program) == 1)
+
+
 def test_too_many_failures_end_the_run_with_a_checkpoint_and_the_first_cause(tmp_path):
     flags = ["--env", "tests.envs:BreakingCatch-v0", "--max_actor_restarts", 2]
     with Program(tmp_path, *FOREVER, *flags) as program:

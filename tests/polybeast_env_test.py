@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import grpc
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 import monobeast
 import polybeast_env
-from libtorchbeast import supervisor, workers
+from libtorchbeast import server, supervisor, workers
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.mock import EPISODE_STEPS, make_mock
@@ -300,6 +301,22 @@ def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch)
         delays.append(worker.due - now)
         now = worker.due
     assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30, 0.5, 1]
+
+
+def test_a_call_in_whose_time_the_server_was_stopped_itself_is_no_hang(monkeypatch):
+    now = itertools.count(1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+    attention, stream, limit = workers.Attention(), server._Stream(0), server._Limit(3.0, "3 s")
+    look = lambda: (attention.look(), stream.exceeded(attention))[1]
+    assert stream.timed(limit, lambda: [look() for _ in range(5)]) == [None] * 3 + [limit] * 2
+    assert look() is None
+
+    def stopped():
+        for _ in range(100):
+            next(now)
+        return [look() for _ in range(5)]
+
+    assert stream.timed(limit, stopped) == [None] * 4 + [limit]
 
 
 # ------------------------------------------------------------------------------------ environments

@@ -67,6 +67,13 @@ def test_busy_cores_are_those_of_this_process_and_its_children():
     assert cores.take()["cpu_cores"] < 0.5  # the child's seconds are not taken back
 
 
+@pytest.mark.parametrize("ours", [{0}, {0, 9999}, {9999}])
+def test_numbers_of_cores_may_have_gaps(monkeypatch, ours):
+    """Where some are offline, or in a container, the system's list is shorter than its numbers."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: ours)
+    assert CpuCores().take()["idle_cores"] >= 0
+
+
 def test_means_are_weighted_with_seconds_and_skip_what_is_absent():
     means = Means()
     means.add({"a": 1.0, "b": 5.0}, 1.0)

@@ -167,7 +167,9 @@ class Learner(Job):
     def learn_from(self, servers: set[str]) -> bool:
         """Whether it has learned to the end; else there are other servers, or none."""
         self.end()
-        folder, words = self.flags.folder, ["--xpid", self.flags.xpid, *self.flags.learner_flags]
+        folder = self.flags.folder
+        # A server whose machine failed cannot say so: wait for its job to come back elsewhere.
+        words = ["--xpid", self.flags.xpid, "--server_timeout", "1e6", *self.flags.learner_flags]
         tls = tls_flags(folder, folder / "learner")
         self.start("polybeast", "--server_addresses", ",".join(sorted(servers)), *tls, *words)
         while not self.has_ended():
