@@ -17,7 +17,7 @@ from typing import Any
 from libtorchbeast import workers
 from libtorchbeast.display import console
 from libtorchbeast.file_writer import read_csv
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import UserError, shell_line
 
 GAIN = 1.03  # what is less faster than this may be noise, and keeps what was
 PATIENCE_S = 300.0  # that a trial may take besides, to its first update and to its end
@@ -54,7 +54,7 @@ def tune(
     best = _without_autotune(argv)
     speed = first = _try(beast, best, [], seconds)
     if first == 0.0:
-        raise UserError(f"--autotune: {_shown(beast, best)} does not run; see above")
+        raise UserError(f"--autotune: {shell_line(beast, best)} does not run; see above")
     for name, values in knobs.items():
         if f"--{name}" in given:
             continue
@@ -66,7 +66,7 @@ def tune(
             if (seen := _try(beast, settings, change, seconds)) > GAIN * speed:
                 speed, best = seen, [*settings, *change]
     console.print(
-        f"autotune: fastest, {speed / first:.2f} x the start: {_shown(beast, best)}",
+        f"autotune: fastest, {speed / first:.2f} x the start: {shell_line(beast, best)}",
         soft_wrap=True, highlight=False,
     )  # fmt: skip
     return best
@@ -166,7 +166,3 @@ def _is_number(word: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _shown(beast: str, argv: list[str]) -> str:
-    return shlex.join(["python", "-m", beast, *argv])

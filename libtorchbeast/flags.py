@@ -6,6 +6,8 @@ import datetime
 import json
 import math
 import os
+import shlex
+import sys
 from typing import Any
 
 # Flags of both beasts that are numbers: name -> (lowest, highest), both allowed.
@@ -113,6 +115,12 @@ def as_plain(flags: dict[str, Any]) -> dict[str, Any]:
 def run_path(flags: Any) -> str:
     """The run's folder."""
     return os.path.join(os.path.expanduser(flags.savedir), flags.xpid)
+
+
+def shell_line(module: str, words: list[str]) -> str:
+    """`python -m MODULE ...` as it is to be typed here, with this very Python."""
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+    return shlex.join([python, "-m", module, *words])
 
 
 def given_names(parser: argparse.ArgumentParser, argv: list[str]) -> set[str]:

@@ -12,7 +12,6 @@ import argparse
 import importlib
 import os
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 
 from libtorchbeast import display, models
-from libtorchbeast.flags import UserError, run_path
+from libtorchbeast.flags import UserError, run_path, shell_line
 from libtorchbeast.run import Run
 
 # TorchBeast's names of weights -> ours, for each network.
@@ -123,10 +122,9 @@ def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
         run.learner.updates = int(state.get("scheduler_state_dict", {}).get("last_epoch", 0))
         run.learner.step = run.learner.updates * flags.unroll_length * flags.batch_size
         run.checkpoint()
-    program = ["python", "-m", module]
     return [
-        shlex.join([*program, "--mode", "test", *where]),
-        shlex.join([*program, *where, *settings]),
+        shell_line(module, ["--mode", "test", *where]),
+        shell_line(module, [*where, *settings]),
     ]
 
 
