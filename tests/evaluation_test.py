@@ -2,16 +2,20 @@
 """Evaluation while training: real processes play whole games with the weights of a moment."""
 
 import argparse
+import contextlib
 import errno
 import os
 import signal
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
 import monobeast
 import polybeast
-from libtorchbeast import evaluate, evaluation, workers
+from libtorchbeast import evaluate, evaluation, models, workers
+from libtorchbeast.environment import Environment
 from libtorchbeast.evaluation import Evaluator
 from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
@@ -75,7 +79,7 @@ def played(flags, weights, seed):
 
 def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
     """Later weights do not matter to it. The process stays for the next one."""
-    e = evaluator(envs_per_actor=3)
+    e = evaluator(env="CartPole-v1", envs_per_actor=3)
     assert e.take() == advance(e, EVERY - 1) == {} and e._process is None
     pids = set()
     for number in (1, 2):
@@ -84,7 +88,7 @@ def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
         assert advance(e, number * EVERY + 7) == {}
         pids.add(e._process.pid)
         with torch.no_grad():
-            e._learner.net.policy.bias[number] += 100.0
+            e._learner.net.policy.bias[number % 2] += 1.0
         row = wait_for_row(e)
         games = played(e._flags, weights, derive_seed(e._flags.seed, 10 * number))
         assert len(games) == 5
@@ -115,6 +119,29 @@ def test_games_at_once_are_those_one_by_one(more, seed, most):
         games.append(evaluate.play(flags, net.eval(), env, 5))
     assert games[0] == games[1] and len(games[0]) == 7
     assert {game.complete for game in games[0]} == {True, False}
+
+
+class ShorterAndShorter(gymnasium.Env):
+    """A game of as many steps as its seed says, each rewarded; all later ones have one step."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.left = seed or 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(1, np.float32), 1.0, self.left == 0, False, {}
+
+
+def test_the_first_game_of_each_environment_counts():
+    """... though it plays on until the longest is over."""
+    flags = parse(num_episodes=5)
+    with contextlib.closing(Environment(ShorterAndShorter, 3)) as env:
+        games = evaluate.play(flags, models.make_net(monobeast.Net, env.spec, flags), env, seed=3)
+    assert games == [evaluate.Game(steps, steps, True) for steps in (3, 4, 5, 6, 7)]
 
 
 def test_nothing_is_started_when_the_run_ends(evaluator):
@@ -154,6 +181,7 @@ def test_a_process_that_cannot_start_is_told_and_tried_again(evaluator, caplog, 
     with monkeypatch.context() as patch:
         patch.setattr(workers, "Process", refuse)
         assert advance(e, EVERY) == advance(e, EVERY + 1) == {}
+    assert e._weights is None
     assert caplog.text.count("at step 1000 failed: [Errno 11] no process left") == 1
     advance(e, 2 * EVERY)
     assert wait_for_row(e)["eval_step"] == 2 * EVERY
