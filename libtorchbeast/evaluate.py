@@ -155,6 +155,6 @@ def _print(games: list[Game], flags: Any) -> None:
     scores = np.array([game.score for game in games])
     results.print(
         f"Mean return {scores.mean():.2f}, standard deviation {scores.std():.2f}, from "
-        f"{scores.min():g} to {scores.max():g} in {len(games)} games.",
+        f"{scores.min():g} to {scores.max():g} in {len(games)} game{"s" if len(games) > 1 else ""}.",
         soft_wrap=True,
     )

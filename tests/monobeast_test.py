@@ -317,7 +317,8 @@ def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path):
 
 
 def test_a_dead_actor_is_noticed_while_a_program_of_its_own_lives(tmp_path):
-    with Program(tmp_path, *FOREVER, "--env", "tests.envs:ParentCatch-v0") as program:
+    flags = [*FOREVER, "--env", "tests.envs:ParentCatch-v0", "--num_actors", 1]
+    with Program(tmp_path, *flags) as program:
         program.wait_for_step(0)
         os.kill(min(program.actors()), signal.SIGKILL)
         program.wait_for(lambda: restarts(program) == 1)
