@@ -153,8 +153,9 @@ def _print(games: list[Game], flags: Any) -> None:
         table.add_row(str(i + 1), f"{game.score:g}", f"{game.steps}{cut}")
     results.print(table)
     scores = np.array([game.score for game in games])
+    noun = "game" if len(games) == 1 else "games"
     results.print(
         f"Mean return {scores.mean():.2f}, standard deviation {scores.std():.2f}, from "
-        f"{scores.min():g} to {scores.max():g} in {len(games)} game{"s" if len(games) > 1 else ""}.",
+        f"{scores.min():g} to {scores.max():g} in {len(games)} {noun}.",
         soft_wrap=True,
     )
