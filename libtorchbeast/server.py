@@ -259,10 +259,10 @@ class Server:
     def _watch(self) -> None:
         attention = Attention()
         while True:
-            attention.look()
             self._sign_of_life()
             if self._stopped.wait(min(0.5, self._step_limit.seconds / 4)):
                 return
+            attention.look()
             with self._changed:
                 streams = list(self._streams)
             for stream in streams:

@@ -236,6 +236,7 @@ def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
     flags = ["--env", "tests.envs:TroubledCatch-v0", "--step_timeout", 1, "--num_servers", 2]
     with Poly(tmp_path, *FOREVER, *flags, TROUBLE=trouble) as program:
         program.wait_for(lambda: failures(program) >= 3 and (trouble / "nan").exists())
+        program.wait_for(lambda: "took longer than --step_timeout 1 for" in program.log())
         before = failures(program)
         os.kill(min(program.servers()), signal.SIGKILL)
         program.wait_for(lambda: failures(program) > before)
