@@ -365,6 +365,12 @@ def start_inference(
 def train(flags: argparse.Namespace) -> Run:
     """Trains until --total_steps, a signal to stop or a failure, which it raises."""
     require_descriptors(flags)
+    for name in ("learner_device", "inference_device"):
+        try:
+            torch.empty(0, device=getattr(flags, name))  # opens it
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).splitlines()[0]
+            require(flags, name, False, f"a device that can be opened ({why})")
     seed_everything(flags.seed)
     torch.set_num_threads(flags.torch_threads)
     # Inference soon gets the GIL when it asks for it: 1.15 x the steps on MinAtar.

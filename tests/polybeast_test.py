@@ -391,6 +391,13 @@ def test_silent_addresses_do_not_stretch_the_timeout(tmp_path):
     assert asked[0] <= 1.0 and sum(asked) <= 1.0 + 0.1 * len(asked)
 
 
+def test_a_gpu_that_is_there_but_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(polybeast.devices, "exists", lambda name: True)
+    message = refusal(tmp_path, *SMALL, "--learner_device", "cuda:99")
+    assert "--learner_device cuda:99: expected a device that can be opened (" in message
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     "flags, threads",
     [("", 8), ("--env CartPole-v1", 4), ("--net monobeast.Net", 4), ("--torch_threads 3", 3)],
