@@ -48,7 +48,7 @@ SEEDS := 1 2 3
 
 results-quick: .venv/development
 	$(BIN)/python -m monobeast $(MINATAR)/Asterix-v1 --seed 4 --xpid quick $(FLAGS)
-	$(BIN)/python -m libtorchbeast.plot results/minatar/Asterix-[123] ~/logs/torchbeast/quick --groups --out ~/logs/torchbeast/quick/plot.png
+	$(BIN)/python -m libtorchbeast.tools.plot results/minatar/Asterix-[123] ~/logs/torchbeast/quick --groups --out ~/logs/torchbeast/quick/plot.png
 
 results-minatar-%: .venv/development
 	for seed in $(SEEDS); do \

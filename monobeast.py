@@ -34,13 +34,11 @@ import torch
 from torch import nn
 
 import atari_wrappers
-from libtorchbeast import autotune, display, evaluate, models, workers
-from libtorchbeast.acting import act_on
+from libtorchbeast import evaluate, models, workers
 from libtorchbeast.actors import MAX_SLOTS_PER_ACTOR, Actors, slot_of, start_pulse
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
-from libtorchbeast.file_writer import RunInUse
 from libtorchbeast.flags import (
     HelpFormatter,
     UserError,
@@ -50,20 +48,29 @@ from libtorchbeast.flags import (
     given_names,
     require,
 )
-from libtorchbeast.models import CoreState
+from libtorchbeast.loggers import display
+from libtorchbeast.loggers.file_writer import RunInUse
+from libtorchbeast.loggers.stats import (
+    LATENCY_BUCKETS,
+    Clock,
+    Latencies,
+    LatencyPercentiles,
+    Shares,
+)
+from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rollouts import batches, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.shared_memory import (
     Shapes,
     SharedTensors,
-    SharedWeights,
     available_bytes,
     require_descriptors,
     required_bytes,
 )
 from libtorchbeast.spec import Spec
-from libtorchbeast.stats import LATENCY_BUCKETS, Clock, Latencies, LatencyPercentiles, Shares
+from libtorchbeast.tools import autotune
+from libtorchbeast.weights import SharedWeights
 
 logger = logging.getLogger("monobeast")
 

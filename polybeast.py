@@ -34,14 +34,11 @@ from torch import nn
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import autotune, devices, display, evaluate, models, workers
-from libtorchbeast.acting import act_on
-from libtorchbeast.addresses import parse_addresses
+from libtorchbeast import devices, evaluate, models, workers
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.devices import own_stream, to_device, to_host
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
-from libtorchbeast.file_writer import RunInUse
 from libtorchbeast.flags import (
     MAX_COUNT,
     HelpFormatter,
@@ -52,16 +49,20 @@ from libtorchbeast.flags import (
     given_names,
     require,
 )
-from libtorchbeast.inference import NewestWeights
-from libtorchbeast.local_servers import LocalServers
-from libtorchbeast.models import CoreState
+from libtorchbeast.loggers import display
+from libtorchbeast.loggers.file_writer import RunInUse
+from libtorchbeast.loggers.stats import Clock, LatencyPercentiles, Shares
+from libtorchbeast.models import CoreState, act_on
+from libtorchbeast.rpcenv.addresses import parse_addresses
+from libtorchbeast.rpcenv.client import ServersLost, Streams, first_description, spec_of
+from libtorchbeast.rpcenv.local_servers import LocalServers
+from libtorchbeast.rpcenv.tls import load_tls
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import seed_everything
 from libtorchbeast.shared_memory import require_descriptors
 from libtorchbeast.spec import Spec
-from libtorchbeast.stats import Clock, LatencyPercentiles, Shares
-from libtorchbeast.streams import ServersLost, Streams, first_description, spec_of
-from libtorchbeast.tls import load_tls
+from libtorchbeast.tools import autotune
+from libtorchbeast.weights import NewestWeights
 
 logger = logging.getLogger("polybeast")
 

@@ -35,15 +35,16 @@ if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which t
 
     libtorchbeast.workers.begin(__name__)
 
-from libtorchbeast import mock, workers
-from libtorchbeast.addresses import check_local, parse_addresses
+from libtorchbeast import workers
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import HelpFormatter, UserError, apply_recipe, check_ranges, require
+from libtorchbeast.rpcenv import mock
+from libtorchbeast.rpcenv.addresses import check_local, parse_addresses
+from libtorchbeast.rpcenv.server import Server
+from libtorchbeast.rpcenv.sockets import make_private, private_folder
+from libtorchbeast.rpcenv.supervisor import StartFailure, Supervisor
+from libtorchbeast.rpcenv.tls import load_tls
 from libtorchbeast.seeds import derive_seed
-from libtorchbeast.server import Server
-from libtorchbeast.sockets import make_private, private_folder
-from libtorchbeast.supervisor import StartFailure, Supervisor
-from libtorchbeast.tls import load_tls
 
 logger = logging.getLogger("polybeast_env")
 
@@ -74,7 +75,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="Where servers listen instead: unix:/path, host:port, host:first-last.")
     add("--tls_cert", metavar="FILE",
         help="This side's certificate, in PEM form: all but Unix sockets use TLS, and both sides "
-             "show theirs. `python -m libtorchbeast.certificates` makes them.")
+             "show theirs. `python -m libtorchbeast.tools.certificates` makes them.")
     add("--tls_key", metavar="FILE", help="The key of --tls_cert.")
     add("--tls_ca", metavar="FILE", help="The certificates that the other side's is signed by.")
     add("--insecure", action="store_true",

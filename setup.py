@@ -21,6 +21,7 @@ The C++ extension needs g++, pkg-config and gRPC C++:
     conda install -c conda-forge cxx-compiler pkg-config grpc-cpp
     brew install pkg-config grpc"""
 SRC = "libtorchbeast/src"
+FOLDERS = ("rpcenv", "loggers", "tools")
 
 
 def pkg_config(option: str) -> list[str]:
@@ -72,7 +73,10 @@ setup(
     version="0.5.0",
     python_requires=">=3.11",
     install_requires=requirements("requirements.txt"),
-    packages=["libtorchbeast", "libtorchbeast.proto"],
+    packages=[
+        "libtorchbeast",
+        *(f"libtorchbeast.{name}" for name in ("rpcenv", "loggers", "tools")),
+    ],
     py_modules=["monobeast", "polybeast", "polybeast_env", "vtrace", "atari_wrappers"],
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildExtension},

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "benchmarks" / "bare_stream.cc"
-PROTO = ROOT / "libtorchbeast" / "proto" / "rpcenv.proto"
+PROTO = ROOT / "libtorchbeast" / "rpcenv" / "rpcenv.proto"
 BUILD = ROOT / "build" / "benchmarks"
 PACKAGES = "libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc pkg-config g++"
 PATIENCE = 30.0  # seconds that a server may take to listen; a guard against a hang

@@ -162,7 +162,7 @@ def inference(task: list, columns: int) -> Measure:
     import torch
 
     from libtorchbeast import models
-    from libtorchbeast.acting import act_on
+    from libtorchbeast.models import act_on
 
     env, net, flags = player(Task(*task), columns)
     row, state = first_row(env), net.initial_state(columns)
@@ -246,7 +246,7 @@ def rollout(env: Any, net: Any, flags: Any, T: int) -> dict[str, Any]:
     import torch
 
     from libtorchbeast import models
-    from libtorchbeast.acting import act_on
+    from libtorchbeast.models import act_on
 
     N = env.spec.num_envs
     row, state = first_row(env), net.initial_state(N)

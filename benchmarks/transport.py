@@ -21,11 +21,11 @@ import torch
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import certificates
-from libtorchbeast.local_servers import LocalServers
-from libtorchbeast.stats import CpuCores
-from libtorchbeast.streams import first_description
-from libtorchbeast.tls import Tls, load_tls
+from libtorchbeast.loggers.stats import CpuCores
+from libtorchbeast.rpcenv.client import first_description
+from libtorchbeast.rpcenv.local_servers import LocalServers
+from libtorchbeast.rpcenv.tls import Tls, load_tls
+from libtorchbeast.tools import certificates
 
 SERVERS = 2
 T = 20

@@ -20,7 +20,7 @@ import numpy as np
 
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.shared_memory import SharedTensors
-from libtorchbeast.workers import LOOK_S, Attention, Process, Wakeup, longest_silence
+from libtorchbeast.workers import LOOK_S, Process, SilenceTimer, Wakeup, longest_silence
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Actors:
         self._step_timeout = flags.step_timeout
         # Times, [num_actors, 1], 0 for none: written by the actors' clocks and pulses.
         self._step_began, self._signs_of_life = step_began, signs_of_life
-        self._attention = Attention()
+        self._silence_timer = SilenceTimer()
         self._failures: collections.deque[float] = collections.deque()  # when
         self._lives = [0] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
@@ -164,8 +164,8 @@ class Actors:
             self._send_all(actor)
 
     def _end_hung_actors(self) -> None:
-        self._attention.look()
-        silence = self._attention.silence
+        self._silence_timer.tick()
+        silence = self._silence_timer.silence
         began, signs = self._step_began[:, 0].tolist(), self._signs_of_life[:, 0].tolist()
         for actor, process in enumerate(self._processes):
             if began[actor] and silence(began[actor]) > self._step_timeout:

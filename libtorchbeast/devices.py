@@ -78,19 +78,19 @@ def copy_to_host(value: Any) -> Any:
     return value
 
 
-class Mark:
+class Event:
     """A point in one stream's work that another stream's can wait for."""
 
     def __init__(self, device: torch.device):
         self._device = device
         self._event = torch.cuda.Event() if device.type == "cuda" else None
 
-    def set(self) -> None:
+    def record(self) -> None:
         """Here, in the calling thread's stream of the device."""
         if self._event is not None:
             self._event.record(torch.cuda.current_stream(self._device))
 
     def wait(self) -> None:
-        """Work of that stream from here on comes after the mark; does not block."""
+        """Work of that stream from here on comes after the event; does not block."""
         if self._event is not None:
             self._event.wait(torch.cuda.current_stream(self._device))

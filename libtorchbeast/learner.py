@@ -13,8 +13,8 @@ from torch import nn
 
 import vtrace
 from libtorchbeast import models
-from libtorchbeast.acting import forward
-from libtorchbeast.devices import Mark, copy_to_host, to_device
+from libtorchbeast.devices import Event, copy_to_host, to_device
+from libtorchbeast.models import forward
 from libtorchbeast.rollouts import Rollout, core_state_of
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
@@ -48,7 +48,7 @@ class Learner:
         self._skipped_in_a_row = 0
         self._optimizer = _make_optimizer(net, flags)
         self._closed = False
-        self._updated = Mark(device)
+        self._updated = Event(device)
         self._one_at_a_time = threading.Lock()  # protects everything above
 
     def learning_rate(self) -> float:
@@ -82,7 +82,7 @@ class Learner:
             if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
                 for buffer, before in buffers:  # running means, say: the batch went into them
                     buffer.copy_(before)
-                self._updated.set()
+                self._updated.record()
                 self._skip(batch, numbers)
                 return None
             self._skipped_in_a_row = 0
@@ -92,7 +92,7 @@ class Learner:
             self.updates += 1
             self.step += int(numbers.pop("real_transitions"))
             publish(self.net.state_dict(), self.updates)
-            self._updated.set()
+            self._updated.record()
         numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
         lags, counts = torch.unique(lag, return_counts=True)
         return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}

@@ -13,15 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from libtorchbeast import bottleneck, checkpoint, display, models, workers
+from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.devices import own_stream
-from libtorchbeast.evaluation import Evaluator, Player
-from libtorchbeast.file_writer import FileWriter, hold
+from libtorchbeast.evaluate import Evaluator, Player
 from libtorchbeast.flags import UserError, as_plain, run_path
 from libtorchbeast.learner import Learner, Publish
+from libtorchbeast.loggers import bottleneck, display
+from libtorchbeast.loggers.file_writer import FileWriter, hold
+from libtorchbeast.loggers.stats import FIELDS, Clock, CpuCores, Means, Shares, Stats
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
-from libtorchbeast.stats import FIELDS, Clock, CpuCores, Means, Shares, Stats
 
 logger = logging.getLogger(__name__)
 

@@ -67,57 +67,6 @@ class SharedTensors:
         self._map()
 
 
-class SharedWeights:
-    """The newest weights, written by one process and copied by any number, without a lock.
-
-    Version v lies in slot v % 2, so writing version v+1 leaves v untouched; only writing v+2 does
-    not. A reader whose version counter stayed the same during the copy has therefore copied one
-    version, whole. This leans on x86's order of stores; a processor that reorders them (ARM) needs
-    a memory barrier around the counter.
-    """
-
-    def __init__(self, state_dict: dict[str, torch.Tensor], version: int):
-        shapes: Shapes = {k: ((2, *v.shape), v.dtype) for k, v in state_dict.items()}
-        self._memory = SharedTensors({**shapes, ".version": ((1,), torch.int64)})
-        # A NumPy view: one 8-byte load or store, and ten times cheaper than a tensor's.
-        self._version = self._memory[".version"].numpy()
-        self.publish(state_dict, version)
-
-    @property
-    def version(self) -> int:
-        return int(self._version[0])
-
-    @torch.no_grad()
-    def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
-        """Makes `state_dict` version `version`; versions must grow. One caller at a time."""
-        for name, tensor in state_dict.items():
-            self._memory[name][version % 2].copy_(tensor)
-        self._version[0] = version
-
-    @torch.no_grad()
-    def copy_to(self, module: torch.nn.Module) -> int:
-        """Copies the newest whole version into `module` and returns its number."""
-        own = module.state_dict()
-        while True:
-            version = self.version
-            for name, tensor in own.items():
-                tensor.copy_(self._memory[name][version % 2])
-            if self.version == version:
-                return version
-
-    def close(self) -> None:
-        """Nobody may publish or copy any more."""
-        self._version = None
-        self._memory.close()
-
-    def __getstate__(self):
-        return {"memory": self._memory}
-
-    def __setstate__(self, state):
-        self._memory = state["memory"]
-        self._version = self._memory[".version"].numpy()
-
-
 def required_bytes(shapes: Shapes) -> int:
     return sum(_aligned(_bytes(shape, dtype)) for shape, dtype in shapes.values())
 

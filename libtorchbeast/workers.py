@@ -221,7 +221,7 @@ def longest_silence(step_timeout: float) -> float:
     return max(step_timeout, 2 * LOOK_S)
 
 
-class Attention:
+class SilenceTimer:
     """Of a process that watches whether others give signs of life, and looks often.
 
     A time in which it was stopped itself (Ctrl-Z, a scheduler's pause) is nobody's silence: those
@@ -233,7 +233,7 @@ class Attention:
     def __init__(self):
         self._looked = self._began = time.monotonic()
 
-    def look(self) -> None:
+    def tick(self) -> None:
         now = time.monotonic()
         if now - self._looked > self.STOPPED_S:
             self._began = now

@@ -1,8 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 import pytest
 
-from libtorchbeast.addresses import MAX_PATH_BYTES, check_local, is_local, parse_addresses
 from libtorchbeast.flags import UserError
+from libtorchbeast.rpcenv.addresses import MAX_PATH_BYTES, check_local, is_local, parse_addresses
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 
 import monobeast
 import polybeast
-from libtorchbeast import autotune
 from libtorchbeast.flags import UserError
+from libtorchbeast.tools import autotune
 from tests.processes import rows
 
 SPEEDS = {}

@@ -7,7 +7,7 @@ import pytest
 
 import monobeast
 import polybeast
-from libtorchbeast import bottleneck
+from libtorchbeast.loggers import bottleneck
 
 
 def row(actor="environment", waiting=0.0, learner_waiting=0.0, idle=0.0, **more):

@@ -10,9 +10,9 @@ import numpy as np
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from libtorchbeast.proto import rpcenv_pb2
+from libtorchbeast.rpcenv import rpcenv_pb2
+from libtorchbeast.rpcenv.wire import DTYPES
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.wire import DTYPES
 
 GUARD_S = 60.0  # no test depends on it: it only ends a call that hangs
 SERVICE = "/rpcenv.RPCEnvServer"

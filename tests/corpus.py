@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from libtorchbeast.proto import rpcenv_pb2
+from libtorchbeast.rpcenv import rpcenv_pb2
+from libtorchbeast.rpcenv.wire import spec_to_message
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.wire import spec_to_message
 
 FOLDER = Path(__file__).parent / "core/corpus"
 N = 2

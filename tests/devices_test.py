@@ -6,8 +6,8 @@ import threading
 import pytest
 import torch
 
-from libtorchbeast.devices import Mark, copy_to_host, exists, own_stream, to_device, to_host
-from libtorchbeast.inference import NewestWeights
+from libtorchbeast.devices import Event, copy_to_host, exists, own_stream, to_device, to_host
+from libtorchbeast.weights import NewestWeights
 
 CPU = torch.device("cpu")
 DEVICES = [CPU] + [torch.device("cuda")] * torch.cuda.is_available()
@@ -60,13 +60,13 @@ def test_one_streams_work_is_complete_for_another(device):
     """Weights published by one thread and copied by others are of one version, and marks hold."""
     net = torch.nn.Linear(512, 512).to(device)
     newest = NewestWeights({k: torch.zeros_like(v) for k, v in net.state_dict().items()}, 0, device)
-    mark, failures, stop = Mark(device), [], threading.Event()
+    event, failures, stop = Event(device), [], threading.Event()
 
     def read():
         own = torch.nn.Linear(512, 512).to(device)
         with own_stream(device), torch.no_grad():
             while not stop.is_set():
-                mark.wait()
+                event.wait()
                 version = newest.copy_to(own)
                 if not all((p == version).all() for p in own.parameters()):
                     failures.append(version)
@@ -78,7 +78,7 @@ def test_one_streams_work_is_complete_for_another(device):
         for version in range(1, 100):
             weights = {k: torch.full_like(v, version) for k, v in net.state_dict().items()}
             newest.publish(weights, version)
-            mark.set()
+            event.record()
     stop.set()
     for reader in readers:
         reader.join()

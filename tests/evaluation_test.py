@@ -14,9 +14,10 @@ import torch
 
 import monobeast
 import polybeast
-from libtorchbeast import evaluate, evaluation, models, workers
+from libtorchbeast import evaluate, models, workers
+from libtorchbeast import evaluate as evaluation
 from libtorchbeast.environment import Environment
-from libtorchbeast.evaluation import Evaluator
+from libtorchbeast.evaluate import Evaluator
 from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
 from tests.processes import Program, wait_for

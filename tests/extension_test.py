@@ -36,14 +36,14 @@ from libtorchbeast import (
 )
 from libtorchbeast.devices import to_host
 from libtorchbeast.environment import Environment
-from libtorchbeast.inference import NewestWeights
 from libtorchbeast.learner import Learner
-from libtorchbeast.mock import make_mock
+from libtorchbeast.loggers.stats import Clock
 from libtorchbeast.rollouts import batches, core_state_of
+from libtorchbeast.rpcenv.client import spec_of
+from libtorchbeast.rpcenv.mock import make_mock
+from libtorchbeast.rpcenv.server import Server, stream_seed
 from libtorchbeast.run import Run
-from libtorchbeast.server import Server, stream_seed
-from libtorchbeast.stats import Clock
-from libtorchbeast.streams import spec_of
+from libtorchbeast.weights import NewestWeights
 from tests.compare import assert_same
 from tests.envs import BreakingCatch, Catch, Sampled
 from tests.models_test import CLOSE, A, Counting, OnesNet, make_actor, make_flags, make_rollouts

@@ -19,8 +19,8 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from libtorchbeast.file_writer import FileWriter, RunInUse, hold, read_csv
 from libtorchbeast.flags import UserError
+from libtorchbeast.loggers.file_writer import FileWriter, RunInUse, hold, read_csv
 
 ROOT = Path(__file__).resolve().parent.parent
 FIELDS = ["step", "frame", "mean_game_return", "loss"]
@@ -218,7 +218,7 @@ def test_weights_and_biases_gets_the_rows_also_after_a_resume(tmp_path, monkeypa
 WITHOUT_PACKAGE = """
 import sys
 sys.modules[sys.argv[2]] = None  # Its import now fails, as if it were not installed.
-from libtorchbeast.file_writer import FileWriter
+from libtorchbeast.loggers.file_writer import FileWriter
 with FileWriter(sys.argv[1], "run", {}, ["step"]) as files:
     files.log({"step": 1})
     files.log({"step": 2})
@@ -234,7 +234,7 @@ def test_without_tensorboard(tmp_path):
 
 HOLD = """
 import sys
-from libtorchbeast.file_writer import hold
+from libtorchbeast.loggers.file_writer import hold
 with hold(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
@@ -332,9 +332,9 @@ def meta_of_code_in(folder, savedir):
 
 def test_meta_names_the_commit_of_the_code(tmp_path):
     code = tmp_path / "checkout"
-    (code / "libtorchbeast").mkdir(parents=True)
-    for name in ("file_writer.py", "boards.py", "flags.py"):
-        shutil.copy(ROOT / "libtorchbeast" / name, code / "libtorchbeast")
+    (code / "libtorchbeast" / "loggers").mkdir(parents=True)
+    for name in ("loggers/file_writer.py", "loggers/trackers.py", "flags.py"):
+        shutil.copy(ROOT / "libtorchbeast" / name, code / "libtorchbeast" / name)
     assert "commit" not in meta_of_code_in(code, tmp_path / "a")
     git(code, "init", "-q")
     git(code, "commit", "-qm", "empty", "--allow-empty")
@@ -343,7 +343,7 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     git(code, "commit", "-qm", "first")
     meta = meta_of_code_in(code, tmp_path / "c")
     assert (meta["commit"], meta["dirty"]) == (git(code, "rev-parse", "HEAD"), False)
-    with (code / "libtorchbeast" / "file_writer.py").open("a") as file:
+    with (code / "libtorchbeast" / "loggers" / "file_writer.py").open("a") as file:
         file.write("\n")
     assert meta_of_code_in(code, tmp_path / "d")["dirty"] is True
 

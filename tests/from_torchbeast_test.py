@@ -11,8 +11,9 @@ from torch import nn
 
 import monobeast
 import polybeast
-from libtorchbeast import checkpoint, evaluate, from_torchbeast, plot
-from libtorchbeast.acting import act_on
+from libtorchbeast import checkpoint, evaluate
+from libtorchbeast.models import act_on
+from libtorchbeast.tools import from_torchbeast, plot
 
 A = 6  # of Pong
 

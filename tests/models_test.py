@@ -14,13 +14,14 @@ from torch import nn
 
 import monobeast
 from libtorchbeast import learner, models
-from libtorchbeast.acting import act_on
 from libtorchbeast.distributions import Categorical
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
+from libtorchbeast.models import act_on
 from libtorchbeast.rollouts import core_state_of, rollout_shapes
-from libtorchbeast.shared_memory import SharedTensors, SharedWeights
+from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.weights import SharedWeights
 
 N, T, ROLLOUTS, A = 3, 5, 6, 3
 CLOSE = dict(rtol=1e-4, atol=1e-5)

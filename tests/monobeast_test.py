@@ -20,13 +20,14 @@ import pytest
 import torch
 
 import monobeast
-from libtorchbeast import evaluate, models, video
+from libtorchbeast import evaluate, models
 from libtorchbeast.checkpoint import save
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
-from libtorchbeast.mock import make_mock
+from libtorchbeast.loggers import video
 from libtorchbeast.rollouts import batches
+from libtorchbeast.rpcenv.mock import make_mock
 from tests.compare import assert_same
 from tests.envs import Catch
 from tests.processes import ROOT, Program, load, rows, wait_for

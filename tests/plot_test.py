@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from libtorchbeast.file_writer import FileWriter
-from libtorchbeast.plot import SEED, _groups, find_logs, group_name, main, plot, read_curve
+from libtorchbeast.loggers.file_writer import FileWriter
+from libtorchbeast.tools.plot import SEED, _groups, find_logs, group_name, main, plot, read_curve
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "_tick,_time,step,frame,mean_game_return"
@@ -36,7 +36,7 @@ def png_size(path):
 def test_two_runs_from_the_command_line(tmp_path):
     runs = [make_run(tmp_path, "a", [None, -21.0, 3.5]), make_run(tmp_path, "b", [1.0, 2.0])]
     out = tmp_path / "plot.png"
-    command = [sys.executable, "-m", "libtorchbeast.plot", *runs, "--out", str(out)]
+    command = [sys.executable, "-m", "libtorchbeast.tools.plot", *runs, "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == f"{out}: mean_game_return of a, b\n"
     width, height = png_size(out)

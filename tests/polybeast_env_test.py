@@ -15,11 +15,12 @@ import pytest
 
 import monobeast
 import polybeast_env
-from libtorchbeast import server, supervisor, workers
+from libtorchbeast import workers
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.mock import EPISODE_STEPS, make_mock
-from libtorchbeast.server import stream_seed
+from libtorchbeast.rpcenv import server, supervisor
+from libtorchbeast.rpcenv.mock import EPISODE_STEPS, make_mock
+from libtorchbeast.rpcenv.server import stream_seed
 from polybeast_env import server_seed
 from tests.client import Client, assert_rows_equal, free_port
 from tests.envs import Catch
@@ -271,12 +272,12 @@ def test_a_hung_environment_costs_its_server(tmp_path):
 def test_a_watcher_that_was_stopped_itself_takes_nothing_for_silence(monkeypatch):
     now = 100.0
     monkeypatch.setattr(workers.time, "monotonic", lambda: now)
-    attention = workers.Attention()
+    silence_timer = workers.SilenceTimer()
     for later, silence in [(1, 1), (2, 3), (4, 7), (60, 0), (3, 3)]:
         now += later
-        attention.look()
-        assert attention.silence(100.0) == silence
-    assert attention.silence(now - 2) == 2
+        silence_timer.tick()
+        assert silence_timer.silence(100.0) == silence
+    assert silence_timer.silence(now - 2) == 2
 
 
 def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch):
@@ -306,8 +307,12 @@ def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch)
 def test_a_call_in_whose_time_the_server_was_stopped_itself_is_no_hang(monkeypatch):
     now = itertools.count(1000.0)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
-    attention, stream, limit = workers.Attention(), server._Stream(0), server._Limit(3.0, "3 s")
-    look = lambda: (attention.look(), stream.exceeded(attention))[1]
+    silence_timer, stream, limit = (
+        workers.SilenceTimer(),
+        server._Stream(0),
+        server._Limit(3.0, "3 s"),
+    )
+    look = lambda: (silence_timer.tick(), stream.exceeded(silence_timer))[1]
     assert stream.timed(limit, lambda: [look() for _ in range(5)]) == [None] * 3 + [limit] * 2
     assert look() is None
 

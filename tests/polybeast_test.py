@@ -21,16 +21,17 @@ from torch import nn
 import libtorchbeast
 import monobeast
 import polybeast
-from libtorchbeast import DynamicBatcher, learner, video
+from libtorchbeast import DynamicBatcher, learner
 from libtorchbeast.distributions import Categorical
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.inference import NewestWeights
-from libtorchbeast.local_servers import _arguments
+from libtorchbeast.loggers import video
+from libtorchbeast.loggers.stats import Clock
+from libtorchbeast.rpcenv.client import ServersLost, first_description
+from libtorchbeast.rpcenv.local_servers import _arguments
+from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.run import Run
-from libtorchbeast.server import Server
-from libtorchbeast.stats import Clock
-from libtorchbeast.streams import ServersLost, first_description
+from libtorchbeast.weights import NewestWeights
 from tests.client import free_port
 from tests.envs import Catch
 from tests.processes import GUARD_S, Command, Program, load, rows, wait_for

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from libtorchbeast.addresses import MAX_PATH_BYTES, check_local, is_local, parse_addresses
 from libtorchbeast.flags import UserError
-from libtorchbeast.proto import rpcenv_pb2
-from libtorchbeast.server import _checked_actions, _last_lines, _WrongActions
+from libtorchbeast.rpcenv import rpcenv_pb2
+from libtorchbeast.rpcenv.addresses import MAX_PATH_BYTES, check_local, is_local, parse_addresses
+from libtorchbeast.rpcenv.server import _checked_actions, _last_lines, _WrongActions
+from libtorchbeast.rpcenv.wire import DTYPES, StepEncoder, spec_to_message
 from libtorchbeast.spec import ROW_KEYS, Actions, Spec
-from libtorchbeast.wire import DTYPES, StepEncoder, spec_to_message
 from tests.client import decode, message_to_spec
 
 # The same examples in every run, and no limit of time for one.

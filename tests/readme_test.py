@@ -14,7 +14,7 @@ import pytest
 import monobeast
 import polybeast
 import polybeast_env
-from libtorchbeast.stats import FIELDS
+from libtorchbeast.loggers.stats import FIELDS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -29,9 +29,10 @@ SCALED = {
     ".venv/bin/python -m monobeast --xpid pong --mode test_render": (
         "{} --savedir {savedir} --num_episodes 1 --max_episode_steps 30"
     ),
-    ".venv/bin/python -m libtorchbeast.plot ~/logs/torchbeast/pong": (
+    ".venv/bin/python -m libtorchbeast.tools.plot ~/logs/torchbeast/pong": (
         # A run this short has finished no game; any column with numbers will do.
-        ".venv/bin/python -m libtorchbeast.plot {savedir}/pong --y sps --out {savedir}/plot.png"
+        ".venv/bin/python -m libtorchbeast.tools.plot {savedir}/pong --y sps "
+        "--out {savedir}/plot.png"
     ),
     "make poly": f'make poly FLAGS="{SMALL} --envs_per_server 2"',
     ".venv/bin/python -m polybeast --xpid pong-poly --mode test": (
@@ -49,8 +50,8 @@ SCALED = {
         "--only '^transport_small$|^raw Pong$'"  # benchmarks_test.py has a whole run
     ),
     "make lint": "{}",
-    ".venv/bin/python -m libtorchbeast.certificates certificates --hosts envs-1,envs-2": (
-        ".venv/bin/python -m libtorchbeast.certificates {savedir}/certificates --hosts envs-1"
+    ".venv/bin/python -m libtorchbeast.tools.certificates certificates --hosts envs-1,envs-2": (
+        ".venv/bin/python -m libtorchbeast.tools.certificates {savedir}/certificates --hosts envs-1"
     ),
 }
 NOT_RUN = {
@@ -73,8 +74,8 @@ NOT_RUN |= {
     ".venv/bin/python -m polybeast --xpid pong-many --server_addresses "
     "envs-1:5000-5015,envs-2:5000-5015 --tls_cert certificates/learner.crt "
     "--tls_key certificates/learner.key --tls_ca certificates/ca.crt": MANY_MACHINES,
-    ".venv/bin/python -m libtorchbeast.from_torchbeast OLD/model.tar --xpid old": OLD,
-    ".venv/bin/python -m libtorchbeast.plot OLD/logs.csv": OLD,
+    ".venv/bin/python -m libtorchbeast.tools.from_torchbeast OLD/model.tar --xpid old": OLD,
+    ".venv/bin/python -m libtorchbeast.tools.plot OLD/logs.csv": OLD,
     "git apply examples/minatar/monobeast.diff": FORK,
     ".venv/bin/python -m monobeast --env MinAtar/Breakout-v1 --xpid minatar "
     "--total_steps 300_000": FORK,
@@ -171,7 +172,7 @@ def test_what_a_page_names_is_there(page):
     paths = re.findall(r"\]\(([^)#:]+)\)", text)
     paths += re.findall(r"`((?:libtorchbeast|tests|examples|benchmarks)/[\w./]+)`", text)
     paths += [
-        name.replace(".", "/") + ".py" for name in re.findall(r"-m (libtorchbeast\.\w+)", text)
+        name.replace(".", "/") + ".py" for name in re.findall(r"-m (libtorchbeast[\w.]+)", text)
     ]
     assert paths or page == "SECURITY.md"
     missing = [path for path in paths if not (ROOT / path).exists()]

@@ -13,7 +13,8 @@ from torch import nn
 
 from libtorchbeast import shared_memory, workers
 from libtorchbeast.rollouts import batches, core_state_of, rollout_shapes
-from libtorchbeast.shared_memory import SharedTensors, SharedWeights
+from libtorchbeast.shared_memory import SharedTensors
+from libtorchbeast.weights import SharedWeights
 
 T, LAYERS, H = 3, 2, 4
 GUARD = 200.0  # seconds; against a hang only

@@ -17,8 +17,8 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse as Health
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.mock import make_mock
-from libtorchbeast.server import HUNG_EXIT_CODE, OPTIONS, SERVICE, Server, stream_seed
+from libtorchbeast.rpcenv.mock import make_mock
+from libtorchbeast.rpcenv.server import HUNG_EXIT_CODE, OPTIONS, SERVICE, Server, stream_seed
 from tests.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
 from tests.envs import Catch, Sampled
 from tests.processes import ROOT, wait_for
@@ -275,7 +275,7 @@ print("caught", caught)
 
 
 def test_a_client_written_from_the_proto_alone(address, tmp_path):
-    proto = ROOT / "libtorchbeast/proto"
+    proto = ROOT / "libtorchbeast/rpcenv"
     outputs = [f"-I{proto}", f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}"]
     command = [sys.executable, "-m", "grpc_tools.protoc", *outputs, proto / "rpcenv.proto"]
     subprocess.run(command, check=True)
@@ -510,7 +510,7 @@ def test_environments_are_opened_one_at_a_time(address):
 HANGS_WHILE_OPENING = """
 import sys, time
 from libtorchbeast.environment import Environment
-from libtorchbeast.server import Server
+from libtorchbeast.rpcenv.server import Server
 from tests.client import Client
 from tests.envs import Catch
 
@@ -606,7 +606,7 @@ def test_a_file_that_is_no_socket_is_kept(address, tmp_path):
 
 FORKS = """
 import subprocess, sys, time
-import libtorchbeast.server
+import libtorchbeast.rpcenv.server
 import grpc
 from concurrent import futures
 

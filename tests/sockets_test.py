@@ -9,8 +9,8 @@ import pytest
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.server import Server
-from libtorchbeast.sockets import SocketLock, make_private
+from libtorchbeast.rpcenv.server import Server
+from libtorchbeast.rpcenv.sockets import SocketLock, make_private
 from tests.client import Client
 from tests.envs import Catch
 from tests.processes import ROOT
@@ -75,7 +75,7 @@ def test_a_lock_whose_file_its_owner_removes_meanwhile_is_none(tmp_path):
 
 OWNER = """
 import sys
-from libtorchbeast.sockets import SocketLock
+from libtorchbeast.rpcenv.sockets import SocketLock
 lock = SocketLock(sys.argv[1])
 print("locked", flush=True)
 sys.stdin.read()

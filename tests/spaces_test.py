@@ -14,10 +14,10 @@ from torch import nn
 import monobeast
 import polybeast
 import vtrace
-from libtorchbeast.acting import act_on, forward
 from libtorchbeast.distributions import MASKED, Categorical, Gaussian, MultiCategorical
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
+from libtorchbeast.models import act_on, forward
 from libtorchbeast.spec import Actions, describe_actions, to_space
 from tests.games import Allowed, Pairs
 

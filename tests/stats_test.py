@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from libtorchbeast import workers
-from libtorchbeast.stats import (
+from libtorchbeast.loggers.stats import (
     LATENCY_BUCKETS,
     CpuCores,
     Latencies,

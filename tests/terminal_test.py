@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from libtorchbeast.curve import HEIGHT, POINTS, WIDTH, Curve
+from libtorchbeast.loggers.display import HEIGHT, POINTS, WIDTH, Curve
 from tests.processes import ROOT, Program, load, rows, wait_for
 
 FLAGS = "--env tests.envs:Catch-v0 --batch_size 4 --log_every 0.5 --total_steps 1000000000".split()

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives import serialization
 
 import polybeast
 import polybeast_env
-from libtorchbeast import certificates
-from libtorchbeast.certificates import make_ca
 from libtorchbeast.flags import UserError
-from libtorchbeast.local_servers import _arguments
-from libtorchbeast.tls import load_tls
+from libtorchbeast.rpcenv.local_servers import _arguments
+from libtorchbeast.rpcenv.tls import load_tls
+from libtorchbeast.tools import certificates
+from libtorchbeast.tools.certificates import make_ca
 from tests.client import free_port
 from tests.faults import access
 from tests.faults.harness import hold
@@ -222,7 +222,7 @@ def test_a_key_is_not_shown_by_accident(folder):
 
 # ===================================================================================== certificates
 def make(*words):
-    command = [sys.executable, "-m", "libtorchbeast.certificates", *map(str, words)]
+    command = [sys.executable, "-m", "libtorchbeast.tools.certificates", *map(str, words)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
@@ -246,7 +246,7 @@ def test_nothing_is_overwritten(folder, tmp_path):
     done = make(tmp_path, "--hosts", "a")
     assert done.returncode == 1
     error = f"error: {tmp_path}/learner.key is there already; choose another folder"
-    assert done.stderr.strip() == f"libtorchbeast.certificates: {error}"
+    assert done.stderr.strip() == f"libtorchbeast.tools.certificates: {error}"
     assert [path.name for path in tmp_path.iterdir()] == ["learner.key"]
     assert (tmp_path / "learner.key").read_text() == "precious"
 
@@ -278,7 +278,7 @@ def test_a_pair_that_was_written_signs_as_before(ca, tmp_path):
 def test_what_cannot_be_certified_is_refused(tmp_path, capsys, words, text):
     with pytest.raises(SystemExit) as refused:
         certificates.main([str(tmp_path / "new"), *words.split()])
-    assert refused.value.code.startswith("libtorchbeast.certificates: error: ")
+    assert refused.value.code.startswith("libtorchbeast.tools.certificates: error: ")
     assert refused.value.code.endswith(text)
     assert not (tmp_path / "new").exists()
 

@@ -8,9 +8,15 @@ import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
-from libtorchbeast.proto import rpcenv_pb2
+from libtorchbeast.rpcenv import rpcenv_pb2
+from libtorchbeast.rpcenv.wire import (
+    DTYPES,
+    StackCheck,
+    StepEncoder,
+    decode_actions,
+    spec_to_message,
+)
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.wire import DTYPES, StackCheck, StepEncoder, decode_actions, spec_to_message
 from tests.client import decode, message_to_spec
 from tests.processes import ROOT
 
@@ -289,7 +295,7 @@ def test_spec_fields_are_all_on_the_wire():
 
 def test_the_generated_file_is_that_of_the_proto(tmp_path):
     out = tmp_path / "descriptors"
-    proto = ROOT / "libtorchbeast/proto"
+    proto = ROOT / "libtorchbeast/rpcenv"
     command = ["-m", "grpc_tools.protoc", f"-I{proto}", f"--descriptor_set_out={out}"]
     subprocess.run([sys.executable, *command, proto / "rpcenv.proto"], check=True)
     (expected,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 import pytest
 
-from libtorchbeast.proto import rpcenv_pb2
+from libtorchbeast.rpcenv import rpcenv_pb2
 from libtorchbeast.spec import Actions, Spec
 from tests.client import Client, free_port
 from tests.forks import command, copy_repository

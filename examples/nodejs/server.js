@@ -132,7 +132,7 @@ function main() {
     frames_per_step: 1,
     name: 'Catch', // the learner's --env
   };
-  const proto = path.join(__dirname, '../../libtorchbeast/proto/rpcenv.proto');
+  const proto = path.join(__dirname, '../../libtorchbeast/rpcenv/rpcenv.proto');
   const { rpcenv } = grpc.loadPackageDefinition(loadSync(proto, { keepCase: true }));
   const server = new grpc.Server();
   server.addService(rpcenv.RPCEnvServer.service, {

@@ -22,10 +22,10 @@ import ray
 
 import polybeast
 import polybeast_env
-from libtorchbeast import certificates
+from libtorchbeast.rpcenv.server import Server
+from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.seeds import derive_seed
-from libtorchbeast.server import Server
-from libtorchbeast.tls import Tls
+from libtorchbeast.tools import certificates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DAYS = 365  # that the certificates hold

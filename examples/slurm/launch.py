@@ -26,7 +26,7 @@ import submitit
 
 import polybeast
 import polybeast_env
-from libtorchbeast import certificates
+from libtorchbeast.tools import certificates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -94,7 +94,7 @@ py::tuple StateTo(const Arrays& state) {
   return tuple;
 }
 
-// libtorchbeast.tls.Tls: certificate, key, and the certificates of those whom this side believes.
+// libtorchbeast.rpcenv.tls.Tls: certificate, key, and the certificates of those whom this side believes.
 using PemTexts = std::optional<std::tuple<std::string, std::string, std::string>>;
 
 std::optional<Tls> TlsFrom(const PemTexts& texts) {

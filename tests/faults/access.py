@@ -17,11 +17,11 @@ import libtorchbeast
 import polybeast_env
 from benchmarks import programs, transport
 from benchmarks.catalogue import Run
-from libtorchbeast.certificates import Pair, certify_host, certify_learner, make_ca
 from libtorchbeast.environment import Environment
-from libtorchbeast.local_servers import LocalServers
-from libtorchbeast.server import OPTIONS, Server
-from libtorchbeast.tls import Tls
+from libtorchbeast.rpcenv.local_servers import LocalServers
+from libtorchbeast.rpcenv.server import OPTIONS, Server
+from libtorchbeast.rpcenv.tls import Tls
+from libtorchbeast.tools.certificates import Pair, certify_host, certify_learner, make_ca
 from tests.client import free_port
 from tests.envs import Catch
 from tests.faults.harness import Figure, promise

@@ -19,9 +19,10 @@ import monobeast
 from libtorchbeast import ActorPool, BatchingQueue, DynamicBatcher, models
 from libtorchbeast import workers as beast_workers
 from libtorchbeast.actors import Actors
+from libtorchbeast.rpcenv.client import first_description
 from libtorchbeast.seeds import derive_seed
-from libtorchbeast.shared_memory import SharedTensors, SharedWeights
-from libtorchbeast.streams import first_description
+from libtorchbeast.shared_memory import SharedTensors
+from libtorchbeast.weights import SharedWeights
 from tests.faults._breaking import ServerFleet, listener, local_servers
 from tests.faults.harness import Figure, median_and_p99, promise
 from tests.network_test import HOSTS, ip, on, two_machines

@@ -21,7 +21,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from libtorchbeast import ActorPool, BatchingQueue, DynamicBatcher, describe
 from libtorchbeast.environment import Environment
-from libtorchbeast.server import Server
+from libtorchbeast.rpcenv.server import Server
 from tests import corpus
 from tests.client import SERVICE, Client, free_port
 from tests.faults.harness import Figure, promise

@@ -7,7 +7,7 @@ In SAVEDIR/XPID/ lie, beside the checkpoint:
     logs.csv            one row per `log`; the curve as a function of step
     logs.discarded.csv  rows of steps that a resume took back: the checkpoint was older than the row
     out.log             everything that went through `logging`
-    events.out.*        the same numbers for TensorBoard, and histograms (boards.py)
+    events.out.*        the same numbers for TensorBoard, and histograms (trackers.py)
     lock                held while the run is alive, so that no second run writes here
 """
 
@@ -32,8 +32,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from libtorchbeast.boards import Board, Counts, open_boards
 from libtorchbeast.flags import as_plain
+from libtorchbeast.loggers.trackers import Counts, Tracker, open_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class FileWriter:
         self._path = Path(savedir).expanduser() / xpid
         self._path.mkdir(parents=True, exist_ok=True)
         self.errors = 0  # writes that failed since the start
-        self._boards: list[Board] = []
+        self._trackers: list[Tracker] = []
         self._told: set[str] = set()  # the kinds of failure that were logged
         with contextlib.ExitStack() as stack:  # Undoes what is open, should a later line raise.
             stack.enter_context(_root_handler(self._path / "out.log"))
@@ -111,7 +111,7 @@ class FileWriter:
             self._tick = _open_table(self._path / "logs.csv", self._columns, last_step)
             self._csv = stack.enter_context(_LineFile(self._path / "logs.csv"))
             purge_step = last_step + 1 if again else None
-            self._boards = open_boards(self._path, xpid, flags, started, purge_step)
+            self._trackers = open_trackers(self._path, xpid, flags, started, purge_step)
             self._open = stack.pop_all()
 
     @property
@@ -120,8 +120,8 @@ class FileWriter:
         return self._path
 
     def log(self, row: dict[str, Any], histograms: dict[str, Counts] | None = None) -> None:
-        """Appends one row to logs.csv, and to the boards, where x = `row["step"]`; `histograms`
-        go to the boards only.
+        """Appends one row to logs.csv, and to the trackers, where x = `row["step"]`; `histograms`
+        go to the trackers only.
 
         A column that is absent, None, NaN or infinite stays empty. A failing write is counted in
         `errors` and logged when it is the first of its kind; training goes on.
@@ -140,21 +140,21 @@ class FileWriter:
             self._csv.append(_csv_text(self._columns, [stamp | cells]))
         except OSError as error:
             self._count("logs.csv misses a row", error)
-        for board in list(self._boards if "step" in cells else ()):
+        for tracker in list(self._trackers if "step" in cells else ()):
             try:
-                board.log(cells, {k: v for k, v in (histograms or {}).items() if v})
+                tracker.log(cells, {k: v for k, v in (histograms or {}).items() if v})
             except OSError as error:
-                self._boards.remove(board)  # Its writing thread is dead and cannot be revived.
-                self._count(f"{_name(board)} gets nothing more until the run is resumed", error)
+                self._trackers.remove(tracker)  # Its writing thread is dead and cannot be revived.
+                self._count(f"{_name(tracker)} gets nothing more until the run is resumed", error)
 
     def close(self) -> None:
         """Closes the files. May be called twice."""
-        while self._boards:
-            board = self._boards.pop()
+        while self._trackers:
+            tracker = self._trackers.pop()
             try:
-                board.close()
+                tracker.close()
             except OSError as error:
-                self._count(f"the last of what {_name(board)} got is lost", error)
+                self._count(f"the last of what {_name(tracker)} got is lost", error)
         self._open.close()
 
     def __enter__(self) -> FileWriter:
@@ -255,8 +255,8 @@ def _link_latest(run: Path) -> None:
         logger.warning("%s not linked: %s", latest, error)
 
 
-def _name(board: object) -> str:
-    return type(board).__name__
+def _name(tracker: object) -> str:
+    return type(tracker).__name__
 
 
 def _write_meta(path: Path, xpid: str, flags: dict, resume_step: int | None) -> tuple[str, bool]:

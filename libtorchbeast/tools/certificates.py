@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A throw-away CA, and its certificates for a learner and for the hosts of environment servers.
 
-    python -m libtorchbeast.certificates FOLDER --hosts envs-1,envs-2,10.0.0.5 --days 365
+    python -m libtorchbeast.tools.certificates FOLDER --hosts envs-1,envs-2,10.0.0.5 --days 365
 
 Writes FOLDER/ca.crt, learner.crt and learner.key, and HOST.crt and HOST.key for each of the hosts,
 named as the learner's --server_addresses do. A host's certificate lets nobody in at another host,
@@ -27,7 +27,9 @@ try:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError as error:
-    sys.exit(f"libtorchbeast.certificates: error: pip install -r requirements-poly.txt ({error})")
+    sys.exit(
+        f"libtorchbeast.tools.certificates: error: pip install -r requirements-poly.txt ({error})"
+    )
 
 LEARNER, CA = "learner", "ca"
 MOST_DAYS = 36_500
@@ -124,7 +126,7 @@ def _sign(name: str, days: float, ca: Pair | None, extensions: list[x509.Extensi
 # ============================================================================================= main
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "libtorchbeast.certificates", description=__doc__, allow_abbrev=False,
+        "libtorchbeast.tools.certificates", description=__doc__, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("folder", type=Path, help="New, or with none of these files in it.")
@@ -181,7 +183,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         names = write(flags)
     except (UserError, OSError) as error:
-        sys.exit(f"libtorchbeast.certificates: error: {error}")
+        sys.exit(f"libtorchbeast.tools.certificates: error: {error}")
     print(f"Valid for {flags.days} days. Who needs which files, and the flags that name them:")
     for name in names:
         own = flags.folder / name

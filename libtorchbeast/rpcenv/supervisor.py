@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from libtorchbeast.workers import LOOK_S, Attention, Process, Wakeup
+from libtorchbeast.workers import LOOK_S, Process, SilenceTimer, Wakeup
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Supervisor:
     def __init__(self, start: Callable[[int, int], Process], count: int, longest_silence: float):
         self._workers = [_Worker(start, index) for index in range(count)]
         self._longest_silence = longest_silence
-        self._attention = Attention()
+        self._silence_timer = SilenceTimer()
 
     def run(self, wakeup: Wakeup) -> None:
         """Until `wakeup` is set; then all processes have ended.
@@ -48,7 +48,7 @@ class Supervisor:
                 self._wait(wakeup)
                 for worker in self._workers:
                     self._look_at(worker)
-                self._attention.look()
+                self._silence_timer.tick()
                 for worker in self._workers:
                     self._kill_if_silent(worker)
         finally:
@@ -74,7 +74,7 @@ class Supervisor:
                 worker.hear()
 
     def _kill_if_silent(self, worker: "_Worker") -> None:
-        if worker.ready_since and self._attention.silence(worker.heard) > self._longest_silence:
+        if worker.ready_since and self._silence_timer.silence(worker.heard) > self._longest_silence:
             worker.kill_for_silence(self._longest_silence)
 
     def _end_all(self) -> None:

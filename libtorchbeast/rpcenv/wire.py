@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Rows, specs and actions as the messages of proto/rpcenv.proto, on the server's side. (The learner
+"""Rows, specs and actions as the messages of rpcenv.proto, on the server's side. (The learner
 reads them in C++.)"""
 
 import math
@@ -8,7 +8,7 @@ import struct
 import numpy as np
 
 from libtorchbeast.environment import Row
-from libtorchbeast.proto import rpcenv_pb2
+from libtorchbeast.rpcenv import rpcenv_pb2
 from libtorchbeast.spec import Spec
 
 PROTOCOL = 2

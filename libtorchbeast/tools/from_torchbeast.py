@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Makes a run of a TorchBeast checkpoint, to play or to train on.
 
-    python -m libtorchbeast.from_torchbeast ~/logs/torchbeast/torchbeast-1/model.tar --xpid old-pong
+    python -m libtorchbeast.tools.from_torchbeast OLD/torchbeast-1/model.tar --xpid old-pong
     python -m monobeast --mode test --xpid old-pong
 
 Weights, settings and the number of updates come over; the optimizer's averages start afresh. Which
@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 
-from libtorchbeast import display, models
+from libtorchbeast import models
 from libtorchbeast.flags import UserError, run_path, shell_line
+from libtorchbeast.loggers import display
 from libtorchbeast.run import Run
 
 # TorchBeast's names of weights -> ours, for each network.
@@ -140,7 +141,7 @@ def _spec_of(beast: Any, flags: argparse.Namespace) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        "python -m libtorchbeast.from_torchbeast", description=__doc__.split("\n")[0]
+        "python -m libtorchbeast.tools.from_torchbeast", description=__doc__.split("\n")[0]
     )
     parser.add_argument("path", metavar="MODEL.TAR")
     parser.add_argument("--xpid", required=True, help="Name of the run to make.")

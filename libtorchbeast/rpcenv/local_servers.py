@@ -12,9 +12,10 @@ import tempfile
 import threading
 from typing import Any
 
-from libtorchbeast import tls, workers
+from libtorchbeast import workers
 from libtorchbeast.flags import UserError
-from libtorchbeast.streams import first_description
+from libtorchbeast.rpcenv import tls
+from libtorchbeast.rpcenv.client import first_description
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""One address that serves environments: the server's side of proto/rpcenv.proto."""
+"""One address that serves environments: the server's side of rpcenv.proto."""
 
 import contextlib
 import errno
@@ -23,12 +23,12 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import UserError
+from libtorchbeast.rpcenv.sockets import SocketLock
+from libtorchbeast.rpcenv.tls import Tls, add_port
+from libtorchbeast.rpcenv.wire import StackCheck, StepEncoder, decode_actions, spec_to_message
 from libtorchbeast.seeds import derive_seed
-from libtorchbeast.sockets import SocketLock
 from libtorchbeast.spec import Spec
-from libtorchbeast.tls import Tls, add_port
-from libtorchbeast.wire import StackCheck, StepEncoder, decode_actions, spec_to_message
-from libtorchbeast.workers import Attention
+from libtorchbeast.workers import SilenceTimer
 
 logger = logging.getLogger(__name__)
 
@@ -257,16 +257,16 @@ class Server:
             self._changed.notify_all()
 
     def _watch(self) -> None:
-        attention = Attention()
+        silence_timer = SilenceTimer()
         while True:
             self._sign_of_life()
             if self._stopped.wait(min(0.5, self._step_limit.seconds / 4)):
                 return
-            attention.look()
+            silence_timer.tick()
             with self._changed:
                 streams = list(self._streams)
             for stream in streams:
-                if limit := stream.exceeded(attention):
+                if limit := stream.exceeded(silence_timer):
                     logger.critical(
                         "%s: the environments of stream %d took longer than %s; this process ends",
                         self.address,
@@ -300,11 +300,11 @@ class _Stream:
             self._call = None
             self.seconds = time.monotonic() - began
 
-    def exceeded(self, attention: Attention) -> _Limit | None:
+    def exceeded(self, silence_timer: SilenceTimer) -> _Limit | None:
         """The limit of the call in progress, if that takes longer."""
         if call := self._call:
             began, limit = call
-            if attention.silence(began) > limit.seconds:
+            if silence_timer.silence(began) > limit.seconds:
                 return limit
         return None
 

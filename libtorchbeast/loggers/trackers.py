@@ -21,7 +21,7 @@ BINS = 64  # of a histogram
 Counts = dict[float, int]  # how often each value was
 
 
-class Board(Protocol):
+class Tracker(Protocol):
     def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:
         """Adds the numbers of a row, `step` among them, and histograms, none of them empty.
 
@@ -32,9 +32,9 @@ class Board(Protocol):
     def close(self) -> None: ...
 
 
-def open_boards(
+def open_trackers(
     path: Path, xpid: str, flags: dict[str, Any], started: str, purge_step: int | None
-) -> list[Board]:
+) -> list[Tracker]:
     """Those that are installed and asked for.
 
     Args:
@@ -45,14 +45,14 @@ def open_boards(
     Raises:
         UserError: --wandb cannot be had.
     """
-    boards: list[Board] = []
+    trackers: list[Tracker] = []
     try:
-        boards.append(TensorBoard(path, flags, purge_step))
+        trackers.append(TensorBoard(path, flags, purge_step))
     except ImportError as error:
         logger.warning("No TensorBoard events, its package is not usable: %s", error)
     if flags.get("wandb"):
-        boards.append(WeightsAndBiases(path, xpid, flags, started))
-    return boards
+        trackers.append(WeightsAndBiases(path, xpid, flags, started))
+    return trackers
 
 
 def histogram(counts: Counts) -> tuple[np.ndarray, np.ndarray]:

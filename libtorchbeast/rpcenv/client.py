@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import libtorchbeast
+from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.tls import Tls
 
 logger = logging.getLogger(__name__)
 

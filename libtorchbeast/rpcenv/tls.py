@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """TLS between the learner and servers elsewhere: both show a certificate, and both ask for one.
 
-libtorchbeast/certificates.py makes the files.
+libtorchbeast/tools/certificates.py makes the files.
 """
 
 import os

@@ -1,10 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Draws the returns of one or many runs over steps, frames and hours.
 
-    python -m libtorchbeast.plot ~/logs/torchbeast/latest
-    python -m libtorchbeast.plot RUN_A RUN_B/logs.csv SAVEDIR --out plot.png --smooth 10
-    python -m libtorchbeast.plot SAVEDIR --groups             # a line and a band for each group
-    python -m libtorchbeast.plot SAVEDIR --groups --panels    # ... each in a panel of its own
+    python -m libtorchbeast.tools.plot ~/logs/torchbeast/latest
+    python -m libtorchbeast.tools.plot RUN_A RUN_B/logs.csv SAVEDIR --out plot.png --smooth 10
+    python -m libtorchbeast.tools.plot SAVEDIR --groups           # a line and a band for each group
+    python -m libtorchbeast.tools.plot SAVEDIR --groups --panels  # ... each in a panel of its own
 
 A directory is a run (it has a logs.csv) or holds runs, at any depth.
 
@@ -34,7 +34,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from libtorchbeast.file_writer import read_csv
+from libtorchbeast.loggers.file_writer import read_csv
 
 SEED = r"([^/]+?)[-_/](?:seed|s)?[-_]?\d+$"  # in PARENT/NAME: what stands before the seed
 _PAUSE = 10.0  # a gap of so many median gaps between two rows is a stop and a resume, not training
@@ -317,7 +317,7 @@ def _finish(axes: Axes, text: str) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """The command line; a mistake of the user ends it with one line on stderr and status 1."""
     parser = argparse.ArgumentParser(
-        prog="python -m libtorchbeast.plot",
+        prog="python -m libtorchbeast.tools.plot",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
