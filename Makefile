@@ -14,6 +14,7 @@
 #   make tsan asan    the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make fuzz         the C++ decoder of servers' messages under libFuzzer, ten minutes
 #   make lint format  check or mend the style
+#   make docs         docs/flags.md and docs/metrics.md from the code
 # FLAGS="--name value ..." goes to the program.
 
 SHELL := /bin/bash
@@ -21,7 +22,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar results-quick results-pong results-poly-pong results-memory test test-examples bench faults soak tsan asan fuzz lint format \
+.PHONY: train poly minatar results-quick results-pong results-poly-pong results-memory test test-examples bench faults soak tsan asan fuzz lint format docs \
 	setup build clean
 
 train: .venv/runtime
@@ -101,6 +102,9 @@ lint: .venv/development
 format: .venv/development
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
+
+docs: .venv/extension
+	$(BIN)/python -m docs.generate
 
 setup: .venv/runtime
 

@@ -1,0 +1,124 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Writes docs/flags.md and docs/metrics.md from the programs' parsers and the log's columns.
+
+    make docs
+
+tests/docs_test.py checks that both pages are current. The sentences at their top are below.
+"""
+
+import argparse
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import monobeast
+import polybeast
+import polybeast_env
+from libtorchbeast.loggers.columns import GROUPS
+
+FOLDER = Path(__file__).parent
+PROGRAMS = {"MonoBeast": monobeast, "PolyBeast": polybeast, "servers": polybeast_env}
+BOTH_BEASTS = ("MonoBeast", "PolyBeast")
+
+FLAGS_LEAD = """\
+# Flags
+
+For whoever looks up a flag. `--help` of each program says the same. `make docs` writes this page.
+
+`MonoBeast` is `monobeast.py`, `PolyBeast` is `polybeast.py`, and `servers` is `polybeast_env.py`.
+The column "only" names the programs that have a flag, where MonoBeast or PolyBeast lacks it.
+
+## Which to change first
+
+- To learn faster or better: `--learning_rate`, `--batch_size`, `--entropy_cost`, and `--total_steps`,
+  over which the learning rate falls to 0.
+- To make more steps per second: `--autotune` tries the flags that matter, and
+  [speed.md](speed.md) says how to see what limits a run.
+- If the policy lags too far behind: fewer environments per actor, or fewer `--num_buffers`.
+- If steps are expensive: a small `--batch_size`, for many updates. If they are cheap: a large one.
+"""
+
+METRICS_LEAD = """\
+# Logged columns
+
+For whoever reads `logs.csv` or TensorBoard, which both have these columns. `make docs` writes this
+page.
+
+A cell is empty where there was nothing to measure, for example where no game had ended yet.
+[speed.md](speed.md) says how to read the shares of time.
+"""
+
+
+class Flag(NamedTuple):
+    """A row of the table; the same in all programs that have it."""
+
+    names: str
+    default: str
+    help: str
+
+
+def split_default(action: argparse.Action) -> tuple[str, str]:
+    """Returns the flag's default and the rest of its help."""
+    text = (action.help or "") % {"default": action.default}
+    stated = re.search(r"\s*Default: (.*?)\.(?=\s|$)", text)
+    if stated:
+        return stated[1], (text[: stated.start()] + text[stated.end() :]).strip()
+    if action.nargs == 0:
+        return "off", text
+    return ("" if action.default is None else f"`{action.default}`"), text
+
+
+def describe(action: argparse.Action) -> Flag:
+    default, text = split_default(action)
+    names = ", ".join(f"`{name}`" for name in action.option_strings)
+    if action.choices:
+        names += f": {', '.join(map(str, action.choices))}"
+    return Flag(*(part.replace("|", "\\|") for part in (names, default, text)))
+
+
+def find_flags() -> dict[str, dict[Flag, list[str]]]:
+    """Returns for each group of flags, headed by its title and description, its flags with the
+    programs that have them. Groups and flags are in the order of the parsers."""
+    sections: dict[str, dict[Flag, list[str]]] = {}
+    for program, module in PROGRAMS.items():
+        for group in module.make_parser()._action_groups:
+            title = (group.title or "").capitalize()
+            heading = f"## {title}\n" + (f"\n{group.description}\n" if group.description else "")
+            for action in group._group_actions:
+                if action.dest != "help" and action.help != argparse.SUPPRESS:
+                    flags = sections.setdefault(heading, {})
+                    flags.setdefault(describe(action), []).append(program)
+    return sections
+
+
+def only(programs: list[str]) -> str:
+    return "" if set(BOTH_BEASTS) <= set(programs) else ", ".join(programs)
+
+
+def flags_page() -> str:
+    page = FLAGS_LEAD
+    for heading, flags in find_flags().items():
+        page += f"\n{heading}\n| flag | default | meaning | only |\n| --- | --- | --- | --- |\n"
+        for flag, programs in flags.items():
+            page += f"| {flag.names} | {flag.default} | {flag.help} | {only(programs)} |\n"
+    return page
+
+
+def metrics_page() -> str:
+    page = METRICS_LEAD
+    for title, columns in GROUPS.items():
+        page += f"\n## {title}\n\n| column | meaning |\n| --- | --- |\n"
+        page += "".join(f"| `{name}` | {meaning} |\n" for name, meaning in columns.items())
+    return page
+
+
+PAGES = {"flags.md": flags_page, "metrics.md": metrics_page}
+
+
+def main() -> None:
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page())
+
+
+if __name__ == "__main__":
+    main()

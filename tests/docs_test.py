@@ -1,0 +1,252 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The README and the pages behind it: their commands run, and what they name exists."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import monobeast
+import polybeast
+import polybeast_env
+from docs import generate
+from tests.forks import copy_repository
+
+ROOT = Path(__file__).parent.parent
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *DOCS]
+EVERY_PAGE = [*PAGES, ROOT / "results/README.md", *sorted(ROOT.glob("examples/**/README.md"))]
+
+SMALL = "--total_steps 400 --log_every 0.5 --savedir {savedir}"
+ONE_GAME = "{} --savedir {savedir} --num_episodes 1 --max_episode_steps 30"
+
+# How each command is made small. They run in this order; later ones use what earlier ones left.
+SCALED = {
+    "make train": f'make train FLAGS="{SMALL} --envs_per_actor 2"',
+    ".venv/bin/python -m monobeast --xpid pong --mode test": ONE_GAME,
+    ".venv/bin/python -m monobeast --xpid pong --mode test_render": ONE_GAME,
+    ".venv/bin/python -m libtorchbeast.tools.plot ~/logs/torchbeast/pong": (
+        # A run this short has finished no game; any column with numbers will do.
+        ".venv/bin/python -m libtorchbeast.tools.plot {savedir}/pong --y sps "
+        "--out {savedir}/plot.png"
+    ),
+    "make poly": f'make poly FLAGS="{SMALL} --envs_per_server 2"',
+    ".venv/bin/python -m polybeast --xpid pong-poly --mode test": ONE_GAME,
+    ".venv/bin/python -m polybeast --xpid pong-poly --mode test_render": ONE_GAME,
+    "make minatar": f'make minatar FLAGS="{SMALL} --envs_per_actor 4 --batch_size 4"',
+    ".venv/bin/python -m monobeast --env CartPole-v1 --total_steps 500_000": (
+        "{} " + SMALL + " --envs_per_actor 4 --batch_size 4"
+    ),
+    "make bench": (
+        ".venv/bin/python -m benchmarks --quick --out {savedir}/bench "
+        "--only '^transport_small$|^raw Pong$'"  # benchmarks_test.py has a whole run
+    ),
+    "make lint": "{}",
+    ".venv/bin/python -m libtorchbeast.tools.certificates certificates --hosts envs-1,envs-2": (
+        ".venv/bin/python -m libtorchbeast.tools.certificates {savedir}/certificates --hosts envs-1"
+    ),
+}
+
+# Why the others are not run here.
+RESULTS = "results_test.py makes its run, in small"
+FORK = "test_the_readmes_fork_trains does it, in a copy"
+MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
+OLD = "from_torchbeast_test.py does it"
+NOT_RUN = {
+    "make results-quick": RESULTS,
+    "make results-poly-pong": RESULTS,
+    ".venv/bin/python -m monobeast --env FrozenLake-v1 --xpid ice --total_steps 300_000": FORK,
+    "make test": "it runs this test",
+    ".venv/bin/python -m pytest tests/vtrace_test.py -k name": "`name` stands for a test's name",
+    "make test-examples": "it needs Node.js and more packages",
+    "make tsan": "core_test.py does it",
+    "make asan": "core_test.py does it",
+    "make fuzz": "it needs clang; faults_strangers_test.py gives the decoder the same corpus",
+    "make faults": "it takes hours; faults_*_test.py do it in small",
+    "make soak": "it takes an hour; soak_test.py does it in small",
+    "make docs": "it would write the pages; test_generated_pages_are_current compares them",
+    "make format": "it would change files",
+    "make clean": "it would delete the environment that runs the tests",
+    "protoc -Ilibtorchbeast/rpcenv --python_out=libtorchbeast/rpcenv "
+    "libtorchbeast/rpcenv/rpcenv.proto": "it would change a file",
+    "python3 -m venv .venv && .venv/bin/pip install -r requirements-env.txt": "it would change the "
+    "environment that runs the tests",
+    ".venv/bin/python -m polybeast_env --server_addresses 0.0.0.0:5000-5015 --tls_cert envs-1.crt "
+    "--tls_key envs-1.key --tls_ca ca.crt": MANY_MACHINES,
+    ".venv/bin/python -m polybeast --xpid pong-many --server_addresses "
+    "envs-1:5000-5015,envs-2:5000-5015 --tls_cert certificates/learner.crt "
+    "--tls_key certificates/learner.key --tls_ca certificates/ca.crt": MANY_MACHINES,
+    ".venv/bin/python -m libtorchbeast.tools.from_torchbeast OLD/model.tar --xpid old": OLD,
+    ".venv/bin/python -m libtorchbeast.tools.plot OLD/logs.csv": OLD,
+}
+
+# Flags on these pages that are not the beasts' or their servers'.
+OTHER_FLAGS = {
+    "--groups": "tools.plot",
+    "--y": "tools.plot",
+    "--hosts": "tools.certificates",
+    "--only": "benchmarks, tests.faults",
+    "--seconds": "benchmarks",
+    "--training_seconds": "benchmarks",
+    "--logdir": "TensorBoard",
+    "--python_out": "protoc",
+    "--num_actions": "TorchBeast, which this repository lacks",
+    "--write_profiler_trace": "TorchBeast, which this repository lacks",
+    "--help": "argparse",
+}
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands() -> set[str]:
+    lines = "".join(block for page in PAGES for block in code_blocks(page, "bash")).splitlines()
+    return {line.split("#")[0].strip() for line in lines}
+
+
+# ========================================================================================= commands
+@pytest.fixture(scope="module")
+def savedir(tmp_path_factory):
+    return tmp_path_factory.mktemp("savedir")
+
+
+def test_every_command_is_known_here():
+    assert commands() == SCALED.keys() | NOT_RUN.keys()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("command", SCALED)
+def test_command(command, savedir):
+    if "plot" in command and not (savedir / "pong" / "logs.csv").exists():
+        pytest.fail("run the whole file: a command before this one makes the logs")
+    scaled = SCALED[command].format(command, savedir=savedir)
+    # Whatever Python runs the tests has what the commands need.
+    scaled = scaled.replace(".venv/bin/python", sys.executable)
+    run = subprocess.run(scaled, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "Traceback" not in run.stderr
+    if "test_render" in command:
+        assert (savedir / command.split()[4] / "test.mp4").stat().st_size > 1000
+    if "plot" in command:
+        assert (savedir / "plot.png").stat().st_size > 1000
+
+
+# ========================================================================================= the fork
+PLACE = re.compile(r"^# =+ FORK HERE\n.*?(?=^# =)", re.MULTILINE | re.DOTALL)
+
+
+def replace_places(program: str, fork: str) -> str:
+    """Returns the program with its two marked places replaced by the fork's two."""
+    new_env, new_net = re.split(r"^(?=class Net)", fork, flags=re.MULTILINE)
+    marker = "# == FORK HERE\n"
+    places = iter([f"{marker}{new_env}", f"{marker}{new_net}\n\n"])
+    assert len(PLACE.findall(program)) == 2
+    return PLACE.sub(lambda place: next(places), program)
+
+
+@pytest.mark.timeout(240)
+def test_the_readmes_fork_trains(tmp_path):
+    copy = tmp_path / "copy"
+    copy_repository(copy)
+    [fork] = code_blocks(README, "python")
+    program = copy / "monobeast.py"
+    program.write_text(replace_places(program.read_text(), fork))
+    [command] = [command for command, reason in NOT_RUN.items() if reason == FORK]
+    # In bf16, where a network's outputs must be float32 all the same.
+    small = f"{SMALL} --envs_per_actor 4 --batch_size 4 --precision bf16".format(savedir=tmp_path)
+    words = command.replace(".venv/bin/python", sys.executable).split() + small.split()
+    run = subprocess.run(words, cwd=copy, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert (tmp_path / "ice" / "model.tar").exists()
+
+
+# ==================================================================================== what is named
+def broken_links(page: Path) -> list[str]:
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    return [link for link in links if not (page.parent / link).exists()]
+
+
+def missing_paths(page: Path) -> list[str]:
+    """Paths of this repository in backquotes, and modules of commands."""
+    text = page.read_text()
+    paths = re.findall(r"`((?:libtorchbeast|tests|examples|benchmarks|docs)/[\w./-]*)`", text)
+    modules = re.findall(r"-m ((?:libtorchbeast|tests|benchmarks|examples|docs)[\w.]*)", text)
+    missing = [path for path in paths if not (ROOT / path).exists()]
+    for module in modules:
+        path = ROOT / module.replace(".", "/")
+        if not (path.is_dir() or path.with_suffix(".py").exists()):
+            missing.append(module)
+    return missing
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
+def test_what_a_page_names_exists(page):
+    assert broken_links(page) == []
+    assert missing_paths(page) == []
+
+
+def options(program) -> set[str]:
+    return {name for action in program.make_parser()._actions for name in action.option_strings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_flags_named_on_a_page_exist(page):
+    known = OTHER_FLAGS.keys() | options(monobeast) | options(polybeast) | options(polybeast_env)
+    assert set(re.findall(r"(?<![\w-])--[a-z]\w*", page.read_text())) <= known
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
+def test_targets_named_on_a_page_exist(page):
+    targets = {
+        target.replace("GAME", "Asterix")
+        for line in re.findall(r"^make .*|`make [^`]*`", page.read_text(), re.MULTILINE)
+        for target in re.findall(r"make ([\w-]+)", line)
+    }
+    run = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+# ======================================================================================== the pages
+def test_the_readme_is_one_page():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_the_readme_links_every_page():
+    links = re.findall(r"\]\(([^)#:]+)\)", README.read_text())
+    assert {name_of(page) for page in DOCS} <= set(links)
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name_of)
+def test_a_page_begins_with_who_needs_it(page):
+    title, blank, first = page.read_text().splitlines()[:3]
+    assert title.startswith("# ") and blank == "" and first.startswith("For whoever ")
+
+
+def prose(page: Path) -> list[str]:
+    """The lines that can be wrapped: not those of tables, code, pictures and long links."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return [line for line in text.splitlines() if not re.match(r"\||!\[|.*\]\(http|`--", line)]
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
+def test_prose_is_wrapped(page):
+    assert [line for line in prose(page) if len(line) > 110] == []
+
+
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_generated_pages_are_current(name):
+    """`make docs` writes them."""
+    assert (ROOT / "docs" / name).read_text() == generate.PAGES[name]()
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
+def test_nothing_is_left_to_fill_in(page):
+    assert not re.search(r"@[A-Z]+@", page.read_text())

@@ -1,0 +1,53 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The commands that the pages name for published results make the runs that were published."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = "".join((ROOT / name).read_text() for name in ("README.md", "docs/results.md"))
+PONG = {"env": "PongNoFrameskip-v4"}
+ASTERIX = {"env": "MinAtar/Asterix-v1"}
+RECALL = {"env": "examples.memory.recall:Recall-v0", "learning_rate": 4e-4, "seed": 1}
+
+# The runs that each command makes, with the flags that make them what they are published as.
+PUBLISHED = {
+    "results-pong": {"pong-1": PONG | {"seed": 1}},
+    "results-poly-pong": {"pong-poly-1": PONG | {"seed": 1, "net": "monobeast.Net"}},
+    "results-quick": {"quick": ASTERIX | {"seed": 4}},
+    "results-minatar-Asterix": {"Asterix-1": ASTERIX | {"seed": 1}},
+    "results-poly-Asterix": {"Asterix-poly-1": ASTERIX | {"seed": 1, "net": "monobeast.Net"}},
+    "results-memory": {
+        "feedforward-1": RECALL | {"use_lstm": False},
+        "lstm-1": RECALL | {"use_lstm": True},
+    },
+}
+
+
+@pytest.mark.parametrize("target", PUBLISHED)
+def test_published_runs(target, tmp_path):
+    width = "--envs_per_server" if "poly" in target else "--envs_per_actor"
+    flags = f"--total_steps 2000 --log_every 0.5 --batch_size 4 {width} 4"
+    command = ["make", target, "SEEDS=1", f"FLAGS={flags}"]
+    home = os.environ | {"HOME": str(tmp_path)}
+    run = subprocess.run(command, cwd=ROOT, env=home, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    folder = tmp_path / "logs/torchbeast"
+    seen = {}
+    for path in folder.glob("*/meta.json"):
+        flags = json.loads(path.read_text())["flags"]
+        wanted = PUBLISHED[target].get(path.parent.resolve().name, {})
+        seen[path.parent.resolve().name] = {name: flags[name] for name in wanted}
+    assert seen == PUBLISHED[target]
+    assert (folder / "quick/plot.png").exists() == (target == "results-quick")
+
+
+def test_every_published_run_has_a_command():
+    named = set(re.findall(r"\bmake (results-[\w-]+)", PAGES))
+    assert named >= PUBLISHED.keys()
+    subprocess.run(["make", "-n", *named], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
