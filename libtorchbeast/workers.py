@@ -260,3 +260,47 @@ class Thread(threading.Thread):
             logging.getLogger(__name__).error("Thread %s failed: %r", self.name, error)
         finally:
             self._on_end(self)
+
+
+class Threads:
+    """Threads of one program, whose first failure ends it.
+
+    Args:
+        wakeup: is set when one of them ends, for whatever reason.
+    """
+
+    def __init__(self, wakeup: Wakeup):
+        self.failure: BaseException | None = None  # the first
+        self._wakeup = wakeup
+        self._threads: list[Thread] = []
+
+    def start(self, target: Callable, args: tuple, name: str) -> None:
+        thread = Thread(target, args, name, on_end=self._ended)
+        self._threads.append(thread)
+        thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Waits for each of them, at most `timeout` seconds."""
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def raise_failure(self) -> None:
+        """Raises the first failure of a thread, if there was one, with its traceback."""
+        if self.failure is not None:
+            raise self.failure
+
+    def _ended(self, thread: Thread) -> None:
+        if self.failure is None:
+            self.failure = thread.exception
+        self._wakeup.set()
+
+
+@contextlib.contextmanager
+def stop_signals_set(wakeup: Wakeup) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP set `wakeup`, and do nothing else, as long as this lasts."""
+    handlers = {s: signal.signal(s, lambda number, frame: wakeup.set()) for s in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
