@@ -8,7 +8,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from libtorchbeast.environment import Environment
-from tests.envs import Sampled
+from tests.support.envs import Sampled
 
 A, N, STEPS = 5, 4, 300
 NOTHING = (0.0, False, False, False)  # what a reset to a new game gives

@@ -20,7 +20,7 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.evaluate import Evaluator
 from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
-from tests.processes import Program, wait_for
+from tests.support.processes import Program, wait_for
 
 EVERY = 1000
 SMALL = "--batch_size 4 --log_every 0.2 --total_steps 1_000_000_000".split()
@@ -30,7 +30,7 @@ BEASTS = {
 }
 
 
-def parse(env="tests.envs:Catch-v0", **flags):
+def parse(env="tests.support.envs:Catch-v0", **flags):
     words = ["--env", env, "--eval_every", EVERY, "--num_episodes", 5]
     words += [word for name, value in flags.items() for word in (f"--{name}", value)]
     return monobeast.parse([str(word) for word in words])
@@ -189,7 +189,7 @@ def test_a_process_that_cannot_start_is_told_and_tried_again(evaluator, caplog, 
 
 
 def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
-    e = evaluator(env="tests.envs:EndlessCatch-v0", max_episode_steps=10**9)
+    e = evaluator(env="tests.support.envs:EndlessCatch-v0", max_episode_steps=10**9)
     advance(e, EVERY)
     first = e._process.pid
     assert advance(e, 2 * EVERY) == {} and e._process.pid == first  # the next one waits
@@ -201,7 +201,7 @@ def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
 
 @pytest.mark.parametrize("module", BEASTS)
 def test_a_run_evaluates_and_leaves_nothing(tmp_path, module):
-    flags = ["--env", "tests.envs:Catch-v0", *SMALL, *BEASTS[module], "--eval_every", 5000]
+    flags = ["--env", "tests.support.envs:Catch-v0", *SMALL, *BEASTS[module], "--eval_every", 5000]
     with Program(tmp_path, *flags, module=module) as program:
         evaluated = lambda: [row for row in program.rows() if row.get("eval_step")]
         program.wait_for(lambda: len(evaluated()) >= 2)
@@ -218,14 +218,14 @@ def test_a_run_that_is_complete_starts_no_evaluation(tmp_path, monkeypatch):
     """... whose step it has just reached."""
     started = []
     monkeypatch.setattr(Evaluator, "_start", lambda self: started.append(self._learner.step))
-    words = "--env tests.envs:Catch-v0 --num_actors 0 --envs_per_actor 4 --batch_size 4 --xpid run"
+    words = "--env tests.support.envs:Catch-v0 --num_actors 0 --envs_per_actor 4 --batch_size 4 --xpid run"
     every = "--total_steps 2000 --eval_every 2000 --log_every 1000".split()
     monobeast.train(monobeast.parse([*words.split(), *every, "--savedir", str(tmp_path)]))
     assert started == []
 
 
 def test_zero_evaluates_never(tmp_path):
-    flags = ["--env", "tests.envs:Catch-v0", "--num_actors", 0, "--envs_per_actor", 4]
+    flags = ["--env", "tests.support.envs:Catch-v0", "--num_actors", 0, "--envs_per_actor", 4]
     with Program(tmp_path, *flags, "--eval_every", 0, "--total_steps", 3000) as program:
         assert program.wait_for_end() == 0
     assert not any("eval_step" in row for row in program.rows())

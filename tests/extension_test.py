@@ -44,11 +44,11 @@ from libtorchbeast.rpcenv.mock import make_mock
 from libtorchbeast.rpcenv.server import Server, stream_seed
 from libtorchbeast.run import Run
 from libtorchbeast.weights import NewestWeights
-from tests.compare import assert_same
-from tests.envs import BreakingCatch, Catch, Sampled
 from tests.models_test import CLOSE, A, Counting, OnesNet, make_actor, make_flags, make_rollouts
-from tests.processes import ROOT, wait_for
 from tests.rollouts_test import assert_equal, columns
+from tests.support.compare import assert_same
+from tests.support.envs import BreakingCatch, Catch, Sampled
+from tests.support.processes import ROOT, wait_for
 
 GUARD_S = 60.0  # no test depends on it: it only ends one that hangs
 T = 5

@@ -28,11 +28,11 @@ from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
 from libtorchbeast.loggers import video
 from libtorchbeast.rollouts import batches
 from libtorchbeast.rpcenv.mock import make_mock
-from tests.compare import assert_same
-from tests.envs import Catch
-from tests.processes import ROOT, Program, load, rows, wait_for
+from tests.support.compare import assert_same
+from tests.support.envs import Catch
+from tests.support.processes import ROOT, Program, load, rows, wait_for
 
-CATCH = ("--env", "tests.envs:Catch-v0")
+CATCH = ("--env", "tests.support.envs:Catch-v0")
 PARALLEL = (*CATCH, *"--num_actors 2 --envs_per_actor 4 --batch_size 4 --log_every 0.5".split())
 FOREVER = (*PARALLEL, "--total_steps", 1_000_000_000)
 IN_ORDER = (*CATCH, *"--num_actors 0 --envs_per_actor 4 --batch_size 4 --precision fp32".split())
@@ -124,7 +124,7 @@ def test_catch_is_solved_and_the_solution_can_be_played(tmp_path, capsys, flags,
 
 def test_two_learner_threads_count_every_step_once(tmp_path):
     """In an endless episode every transition is real, so each update is worth exactly T x B."""
-    flags = ["--env", "tests.envs:EndlessCatch-v0", "--num_learner_threads", 2]
+    flags = ["--env", "tests.support.envs:EndlessCatch-v0", "--num_learner_threads", 2]
     with Program(tmp_path, *PARALLEL, *flags, "--total_steps", 20_000) as program:
         assert program.wait_for_end() == 0, program.printed()
     state = load(program.path)
@@ -138,7 +138,7 @@ def test_any_number_of_buffers_serves(tmp_path):
     """Also more than 33: slot 33 is b"!", and so is the first byte of a failure."""
     flags = ["--num_actors", 1, "--envs_per_actor", 1, "--num_buffers", 40, "--batch_size", 4]
     with Program(
-        tmp_path, "--env", "tests.envs:Catch-v0", *flags, "--total_steps", 4000
+        tmp_path, "--env", "tests.support.envs:Catch-v0", *flags, "--total_steps", 4000
     ) as program:
         assert program.wait_for_end() == 0, program.printed()
     last = program.rows()[-1]
@@ -225,7 +225,7 @@ def test_two_damaged_checkpoints_are_never_a_start_from_scratch(savedir):
 @pytest.mark.parametrize(
     "flags, what",
     [
-        (["--env", "tests.envs:EndlessCatch-v0"], "env"),
+        (["--env", "tests.support.envs:EndlessCatch-v0"], "env"),
         (["--env", "CartPole-v1"], "env"),
         (["--net", f"{__name__}.OtherNet"], "net"),
         (["--use_lstm"], ""),
@@ -288,7 +288,7 @@ def restarts(program):
 
 def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path):
     """And a stopped one hinders nobody; a second run in the same folder is refused meanwhile."""
-    flags = [*FOREVER, "--env", "tests.envs:TroubledCatch-v0", "--step_timeout", 1]
+    flags = [*FOREVER, "--env", "tests.support.envs:TroubledCatch-v0", "--step_timeout", 1]
     (tmp_path / "first").mkdir()
     with Program(tmp_path, *flags, TROUBLE=tmp_path / "first") as program:
         program.wait_for(lambda: restarts(program) == 3)
@@ -318,7 +318,7 @@ def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path):
 
 
 def test_a_dead_actor_is_noticed_while_a_program_of_its_own_lives(tmp_path):
-    flags = [*FOREVER, "--env", "tests.envs:ParentCatch-v0", "--num_actors", 1]
+    flags = [*FOREVER, "--env", "tests.support.envs:ParentCatch-v0", "--num_actors", 1]
     with Program(tmp_path, *flags) as program:
         program.wait_for_step(0)
         os.kill(min(program.actors()), signal.SIGKILL)
@@ -326,7 +326,7 @@ def test_a_dead_actor_is_noticed_while_a_program_of_its_own_lives(tmp_path):
 
 
 def test_too_many_failures_end_the_run_with_a_checkpoint_and_the_first_cause(tmp_path):
-    flags = ["--env", "tests.envs:BreakingCatch-v0", "--max_actor_restarts", 2]
+    flags = ["--env", "tests.support.envs:BreakingCatch-v0", "--max_actor_restarts", 2]
     with Program(tmp_path, *FOREVER, *flags) as program:
         assert program.wait_for_end() == 1
         wait_for(lambda: not program.session())
@@ -537,7 +537,7 @@ def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
         f"Mean return {scores.mean():.2f}, standard deviation {scores.std(correction=0):.2f}"
         in printed
     )
-    assert "tests.envs:Catch-v0, sampled actions" in printed  # --env is the run's own
+    assert "tests.support.envs:Catch-v0, sampled actions" in printed  # --env is the run's own
 
 
 def test_the_test_mode_says_when_a_game_was_cut(savedir, capsys):

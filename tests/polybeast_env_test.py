@@ -22,12 +22,12 @@ from libtorchbeast.rpcenv import server, supervisor
 from libtorchbeast.rpcenv.mock import EPISODE_STEPS, make_mock
 from libtorchbeast.rpcenv.server import stream_seed
 from polybeast_env import server_seed
-from tests.client import Client, assert_rows_equal, free_port
-from tests.envs import Catch
 from tests.faults._breaking import listener
-from tests.processes import ROOT, Program, wait_for
+from tests.support.client import Client, assert_rows_equal, free_port
+from tests.support.envs import Catch
+from tests.support.processes import ROOT, Program, wait_for
 
-CATCH = ["--env", "tests.envs:Catch-v0", "--envs_per_server", "2"]
+CATCH = ["--env", "tests.support.envs:Catch-v0", "--envs_per_server", "2"]
 MOCK = ["--env", "Mock/4", "--envs_per_server", "2"]
 ONES = [1, 1]
 
@@ -123,7 +123,7 @@ def test_flags_that_cannot_work(given, message):
     [
         (["--env", "NoSuchThing-v0"], "error: Environment `NoSuchThing` doesn't exist."),
         (["--env", "Mock/4x"], "error: --env Mock/4x: expected Mock or Mock/SIZExSIZE..."),
-        (["--env", "tests.envs:nothing"], "error: "),
+        (["--env", "tests.support.envs:nothing"], "error: "),
     ],
 )
 def test_a_mistake_ends_all_with_one_line(tmp_path, flags, message):
@@ -251,7 +251,7 @@ def test_a_hung_environment_costs_its_server(tmp_path):
     trouble.mkdir()
     for done in ("open", "raise", "nan"):  # so that the first environment to come so far hangs
         (trouble / done).touch()
-    flags = ["--env", "tests.envs:TroubledCatch-v0", "--envs_per_server", "2"]
+    flags = ["--env", "tests.support.envs:TroubledCatch-v0", "--envs_per_server", "2"]
     flags += ["--num_servers", "1", "--step_timeout", "1"]
     with Servers(tmp_path, *flags, TROUBLE=str(trouble)) as servers, servers.client() as client:
         stream = client.stream()
@@ -373,7 +373,10 @@ def test_mock_refuses(name):
 
 def test_create_env_for_playing():
     """In the learner's test modes: single environments, which can be looked at."""
-    for name, mode in (("PongNoFrameskip-v4", "test"), ("tests.envs:Catch-v0", "test_render")):
+    for name, mode in (
+        ("PongNoFrameskip-v4", "test"),
+        ("tests.support.envs:Catch-v0", "test_render"),
+    ):
         flags = polybeast_env.make_parser().parse_args(["--env", name])
         flags.mode = mode
         with contextlib.closing(polybeast_env.create_env(flags)) as env:

@@ -32,12 +32,12 @@ from libtorchbeast.rpcenv.local_servers import _arguments
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.run import Run
 from libtorchbeast.weights import NewestWeights
-from tests.client import free_port
-from tests.envs import Catch
-from tests.processes import GUARD_S, Command, Program, load, rows, wait_for
 from tests.rollouts_test import Weights, assert_whole
+from tests.support.client import free_port
+from tests.support.envs import Catch
+from tests.support.processes import GUARD_S, Command, Program, load, rows, wait_for
 
-CATCH = "--env tests.envs:Catch-v0 --net monobeast.Net".split()
+CATCH = "--env tests.support.envs:Catch-v0 --net monobeast.Net".split()
 SMALL = [*CATCH, *"--num_servers 1 --envs_per_server 4 --batch_size 4 --log_every 0.5".split()]
 FOREVER = [*SMALL, "--total_steps", 1_000_000_000]
 
@@ -131,7 +131,9 @@ def test_threads_of_either_kind_count_every_step_once(tmp_path):
     an LSTM, and streams whose environments fill no batch exactly."""
     flags = "--num_servers 2 --num_actors 3 --envs_per_server 3 --num_inference_threads 2"
     flags += " --num_learner_threads 2 --use_lstm --total_steps 2000"
-    with Poly(tmp_path, *SMALL, "--env", "tests.envs:EndlessCatch-v0", *flags.split()) as program:
+    with Poly(
+        tmp_path, *SMALL, "--env", "tests.support.envs:EndlessCatch-v0", *flags.split()
+    ) as program:
         assert program.wait_for_end() == 0, program.printed()
         program.wait_until_nothing_is_left()
     state = load(program.path)
@@ -234,7 +236,14 @@ def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
     """An environment that raises, one that hangs, one with a reward of NaN, a killed server."""
     trouble = tmp_path / "trouble"
     trouble.mkdir()
-    flags = ["--env", "tests.envs:TroubledCatch-v0", "--step_timeout", 1, "--num_servers", 2]
+    flags = [
+        "--env",
+        "tests.support.envs:TroubledCatch-v0",
+        "--step_timeout",
+        1,
+        "--num_servers",
+        2,
+    ]
     with Poly(tmp_path, *FOREVER, *flags, TROUBLE=trouble) as program:
         program.wait_for(lambda: failures(program) >= 3 and (trouble / "nan").exists())
         program.wait_for(lambda: "took longer than --step_timeout 1 for" in program.log())
@@ -255,13 +264,13 @@ def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
 
 
 def test_an_environment_that_raises_in_every_life_still_trains(tmp_path):
-    beast(tmp_path, *SMALL, "--env", "tests.envs:BreakingCatch-v0", "--total_steps", 1000)
+    beast(tmp_path, *SMALL, "--env", "tests.support.envs:BreakingCatch-v0", "--total_steps", 1000)
     last = rows(tmp_path / "run")[-1]
     assert last["step"] >= 1000 and last["stream_failures"] >= 3
 
 
 def test_an_environment_that_cannot_begin_ends_the_run_and_is_named(tmp_path):
-    flags = ["--env", "tests.envs:StillbornCatch-v0", "--server_timeout", 4]
+    flags = ["--env", "tests.support.envs:StillbornCatch-v0", "--server_timeout", 4]
     with pytest.raises(SystemExit) as refused:
         beast(tmp_path, *FOREVER, *flags)
     message = refused.value.code
@@ -271,17 +280,17 @@ def test_an_environment_that_cannot_begin_ends_the_run_and_is_named(tmp_path):
 
 
 def test_servers_may_print_whatever_they_like(tmp_path):
-    flags = "--env tests.envs:NoisyCatch-v0 --total_steps 2000 --step_timeout 5 --server_timeout 10"
+    flags = "--env tests.support.envs:NoisyCatch-v0 --total_steps 2000 --step_timeout 5 --server_timeout 10"
     beast(tmp_path, *SMALL, *flags.split())
     assert rows(tmp_path / "run")[-1]["stream_failures"] == 0
 
 
 class Servers(Command):
-    """`python -m polybeast_env`, for tests.envs:Catch-v0 on these addresses."""
+    """`python -m polybeast_env`, for tests.support.envs:Catch-v0 on these addresses."""
 
     def __init__(self, folder, addresses):
         folder.mkdir()
-        flags = "--env tests.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
+        flags = "--env tests.support.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
         command = [sys.executable, "-m", "polybeast_env", *flags, ",".join(addresses)]
         super().__init__(folder, command)
 
@@ -345,15 +354,15 @@ def test_other_environments_than_env_says_are_refused(tmp_path):
     address = f"unix:{tmp_path}/s"
     with serving(address, "Other-v0"):
         message = refusal(tmp_path, *SMALL, "--server_addresses", address)
-    assert message == "--env tests.envs:Catch-v0: expected what is served: Other-v0"
+    assert message == "--env tests.support.envs:Catch-v0: expected what is served: Other-v0"
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("first", ["tests.envs:Catch-v0", "Other-v0"])
+@pytest.mark.parametrize("first", ["tests.support.envs:Catch-v0", "Other-v0"])
 def test_another_server_of_other_environments_is_left_alone(tmp_path, first):
     """Whichever comes first."""
     addresses = [f"unix:{tmp_path}/a", f"unix:{tmp_path}/b"]
-    names = ["tests.envs:Catch-v0", "Other-v0"]
+    names = ["tests.support.envs:Catch-v0", "Other-v0"]
     flags = ["--server_addresses", ",".join(addresses), "--num_servers", 2, "--total_steps", 400]
     with serving(addresses[names.index(first)], names[0]):
         with serving(addresses[1 - names.index(first)], names[1]):
@@ -362,7 +371,7 @@ def test_another_server_of_other_environments_is_left_alone(tmp_path, first):
                 return
             beast(tmp_path, *SMALL, *flags)
     log = (tmp_path / "run" / "out.log").read_text()
-    assert "expected tests.envs:Catch-v0: frame" in log and "seen Other-v0: frame" in log
+    assert "expected tests.support.envs:Catch-v0: frame" in log and "seen Other-v0: frame" in log
 
 
 def test_a_largest_batch_below_one_stream_is_refused(tmp_path):
@@ -422,7 +431,7 @@ def test_servers_may_have_more_environments_a_stream_than_the_flag_says(tmp_path
     """The flag is of local servers."""
     address = f"unix:{tmp_path}/s"
     flags = ["--server_addresses", address, "--envs_per_server", 1, "--server_timeout", 3]
-    with serving(address, "tests.envs:Catch-v0"):
+    with serving(address, "tests.support.envs:Catch-v0"):
         beast(tmp_path, *SMALL, *flags, "--total_steps", 200)
     assert rows(tmp_path / "run")[-1]["step"] >= 200
 
@@ -448,7 +457,7 @@ def test_a_mistake_is_one_line(tmp_path, capfd, flags, message):
 def test_another_environment_or_network_is_refused_on_resume(tmp_path, capsys):
     beast(tmp_path, *SMALL, "--total_steps", 100)
     for flags, what in [
-        (["--env", "tests.envs:EndlessCatch-v0"], "env"),
+        (["--env", "tests.support.envs:EndlessCatch-v0"], "env"),
         (["--net", "polybeast.Net"], "net"),
         (["--use_lstm"], "use_lstm"),
     ]:

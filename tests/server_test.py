@@ -19,9 +19,9 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.mock import make_mock
 from libtorchbeast.rpcenv.server import HUNG_EXIT_CODE, OPTIONS, SERVICE, Server, stream_seed
-from tests.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
-from tests.envs import Catch, Sampled
-from tests.processes import ROOT, wait_for
+from tests.support.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
+from tests.support.envs import Catch, Sampled
+from tests.support.processes import ROOT, wait_for
 
 SEED = 7
 CODE = grpc.StatusCode
@@ -402,7 +402,7 @@ def test_a_client_that_goes_leaves_nothing(address, how, when):
 
 LOST_CLIENT = """
 import sys, time
-from tests.client import Client
+from tests.support.client import Client
 stream = Client(sys.argv[1]).stream()
 stream.read()
 print("connected", flush=True)
@@ -511,8 +511,8 @@ HANGS_WHILE_OPENING = """
 import sys, time
 from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv.server import Server
-from tests.client import Client
-from tests.envs import Catch
+from tests.support.client import Client
+from tests.support.envs import Catch
 
 opened = []
 def create_env():

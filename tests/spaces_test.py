@@ -19,7 +19,7 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.models import act_on, forward
 from libtorchbeast.spec import Actions, describe_actions, to_space
-from tests.games import Allowed, Pairs
+from tests.support.games import Allowed, Pairs
 
 # =================================================================================== distributions
 ALL = [Categorical(5), MultiCategorical((3, 2, 4)), Gaussian(3)]
@@ -231,7 +231,9 @@ GAMES = {"Pairs": (6.0, -2.7), "Allowed": (7.0, 2.5), "Target": (5.0, 0.0)}  # w
 def test_both_beasts_learn_it(game, beast, tmp_path):
     wanted, by_chance = GAMES[game]
     program, more = BEASTS[beast]
-    argv = f"--env tests.games:{game}-v0 --xpid t --seed 1 {more} --savedir {tmp_path}".split()
+    argv = (
+        f"--env tests.support.games:{game}-v0 --xpid t --seed 1 {more} --savedir {tmp_path}".split()
+    )
     program.main([*argv, "--total_steps", "60_000"])
     test = program.parse([*argv, "--mode", "test", "--greedy", "--num_episodes", "30"])
     mean = np.mean([game.score for game in program.test(test, set())])

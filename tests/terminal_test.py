@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from libtorchbeast.loggers.display import HEIGHT, POINTS, WIDTH, Curve
-from tests.processes import ROOT, Program, load, rows, wait_for
+from tests.support.processes import ROOT, Program, load, rows, wait_for
 
-FLAGS = "--env tests.envs:Catch-v0 --batch_size 4 --log_every 0.5 --total_steps 1000000000".split()
+FLAGS = "--env tests.support.envs:Catch-v0 --batch_size 4 --log_every 0.5 --total_steps 1000000000".split()
 BEASTS = {
     "monobeast": "--num_actors 2 --envs_per_actor 2".split(),
     "polybeast": "--num_servers 1 --envs_per_server 4 --net monobeast.Net".split(),
@@ -133,7 +133,7 @@ def test_the_display_shows_the_curve_of_the_whole_run_also_after_a_resume(tmp_pa
 
 
 def test_no_curve_while_no_game_has_ended(tmp_path):
-    endless = "--env", "tests.envs:EndlessCatch-v0"
+    endless = "--env", "tests.support.envs:EndlessCatch-v0"
     text = watch(tmp_path, lambda rows: len(rows) >= 3, endless)
     assert "goes on from here" in text
     assert not BRAILLE.search(text) and "over steps" not in text

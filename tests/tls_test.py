@@ -21,10 +21,10 @@ from libtorchbeast.rpcenv.local_servers import _arguments
 from libtorchbeast.rpcenv.tls import load_tls
 from libtorchbeast.tools import certificates
 from libtorchbeast.tools.certificates import make_ca
-from tests.client import free_port
 from tests.faults import access
 from tests.faults.harness import hold
-from tests.processes import ROOT, Command, Program
+from tests.support.client import free_port
+from tests.support.processes import ROOT, Command, Program
 
 EXPLANATIONS = {
     "no certificate": "perhaps the server does not accept this --tls_cert: its log says",
@@ -108,7 +108,7 @@ def test_unix_sockets_get_no_tls(ca, tmp_path):
 @contextlib.contextmanager
 def servers_and_learner(tmp_path, theirs, ours, *more):
     """Both programs, with these flags for TLS; the servers listen before the learner starts."""
-    shared = "--env tests.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
+    shared = "--env tests.support.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
     shared += [f"localhost:{free_port()},localhost:{free_port()}"]
     learning = "--net monobeast.Net --batch_size 4 --total_steps 1000".split()
     (tmp_path / "servers").mkdir()
