@@ -218,7 +218,8 @@ def test_a_run_that_is_complete_starts_no_evaluation(tmp_path, monkeypatch):
     """... whose step it has just reached."""
     started = []
     monkeypatch.setattr(Evaluator, "_start", lambda self: started.append(self._learner.step))
-    words = "--env tests.support.envs:Catch-v0 --num_actors 0 --envs_per_actor 4 --batch_size 4 --xpid run"
+    words = "--env tests.support.envs:Catch-v0 --num_actors 0 --envs_per_actor 4 "
+    words += "--batch_size 4 --xpid run"
     every = "--total_steps 2000 --eval_every 2000 --log_every 1000".split()
     monobeast.train(monobeast.parse([*words.split(), *every, "--savedir", str(tmp_path)]))
     assert started == []

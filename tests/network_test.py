@@ -71,8 +71,8 @@ def on(namespace):
 
 def test_training_over_a_network_that_breaks_and_comes_back(tmp_path, machines):
     addresses = f"{HOSTS['envs']}:{PORTS[0]}-{PORTS[1]}"
-    shared = "--env tests.support.envs:Catch-v0 --envs_per_server 4 --insecure --server_addresses".split()
-    shared += [addresses]
+    shared = "--env tests.support.envs:Catch-v0 --envs_per_server 4 --insecure".split()
+    shared += ["--server_addresses", addresses]
     servers = Command(
         tmp_path, [*on(machines["envs"]), sys.executable, "-m", "polybeast_env", *shared]
     )
@@ -114,11 +114,10 @@ def last(learner):
 def test_a_port_that_only_another_machine_has(tmp_path, machines):
     """An unreachable learner's side is one message with the reason, in time."""
     address = f"{HOSTS['envs']}:{PORTS[0]}"
-    flags = (
-        "--env tests.support.envs:Catch-v0 --server_timeout 1 --insecure --server_addresses".split()
-    )
+    flags = "--env tests.support.envs:Catch-v0 --server_timeout 1 --insecure".split()
+    flags += ["--server_addresses", address]
     command = dict(module="polybeast", before=on(machines["learner"]))
-    with Program(tmp_path, *flags, address, **command) as learner:
+    with Program(tmp_path, *flags, **command) as learner:
         assert learner.wait_for_end() == 1
         last_line = learner.printed().strip().splitlines()[-1]
         assert last_line.startswith(f"  {address}: UNAVAILABLE: ")

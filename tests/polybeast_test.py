@@ -131,9 +131,8 @@ def test_threads_of_either_kind_count_every_step_once(tmp_path):
     an LSTM, and streams whose environments fill no batch exactly."""
     flags = "--num_servers 2 --num_actors 3 --envs_per_server 3 --num_inference_threads 2"
     flags += " --num_learner_threads 2 --use_lstm --total_steps 2000"
-    with Poly(
-        tmp_path, *SMALL, "--env", "tests.support.envs:EndlessCatch-v0", *flags.split()
-    ) as program:
+    flags += " --env tests.support.envs:EndlessCatch-v0"
+    with Poly(tmp_path, *SMALL, *flags.split()) as program:
         assert program.wait_for_end() == 0, program.printed()
         program.wait_until_nothing_is_left()
     state = load(program.path)
@@ -236,14 +235,7 @@ def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
     """An environment that raises, one that hangs, one with a reward of NaN, a killed server."""
     trouble = tmp_path / "trouble"
     trouble.mkdir()
-    flags = [
-        "--env",
-        "tests.support.envs:TroubledCatch-v0",
-        "--step_timeout",
-        1,
-        "--num_servers",
-        2,
-    ]
+    flags = "--env tests.support.envs:TroubledCatch-v0 --step_timeout 1 --num_servers 2".split()
     with Poly(tmp_path, *FOREVER, *flags, TROUBLE=trouble) as program:
         program.wait_for(lambda: failures(program) >= 3 and (trouble / "nan").exists())
         program.wait_for(lambda: "took longer than --step_timeout 1 for" in program.log())
@@ -280,7 +272,8 @@ def test_an_environment_that_cannot_begin_ends_the_run_and_is_named(tmp_path):
 
 
 def test_servers_may_print_whatever_they_like(tmp_path):
-    flags = "--env tests.support.envs:NoisyCatch-v0 --total_steps 2000 --step_timeout 5 --server_timeout 10"
+    flags = "--env tests.support.envs:NoisyCatch-v0 --total_steps 2000 "
+    flags += "--step_timeout 5 --server_timeout 10"
     beast(tmp_path, *SMALL, *flags.split())
     assert rows(tmp_path / "run")[-1]["stream_failures"] == 0
 

@@ -231,9 +231,8 @@ GAMES = {"Pairs": (6.0, -2.7), "Allowed": (7.0, 2.5), "Target": (5.0, 0.0)}  # w
 def test_both_beasts_learn_it(game, beast, tmp_path):
     wanted, by_chance = GAMES[game]
     program, more = BEASTS[beast]
-    argv = (
-        f"--env tests.support.games:{game}-v0 --xpid t --seed 1 {more} --savedir {tmp_path}".split()
-    )
+    argv = f"--env tests.support.games:{game}-v0 --xpid t --seed 1 {more}".split()
+    argv += ["--savedir", str(tmp_path)]
     program.main([*argv, "--total_steps", "60_000"])
     test = program.parse([*argv, "--mode", "test", "--greedy", "--num_episodes", "30"])
     mean = np.mean([game.score for game in program.test(test, set())])

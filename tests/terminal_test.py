@@ -15,7 +15,8 @@ import pytest
 from libtorchbeast.loggers.display import HEIGHT, POINTS, WIDTH, Curve
 from tests.support.processes import ROOT, Program, load, rows, wait_for
 
-FLAGS = "--env tests.support.envs:Catch-v0 --batch_size 4 --log_every 0.5 --total_steps 1000000000".split()
+FLAGS = "--env tests.support.envs:Catch-v0 --batch_size 4 --log_every 0.5".split()
+FLAGS += ["--total_steps", "1000000000"]
 BEASTS = {
     "monobeast": "--num_actors 2 --envs_per_actor 2".split(),
     "polybeast": "--num_servers 1 --envs_per_server 4 --net monobeast.Net".split(),
