@@ -25,8 +25,8 @@ from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.weights import SharedWeights
 from tests.faults._breaking import ServerFleet, listener, local_servers
 from tests.faults.harness import Figure, median_and_p99, promise
-from tests.network_test import HOSTS, ip, on, two_machines
-from tests.polybeast_test import Poly
+from tests.support.network import HOSTS, ip, on, two_machines
+from tests.support.polybeast import Poly
 from tests.support.processes import GUARD_S, Program, wait_for
 
 N, T = 4, 20  # environments of a stream or an actor, transitions of a rollout

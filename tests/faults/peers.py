@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.faults._breaking import ServerFleet
 from tests.faults.harness import Figure, median_and_p99, promise
-from tests.polybeast_test import Poly
+from tests.support.polybeast import Poly
 from tests.support.processes import Program, wait_for
 
 FOREVER = ["--total_steps", 1_000_000_000]

@@ -5,8 +5,8 @@
 
 A conversation is a Spec and then Steps, serialized; a file has each behind its length in two bytes.
 `good-*` are taken; `spec-*` are refused for their Spec, `step-*` for their last Step. The C++ tests
-read the files, under sanitizers; libFuzzer starts from them; tests/faults/strangers.py plays them to
-the real ActorPool.
+read the files, under sanitizers; libFuzzer starts from them; tests/faults/strangers.py plays them
+to the real ActorPool.
 """
 
 import struct

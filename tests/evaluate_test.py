@@ -1,10 +1,11 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Evaluation while training: real processes play whole games with the weights of a moment."""
+"""Evaluation while training, and the test mode: whole games with the weights of a moment."""
 
 import argparse
 import contextlib
 import errno
 import os
+import re
 import signal
 
 import gymnasium
@@ -16,11 +17,15 @@ import monobeast
 import polybeast
 from libtorchbeast import evaluate, models, workers
 from libtorchbeast import evaluate as evaluation
+from libtorchbeast.checkpoint import save
 from libtorchbeast.environment import Environment
 from libtorchbeast.evaluate import Evaluator
 from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
-from tests.support.processes import Program, wait_for
+from tests.support.monobeast import beast, refusal
+from tests.support.processes import Program, load, wait_for
+
+pytestmark = pytest.mark.usefixtures("as_before")
 
 EVERY = 1000
 SMALL = "--batch_size 4 --log_every 0.2 --total_steps 1_000_000_000".split()
@@ -230,3 +235,37 @@ def test_zero_evaluates_never(tmp_path):
     with Program(tmp_path, *flags, "--eval_every", 0, "--total_steps", 3000) as program:
         assert program.wait_for_end() == 0
     assert not any("eval_step" in row for row in program.rows())
+
+
+def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
+    beast(savedir, "--mode", "test", "--num_episodes", 20)
+    printed = capsys.readouterr().out
+    games = re.findall(r"│ +(\d+) │ +(-?\d+) │ +(\d+) │", printed)
+    assert [int(number) for number, _, _ in games] == list(range(1, 21))
+    assert {int(steps) for _, _, steps in games} == {9} and "cut" not in printed
+    scores = torch.tensor([float(score) for _, score, _ in games])
+    assert (
+        f"Mean return {scores.mean():.2f}, standard deviation {scores.std(correction=0):.2f}"
+        in printed
+    )
+    assert "tests.support.envs:Catch-v0, sampled actions" in printed  # --env is the run's own
+
+
+def test_the_test_mode_says_when_a_game_was_cut(savedir, capsys):
+    beast(savedir, *"--mode test --num_episodes 2 --greedy --max_episode_steps 4".split())
+    assert capsys.readouterr().out.count("4 (cut at --max_episode_steps 4)") == 2
+
+
+def test_the_test_mode_needs_a_checkpoint(tmp_path):
+    message = refusal(tmp_path, "--mode", "test")
+    assert "no checkpoint" in message and str(tmp_path / "run/model.tar") in message
+
+
+def test_the_test_mode_knows_whose_run_it_is(savedir):
+    checkpoint = load(savedir / "run")
+    save(str(savedir / "run/model.tar"), checkpoint | {"net": "polybeast.Net"})
+    message = refusal(savedir, "--mode", "test")
+    assert "is of the network polybeast.Net, this program's is monobeast.Net" in message
+    save(str(savedir / "run/model.tar"), checkpoint | {"env": "NoSuchGame-v0"})
+    message = refusal(savedir, "--mode", "test")
+    assert "--env NoSuchGame-v0: Environment `NoSuchGame` doesn't exist" in message
