@@ -9,7 +9,7 @@ import monobeast
 import polybeast
 from libtorchbeast.flags import UserError
 from libtorchbeast.tools import autotune
-from tests.processes import rows
+from tests.support.processes import rows
 
 SPEEDS = {}
 
@@ -94,11 +94,12 @@ def test_real_trials_and_then_the_run(beast, tmp_path, capfd):
         polybeast: "--net monobeast.Net --num_servers 1 --envs_per_server 8 "
         "--min_inference_batch_size 1",
     }[beast]
-    line = f"--env tests.envs:Catch-v0 --batch_size 8 {given} --total_steps 500 --autotune 0.5"
+    line = f"--env tests.support.envs:Catch-v0 --batch_size 8 {given} "
+    line += "--total_steps 500 --autotune 0.5"
     beast.main([*line.split(), "--savedir", str(tmp_path), "--xpid", "run"])
     printed = capfd.readouterr().err
     assert printed.count("autotune: --num_actors 2: ") == 1
-    assert f"bin/python -m {beast.__name__} --env tests.envs:Catch-v0" in printed
+    assert f"bin/python -m {beast.__name__} --env tests.support.envs:Catch-v0" in printed
     assert rows(tmp_path / "run")[-1]["step"] >= 500
     assert {path.name for path in tmp_path.iterdir()} == {"run", "latest"}
 

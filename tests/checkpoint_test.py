@@ -15,7 +15,7 @@ import torch
 
 from libtorchbeast import checkpoint
 from libtorchbeast.checkpoint import CheckpointError
-from tests.compare import assert_same
+from tests.support.compare import assert_same
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -12,7 +12,7 @@ from libtorchbeast.rpcenv.addresses import MAX_PATH_BYTES, check_local, is_local
 from libtorchbeast.rpcenv.server import _checked_actions, _last_lines, _WrongActions
 from libtorchbeast.rpcenv.wire import DTYPES, StepEncoder, spec_to_message
 from libtorchbeast.spec import ROW_KEYS, Actions, Spec
-from tests.client import decode, message_to_spec
+from tests.support.client import decode, message_to_spec
 
 # The same examples in every run, and no limit of time for one.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+
 import contextlib
-import copy
+import itertools
 import logging
 import signal
 import socket
@@ -15,122 +16,32 @@ import numpy as np
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse as Health
 
+from libtorchbeast import workers
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
+from libtorchbeast.rpcenv import server
 from libtorchbeast.rpcenv.mock import make_mock
 from libtorchbeast.rpcenv.server import HUNG_EXIT_CODE, OPTIONS, SERVICE, Server, stream_seed
-from tests.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
-from tests.envs import Catch, Sampled
-from tests.processes import ROOT, wait_for
+from tests.support.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
+from tests.support.envs import Catch
+from tests.support.processes import ROOT, wait_for
+from tests.support.served_envs import (
+    Exits,
+    GivesAnotherShape,
+    GivesNaN,
+    LooksLikeALostClient,
+    Nested,
+    Raises,
+    RaisesAtLength,
+    RaisesValueError,
+    Reversed,
+    Stacked,
+    StackedTwice,
+    Watched,
+)
 
 SEED = 7
 CODE = grpc.StatusCode
-
-
-class Nested(Sampled):
-    """A dict observation with a dict in it, an array without axes and one without elements."""
-
-    parts = {
-        "image": gymnasium.spaces.Box(0, 255, (2, 3), np.uint8),
-        "inner": gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(-9, 9, (), np.float64)}),
-        "none": gymnasium.spaces.Box(0, 1, (0, 4), np.float32),
-    }
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self):
-        self.observation_space = gymnasium.spaces.Dict(copy.deepcopy(self.parts))
-
-
-class Trouble(Catch):
-    """Goes wrong at its third step."""
-
-    steps = 0
-
-    def step(self, action):
-        self.steps += 1
-        return super().step(action) if self.steps < 3 else self.go_wrong()
-
-
-class Stacked(Catch):
-    """Shows its two newest boards; what `metadata` says of it may be a lie."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (2, 10, 5), np.uint8)
-    metadata = {"frame_stacks": {"frame": 2}}
-
-    def reset(self, *, seed=None, options=None):
-        observation, info = super().reset(seed=seed)
-        self.boards = np.stack([self.before_the_first(observation[0]), observation[0]])
-        return self.boards.copy(), info
-
-    def before_the_first(self, board):
-        return 0 * board
-
-    def step(self, action):
-        observation, *rest = super().step(action)
-        self.boards = np.stack([self.boards[1], observation[0]])
-        return self.shown(), *rest
-
-    def shown(self):
-        return self.boards.copy()
-
-
-class StackedTwice(Stacked):
-    def before_the_first(self, board):
-        return board
-
-
-class Reversed(Stacked):
-    def shown(self):
-        return self.boards[::-1].copy()
-
-
-class Raises(Trouble):
-    def go_wrong(self):
-        raise RuntimeError("the ball has rolled under the sofa")
-
-
-class RaisesValueError(Trouble):
-    def go_wrong(self):
-        raise ValueError("a paddle of no size")
-
-
-class GivesNaN(Trouble):
-    def go_wrong(self):
-        return self.board(), float("nan"), False, False, {}
-
-
-class GivesAnotherShape(Trouble):
-    def go_wrong(self):
-        return self.board()[:, 1:], 0.0, False, False, {}
-
-
-class RaisesAtLength(Trouble):
-    def go_wrong(self):
-        raise RuntimeError("ß€😀" * 5000 + " end of text")
-
-
-class Exits(Trouble):
-    def go_wrong(self):
-        raise SystemExit("the simulator is gone")
-
-
-class LooksLikeALostClient(Trouble):
-    """An environment may use gRPC itself."""
-
-    def go_wrong(self):
-        raise grpc.RpcError("from within")
-
-
-class Watched(Catch):
-    """Counts those that are open."""
-
-    def __init__(self, count):
-        super().__init__()
-        self.count = count
-        count.append(self)
-
-    def close(self):
-        self.count.remove(self)
 
 
 @contextlib.contextmanager
@@ -402,7 +313,7 @@ def test_a_client_that_goes_leaves_nothing(address, how, when):
 
 LOST_CLIENT = """
 import sys, time
-from tests.client import Client
+from tests.support.client import Client
 stream = Client(sys.argv[1]).stream()
 stream.read()
 print("connected", flush=True)
@@ -511,8 +422,8 @@ HANGS_WHILE_OPENING = """
 import sys, time
 from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv.server import Server
-from tests.client import Client
-from tests.envs import Catch
+from tests.support.client import Client
+from tests.support.envs import Catch
 
 opened = []
 def create_env():
@@ -623,3 +534,23 @@ server.stop(0).wait()
 def test_a_process_that_serves_may_start_others():
     """As environments with a simulator of their own do."""
     subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, check=True)
+
+
+def test_a_call_in_whose_time_the_server_was_stopped_itself_is_no_hang(monkeypatch):
+    now = itertools.count(1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
+    silence_timer, stream, limit = (
+        workers.SilenceTimer(),
+        server._Stream(0),
+        server._Limit(3.0, "3 s"),
+    )
+    look = lambda: (silence_timer.tick(), stream.exceeded(silence_timer))[1]
+    assert stream.timed(limit, lambda: [look() for _ in range(5)]) == [None] * 3 + [limit] * 2
+    assert look() is None
+
+    def stopped():
+        for _ in range(100):
+            next(now)
+        return [look() for _ in range(5)]
+
+    assert stream.timed(limit, stopped) == [None] * 4 + [limit]

@@ -17,8 +17,8 @@ from libtorchbeast.rpcenv.wire import (
     spec_to_message,
 )
 from libtorchbeast.spec import Actions, Spec
-from tests.client import decode, message_to_spec
-from tests.processes import ROOT
+from tests.support.client import decode, message_to_spec
+from tests.support.processes import ROOT
 
 NUMPY_DTYPES = [name for name in DTYPES if name != "bfloat16"]
 

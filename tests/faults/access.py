@@ -22,10 +22,10 @@ from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.server import OPTIONS, Server
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.tools.certificates import Pair, certify_host, certify_learner, make_ca
-from tests.client import free_port
-from tests.envs import Catch
 from tests.faults.harness import Figure, promise
-from tests.processes import Command, wait_for
+from tests.support.client import free_port
+from tests.support.envs import Catch
+from tests.support.processes import Command, wait_for
 
 HOST = "127.0.0.1"
 NOBODY = 65534  # another user

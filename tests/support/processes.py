@@ -15,7 +15,7 @@ import torch
 
 from libtorchbeast.loggers.file_writer import read_csv
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 GUARD_S = 240.0  # no test depends on it: it only ends one that hangs
 
 
