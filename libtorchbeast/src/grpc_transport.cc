@@ -170,7 +170,7 @@ class GrpcStream : public Stream {
     const auto with_others = [&](int64_t bytes) { return spec.num_envs * (bytes + 32) + 1024; };
     const int64_t action_bytes = NumElements(spec.action_shape()) * spec.action_dtype().size();
     const int64_t row_bytes = with_others(spec.observation_bytes() + action_bytes);
-    if (row_bytes >= kMostBytes) throw BadSpec("a row of " + std::to_string(row_bytes) + " bytes");
+    if (row_bytes >= kMaxBytes) throw BadSpec("a row of " + std::to_string(row_bytes) + " bytes");
     const int step_bytes = static_cast<int>(with_others(spec.wire_bytes()));
     channel_ = MakeChannel(address_, step_bytes, tls_);
     stream_ = Start("/rpcenv.RPCEnvServer/Stream", channel_.get(), &context_);

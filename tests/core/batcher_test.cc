@@ -16,7 +16,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // n columns called first, first + 1, ..., with a state of two layers.
-Exchange Question(int64_t first, int64_t n) {
+NetIO Question(int64_t first, int64_t n) {
   std::vector<int64_t> names, state;
   for (int64_t i = 0; i < n; ++i) names.push_back(first + i);
   for (int64_t i = 0; i < 2 * n; ++i) state.push_back(10 * (first + i % n) + i / n);
@@ -24,10 +24,10 @@ Exchange Question(int64_t first, int64_t n) {
 }
 
 // Twice the names; the state plus one. Throws where name and state are not of the same column.
-Exchange Reply(const Exchange& inputs) {
+NetIO Reply(const NetIO& inputs) {
   const Array& names = inputs.arrays.at(0).second;
   const int64_t n = names.columns();
-  Exchange reply{{{"double", Array::Empty(kInt64, {1, n})}}, {Array::Empty(kInt64, {2, n, 1})}};
+  NetIO reply{{{"double", Array::Empty(kInt64, {1, n})}}, {Array::Empty(kInt64, {2, n, 1})}};
   for (int64_t i = 0; i < n; ++i) {
     reply.arrays[0].second.as<int64_t>()[i] = 2 * names.as<int64_t>()[i];
     for (int64_t layer = 0; layer < 2; ++layer) {
@@ -39,7 +39,7 @@ Exchange Reply(const Exchange& inputs) {
   return reply;
 }
 
-void CheckReply(const Exchange& reply, int64_t first, int64_t n) {
+void CheckReply(const NetIO& reply, int64_t first, int64_t n) {
   Require(reply.arrays.size() == 1 && reply.arrays[0].first == "double", "the arrays");
   Require(reply.arrays[0].second.shape() == Shape{1, n}, reply.arrays[0].second.describe());
   Require(reply.core_state.at(0).shape() == Shape{2, n, 1}, reply.core_state[0].describe());
@@ -74,7 +74,7 @@ TEST_CASE("batcher: requests are checked, and against the first") {
         "a request of 4 columns: expected at most the maximum of 3");
   CHECK(ErrorOf<std::invalid_argument>([&] { batcher.Compute({}); }) ==
         "expected at least one array, seen none");
-  Exchange question = Question(0, 2);
+  NetIO question = Question(0, 2);
   question.core_state[0] = Array::Empty(kInt64, {2, 3, 1});
   CHECK(ErrorOf<std::invalid_argument>([&] { batcher.Compute(question); }) ==
         "core_state: expected 2 columns, seen int64[2, 3, 1]");
@@ -99,8 +99,8 @@ TEST_CASE("batcher: outputs are checked; what does not fit can be mended") {
   Threads threads;
   threads.Start([&] { CheckReply(batcher.Compute(Question(0, 3)), 0, 3); });
   const auto batch = batcher.Next();
-  const Exchange good = Reply(batch->GetInputs());
-  Exchange bad = good;
+  const NetIO good = Reply(batch->GetInputs());
+  NetIO bad = good;
   bad.arrays[0].second = Array::Empty(kInt64, {1, 2});
   CHECK(ErrorOf<std::invalid_argument>([&] { batch->SetOutputs(bad); }) ==
         "outputs, double: expected 3 columns, seen int64[1, 2]");
@@ -120,7 +120,7 @@ TEST_CASE("batcher: outputs are checked; what does not fit can be mended") {
 
 TEST_CASE("batcher: a single request's own arrays come out, not copies") {
   DynamicBatcher batcher(1, 4, hours(1));
-  const Exchange question = Question(0, 2);
+  const NetIO question = Question(0, 2);
   Threads threads;
   threads.Start([&] { CheckReply(batcher.Compute(question), 0, 2); });
   const auto batch = batcher.Next();
@@ -264,7 +264,7 @@ TEST_CASE("batcher: among threads each caller gets the answers to its own column
           while (true) {
             const auto batch = batcher.Next();
             Require(1 <= batch->columns() && batch->columns() <= maximum, "the maximum");
-            const Exchange inputs = batch->GetInputs();
+            const NetIO inputs = batch->GetInputs();
             const Array& names = inputs.arrays[0].second;
             Require(names.columns() == batch->columns(), "columns()");
             {

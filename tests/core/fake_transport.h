@@ -67,17 +67,17 @@ inline Arrays InitialState() {
 }
 
 // The network. `calls` numbers each column that it was ever asked about.
-inline Exchange CountingNet(const Exchange& inputs, std::atomic<int64_t>* calls) {
+inline NetIO CountingNet(const NetIO& inputs, std::atomic<int64_t>* calls) {
   const int64_t B = CommonColumns(inputs.arrays);
   const auto* count = Find(inputs.arrays, "count")->as<int64_t>();
   const auto* done = Find(inputs.arrays, "done")->as<bool>();
   const auto* state = inputs.core_state.at(0).as<int64_t>();
   const auto* floats = inputs.core_state.at(1).as<float>();
-  Exchange outputs{{{"action", Array::Empty(kInt64, {1, B})},
-                    {"logits", Array::Empty(kFloat32, {1, B, kActions})},
-                    {"given", Array::Empty(kInt64, {1, B, 2})},
-                    {"call", Array::Empty(kInt64, {1, B})}},
-                   {Array::Empty(kInt64, {2, B}), Array::Empty(kFloat32, {1, B, 2})}};
+  NetIO outputs{{{"action", Array::Empty(kInt64, {1, B})},
+                 {"logits", Array::Empty(kFloat32, {1, B, kActions})},
+                 {"given", Array::Empty(kInt64, {1, B, 2})},
+                 {"call", Array::Empty(kInt64, {1, B})}},
+                {Array::Empty(kInt64, {2, B}), Array::Empty(kFloat32, {1, B, 2})}};
   const auto out = [&](int i) { return outputs.arrays[i].second; };
   for (int64_t b = 0; b < B; ++b) {
     Require(floats[2 * b] == state[B + b] && floats[2 * b + 1] == -state[B + b], "mixed states");

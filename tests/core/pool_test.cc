@@ -29,7 +29,7 @@ struct Sizes {
   int answerers = 2;
 };
 
-using Answer = std::function<std::optional<Exchange>(const Exchange& inputs)>;  // none: drop it
+using Answer = std::function<std::optional<NetIO>(const NetIO& inputs)>;  // none: drop it
 
 // A pool, its queue and batcher, and threads that answer. Closed and joined at the end.
 struct Play {
@@ -38,7 +38,7 @@ struct Play {
         transport(std::make_shared<FakeTransport>(std::move(plan))),
         queue(std::make_shared<BatchingQueue>(sizes.batch_size, sizes.capacity)),
         batcher(std::make_shared<DynamicBatcher>(sizes.minimum, sizes.maximum, sizes.timeout)) {
-    if (!answer) answer = [this](const Exchange& inputs) { return CountingNet(inputs, &calls); };
+    if (!answer) answer = [this](const NetIO& inputs) { return CountingNet(inputs, &calls); };
     for (int i = 0; i < sizes.answerers; ++i) {
       threads.Start([this, answer] {
         ErrorOf<Closed>([&] {
@@ -65,9 +65,9 @@ struct Play {
   std::vector<std::string> Events(size_t number) {
     Await([&] {
       for (const std::string& event : pool->TakeEvents()) events.push_back(event);
-      for (const Monitor::Status& status : pool->status())
+      for (const StreamMonitor::Status& status : pool->status())
         Require(!status.address.empty(), "status");
-      Require(pool->seconds()[Monitor::kQueue] >= 0, "seconds");
+      Require(pool->seconds()[ActorTimes::kActorWaiting] >= 0, "seconds");
       return events.size() >= number;
     });
     std::sort(events.begin(), events.end());
@@ -223,7 +223,7 @@ TEST_CASE("pool: rollouts are exact, whatever the sizes") {
     Play play(actors, sizes, [](int a, int) { return Good(1 + a); });
     Checker(play).Run(actors, 0, 12);
     CHECK(play.pool->TakeEvents().empty());
-    for (const Monitor::Status& status : play.pool->status()) {
+    for (const StreamMonitor::Status& status : play.pool->status()) {
       CHECK(status.connected);
       CHECK(status.failures == 0);
       CHECK(status.last_error == "");
@@ -258,7 +258,7 @@ TEST_CASE("pool: a row's latency is from its arrival to its actions being sent, 
   constexpr milliseconds kSlow{5};
   Play play(
       2, Sizes(), [](int, int) { return Good(3); },
-      [&](const Exchange& inputs) {
+      [&](const NetIO& inputs) {
         std::this_thread::sleep_for(kSlow);
         return CountingNet(inputs, &calls);
       });
@@ -266,7 +266,7 @@ TEST_CASE("pool: a row's latency is from its arrival to its actions being sent, 
   play.End();
   const std::vector<int64_t> latencies = play.pool->latencies();
   CHECK(std::accumulate(latencies.begin(), latencies.end(), int64_t{0}) == play.transport->writes);
-  const auto least = latencies.begin() + Monitor::PlaceOf(kSlow);
+  const auto least = latencies.begin() + ActorTimes::LatencyBin(kSlow);
   CHECK(std::accumulate(latencies.begin(), least, int64_t{0}) == 0);
 }
 
@@ -446,7 +446,7 @@ TEST_CASE("pool: a dropped batch ends its streams, which begin anew, and says so
         if (life == 0) plan.at = 5;  // the sixth Step's batch is dropped
         return plan;
       },
-      [&](const Exchange& inputs) -> std::optional<Exchange> {
+      [&](const NetIO& inputs) -> std::optional<NetIO> {
         if (calls_left-- == 0) return std::nullopt;
         return CountingNet(inputs, &calls);
       });
@@ -462,7 +462,7 @@ TEST_CASE("pool: a dropped batch ends its streams, which begin anew, and says so
 TEST_CASE("pool: outputs that break the contract end it, and TakeEvents throws") {
   struct Bad {
     const char* error;
-    std::function<void(Exchange*)> change;
+    std::function<void(NetIO*)> change;
   };
   const std::vector<Bad> bads = {
       {"outputs: expected action int64[1, 2], seen none",
@@ -499,8 +499,8 @@ TEST_CASE("pool: outputs that break the contract end it, and TakeEvents throws")
     sizes.minimum = sizes.maximum = 2;  // each batch is one actor's
     Play play(
         2, sizes, [](int, int) { return Good(2); },
-        [&](const Exchange& inputs) {
-          std::optional<Exchange> outputs = CountingNet(inputs, &calls);
+        [&](const NetIO& inputs) {
+          std::optional<NetIO> outputs = CountingNet(inputs, &calls);
           if (++batches > 6) bad.change(&*outputs);
           return outputs;
         });
@@ -519,8 +519,8 @@ TEST_CASE("pool: outputs that differ between actors end it") {
   sizes.minimum = sizes.maximum = 2;
   Play play(
       2, sizes, [](int, int) { return Good(2); },
-      [&](const Exchange& inputs) {
-        std::optional<Exchange> outputs = CountingNet(inputs, &calls);
+      [&](const NetIO& inputs) {
+        std::optional<NetIO> outputs = CountingNet(inputs, &calls);
         const bool second = Find(inputs.arrays, "count")->as<int64_t>()[0] >= 10'000'000'000;
         if (second) outputs->arrays.pop_back();
         return outputs;
@@ -537,8 +537,8 @@ TEST_CASE("pool: an output with an environment's name ends it") {
   std::atomic<int64_t> calls{0};
   Play play(
       1, Sizes(), [](int, int) { return Good(1); },
-      [&](const Exchange& inputs) {
-        std::optional<Exchange> outputs = CountingNet(inputs, &calls);
+      [&](const NetIO& inputs) {
+        std::optional<NetIO> outputs = CountingNet(inputs, &calls);
         outputs->arrays[1].first = "reward";
         return outputs;
       });

@@ -193,7 +193,8 @@ TEST_CASE("wire: names are neither empty nor doubled nor a row's own") {
         "episode_return", "last_action", "action", "policy_logits", "baseline", "policy_version"}) {
     CHECK(SpecError([&](auto* spec) { AddLeaf(spec, name, rpcenv::UINT8, {}); }) ==
           "INVALID_ARGUMENT: the server's Spec: an observation may not be called '" +
-              std::string(name) + "', or not twice");
+              std::string(name) +
+              "': expected a name that is not empty, not reserved and not used twice");
   }
 }
 
