@@ -27,7 +27,7 @@ from typing import Any
 if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
     import libtorchbeast.workers
 
-    libtorchbeast.workers.begin(__name__)
+    libtorchbeast.workers.before_imports(__name__)
 
 import torch
 from torch import nn
@@ -54,7 +54,7 @@ from libtorchbeast.loggers.file_writer import RunInUse
 from libtorchbeast.loggers.stats import Clock, LatencyPercentiles, Shares
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rpcenv.addresses import parse_addresses
-from libtorchbeast.rpcenv.client import ServersLost, Streams, first_description, spec_of
+from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, first_description, spec_of
 from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.tls import load_tls
 from libtorchbeast.run import Run
@@ -424,7 +424,7 @@ def train_with(
     )  # fmt: skip
     threads = []
     try:
-        streams = Streams(pool, flags.server_timeout)
+        streams = StreamMonitor(pool, flags.server_timeout)
         run.sources += [Shares(SHARES, pool.seconds).take, streams.row]
         run.sources += [LatencyPercentiles(pool.latencies).take]
         threads += run.start_learners(lambda: queue, weights.publish)

@@ -33,7 +33,7 @@ from typing import Any
 if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
     import libtorchbeast.workers
 
-    libtorchbeast.workers.begin(__name__)
+    libtorchbeast.workers.before_imports(__name__)
 
 from libtorchbeast import workers
 from libtorchbeast.environment import Environment
@@ -210,7 +210,7 @@ def supervise(flags: argparse.Namespace) -> None:
     """Serves until a signal to stop, or, if so asked, the end of standard input."""
     if flags.server_addresses is None and flags.pipes_basename is None:
         make_private(private_folder())
-    stop = workers.Wakeup()
+    stop = workers.PipeEvent()
     for number in workers.stop_signals():
         signal.signal(number, lambda number, frame: stop.set())
     if flags.until_stdin_closes:
@@ -238,7 +238,7 @@ def new_folder(path: str | None) -> Iterator[None]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _set_at_end_of_stdin(stop: workers.Wakeup) -> None:
+def _set_at_end_of_stdin(stop: workers.PipeEvent) -> None:
     with contextlib.suppress(OSError):  # there is none
         while os.read(0, 4096):
             pass

@@ -52,7 +52,7 @@ class Run:
         self.path = run_path(flags)
         self.learner = Learner(net, flags, device, dump_dir=self.path)
         self.stats = Stats()
-        self.wakeup = workers.Wakeup()
+        self.wakeup = workers.PipeEvent()
         self.failure: BaseException | None = None
         # False between two barriers of a run in order, where no resume could be exact: then the
         # checkpoint at the barrier before it has to serve.
