@@ -26,7 +26,7 @@ from typing import Any
 if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
     import libtorchbeast.workers
 
-    libtorchbeast.workers.begin(__name__)
+    libtorchbeast.workers.before_imports(__name__)
 
 import gymnasium
 import numpy as np

@@ -26,9 +26,16 @@ from typing import Any, NamedTuple
 if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
     import libtorchbeast.workers
 
-    libtorchbeast.workers.begin(__name__)
+    libtorchbeast.workers.before_imports(__name__)
 
 import torch
+from libtorchbeast.loggers.timing import (
+    INFERENCE_ACTIVITIES,
+    Clock,
+    LatencyPercentiles,
+    Shares,
+    ThreadClocks,
+)
 from torch import nn
 
 import libtorchbeast
@@ -59,16 +66,9 @@ from libtorchbeast.flags import (
 )
 from libtorchbeast.loggers import bottleneck, display
 from libtorchbeast.loggers.file_writer import RunInUse
-from libtorchbeast.loggers.timing import (
-    INFERENCE_ACTIVITIES,
-    Clock,
-    LatencyPercentiles,
-    Shares,
-    ThreadClocks,
-)
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rpcenv.addresses import parse_addresses
-from libtorchbeast.rpcenv.client import ServersLost, Streams, first_description, spec_of
+from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, first_description, spec_of
 from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.tls import Tls, load_tls
 from libtorchbeast.run import Run
@@ -182,7 +182,7 @@ def make_parser() -> Parser:
     group = parser.add_argument_group("acting", "How the servers' environments get their actions.")
     add = group.add_argument
     add("--num_actors", type=whole(1),
-        help="Streams, spread round robin over the servers. Default: one for each server.")
+        help="StreamMonitor, spread round robin over the servers. Default: one for each server.")
     add("--server_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
         help="A run that has had no server for so long saves and ends.")
     add("--num_inference_threads", type=whole(1, 64), default=1,
@@ -344,7 +344,7 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None) -> None:
         step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout, tls=tls,
     )  # fmt: skip
     try:
-        streams = Streams(pool, flags.server_timeout)
+        streams = StreamMonitor(pool, flags.server_timeout)
         run.log.sources += [
             Shares(pool.ACTIVITIES, pool.seconds).take,
             LatencyPercentiles(pool.latencies).take,

@@ -32,7 +32,7 @@ from typing import Any
 if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
     import libtorchbeast.workers
 
-    libtorchbeast.workers.begin(__name__)
+    libtorchbeast.workers.before_imports(__name__)
 
 from libtorchbeast import workers
 from libtorchbeast.environment import Environment
@@ -102,7 +102,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
              + recipe_help(RECIPES, "envs_per_server"))
     add("--num_servers", type=whole(1),
         help="Server processes on this machine. Default: half the cores.")
-    add("--max_streams", type=whole(1), default=16, help="Streams that a server accepts.")
+    add("--max_streams", type=whole(1), default=16, help="StreamMonitor that a server accepts.")
     add("--pipes_basename", metavar="BASENAME",
         help="The servers listen on BASENAME.0, BASENAME.1 and so on. Default: "
              "unix:/tmp/polybeast-UID/server, a folder that only this user may enter. Servers that "
@@ -214,7 +214,7 @@ def supervise(flags: Flags) -> None:
     tls = load_tls(flags)
     if flags.server_addresses is None and flags.pipes_basename is None:
         make_private(private_folder())
-    stop = workers.Wakeup()
+    stop = workers.PipeEvent()
     if flags.until_stdin_closes:
         threading.Thread(target=_set_at_end_of_stdin, args=(stop,), daemon=True).start()
     where = addresses(flags)
@@ -240,7 +240,7 @@ def new_folder(path: str | None) -> Iterator[None]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _set_at_end_of_stdin(stop: workers.Wakeup) -> None:
+def _set_at_end_of_stdin(stop: workers.PipeEvent) -> None:
     with contextlib.suppress(OSError):  # there is none
         while os.read(0, 4096):
             pass

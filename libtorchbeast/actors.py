@@ -27,7 +27,7 @@ from libtorchbeast.shared_memory import (
     require_descriptors,
     required_bytes,
 )
-from libtorchbeast.workers import LOOK_S, Process, SilenceTimer, Wakeup, longest_silence
+from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, SilenceTimer, longest_silence
 
 logger = logging.getLogger(__name__)
 
@@ -82,13 +82,13 @@ class Actors:
             self.close()
             raise
 
-    def wait(self, wakeup: Wakeup, timeout: float) -> None:
+    def wait(self, wakeup: PipeEvent, timeout: float) -> None:
         """Waits for messages of the actors, or for `wakeup`, at most `timeout` seconds, and handles
         what came."""
         by_handle: dict[object, int] = {}
         for actor, process in enumerate(self._processes):
             by_handle[process.from_child] = by_handle[process.sentinel] = actor
-        timeout = min(timeout, LOOK_S)
+        timeout = min(timeout, HEARTBEAT_S)
         fired = multiprocessing.connection.wait([*by_handle, wakeup], timeout)
         for actor in {by_handle[handle] for handle in fired if handle in by_handle}:
             self._handle(actor)
@@ -212,7 +212,7 @@ def start_pulse(sign_of_life: np.ndarray, step_timeout: float) -> None:
     def beat():
         while True:
             sign_of_life[0] = time.monotonic()
-            time.sleep(min(LOOK_S, step_timeout / 4))
+            time.sleep(min(HEARTBEAT_S, step_timeout / 4))
 
     threading.Thread(target=beat, name="pulse", daemon=True).start()
 

@@ -66,7 +66,7 @@ class Run:
         self.path = run_path(flags)
         self.learner = Learner(net, flags, device, dump_dir=self.path)
         self.stats = Stats()
-        self.wakeup = workers.Wakeup()
+        self.wakeup = workers.PipeEvent()
         self.threads = workers.Threads(self.wakeup)
         self.may_checkpoint = True
         self.checkpoints = checkpoint.RunCheckpoints(

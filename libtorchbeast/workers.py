@@ -37,7 +37,7 @@ def stop_signals() -> set[signal.Signals]:
     return _STOP_SIGNALS - {signal.SIGHUP} if ignores else _STOP_SIGNALS
 
 
-def begin(name: str) -> None:
+def before_imports(name: str) -> None:
     """To be called by a program before its imports, with its `__name__`: Ctrl-C ends them without a
     traceback, and a spawned child, which imports the same, dies with its parent meanwhile."""
     if name == "__main__":
@@ -188,7 +188,7 @@ def _child(target: Callable, inbox: Connection, outbox: Connection, args: tuple)
         sys.exit(1)
 
 
-class Wakeup:
+class PipeEvent:
     """A flag that is also a descriptor to wait on, together with pipes and processes; it may be set
     from any thread and from a signal handler, and stays set."""
 
@@ -213,12 +213,12 @@ class Wakeup:
         os.close(self._writer)
 
 
-LOOK_S = 0.5  # at least as often signs of life are given, and looked for
+HEARTBEAT_S = 0.5  # at least as often signs of life are given, and looked for
 
 
 def longest_silence(step_timeout: float) -> float:
     """Seconds: a process that steps for no longer is heard of, however busy the machine is."""
-    return max(step_timeout, 2 * LOOK_S)
+    return max(step_timeout, 2 * HEARTBEAT_S)
 
 
 class SilenceTimer:
@@ -269,7 +269,7 @@ class Threads:
         wakeup: is set when one of them ends, for whatever reason.
     """
 
-    def __init__(self, wakeup: Wakeup):
+    def __init__(self, wakeup: PipeEvent):
         self.failure: BaseException | None = None  # the first
         self._wakeup = wakeup
         self._threads: list[Thread] = []
@@ -296,7 +296,7 @@ class Threads:
 
 
 @contextlib.contextmanager
-def stop_signals_set(wakeup: Wakeup) -> Iterator[None]:
+def stop_signals_set(wakeup: PipeEvent) -> Iterator[None]:
     """SIGINT, SIGTERM and SIGHUP set `wakeup`, and do nothing else, as long as this lasts."""
     handlers = {s: signal.signal(s, lambda number, frame: wakeup.set()) for s in stop_signals()}
     try:

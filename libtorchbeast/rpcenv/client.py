@@ -58,7 +58,7 @@ def first_description(
         time.sleep(0.1 if waited < 5.0 else 2.0)
 
 
-class Streams:
+class StreamMonitor:
     """Watches over the streams of an ActorPool.
 
     `check`, to be called every second at least, logs what happened to them since the last call.

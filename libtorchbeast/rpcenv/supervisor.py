@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from libtorchbeast.workers import LOOK_S, Process, SilenceTimer, Wakeup
+from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, SilenceTimer
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Supervisor:
         self._longest_silence = longest_silence
         self._silence_timer = SilenceTimer()
 
-    def run(self, wakeup: Wakeup) -> None:
+    def run(self, wakeup: PipeEvent) -> None:
         """Until `wakeup` is set; then all processes have ended.
 
         Raises:
@@ -54,12 +54,12 @@ class Supervisor:
         finally:
             self._end_all()
 
-    def _wait(self, wakeup: Wakeup) -> None:
+    def _wait(self, wakeup: PipeEvent) -> None:
         """For a message, an end, `wakeup`, or the next start that is due; a moment at most."""
         running = [w.process for w in self._workers if w.process]
         handles = [h for process in running for h in (process.from_child, process.sentinel)]
         due = [w.due for w in self._workers if not w.process]
-        timeout = max(0.0, min([time.monotonic() + LOOK_S, *due]) - time.monotonic())
+        timeout = max(0.0, min([time.monotonic() + HEARTBEAT_S, *due]) - time.monotonic())
         multiprocessing.connection.wait([*handles, wakeup], timeout)
 
     def _look_at(self, worker: "_Worker") -> None:

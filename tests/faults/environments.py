@@ -240,7 +240,7 @@ def acting(num_actors, step_timeout=60.0, orders=""):
             actors.wait(wakeup, 1.0)
 
     os.environ["ORDERS"] = str(orders)
-    wakeup = beast_workers.Wakeup()
+    wakeup = beast_workers.PipeEvent()
     try:
         actors = Actors(start, flags, buffers, times["began"].numpy(), times["alive"].numpy())
         watching = beast_workers.Thread(watch, (), "watching", lambda thread: None)
