@@ -29,13 +29,6 @@ if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which t
     libtorchbeast.workers.before_imports(__name__)
 
 import torch
-from libtorchbeast.loggers.timing import (
-    INFERENCE_ACTIVITIES,
-    Clock,
-    LatencyPercentiles,
-    Shares,
-    ThreadClocks,
-)
 from torch import nn
 
 import libtorchbeast
@@ -66,6 +59,13 @@ from libtorchbeast.flags import (
 )
 from libtorchbeast.loggers import bottleneck, display
 from libtorchbeast.loggers.file_writer import RunInUse
+from libtorchbeast.loggers.timing import (
+    INFERENCE_ACTIVITIES,
+    Clock,
+    LatencyPercentiles,
+    Shares,
+    ThreadClocks,
+)
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rpcenv.addresses import parse_addresses
 from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, first_description, spec_of

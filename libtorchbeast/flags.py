@@ -75,6 +75,7 @@ def _ranged(convert: type, low: float, high: float, lowest: str) -> Callable[[st
             raise argparse.ArgumentTypeError(f"{text}: expected {expected}")
         return value
 
+    checked.expected = f"{convert.__name__} {expected}"  # type: ignore[attr-defined]
     return checked
 
 

@@ -16,10 +16,11 @@ from libtorchbeast.evaluate import Evaluator, Player
 from libtorchbeast.flags import Flags, as_plain, run_path
 from libtorchbeast.learner import Learner, Publish, learn
 from libtorchbeast.loggers import bottleneck
+from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.display import Display
 from libtorchbeast.loggers.file_writer import FileWriter, hold
 from libtorchbeast.loggers.run_log import RunLog
-from libtorchbeast.loggers.stats import FIELDS, Stats
+from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, CpuCores, ThreadClocks
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
@@ -69,11 +70,6 @@ class Run:
         self.wakeup = workers.PipeEvent()
         self.threads = workers.Threads(self.wakeup)
         self.may_checkpoint = True
-        self.checkpoints = checkpoint.RunCheckpoints(
-            os.path.join(self.path, "model.tar"),
-            identity=_identity(spec, net, flags),
-            enabled=not flags.disable_checkpoint,
-        )
         self._hours_before = 0.0
 
     def __enter__(self) -> "Run":
@@ -85,6 +81,11 @@ class Run:
         return self
 
     def _open(self, stack: contextlib.ExitStack) -> None:
+        self.checkpoints = checkpoint.RunCheckpoints(
+            os.path.join(self.path, "model.tar"),
+            identity=_identity(self.spec, self.learner.net, self.flags),
+            enabled=not self.flags.disable_checkpoint,
+        )
         state = self.checkpoints.load()
         writer = FileWriter(
             os.path.expanduser(self.flags.savedir),

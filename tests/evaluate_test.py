@@ -1,7 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Evaluation while training, and the test mode: whole games with the weights of a moment."""
 
-import argparse
 import contextlib
 import errno
 import os
@@ -20,6 +19,7 @@ from libtorchbeast import evaluate as evaluation
 from libtorchbeast.checkpoint import save
 from libtorchbeast.environment import Environment
 from libtorchbeast.evaluate import Evaluator
+from libtorchbeast.flags import replace
 from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
 from tests.support.monobeast import beast, refusal
@@ -42,7 +42,7 @@ def parse(env="tests.support.envs:Catch-v0", **flags):
 
 
 def of_another_environment(flags):
-    return monobeast.player(argparse.Namespace(**vars(flags) | {"env": "CartPole-v1"}))
+    return monobeast.player(replace(flags, env="CartPole-v1"))
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def wait_for_row(evaluator):
 
 def played(flags, weights, seed):
     """What the test mode makes of them."""
-    net, env = monobeast.player(argparse.Namespace(**vars(flags)))
+    net, env = monobeast.player(flags)
     net.load_state_dict(weights)
     seed_everything(seed)
     return evaluate.play(flags, net.eval(), env, seed)

@@ -73,7 +73,7 @@ def test_environment_machines_need_no_torch():
 def test_an_environment_machine_needs_neither_torch_nor_rich():
     """Nor gymnasium, for an environment that is none of its."""
     code = (
-        "import sys, polybeast_env as p; p.create_env(p.make_parser().parse_args(sys.argv[1:]));"
+        "import sys, polybeast_env as p; p.create_env(p.parse(sys.argv[1:]));"
         "print({'torch', 'rich', 'gymnasium'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", code, "--env", "Mock/4", "--envs_per_server", "2"]

@@ -14,7 +14,8 @@ from torch import nn
 import polybeast
 from libtorchbeast import BatchingQueue, DynamicBatcher, describe, models
 from libtorchbeast.distributions import Categorical
-from libtorchbeast.loggers.stats import Clock
+from libtorchbeast.loggers.bottleneck import advise_polybeast
+from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock
 from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.rpcenv.client import spec_of
 from libtorchbeast.run import Run
@@ -49,9 +50,7 @@ class Flicker(Counting):
 
 
 def poly_flags(*argv):
-    flags = polybeast.make_parser().parse_args(["--env", "CartPole-v1", *argv])
-    polybeast.check_flags(flags)
-    return flags
+    return polybeast.parse(["--env", "CartPole-v1", *argv])
 
 
 @torch.no_grad()
@@ -60,14 +59,14 @@ def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_pat
     """Through the real inference, two streams, batches of both."""
     flags = poly_flags("--precision", "fp32", "--savedir", str(tmp_path), *lstm)
     addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
-    queue, clock = BatchingQueue(2, 2), Clock(torch.zeros(2, dtype=torch.float64))
+    queue, clock = BatchingQueue(2, 2), Clock(INFERENCE_ACTIVITIES)
     with contextlib.ExitStack() as stack:
         for address, num_envs in zip(addresses, (2, 4), strict=True):
             stack.enter_context(serving(Flicker, address, num_envs))
         torch.manual_seed(1)
         spec = spec_of(describe(addresses[0]))
         net, own = (models.make_net(Deep, spec, flags) for _ in range(2))
-        run = Run(flags, spec, net, torch.device("cpu"))
+        run = Run(flags, spec, net, torch.device("cpu"), advise_polybeast)
         stack.callback(run.wakeup.close)
         weights = NewestWeights(net.state_dict(), 7, torch.device("cpu"))
         infer = lambda batcher, own: polybeast.infer(run, batcher, weights, own, clock)
@@ -115,7 +114,7 @@ def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_
     """Also where weights are cast, and the casts kept; numbers below 256 are exact in bf16."""
     flags = parse(*SMALL, "--precision", precision, "--savedir", tmp_path)
     net = ShowsItsWeights()
-    run = Run(flags, None, net, torch.device("cpu"))
+    run = Run(flags, None, net, torch.device("cpu"), advise_polybeast)
     weights = NewestWeights(net.fill(0), 0, torch.device("cpu"))
     batcher, wanted = DynamicBatcher(1, 8, 1.0), 50
     seen = [set(), set()]
@@ -130,7 +129,7 @@ def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_
     with ThreadPoolExecutor(4) as pool:
         inference = []
         for own in (ShowsItsWeights(), ShowsItsWeights()):
-            clock = Clock(torch.zeros(2, dtype=torch.float64))
+            clock = Clock(INFERENCE_ACTIVITIES)
             inference.append(pool.submit(polybeast.infer, run, batcher, weights, own, clock))
         asking = [pool.submit(ask, number) for number in range(2)]
         for version in itertools.count(1):

@@ -40,12 +40,12 @@ def test_actions_are_sampled_from_the_policy_or_are_its_mode():
             return {"policy_logits": logits, "baseline": torch.zeros(shape[:2])}, core_state
 
     torch.manual_seed(0)
-    outputs, state = act_on(Fixed(), {"done": torch.zeros(columns)}, ())
+    outputs, state = act_on(Fixed(), {"done": torch.zeros(1, columns)}, ())
     assert state == () and outputs["action"].dtype == torch.int64
     assert outputs["policy_logits"].dtype == torch.float32
-    shares = torch.bincount(outputs["action"], minlength=3) / columns
+    shares = torch.bincount(outputs["action"][0], minlength=3) / columns
     torch.testing.assert_close(shares, probabilities, rtol=0, atol=0.015)
-    outputs, _ = act_on(Fixed(), {"done": torch.zeros(columns)}, (), greedy=True)
+    outputs, _ = act_on(Fixed(), {"done": torch.zeros(1, columns)}, (), greedy=True)
     assert outputs["action"].eq(0).all()
 
 
@@ -181,10 +181,10 @@ class Obedient(nn.Module):
 def test_a_forbidden_action_is_never_taken_and_nothing_becomes_infinite(dtype, greedy):
     mask = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]]).to(dtype)
     for _ in range(20):
-        outputs, _ = act_on(Obedient(), {"action_mask": mask}, (), greedy)
-        allowed = outputs["action"].tolist()
+        outputs, _ = act_on(Obedient(), {"action_mask": mask[None]}, (), greedy)
+        allowed = outputs["action"][0].tolist()
         assert allowed[0] in (1, 3) and allowed[1] == 2 and allowed[2] == 0
-    logits = outputs["policy_logits"]
+    logits = outputs["policy_logits"][0]
     assert logits.isfinite().all() and logits[0, 0] == MASKED
     entropy = Categorical(4).entropy(logits)
     assert entropy[0].item() == pytest.approx(math.log(2)) and entropy[1] == 0
@@ -194,5 +194,5 @@ def test_a_forbidden_action_is_never_taken_and_nothing_becomes_infinite(dtype, g
 def test_the_learner_sees_the_policy_through_the_same_mask():
     mask = torch.tensor([[[0, 1, 1, 0]]], dtype=torch.int8)
     outputs, _ = forward(Obedient(), {"action_mask": mask}, ())
-    acted, _ = act_on(Obedient(), {"action_mask": mask[0]}, ())
-    assert outputs["policy_logits"][0].equal(acted["policy_logits"])
+    acted, _ = act_on(Obedient(), {"action_mask": mask}, ())
+    assert outputs["policy_logits"].equal(acted["policy_logits"])

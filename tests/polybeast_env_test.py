@@ -14,7 +14,7 @@ import pytest
 import monobeast
 import polybeast_env
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import UserError, replace
 from libtorchbeast.rpcenv.server import stream_seed
 from polybeast_env import server_seed
 from tests.faults._breaking import listener
@@ -53,9 +53,7 @@ class Servers(Program):
 
 
 def parse(*flags):
-    flags = polybeast_env.make_parser().parse_args(flags)
-    polybeast_env.check_flags(flags)
-    return flags
+    return polybeast_env.parse(list(flags))
 
 
 # ------------------------------------------------------------------------------------------- flags
@@ -236,8 +234,7 @@ def test_create_env_for_playing():
         ("PongNoFrameskip-v4", "test"),
         ("tests.support.envs:Catch-v0", "test_render"),
     ):
-        flags = polybeast_env.make_parser().parse_args(["--env", name])
-        flags.mode = mode
+        flags = replace(parse("--env", name), mode=mode)
         with contextlib.closing(polybeast_env.create_env(flags)) as env:
             assert not hasattr(env, "num_envs") and env.unwrapped.render_mode == "rgb_array"
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+import polybeast
 import polybeast_env
-from libtorchbeast.rpcenv.local_servers import _arguments
+from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.tls import load_tls
 from libtorchbeast.tools import certificates
 from libtorchbeast.tools.certificates import make_ca
@@ -136,9 +137,9 @@ def test_a_learner_without_tls_is_told_so_in_its_last_lines(tmp_path, folder):
 
 
 def test_local_servers_get_no_flags_of_tls(folder):
-    parser = polybeast_env.make_parser()
-    flags = parser.parse_args(["--env", "Mock", *flags_of(folder, "learner")])
-    assert not [word for word in _arguments(parser, flags) if "tls" in word]
+    flags = polybeast.parse(["--env", "Mock", "--num_servers", "1", *flags_of(folder, "learner")])
+    with LocalServers(flags) as servers:  # a Unix socket with TLS flags would be refused
+        assert servers.describe(60.0).name == "Mock"
 
 
 def test_other_machines_are_reached_with_tls_or_an_explicit_insecure(folder):
@@ -192,7 +193,7 @@ def test_a_key_with_a_passphrase_is_refused(folder, tmp_path):
 
 
 def test_a_key_is_not_shown_by_accident(folder):
-    flags = polybeast_env.make_parser().parse_args(flags_of(folder, "learner"))
+    flags = polybeast_env.parse(flags_of(folder, "learner"))
     assert repr(load_tls(flags)) == "Tls(...)"
 
 

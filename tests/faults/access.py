@@ -185,8 +185,7 @@ def may_connect(path: Path, user: int) -> bool:
 def sockets_open_to(user: int) -> int:
     """Of local servers and of those that listen in a folder that all may enter, whatever the
     umask: how many let that user in."""
-    flags = polybeast_env.make_parser().parse_args("--env Mock/4 --num_servers 1".split())
-    polybeast_env.check_flags(flags)
+    flags = polybeast_env.parse("--env Mock/4 --num_servers 1".split())
     with contextlib.ExitStack() as stack:
         umask = os.umask(0)
         stack.callback(os.umask, umask)
@@ -199,7 +198,7 @@ def sockets_open_to(user: int) -> int:
         server = Server(lambda: Environment(Catch, 1), f"unix:{folder}/server")
         stack.callback(server.stop)
         server.start()
-        servers = stack.enter_context(LocalServers(polybeast_env.make_parser(), flags))
+        servers = stack.enter_context(LocalServers(flags))
         servers.describe(60.0)
         paths = [Path(a.removeprefix("unix:")) for a in (server.address, *servers.addresses)]
         assert all(may_connect(path, os.getuid()) for path in paths)

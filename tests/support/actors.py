@@ -10,6 +10,7 @@ from torch import nn
 import monobeast
 from libtorchbeast import models
 from libtorchbeast.environment import Environment
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
 from libtorchbeast.rollouts import rollout_shapes
 
 N, T, ROLLOUTS, A = 3, 5, 6, 3
@@ -72,12 +73,8 @@ class RuleNet(monobeast.Net):
 
 
 def make_flags(*argv):
-    flags = monobeast.make_parser().parse_args(
-        ["--env", "CartPole-v1", "--num_actors", "0", "--envs_per_actor", str(N)]
-        + ["--unroll_length", str(T), "--precision", "fp32", *argv]
-    )
-    monobeast.check_flags(flags)
-    return flags
+    words = f"--env CartPole-v1 --num_actors 0 --envs_per_actor {N} --unroll_length {T}"
+    return monobeast.parse([*words.split(), "--precision", "fp32", *argv])
 
 
 def make_actor(net_class, *argv, create_env=Counting):
@@ -85,7 +82,7 @@ def make_actor(net_class, *argv, create_env=Counting):
     torch.manual_seed(1)
     env = Environment(create_env, N, "counting")
     net = models.make_net(net_class, env.spec, flags)
-    return monobeast.Actor(env, net, 1, flags, *monobeast.stopwatches())
+    return monobeast.Actor(env, net, 1, flags, Clock(ACTOR_ACTIVITIES), Latencies())
 
 
 def make_rollouts(actor, count=ROLLOUTS):

@@ -27,6 +27,4 @@ def refusal(savedir, *flags):
 
 
 def parse(*flags):
-    flags = monobeast.make_parser().parse_args([str(word) for word in flags])
-    monobeast.check_flags(flags)
-    return flags
+    return monobeast.parse([str(word) for word in flags])

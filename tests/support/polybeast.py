@@ -56,6 +56,4 @@ def refusal(savedir, *flags):
 
 
 def parse(*flags):
-    flags = polybeast.make_parser().parse_args([str(word) for word in flags])
-    polybeast.check_flags(flags)
-    return flags
+    return polybeast.parse([str(word) for word in flags])

@@ -4,6 +4,7 @@
 import polybeast
 import polybeast_env
 from libtorchbeast.flags import UserError
+from libtorchbeast.rpcenv.tls import load_tls
 
 
 def flags_of(folder, name):
@@ -17,9 +18,8 @@ def check(*words):
     """Both programs say the same."""
     said = set()
     for program in (polybeast_env, polybeast):
-        flags = program.make_parser().parse_args(["--env", "Mock", *map(str, words)])
         try:
-            program.check_flags(flags)
+            load_tls(program.parse(["--env", "Mock", *map(str, words)]))
             said.add("")
         except UserError as error:
             said.add(str(error))
