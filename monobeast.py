@@ -50,13 +50,7 @@ from libtorchbeast.flags import (
 )
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.file_writer import RunInUse
-from libtorchbeast.loggers.stats import (
-    LATENCY_BUCKETS,
-    Clock,
-    Latencies,
-    LatencyPercentiles,
-    Shares,
-)
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rollouts import batches, rollout_shapes
 from libtorchbeast.run import Run
@@ -348,10 +342,6 @@ class Net(nn.Module):
 
 
 # =========================================================================================== acting
-ENVIRONMENT, INFERENCE, WAITING = range(3)  # what an actor's time goes to
-SHARES = ["environment", "inference", "actor_waiting"]  # ... as the log calls it
-
-
 class Actor:
     """N environments, a network, and what both carry from one rollout to the next."""
 
@@ -368,7 +358,7 @@ class Actor:
         self.env, self.net, self.precision = env, net, flags.precision
         self.clock, self.latencies = clock, latencies
         self.row = env.initial(seed)
-        clock.lap(ENVIRONMENT)  # before the network's first call, which --compile makes long
+        clock.lap("environment")  # before the network's first call, which --compile makes long
         self.next_core_state = models.initial_state(net, env.spec.num_envs)
         with self.autocast():
             self.choose(version)
@@ -383,7 +373,7 @@ class Actor:
         outputs, self.next_core_state = act_on(self.net, row, self.core_state)
         self.row |= {k: v.numpy() for k, v in outputs.items()}
         self.row["policy_version"] = np.full(self.env.spec.num_envs, version)
-        self.latencies.add(self.clock.lap(INFERENCE))
+        self.latencies.add(self.clock.lap("inference"))
 
     def unroll(self, rollout: dict[str, np.ndarray], version: int) -> None:
         """Fills `rollout` ([T+1, N, ...] rows and core_state/i) with the next T transitions; the
@@ -393,9 +383,9 @@ class Actor:
         self.write(rollout, 0)
         with self.autocast():
             for t in range(1, rollout["reward"].shape[0]):
-                self.clock.begin()
+                self.clock.begin_call()
                 self.row = self.env.step(self.row["action"])
-                self.clock.lap(ENVIRONMENT)
+                self.clock.lap("environment")
                 self.choose(version)
                 self.write(rollout, t)
 
@@ -412,7 +402,7 @@ def act(
     flags: argparse.Namespace,
     buffers: SharedTensors,
     weights: SharedWeights,
-    times: SharedTensors,
+    times: ActorTimes,
 ) -> None:
     """An actor process: takes free slots from `inbox` (its free_queue), fills them, and puts them
     into `outbox` (its full_queue). Ends when the inbox does."""
@@ -421,16 +411,15 @@ def act(
     env = make_environment(flags)
     net = models.compile_if_asked(models.make_net(Net, env.spec, flags), flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
-    clock = Clock(times["spent"][actor], times["began"][actor])
-    latencies = Latencies(times["latencies"][actor])
+    clock, latencies = times.clock(actor), times.latencies(actor)
     version = weights.copy_to(net)
-    start_pulse(times["alive"][actor].numpy(), flags.step_timeout)
-    clock.begin()
+    start_pulse(times.signs_of_life[actor], flags.step_timeout)
+    clock.begin_call()
     worker = Actor(env, net, seed, flags, clock, latencies, version)
     for message in inbox:
         slot = slot_of(message)
         version = weights.copy_to(net)
-        clock.lap(WAITING)
+        clock.lap("actor_waiting")
         worker.unroll({k: v[slot] for k, v in rollouts.items()}, version)
         outbox.send_bytes(message)
     env.close()  # not after a failure, which is to be reported whatever closing would do
@@ -473,21 +462,15 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
     flags = run.flags
     buffers = SharedTensors(buffer_shapes(flags, shapes))
     weights = SharedWeights(run.learner.net.state_dict(), run.learner.updates)
-    times = SharedTensors(time_shapes(flags.num_actors))
+    times = ActorTimes(flags.num_actors)
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, run.learner.updates, actor, life)
         args = (actor, seed, flags, buffers, weights, times)
         return workers.Process(act, args, name=f"actor-{actor}")
 
-    began, alive = times["began"].numpy(), times["alive"].numpy()
-    actors = Actors(start_actor, flags, buffers, began, alive)
-    spent, latencies = times["spent"], times["latencies"]
-    run.sources += [
-        Shares(SHARES, lambda: spent.sum(0).tolist()).take,
-        LatencyPercentiles(lambda: latencies.sum(0).tolist()).take,
-        lambda: {"actor_restarts": actors.restarts},
-    ]
+    actors = Actors(start_actor, flags, buffers, times.calls_began, times.signs_of_life)
+    run.sources += [*times.sources(), lambda: {"actor_restarts": actors.restarts}]
     pinned = run.learner.device.type == "cuda"
     threads = []
     try:
@@ -542,22 +525,9 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         run.tick()
 
 
-def time_shapes(num_actors: int) -> Shapes:
-    """What actors write down of their time, for the main process to read."""
-    return {
-        "spent": ((num_actors, len(SHARES)), torch.float64),  # seconds, by activity
-        "began": ((num_actors, 1), torch.float64),  # when a call that may hang did
-        "alive": ((num_actors, 1), torch.float64),  # when the process was, last
-        "latencies": ((num_actors, LATENCY_BUCKETS), torch.int64),
-    }
-
-
 def stopwatches() -> tuple[Clock, Latencies]:
     """An actor's, in this process."""
-    zeros = {
-        name: torch.zeros(shape[1:], dtype=dtype) for name, (shape, dtype) in time_shapes(1).items()
-    }
-    return Clock(zeros["spent"], zeros["began"]), Latencies(zeros["latencies"])
+    return Clock(ACTOR_ACTIVITIES), Latencies()
 
 
 def make_environment(flags: argparse.Namespace) -> Environment:

@@ -51,7 +51,13 @@ from libtorchbeast.flags import (
 )
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.file_writer import RunInUse
-from libtorchbeast.loggers.stats import Clock, LatencyPercentiles, Shares
+from libtorchbeast.loggers.timing import (
+    INFERENCE_ACTIVITIES,
+    Clock,
+    LatencyPercentiles,
+    Shares,
+    ThreadClocks,
+)
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rpcenv.addresses import parse_addresses
 from libtorchbeast.rpcenv.client import ServersLost, Streams, first_description, spec_of
@@ -319,7 +325,6 @@ class Section(nn.Module):
 # ======================================================================================== inference
 # What the streams' time goes to, as ActorPool.seconds has it.
 SHARES = ["environment", "transport", "batching", "inference", "actor_waiting"]
-ANSWERING, WAITING = range(2)  # what an inference thread's time goes to
 
 
 def infer(
@@ -335,7 +340,7 @@ def infer(
     with own_stream(device), models.autocast(run.flags.precision, device):
         version = weights.copy_to(net)
         for batch in batcher:
-            clock.lap(WAITING)
+            clock.lap("answer_waiting")
             if weights.version != version:
                 version = weights.copy_to(net)
                 torch.clear_autocast_cache()  # it holds the old weights
@@ -346,18 +351,17 @@ def infer(
             outputs = {k: v.unsqueeze(0) for k, v in outputs.items()}
             batch.set_outputs((outputs, core_state))
             run.stats.add_inference(len(batch))
-            clock.lap(ANSWERING)
+            clock.lap("answering")
 
 
 def start_inference(
     run: Run, batcher: Iterable[Any], weights: NewestWeights, nets: list[nn.Module]
 ) -> list[threading.Thread]:
     """Starts a thread for each of the networks."""
-    seconds = torch.zeros(len(nets), 2, dtype=torch.float64)
-    shares = Shares(["answering", "answer_waiting"], lambda: seconds.sum(0).tolist())
-    run.sources.append(shares.take)
+    clocks = ThreadClocks(INFERENCE_ACTIVITIES, len(nets))
+    run.sources.append(clocks.take)
     return [
-        run.start_thread(infer, (run, batcher, weights, net, Clock(seconds[i])), f"inference-{i}")
+        run.start_thread(infer, (run, batcher, weights, net, clocks[i]), f"inference-{i}")
         for i, net in enumerate(nets)
     ]
 

@@ -19,8 +19,10 @@ from libtorchbeast.evaluate import Evaluator, Player
 from libtorchbeast.flags import UserError, as_plain, run_path
 from libtorchbeast.learner import Learner, Publish
 from libtorchbeast.loggers import bottleneck, display
+from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.file_writer import FileWriter, hold
-from libtorchbeast.loggers.stats import FIELDS, Clock, CpuCores, Means, Shares, Stats
+from libtorchbeast.loggers.stats import Means, Stats
+from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock, CpuCores, ThreadClocks
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 
@@ -157,26 +159,24 @@ class Run:
         self, batches: Callable[[], Iterator[Rollout]], publish: Publish
     ) -> list[threading.Thread]:
         """Starts --num_learner_threads threads, each of which learns from `batches()`."""
-        seconds = torch.zeros(self.flags.num_learner_threads, 2, dtype=torch.float64)
-        shares = Shares(["learning", "learner_waiting"], lambda: seconds.sum(0).tolist())
-        self.sources.append(shares.take)
+        clocks = ThreadClocks(LEARNER_ACTIVITIES, self.flags.num_learner_threads)
+        self.sources.append(clocks.take)
         return [
-            self.start_thread(self._learn, (batches(), publish, Clock(row)), f"learner-{i}")
-            for i, row in enumerate(seconds)
+            self.start_thread(self._learn, (batches(), publish, clocks[i]), f"learner-{i}")
+            for i in range(self.flags.num_learner_threads)
         ]
 
     def _learn(self, batches: Iterator[Rollout], publish: Publish, clock: Clock) -> None:
-        LEARNING, WAITING = range(2)
         with own_stream(self.learner.device):
             for batch in batches:
-                clock.lap(WAITING)
+                clock.lap("learner_waiting")
                 if self.finished():
                     return
                 self.stats.add_games(batch)
                 numbers = self.learner.update(batch, publish)
                 if numbers is not None:
                     self.stats.add_update(numbers)
-                clock.lap(LEARNING)
+                clock.lap("learning")
 
     def start_thread(self, target: Callable, args: tuple, name: str) -> threading.Thread:
         """Starts a thread whose first failure ends the run."""

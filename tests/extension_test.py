@@ -37,7 +37,7 @@ from libtorchbeast import (
 from libtorchbeast.devices import to_host
 from libtorchbeast.environment import Environment
 from libtorchbeast.learner import Learner
-from libtorchbeast.loggers.stats import Clock
+from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock
 from libtorchbeast.rollouts import batches, core_state_of
 from libtorchbeast.rpcenv.client import spec_of
 from libtorchbeast.rpcenv.mock import make_mock
@@ -1234,7 +1234,7 @@ def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_pat
     """Through the real inference, two streams, batches of both."""
     flags = poly_flags("--precision", "fp32", "--savedir", str(tmp_path), *lstm)
     addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
-    queue, clock = BatchingQueue(2, 2), Clock(torch.zeros(2, dtype=torch.float64))
+    queue, clock = BatchingQueue(2, 2), Clock(INFERENCE_ACTIVITIES)
     with contextlib.ExitStack() as stack:
         for address, num_envs in zip(addresses, (2, 4), strict=True):
             stack.enter_context(serving(Flicker, address, num_envs))

@@ -26,7 +26,7 @@ from libtorchbeast.distributions import Categorical
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers import video
-from libtorchbeast.loggers.stats import Clock
+from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock
 from libtorchbeast.rpcenv.client import ServersLost, first_description
 from libtorchbeast.rpcenv.local_servers import _arguments
 from libtorchbeast.rpcenv.server import Server
@@ -601,7 +601,7 @@ def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_
     with ThreadPoolExecutor(4) as pool:
         inference = []
         for own in (ShowsItsWeights(), ShowsItsWeights()):
-            clock = Clock(torch.zeros(2, dtype=torch.float64))
+            clock = Clock(INFERENCE_ACTIVITIES)
             inference.append(pool.submit(polybeast.infer, run, batcher, weights, own, clock))
         asking = [pool.submit(ask, number) for number in range(2)]
         for version in itertools.count(1):
