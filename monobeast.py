@@ -49,7 +49,7 @@ from libtorchbeast.flags import (
     require,
 )
 from libtorchbeast.loggers import display
-from libtorchbeast.loggers.file_writer import RunInUse
+from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rollouts import batches, rollout_shapes

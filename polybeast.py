@@ -50,7 +50,7 @@ from libtorchbeast.flags import (
     require,
 )
 from libtorchbeast.loggers import display
-from libtorchbeast.loggers.file_writer import RunInUse
+from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import (
     INFERENCE_ACTIVITIES,
     Clock,

@@ -20,7 +20,8 @@ from libtorchbeast.flags import UserError, as_plain, run_path
 from libtorchbeast.learner import Learner, Publish
 from libtorchbeast.loggers import bottleneck, display
 from libtorchbeast.loggers.columns import FIELDS
-from libtorchbeast.loggers.file_writer import FileWriter, hold
+from libtorchbeast.loggers.file_writer import FileWriter
+from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.stats import Means, Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock, CpuCores, ThreadClocks
 from libtorchbeast.rollouts import Rollout

@@ -20,9 +20,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from libtorchbeast.flags import UserError
-from libtorchbeast.loggers.file_writer import FileWriter, RunInUse, hold, read_csv
+from libtorchbeast.loggers.csv_table import read_csv
+from libtorchbeast.loggers.file_writer import FileWriter
+from libtorchbeast.loggers.files import RunInUse, hold
 
 ROOT = Path(__file__).resolve().parent.parent
+LOGGERS = "libtorchbeast/loggers"
 FIELDS = ["step", "frame", "mean_game_return", "loss"]
 
 
@@ -234,7 +237,7 @@ def test_without_tensorboard(tmp_path):
 
 HOLD = """
 import sys
-from libtorchbeast.loggers.file_writer import hold
+from libtorchbeast.loggers.files import hold
 with hold(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
@@ -332,9 +335,9 @@ def meta_of_code_in(folder, savedir):
 
 def test_meta_names_the_commit_of_the_code(tmp_path):
     code = tmp_path / "checkout"
-    (code / "libtorchbeast" / "loggers").mkdir(parents=True)
-    for name in ("loggers/file_writer.py", "loggers/trackers.py", "flags.py"):
-        shutil.copy(ROOT / "libtorchbeast" / name, code / "libtorchbeast" / name)
+    (code / LOGGERS).mkdir(parents=True)
+    for path in (ROOT / "libtorchbeast" / "flags.py", *(ROOT / LOGGERS).glob("*.py")):
+        shutil.copy(path, code / path.relative_to(ROOT))
     assert "commit" not in meta_of_code_in(code, tmp_path / "a")
     git(code, "init", "-q")
     git(code, "commit", "-qm", "empty", "--allow-empty")
@@ -343,7 +346,7 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     git(code, "commit", "-qm", "first")
     meta = meta_of_code_in(code, tmp_path / "c")
     assert (meta["commit"], meta["dirty"]) == (git(code, "rev-parse", "HEAD"), False)
-    with (code / "libtorchbeast" / "loggers" / "file_writer.py").open("a") as file:
+    with (code / LOGGERS / "file_writer.py").open("a") as file:
         file.write("\n")
     assert meta_of_code_in(code, tmp_path / "d")["dirty"] is True
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from libtorchbeast import workers
 from libtorchbeast.flags import UserError, shell_line
+from libtorchbeast.loggers.csv_table import read_csv
 from libtorchbeast.loggers.display import console
-from libtorchbeast.loggers.file_writer import read_csv
 
 GAIN = 1.03  # what is less faster than this may be noise, and keeps what was
 PATIENCE_S = 300.0  # that a trial may take besides, to its first update and to its end
