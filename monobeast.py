@@ -31,7 +31,6 @@ if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which t
 import gymnasium
 import numpy as np
 import torch
-from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from torch import nn
 
 import atari_wrappers
@@ -67,8 +66,10 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
-from libtorchbeast.loggers import bottleneck, display
-from libtorchbeast.loggers.file_writer import RunInUse
+from libtorchbeast.loggers import display
+from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
+from libtorchbeast.loggers.files import RunInUse
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rollouts import batches, rollout_shapes
 from libtorchbeast.run import Run
@@ -346,7 +347,7 @@ def train(flags: Flags) -> Run:
     check_limits(flags, shapes)
     device = torch.device("cuda" if cuda_is_wanted(flags) else "cpu")
     net = models.make_net(Net, spec, flags)
-    with Run(flags, spec, net, device, bottleneck.advise_monobeast) as run:
+    with Run(flags, spec, net, device, MonoBeastAdvisor(flags).advise) as run:
         if not run.finished():
             run.evaluate_with(player)
             learn = train_in_parallel if flags.num_actors else train_in_order

@@ -57,8 +57,9 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
-from libtorchbeast.loggers import bottleneck, display
-from libtorchbeast.loggers.file_writer import RunInUse
+from libtorchbeast.loggers import display
+from libtorchbeast.loggers.bottleneck import PolyBeastAdvisor
+from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import (
     INFERENCE_ACTIVITIES,
     Clock,
@@ -292,7 +293,7 @@ def train(flags: Flags) -> Run:
         spec = spec_of(servers.description)
         net = models.make_net(Net, spec, flags)
         device = torch.device(flags.learner_device)
-        with Run(flags, spec, net, device, bottleneck.advise_polybeast) as run:
+        with Run(flags, spec, net, device, PolyBeastAdvisor(flags).advise) as run:
             if not run.finished():
                 run.evaluate_with(player)
                 train_with_servers(run, servers, tls)

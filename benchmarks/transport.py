@@ -20,7 +20,7 @@ import torch
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast.loggers.stats import CpuCores
+from libtorchbeast.loggers.timing import CpuCores
 from libtorchbeast.rpcenv.client import first_description
 from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.tls import Tls, load_tls

@@ -17,8 +17,9 @@ from libtorchbeast.flags import Flags, as_plain, run_path
 from libtorchbeast.learner import Learner, Publish, learn
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.columns import FIELDS
-from libtorchbeast.loggers.display import Display
-from libtorchbeast.loggers.file_writer import FileWriter, hold
+from libtorchbeast.loggers.display import Display, View
+from libtorchbeast.loggers.file_writer import FileWriter
+from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.run_log import RunLog
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, CpuCores, ThreadClocks
@@ -61,7 +62,7 @@ class Run:
         spec: Spec,
         net: nn.Module,
         device: torch.device,
-        advise: bottleneck.Advise,
+        advise: bottleneck.Advise = lambda row: "",
     ):
         self.flags, self.spec, self._advise = flags, spec, advise
         self.path = run_path(flags)
@@ -112,7 +113,9 @@ class Run:
                 self.learner.step,
             )
         stack.push(_log_failure)
-        self._display = stack.enter_context(Display(self))
+        display = Display(self.spec.name, self.path, self.view)
+        display.start()
+        stack.callback(lambda: display.stop(self.where_time_went(), self.summary()))
 
     def __exit__(self, kind, error, traceback) -> None:
         self.wakeup.set()
@@ -203,7 +206,20 @@ class Run:
 
     def where_time_went(self) -> list[str]:
         """In the whole run, and what to change."""
-        return bottleneck.lines(self.log.means(), self.flags, self._advise)
+        return bottleneck.report(self.log.means(), self._advise)
+
+    def view(self) -> View:
+        """What the display shows of this moment."""
+        return View(
+            step=self.learner.step,
+            total_steps=self.flags.total_steps,
+            hours=self.hours,
+            sps=self.log.sps,
+            games=self.stats.games,
+            is_stopping=self.wakeup.is_set(),
+            row=self.log.last_row,
+            where_time_goes=bottleneck.report(self.log.last_row, self._advise),
+        )
 
     def _unsaved(self) -> bool:
         return self.may_checkpoint and self.checkpoints.is_behind(self.learner.updates)

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Dict
 import monobeast
 from libtorchbeast import learner, models
 from libtorchbeast.environment import Environment
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.weights import SharedWeights
@@ -142,18 +143,16 @@ def test_an_actors_very_first_row_carries_the_version_that_it_copied():
         net = models.make_net(monobeast.Net, env.spec, flags)
     _, shapes = monobeast.describe(flags)
     buffers = SharedTensors({k: ((1, *shape), dtype) for k, (shape, dtype) in shapes.items()})
-    seconds = SharedTensors(
-        monobeast.time_shapes(1),
-    )
+    times = ActorTimes(1)
     weights = SharedWeights(net.state_dict(), 7)
     full, outbox = Pipe(duplex=False)
     slots = iter([(0).to_bytes(4, "little")])
     threads = torch.get_num_threads()
-    monobeast.act(slots, outbox, 0, 1, flags, buffers, weights, seconds)
+    monobeast.act(slots, outbox, 0, 1, flags, buffers, weights, times)
     torch.set_num_threads(threads)
     assert int.from_bytes(full.recv_bytes(), "little") == 0
     assert buffers["policy_version"][0].eq(7).all()
-    for memory in (buffers, seconds, weights):
+    for memory in (buffers, times, weights):
         memory.close()
 
 
@@ -182,17 +181,17 @@ def test_actions_and_outputs_of_the_nets_own_pass_through():
 
 def test_a_networks_first_call_is_no_step_of_an_environment():
     """--compile makes it long, and --step_timeout is for environments."""
-    clock, latencies = monobeast.stopwatches()
+    clock, latencies = Clock(ACTOR_ACTIVITIES), Latencies()
     timed = []
 
     class SlowNet(monobeast.Net):
         def forward(self, inputs, core_state=()):
-            timed.append(clock._began[0] > 0)
+            timed.append(clock._call_began[0] > 0)
             return super().forward(inputs, core_state)
 
     env = Environment(Counting, N, "counting")
     net = models.make_net(SlowNet, env.spec, make_flags())
-    clock.begin()
+    clock.begin_call()
     monobeast.Actor(env, net, 1, make_flags(), clock, latencies)
     assert timed == [False]
 

@@ -15,9 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from libtorchbeast.loggers.file_writer import RunInUse, hold, read_csv
+from libtorchbeast.loggers.csv_table import read_csv
+from libtorchbeast.loggers.files import RunInUse, hold
 from tests.support.processes import ROOT
 from tests.support.run_files import WITHOUT_PACKAGE, column, file_size_limit, log_steps, writer
+
+LOGGERS = "libtorchbeast/loggers"
 
 
 def test_header_once_and_a_line_per_row(tmp_path):
@@ -122,7 +125,7 @@ def test_a_line_cut_by_a_kill_is_dropped(tmp_path, caplog):
 
 HOLD = """
 import sys
-from libtorchbeast.loggers.file_writer import hold
+from libtorchbeast.loggers.files import hold
 with hold(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
@@ -220,9 +223,9 @@ def meta_of_code_in(folder, savedir):
 
 def test_meta_names_the_commit_of_the_code(tmp_path):
     code = tmp_path / "checkout"
-    (code / "libtorchbeast" / "loggers").mkdir(parents=True)
-    for name in ("loggers/file_writer.py", "loggers/trackers.py", "flags.py"):
-        shutil.copy(ROOT / "libtorchbeast" / name, code / "libtorchbeast" / name)
+    (code / LOGGERS).mkdir(parents=True)
+    for path in (ROOT / "libtorchbeast" / "flags.py", *(ROOT / LOGGERS).glob("*.py")):
+        shutil.copy(path, code / path.relative_to(ROOT))
     assert "commit" not in meta_of_code_in(code, tmp_path / "a")
     git(code, "init", "-q")
     git(code, "commit", "-qm", "empty", "--allow-empty")
@@ -231,7 +234,7 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     git(code, "commit", "-qm", "first")
     meta = meta_of_code_in(code, tmp_path / "c")
     assert (meta["commit"], meta["dirty"]) == (git(code, "rev-parse", "HEAD"), False)
-    with (code / "libtorchbeast" / "loggers" / "file_writer.py").open("a") as file:
+    with (code / LOGGERS / "file_writer.py").open("a") as file:
         file.write("\n")
     assert meta_of_code_in(code, tmp_path / "d")["dirty"] is True
 

@@ -14,7 +14,6 @@ from torch import nn
 import polybeast
 from libtorchbeast import BatchingQueue, DynamicBatcher, describe, models
 from libtorchbeast.distributions import Categorical
-from libtorchbeast.loggers.bottleneck import advise_polybeast
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock
 from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.rpcenv.client import spec_of
@@ -66,7 +65,7 @@ def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_pat
         torch.manual_seed(1)
         spec = spec_of(describe(addresses[0]))
         net, own = (models.make_net(Deep, spec, flags) for _ in range(2))
-        run = Run(flags, spec, net, torch.device("cpu"), advise_polybeast)
+        run = Run(flags, spec, net, torch.device("cpu"))
         stack.callback(run.wakeup.close)
         weights = NewestWeights(net.state_dict(), 7, torch.device("cpu"))
         infer = lambda batcher, own: polybeast.infer(run, batcher, weights, own, clock)
@@ -114,7 +113,7 @@ def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_
     """Also where weights are cast, and the casts kept; numbers below 256 are exact in bf16."""
     flags = parse(*SMALL, "--precision", precision, "--savedir", tmp_path)
     net = ShowsItsWeights()
-    run = Run(flags, None, net, torch.device("cpu"), advise_polybeast)
+    run = Run(flags, None, net, torch.device("cpu"))
     weights = NewestWeights(net.fill(0), 0, torch.device("cpu"))
     batcher, wanted = DynamicBatcher(1, 8, 1.0), 50
     seen = [set(), set()]

@@ -10,6 +10,7 @@ from torch import nn
 import monobeast
 from libtorchbeast import BatchingQueue, learner, models
 from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
 from libtorchbeast.rollouts import batches
 from tests.support.actors import OnesNet, make_actor, make_flags, make_rollouts
 from tests.support.compare import assert_same
@@ -78,7 +79,7 @@ class Learning:
         self.published = []
         rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
         env = monobeast.make_environment(flags)
-        actor = monobeast.Actor(env, self.net, 0, flags, *monobeast.stopwatches())
+        actor = monobeast.Actor(env, self.net, 0, flags, Clock(ACTOR_ACTIVITIES), Latencies())
         actor.unroll({k: v.numpy() for k, v in rollout.items()}, version=0)
         (self.batch,) = batches([(rollout, lambda: None)], flags.batch_size)
 

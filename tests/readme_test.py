@@ -14,7 +14,7 @@ import pytest
 import monobeast
 import polybeast
 import polybeast_env
-from libtorchbeast.loggers.stats import FIELDS
+from libtorchbeast.loggers.columns import FIELDS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -14,8 +14,8 @@ from typing import Any
 
 from libtorchbeast import workers
 from libtorchbeast.flags import Flags, UserError, to_json
+from libtorchbeast.loggers.csv_table import read_csv
 from libtorchbeast.loggers.display import console
-from libtorchbeast.loggers.file_writer import read_csv
 
 GAIN = 1.03  # a setting must be faster by this factor: a smaller gain may be noise
 PATIENCE_S = 300.0  # limit for what a trial takes besides: until its first update, and for its end

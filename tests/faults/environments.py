@@ -18,7 +18,8 @@ import torch
 import monobeast
 from libtorchbeast import ActorPool, BatchingQueue, DynamicBatcher, models
 from libtorchbeast import workers as beast_workers
-from libtorchbeast.actors import Actors
+from libtorchbeast.actors import Actors, slot_shapes
+from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.rpcenv.client import first_description
 from libtorchbeast.seeds import derive_seed
 from libtorchbeast.shared_memory import SharedTensors
@@ -223,9 +224,9 @@ def acting(num_actors, step_timeout=60.0, orders=""):
     )
     spec, shapes = monobeast.describe(flags)
     net = models.make_net(monobeast.Net, spec, flags)
-    buffers = SharedTensors(monobeast.buffer_shapes(flags, shapes))
+    buffers = SharedTensors(slot_shapes(flags, shapes))
     weights = SharedWeights(net.state_dict(), 0)
-    times = SharedTensors(monobeast.time_shapes(num_actors))
+    times = ActorTimes(num_actors)
     processes = {}
 
     def start(actor, life):
@@ -242,7 +243,7 @@ def acting(num_actors, step_timeout=60.0, orders=""):
     os.environ["ORDERS"] = str(orders)
     wakeup = beast_workers.PipeEvent()
     try:
-        actors = Actors(start, flags, buffers, times["began"].numpy(), times["alive"].numpy())
+        actors = Actors(start, flags, buffers, times)
         watching = beast_workers.Thread(watch, (), "watching", lambda thread: None)
         watching.start()
         reader = Reader(actors.rollouts())

@@ -4,7 +4,8 @@
 import contextlib
 import resource
 
-from libtorchbeast.loggers.file_writer import FileWriter, read_csv
+from libtorchbeast.loggers.csv_table import read_csv
+from libtorchbeast.loggers.file_writer import FileWriter
 
 FIELDS = ["step", "frame", "mean_game_return", "loss"]
 
