@@ -7,9 +7,15 @@ import sys
 import pytest
 
 from libtorchbeast.tools import certificates
+from libtorchbeast.tools.certificates import make_ca
 from tests.faults import access
 from tests.support.processes import ROOT
 from tests.support.tls import check
+
+
+@pytest.fixture(scope="module")
+def ca():
+    return make_ca(days=1)
 
 
 def make(*words):
@@ -32,7 +38,7 @@ def test_the_command_makes_files_that_only_their_user_reads(tmp_path):
         assert check(*line.removeprefix(f"{name}: ").split()) == ""
 
 
-def test_nothing_is_overwritten(folder, tmp_path):
+def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "learner.key").write_text("precious")
     done = make(tmp_path, "--hosts", "a")
     assert done.returncode == 1

@@ -1,7 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """MonoBeast learns, stops, resumes and fails as promised: real processes, real signals."""
 
-import logging
 import os
 import re
 import subprocess
@@ -22,15 +21,6 @@ from tests.support.monobeast import CATCH, IN_ORDER, PARALLEL, beast, parse
 from tests.support.processes import ROOT, Program, load, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_before")
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before():
-    """`main` sets up logging to the stderr of the test that called it."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
 
 
 def shared_memory():
