@@ -7,11 +7,23 @@ from typing import Any
 
 import numpy as np
 
-# The keys of a row (README, "The picture") that an observation may not use.
-ROW_KEYS = frozenset(
-    "reward done terminated truncated episode_over episode_step episode_return last_action "
-    "action policy_logits baseline policy_version".split()
-)
+# What a row says about each environment besides its observation: key -> dtype of an array [N].
+# They are also the fields of a Step, in its order; rpcenv.proto says what each of them means.
+ROW_FIELDS = {
+    "reward": "float32",
+    "done": "bool",
+    "terminated": "bool",
+    "truncated": "bool",
+    "episode_over": "bool",
+    "episode_step": "int32",
+    "episode_return": "float32",
+}
+
+# Other keys that a row has, or gets from the network's outputs.
+ACTING_KEYS = ("last_action", "action", "policy_logits", "baseline", "policy_version")
+
+# An observation may not use these keys.
+ROW_KEYS = frozenset([*ROW_FIELDS, *ACTING_KEYS])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,9 +18,10 @@ import polybeast_env
 from libtorchbeast import workers
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.rpcenv import server, supervisor
+from libtorchbeast.rpcenv import supervisor
 from libtorchbeast.rpcenv.mock import EPISODE_STEPS, make_mock
 from libtorchbeast.rpcenv.server import stream_seed
+from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit
 from polybeast_env import server_seed
 from tests.client import Client, assert_rows_equal, free_port
 from tests.envs import Catch
@@ -307,13 +308,9 @@ def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch)
 def test_a_call_in_whose_time_the_server_was_stopped_itself_is_no_hang(monkeypatch):
     now = itertools.count(1000.0)
     monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
-    silence_timer, stream, limit = (
-        workers.SilenceTimer(),
-        server._Stream(0),
-        server._Limit(3.0, "3 s"),
-    )
-    look = lambda: (silence_timer.tick(), stream.exceeded(silence_timer))[1]
-    assert stream.timed(limit, lambda: [look() for _ in range(5)]) == [None] * 3 + [limit] * 2
+    silence_timer, timer, limit = workers.SilenceTimer(), CallTimer(0), TimeLimit(3.0, "3 s")
+    look = lambda: (silence_timer.tick(), timer.exceeded(silence_timer))[1]
+    assert timer.run(limit, lambda: [look() for _ in range(5)]) == [None] * 3 + [limit] * 2
     assert look() is None
 
     def stopped():
@@ -321,7 +318,7 @@ def test_a_call_in_whose_time_the_server_was_stopped_itself_is_no_hang(monkeypat
             next(now)
         return [look() for _ in range(5)]
 
-    assert stream.timed(limit, stopped) == [None] * 4 + [limit]
+    assert timer.run(limit, stopped) == [None] * 4 + [limit]
 
 
 # ------------------------------------------------------------------------------------ environments
