@@ -1,7 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 
 import contextlib
-import itertools
 import logging
 import signal
 import socket
@@ -16,12 +15,11 @@ import numpy as np
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse as Health
 
-from libtorchbeast import workers
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.rpcenv import server
 from libtorchbeast.rpcenv.mock import make_mock
-from libtorchbeast.rpcenv.server import HUNG_EXIT_CODE, OPTIONS, SERVICE, Server, stream_seed
+from libtorchbeast.rpcenv.server import OPTIONS, SERVICE, Server, stream_seed
+from libtorchbeast.rpcenv.watchdog import HUNG_EXIT_CODE
 from tests.support.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
 from tests.support.envs import Catch
 from tests.support.processes import ROOT, wait_for
@@ -534,23 +532,3 @@ server.stop(0).wait()
 def test_a_process_that_serves_may_start_others():
     """As environments with a simulator of their own do."""
     subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, check=True)
-
-
-def test_a_call_in_whose_time_the_server_was_stopped_itself_is_no_hang(monkeypatch):
-    now = itertools.count(1000.0)
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
-    silence_timer, stream, limit = (
-        workers.SilenceTimer(),
-        server._Stream(0),
-        server._Limit(3.0, "3 s"),
-    )
-    look = lambda: (silence_timer.tick(), stream.exceeded(silence_timer))[1]
-    assert stream.timed(limit, lambda: [look() for _ in range(5)]) == [None] * 3 + [limit] * 2
-    assert look() is None
-
-    def stopped():
-        for _ in range(100):
-            next(now)
-        return [look() for _ in range(5)]
-
-    assert stream.timed(limit, stopped) == [None] * 4 + [limit]

@@ -45,9 +45,9 @@ def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch)
     for lived in [0] * 8 + [6, 0]:
         worker.start_if_due()
         if lived:
-            worker.hear()
+            worker.record_sign_of_life()
         now += lived
-        worker.start_later(worker.bury(None))
+        worker.schedule_restart(worker.clean_up(None))
         worker.start_if_due()
         assert worker.process is None
         delays.append(worker.due - now)
