@@ -125,8 +125,7 @@ bool Send(const std::string& message, Call* call) {
   return call->Write(grpc::ByteBuffer(&slice, 1));
 }
 
-// Copies the message's bytes into `memory`, which callers use again and again, and frees gRPC's
-// copy.
+// Copies the message's bytes into `memory`, which is used for every message, and frees gRPC's copy.
 std::string_view Join(grpc::ByteBuffer* message, std::string* memory) {
   std::vector<grpc::Slice> slices;
   if (!message->Dump(&slices).ok())

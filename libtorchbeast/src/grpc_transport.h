@@ -1,7 +1,6 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// Streams over gRPC, as rpcenv.proto defines them. encoder.h and decoder.h define the messages'
-// bytes.
+// Streams over gRPC, as rpcenv.proto defines them. encoder.h and decoder.h know the messages.
 #pragma once
 
 #include <chrono>

@@ -50,11 +50,8 @@ inline std::string Printable(std::string_view text) {
   return printable;
 }
 
-// Reads a message field by field, in whatever order they come:
-//
-//   Reader in("a Step", message);
-//   while (in.Next()) { switch (in.field()) { case 2: ... in.Varint(); ... default: in.Unknown(); }
-//   }
+// Reads a message field by field, in whatever order they come. Next goes to a field, field() is its
+// number, and the method of its type reads it, or Unknown refuses it.
 //
 // Bytes that are not such a message throw StreamError, before they have taken more memory than
 // their own size. Protobuf's parser could not promise that: it makes an object of a hundred bytes

@@ -29,9 +29,8 @@ inline std::string InSeconds(std::chrono::milliseconds time) {
 // waited. A thread of the monitor cancels streams that wait for longer than their timeout. Actors
 // also account for their time here, in times().
 //
-//   Close  cancels all streams. A Registration then throws Closed, Sleep returns false at once,
-//   also
-//          for those that are in it, and Report has no effect. Close may be called again.
+//   Close  cancels all streams. From then on, a Registration throws Closed, and Report has no
+//          effect. Calls of Sleep, also those that wait, return false. Close may be called again.
 //
 // Any thread may call anything, but an actor's Wait is for its own thread only. It comes with every
 // row, and so it takes no lock. Lock order: first mutex_, then a Stream's own.
