@@ -109,7 +109,7 @@ py::tuple PairTo(const NetIO& io) {
   return py::make_tuple(DictTo(io.arrays), StateTo(io.core_state));
 }
 
-// The next item of a loop `for batch in ...`. The loop ends where `take` throws Closed.
+// Returns the next item of a loop `for batch in ...`, which ends when `take` throws Closed.
 template <class F>
 auto Next(F take) {
   try {

@@ -50,7 +50,7 @@ class StreamMonitor {
   // What the watching thread must know of an actor's Wait. Only the actor's thread writes it.
   struct alignas(64) Deadline {  // on a cache line that no other actor writes to
     std::atomic<Clock::time_point> time{Clock::time_point::max()};
-    std::atomic<Milliseconds> timeout{};  // at whose end the deadline is
+    std::atomic<Milliseconds> timeout{};  // the Wait's timeout, which ends at `time`
   };
 
  public:
