@@ -38,8 +38,8 @@ namespace torchbeast {
 class ActorPool {
  public:
   struct Options : StreamSession::Options {
-    // With the back-off, this many failures last longer than a server keeps the places of a learner
-    // that was lost.
+    // For Backoff. So many failures, with the waits between them, take longer than a server needs
+    // to notice that a learner is gone and to free the places of its streams.
     int failure_budget = 30;
     std::chrono::milliseconds rest{600'000};
   };

@@ -71,8 +71,9 @@ class ActorTimes {
     std::array<std::atomic<int64_t>, kLatencyBins> latencies = {};
   };
 
+  // The addition need not be atomic as a whole, because only one thread adds to a sum.
   template <class T>
-  static void Add(std::atomic<T>& sum, T value) {  // is not atomic as a whole: one thread adds
+  static void Add(std::atomic<T>& sum, T value) {
     sum.store(sum.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
   }
 

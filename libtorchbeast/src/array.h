@@ -105,7 +105,7 @@ class Array {
     return row;
   }
 
-  // Throws std::invalid_argument if the array has less than two dimensions.
+  // Throws std::invalid_argument if the array has fewer than two dimensions.
   int64_t columns() const {
     if (shape_.size() < 2) {
       throw std::invalid_argument("expected an array [T, B, ...], seen " + describe());
@@ -172,7 +172,7 @@ inline Arrays Copy(const Arrays& arrays) {
   return copies;
 }
 
-// Returns arrays that have the first column of `arrays` N times.
+// Returns copies in which the first column of `arrays` is repeated N times.
 inline Arrays RepeatColumn(const Arrays& arrays, int64_t N) {
   Arrays repeated;
   for (const Array& array : arrays) {

@@ -12,7 +12,7 @@
 
 namespace torchbeast {
 
-// How long one actor waits before it opens a stream again that failed. One thread uses it.
+// How long one actor waits after a stream failed, before it opens the next one. One thread uses it.
 //
 // The waits double from failure to failure, up to a limit. If a server answers, but
 // `failure_budget` streams in a row end without a rollout, then all further waits last for `rest`.
@@ -48,10 +48,10 @@ class Backoff {
   }
 
  private:
-  // With these, all streams of a server that comes back are open within 5 seconds: that is a
-  // connection that was begun too early (kConnectMs in grpc_transport.cc), the longest wait, and
-  // the time to open. A wait has a random length of at least half of these, so that the actors of a
-  // server do not all come at once.
+  // When a server comes back, all its streams are open within 5 seconds. That is the time of an
+  // attempt to connect that began too early (kConnectMs in grpc_transport.cc), the longest wait,
+  // and the time to open. Each wait has a random length, from half of these on, so that a server's
+  // actors do not all come at once.
   static constexpr Milliseconds kFirst{100}, kLongest{1500};
 
   const int failure_budget_;

@@ -19,14 +19,11 @@ class Closed : public std::runtime_error {
 
 // A bounded first-in-first-out queue of columns. Rollouts with any number of columns go in, and
 // batches of exactly `batch_size` columns come out. An item is split where a batch ends, and its
-// other columns begin the next batch. So the order of the items, and of each item's columns, is
-// kept.
+// other columns begin the next batch. So items, and the columns of an item, keep their order.
 //
-//   Enqueue   waits while the queue holds `capacity` or more columns. An item is taken whole, so
-//   the
-//             queue can then hold more than `capacity`, by at most one column less than the item
-//             has. If items were not taken whole, an item that does not fit and a batch that is not
-//             full could wait for each other.
+//   Enqueue   waits while the queue holds `capacity` or more columns. It takes an item whole, even
+//             if the queue then holds more than `capacity`: otherwise an item that does not fit and
+//             a batch that is not full could wait for each other.
 //   Dequeue   waits until the queue holds `batch_size` columns. A batch that is exactly one item is
 //             that item, not a copy.
 //   Close     drops what the queue holds. Calls that wait, and all later calls, throw Closed. Close
@@ -102,7 +99,7 @@ class BatchingQueue {
  private:
   struct Piece {
     Dict item;
-    int64_t from, count;  // the columns of the item that are left, or that a batch takes
+    int64_t from, count;  // the item's columns that are left, or that a batch takes
   };
 
   void ThrowIfClosedLocked() const REQUIRES(mutex_) {

@@ -1,15 +1,13 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// The extension module libtorchbeast._C. _C.pyi describes it for Python. No other file depends on
-// Python.
+// The extension module libtorchbeast._C (see _C.pyi). Only this file depends on Python.
 //
 // The GIL: code that waits or locks runs without it, and code that uses Python objects holds it. So
 // no thread that holds the GIL waits long for a C++ mutex. (~Batch takes a Request's mutex while it
 // holds the GIL, but only for a moment, and nobody takes the GIL under that mutex.) A thread that
 // holds another C++ mutex may take the GIL, to free memory that came from Python.
 //
-// Arrays come from any Python object with __dlpack__ and go out as torch tensors, both without a
-// copy.
+// Arrays come from any object with __dlpack__ and go out as torch tensors, both without a copy.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -111,7 +109,7 @@ py::tuple PairTo(const NetIO& io) {
   return py::make_tuple(DictTo(io.arrays), StateTo(io.core_state));
 }
 
-// The next item of a loop `for batch in ...`. The loop ends where `take` throws Closed.
+// Returns the next item of a loop `for batch in ...`, which ends when `take` throws Closed.
 template <class F>
 auto Next(F take) {
   try {

@@ -53,8 +53,7 @@ inline void CheckLeaf(const Leaf& leaf) {
     if (size < 0 || size >= kMaxBytes) {
       throw BadSpec(leaf.name + ": expected sizes from 0 to 2^31, seen " + std::to_string(size));
     }
-    bytes *=
-        std::max<int64_t>(size, 1);  // a size of 0 counts as 1: strides must not overflow either
+    bytes *= std::max<int64_t>(size, 1);  // counts 0 as 1: strides must not overflow either
     if (bytes >= kMaxBytes) throw BadSpec(leaf.name + ": expected less than 2^31 bytes");
   }
   if (leaf.stack > 1 && (leaf.shape.empty() || leaf.shape[0] != leaf.stack)) {
@@ -92,7 +91,7 @@ inline Leaf DecodeLeaf(std::string_view message) {
   return leaf;
 }
 
-// Whether rollouts have this key anyway.
+// Whether rollouts use this key for something else than observations.
 inline bool IsReserved(std::string_view name) {
   static constexpr std::string_view others[] = {"last_action", "action", "policy_logits",
                                                 "baseline", "policy_version"};
@@ -192,8 +191,7 @@ inline Spec DecodeSpec(std::string_view message) {
   return spec;
 }
 
-// Decodes serialized Steps. Rollout::WriteStep checks whether they fit the Spec. One thread uses
-// it.
+// Decodes serialized Steps, for one thread. Rollout::WriteStep checks whether they fit the Spec.
 class StepDecoder {
  public:
   // The view is valid until the next call, and as long as the message.

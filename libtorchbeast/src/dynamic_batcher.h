@@ -18,12 +18,11 @@ namespace torchbeast {
 
 // Joins the requests of many threads into batches that few threads answer.
 //
-//   Compute  hands in columns and waits for the answer. It also tells when a batch took the
-//   columns. Next     waits until `minimum` columns wait, or until the oldest request has waited
-//   for
-//            `timeout`. It returns the oldest requests that together have at most `maximum`
-//            columns. Requests are never split, so Compute refuses one with more than `maximum`
-//            columns with std::invalid_argument.
+//   Compute  hands in columns and waits for the answer. `taken` is when a batch took the columns.
+//   Next     waits until `minimum` columns wait, or until the oldest request is `timeout` old. It
+//            returns the oldest requests that together have at most `maximum` columns. Requests
+//            are never split, so Compute refuses one with more than `maximum` columns with
+//            std::invalid_argument.
 //   Close    makes calls that wait, and all later calls, throw Closed. That includes calls whose
 //            batch was handed out and not yet answered. Close itself may be called again.
 //

@@ -15,7 +15,7 @@
 namespace torchbeast {
 
 // A rollout that is being made: T+1 rows of N environments, as a dict of arrays [T+1, N, ...].
-// Steps of a server and outputs of the network are written into its rows. One thread uses it.
+// One thread writes Steps of a server and outputs of the network into its rows.
 //
 // A Step is checked as a whole before anything of it is copied. One that does not fit the Spec is
 // refused with a StreamError that says what was expected and what was seen.

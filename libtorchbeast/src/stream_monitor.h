@@ -29,9 +29,8 @@ inline std::string InSeconds(std::chrono::milliseconds time) {
 // waited. A thread of the monitor cancels streams that wait for longer than their timeout. Actors
 // also account for their time here, in times().
 //
-//   Close  cancels all streams. A Registration then throws Closed, Sleep returns false at once,
-//   also
-//          for those that are in it, and Report has no effect. Close may be called again.
+//   Close  cancels all streams. From then on, a Registration throws Closed, and Report has no
+//          effect. Calls of Sleep, also those that wait, return false. Close may be called again.
 //
 // Any thread may call anything, but an actor's Wait is for its own thread only. It comes with every
 // row, and so it takes no lock. Lock order: first mutex_, then a Stream's own.
@@ -51,7 +50,7 @@ class StreamMonitor {
   // What the watching thread must know of an actor's Wait. Only the actor's thread writes it.
   struct alignas(64) Deadline {  // on a cache line that no other actor writes to
     std::atomic<Clock::time_point> time{Clock::time_point::max()};
-    std::atomic<Milliseconds> timeout{};  // at whose end the deadline is
+    std::atomic<Milliseconds> timeout{};  // the Wait's timeout, which ends at `time`
   };
 
  public:

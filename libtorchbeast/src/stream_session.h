@@ -16,11 +16,10 @@
 
 namespace torchbeast {
 
-// An actor's conversation over one stream, from the reset of its environments until the stream
-// ends.
+// An actor's conversation over one stream, from the reset of the environments to the stream's end.
 //
-//   row t: read a Step from the server, get the network's outputs for it from the batcher, and send
-//          the action, which is one of the outputs, back to the server.
+//   Row t: reads a Step from the server, gets the network's outputs for it from the batcher, and
+//          sends `action`, which is one of the outputs, back to the server.
 //
 // The session keeps the recurrent state between two rows. Only the network resets it, where it sees
 // `done`.
@@ -36,7 +35,7 @@ class StreamSession {
   using Milliseconds = std::chrono::milliseconds;
 
   struct Options {
-    Spec spec;  // what every server must have; its number of environments is not used
+    Spec spec;                  // what every server must have, with any number of environments
     int64_t unroll_length = 1;  // T
     Arrays initial_core_state;  // [layers, 1, ...]; every environment begins with it
     Milliseconds step_timeout{60'000};
