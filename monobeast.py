@@ -19,14 +19,14 @@ import contextlib
 import logging
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
     import libtorchbeast.workers
 
-    libtorchbeast.workers.begin(__name__)
+    libtorchbeast.workers.before_imports(__name__)
 
 import gymnasium
 import numpy as np
@@ -34,40 +34,47 @@ import torch
 from torch import nn
 
 import atari_wrappers
+import minatar_wrappers
 from libtorchbeast import evaluate, models, workers
-from libtorchbeast.actors import MAX_SLOTS_PER_ACTOR, Actors, slot_of, start_pulse
+from libtorchbeast.actors import (
+    MAX_SLOTS_PER_ACTOR,
+    Actors,
+    check_limits,
+    slot_of,
+    slot_shapes,
+    start_pulse,
+)
 from libtorchbeast.checkpoint import CheckpointError
+from libtorchbeast.devices import cuda_is_wanted
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
-    HelpFormatter,
+    Flags,
+    Parser,
+    Recipes,
     UserError,
+    add_environment_flags,
+    add_learner_flags,
+    add_run_flags,
     apply_recipe,
-    check_ranges,
     choose_xpid,
-    given_names,
+    from_settings,
+    given,
+    parse_args,
+    recipe_help,
+    replace,
     require,
+    whole,
 )
 from libtorchbeast.loggers import display
-from libtorchbeast.loggers.file_writer import RunInUse
-from libtorchbeast.loggers.stats import (
-    LATENCY_BUCKETS,
-    Clock,
-    Latencies,
-    LatencyPercentiles,
-    Shares,
-)
+from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
+from libtorchbeast.loggers.files import RunInUse
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rollouts import batches, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything
-from libtorchbeast.shared_memory import (
-    Shapes,
-    SharedTensors,
-    available_bytes,
-    require_descriptors,
-    required_bytes,
-)
+from libtorchbeast.shared_memory import Shapes, SharedTensors
 from libtorchbeast.spec import Spec
 from libtorchbeast.tools import autotune
 from libtorchbeast.weights import SharedWeights
@@ -75,202 +82,23 @@ from libtorchbeast.weights import SharedWeights
 logger = logging.getLogger("monobeast")
 
 
-# Defaults that depend on the kind of environment, found by measurement (README, "Results"). Atari's
-# steps are dear, so it gets many small updates; cheap environments get large batches.
-RECIPES = {
-    "atari": dict(
-        envs_per_actor=16,
-        batch_size=4,
-        learning_rate=4e-4,
-        total_steps=6_000_000,
-        eval_every=1_000_000,
-    ),
-    "other": dict(
-        envs_per_actor=64,
-        batch_size=32,
-        learning_rate=3e-3,
-        total_steps=10_000_000,
-        eval_every=2_500_000,
-    ),
-}
-
-
-# What --autotune tries.
-KNOBS: autotune.Knobs = {
-    "num_actors": autotune.worker_counts,
-    "envs_per_actor": lambda f: autotune.around(f.envs_per_actor),
-    "torch_threads": lambda f: [1, workers.available_cores()],
-}
-
-
-# fmt: off
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "monobeast", description=__doc__, allow_abbrev=False,
-        formatter_class=HelpFormatter,
-    )
-    add = parser.add_argument
-
-    def recipe(name: str) -> str:
-        atari, other = RECIPES["atari"][name], RECIPES["other"][name]
-        return f" Default: {atari:,} on Atari, {other:,} elsewhere."
-
-    add("--env", default="PongNoFrameskip-v4", help="A Gymnasium environment's id.")
-    add("--mode", default="train", choices=["train", "test", "test_render"],
-        help="test plays whole games with the newest checkpoint; test_render films them.")
-    add("--xpid",
-        help="Name of the run; one that exists is resumed. Default: the time of day; of the test "
-             "modes: the newest run.")
-    add("--savedir", default="~/logs/torchbeast", help="Folder of all runs.")
-    add("--seed", type=int, default=0, help="Of all that is random.")
-    add("--disable_checkpoint", action="store_true", help="Save nothing to resume from.")
-    add("--log_every", type=float, default=10.0, metavar="SECONDS",
-        help="Between two rows of the log.")
-    add("--wandb", action="store_true", help="Log to Weights & Biases too (pip install wandb).")
-    add("--checkpoint_every", type=float, default=300.0, metavar="SECONDS",
-        help="Between two checkpoints; a stop saves too.")
-
-    # Acting
-    add("--num_actors", type=int,
-        help="Actor processes. Default: half the cores, or all but one if a GPU learns. 0: "
-             "everything in this process, in order, deterministically.")
-    add("--envs_per_actor", type=int,
-        help="Environments that an actor steps as one batch: more are faster but lag."
-             + recipe("envs_per_actor"))
-    add("--num_buffers", type=int,
-        help="Rollout buffers, counted in columns. Default: two for each environment.")
-    add("--step_timeout", type=float, default=60.0, metavar="SECONDS",
-        help="An actor whose environments take longer for one step or reset is replaced; opening "
-             "them is not timed.")
-    add("--max_actor_restarts", type=int, default=10,
-        help="More failed actors than this within ten minutes end the run.")
-
-    autotune.add_flag(parser)
-
-    # Learning
-    add("--total_steps", type=int,
-        help="Agent steps to learn from." + recipe("total_steps"))
-    add("--batch_size", type=int, metavar="B",
-        help="Columns in a learner's batch." + recipe("batch_size"))
-    add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
-    add("--num_learner_threads", "--num_threads", type=int, default=1,
-        help="Each takes batches of its own; one updates at a time.")
-    add("--torch_threads", type=int,
-        help="Threads within an operation on the CPU. Default: MonoBeast's learner has the cores "
-             "that the actors leave. PolyBeast has all for its deep network on Atari, whose "
-             "learner limits a run; half otherwise, which would take them from the servers.")
-    add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
-    add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
-        help="Of convolutions and matrix products; auto: bf16 where the hardware has it.")
-    add("--compile", action="store_true",
-        help="torch.compile for the network. Takes minutes at the start; on a CPU it gained "
-             "nothing.")
-    add("--barrier_updates", type=int, default=25,
-        help="With --num_actors 0: updates between the barriers at which environments start afresh "
-             "and checkpoints may fall.")
-
-    # Model
-    add("--net", metavar="MODULE.CLASS", help="Another network than this file's Net.")
-    add("--use_lstm", action="store_true", help="With a recurrent core.")
-
-    # Loss
-    add("--entropy_cost", type=float, default=0.01, help="Weight of the entropy.")
-    add("--baseline_cost", type=float, default=0.5, help="Weight of its loss.")
-    add("--discounting", type=float, default=0.99, help="gamma.")
-    add("--reward_clipping", default="abs_one", choices=["abs_one", "none"],
-        help="Of the loss's rewards, to [-1, 1]; logged returns are never clipped.")
-    add("--vtrace_lambda", type=float, default=0.95,
-        help="lambda of V-trace's remark 2; the paper's: 1.")
-    add("--clip_rho_threshold", type=float, default=1.0, help="rho-bar.")
-    add("--clip_pg_rho_threshold", type=float, default=1.0,
-        help="The same, for the policy gradient.")
-    add("--loss_reduction", default="mean", choices=["mean", "sum"],
-        help="Over time and batch. The paper's sum needs --learning_rate 6e-4 --optimizer rmsprop "
-             "--epsilon 0.01 --grad_norm_clipping 40.")
-
-    # Optimizer
-    add("--optimizer", default="adam", choices=["adam", "rmsprop"], help="The paper's: rmsprop.")
-    add("--learning_rate", type=float,
-        help="Falls linearly to 0 at --total_steps." + recipe("learning_rate"))
-    add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
-        help="Keep the learning rate as it is.")
-    add("--epsilon", type=float, default=1e-5,
-        help="In either optimizer's denominator.")
-    add("--alpha", type=float, default=0.99, help="RMSProp's smoothing.")
-    add("--momentum", type=float, default=0.0, help="RMSProp's.")
-    add("--grad_norm_clipping", type=float, default=0.5,
-        help="Of the gradient's norm over all weights.")
-
-    # Test modes, and evaluation while training
-    add("--eval_every", type=int, metavar="STEPS",
-        help="Play whole games in a process of its own every so many agent steps; 0: never."
-             + recipe("eval_every"))
-    add("--num_episodes", type=int, default=10, help="Games to play.")
-    add("--max_episode_steps", type=int, default=27_000, help="A longer game is cut.")
-    add("--greedy", action="store_true", help="Take the most probable action; else sample.")
-    return parser
-# fmt: on
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    flags = make_parser().parse_args(argv)
-    check_flags(flags)
-    return flags
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Refuses what cannot work, naming flag, value and range. Afterwards flags are read-only."""
-    apply_recipe(flags, RECIPES["atari" if atari_wrappers.is_atari(flags.env) else "other"])
-    check_ranges(flags)
-    cores = workers.available_cores()
-    if flags.num_actors is None:
-        flags.num_actors = max(1, cores - 1 if use_cuda(flags) else cores // 2)
-    if flags.torch_threads is None:
-        # In order one, which is repeatable anywhere.
-        flags.torch_threads = max(1, cores - flags.num_actors) if flags.num_actors else 1
-    columns = max(1, flags.num_actors) * flags.envs_per_actor
-    if flags.num_buffers is None:
-        flags.num_buffers = 2 * columns
-    most = MAX_SLOTS_PER_ACTOR * columns
-    require(
-        flags,
-        "num_buffers",
-        columns <= flags.num_buffers <= most,
-        f"at least num_actors x envs_per_actor = {columns} columns, one buffer for each, and at "
-        f"most {most}",
-    )
-    if flags.num_actors == 0:
-        require(
-            flags, "num_learner_threads", flags.num_learner_threads == 1, "1 if num_actors is 0"
-        )
-    choose_xpid(flags)
-
-
 # ======================================================================================= FORK HERE
-def create_env(flags: argparse.Namespace) -> Any:
-    """Returns a `gymnasium.Env` (this is then called once per environment) or a vector environment
-    of `flags.envs_per_actor` (called once per actor). See libtorchbeast/environment.py."""
+def create_env(flags: Flags) -> Any:
+    """Makes the environment that --env names.
+
+    Return a `gymnasium.Env`, and this function is called once for each environment. Or return a
+    vector environment of `flags.envs_per_actor`, and it is called once for each actor. docs/fork.md
+    says what else is accepted.
+    """
     if atari_wrappers.is_atari(flags.env):
         if flags.mode == "train":
             return atari_wrappers.make_atari_vector(flags.env, flags.envs_per_actor)
         env = atari_wrappers.make_atari(flags.env, render_mode="rgb_array")
         return atari_wrappers.wrap_pytorch(atari_wrappers.wrap_deepmind(env))
-
-    is_minatar = flags.env.startswith("MinAtar/")
-    if is_minatar and flags.env not in gymnasium.registry:
-        try:
-            import minatar.gym
-        except ImportError as error:
-            raise UserError(f"--env {flags.env}: pip install MinAtar==1.0.15") from error
-        minatar.gym.register_envs()
     options = {"render_mode": "rgb_array"} if flags.mode == "test_render" else {}
-    env = gymnasium.make(flags.env, disable_env_checker=True, **options)
-    if is_minatar:  # bool [10, 10, C] -> [C, 10, 10]
-        shape = (env.observation_space.shape[2], 10, 10)
-        space = gymnasium.spaces.Box(0, 1, shape, bool)
-        to_chw = lambda frame: frame.transpose(2, 0, 1)
-        env = gymnasium.wrappers.TransformObservation(env, to_chw, space)
-    return env
+    if minatar_wrappers.is_minatar(flags.env):
+        return minatar_wrappers.make_minatar(flags.env, **options)
+    return gymnasium.make(flags.env, disable_env_checker=True, **options)
 
 
 # ======================================================================================= FORK HERE
@@ -278,7 +106,7 @@ class Net(nn.Module):
     """TorchBeast's shallow network for images `frame`; a smaller one for small images, and one for
     anything else, which it reads as a vector."""
 
-    def __init__(self, spec: Spec, flags: argparse.Namespace):
+    def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
         self.distribution = make_distribution(spec.actions)
         shape, _ = spec.observations.get("frame", ((), ""))
@@ -347,11 +175,86 @@ class Net(nn.Module):
         return dict(policy_logits=policy_logits, baseline=baseline.view(T, B)), core_state
 
 
+# ============================================================================================ flags
+# Defaults that depend on the kind of environment, found by measurement (docs/results.md). A step of
+# Atari costs much, so Atari gets many small updates; cheap environments get large batches.
+RECIPES: Recipes = {
+    "atari": dict(
+        envs_per_actor=16,
+        batch_size=4,
+        learning_rate=4e-4,
+        total_steps=6_000_000,
+        eval_every=1_000_000,
+    ),
+    "other": dict(
+        envs_per_actor=64,
+        batch_size=32,
+        learning_rate=3e-3,
+        total_steps=10_000_000,
+        eval_every=2_500_000,
+    ),
+}
+
+
+# The values that --autotune tries.
+KNOBS: autotune.Knobs = {
+    "num_actors": autotune.worker_counts,
+    "envs_per_actor": lambda f: autotune.around(f.envs_per_actor),
+    "torch_threads": lambda f: [1, workers.available_cores()],
+}
+
+
+# fmt: off
+def make_parser() -> Parser:
+    parser = Parser("monobeast", __doc__)
+    add_environment_flags(parser)
+    add_run_flags(parser)
+    acting = parser.add_argument_group("acting", "How environments are stepped.").add_argument
+    acting("--num_actors", type=whole(0),
+        help="Actor processes. Default: half the cores, or all but one if a GPU learns. 0 does "
+             "everything in this process, in a fixed order, so that a seed gives the same numbers.")
+    acting("--envs_per_actor", type=whole(1),
+        help="Environments that an actor steps as one batch. More are faster, but act with older "
+             "weights." + recipe_help(RECIPES, "envs_per_actor"))
+    acting("--num_buffers", type=whole(1),
+        help="Rollout buffers in shared memory, counted in columns. Default: two for each "
+             "environment.")
+    acting("--max_actor_restarts", type=whole(0), default=10,
+        help="A run ends when more actors than this have failed within ten minutes.")
+    acting("--barrier_updates", type=whole(1), default=25,
+        help="With --num_actors 0: updates between two barriers. At a barrier environments start "
+             "afresh; checkpoints and stops happen only there.")
+    add_learner_flags(parser, RECIPES)
+    return parser
+# fmt: on
+
+
+def parse(argv: list[str]) -> Flags:
+    return check_flags(parse_args(make_parser(), argv))
+
+
+def check_flags(draft: argparse.Namespace) -> Flags:
+    """Fills in the defaults that depend on other flags, and refuses what cannot work together."""
+    apply_recipe(draft, RECIPES["atari" if atari_wrappers.is_atari(draft.env) else "other"])
+    cores = workers.available_cores()
+    if draft.num_actors is None:
+        draft.num_actors = max(1, cores - 1 if cuda_is_wanted(draft) else cores // 2)
+    if draft.torch_threads is None:  # one thread gives the same numbers on any machine
+        draft.torch_threads = max(1, cores - draft.num_actors) if draft.num_actors else 1
+    columns = max(1, draft.num_actors) * draft.envs_per_actor
+    if draft.num_buffers is None:
+        draft.num_buffers = 2 * columns
+    most = MAX_SLOTS_PER_ACTOR * columns
+    in_range = columns <= draft.num_buffers <= most
+    expected = f"at least one for each of the {columns} environments, and at most {most}"
+    require(draft, "num_buffers", in_range, expected)
+    is_one = draft.num_learner_threads == 1
+    require(draft, "num_learner_threads", is_one or draft.num_actors > 0, "1 if num_actors is 0")
+    choose_xpid(draft)
+    return Flags(**vars(draft))
+
+
 # =========================================================================================== acting
-ENVIRONMENT, INFERENCE, WAITING = range(3)  # what an actor's time goes to
-SHARES = ["environment", "inference", "actor_waiting"]  # ... as the log calls it
-
-
 class Actor:
     """N environments, a network, and what both carry from one rollout to the next."""
 
@@ -360,7 +263,7 @@ class Actor:
         env: Environment,
         net: nn.Module,
         seed: int,
-        flags: argparse.Namespace,
+        flags: Flags,
         clock: Clock,
         latencies: Latencies,
         version: int = 0,
@@ -368,7 +271,7 @@ class Actor:
         self.env, self.net, self.precision = env, net, flags.precision
         self.clock, self.latencies = clock, latencies
         self.row = env.initial(seed)
-        clock.lap(ENVIRONMENT)  # before the network's first call, which --compile makes long
+        clock.lap("environment")  # before the network's first call, which --compile makes long
         self.next_core_state = models.initial_state(net, env.spec.num_envs)
         with self.autocast():
             self.choose(version)
@@ -379,11 +282,11 @@ class Actor:
     def choose(self, version: int) -> None:
         """Adds the policy's keys to the row, its action among them."""
         self.core_state = self.next_core_state
-        row = {k: torch.from_numpy(v) for k, v in self.row.items()}
+        row = {k: torch.from_numpy(v[None]) for k, v in self.row.items()}  # [T = 1, N, ...]
         outputs, self.next_core_state = act_on(self.net, row, self.core_state)
-        self.row |= {k: v.numpy() for k, v in outputs.items()}
+        self.row |= {k: v[0].numpy() for k, v in outputs.items()}
         self.row["policy_version"] = np.full(self.env.spec.num_envs, version)
-        self.latencies.add(self.clock.lap(INFERENCE))
+        self.latencies.add(self.clock.lap("inference"))
 
     def unroll(self, rollout: dict[str, np.ndarray], version: int) -> None:
         """Fills `rollout` ([T+1, N, ...] rows and core_state/i) with the next T transitions; the
@@ -393,9 +296,9 @@ class Actor:
         self.write(rollout, 0)
         with self.autocast():
             for t in range(1, rollout["reward"].shape[0]):
-                self.clock.begin()
+                self.clock.begin_call()
                 self.row = self.env.step(self.row["action"])
-                self.clock.lap(ENVIRONMENT)
+                self.clock.lap("environment")
                 self.choose(version)
                 self.write(rollout, t)
 
@@ -409,53 +312,50 @@ def act(
     outbox: Connection,
     actor: int,
     seed: int,
-    flags: argparse.Namespace,
+    flags: Flags,
     buffers: SharedTensors,
     weights: SharedWeights,
-    times: SharedTensors,
+    times: ActorTimes,
 ) -> None:
-    """An actor process: takes free slots from `inbox` (its free_queue), fills them, and puts them
-    into `outbox` (its full_queue). Ends when the inbox does."""
-    torch.set_num_threads(1)  # on few cores one thread a process is the most efficient
+    """An actor process: takes the numbers of free slots from `inbox`, fills the slots with
+    rollouts, and puts their numbers into `outbox`. It ends when the inbox does."""
+    torch.set_num_threads(1)  # the actors together use all cores
     seed_everything(seed)
     env = make_environment(flags)
     net = models.compile_if_asked(models.make_net(Net, env.spec, flags), flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
-    clock = Clock(times["spent"][actor], times["began"][actor])
-    latencies = Latencies(times["latencies"][actor])
+    clock, latencies = times.clock(actor), times.latencies(actor)
     version = weights.copy_to(net)
-    start_pulse(times["alive"][actor].numpy(), flags.step_timeout)
-    clock.begin()
+    start_pulse(times.signs_of_life[actor], flags.step_timeout)
+    clock.begin_call()
     worker = Actor(env, net, seed, flags, clock, latencies, version)
     for message in inbox:
         slot = slot_of(message)
         version = weights.copy_to(net)
-        clock.lap(WAITING)
+        clock.lap("actor_waiting")
         worker.unroll({k: v[slot] for k, v in rollouts.items()}, version)
         outbox.send_bytes(message)
-    env.close()  # not after a failure, which is to be reported whatever closing would do
+    env.close()  # not after a failure: an error in closing would hide it
 
 
 # ========================================================================================= training
-def train(flags: argparse.Namespace) -> Run:
+def train(flags: Flags) -> Run:
     """Trains until --total_steps, a signal to stop or a failure, which it raises."""
-    device = torch.device("cuda" if use_cuda(flags) else "cpu")
     torch.set_num_threads(flags.torch_threads)
     seed_everything(flags.seed)
     spec, shapes = describe(flags)
     check_limits(flags, shapes)
-    with Run(flags, spec, models.make_net(Net, spec, flags), device) as run:
-        if run.was_complete():
-            return run
-        run.evaluate_with(player)
-        if flags.num_actors == 0:
-            train_in_order(run, shapes)
-        else:
-            train_in_parallel(run, shapes)
+    device = torch.device("cuda" if cuda_is_wanted(flags) else "cpu")
+    net = models.make_net(Net, spec, flags)
+    with Run(flags, spec, net, device, MonoBeastAdvisor(flags).advise) as run:
+        if not run.finished():
+            run.evaluate_with(player)
+            learn = train_in_parallel if flags.num_actors else train_in_order
+            learn(run, shapes)
     return run
 
 
-def describe(flags: argparse.Namespace) -> tuple[Spec, Shapes]:
+def describe(flags: Flags) -> tuple[Spec, Shapes]:
     """What the environments look like, and a rollout of one actor's."""
     try:
         env = make_environment(flags)
@@ -463,35 +363,29 @@ def describe(flags: argparse.Namespace) -> tuple[Spec, Shapes]:
         raise UserError(f"--env {flags.env}: {error}") from error
     with contextlib.closing(env):
         net = models.make_net(Net, env.spec, flags)
-        sample = Actor(env, net, flags.seed, flags, *stopwatches())
+        sample = Actor(env, net, flags.seed, flags, Clock(ACTOR_ACTIVITIES), Latencies())
         row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
         return env.spec, rollout_shapes(row, sample.core_state, flags.unroll_length)
 
 
 def train_in_parallel(run: Run, shapes: Shapes) -> None:
-    """Actor processes act, learner threads learn, this thread watches over both."""
-    flags = run.flags
-    buffers = SharedTensors(buffer_shapes(flags, shapes))
-    weights = SharedWeights(run.learner.net.state_dict(), run.learner.updates)
-    times = SharedTensors(time_shapes(flags.num_actors))
+    """Actor processes act, learner threads learn, and this thread watches over both."""
+    flags, learner = run.flags, run.learner
+    slots = SharedTensors(slot_shapes(flags, shapes))
+    weights = SharedWeights(learner.net.state_dict(), learner.updates)
+    times = ActorTimes(flags.num_actors)
 
     def start_actor(actor: int, life: int) -> workers.Process:
-        seed = derive_seed(flags.seed, run.learner.updates, actor, life)
-        args = (actor, seed, flags, buffers, weights, times)
-        return workers.Process(act, args, name=f"actor-{actor}")
+        seed = derive_seed(flags.seed, learner.updates, actor, life)
+        return workers.Process(
+            act, (actor, seed, flags, slots, weights, times), name=f"actor-{actor}"
+        )
 
-    began, alive = times["began"].numpy(), times["alive"].numpy()
-    actors = Actors(start_actor, flags, buffers, began, alive)
-    spent, latencies = times["spent"], times["latencies"]
-    run.sources += [
-        Shares(SHARES, lambda: spent.sum(0).tolist()).take,
-        LatencyPercentiles(lambda: latencies.sum(0).tolist()).take,
-        lambda: {"actor_restarts": actors.restarts},
-    ]
-    pinned = run.learner.device.type == "cuda"
-    threads = []
+    actors = Actors(start_actor, flags, slots, times)
+    run.log.sources += [*times.sources(), lambda: {"actor_restarts": actors.restarts}]
+    pinned = learner.device.type == "cuda"
     try:
-        threads = run.start_learners(
+        run.start_learners(
             lambda: batches(actors.rollouts(), flags.batch_size, pinned), weights.publish
         )
         while not run.finished():
@@ -499,29 +393,29 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
             run.tick()
     finally:
         actors.close()
-        run.learner.close()  # the update that runs still publishes its weights
-        for thread in threads:
-            thread.join(timeout=5.0)
-        for memory in (buffers, weights, times):
+        learner.close()  # an update that has begun still publishes its weights
+        run.threads.join(timeout=5.0)
+        for memory in (slots, weights, times):
             memory.close()
-    run.raise_failure()
+    run.threads.raise_failure()
 
 
 def train_in_order(run: Run, shapes: Shapes) -> None:
-    """Acts and learns by turns, the same for the same seed, bit for bit.
+    """Acts and learns in turns: the same seed gives the same numbers, bit for bit.
 
-    Environments are no part of a checkpoint. So every --barrier_updates they and all random
-    generators start afresh from (seed, updates), whether or not the run stops there; checkpoints
-    and stops happen only there, and a resumed run repeats what an unbroken one does.
+    A checkpoint does not hold the environments. So every --barrier_updates updates they and all
+    random generators start afresh from (seed, updates), whether or not the run stops there.
+    Checkpoints and stops happen only at these barriers, so that a resumed run repeats what an
+    unbroken one does.
     """
     flags, learner = run.flags, run.learner
     rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
-    views = {k: v.numpy() for k, v in rollout.items()}
-    clock, latencies = stopwatches()
+    arrays = {k: tensor.numpy() for k, tensor in rollout.items()}
+    clock, latencies = Clock(ACTOR_ACTIVITIES), Latencies()
 
     def rollouts(actor: Actor):
         while True:
-            actor.unroll(views, learner.updates)
+            actor.unroll(arrays, learner.updates)
             yield rollout, lambda: None
 
     while not run.finished():
@@ -542,65 +436,21 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         run.tick()
 
 
-def time_shapes(num_actors: int) -> Shapes:
-    """What actors write down of their time, for the main process to read."""
-    return {
-        "spent": ((num_actors, len(SHARES)), torch.float64),  # seconds, by activity
-        "began": ((num_actors, 1), torch.float64),  # when a call that may hang did
-        "alive": ((num_actors, 1), torch.float64),  # when the process was, last
-        "latencies": ((num_actors, LATENCY_BUCKETS), torch.int64),
-    }
-
-
-def stopwatches() -> tuple[Clock, Latencies]:
-    """An actor's, in this process."""
-    zeros = {
-        name: torch.zeros(shape[1:], dtype=dtype) for name, (shape, dtype) in time_shapes(1).items()
-    }
-    return Clock(zeros["spent"], zeros["began"]), Latencies(zeros["latencies"])
-
-
-def make_environment(flags: argparse.Namespace) -> Environment:
+def make_environment(flags: Flags) -> Environment:
     return Environment(lambda: create_env(flags), flags.envs_per_actor, flags.env)
 
 
-def player(flags: argparse.Namespace) -> tuple[nn.Module, Environment]:
+# ==================================================================================== test and main
+def player(flags: Flags) -> tuple[nn.Module, Environment]:
     """A network, and environments, to play whole games with."""
-    flags.envs_per_actor = evaluate.games_at_once(flags, flags.envs_per_actor)
-    env = make_environment(flags)
+    num_envs = evaluate.games_at_once(flags, flags.envs_per_actor)
+    env = make_environment(replace(flags, envs_per_actor=num_envs))
     return models.make_net(Net, env.spec, flags), env
 
 
-def use_cuda(flags: argparse.Namespace) -> bool:
-    return torch.cuda.is_available() and not flags.disable_cuda and flags.num_actors != 0
-
-
-def buffer_shapes(flags: argparse.Namespace, shapes: Shapes) -> Shapes:
-    """All rollouts in memory: `num_buffers` columns, in slots of one actor's rollout."""
-    num_slots = flags.num_buffers // flags.envs_per_actor
-    return {name: ((num_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()}
-
-
-def check_limits(flags: argparse.Namespace, shapes: Shapes) -> None:
-    """Refuses what memory or open files do not suffice for, before the run leaves a trace."""
-    in_order = flags.num_actors == 0
-    needed = required_bytes(shapes if in_order else buffer_shapes(flags, shapes))
-    available = available_bytes()
-    MiB = 2**20
-    require(
-        flags,
-        "unroll_length" if in_order else "num_buffers",
-        available is None or needed < available,
-        f"a number whose rollouts fit into memory: {needed / MiB:,.0f} MiB are needed, "
-        f"{(available or 0) / MiB:,.0f} MiB available",
-    )
-    require_descriptors(flags)
-
-
-# ==================================================================================== test and main
-def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
+def test(flags: Flags, given: Container[str]) -> list[evaluate.Game]:
     """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
-    net, env = evaluate.load(flags, given, player)
+    flags, net, env = evaluate.load(flags, given, player)
     seed_everything(flags.seed)
     with contextlib.closing(env):
         return evaluate.test(flags, net, env)
@@ -611,13 +461,13 @@ def main(argv: list[str] | None = None) -> None:
     display.set_up_logging()
     try:
         flags = parse(argv)
-        if flags.autotune is not None and flags.mode == "train":
-            argv = autotune.tune("monobeast", argv, parse, KNOBS)
-            flags = parse(argv)
-        if flags.mode == "train":
-            train(flags)
-        else:
-            test(flags, given_names(make_parser(), argv))
+        if flags.mode != "train":
+            test(flags, given(make_parser(), argv))
+            return
+        if flags.autotune is not None:
+            make = lambda settings: check_flags(from_settings(make_parser(), settings))
+            flags = autotune.tune("monobeast", given(make_parser(), argv), make, KNOBS)
+        train(flags)
     except (UserError, CheckpointError, RunInUse) as error:
         sys.exit(f"monobeast: error: {error}")
     except KeyboardInterrupt:  # in --autotune

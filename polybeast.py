@@ -20,14 +20,13 @@ import contextlib
 import logging
 import select
 import sys
-import threading
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any, NamedTuple
 
 if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
     import libtorchbeast.workers
 
-    libtorchbeast.workers.begin(__name__)
+    libtorchbeast.workers.before_imports(__name__)
 
 import torch
 from torch import nn
@@ -40,23 +39,39 @@ from libtorchbeast.devices import own_stream, to_device, to_host
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
+    LONGEST_S,
     MAX_COUNT,
-    HelpFormatter,
+    Flags,
+    Parser,
+    Recipes,
     UserError,
+    add_learner_flags,
+    add_run_flags,
     apply_recipe,
-    check_ranges,
     choose_xpid,
-    given_names,
+    from_settings,
+    given,
+    parse_args,
+    real,
+    replace,
     require,
+    whole,
 )
 from libtorchbeast.loggers import display
-from libtorchbeast.loggers.file_writer import RunInUse
-from libtorchbeast.loggers.stats import Clock, LatencyPercentiles, Shares
+from libtorchbeast.loggers.bottleneck import PolyBeastAdvisor
+from libtorchbeast.loggers.files import RunInUse
+from libtorchbeast.loggers.timing import (
+    INFERENCE_ACTIVITIES,
+    Clock,
+    LatencyPercentiles,
+    Shares,
+    ThreadClocks,
+)
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rpcenv.addresses import parse_addresses
-from libtorchbeast.rpcenv.client import ServersLost, Streams, first_description, spec_of
+from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, first_description, spec_of
 from libtorchbeast.rpcenv.local_servers import LocalServers
-from libtorchbeast.rpcenv.tls import load_tls
+from libtorchbeast.rpcenv.tls import Tls, load_tls
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import seed_everything
 from libtorchbeast.shared_memory import require_descriptors
@@ -67,186 +82,12 @@ from libtorchbeast.weights import NewestWeights
 logger = logging.getLogger("polybeast")
 
 
-# Defaults that depend on the kind of environment, as in MonoBeast.
-RECIPES = {
-    "atari": dict(batch_size=4, learning_rate=4e-4, total_steps=6_000_000, eval_every=1_000_000),
-    "other": dict(batch_size=32, learning_rate=3e-3, total_steps=10_000_000, eval_every=2_500_000),
-}
-
-
-# What --autotune tries; servers elsewhere are as they are.
-KNOBS: autotune.Knobs = {
-    "num_servers": lambda f: [] if f.server_addresses else autotune.worker_counts(f),
-    "envs_per_server": lambda f: [] if f.server_addresses else autotune.around(f.envs_per_server),
-    "num_actors": lambda f: [2 * f.num_actors],
-    "torch_threads": lambda f: [1, workers.available_cores()],
-    "min_inference_batch_size": lambda f: [1, f.num_actors * f.envs_per_server],  # any, all
-    "inference_timeout_ms": lambda f: [1, 3, 30] if f.min_inference_batch_size != 1 else [],
-}
-
-
-# fmt: off
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "polybeast", description=__doc__, allow_abbrev=False,
-        formatter_class=HelpFormatter,
-    )
-    add = parser.add_argument
-
-    def recipe(name: str) -> str:
-        atari, other = RECIPES["atari"][name], RECIPES["other"][name]
-        return f" Default: {atari:,} on Atari, {other:,} elsewhere."
-
-    # --env, --server_addresses, ...: the flags of the environments and their servers
-    polybeast_env.add_flags(parser)
-
-    add("--mode", default="train", choices=["train", "test", "test_render"],
-        help="test plays whole games with the newest checkpoint; test_render films them.")
-    add("--xpid",
-        help="Name of the run; one that exists is resumed. Default: the time of day; of the test "
-             "modes: the newest run.")
-    add("--savedir", default="~/logs/torchbeast", help="Folder of all runs.")
-    add("--disable_checkpoint", action="store_true", help="Save nothing to resume from.")
-    add("--log_every", type=float, default=10.0, metavar="SECONDS",
-        help="Between two rows of the log.")
-    add("--wandb", action="store_true", help="Log to Weights & Biases too (pip install wandb).")
-    add("--checkpoint_every", type=float, default=300.0, metavar="SECONDS",
-        help="Between two checkpoints; a stop saves too.")
-
-    # Acting
-    add("--num_actors", type=int,
-        help="Streams, spread round robin over the servers. Default: one each.")
-    add("--server_timeout", type=float, default=300.0, metavar="SECONDS",
-        help="Without any server for as long, the run saves and ends.")
-    add("--num_inference_threads", type=int, default=1, help="Each with a copy of the network.")
-    add("--max_inference_batch_size", type=int, metavar="B",
-        help="Columns in an inference batch. Default: as many as wait.")
-    add("--min_inference_batch_size", type=int, metavar="B",
-        help="Wait for as many columns, but not longer than --inference_timeout_ms. Default: half "
-             "of all streams' environments, so that one half steps while the other is answered.")
-    add("--inference_timeout_ms", type=float, default=10.0, metavar="MS")
-    add("--max_learner_queue_size", type=int,
-        help="Columns that wait for the learner before actors do. Default: --batch_size.")
-
-    autotune.add_flag(parser)
-
-    # Learning
-    add("--total_steps", type=int,
-        help="Agent steps to learn from." + recipe("total_steps"))
-    add("--batch_size", type=int, metavar="B",
-        help="Columns in a learner's batch." + recipe("batch_size"))
-    add("--unroll_length", type=int, default=20, metavar="T", help="Transitions in a rollout.")
-    add("--num_learner_threads", "--num_threads", type=int, default=1,
-        help="Each takes batches of its own; one updates at a time.")
-    add("--torch_threads", type=int,
-        help="Threads within an operation on the CPU. Default: MonoBeast's learner has the cores "
-             "that the actors leave. PolyBeast has all for its deep network on Atari, whose "
-             "learner limits a run; half otherwise, which would take them from the servers.")
-    add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
-    add("--learner_device", metavar="DEVICE", help="Default: cuda where there is one, else cpu.")
-    add("--inference_device", metavar="DEVICE", help="Default: the learner's.")
-    add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
-        help="Of convolutions and matrix products; auto: bf16 where the hardware has it.")
-    add("--compile", action="store_true",
-        help="torch.compile for the network. Takes minutes at the start; on a CPU it gained "
-             "nothing.")
-
-    # Model
-    add("--net", metavar="MODULE.CLASS", help="Another network than this file's Net.")
-    add("--use_lstm", action="store_true", help="With a recurrent core.")
-
-    # Loss
-    add("--entropy_cost", type=float, default=0.01, help="Weight of the entropy.")
-    add("--baseline_cost", type=float, default=0.5, help="Weight of its loss.")
-    add("--discounting", type=float, default=0.99, help="gamma.")
-    add("--reward_clipping", default="abs_one", choices=["abs_one", "none"],
-        help="Of the loss's rewards, to [-1, 1]; logged returns are never clipped.")
-    add("--vtrace_lambda", type=float, default=0.95,
-        help="lambda of V-trace's remark 2; the paper's: 1.")
-    add("--clip_rho_threshold", type=float, default=1.0, help="rho-bar.")
-    add("--clip_pg_rho_threshold", type=float, default=1.0,
-        help="The same, for the policy gradient.")
-    add("--loss_reduction", default="mean", choices=["mean", "sum"],
-        help="Over time and batch. The paper's sum needs --learning_rate 6e-4 --optimizer rmsprop "
-             "--epsilon 0.01 --grad_norm_clipping 40.")
-
-    # Optimizer
-    add("--optimizer", default="adam", choices=["adam", "rmsprop"], help="The paper's: rmsprop.")
-    add("--learning_rate", type=float,
-        help="Falls linearly to 0 at --total_steps." + recipe("learning_rate"))
-    add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
-        help="Keep the learning rate as it is.")
-    add("--epsilon", type=float, default=1e-5,
-        help="In either optimizer's denominator.")
-    add("--alpha", type=float, default=0.99, help="RMSProp's smoothing.")
-    add("--momentum", type=float, default=0.0, help="RMSProp's.")
-    add("--grad_norm_clipping", type=float, default=0.5,
-        help="Of the gradient's norm over all weights.")
-
-    # Test modes, and evaluation while training
-    add("--eval_every", type=int, metavar="STEPS",
-        help="Play whole games in a process of its own every so many agent steps; 0: never."
-             + recipe("eval_every"))
-    add("--num_episodes", type=int, default=10, help="Games to play.")
-    add("--max_episode_steps", type=int, default=27_000, help="A longer game is cut.")
-    add("--greedy", action="store_true", help="Take the most probable action; else sample.")
-    return parser
-# fmt: on
-
-
-def parse(argv: list[str]) -> argparse.Namespace:
-    flags = make_parser().parse_args(argv)
-    check_flags(flags)
-    return flags
-
-
-def check_flags(flags: argparse.Namespace) -> None:
-    """Refuses what cannot work, naming flag, value and range. Afterwards flags are read-only."""
-    apply_recipe(flags, RECIPES["atari" if polybeast_env.is_atari(flags.env) else "other"])
-    polybeast_env.check_flags(flags)
-    if flags.num_actors is None:
-        flags.num_actors = flags.num_servers
-    if flags.torch_threads is None:
-        cores = workers.available_cores()
-        is_deep = flags.net is None and polybeast_env.is_atari(flags.env)  # else small, most likely
-        flags.torch_threads = cores if is_deep else max(1, cores // 2)
-    if flags.max_learner_queue_size is None:
-        flags.max_learner_queue_size = flags.batch_size
-    check_ranges(flags)
-    require(flags, "num_actors", flags.num_actors > 0, "at least 1")
-    if flags.server_addresses is None:
-        most = flags.num_servers * flags.max_streams
-        expected = f"at most --num_servers x --max_streams = {most}"
-        require(flags, "num_actors", flags.num_actors <= most, expected)
-    require_at_least(flags, "max_inference_batch_size", "min_inference_batch_size")
-    require_at_least(flags, "max_learner_queue_size", "batch_size")
-    choose_devices(flags)
-    choose_xpid(flags)
-
-
-def require_at_least(flags: argparse.Namespace, name: str, other: str) -> None:
-    value, least = getattr(flags, name), getattr(flags, other)
-    holds = value is None or least is None or value >= least
-    require(flags, name, holds, f"at least --{other} {least}")
-
-
-def choose_devices(flags: argparse.Namespace) -> None:
-    if flags.learner_device is None:
-        use_cuda = torch.cuda.is_available() and not flags.disable_cuda
-        flags.learner_device = "cuda" if use_cuda else "cpu"
-    if flags.inference_device is None:
-        flags.inference_device = flags.learner_device
-    for name in ("learner_device", "inference_device"):
-        usable = f"cpu, or one of the {torch.cuda.device_count()} GPUs that torch can use"
-        require(flags, name, devices.exists(getattr(flags, name)), usable)
-
-
 # ======================================================================================= FORK HERE
 class Net(nn.Module):
     """TorchBeast's deep network for images, IMPALA's figure 3, right: a ResNet of 15 convolutions,
     with the clipped reward."""
 
-    def __init__(self, spec: Spec, flags: argparse.Namespace):
+    def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
         shape, _ = spec.observations.get("frame", ((), ""))
         models.check_image(shape)
@@ -316,12 +157,92 @@ class Section(nn.Module):
         return x
 
 
+# ============================================================================================ flags
+# Defaults that depend on the kind of environment, as in MonoBeast.
+RECIPES: Recipes = {
+    "atari": dict(batch_size=4, learning_rate=4e-4, total_steps=6_000_000, eval_every=1_000_000),
+    "other": dict(batch_size=32, learning_rate=3e-3, total_steps=10_000_000, eval_every=2_500_000),
+}
+
+# The values that --autotune tries. Servers on other machines stay as they are.
+KNOBS: autotune.Knobs = {
+    "num_servers": lambda f: [] if f.server_addresses else autotune.worker_counts(f),
+    "envs_per_server": lambda f: [] if f.server_addresses else autotune.around(f.envs_per_server),
+    "num_actors": lambda f: [2 * f.num_actors],
+    "torch_threads": lambda f: [1, workers.available_cores()],
+    "min_inference_batch_size": lambda f: [1, f.num_actors * f.envs_per_server],  # any, all
+    "inference_timeout_ms": lambda f: [1, 3, 30] if f.min_inference_batch_size != 1 else [],
+}
+
+
+# fmt: off
+def make_parser() -> Parser:
+    parser = Parser("polybeast", __doc__)
+    polybeast_env.add_flags(parser)  # --env, --server_addresses and what else the servers have
+    add_run_flags(parser)
+    group = parser.add_argument_group("acting", "How the servers' environments get their actions.")
+    add = group.add_argument
+    add("--num_actors", type=whole(1),
+        help="StreamMonitor, spread round robin over the servers. Default: one for each server.")
+    add("--server_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
+        help="A run that has had no server for so long saves and ends.")
+    add("--num_inference_threads", type=whole(1, 64), default=1,
+        help="Inference threads. Each has a copy of the network.")
+    add("--inference_device", metavar="DEVICE",
+        help="Device of the inference threads. Default: the learner's.")
+    add("--learner_device", metavar="DEVICE",
+        help="Device of the learner. Default: cuda where there is one, else cpu.")
+    add("--max_inference_batch_size", type=whole(1), metavar="B",
+        help="Largest number of columns in an inference batch. Default: as many as wait.")
+    add("--min_inference_batch_size", type=whole(1), metavar="B",
+        help="An inference batch waits for so many columns, but no longer than "
+             "--inference_timeout_ms. Default: half of all streams' environments, so that one half "
+             "steps while the other half is answered.")
+    add("--inference_timeout_ms", type=real(0, 1000 * LONGEST_S), default=10.0, metavar="MS",
+        help="Longest time that an inference batch waits for more columns.")
+    add("--max_learner_queue_size", type=whole(1),
+        help="Columns that may wait for the learner before the streams have to wait. Default: "
+             "--batch_size.")
+    add_learner_flags(parser, RECIPES)
+    return parser
+# fmt: on
+
+
+def parse(argv: list[str]) -> Flags:
+    return check_flags(parse_args(make_parser(), argv))
+
+
+def check_flags(draft: argparse.Namespace) -> Flags:
+    """Fills in the defaults that depend on other flags, and refuses what cannot work together."""
+    is_atari = polybeast_env.is_atari(draft.env)
+    apply_recipe(draft, RECIPES["atari" if is_atari else "other"])
+    polybeast_env.complete_flags(draft)
+    if draft.num_actors is None:
+        draft.num_actors = draft.num_servers
+    if draft.torch_threads is None:
+        cores = workers.available_cores()
+        is_deep = draft.net is None and is_atari  # another network is small, most likely
+        draft.torch_threads = cores if is_deep else max(1, cores // 2)
+    if draft.max_learner_queue_size is None:
+        draft.max_learner_queue_size = draft.batch_size
+    if draft.server_addresses is None:
+        most = draft.num_servers * draft.max_streams
+        expected = f"at most --num_servers x --max_streams = {most}"
+        require(draft, "num_actors", draft.num_actors <= most, expected)
+    require_at_least(draft, "max_inference_batch_size", "min_inference_batch_size")
+    require_at_least(draft, "max_learner_queue_size", "batch_size")
+    devices.choose(draft)
+    choose_xpid(draft)
+    return Flags(**vars(draft))
+
+
+def require_at_least(draft: argparse.Namespace, name: str, other: str) -> None:
+    value, least = getattr(draft, name), getattr(draft, other)
+    holds = value is None or least is None or value >= least
+    require(draft, name, holds, f"at least --{other} {least}")
+
+
 # ======================================================================================== inference
-# What the streams' time goes to, as ActorPool.seconds has it.
-SHARES = ["environment", "transport", "batching", "inference", "actor_waiting"]
-ANSWERING, WAITING = range(2)  # what an inference thread's time goes to
-
-
 def infer(
     run: Run,
     batcher: Iterable[Any],
@@ -335,126 +256,135 @@ def infer(
     with own_stream(device), models.autocast(run.flags.precision, device):
         version = weights.copy_to(net)
         for batch in batcher:
-            clock.lap(WAITING)
+            clock.lap("answer_waiting")
             if weights.version != version:
                 version = weights.copy_to(net)
                 torch.clear_autocast_cache()  # it holds the old weights
-            inputs, core_state = batch.get_inputs()
-            row = {k: v.squeeze(0) for k, v in to_device(inputs, device).items()}
-            outputs, core_state = to_host(*act_on(net, row, to_device(core_state, device)))
-            outputs["policy_version"] = torch.full((len(batch),), version)
-            outputs = {k: v.unsqueeze(0) for k, v in outputs.items()}
+            row, core_state = (to_device(x, device) for x in batch.get_inputs())  # [1, B, ...]
+            outputs, core_state = to_host(*act_on(net, row, core_state))
+            outputs["policy_version"] = torch.full((1, len(batch)), version)
             batch.set_outputs((outputs, core_state))
             run.stats.add_inference(len(batch))
-            clock.lap(ANSWERING)
+            clock.lap("answering")
 
 
 def start_inference(
     run: Run, batcher: Iterable[Any], weights: NewestWeights, nets: list[nn.Module]
-) -> list[threading.Thread]:
+) -> None:
     """Starts a thread for each of the networks."""
-    seconds = torch.zeros(len(nets), 2, dtype=torch.float64)
-    shares = Shares(["answering", "answer_waiting"], lambda: seconds.sum(0).tolist())
-    run.sources.append(shares.take)
-    return [
-        run.start_thread(infer, (run, batcher, weights, net, Clock(seconds[i])), f"inference-{i}")
-        for i, net in enumerate(nets)
-    ]
+    clocks = ThreadClocks(INFERENCE_ACTIVITIES, len(nets))
+    run.log.sources.append(clocks.take)
+    for i, net in enumerate(nets):
+        run.threads.start(infer, (run, batcher, weights, net, clocks[i]), f"inference-{i}")
 
 
 # ========================================================================================= training
-def train(flags: argparse.Namespace) -> Run:
+def train(flags: Flags) -> Run:
     """Trains until --total_steps, a signal to stop or a failure, which it raises."""
     require_descriptors(flags)
-    for name in ("learner_device", "inference_device"):
-        try:
-            torch.empty(0, device=getattr(flags, name))  # opens it
-        except (RuntimeError, AssertionError) as error:
-            why = str(error).splitlines()[0]
-            require(flags, name, False, f"a device that can be opened ({why})")
+    devices.open_each(flags)
+    tls = load_tls(flags)
     seed_everything(flags.seed)
     torch.set_num_threads(flags.torch_threads)
-    # Inference soon gets the GIL when it asks for it: 1.15 x the steps on MinAtar.
+    # A thread that asks for the interpreter lock gets it sooner: 1.15 x the steps on MinAtar.
     sys.setswitchinterval(50e-6)
-    with servers(flags) as (addresses, description, check_servers):
-        require(flags, "env", flags.env == description.name, f"what is served: {description.name}")
-        most, N = flags.max_inference_batch_size, description.num_envs
-        name = "max_inference_batch_size"
-        require(flags, name, most is None or most >= N, f"at least one stream's {N} environments")
-        spec = spec_of(description)
+    with connect(flags, tls) as servers:
+        check_description(flags, servers.description)
+        spec = spec_of(servers.description)
         net = models.make_net(Net, spec, flags)
-        with Run(flags, spec, net, torch.device(flags.learner_device)) as run:
-            if not run.was_complete():
+        device = torch.device(flags.learner_device)
+        with Run(flags, spec, net, device, PolyBeastAdvisor(flags).advise) as run:
+            if not run.finished():
                 run.evaluate_with(player)
-                train_with(run, addresses, description, check_servers)
+                train_with_servers(run, servers, tls)
     return run
 
 
+class Servers(NamedTuple):
+    """The environment servers of a run."""
+
+    addresses: list[str]
+    description: Any  # what `libtorchbeast.describe` returned: they are all alike
+    check: Callable[[], None]  # raises UserError if local ones have ended
+
+
 @contextlib.contextmanager
-def servers(flags: argparse.Namespace):
-    """Yields the servers' addresses, what they have, and a function that raises if they ended:
-    those at --server_addresses, else local ones, which live as long as this context."""
+def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
+    """Finds the servers at --server_addresses, or starts local ones, which live as long as this
+    context."""
     if flags.server_addresses is not None:
         addresses = parse_addresses(flags.server_addresses)
-        description = first_description(addresses, flags.server_timeout, tls=load_tls(flags))
-        yield addresses, description, lambda: None
+        description = first_description(addresses, flags.server_timeout, tls=tls)
+        yield Servers(addresses, description, check=lambda: None)
         return
-    with LocalServers(polybeast_env.make_parser(), flags) as local:
-        yield local.addresses, local.describe(flags.server_timeout), local.check
+    with LocalServers(flags) as local:
+        yield Servers(local.addresses, local.describe(flags.server_timeout), local.check)
 
 
-def train_with(
-    run: Run, addresses: list[str], description: Any, check_servers: Callable[[], None]
-) -> None:
-    """The pool plays, inference threads answer, learner threads learn, this thread watches."""
+def check_description(flags: Flags, description: Any) -> None:
+    """Refuses flags that do not suit what the servers have."""
+    require(flags, "env", flags.env == description.name, f"what is served: {description.name}")
+    name, N = "max_inference_batch_size", description.num_envs
+    fits = flags.max_inference_batch_size is None or flags.max_inference_batch_size >= N
+    require(flags, name, fits, f"at least one stream's {N} environments")
+
+
+def train_with_servers(run: Run, servers: Servers, tls: Tls | None) -> None:
+    """The pool's threads hold the streams, inference threads answer them, learner threads learn,
+    and this thread watches over all."""
     flags, learner = run.flags, run.learner
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
     nets = [models.make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
-    addresses = [addresses[i % len(addresses)] for i in range(flags.num_actors)]
     queue = libtorchbeast.BatchingQueue(flags.batch_size, flags.max_learner_queue_size)
-    maximum = flags.max_inference_batch_size or MAX_COUNT
-    half = max(1, len(addresses) // 2) * description.num_envs
-    minimum = flags.min_inference_batch_size or min(half, maximum)
-    batcher = libtorchbeast.DynamicBatcher(minimum, maximum, flags.inference_timeout_ms)
+    batcher = make_batcher(flags, servers.description.num_envs)
     pool = libtorchbeast.ActorPool(
-        flags.unroll_length, queue, batcher, addresses,
-        models.initial_state(nets[0], 1), description,
-        step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout, tls=load_tls(flags),
+        flags.unroll_length, queue, batcher,
+        [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
+        models.initial_state(nets[0], 1), servers.description,
+        step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout, tls=tls,
     )  # fmt: skip
-    threads = []
     try:
-        streams = Streams(pool, flags.server_timeout)
-        run.sources += [Shares(SHARES, pool.seconds).take, streams.row]
-        run.sources += [LatencyPercentiles(pool.latencies).take]
-        threads += run.start_learners(lambda: queue, weights.publish)
+        streams = StreamMonitor(pool, flags.server_timeout)
+        run.log.sources += [
+            Shares(pool.ACTIVITIES, pool.seconds).take,
+            LatencyPercentiles(pool.latencies).take,
+            streams.row,
+        ]
+        run.start_learners(lambda: queue, weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
-        threads += start_inference(run, batcher, weights, nets)
+        start_inference(run, batcher, weights, nets)
         while not run.finished():
             select.select([run.wakeup], [], [], min(0.5, run.seconds_to_tick()))
-            check_servers()
+            servers.check()
             streams.check()
             run.tick()
     finally:
-        pool.close()  # and the queue and the batcher: the threads' loops end
-        learner.close()  # the update that runs still publishes its weights
-        for thread in threads:
-            thread.join(timeout=5.0)
-    run.raise_failure()
+        pool.close()  # and the queue and the batcher with it, so that the threads' loops end
+        learner.close()  # an update that has begun still publishes its weights
+        run.threads.join(timeout=5.0)
+    run.threads.raise_failure()
     pool.take_events()  # a pool that could not go on says why
 
 
+def make_batcher(flags: Flags, envs_per_stream: int) -> Any:
+    maximum = flags.max_inference_batch_size or MAX_COUNT
+    half = max(1, flags.num_actors // 2) * envs_per_stream
+    minimum = flags.min_inference_batch_size or min(half, maximum)
+    return libtorchbeast.DynamicBatcher(minimum, maximum, flags.inference_timeout_ms)
+
+
 # ==================================================================================== test and main
-def player(flags: argparse.Namespace) -> tuple[nn.Module, Environment]:
+def player(flags: Flags) -> tuple[nn.Module, Environment]:
     """A network, and environments on this machine, to play whole games with."""
-    flags.envs_per_server = evaluate.games_at_once(flags, flags.envs_per_server)
-    env = polybeast_env.make_environment(flags)
+    num_envs = evaluate.games_at_once(flags, flags.envs_per_server)
+    env = polybeast_env.make_environment(replace(flags, envs_per_server=num_envs))
     return models.make_net(Net, env.spec, flags), env
 
 
-def test(flags: argparse.Namespace, given: set[str]) -> list[evaluate.Game]:
+def test(flags: Flags, given: Container[str]) -> list[evaluate.Game]:
     """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
-    net, env = evaluate.load(flags, given, player)
+    flags, net, env = evaluate.load(flags, given, player)
     seed_everything(flags.seed)
     with contextlib.closing(env):
         return evaluate.test(flags, net, env)
@@ -465,13 +395,13 @@ def main(argv: list[str] | None = None) -> None:
     display.set_up_logging()
     try:
         flags = parse(argv)
-        if flags.autotune is not None and flags.mode == "train":
-            argv = autotune.tune("polybeast", argv, parse, KNOBS)
-            flags = parse(argv)
-        if flags.mode == "train":
-            train(flags)
-        else:
-            test(flags, given_names(make_parser(), argv))
+        if flags.mode != "train":
+            test(flags, given(make_parser(), argv))
+            return
+        if flags.autotune is not None:
+            make = lambda settings: check_flags(from_settings(make_parser(), settings))
+            flags = autotune.tune("polybeast", given(make_parser(), argv), make, KNOBS)
+        train(flags)
     except (UserError, CheckpointError, RunInUse, ServersLost) as error:
         sys.exit(f"polybeast: error: {error}")
     except KeyboardInterrupt:  # in --autotune

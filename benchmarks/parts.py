@@ -165,14 +165,15 @@ def inference(task: list, columns: int) -> Measure:
     from libtorchbeast.models import act_on
 
     env, net, flags = player(Task(*task), columns)
-    row, state = first_row(env), net.initial_state(columns)
+    rows = {k: v[None] for k, v in first_row(env).items()}  # [T = 1, columns, ...]
+    state = net.initial_state(columns)
 
     def step() -> int:
         nonlocal state
         # As an actor does, which stays in it for a rollout: there each weight is cast once.
         with models.autocast(flags.precision, torch.device("cpu")):
             for _ in range(flags.unroll_length):
-                _, state = act_on(net, row, state)
+                _, state = act_on(net, rows, state)
         return flags.unroll_length * columns
 
     return by_turns(step)
@@ -223,11 +224,11 @@ def player(task: Task, columns: int) -> tuple[Any, Any, Any]:
     """MonoBeast's environment of `columns` columns, the task's network, and its flags."""
     import monobeast
     from libtorchbeast import models
+    from libtorchbeast.flags import replace
 
     flags = flags_of("monobeast", arguments(task, "monobeast"))
-    flags.envs_per_actor = columns
-    # A batch is learned from thousands of times: the weights are to stay near where they began.
-    flags.learning_rate = 1e-6
+    # One batch is learned from thousands of times, so the weights must stay near where they began.
+    flags = replace(flags, envs_per_actor=columns, learning_rate=1e-6)
     env = monobeast.make_environment(flags)
     return env, models.make_net(monobeast.Net, env.spec, flags), flags
 
@@ -253,7 +254,8 @@ def rollout(env: Any, net: Any, flags: Any, T: int) -> dict[str, Any]:
     rows, first_state = [], {f"core_state/{i}": v for i, v in enumerate(state)}
     with models.autocast(flags.precision, torch.device("cpu")):
         for _ in range(T + 1):
-            outputs, state = act_on(net, row, state)
+            outputs, state = act_on(net, {k: v[None] for k, v in row.items()}, state)
+            outputs = {k: v[0] for k, v in outputs.items()}
             version = {"policy_version": torch.zeros(N, dtype=torch.int64)}
             rows.append({k: v.clone() for k, v in (row | outputs | version).items()})
             row = {k: torch.from_numpy(v) for k, v in env.step(outputs["action"].numpy()).items()}

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.catalogue import Run
-from libtorchbeast.loggers.file_writer import read_csv
+from libtorchbeast.loggers.csv_table import read_csv
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 300.0  # seconds for a start, and for an end; only a guard against a hang

@@ -41,6 +41,4 @@ def arguments(task: Task, beast: str) -> list[str]:
 def flags_of(beast: str, words: list[str]) -> argparse.Namespace:
     """The flags that `python -m BEAST WORDS` runs with, recipes and machine considered."""
     program = importlib.import_module(beast)
-    flags = program.make_parser().parse_args(words)
-    program.check_flags(flags)
-    return flags
+    return program.parse(words)

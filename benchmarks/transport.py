@@ -6,7 +6,6 @@ answers with constant actions, a drained learner queue. Over Unix sockets, loopb
 that, where both sides show a certificate.
 """
 
-import argparse
 import contextlib
 import socket
 import subprocess
@@ -21,7 +20,7 @@ import torch
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast.loggers.stats import CpuCores
+from libtorchbeast.loggers.timing import CpuCores
 from libtorchbeast.rpcenv.client import first_description
 from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.tls import Tls, load_tls
@@ -61,8 +60,8 @@ class Sink:
 def serving(words: list[str], over: str) -> Iterator[tuple[list[str], Any, Tls | None]]:
     """Yields the servers' addresses, what they have, and what a client needs besides."""
     if over == "unix":
-        flags = flags_of(words)
-        with LocalServers(polybeast_env.make_parser(), flags) as servers:
+        flags = polybeast_env.parse(words)
+        with LocalServers(flags) as servers:
             yield servers.addresses, servers.describe(timeout=PATIENCE), None
         return
     addresses = [f"127.0.0.1:{port}" for port in free_ports(SERVERS)]
@@ -78,7 +77,7 @@ def serving(words: list[str], over: str) -> Iterator[tuple[list[str], Any, Tls |
                 if process.poll() is not None:
                     raise RuntimeError(f"the servers ended with exit code {process.returncode}")
 
-            tls = load_tls(flags_of([*words, *ours]))
+            tls = load_tls(polybeast_env.parse([*words, *ours]))
             descriptions = [first_description([one], PATIENCE, check, tls) for one in addresses]
             yield addresses, descriptions[0], tls
 
@@ -92,12 +91,6 @@ def tls_flags(folder: str) -> list[list[str]]:
         + ["--tls_ca", f"{folder}/ca.crt"]
         for name in ("127.0.0.1", "learner")
     ]
-
-
-def flags_of(words: list[str]) -> argparse.Namespace:
-    flags = polybeast_env.make_parser().parse_args(words)
-    polybeast_env.check_flags(flags)
-    return flags
 
 
 def free_ports(count: int) -> list[int]:

@@ -30,8 +30,8 @@ The column "only" names the programs that have a flag, where MonoBeast or PolyBe
 
 ## Which to change first
 
-- To learn faster or better: `--learning_rate`, `--batch_size`, `--entropy_cost`, and `--total_steps`,
-  over which the learning rate falls to 0.
+- To learn faster or better: `--learning_rate`, `--batch_size`, `--entropy_cost`, `--total_steps`
+  (the learning rate falls to 0 over these).
 - To make more steps per second: `--autotune` tries the flags that matter, and
   [speed.md](speed.md) says how to see what limits a run.
 - If the policy lags too far behind: fewer environments per actor, or fewer `--num_buffers`.

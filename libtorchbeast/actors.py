@@ -14,13 +14,20 @@ import multiprocessing.connection
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
+from libtorchbeast.flags import Flags, require
+from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.rollouts import Rollout
-from libtorchbeast.shared_memory import SharedTensors
-from libtorchbeast.workers import LOOK_S, Process, SilenceTimer, Wakeup, longest_silence
+from libtorchbeast.shared_memory import (
+    Shapes,
+    SharedTensors,
+    available_bytes,
+    require_descriptors,
+    required_bytes,
+)
+from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, SilenceTimer, longest_silence
 
 logger = logging.getLogger(__name__)
 
@@ -46,22 +53,20 @@ class Actors:
     def __init__(
         self,
         start: Callable[[int, int], Process],
-        flags: Any,
-        buffers: SharedTensors,
-        step_began: np.ndarray,
-        signs_of_life: np.ndarray,
+        flags: Flags,
+        slots: SharedTensors,
+        times: ActorTimes,
     ):
         self.restarts = 0
         self._start = start
         self._max_restarts = flags.max_actor_restarts
         self._step_timeout = flags.step_timeout
-        # Times, [num_actors, 1], 0 for none: written by the actors' clocks and pulses.
-        self._step_began, self._signs_of_life = step_began, signs_of_life
+        self._calls_began, self._signs_of_life = times.calls_began, times.signs_of_life
         self._silence_timer = SilenceTimer()
         self._failures: collections.deque[float] = collections.deque()  # when
         self._lives = [0] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
-        self._rollouts = [{k: t[i] for k, t in buffers.tensors.items()} for i in range(num_slots)]
+        self._rollouts = [{k: t[i] for k, t in slots.tensors.items()} for i in range(num_slots)]
         self._ready_or_closed = threading.Condition()  # protects the four below
         self._with_actor = [
             set(range(actor, num_slots, flags.num_actors)) for actor in range(flags.num_actors)
@@ -77,13 +82,13 @@ class Actors:
             self.close()
             raise
 
-    def wait(self, wakeup: Wakeup, timeout: float) -> None:
+    def wait(self, wakeup: PipeEvent, timeout: float) -> None:
         """Waits for messages of the actors, or for `wakeup`, at most `timeout` seconds, and handles
         what came."""
         by_handle: dict[object, int] = {}
         for actor, process in enumerate(self._processes):
             by_handle[process.from_child] = by_handle[process.sentinel] = actor
-        timeout = min(timeout, LOOK_S)
+        timeout = min(timeout, HEARTBEAT_S)
         fired = multiprocessing.connection.wait([*by_handle, wakeup], timeout)
         for actor in {by_handle[handle] for handle in fired if handle in by_handle}:
             self._handle(actor)
@@ -157,7 +162,7 @@ class Actors:
                 f"(--max_actor_restarts {self._max_restarts}); the last, actor {actor}: {failure}"
             )
         self._lives[actor] += 1
-        self._step_began[actor] = self._signs_of_life[actor] = 0.0
+        self._calls_began[actor] = self._signs_of_life[actor] = 0.0
         process = self._start(actor, self._lives[actor])
         with self._ready_or_closed:
             self._processes[actor] = process
@@ -166,7 +171,7 @@ class Actors:
     def _end_hung_actors(self) -> None:
         self._silence_timer.tick()
         silence = self._silence_timer.silence
-        began, signs = self._step_began[:, 0].tolist(), self._signs_of_life[:, 0].tolist()
+        began, signs = self._calls_began[:, 0].tolist(), self._signs_of_life[:, 0].tolist()
         for actor, process in enumerate(self._processes):
             if began[actor] and silence(began[actor]) > self._step_timeout:
                 why = "its environments took longer than --step_timeout %g for one step"
@@ -174,9 +179,31 @@ class Actors:
                 why = "it gave no sign of life for %g s (--step_timeout)"
             else:
                 continue
-            self._step_began[actor] = self._signs_of_life[actor] = 0.0
+            self._calls_began[actor] = self._signs_of_life[actor] = 0.0
             process.kill()
             logger.error("Actor %d: " + why, actor, self._step_timeout)
+
+
+def slot_shapes(flags: Flags, shapes: Shapes) -> Shapes:
+    """Of all slots: those of one actor's rollout, with the number of slots in front."""
+    num_slots = flags.num_buffers // flags.envs_per_actor
+    return {name: ((num_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+
+
+def check_limits(flags: Flags, shapes: Shapes) -> None:
+    """Refuses what memory or open files do not suffice for, before the run leaves a trace."""
+    in_order = flags.num_actors == 0
+    needed = required_bytes(shapes if in_order else slot_shapes(flags, shapes))
+    available = available_bytes()
+    MiB = 2**20
+    require(
+        flags,
+        "unroll_length" if in_order else "num_buffers",
+        available is None or needed < available,
+        f"a number whose rollouts fit into memory: {needed / MiB:,.0f} MiB are needed, "
+        f"{(available or 0) / MiB:,.0f} MiB available",
+    )
+    require_descriptors(flags)
 
 
 def start_pulse(sign_of_life: np.ndarray, step_timeout: float) -> None:
@@ -185,7 +212,7 @@ def start_pulse(sign_of_life: np.ndarray, step_timeout: float) -> None:
     def beat():
         while True:
             sign_of_life[0] = time.monotonic()
-            time.sleep(min(LOOK_S, step_timeout / 4))
+            time.sleep(min(HEARTBEAT_S, step_timeout / 4))
 
     threading.Thread(target=beat, name="pulse", daemon=True).start()
 

@@ -20,9 +20,12 @@ import os
 import random
 import struct
 from collections import OrderedDict
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
+
+from libtorchbeast.flags import UserError
 
 _PREFIX = b"sha256:"
 _COMMENT_SIZE = len(_PREFIX) + 2 * hashlib.sha256().digest_size
@@ -101,6 +104,65 @@ def load_newest(path: str) -> dict | None:
         f"neither {path} nor {previous} can be used: {'; '.join(reasons)}. "
         "Restore one of them, or move both away to start from scratch."
     )
+
+
+class RunCheckpoints:
+    """The checkpoints of one run: refuses those of another network, counts what cannot be saved.
+
+    Args:
+        path: of the newest checkpoint.
+        identity: what a checkpoint must share with the run that goes on from it, as plain data.
+        enabled: False (--disable_checkpoint) saves nothing.
+    """
+
+    def __init__(self, path: str, identity: dict[str, Any], enabled: bool):
+        self.path = path
+        self.errors = 0
+        self.saved_updates = 0  # of the newest checkpoint
+        self._identity, self._enabled = identity, enabled
+
+    def load(self) -> dict | None:
+        """The newest state, or None where there is none.
+
+        Raises:
+            UserError: it is of another environment or network.
+            CheckpointError: files exist, but none loads.
+        """
+        state = load_newest(self.path)
+        if state is None:
+            return None
+        for name, now in self._identity.items():
+            if state[name] != now:
+                self._refuse(name, state[name], now)
+        self.saved_updates = state["updates"]
+        return state
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Saves, or logs and counts why it could not: a full disk is no reason to stop."""
+        if not self._enabled:
+            return
+        try:
+            save(self.path, state | self._identity)
+        except OSError as error:
+            self.errors += 1
+            logger.error("Checkpoint not saved, the one before it stays: %s", error)
+        else:
+            self.saved_updates = state["updates"]
+            logger.info("Checkpoint saved at step %d: %s", state["step"], self.path)
+
+    def is_behind(self, updates: int) -> bool:
+        """Whether the newest checkpoint lacks some of so many updates, and should not."""
+        return self._enabled and updates > self.saved_updates
+
+    def _refuse(self, name: str, seen: Any, now: Any) -> NoReturn:
+        if isinstance(now, dict):  # name only the entries that differ
+            differing = {k for k in now.keys() | seen.keys() if now.get(k) != seen.get(k)}
+            now = {k: now.get(k) for k in sorted(differing)}
+            seen = {k: seen.get(k) for k in sorted(differing)}
+        raise UserError(
+            f"{self.path} is of another {name}: it has {seen}, the flags now give {now}. Choose "
+            f"another --xpid, or the flags of that run."
+        )
 
 
 def random_states() -> dict:

@@ -2,12 +2,15 @@
 """Moving tensors to a GPU and back, so that copies overlap with whatever else it does. On the CPU
 all of it does nothing."""
 
+import argparse
 import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from libtorchbeast.flags import Flags, require
 
 Tensors = TypeVar("Tensors", dict[str, Tensor], tuple[Tensor, ...])
 
@@ -20,6 +23,39 @@ def own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.default_stream(device))
     return torch.cuda.stream(stream)
+
+
+def cuda_is_wanted(flags: Any) -> bool:
+    """Whether the learner shall use a GPU where no flag names its device. A run in order (MonoBeast
+    with --num_actors 0) does not: its numbers are the same everywhere."""
+    in_order = flags.num_actors == 0
+    return torch.cuda.is_available() and not flags.disable_cuda and not in_order
+
+
+def choose(draft: argparse.Namespace) -> None:
+    """Chooses --learner_device and --inference_device where they were not given, and checks that
+    they exist."""
+    if draft.learner_device is None:
+        draft.learner_device = "cuda" if cuda_is_wanted(draft) else "cpu"
+    if draft.inference_device is None:
+        draft.inference_device = draft.learner_device
+    usable = f"cpu, or one of the {torch.cuda.device_count()} GPUs that torch can use"
+    for name in ("learner_device", "inference_device"):
+        require(draft, name, exists(getattr(draft, name)), usable)
+
+
+def open_each(flags: Flags) -> None:
+    """Opens the devices of the learner and of inference.
+
+    Raises:
+        UserError: one of them cannot be opened.
+    """
+    for name in ("learner_device", "inference_device"):
+        try:
+            torch.empty(0, device=getattr(flags, name))
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).splitlines()[0]
+            require(flags, name, False, f"a device that can be opened ({why})")
 
 
 def exists(name: str) -> bool:

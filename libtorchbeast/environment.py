@@ -1,21 +1,23 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""One adapter from any accepted kind of environment to rows.
+"""The adapter that turns environments of every accepted kind into rows.
 
-Accepted (the README's "Make it yours" says the same in fewer words):
-  - a `gymnasium.Env`, called for once per environment;
-  - an old Gym environment, whose `step` returns four values (`info["TimeLimit.truncated"]` means
-    that the episode was truncated), recognised by what it returns;
-  - a vector environment with next-step autoreset, called for once.
+`create_env` may return:
+  - a `gymnasium.Env`; it is called once for each environment;
+  - an environment of old Gym, whose `step` returns four values. It is recognised by what it
+    returns. `info["TimeLimit.truncated"]` means that the episode was truncated;
+  - a vector environment with next-step autoreset; it is called once for all environments.
 
-An environment whose `terminated` can mean a mere life loss says so with `info["life_lost"]`: the
-episode ends for the learner, the game goes on. A non-vector environment then plays on in its next
-`reset()`, which may report in its info what that step gave: `reset_reward`, `terminated`,
-`truncated`, `life_lost`. (`atari_wrappers.py` does both.) `metadata["frames_per_step"]` is the
-number of emulator frames per step, 1 where absent. `metadata["frame_stacks"] = {"frame": 4}` says
-that an observation [4, ...] is a stack of the 4 newest frames, oldest first, zeros before a game's
-first; PolyBeast's servers then send the newest alone.
+What else an environment may say:
+  - `info["life_lost"]`: `terminated` means no more than that a life was lost. The episode ends for
+    the learner, but the game goes on. A single environment then plays on in its next `reset()`,
+    which is a step of the game. Its info may say what that step gave: `reset_reward`, `terminated`,
+    `truncated`, `life_lost`. (`atari_wrappers.py` does both.)
+  - `metadata["frames_per_step"]`: the number of emulator frames per step. Default: 1.
+  - `metadata["frame_stacks"] = {"frame": 4}`: the observation `frame`, [4, ...], is a stack of the
+    4 newest frames, oldest first, with zeros before a game's first frame. PolyBeast's servers then
+    send the newest frame only.
 
-This module needs numpy only: no torch, no gymnasium.
+This module needs numpy only, neither torch nor gymnasium.
 """
 
 from collections.abc import Callable
@@ -37,14 +39,18 @@ Row = dict[str, np.ndarray]
 
 
 class Environment:
-    """N environments stepped as one batch; every result is a row, a dict of [N, ...] arrays.
+    """N environments, stepped as one batch.
 
-    Keys of a row: the observation's own, and `reward done terminated truncated episode_over
-    episode_step episode_return last_action` (dtypes and meaning: README, "The picture").
-    The arrays stay valid until the next call of `step`.
+    Every result is a row: a dict of arrays [N, ...] that stay valid until the next call of `step`.
+    Its keys are the observation's own, those of spec.ROW_FIELDS, and `last_action`.
 
-    An ended episode gives its true last observation as a row (`terminated` or `truncated`); the
-    row after it is the reset observation (`done`), and the action given between the two is unused.
+    When an episode ends, its true last observation is a row (`terminated` or `truncated`). The next
+    row has the reset observation (`done`); the action given between the two is not used.
+
+    Args:
+        create_env: See this module's docstring.
+        num_envs: N.
+        name: The environment's, for messages and checkpoints.
 
     Raises:
         ValueError: from the constructor for an environment that is not accepted; from `step` for an
@@ -53,13 +59,11 @@ class Environment:
     """
 
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
-        first = self.first = create_env()  # the vector, or environment 0: for `render`
+        first = self.first = create_env()  # the vector, or environment 0; videos render it
         if hasattr(first, "num_envs") and hasattr(first, "single_observation_space"):
             self._source = _VectorSource(first, num_envs)
         else:
-            self._source = _SeparateSource(
-                [first] + [create_env() for _ in range(num_envs - 1)], num_envs
-            )
+            self._source = _SingleSource([first, *(create_env() for _ in range(num_envs - 1))])
         check_action_mask(self._source.observations, self._source.actions)
         metadata = getattr(first, "metadata", None) or {}
         self.spec = Spec(
@@ -70,14 +74,16 @@ class Environment:
             frames_per_step=int(metadata.get("frames_per_step", 1)),
             stacks=_checked_stacks(metadata.get("frame_stacks", {}), self._source.observations),
         )
-        self._ended = np.ones(num_envs, bool)  # the next row is the first of an episode
-        self._over = np.ones(num_envs, bool)  # ... and of a whole game
+        # Of the last row. What follows an ended episode or game is the first row of another.
+        self._episode_ended = np.ones(num_envs, bool)
+        self._game_ended = np.ones(num_envs, bool)
+        # Of the whole game so far.
         self._steps = np.zeros(num_envs, np.int32)
         self._return = np.zeros(num_envs, np.float64)
 
     def initial(self, seed: int) -> Row:
         """Resets everything, environment i with `seed` + i, and returns the first row."""
-        self._ended[:] = self._over[:] = True
+        self._episode_ended[:] = self._game_ended[:] = True
         observations = self._source.reset(seed)
         never = np.zeros(self.spec.num_envs, bool)
         zero = np.zeros(self.spec.num_envs, np.float32)
@@ -87,7 +93,7 @@ class Environment:
     def step(self, actions: np.ndarray) -> Row:
         """Steps all environments with `actions` [N, *Actions.shape] of the Spec's dtype."""
         self.spec.actions.check(actions, self.spec.num_envs)
-        return self._row(*self._source.step(actions, self._ended), actions)
+        return self._row(*self._source.step(actions, self._episode_ended), actions)
 
     def close(self) -> None:
         self._source.close()
@@ -95,9 +101,9 @@ class Environment:
     def _row(self, observations, reward, terminated, truncated, life_lost, actions) -> Row:
         if not (np.abs(reward) <= np.finfo(np.float32).max).all():  # NaN compares as False
             raise ValueError(f"Reward: expected finite numbers, seen {reward.tolist()}")
-        done, new_game = self._ended, self._over
-        self._ended = terminated | truncated
-        self._over = truncated | (terminated & ~life_lost)
+        done, new_game = self._episode_ended, self._game_ended
+        self._episode_ended = terminated | truncated
+        self._game_ended = truncated | (terminated & ~life_lost)
         self._steps = np.where(new_game, np.int32(0), self._steps + np.int32(1))
         self._return = np.where(new_game, 0.0, self._return + reward)
         return {
@@ -106,7 +112,7 @@ class Environment:
             "done": done,
             "terminated": terminated,
             "truncated": truncated,
-            "episode_over": self._over,
+            "episode_over": self._game_ended,
             "episode_step": self._steps,
             "episode_return": self._return.astype(np.float32),
             "last_action": np.where(done.reshape(-1, *[1] * (actions.ndim - 1)), 0, actions),
@@ -114,7 +120,7 @@ class Environment:
 
 
 class _VectorSource:
-    """A vector environment, which resets its parts itself."""
+    """A vector environment, which resets its environments itself."""
 
     def __init__(self, env: Any, num_envs: int):
         mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
@@ -143,13 +149,13 @@ class _VectorSource:
         life_lost = info.get("life_lost", self._never)
         return (
             self._checked(observation),
-            self._one_each("Reward", reward, np.float32),
-            self._one_each("Terminated", terminated, bool),
-            self._one_each("Truncated", truncated, bool),
-            self._one_each("life_lost", life_lost, bool),
+            self._array("Reward", reward, np.float32),
+            self._array("Terminated", terminated, bool),
+            self._array("Truncated", truncated, bool),
+            self._array("life_lost", life_lost, bool),
         )
 
-    def _one_each(self, name: str, values: Any, dtype: Any) -> np.ndarray:
+    def _array(self, name: str, values: Any, dtype: Any) -> np.ndarray:
         array = np.array(values, dtype)
         if array.shape != self._never.shape:
             raise ValueError(
@@ -169,34 +175,26 @@ class _VectorSource:
         }
 
 
-class _SeparateSource:
-    """N single environments, reset here in the step after their episode's last observation."""
+class _SingleSource:
+    """Single environments, reset here in the step after an episode's last observation."""
 
-    def __init__(self, envs: list[Any], num_envs: int):
+    def __init__(self, envs: list[Any]):
         self._envs = envs
         self.observations = flatten_space(envs[0].observation_space)
         self._action_space = envs[0].action_space
         self.actions: Actions = describe_actions(self._action_space)
         self._out = {
-            name: np.zeros((num_envs, *shape), dtype)
+            name: np.zeros((len(envs), *shape), dtype)
             for name, (shape, dtype) in self.observations.items()
         }
-        # Comparing dtype objects is several times cheaper than comparing names.
-        self._single = [
+        # With dtype objects, because comparing them is several times faster than comparing names.
+        self._leaves = [
             (name, shape, np.dtype(dtype)) for name, (shape, dtype) in self.observations.items()
         ]
 
     def reset(self, seed: int) -> Row:
         for i, env in enumerate(self._envs):
-            try:
-                result = env.reset(seed=seed + i)
-            except TypeError as error:  # old Gym: `seed` is a method
-                if "seed" not in str(error):
-                    raise
-                if hasattr(env, "seed"):
-                    env.seed(seed + i)
-                result = env.reset()
-            self._write(i, result[0] if _has_info(result) else result)
+            self._write(i, _reset_with_seed(env, seed + i))
         return self._out
 
     def step(self, actions: np.ndarray, ended: np.ndarray):
@@ -204,11 +202,11 @@ class _SeparateSource:
         reward = np.zeros(N, np.float64)
         terminated, truncated, life_lost = np.zeros((3, N), bool)
         if self.actions.kind == "discrete":
-            each = actions.tolist()  # Python's own numbers
+            each_action = actions.tolist()  # Python's own numbers
         else:
-            each = to_space(actions, self._action_space)
+            each_action = to_space(actions, self._action_space)
         for i, (env, action, reset) in enumerate(
-            zip(self._envs, each, ended.tolist(), strict=True)
+            zip(self._envs, each_action, ended.tolist(), strict=True)
         ):
             if reset:
                 observation, reward[i], terminated[i], truncated[i], info = _reset(env)
@@ -230,10 +228,10 @@ class _SeparateSource:
             leaves = {"frame": observation}
         if leaves.keys() != self._out.keys():
             _check_names(leaves, self.observations)
-        for name, shape, dtype in self._single:
+        for name, shape, dtype in self._leaves:
             leaf = leaves[name]
             plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
-            if not plain or dtype.kind == "f":  # floats may be infinite or none
+            if not plain or dtype.kind == "f":  # floats may be infinite or NaN
                 leaf = _checked_leaf(name, leaf, shape, dtype)
             self._out[name][i] = leaf
 
@@ -249,8 +247,21 @@ def _step(env: Any, action: Any):
     return observation, reward, ended and not truncated, truncated, info
 
 
+def _reset_with_seed(env: Any, seed: int) -> Any:
+    """Returns the first observation."""
+    try:
+        result = env.reset(seed=seed)
+    except TypeError as error:  # old Gym has a method `seed` instead
+        if "seed" not in str(error):
+            raise
+        if hasattr(env, "seed"):
+            env.seed(seed)
+        result = env.reset()
+    return result[0] if _has_info(result) else result
+
+
 def _reset(env: Any):
-    """Like a step, because after a life loss it is one (see the module's docstring)."""
+    """Returns the same values as a step, because after a life loss a reset is one."""
     result = env.reset()
     if not _has_info(result):
         return result, 0.0, False, False, {}
@@ -265,7 +276,7 @@ def _reset(env: Any):
 
 
 def _has_info(result: Any) -> bool:
-    """Whether a reset returned (observation, info), and not the old Gym's bare observation."""
+    """Whether a reset returned (observation, info). Old Gym's returns the observation only."""
     return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
 
 

@@ -1,13 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Playing whole games with a trained network: the test modes, and evaluation while training."""
 
-import argparse
 import contextlib
 import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.environment import Environment, Row
-from libtorchbeast.flags import UserError, run_path
+from libtorchbeast.flags import Flags, UserError, replace, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.models import act_on
 from libtorchbeast.seeds import derive_seed, seed_everything
@@ -30,6 +29,9 @@ from libtorchbeast.weights import SharedWeights
 logger = logging.getLogger(__name__)
 results = rich.console.Console()
 
+# Makes a network and environments for a test mode. Another process must be able to import it.
+Player = Callable[[Flags], tuple[nn.Module, Environment]]
+
 
 class Game(NamedTuple):
     score: float  # unclipped sum of rewards
@@ -38,14 +40,13 @@ class Game(NamedTuple):
 
 
 def load(
-    flags: Any,
-    given: set[str],
-    player: Callable[[Any], tuple[nn.Module, Environment]],
-) -> tuple[nn.Module, Environment]:
+    flags: Flags, given: Container[str], player: Player
+) -> tuple[Flags, nn.Module, Environment]:
     """The network of a run's newest checkpoint, and environments to play in, as `player(flags)`
-    makes them.
+    makes them, with those flags.
 
-    The run's own --env, --net and --use_lstm are taken, unless `given` on the command line.
+    The run's own --env, --net and --use_lstm are taken, unless they are `given` on the command
+    line.
 
     Raises:
         UserError: the run has no checkpoint, or it does not fit the environment or the network, or
@@ -56,8 +57,8 @@ def load(
     if state is None:
         raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}")
     run_flags = state["flags"] | {"env": state["env"]}  # its servers' own
-    for name in {"env", "net", "use_lstm"} - given:
-        setattr(flags, name, run_flags[name])
+    own = [name for name in ("env", "net", "use_lstm") if name not in given]
+    flags = replace(flags, **{name: run_flags[name] for name in own})
     try:
         net, env = player(flags)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
@@ -76,11 +77,11 @@ def load(
         )
     net.load_state_dict(state["model"])
     results.print(f"Playing with {path}, trained for {state['step']:,} steps", soft_wrap=True)
-    return net.eval(), env
+    return flags, net.eval(), env
 
 
 def play(
-    flags: Any,
+    flags: Flags,
     net: nn.Module,
     env: Environment,
     seed: int,
@@ -97,16 +98,16 @@ def play(
 
 
 def _play_at_once(
-    flags: Any, net: nn.Module, env: Environment, seed: int, on_row: Callable[[Row], None]
+    flags: Flags, net: nn.Module, env: Environment, seed: int, on_row: Callable[[Row], None]
 ) -> list[Game]:
     """The first game of each environment. One that is over goes on, unseen, until all are: who
     took the games that end first would take the short ones."""
     games: dict[int, Game] = {}
     row, core_state = env.initial(seed), models.initial_state(net, env.spec.num_envs)
     while True:
-        tensors = {k: torch.from_numpy(v) for k, v in row.items()}
+        tensors = {k: torch.from_numpy(v[None]) for k, v in row.items()}  # [T = 1, N, ...]
         outputs, core_state = act_on(net, tensors, core_state, flags.greedy)
-        row |= {k: v.numpy() for k, v in outputs.items()}
+        row |= {k: v[0].numpy() for k, v in outputs.items()}
         on_row(row)
         ends = row["episode_over"] | (row["episode_step"] >= flags.max_episode_steps)
         for i in np.flatnonzero(ends):
@@ -117,13 +118,13 @@ def _play_at_once(
         row = env.step(row["action"])
 
 
-def games_at_once(flags: Any, most: int) -> int:
+def games_at_once(flags: Flags, most: int) -> int:
     """How many environments a beast's `player` opens: at most `most`, as many as one of its workers
     has in training. A video shows one game after the other."""
     return 1 if flags.mode == "test_render" else min(flags.num_episodes, most)
 
 
-def test(flags: Any, net: nn.Module, env: Environment) -> list[Game]:
+def test(flags: Flags, net: nn.Module, env: Environment) -> list[Game]:
     """Plays --num_episodes games and prints each, their mean and spread; in the mode test_render it
     also writes them as SAVEDIR/XPID/test.mp4.
 
@@ -137,7 +138,7 @@ def test(flags: Any, net: nn.Module, env: Environment) -> list[Game]:
 
 
 @contextlib.contextmanager
-def _video(flags: Any, env: Environment) -> Iterator[Callable[[Row], None]]:
+def _video(flags: Flags, env: Environment) -> Iterator[Callable[[Row], None]]:
     """Yields what adds a row to the video; in other modes it does nothing."""
     if flags.mode != "test_render":
         yield lambda row: None
@@ -150,7 +151,7 @@ def _video(flags: Any, env: Environment) -> Iterator[Callable[[Row], None]]:
     results.print(f"Video: {path}", soft_wrap=True)
 
 
-def _print(games: list[Game], flags: Any) -> None:
+def _print(games: list[Game], flags: Flags) -> None:
     how = "greedy" if flags.greedy else "sampled"
     results.print(f"{flags.env}, {how} actions")
     table = rich.table.Table()
@@ -172,9 +173,6 @@ def _print(games: list[Game], flags: Any) -> None:
 # ==================== evaluation while training
 LONGEST_S = 3600.0  # whose environment has not played its games by then hangs
 
-# Makes a network and environments for a test mode. Another process must be able to import it.
-Player = Callable[[argparse.Namespace], tuple[nn.Module, Environment]]
-
 
 class Evaluator:
     """Every --eval_every steps, or as soon as the games before are over, --num_episodes games with
@@ -184,9 +182,9 @@ class Evaluator:
     The process and its environments stay for the next evaluation: to import torch again would cost
     more than many games do."""
 
-    def __init__(self, learner: Learner, spec: Spec, flags: argparse.Namespace, player: Player):
+    def __init__(self, learner: Learner, spec: Spec, flags: Flags, player: Player):
         self._learner, self._spec, self._player = learner, spec, player
-        self._flags = argparse.Namespace(**vars(flags) | {"mode": "test"})
+        self._flags = replace(flags, mode="test")
         self._process: workers.Process | None = None
         self._weights: SharedWeights | None = None
         self._is_playing = False
@@ -261,7 +259,7 @@ def play_games(
     inbox: Iterator[bytes],
     outbox: Connection,
     player: Player,
-    flags: argparse.Namespace,
+    flags: Flags,
     signature: dict[str, Any],
     weights: SharedWeights,
 ) -> None:

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,7 +13,10 @@ from torch import nn
 
 import vtrace
 from libtorchbeast import models
-from libtorchbeast.devices import Event, copy_to_host, to_device
+from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
+from libtorchbeast.flags import Flags
+from libtorchbeast.loggers.stats import Stats
+from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import forward
 from libtorchbeast.rollouts import Rollout, core_state_of
 
@@ -39,7 +42,7 @@ class Learner:
         skipped: updates skipped because a loss or gradient was not finite.
     """
 
-    def __init__(self, net: nn.Module, flags: Any, device: torch.device, dump_dir: str | None):
+    def __init__(self, net: nn.Module, flags: Flags, device: torch.device, dump_dir: str | None):
         self.net = models.compile_if_asked(net.to(device), flags)
         self.device = device
         self.step = self.updates = self.skipped = 0
@@ -175,7 +178,28 @@ class Learner:
                 group.update(now)
 
 
-def compute_loss(net: nn.Module, batch: Rollout, flags: Any) -> vtrace.ImpalaLoss:
+def learn(
+    learner: Learner,
+    batches: Iterable[Rollout],
+    publish: Publish,
+    stats: Stats,
+    clock: Clock,
+    finished: Callable[[], bool],
+) -> None:
+    """A learner thread: updates the network from one batch after the other."""
+    with own_stream(learner.device):
+        for batch in batches:
+            clock.lap("learner_waiting")
+            if finished():
+                return
+            stats.add_games(batch)
+            numbers = learner.update(batch, publish)
+            if numbers is not None:
+                stats.add_update(numbers)
+            clock.lap("learning")
+
+
+def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaLoss:
     """The IMPALA loss of `net` on `batch`, both on one device; flags give the coefficients."""
     device = batch["reward"].device
     rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
@@ -196,7 +220,7 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Any) -> vtrace.ImpalaLos
     )
 
 
-def _make_optimizer(net: nn.Module, flags: Any) -> torch.optim.Optimizer:
+def _make_optimizer(net: nn.Module, flags: Flags) -> torch.optim.Optimizer:
     if flags.optimizer == "adam":
         return torch.optim.Adam(
             net.parameters(), flags.learning_rate, eps=flags.epsilon, fused=True

@@ -5,19 +5,18 @@ import importlib
 import itertools
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from libtorchbeast.distributions import MASKED, make_distribution
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.spec import Spec
 
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
 
 
-def make_net(own: type[nn.Module], spec: Spec, flags: Any) -> nn.Module:
+def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     """Builds the network: `own`, or the one that `--net MODULE.CLASS` names. Its attribute
     `distribution` says what its logits mean.
 
@@ -51,7 +50,7 @@ def initial_state(net: nn.Module, batch_size: int) -> CoreState:
     return tuple(state.detach().float() for state in net.initial_state(batch_size))
 
 
-def compile_if_asked(net: nn.Module, flags: Any) -> nn.Module:
+def compile_if_asked(net: nn.Module, flags: Flags) -> nn.Module:
     """With --compile: the same network, compiled at its first call; its parameters keep their
     names."""
     if flags.compile:
@@ -173,24 +172,24 @@ def act_on(
 
     Args:
         net: of `models.make_net`, which gives it its `distribution`.
-        row: [N, ...] tensors, on the network's device.
+        row: [1, N, ...] tensors, on the network's device.
         core_state: tuple of [layers, N, H].
         greedy: take the most probable action instead of sampling one.
 
     Returns:
-        the network's outputs [N, ...], floating ones as float32, and `action` [N, ...] (the
+        the network's outputs [1, N, ...], floating ones as float32, and `action` [1, N, ...] (the
         network's own, where it returns one); the next core state, float32.
 
     Raises:
         ValueError: an output has the name of one of the environment's keys.
     """
-    outputs, core_state = forward(net, {k: v.unsqueeze(0) for k, v in row.items()}, core_state)
+    outputs, core_state = forward(net, row, core_state)
     if outputs.keys() & row.keys():
         raise ValueError(
             f"forward returned {sorted(outputs.keys() & row.keys())}: expected names that are not "
             f"the environment's"
         )
-    outputs = {k: _float32(v.squeeze(0)) for k, v in outputs.items()}
+    outputs = {k: _float32(v) for k, v in outputs.items()}
     if "action" not in outputs:
         choose = net.distribution.mode if greedy else net.distribution.sample
         outputs["action"] = choose(outputs["policy_logits"])

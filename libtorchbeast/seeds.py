@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Random seeds. Imports no torch: environment servers have none."""
+"""Random seeds. Environment servers use this module, so it imports torch only where needed."""
 
 import random
 
@@ -7,12 +7,12 @@ import numpy as np
 
 
 def derive_seed(*numbers: int) -> int:
-    """A seed that differs wherever one of the numbers does."""
+    """Mixes numbers into one seed: other numbers give another seed."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds Python's, NumPy's and torch's generators."""
+    """Seeds the global generators of Python, NumPy and torch."""
     import torch
 
     random.seed(seed)

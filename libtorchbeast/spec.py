@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What an environment looks like from outside: all that a `Net` may know of it."""
+"""What a `Net` knows of an environment: its observations, its actions, and their sizes."""
 
 import dataclasses
 import math
@@ -7,20 +7,32 @@ from typing import Any
 
 import numpy as np
 
-# The keys of a row (README, "The picture") that an observation may not use.
-ROW_KEYS = frozenset(
-    "reward done terminated truncated episode_over episode_step episode_return last_action "
-    "action policy_logits baseline policy_version".split()
-)
+# What a row says about each environment besides its observation: key -> dtype of an array [N].
+# They are also the fields of a Step, in its order; rpcenv.proto says what each of them means.
+ROW_FIELDS = {
+    "reward": "float32",
+    "done": "bool",
+    "terminated": "bool",
+    "truncated": "bool",
+    "episode_over": "bool",
+    "episode_step": "int32",
+    "episode_return": "float32",
+}
+
+# Other keys that a row has, or gets from the network's outputs.
+ACTING_KEYS = ("last_action", "action", "policy_logits", "baseline", "policy_version")
+
+# An observation may not use these keys.
+ROW_KEYS = frozenset([*ROW_FIELDS, *ACTING_KEYS])
 
 
 @dataclasses.dataclass(frozen=True)
 class Actions:
-    """What one action is.
+    """The kind and the sizes of an environment's actions.
 
     kind             sizes                      an action
     discrete         (A,)                       a number from 0 to A - 1
-    multi_discrete   (A_1, ..., A_K)            K numbers, each from 0 to its A - 1
+    multi_discrete   (A_1, ..., A_K)            K numbers, number k from 0 to A_k - 1
     box              (D,)                       D real numbers; see `to_space`
     """
 
@@ -29,7 +41,7 @@ class Actions:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one action."""
+        """The shape of one action."""
         return {"discrete": (), "multi_discrete": (len(self.sizes),), "box": self.sizes}[self.kind]
 
     @property
@@ -40,7 +52,7 @@ class Actions:
         return np.zeros((num_envs, *self.shape), self.dtype)
 
     def check(self, actions: np.ndarray, num_envs: int) -> None:
-        """Raises ValueError unless `actions` are one for each environment, and in range."""
+        """Raises ValueError unless there is one action for each environment, and all in range."""
         is_kind = actions.dtype.kind in ("f" if self.kind == "box" else "iu")
         if actions.shape != (num_envs, *self.shape) or not is_kind:
             raise ValueError(
@@ -50,7 +62,7 @@ class Actions:
         if self.kind == "box":
             wrong, expected = ~np.isfinite(actions), "finite numbers"
         elif self.kind == "discrete" and actions.min() >= 0 and actions.max() < self.sizes[0]:
-            return  # the quick way
+            return  # the usual case, checked fast
         else:
             wrong = (actions < 0) | (actions >= np.array(self.sizes))
             expected = " and ".join(f"0 to {size - 1}" for size in self.sizes)
@@ -63,24 +75,30 @@ class Actions:
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
+    """What all environments of a run have in common."""
+
     name: str  # the environment's, for messages and checkpoints
-    num_envs: int  # N, stepped as one batch
+    num_envs: int  # N environments are stepped as one batch
     observations: dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, numpy dtype name)
     actions: Actions
     frames_per_step: int = 1  # emulator frames per agent step
-    # Name -> k: an observation [k, ...] that is a stack of the k newest frames, oldest first, zeros
-    # before a game's first. On the wire only; a network sees the whole stack.
+    # Name -> k: the observation [k, ...] is a stack of the k newest frames, oldest first, zeros
+    # before a game's first frame. It matters on the wire only: a network sees the whole stack.
     stacks: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def num_actions(self) -> int:
-        """Of discrete actions. libtorchbeast.distributions serves the other kinds too."""
+        """A, for discrete actions only. libtorchbeast.distributions handles all kinds.
+
+        Raises:
+            ValueError: the actions are of another kind.
+        """
         if self.actions.kind != "discrete":
             raise ValueError(f"{self.name}: expected discrete actions, seen {self.actions}")
         return self.actions.sizes[0]
 
     def signature(self) -> dict[str, Any]:
-        """What two environments must share for one network to serve both, as plain data."""
+        """Plain data that is equal for two environments if one network can serve both."""
         return {
             "observations": {k: [list(s), d] for k, (s, d) in self.observations.items()},
             "actions": [self.actions.kind, list(self.actions.sizes)],
@@ -88,13 +106,13 @@ class Spec:
 
 
 def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ...], str]]:
-    """{name: (shape, dtype name)} of a space's leaves, in the space's own order.
+    """Returns {name: (shape, dtype name)} of a space's leaves, in the space's own order.
 
-    A space without parts is called `frame`; the parts of a Dict or Tuple keep their keys, nested
-    ones joined by "/".
+    A space without parts is called `frame`. The parts of a Dict or Tuple are called by their keys;
+    the keys of nested parts are joined by "/".
 
     Raises:
-        ValueError: a leaf has no shape or a non-numeric dtype, or its name is a row's.
+        ValueError: a leaf has no shape or a non-numeric dtype, or its name is in ROW_KEYS.
     """
     parts = getattr(space, "spaces", None)
     if parts is not None:
@@ -116,7 +134,7 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
 
 
 def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
-    """{name: leaf} of one observation, named as in `flatten_space`."""
+    """Returns {name: leaf} of one observation, with the names of `flatten_space`."""
     if isinstance(observation, (dict, tuple)):
         items = observation.items() if isinstance(observation, dict) else enumerate(observation)
         leaves = {}
@@ -127,7 +145,7 @@ def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def describe_actions(space: Any) -> Actions:
-    """Raises ValueError for action spaces that the agent does not know."""
+    """Returns the Actions of an action space. Raises ValueError for one that agents do not know."""
     shape, starts_at_0 = getattr(space, "shape", ()), not np.any(getattr(space, "start", 0))
     if starts_at_0 and hasattr(space, "n") and shape == ():
         return Actions("discrete", (int(space.n),))
@@ -142,10 +160,10 @@ def describe_actions(space: Any) -> Actions:
 
 
 def to_space(actions: np.ndarray, space: Any) -> np.ndarray:
-    """Actions [N, *Actions.shape] as a space has them, [N, *space.shape].
+    """Turns actions [N, *Actions.shape] into those of a space, [N, *space.shape].
 
-    A Box's are clipped to its bounds; where both are finite, the policy's -1 and 1 mean them, so
-    that its first actions reach all of the space, whatever its units.
+    A Box's actions are clipped to its bounds. Where both are finite, -1 and 1 from the policy
+    mean the bounds, so that the policy's first actions reach the whole space, whatever its units.
     """
     actions = actions.reshape(len(actions), *space.shape)
     if not hasattr(space, "low"):
@@ -157,8 +175,14 @@ def to_space(actions: np.ndarray, space: Any) -> np.ndarray:
 
 
 def check_action_mask(observations: dict, actions: Actions) -> None:
-    """Raises ValueError for an observation `action_mask` that is none: nonzero where an action is
-    allowed, [A], of a MultiDiscrete's parts one after the other."""
+    """Checks the observation `action_mask`, if there is one.
+
+    A mask [A] is nonzero where an action is allowed; for MultiDiscrete actions it has the masks of
+    the parts one after the other, [A_1 + ... + A_K].
+
+    Raises:
+        ValueError: the mask has another shape or dtype, or the actions are a Box.
+    """
     if "action_mask" not in observations:
         return
     shape, dtype = observations["action_mask"]

@@ -5,27 +5,32 @@
 threads of the learner's process (PolyBeast's inference).
 """
 
+import ctypes
+import platform
+import sys
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 from libtorchbeast.devices import Event
+from libtorchbeast.flags import UserError
 from libtorchbeast.shared_memory import Shapes, SharedTensors
 
 
 class SharedWeights:
     """The newest weights, written by one process and copied by any number, without a lock.
 
-    Version v lies in slot v % 2, so writing version v+1 leaves v untouched; only writing v+2 does
-    not. A reader whose version counter stayed the same during the copy has therefore copied one
-    version, whole. This leans on x86's order of stores; a processor that reorders them (ARM) needs
-    a memory barrier around the counter.
+    Version v lies in slot v % 2. Writing version v + 1 leaves it untouched, and only writing v + 2
+    overwrites it. So a reader that sees the same version counter before and after its copy has
+    copied one whole version. On processors that reorder loads and stores (ARM, not x86), a memory
+    fence keeps the counter's accesses on their side of the copy.
     """
 
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int):
         shapes: Shapes = {k: ((2, *v.shape), v.dtype) for k, v in state_dict.items()}
         self._memory = SharedTensors({**shapes, ".version": ((1,), torch.int64)})
-        # A NumPy view: one 8-byte load or store, and ten times cheaper than a tensor's.
-        self._version = self._memory[".version"].numpy()
+        self._open()
         self.publish(state_dict, version)
 
     @property
@@ -37,7 +42,9 @@ class SharedWeights:
         """Makes `state_dict` version `version`; versions must grow. One caller at a time."""
         for name, tensor in state_dict.items():
             self._memory[name][version % 2].copy_(tensor)
+        self._fence()
         self._version[0] = version
+        self._fence()  # before the next version overwrites the slot of the one before this
 
     @torch.no_grad()
     def copy_to(self, module: nn.Module) -> int:
@@ -45,8 +52,10 @@ class SharedWeights:
         own = module.state_dict()
         while True:
             version = self.version
+            self._fence()
             for name, tensor in own.items():
                 tensor.copy_(self._memory[name][version % 2])
+            self._fence()
             if self.version == version:
                 return version
 
@@ -60,7 +69,36 @@ class SharedWeights:
 
     def __setstate__(self, state):
         self._memory = state["memory"]
+        self._open()
+
+    def _open(self) -> None:
+        # A NumPy view: its access is one 8-byte load or store, ten times cheaper than a tensor's.
         self._version = self._memory[".version"].numpy()
+        self._fence = memory_fence(platform.machine())
+
+
+def memory_fence(machine: str) -> Callable[[], None]:
+    """A function that keeps this thread's loads and stores before it ahead of those after it.
+
+    Args:
+        machine: the processor, as `platform.machine()` names it.
+
+    Raises:
+        UserError: the processor needs a fence, and the system offers none.
+    """
+    if machine in ("x86_64", "AMD64", "i686"):
+        return lambda: None  # stores become visible in their order, and loads happen in theirs
+    try:
+        if sys.platform == "darwin":
+            return ctypes.CDLL(None).OSMemoryBarrier
+        fence = ctypes.CDLL("libatomic.so.1").atomic_thread_fence
+    except (OSError, AttributeError) as error:
+        raise UserError(
+            f"on {machine} weights can be handed to other processes only with the library "
+            f"libatomic (apt-get install libatomic1): {error}"
+        ) from error
+    SEQUENTIALLY_CONSISTENT = 5  # memory_order_seq_cst
+    return lambda: fence(SEQUENTIALLY_CONSISTENT)
 
 
 class NewestWeights:

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Life and death of threads and processes: each reports how it ends, none outlives its parent."""
+"""Threads and processes that report how they end, and processes that end with their parent."""
 
 import contextlib
 import ctypes
@@ -23,7 +23,7 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-# Spawned, never forked: a fork after torch has started its threads can deadlock.
+# Processes are spawned, not forked: a fork after torch has started its threads can deadlock.
 context = multiprocessing.get_context("spawn")
 
 
@@ -31,68 +31,78 @@ _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 def stop_signals() -> set[signal.Signals]:
-    """Those that ask this program to stop. A closed terminal's SIGHUP does not under `nohup`, which
-    has made this process ignore it."""
+    """The signals that ask this program to stop.
+
+    A closed terminal's SIGHUP is not among them under `nohup`, which makes a program ignore it.
+    """
     ignores = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return _STOP_SIGNALS - {signal.SIGHUP} if ignores else _STOP_SIGNALS
 
 
-def begin(name: str) -> None:
-    """To be called by a program before its imports, with its `__name__`: Ctrl-C ends them without a
-    traceback, and a spawned child, which imports the same, dies with its parent meanwhile."""
+def before_imports(name: str) -> None:
+    """A program calls this with its `__name__` before its other imports, which take seconds.
+
+    During these imports Ctrl-C ends the program without a traceback. A spawned child imports the
+    same modules, and ends if its parent ends meanwhile.
+    """
     if name == "__main__":
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     else:
         end_with_parent(signal.SIGKILL)
 
 
-def prepare_child() -> None:
-    """To be called first in every child process.
+def _set_up_child() -> None:
+    """Every child process calls this first.
 
-    Ctrl-C, a closed terminal's SIGHUP and many a scheduler's SIGTERM go to the whole group of
-    processes: the main one alone decides what they mean. And a child dies with its parent, even
-    with one that is killed.
+    The child ignores the signals to stop, because Ctrl-C, a closed terminal's SIGHUP and many a
+    scheduler's SIGTERM go to the whole group of processes, and the main process alone decides what
+    they mean. The child ends when its parent ends, even if the parent is killed.
     """
     for number in _STOP_SIGNALS:
-        # A function that does nothing, because programs that the child starts inherit SIG_IGN.
+        # Not SIG_IGN, which the programs that the child starts would inherit.
         signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
-    keep_descriptors()
+    _keep_pipes_from_programs()
     parent = multiprocessing.parent_process()
     end_with_parent(signal.SIGKILL)
-    threading.Thread(target=_exit_with, args=(parent,), name="parent", daemon=True).start()
+    threading.Thread(target=_exit_after, args=(parent,), name="parent", daemon=True).start()
 
 
-def keep_descriptors() -> None:
-    """No program that this process starts inherits its pipes: while one lived, they would not show
-    that this process has ended. Those passed to a spawned child are inheritable."""
+def _keep_pipes_from_programs() -> None:
+    """Programs that this process starts shall not inherit its pipes.
+
+    A pipe shows that this process has ended only when nobody else has it open. A spawned child gets
+    its pipes as inheritable descriptors.
+    """
     for name in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError):  # that of the listing itself
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed already
             if int(name) > 2:
                 os.set_inheritable(int(name), False)
 
 
 def end_with_parent(number: int) -> None:
-    """Linux sends this process the signal when its parent ends, even when that is killed."""
+    """On Linux, this process gets the signal when its parent ends, even if that is killed."""
     if sys.platform == "linux":
         PR_SET_PDEATHSIG = 1
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
-def _exit_with(parent) -> None:  # also covers a parent that died before prctl, and macOS
+def _exit_after(parent) -> None:
+    """Serves macOS, and parents that ended before `end_with_parent` was called."""
     parent.join()
     os._exit(1)
 
 
 class Process:
-    """A spawned child with a one-way message pipe to its parent, and one from it.
+    """A spawned child process, with a pipe for messages in each direction.
 
-    `target(inbox, outbox, *args)` runs in the child; `inbox` yields messages until the parent asks
-    it to end, `outbox` is a Connection. If it raises, the traceback is its last message. A pipe of
-    one reader and one writer needs no lock, so a killed child blocks nobody.
+    `target(inbox, outbox, *args)` runs in the child. `inbox` yields messages until the parent asks
+    the child to end; `outbox` is a Connection. If `target` raises, the traceback is the
+    child's last message. Each pipe has one reader and one writer and so needs no lock: a child that
+    is killed blocks nobody.
     """
 
-    FAILURE = b"!"  # first byte of the last message of a child that raised, and of no other
+    FAILURE = b"!"  # begins the last message of a child that raised, and no other message
 
     def __init__(self, target: Callable, args: tuple, name: str):
         self._exit_code: int | None = None
@@ -101,8 +111,9 @@ class Process:
         self._process = context.Process(
             target=_child, args=(target, inbox, outbox, args), name=name, daemon=True
         )
-        # The child inherits the mask, so that no signal hits it before `prepare_child`. So does
-        # Python's resource tracker, which a SIGHUP would end; starting it unblocks the other two.
+        # The child inherits this mask, so that no signal reaches it before `_set_up_child`. So does
+        # Python's resource tracker, which a SIGHUP would end. Starting the tracker unblocks SIGINT
+        # and SIGTERM, so they are blocked again.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         try:
             resource_tracker.ensure_running()
@@ -122,14 +133,14 @@ class Process:
         return self._process.pid
 
     def send(self, message: bytes) -> None:
-        """A message to a dead child is dropped: its death is noticed elsewhere."""
+        """Sends a message, or drops it if the child has ended, which `receive` tells."""
         try:
             self._to_child.send_bytes(message)
         except OSError:
             pass
 
     def receive(self) -> bytes | None:
-        """The child's next message, or None if it is dead and all its messages were read."""
+        """The child's next message, or None if it has ended and all its messages were read."""
         try:
             return self.from_child.recv_bytes()
         except (EOFError, OSError):  # OSError: killed in the middle of a message
@@ -137,20 +148,22 @@ class Process:
 
     @property
     def sentinel(self) -> int:
-        """Ready when the process has ended."""
+        """A handle to wait on, which is ready when the process has ended."""
         return self._process.sentinel
 
     def has_message(self) -> bool:
-        """Whether `receive` would return at once: with a message, or with None."""
+        """Whether `receive` would return at once, be it with a message or with None."""
         return self.from_child.poll()
 
     def ask_to_end(self) -> None:
-        """The child sees the end of its inbox at its next look, and ends by itself."""
+        """Ends the child's inbox: the child ends by itself when it next reads from it."""
         self._to_child.close()
 
     def end(self, deadline: float) -> int | None:
-        """Ends the process, by force after `deadline` seconds, and returns its exit code. It may be
-        called again."""
+        """Ends the process, by force after `deadline` seconds, and returns its exit code.
+
+        It may be called again.
+        """
         if self._exit_code is not None:
             return self._exit_code
         self.ask_to_end()
@@ -167,7 +180,8 @@ class Process:
         self._process.kill()
 
 
-def messages(inbox: Connection) -> Iterator[bytes]:
+def _messages(inbox: Connection) -> Iterator[bytes]:
+    """Yields messages until the other end of the pipe is closed."""
     while True:
         try:
             message = inbox.recv_bytes()
@@ -177,9 +191,9 @@ def messages(inbox: Connection) -> Iterator[bytes]:
 
 
 def _child(target: Callable, inbox: Connection, outbox: Connection, args: tuple) -> None:
-    prepare_child()
+    _set_up_child()
     try:
-        target(messages(inbox), outbox, *args)
+        target(_messages(inbox), outbox, *args)
     except BaseException:
         try:
             outbox.send_bytes(Process.FAILURE + traceback.format_exc().encode()[-16000:])
@@ -188,9 +202,11 @@ def _child(target: Callable, inbox: Connection, outbox: Connection, args: tuple)
         sys.exit(1)
 
 
-class Wakeup:
-    """A flag that is also a descriptor to wait on, together with pipes and processes; it may be set
-    from any thread and from a signal handler, and stays set."""
+class PipeEvent:
+    """An event that `select` can wait for together with pipes and processes.
+
+    Any thread and any signal handler may set it. It stays set.
+    """
 
     def __init__(self):
         self._reader, self._writer = os.pipe()
@@ -208,40 +224,42 @@ class Wakeup:
         return self._reader
 
     def close(self) -> None:
-        self._set = True  # nobody writes any more
+        self._set = True  # so that `set` writes no more
         os.close(self._reader)
         os.close(self._writer)
 
 
-LOOK_S = 0.5  # at least as often signs of life are given, and looked for
+# Processes give signs of life at least this often, and are checked for them at least this often.
+HEARTBEAT_S = 0.5
 
 
 def longest_silence(step_timeout: float) -> float:
-    """Seconds: a process that steps for no longer is heard of, however busy the machine is."""
-    return max(step_timeout, 2 * LOOK_S)
+    """Seconds without a sign of life after which a process counts as hung or stopped."""
+    return max(step_timeout, 2 * HEARTBEAT_S)
 
 
 class SilenceTimer:
-    """Of a process that watches whether others give signs of life, and looks often.
+    """Measures how long others have given no sign of life, for a process that checks this often.
 
-    A time in which it was stopped itself (Ctrl-Z, a scheduler's pause) is nobody's silence: those
-    that it watches were probably stopped with it.
+    This process may itself be stopped for a while, by Ctrl-Z or by a scheduler. That time does not
+    count as silence, because the others were probably stopped with it.
     """
 
-    STOPPED_S = 5.0  # who looks again after so long was
+    STOPPED_S = 5.0  # this process was stopped if two ticks are further apart
 
     def __init__(self):
-        self._looked = self._began = time.monotonic()
+        self._last_tick = self._counted_from = time.monotonic()
 
     def tick(self) -> None:
+        """To be called before each check, a few times a second."""
         now = time.monotonic()
-        if now - self._looked > self.STOPPED_S:
-            self._began = now
-        self._looked = now
+        if now - self._last_tick > self.STOPPED_S:
+            self._counted_from = now
+        self._last_tick = now
 
-    def silence(self, heard: float) -> float:
-        """Seconds since `heard`, a time of time.monotonic(), as of the last look."""
-        return self._looked - max(heard, self._began)
+    def silence(self, last_sign: float) -> float:
+        """Seconds from `last_sign`, a time of time.monotonic(), to the last tick."""
+        return self._last_tick - max(last_sign, self._counted_from)
 
 
 class Thread(threading.Thread):
@@ -260,3 +278,47 @@ class Thread(threading.Thread):
             logging.getLogger(__name__).error("Thread %s failed: %r", self.name, error)
         finally:
             self._on_end(self)
+
+
+class Threads:
+    """Threads of one program, whose first failure ends it.
+
+    Args:
+        wakeup: is set when one of them ends, for whatever reason.
+    """
+
+    def __init__(self, wakeup: PipeEvent):
+        self.failure: BaseException | None = None  # the first
+        self._wakeup = wakeup
+        self._threads: list[Thread] = []
+
+    def start(self, target: Callable, args: tuple, name: str) -> None:
+        thread = Thread(target, args, name, on_end=self._ended)
+        self._threads.append(thread)
+        thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Waits for each of them, at most `timeout` seconds."""
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def raise_failure(self) -> None:
+        """Raises the first failure of a thread, if there was one, with its traceback."""
+        if self.failure is not None:
+            raise self.failure
+
+    def _ended(self, thread: Thread) -> None:
+        if self.failure is None:
+            self.failure = thread.exception
+        self._wakeup.set()
+
+
+@contextlib.contextmanager
+def stop_signals_set(wakeup: PipeEvent) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP set `wakeup`, and do nothing else, as long as this lasts."""
+    handlers = {s: signal.signal(s, lambda number, frame: wakeup.set()) for s in stop_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -13,7 +13,7 @@ import torch
 from benchmarks import catalogue, figures, parts, programs, report, transport
 from benchmarks.__main__ import groups, main
 from benchmarks.catalogue import Catalogue, Part, Run
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 
 # ======================================================================================= arithmetic

@@ -1,12 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A checkpoint either loads exactly or is refused; something to resume from is never lost."""
 
-import contextlib
 import enum
 import logging
 import os
 import random
-import resource
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +13,8 @@ import torch
 
 from libtorchbeast import checkpoint
 from libtorchbeast.checkpoint import CheckpointError
-from tests.compare import assert_same
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.compare import assert_same
+from tests.support.run_files import file_size_limit
 
 
 def make_state(step):
@@ -40,17 +37,6 @@ def make_state(step):
 @pytest.fixture
 def path(tmp_path):
     return str(tmp_path / "model.tar")
-
-
-@contextlib.contextmanager
-def file_size_limit(size):
-    """A disk that is full after `size` bytes of each file; the kernel's own error, root or not."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_round_trip(path):

@@ -12,7 +12,7 @@ import monobeast
 import polybeast
 import polybeast_env
 from docs import generate
-from tests.forks import copy_repository
+from tests.support.forks import copy_repository
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))

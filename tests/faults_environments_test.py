@@ -6,7 +6,7 @@ import torch
 
 from tests.faults import environments
 from tests.faults.harness import hold
-from tests.network_test import NoNamespaces
+from tests.support.network import NoNamespaces
 
 
 def rollout(life, count):

@@ -1,9 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Broken and hostile peers: tests/faults/strangers.py, scaled."""
 
-from tests import corpus
 from tests.faults import strangers
 from tests.faults.harness import hold
+from tests.support import corpus
 
 
 def test_the_corpus_is_what_its_module_makes():

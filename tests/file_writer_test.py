@@ -1,13 +1,11 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The files of a run: whole lines, one header, one owner, a curve that is a function of step."""
 
-import contextlib
 import json
 import logging
 import math
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
@@ -16,44 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from libtorchbeast.flags import UserError
-from libtorchbeast.loggers.file_writer import FileWriter, RunInUse, hold, read_csv
+from libtorchbeast.loggers.csv_table import read_csv
+from libtorchbeast.loggers.files import RunInUse, hold
+from tests.support.processes import ROOT
+from tests.support.run_files import WITHOUT_PACKAGE, column, file_size_limit, log_steps, writer
 
-ROOT = Path(__file__).resolve().parent.parent
-FIELDS = ["step", "frame", "mean_game_return", "loss"]
-
-
-def writer(savedir, xpid="run", flags=None, fields=FIELDS, resume_step=None):
-    return FileWriter(str(savedir), xpid, flags or {}, fields, resume_step)
-
-
-def log_steps(savedir, steps, **kwargs):
-    with writer(savedir, **kwargs) as files:
-        for step in steps:
-            files.log({"step": step, "frame": 4 * step, "loss": step / 10})
-
-
-def column(path, name):
-    return [row[name] for row in read_csv(path)[1]]
-
-
-def scalars(path, name):
-    events = EventAccumulator(str(path)).Reload()
-    return [(event.step, event.value) for event in events.Scalars(name)]
-
-
-@contextlib.contextmanager
-def file_size_limit(size):
-    """A disk that is full after `size` bytes of each file; the kernel's own error, root or not."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+LOGGERS = "libtorchbeast/loggers"
 
 
 def test_header_once_and_a_line_per_row(tmp_path):
@@ -156,85 +123,9 @@ def test_a_line_cut_by_a_kill_is_dropped(tmp_path, caplog):
         assert "left out 1 damaged line(s)" in caplog.text
 
 
-def test_tensorboard_has_the_rows_of_the_table(tmp_path):
-    with writer(tmp_path) as files:
-        files.log({"step": 10, "loss": 0.5, "mean_game_return": None})
-        files.log({"step": 20, "loss": math.nan})
-        files.log({"step": 30, "loss": 0.25})
-    assert scalars(files.path, "loss") == [(10, 0.5), (30, 0.25)]
-    assert EventAccumulator(str(files.path)).Reload().Tags()["scalars"] == ["loss"]
-
-
-def test_tensorboard_forgets_what_a_resume_took_back(tmp_path):
-    log_steps(tmp_path, [10, 20, 30])
-    log_steps(tmp_path, [25], resume_step=20)
-    assert scalars(tmp_path / "run", "frame") == [(10, 40.0), (20, 80.0), (25, 100.0)]
-
-
-def test_tensorboard_has_hyperparameters_and_histograms(tmp_path):
-    flags = {"learning_rate": 0.5, "env": "Catch", "use_lstm": True, "net": None}
-    with writer(tmp_path, flags=flags) as files:
-        files.log({"step": 10, "loss": 0.5}, {"lag": {1: 2, 2: 1, 9: 1}, "game_return": {}})
-    events = EventAccumulator(str(files.path)).Reload()
-    assert events.Tags()["histograms"] == ["lag"]  # nothing is drawn of nothing
-    (histogram,) = events.Histograms("lag")
-    value = histogram.histogram_value
-    assert (histogram.step, value.num, value.sum, value.min, value.max) == (10, 4, 13, 1, 9)
-    assert value.sum_squares == 87
-    heights = [(limit, n) for limit, n in zip(value.bucket_limit, value.bucket, strict=True) if n]
-    assert [n for _, n in heights] == [2, 1, 1]
-    assert all(v <= limit <= v + 0.126 for v, (limit, _) in zip((1, 2, 9), heights, strict=True))
-    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    hparams = HParamsPluginData.FromString(content).session_start_info.hparams
-    assert hparams["learning_rate"].number_value == 0.5
-    assert hparams["env"].string_value == "Catch" and hparams["use_lstm"].number_value == 1
-    assert hparams["net"].string_value == "None"
-
-
-def test_weights_and_biases_where_it_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="--wandb: pip install wandb"):
-        writer(tmp_path, flags={"wandb": True})
-    assert column(tmp_path / "run" / "logs.csv", "step") == []
-
-
-def test_weights_and_biases_gets_the_rows_also_after_a_resume(tmp_path, monkeypatch):
-    pytest.importorskip("wandb", reason="wandb brings 31 packages; make test-examples has it")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    flags = {"wandb": True, "learning_rate": 0.5}
-    with writer(tmp_path, flags=flags) as files:
-        files.log({"step": 10, "loss": 0.375}, {"lag": {1: 1, 2: 1}})
-    with writer(tmp_path, flags=flags, resume_step=5) as files:
-        files.log({"step": 7, "loss": 0.625})
-    logs = sorted(files.path.glob("wandb/offline-run-*/run-*.wandb"))
-    first, second = (path.read_bytes() for path in logs)
-    assert b"learning_rate" in first and b"histogram" in first
-    assert b"0.375" in first and b"0.375" not in second
-    assert b"0.625" in second and b"0.625" not in first
-    assert logs[0].name == logs[1].name and logs[0].name.startswith("run-run-2")  # one run
-
-
-WITHOUT_PACKAGE = """
-import sys
-sys.modules[sys.argv[2]] = None  # Its import now fails, as if it were not installed.
-from libtorchbeast.loggers.file_writer import FileWriter
-with FileWriter(sys.argv[1], "run", {}, ["step"]) as files:
-    files.log({"step": 1})
-    files.log({"step": 2})
-"""
-
-
-def test_without_tensorboard(tmp_path):
-    command = [sys.executable, "-c", WITHOUT_PACKAGE, str(tmp_path), "tensorboard"]
-    subprocess.run(command, cwd=ROOT, check=True)
-    assert column(tmp_path / "run" / "logs.csv", "step") == ["1", "2"]
-    assert (tmp_path / "run" / "out.log").read_text().count("No TensorBoard events") == 1
-
-
 HOLD = """
 import sys
-from libtorchbeast.loggers.file_writer import hold
+from libtorchbeast.loggers.files import hold
 with hold(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
@@ -332,9 +223,9 @@ def meta_of_code_in(folder, savedir):
 
 def test_meta_names_the_commit_of_the_code(tmp_path):
     code = tmp_path / "checkout"
-    (code / "libtorchbeast" / "loggers").mkdir(parents=True)
-    for name in ("loggers/file_writer.py", "loggers/trackers.py", "flags.py"):
-        shutil.copy(ROOT / "libtorchbeast" / name, code / "libtorchbeast" / name)
+    (code / LOGGERS).mkdir(parents=True)
+    for path in (ROOT / "libtorchbeast" / "flags.py", *(ROOT / LOGGERS).glob("*.py")):
+        shutil.copy(path, code / path.relative_to(ROOT))
     assert "commit" not in meta_of_code_in(code, tmp_path / "a")
     git(code, "init", "-q")
     git(code, "commit", "-qm", "empty", "--allow-empty")
@@ -343,7 +234,7 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     git(code, "commit", "-qm", "first")
     meta = meta_of_code_in(code, tmp_path / "c")
     assert (meta["commit"], meta["dirty"]) == (git(code, "rev-parse", "HEAD"), False)
-    with (code / "libtorchbeast" / "loggers" / "file_writer.py").open("a") as file:
+    with (code / LOGGERS / "file_writer.py").open("a") as file:
         file.write("\n")
     assert meta_of_code_in(code, tmp_path / "d")["dirty"] is True
 

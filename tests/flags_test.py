@@ -1,20 +1,22 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What both beasts, or the learner and its servers, call alike is alike."""
 
+import json
+import pickle
+from pathlib import Path
+
 import pytest
 
 import monobeast
 import polybeast
 import polybeast_env
-from libtorchbeast.flags import RANGES
+from libtorchbeast.flags import Flags, UserError, from_settings, replace, to_json
 
 # What two flags of one name must share, whoever has them.
-PROPERTIES = "option_strings dest nargs const default type choices required metavar help".split()
+PROPERTIES = "option_strings dest nargs const default choices required metavar help".split()
 # Flags that differ, and in what, for a reason.
 DIFFERENT = {
-    "env": {"help"},  # Mock: an environment for benchmarks of the servers
-    "num_actors": {"help"},  # processes or streams
-    "step_timeout": {"help"},  # of an actor or a server
+    "num_actors": {"help", "type"},  # processes, of which there may be none, or streams
 }
 # TorchBeast's PolyBeast has them; its users' scripts go on.
 TORCHBEAST = """
@@ -35,7 +37,13 @@ MONO, POLY, SERVERS = map(flags_of, (monobeast, polybeast, polybeast_env))
 
 def differences(one, other):
     names = {name for name in PROPERTIES if getattr(one, name) != getattr(other, name)}
-    return names | ({"action"} if type(one) is not type(other) else set())
+    names |= {"action"} if type(one) is not type(other) else set()
+    return names | ({"type"} if range_of(one) != range_of(other) else set())
+
+
+def range_of(action):
+    """The kind of number and its bounds, or the type."""
+    return getattr(action.type, "expected", action.type)
 
 
 @pytest.mark.parametrize("name", sorted(MONO.keys() & POLY.keys()))
@@ -75,7 +83,7 @@ def test_a_flag_of_torchbeasts_polybeast_is_known(flag):
 
 
 def test_torchbeasts_values_are_taken():
-    flags = polybeast.make_parser().parse_args(
+    flags = polybeast.parse(
         "--pipes_basename unix:/tmp/polybeast --mode train --xpid x --disable_checkpoint "
         "--savedir s --num_actors 4 --total_steps 100000 --batch_size 8 --unroll_length 80 "
         "--num_learner_threads 2 --num_inference_threads 2 --disable_cuda "
@@ -84,14 +92,69 @@ def test_torchbeasts_values_are_taken():
         "--momentum 0 --epsilon 0.01 --grad_norm_clipping 40.0 --num_servers 4 "
         "--env PongNoFrameskip-v4".split()
     )
-    polybeast.check_flags(flags)
     assert (flags.num_actors, flags.num_servers, flags.max_learner_queue_size) == (4, 4, 8)
     assert flags.learner_device == "cpu"
 
 
 @pytest.mark.parametrize("program", [monobeast, polybeast, polybeast_env])
 def test_every_number_has_a_range(program):
-    """That is checked, with the flag's name; two are checked against other flags."""
-    elsewhere = {"num_buffers", "max_inference_batch_size", "max_learner_queue_size"}
-    numbers = {a.dest for a in flags_of(program).values() if a.type in (int, float)}
-    assert numbers - elsewhere <= RANGES.keys()
+    assert not {a.dest for a in flags_of(program).values() if a.type in (int, float)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--batch_size 0", "--batch_size 0: expected at least 1 and at most 2,147,483,647"),
+        ("--batch_size 1.5", "--batch_size 1.5: expected a whole number, at least 1 and at most"),
+        ("--discounting 1.1", "--discounting 1.1: expected at least 0 and at most 1"),
+        ("--epsilon nan", "--epsilon nan: expected a finite number, at least 1e-12"),
+        ("--learning_rate 0", "--learning_rate 0: expected more than 0 and at most 1000"),
+        ("--num_threads 65", "--num_learner_threads 65: expected at least 1 and at most 64"),
+        ("--entropy_cost a", "--entropy_cost a: expected a number, at least 0"),
+    ],
+)
+def test_a_value_out_of_range_is_told_with_flag_value_and_range(words, said):
+    for program in (monobeast, polybeast):
+        with pytest.raises(UserError) as error:
+            program.parse(words.split())
+        assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize("program", [monobeast, polybeast, polybeast_env])
+def test_checked_flags_cannot_be_changed_but_replaced(program):
+    flags = program.parse(["--env", "CartPole-v1"])
+    with pytest.raises(AttributeError, match="--env"):
+        flags.env = "Other-v0"
+    other = replace(flags, env="Other-v0")
+    assert (flags.env, other.env) == ("CartPole-v1", "Other-v0")
+    assert replace(other, env="CartPole-v1") == flags
+    with pytest.raises(AttributeError, match="typo"):
+        replace(flags, typo=1)
+    copy = pickle.loads(pickle.dumps(flags))  # as a spawned process gets them
+    assert copy == flags and isinstance(copy, Flags)
+
+
+def test_settings_sent_as_json_are_the_flags_that_a_command_line_gives():
+    """Those of a fork too, whatever their type."""
+
+    def make_parser():
+        parser = polybeast_env.make_parser()
+        parser.add_argument("--difficulty", type=float, default=0.5)
+        parser.add_argument("--no_sound", dest="sound", action="store_false")
+        parser.add_argument("--levels", type=int, nargs="+")
+        parser.add_argument("--maps", type=Path)
+        return parser
+
+    for line in ("", "--difficulty 0 --maps /a", "--no_sound", "--levels 0 7 --num_servers 2"):
+        flags = make_parser().parse_args(line.split())
+        sent = json.loads(to_json(vars(flags) | {"net": "of the learner alone"}))
+        assert from_settings(make_parser(), sent) == flags
+
+
+def test_help_names_each_flag_with_a_sentence_and_each_group():
+    for program in (monobeast, polybeast, polybeast_env):
+        parser = program.make_parser()
+        for action in parser._actions:
+            assert action.dest == "help" or action.help.rstrip().endswith((".", ")")), action.dest
+        for group in parser._action_groups[2:]:  # after argparse's own two
+            assert group.description.endswith(".") and group._group_actions, group.title

@@ -12,6 +12,7 @@ from torch import nn
 import monobeast
 import polybeast
 from libtorchbeast import checkpoint, evaluate
+from libtorchbeast.flags import replace
 from libtorchbeast.models import act_on
 from libtorchbeast.tools import from_torchbeast, plot
 
@@ -113,17 +114,16 @@ def test_a_checkpoint_becomes_a_run_that_computes_the_same(beast, old, use_lstm,
 
     state = checkpoint.load_newest(str(tmp_path / "old/model.tar"))
     assert (state["updates"], state["step"]) == (7, 7 * 80 * 8)
-    flags.mode, flags.xpid, flags.savedir = "test", "old", str(tmp_path)
-    flags.num_episodes = 1
-    ours, env = evaluate.load(flags, set(), beast.player)
+    test = dict(mode="test", xpid="old", savedir=str(tmp_path), num_episodes=1)
+    _, ours, env = evaluate.load(replace(flags, **test), set(), beast.player)
     with contextlib.closing(env):
         row = {k: torch.from_numpy(v) for k, v in env.initial(0).items()}
     row["reward"], row["last_action"] = torch.tensor([0.5]), torch.tensor([3])
     with torch.no_grad():
         logits, baseline = net(row["frame"], row["reward"], row["last_action"])
-    seen, _ = act_on(ours, row, ours.initial_state(1))
-    torch.testing.assert_close(seen["policy_logits"], logits, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(seen["baseline"], baseline, rtol=1e-4, atol=1e-5)
+    seen, _ = act_on(ours, {k: v[None] for k, v in row.items()}, ours.initial_state(1))
+    torch.testing.assert_close(seen["policy_logits"][0], logits, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(seen["baseline"][0], baseline, rtol=1e-4, atol=1e-5)
 
     with pytest.raises(SystemExit, match="exists; please choose another"):
         from_torchbeast.main(argv.split())

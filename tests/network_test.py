@@ -1,30 +1,19 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Learner and environment servers on two machines: two network namespaces, joined by a cable.
+"""Learner and environment servers on two machines, joined by a cable that breaks.
 
 Needs root and iproute2. Nothing leaves the namespaces, which end with the test.
 """
 
-import contextlib
 import os
-import shutil
 import signal
-import subprocess
 import sys
 
 import pytest
 
-from tests.processes import Command, Program
+from tests.support.network import HOSTS, NoNamespaces, ip, on, two_machines
+from tests.support.processes import Command, Program
 
 PORTS = (5000, 5001)
-HOSTS = {"envs": "10.77.0.1", "learner": "10.77.0.2"}
-
-
-def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
-
-
-class NoNamespaces(RuntimeError):
-    """Why there can be none here."""
 
 
 @pytest.fixture
@@ -36,43 +25,10 @@ def machines():
         pytest.skip(str(error))
 
 
-@contextlib.contextmanager
-def two_machines():
-    """{"envs": namespace, "learner": namespace}; each has its end of the cable, called `cable`."""
-    if shutil.which("ip") is None:
-        raise NoNamespaces("needs iproute2: apt-get install iproute2")
-    names = {machine: f"torchbeast-{machine}-{os.getpid()}" for machine in HOSTS}
-    made = []
-    try:
-        for name in names.values():
-            try:
-                ip("netns", "add", name)
-            except subprocess.CalledProcessError as error:
-                raise NoNamespaces(
-                    f"may not make network namespaces: {error.stderr.strip()}"
-                ) from error
-            made.append(name)
-        envs, learner = names.values()
-        cable = "link add cable netns {} type veth peer name cable netns {}"
-        ip(*cable.format(envs, learner).split())
-        for machine, name in names.items():
-            ip("-n", name, "address", "add", f"{HOSTS[machine]}/24", "dev", "cable")
-            for device in ("lo", "cable"):
-                ip("-n", name, "link", "set", device, "up")
-        yield names
-    finally:
-        for name in made:
-            ip("netns", "delete", name)
-
-
-def on(namespace):
-    return ["ip", "netns", "exec", namespace]
-
-
 def test_training_over_a_network_that_breaks_and_comes_back(tmp_path, machines):
     addresses = f"{HOSTS['envs']}:{PORTS[0]}-{PORTS[1]}"
-    shared = "--env tests.envs:Catch-v0 --envs_per_server 4 --insecure --server_addresses".split()
-    shared += [addresses]
+    shared = "--env tests.support.envs:Catch-v0 --envs_per_server 4 --insecure".split()
+    shared += ["--server_addresses", addresses]
     servers = Command(
         tmp_path, [*on(machines["envs"]), sys.executable, "-m", "polybeast_env", *shared]
     )
@@ -114,9 +70,10 @@ def last(learner):
 def test_a_port_that_only_another_machine_has(tmp_path, machines):
     """An unreachable learner's side is one message with the reason, in time."""
     address = f"{HOSTS['envs']}:{PORTS[0]}"
-    flags = "--env tests.envs:Catch-v0 --server_timeout 1 --insecure --server_addresses".split()
+    flags = "--env tests.support.envs:Catch-v0 --server_timeout 1 --insecure".split()
+    flags += ["--server_addresses", address]
     command = dict(module="polybeast", before=on(machines["learner"]))
-    with Program(tmp_path, *flags, address, **command) as learner:
+    with Program(tmp_path, *flags, **command) as learner:
         assert learner.wait_for_end() == 1
         last_line = learner.printed().strip().splitlines()[-1]
         assert last_line.startswith(f"  {address}: UNAVAILABLE: ")

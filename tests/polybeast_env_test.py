@@ -7,27 +7,22 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import grpc
-import numpy as np
 import pytest
 
 import monobeast
 import polybeast_env
-from libtorchbeast import workers
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import UserError
-from libtorchbeast.rpcenv import server, supervisor
-from libtorchbeast.rpcenv.mock import EPISODE_STEPS, make_mock
+from libtorchbeast.flags import UserError, replace
 from libtorchbeast.rpcenv.server import stream_seed
 from polybeast_env import server_seed
-from tests.client import Client, assert_rows_equal, free_port
-from tests.envs import Catch
 from tests.faults._breaking import listener
-from tests.processes import ROOT, Program, wait_for
+from tests.support.client import Client, assert_rows_equal, free_port
+from tests.support.envs import Catch
+from tests.support.processes import ROOT, Program, wait_for
 
-CATCH = ["--env", "tests.envs:Catch-v0", "--envs_per_server", "2"]
+CATCH = ["--env", "tests.support.envs:Catch-v0", "--envs_per_server", "2"]
 MOCK = ["--env", "Mock/4", "--envs_per_server", "2"]
 ONES = [1, 1]
 
@@ -58,22 +53,10 @@ class Servers(Program):
 
 
 def parse(*flags):
-    flags = polybeast_env.make_parser().parse_args(flags)
-    polybeast_env.check_flags(flags)
-    return flags
+    return polybeast_env.parse(list(flags))
 
 
 # ------------------------------------------------------------------------------------------- flags
-def test_an_environment_machine_needs_neither_torch_nor_rich():
-    """Nor gymnasium, for an environment that is none of its."""
-    code = (
-        "import sys, polybeast_env as p; p.create_env(p.make_parser().parse_args(sys.argv[1:]));"
-        "print({'torch', 'rich', 'gymnasium'} & set(sys.modules))"
-    )
-    command = [sys.executable, "-c", code, *MOCK]
-    assert subprocess.check_output(command, cwd=ROOT, text=True) == "set()\n"
-
-
 @pytest.mark.parametrize("kind", ["atari", "other"])
 def test_both_beasts_have_the_same_recipes(kind):
     ours, theirs = polybeast_env.RECIPES[kind], monobeast.RECIPES[kind]
@@ -123,7 +106,7 @@ def test_flags_that_cannot_work(given, message):
     [
         (["--env", "NoSuchThing-v0"], "error: Environment `NoSuchThing` doesn't exist."),
         (["--env", "Mock/4x"], "error: --env Mock/4x: expected Mock or Mock/SIZExSIZE..."),
-        (["--env", "tests.envs:nothing"], "error: "),
+        (["--env", "tests.support.envs:nothing"], "error: "),
     ],
 )
 def test_a_mistake_ends_all_with_one_line(tmp_path, flags, message):
@@ -147,31 +130,6 @@ def test_an_address_in_use(tmp_path):
         assert "address already in use" in last
         client.describe()
         assert f"Serving Mock/4, 2 environments a stream, on {address}" in servers.printed()
-
-
-def test_an_address_in_use_ends_all_whoever_serves_first(tmp_path):
-    class Process:
-        name, sentinel, from_child = "Server", 0, 0
-
-        def __init__(self, messages):
-            self._messages = messages
-
-        def has_message(self):
-            return bool(self._messages)
-
-        def receive(self):
-            return self._messages.pop(0)
-
-        def end(self, deadline):
-            return 1
-
-    processes = [Process([b"."]), Process([b"!address in use"])]
-    watched = supervisor.Supervisor(lambda index, life: processes[index], 2, 60.0)
-    for worker in watched._workers:
-        worker.start_if_due()
-    watched._look_at(watched._workers[0])
-    with pytest.raises(supervisor.StartFailure, match="address in use"):
-        watched._look_at(watched._workers[1])
 
 
 @pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "SIGHUP to all", "stdin"])
@@ -251,7 +209,7 @@ def test_a_hung_environment_costs_its_server(tmp_path):
     trouble.mkdir()
     for done in ("open", "raise", "nan"):  # so that the first environment to come so far hangs
         (trouble / done).touch()
-    flags = ["--env", "tests.envs:TroubledCatch-v0", "--envs_per_server", "2"]
+    flags = ["--env", "tests.support.envs:TroubledCatch-v0", "--envs_per_server", "2"]
     flags += ["--num_servers", "1", "--step_timeout", "1"]
     with Servers(tmp_path, *flags, TROUBLE=str(trouble)) as servers, servers.client() as client:
         stream = client.stream()
@@ -269,113 +227,14 @@ def test_a_hung_environment_costs_its_server(tmp_path):
     assert "failed and starts again in 0.5 s: exit code 3" in printed
 
 
-def test_a_watcher_that_was_stopped_itself_takes_nothing_for_silence(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(workers.time, "monotonic", lambda: now)
-    silence_timer = workers.SilenceTimer()
-    for later, silence in [(1, 1), (2, 3), (4, 7), (60, 0), (3, 3)]:
-        now += later
-        silence_timer.tick()
-        assert silence_timer.silence(100.0) == silence
-    assert silence_timer.silence(now - 2) == 2
-
-
-def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch):
-    class Corpse:
-        name = "Server 0"
-
-        def end(self, deadline):
-            return 1
-
-    now = 100.0
-    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
-    worker = supervisor._Worker(lambda index, life: Corpse(), 0)
-    delays = []
-    for lived in [0] * 8 + [6, 0]:
-        worker.start_if_due()
-        if lived:
-            worker.hear()
-        now += lived
-        worker.start_later(worker.bury(None))
-        worker.start_if_due()
-        assert worker.process is None
-        delays.append(worker.due - now)
-        now = worker.due
-    assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30, 0.5, 1]
-
-
-def test_a_call_in_whose_time_the_server_was_stopped_itself_is_no_hang(monkeypatch):
-    now = itertools.count(1000.0)
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(now)))
-    silence_timer, stream, limit = (
-        workers.SilenceTimer(),
-        server._Stream(0),
-        server._Limit(3.0, "3 s"),
-    )
-    look = lambda: (silence_timer.tick(), stream.exceeded(silence_timer))[1]
-    assert stream.timed(limit, lambda: [look() for _ in range(5)]) == [None] * 3 + [limit] * 2
-    assert look() is None
-
-    def stopped():
-        for _ in range(100):
-            next(now)
-        return [look() for _ in range(5)]
-
-    assert stream.timed(limit, stopped) == [None] * 4 + [limit]
-
-
 # ------------------------------------------------------------------------------------ environments
-@pytest.mark.parametrize("name, shape", [("Mock", (4, 84, 84)), ("Mock/4x10x10", (4, 10, 10))])
-def test_mock(name, shape):
-    environment = Environment(lambda: make_mock(name, 3), 3)
-    assert environment.spec.observations == {"frame": (shape, "uint8")}
-    assert environment.spec.num_actions == 6
-    rows = [environment.initial(0)["frame"].copy()]
-    ends = []
-    for t in range(1, 2 * EPISODE_STEPS + 10):
-        row = environment.step(np.zeros(3, np.int64))
-        assert (row["frame"] != rows[-1]).any(axis=(1, 2, 3)).all()
-        rows.append(row["frame"].copy())
-        assert (row["reward"] == row["terminated"]).all()
-        ends += [(t, i) for i in np.flatnonzero(row["terminated"])]
-    assert len(ends) == 6 and len({t for t, _ in ends}) == 6  # at different times
-    assert row["episode_step"].max() <= EPISODE_STEPS
-    assert ends[3][0] - ends[0][0] == EPISODE_STEPS + 1  # and a step for the reset
-
-
-def test_mock_is_a_stack_of_frames():
-    """As stacking its newest frames here gives, whatever the ring does."""
-    N = 40
-    environment = Environment(lambda: make_mock("Mock", N), N)
-    assert environment.spec.stacks == {"frame": 4}
-    for life in range(2):
-        row = environment.initial(life)
-        expected = np.zeros((N, 4, 84, 84), np.uint8)
-        games = 0
-        for _ in range(1100):
-            expected[:, :-1] = expected[:, 1:]
-            expected[row["episode_step"] == 0, :-1] = 0
-            expected[:, -1] = row["frame"][:, -1]
-            assert row["frame"].tobytes() == expected.tobytes()
-            newest = row["frame"][:, -1].reshape(N, -1)[:, 8:]
-            assert newest[::13].any(axis=1).all()  # noise, also where zeros were
-            games += (row["episode_step"] == 0).sum()
-            row = environment.step(np.zeros(N, np.int64))
-        assert games > 2 * N
-    assert Environment(lambda: make_mock("Mock/4x84x84", 1), 1).spec.stacks == {}
-
-
-@pytest.mark.parametrize("name", ["Mock/", "Mock/0", "Mock/4x", "Mock/4,4", "Mock/-1", "Mock/4/4"])
-def test_mock_refuses(name):
-    with pytest.raises(UserError, match=f"--env {name}: expected Mock or Mock/SIZExSIZE"):
-        make_mock(name, 3)
-
-
 def test_create_env_for_playing():
     """In the learner's test modes: single environments, which can be looked at."""
-    for name, mode in (("PongNoFrameskip-v4", "test"), ("tests.envs:Catch-v0", "test_render")):
-        flags = polybeast_env.make_parser().parse_args(["--env", name])
-        flags.mode = mode
+    for name, mode in (
+        ("PongNoFrameskip-v4", "test"),
+        ("tests.support.envs:Catch-v0", "test_render"),
+    ):
+        flags = replace(parse("--env", name), mode=mode)
         with contextlib.closing(polybeast_env.create_env(flags)) as env:
             assert not hasattr(env, "num_envs") and env.unwrapped.render_mode == "rgb_array"
 

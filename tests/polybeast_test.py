@@ -1,14 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """PolyBeast learns, stops, resumes and fails as promised: real processes, servers and signals."""
 
-import argparse
 import contextlib
-import itertools
-import logging
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,88 +12,22 @@ from concurrent.futures import ThreadPoolExecutor
 import imageio.v2 as imageio
 import pytest
 import torch
-from torch import nn
 
 import libtorchbeast
 import monobeast
 import polybeast
-from libtorchbeast import DynamicBatcher, learner
-from libtorchbeast.distributions import Categorical
+from libtorchbeast import learner
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers import video
-from libtorchbeast.loggers.stats import Clock
-from libtorchbeast.rpcenv.client import ServersLost, first_description
-from libtorchbeast.rpcenv.local_servers import _arguments
 from libtorchbeast.rpcenv.server import Server
-from libtorchbeast.run import Run
-from libtorchbeast.weights import NewestWeights
-from tests.client import free_port
-from tests.envs import Catch
-from tests.processes import GUARD_S, Command, Program, load, rows, wait_for
-from tests.rollouts_test import Weights, assert_whole
+from tests.support.client import free_port
+from tests.support.envs import Catch
+from tests.support.games import Pairs
+from tests.support.polybeast import CATCH, FOREVER, SMALL, Poly, beast, parse, refusal
+from tests.support.processes import GUARD_S, Command, load, rows, wait_for
 
-CATCH = "--env tests.envs:Catch-v0 --net monobeast.Net".split()
-SMALL = [*CATCH, *"--num_servers 1 --envs_per_server 4 --batch_size 4 --log_every 0.5".split()]
-FOREVER = [*SMALL, "--total_steps", 1_000_000_000]
-
-
-@pytest.fixture(autouse=True)
-def _as_before():
-    """`main` sets up logging to the stderr of the test that called it, and torch's threads."""
-    root, threads = logging.getLogger(), torch.get_num_threads()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    torch.set_num_threads(threads)
-
-
-class Poly(Program):
-    """PolyBeast in a process of its own, whose temporary files are in savedir/t."""
-
-    def __init__(self, savedir, *flags, **environment):
-        self.temporary = savedir / "t"
-        self.temporary.mkdir(exist_ok=True)
-        super().__init__(savedir, *flags, module="polybeast", TMPDIR=self.temporary, **environment)
-
-    servers = Program.actors
-
-    def log(self):
-        return (self.path / "out.log").read_text()
-
-    def wait_until_nothing_is_left(self):
-        """No process, no socket, no folder."""
-        wait_for(lambda: not self.session(), describe=self.printed)
-        assert not list(self.temporary.glob("torchbeast*/**"))
-
-    def stop(self):
-        """As Ctrl-C in a terminal does."""
-        os.killpg(self.pid, signal.SIGINT)
-        assert self.wait_for_end() == 0, self.printed()
-        self.wait_until_nothing_is_left()
-
-
-def beast(savedir, *flags):
-    """PolyBeast in this process."""
-    words = ["--savedir", savedir, "--xpid", "run", *flags]
-    polybeast.main([str(word) for word in words])
-
-
-def refusal(savedir, *flags):
-    """The one line with which PolyBeast refuses to start."""
-    with pytest.raises(SystemExit) as refused:
-        beast(savedir, *flags)
-    message = refused.value.code
-    assert isinstance(message, str) and "\n" not in message  # printed as it is, exit code 1
-    assert message.startswith("polybeast: error: ")
-    return message.removeprefix("polybeast: error: ")
-
-
-def parse(*flags):
-    flags = polybeast.make_parser().parse_args([str(word) for word in flags])
-    polybeast.check_flags(flags)
-    return flags
-
+pytestmark = pytest.mark.usefixtures("as_before")
 
 # ===================================================================================== learning
 LEARNING = "--num_servers 1 --envs_per_server 16 --batch_size 8 --unroll_length 10".split()
@@ -131,7 +61,8 @@ def test_threads_of_either_kind_count_every_step_once(tmp_path):
     an LSTM, and streams whose environments fill no batch exactly."""
     flags = "--num_servers 2 --num_actors 3 --envs_per_server 3 --num_inference_threads 2"
     flags += " --num_learner_threads 2 --use_lstm --total_steps 2000"
-    with Poly(tmp_path, *SMALL, "--env", "tests.envs:EndlessCatch-v0", *flags.split()) as program:
+    flags += " --env tests.support.envs:EndlessCatch-v0"
+    with Poly(tmp_path, *SMALL, *flags.split()) as program:
         assert program.wait_for_end() == 0, program.printed()
         program.wait_until_nothing_is_left()
     state = load(program.path)
@@ -234,7 +165,7 @@ def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
     """An environment that raises, one that hangs, one with a reward of NaN, a killed server."""
     trouble = tmp_path / "trouble"
     trouble.mkdir()
-    flags = ["--env", "tests.envs:TroubledCatch-v0", "--step_timeout", 1, "--num_servers", 2]
+    flags = "--env tests.support.envs:TroubledCatch-v0 --step_timeout 1 --num_servers 2".split()
     with Poly(tmp_path, *FOREVER, *flags, TROUBLE=trouble) as program:
         program.wait_for(lambda: failures(program) >= 3 and (trouble / "nan").exists())
         program.wait_for(lambda: "took longer than --step_timeout 1 for" in program.log())
@@ -255,13 +186,13 @@ def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
 
 
 def test_an_environment_that_raises_in_every_life_still_trains(tmp_path):
-    beast(tmp_path, *SMALL, "--env", "tests.envs:BreakingCatch-v0", "--total_steps", 1000)
+    beast(tmp_path, *SMALL, "--env", "tests.support.envs:BreakingCatch-v0", "--total_steps", 1000)
     last = rows(tmp_path / "run")[-1]
     assert last["step"] >= 1000 and last["stream_failures"] >= 3
 
 
 def test_an_environment_that_cannot_begin_ends_the_run_and_is_named(tmp_path):
-    flags = ["--env", "tests.envs:StillbornCatch-v0", "--server_timeout", 4]
+    flags = ["--env", "tests.support.envs:StillbornCatch-v0", "--server_timeout", 4]
     with pytest.raises(SystemExit) as refused:
         beast(tmp_path, *FOREVER, *flags)
     message = refused.value.code
@@ -270,18 +201,12 @@ def test_an_environment_that_cannot_begin_ends_the_run_and_is_named(tmp_path):
     assert message.endswith("RuntimeError: the sofa does not fit through the door")
 
 
-def test_servers_may_print_whatever_they_like(tmp_path):
-    flags = "--env tests.envs:NoisyCatch-v0 --total_steps 2000 --step_timeout 5 --server_timeout 10"
-    beast(tmp_path, *SMALL, *flags.split())
-    assert rows(tmp_path / "run")[-1]["stream_failures"] == 0
-
-
 class Servers(Command):
-    """`python -m polybeast_env`, for tests.envs:Catch-v0 on these addresses."""
+    """`python -m polybeast_env`, for tests.support.envs:Catch-v0 on these addresses."""
 
     def __init__(self, folder, addresses):
         folder.mkdir()
-        flags = "--env tests.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
+        flags = "--env tests.support.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
         command = [sys.executable, "-m", "polybeast_env", *flags, ",".join(addresses)]
         super().__init__(folder, command)
 
@@ -345,15 +270,15 @@ def test_other_environments_than_env_says_are_refused(tmp_path):
     address = f"unix:{tmp_path}/s"
     with serving(address, "Other-v0"):
         message = refusal(tmp_path, *SMALL, "--server_addresses", address)
-    assert message == "--env tests.envs:Catch-v0: expected what is served: Other-v0"
+    assert message == "--env tests.support.envs:Catch-v0: expected what is served: Other-v0"
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("first", ["tests.envs:Catch-v0", "Other-v0"])
+@pytest.mark.parametrize("first", ["tests.support.envs:Catch-v0", "Other-v0"])
 def test_another_server_of_other_environments_is_left_alone(tmp_path, first):
     """Whichever comes first."""
     addresses = [f"unix:{tmp_path}/a", f"unix:{tmp_path}/b"]
-    names = ["tests.envs:Catch-v0", "Other-v0"]
+    names = ["tests.support.envs:Catch-v0", "Other-v0"]
     flags = ["--server_addresses", ",".join(addresses), "--num_servers", 2, "--total_steps", 400]
     with serving(addresses[names.index(first)], names[0]):
         with serving(addresses[1 - names.index(first)], names[1]):
@@ -362,7 +287,7 @@ def test_another_server_of_other_environments_is_left_alone(tmp_path, first):
                 return
             beast(tmp_path, *SMALL, *flags)
     log = (tmp_path / "run" / "out.log").read_text()
-    assert "expected tests.envs:Catch-v0: frame" in log and "seen Other-v0: frame" in log
+    assert "expected tests.support.envs:Catch-v0: frame" in log and "seen Other-v0: frame" in log
 
 
 def test_a_largest_batch_below_one_stream_is_refused(tmp_path):
@@ -376,20 +301,6 @@ def test_a_proxy_is_not_asked(tmp_path, monkeypatch):
     address = f"127.0.0.1:{free_port()}"
     with serving(address, "Catch"):
         assert libtorchbeast.describe(address).name == "Catch"
-
-
-def test_silent_addresses_do_not_stretch_the_timeout(tmp_path):
-    with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
-        addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in silent]
-        asked = []
-        with pytest.MonkeyPatch.context() as patch:
-            describe = libtorchbeast.describe
-            watch = lambda address, timeout, _: asked.append(timeout) or describe(address, timeout)
-            patch.setattr(libtorchbeast, "describe", watch)
-            with pytest.raises(ServersLost, match="no environment server for 1 s"):
-                first_description(addresses, 1.0)
-    assert asked[0] <= 1.0 and sum(asked) <= 1.0 + 0.1 * len(asked)
 
 
 def test_a_gpu_that_is_there_but_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
@@ -408,21 +319,11 @@ def test_a_deep_network_gets_all_cores_and_a_small_one_leaves_half(monkeypatch, 
     assert polybeast.parse(flags.split()).torch_threads == threads
 
 
-def test_local_servers_get_the_flags_of_a_fork():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--difficulty", type=float, default=0.5)
-    parser.add_argument("--no_sound", dest="sound", action="store_false")
-    parser.add_argument("--levels", type=int, nargs="+")
-    for line in ("", "--difficulty 0", "--no_sound", "--levels 0 7 --difficulty 2"):
-        flags = parser.parse_args(line.split())
-        assert parser.parse_args(_arguments(parser, flags)) == flags
-
-
 def test_servers_may_have_more_environments_a_stream_than_the_flag_says(tmp_path):
     """The flag is of local servers."""
     address = f"unix:{tmp_path}/s"
     flags = ["--server_addresses", address, "--envs_per_server", 1, "--server_timeout", 3]
-    with serving(address, "tests.envs:Catch-v0"):
+    with serving(address, "tests.support.envs:Catch-v0"):
         beast(tmp_path, *SMALL, *flags, "--total_steps", 200)
     assert rows(tmp_path / "run")[-1]["step"] >= 200
 
@@ -448,7 +349,7 @@ def test_a_mistake_is_one_line(tmp_path, capfd, flags, message):
 def test_another_environment_or_network_is_refused_on_resume(tmp_path, capsys):
     beast(tmp_path, *SMALL, "--total_steps", 100)
     for flags, what in [
-        (["--env", "tests.envs:EndlessCatch-v0"], "env"),
+        (["--env", "tests.support.envs:EndlessCatch-v0"], "env"),
         (["--net", "polybeast.Net"], "net"),
         (["--use_lstm"], "use_lstm"),
     ]:
@@ -504,112 +405,7 @@ def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, mess
         parse("--env", "CartPole-v1", *flags.split())
 
 
-BLOCKER = """
-import sys
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        if name == "libtorchbeast._C":
-            raise ImportError("No module named 'libtorchbeast._C'")
-
-sys.meta_path.insert(0, Blocker())
-"""
-
-
-def test_without_the_extension_polybeast_says_so_and_monobeast_runs(tmp_path):
-    """MonoBeast with the network of PolyBeast, at that."""
-    (tmp_path / "sitecustomize.py").write_text(BLOCKER)
-    with Poly(tmp_path, *SMALL, PYTHONPATH=tmp_path) as program:
-        assert program.wait_for_end() == 1
-        program.wait_until_nothing_is_left()
-    assert "Traceback" not in program.printed()
-    last = program.printed().strip().splitlines()[-1]
-    assert last.startswith("polybeast: error: PolyBeast needs its C++ extension; build it with")
-    assert "python setup.py build_ext --inplace" in last
-    assert not program.path.exists()
-
-    flags = "--net polybeast.Net --num_actors 0 --envs_per_actor 2 --batch_size 2".split()
-    flags += "--barrier_updates 1 --unroll_length 4 --total_steps 10".split()
-    with Program(tmp_path, *CATCH[:2], *flags, PYTHONPATH=tmp_path) as program:
-        assert program.wait_for_end() == 0, program.printed()
-    assert load(program.path)["net"] == "polybeast.Net"
-
-
-# ========================================================================================= weights
-def read_versions(weights, wanted):
-    """Copies until `wanted` different versions were seen; each must be whole, none older."""
-    net, seen, before = Weights(), 0, -1
-    while seen < wanted:
-        version = weights.copy_to(net)
-        assert version >= before
-        assert_whole(net, version)
-        seen += version > before
-        before = version
-    return seen
-
-
-def test_no_reader_ever_copies_a_torn_version():
-    """Two threads copy while another publishes as fast as it can."""
-    net, wanted = Weights(), 100
-    weights = NewestWeights(net.fill(0), 0, torch.device("cpu"))
-    with ThreadPoolExecutor(2) as pool:
-        readers = [pool.submit(read_versions, weights, wanted) for _ in range(2)]
-        for version in itertools.count(1):
-            weights.publish(net.fill(version), version)
-            if all(reader.done() for reader in readers):
-                break
-        assert [reader.result() for reader in readers] == [wanted, wanted]
-    assert weights.version == version == weights.copy_to(net.requires_grad_())
-    assert_whole(net, version)
-
-
-class ShowsItsWeights(nn.Module):
-    """Of which each layer gives its number; all its weights are always the same number."""
-
-    distribution = Categorical(1)
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(20)])
-
-    def fill(self, version):
-        return {k: torch.full_like(v, version % 256) for k, v in self.state_dict().items()}
-
-    def forward(self, inputs, core_state):
-        one = torch.ones_like(inputs["reward"]).unsqueeze(-1)
-        numbers = torch.cat([layer(one) for layer in self.layers], dim=-1)  # [1, B, 20]
-        return dict(policy_logits=numbers, baseline=numbers[..., 0]), core_state
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_path, precision):
-    """Also where weights are cast, and the casts kept; numbers below 256 are exact in bf16."""
-    flags = parse(*SMALL, "--precision", precision, "--savedir", tmp_path)
-    net = ShowsItsWeights()
-    run = Run(flags, None, net, torch.device("cpu"))
-    weights = NewestWeights(net.fill(0), 0, torch.device("cpu"))
-    batcher, wanted = DynamicBatcher(1, 8, 1.0), 50
-    seen = [set(), set()]
-
-    def ask(number):
-        while len(seen[number]) < wanted:
-            outputs, _ = batcher.compute({"reward": torch.zeros(1, 2 + number)})
-            (version,) = set(outputs["policy_version"].flatten().tolist())
-            assert outputs["policy_logits"].eq(version % 256).all()
-            seen[number].add(version)
-
-    with ThreadPoolExecutor(4) as pool:
-        inference = []
-        for own in (ShowsItsWeights(), ShowsItsWeights()):
-            clock = Clock(torch.zeros(2, dtype=torch.float64))
-            inference.append(pool.submit(polybeast.infer, run, batcher, weights, own, clock))
-        asking = [pool.submit(ask, number) for number in range(2)]
-        for version in itertools.count(1):
-            weights.publish(net.fill(version), version)
-            if all(thread.done() for thread in asking) or any(t.done() for t in inference):
-                break
-        batcher.close()
-        for thread in inference + asking:
-            thread.result()
-    run.wakeup.close()
-    assert min(map(len, seen)) >= wanted
+def test_the_deep_network_says_what_it_reads(tmp_path):
+    env = Environment(Pairs, 1, "Pairs")
+    with pytest.raises(UserError, match="polybeast.Net reads images"):
+        polybeast.Net(env.spec, polybeast.parse(["--env", "CartPole-v1"]))

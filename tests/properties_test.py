@@ -9,10 +9,16 @@ from hypothesis import strategies as st
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv import rpcenv_pb2
 from libtorchbeast.rpcenv.addresses import MAX_PATH_BYTES, check_local, is_local, parse_addresses
-from libtorchbeast.rpcenv.server import _checked_actions, _last_lines, _WrongActions
-from libtorchbeast.rpcenv.wire import DTYPES, StepEncoder, spec_to_message
-from libtorchbeast.spec import ROW_KEYS, Actions, Spec
-from tests.client import decode, message_to_spec
+from libtorchbeast.rpcenv.server import _last_lines
+from libtorchbeast.rpcenv.wire import (
+    DTYPES,
+    StepEncoder,
+    WrongActions,
+    decode_actions,
+    spec_to_message,
+)
+from libtorchbeast.spec import ROW_FIELDS, ROW_KEYS, Actions, Spec
+from tests.support.client import decode, message_to_spec
 
 # The same examples in every run, and no limit of time for one.
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
@@ -37,8 +43,8 @@ def make_spec(num_envs=2, num_actions=3, observations=None):
 )
 def test_any_bytes_are_actions_in_range_or_refused(request):
     try:
-        actions = _checked_actions(request, make_spec())
-    except _WrongActions as error:
+        actions = decode_actions(request, make_spec())
+    except WrongActions as error:
         assert str(error).startswith("Actions: expected ")
     else:
         assert actions.shape == (2,) and actions.dtype == np.int64
@@ -52,7 +58,7 @@ def test_actions_in_range_are_taken_as_they_are(data, num_envs, num_actions):
         st.lists(st.integers(0, num_actions - 1), min_size=num_envs, max_size=num_envs)
     )
     request = rpcenv_pb2.Action(actions=actions).SerializeToString()
-    assert _checked_actions(request, make_spec(num_envs, num_actions)).tolist() == actions
+    assert decode_actions(request, make_spec(num_envs, num_actions)).tolist() == actions
 
 
 @settings(max_examples=50)
@@ -63,7 +69,7 @@ def test_any_row_of_any_spec_survives(observations, num_envs, random):
     rng = np.random.default_rng(random.randrange(2**32))
     make = lambda shape, dtype: rng.integers(0, 2, (num_envs, *shape)).astype(dtype)
     row = {name: make(*leaf) for name, leaf in observations.items()}
-    for name, dtype in StepEncoder.FIELDS.values():
+    for name, dtype in ROW_FIELDS.items():
         row[name] = make((), dtype)
     seen = decode(StepEncoder(spec)(row, 0.5), spec)
     for name, array in seen.items():
@@ -86,10 +92,10 @@ def test_any_text_is_addresses_or_a_users_mistake(text):
         else:
             assert 1 <= int(address.rpartition(":")[2]) <= 65535
     if all(map(is_local, addresses)):
-        check_local(addresses, insecure=False)
+        check_local(addresses)
     else:
         with pytest.raises(UserError, match="--insecure"):
-            check_local(addresses, insecure=False)
+            check_local(addresses)
 
 
 @given(st.text(max_size=3000))

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.processes import ROOT, Program
+from tests.support.processes import ROOT, Program
 
 # What makes objects of bytes or code of text. `multiprocessing` is allowed for what it is used: the
 # parent starts its own children (`spawn`), which get their arguments through a private pipe, and
@@ -95,7 +95,8 @@ def test_a_run_leaves_no_secret_in_its_files(tmp_path, module):
     for extension in (ROOT / "libtorchbeast").glob("*.so"):
         shutil.copy(extension, tree / "libtorchbeast")
     secrets = {"AWS_SECRET_ACCESS_KEY": SECRET, f"TOKEN_{SECRET}": "its name tells it"}
-    flags = "--env tests.envs:Catch-v0 --net monobeast.Net --total_steps 200 --batch_size 2".split()
+    flags = "--env tests.support.envs:Catch-v0 --net monobeast.Net".split()
+    flags += "--total_steps 200 --batch_size 2".split()
     flags += ["--num_actors", "2"] if module == "monobeast" else ["--num_servers", "1"]
     saved = tmp_path / "saved"
     saved.mkdir()

@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+
 import contextlib
-import copy
 import logging
 import signal
 import socket
@@ -18,119 +18,28 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse as Health
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.mock import make_mock
-from libtorchbeast.rpcenv.server import HUNG_EXIT_CODE, OPTIONS, SERVICE, Server, stream_seed
-from tests.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
-from tests.envs import Catch, Sampled
-from tests.processes import ROOT, wait_for
+from libtorchbeast.rpcenv.server import OPTIONS, SERVICE, Server, stream_seed
+from libtorchbeast.rpcenv.watchdog import HUNG_EXIT_CODE
+from tests.support.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
+from tests.support.envs import Catch
+from tests.support.processes import ROOT, wait_for
+from tests.support.served_envs import (
+    Exits,
+    GivesAnotherShape,
+    GivesNaN,
+    LooksLikeALostClient,
+    Nested,
+    Raises,
+    RaisesAtLength,
+    RaisesValueError,
+    Reversed,
+    Stacked,
+    StackedTwice,
+    Watched,
+)
 
 SEED = 7
 CODE = grpc.StatusCode
-
-
-class Nested(Sampled):
-    """A dict observation with a dict in it, an array without axes and one without elements."""
-
-    parts = {
-        "image": gymnasium.spaces.Box(0, 255, (2, 3), np.uint8),
-        "inner": gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(-9, 9, (), np.float64)}),
-        "none": gymnasium.spaces.Box(0, 1, (0, 4), np.float32),
-    }
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self):
-        self.observation_space = gymnasium.spaces.Dict(copy.deepcopy(self.parts))
-
-
-class Trouble(Catch):
-    """Goes wrong at its third step."""
-
-    steps = 0
-
-    def step(self, action):
-        self.steps += 1
-        return super().step(action) if self.steps < 3 else self.go_wrong()
-
-
-class Stacked(Catch):
-    """Shows its two newest boards; what `metadata` says of it may be a lie."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (2, 10, 5), np.uint8)
-    metadata = {"frame_stacks": {"frame": 2}}
-
-    def reset(self, *, seed=None, options=None):
-        observation, info = super().reset(seed=seed)
-        self.boards = np.stack([self.before_the_first(observation[0]), observation[0]])
-        return self.boards.copy(), info
-
-    def before_the_first(self, board):
-        return 0 * board
-
-    def step(self, action):
-        observation, *rest = super().step(action)
-        self.boards = np.stack([self.boards[1], observation[0]])
-        return self.shown(), *rest
-
-    def shown(self):
-        return self.boards.copy()
-
-
-class StackedTwice(Stacked):
-    def before_the_first(self, board):
-        return board
-
-
-class Reversed(Stacked):
-    def shown(self):
-        return self.boards[::-1].copy()
-
-
-class Raises(Trouble):
-    def go_wrong(self):
-        raise RuntimeError("the ball has rolled under the sofa")
-
-
-class RaisesValueError(Trouble):
-    def go_wrong(self):
-        raise ValueError("a paddle of no size")
-
-
-class GivesNaN(Trouble):
-    def go_wrong(self):
-        return self.board(), float("nan"), False, False, {}
-
-
-class GivesAnotherShape(Trouble):
-    def go_wrong(self):
-        return self.board()[:, 1:], 0.0, False, False, {}
-
-
-class RaisesAtLength(Trouble):
-    def go_wrong(self):
-        raise RuntimeError("ß€😀" * 5000 + " end of text")
-
-
-class Exits(Trouble):
-    def go_wrong(self):
-        raise SystemExit("the simulator is gone")
-
-
-class LooksLikeALostClient(Trouble):
-    """An environment may use gRPC itself."""
-
-    def go_wrong(self):
-        raise grpc.RpcError("from within")
-
-
-class Watched(Catch):
-    """Counts those that are open."""
-
-    def __init__(self, count):
-        super().__init__()
-        self.count = count
-        count.append(self)
-
-    def close(self):
-        self.count.remove(self)
 
 
 @contextlib.contextmanager
@@ -402,7 +311,7 @@ def test_a_client_that_goes_leaves_nothing(address, how, when):
 
 LOST_CLIENT = """
 import sys, time
-from tests.client import Client
+from tests.support.client import Client
 stream = Client(sys.argv[1]).stream()
 stream.read()
 print("connected", flush=True)
@@ -511,8 +420,8 @@ HANGS_WHILE_OPENING = """
 import sys, time
 from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv.server import Server
-from tests.client import Client
-from tests.envs import Catch
+from tests.support.client import Client
+from tests.support.envs import Catch
 
 opened = []
 def create_env():

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.faults.harness import Figure, hold
-from tests.processes import Command
-from tests.soak_report import figures
+from tests.soak.report import figures
+from tests.support.processes import Command
 
 
 # The seeds draw one of each of the other kinds first, and a killed learner last.
@@ -18,7 +18,7 @@ from tests.soak_report import figures
 def test_training_survives_random_faults_and_reports_them(tmp_path, beast, faults, seed):
     out = tmp_path / "report"
     flags = ["--beast", beast, "--seed", seed, "--hours", 0.004, "--faults", faults, "--every", 0.5]
-    flags += ["--workers", 2, "--env", "tests.envs:Catch-v0", "--out", out]
+    flags += ["--workers", 2, "--env", "tests.support.envs:Catch-v0", "--out", out]
     with Command(tmp_path, [sys.executable, "-m", "tests.soak", *flags]) as soak:
         assert soak.wait_for_end() in (0, 1), soak.printed()
     result = json.loads((out / "soak.json").read_text())

@@ -11,9 +11,9 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.sockets import SocketLock, make_private
-from tests.client import Client
-from tests.envs import Catch
-from tests.processes import ROOT
+from tests.support.client import Client
+from tests.support.envs import Catch
+from tests.support.processes import ROOT
 
 
 def test_a_folder_is_made_that_nobody_else_may_enter(tmp_path):

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,15 +15,15 @@ from cryptography.hazmat.primitives import serialization
 
 import polybeast
 import polybeast_env
-from libtorchbeast.flags import UserError
-from libtorchbeast.rpcenv.local_servers import _arguments
+from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.tls import load_tls
 from libtorchbeast.tools import certificates
 from libtorchbeast.tools.certificates import make_ca
-from tests.client import free_port
 from tests.faults import access
 from tests.faults.harness import hold
-from tests.processes import ROOT, Command, Program
+from tests.support.client import free_port
+from tests.support.processes import ROOT, Command, Program
+from tests.support.tls import check, flags_of
 
 EXPLANATIONS = {
     "no certificate": "perhaps the server does not accept this --tls_cert: its log says",
@@ -54,13 +53,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("certificates") / "new"
     certificates.main([str(folder), "--hosts", "127.0.0.1,localhost,::1", "--days", "1"])
     return folder
-
-
-def flags_of(folder, name):
-    return [
-        "--tls_cert", f"{folder}/{name}.crt", "--tls_key", f"{folder}/{name}.key",
-        "--tls_ca", f"{folder}/ca.crt",
-    ]  # fmt: skip
 
 
 # ========================================================================================== access
@@ -108,7 +100,7 @@ def test_unix_sockets_get_no_tls(ca, tmp_path):
 @contextlib.contextmanager
 def servers_and_learner(tmp_path, theirs, ours, *more):
     """Both programs, with these flags for TLS; the servers listen before the learner starts."""
-    shared = "--env tests.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
+    shared = "--env tests.support.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
     shared += [f"localhost:{free_port()},localhost:{free_port()}"]
     learning = "--net monobeast.Net --batch_size 4 --total_steps 1000".split()
     (tmp_path / "servers").mkdir()
@@ -145,24 +137,9 @@ def test_a_learner_without_tls_is_told_so_in_its_last_lines(tmp_path, folder):
 
 
 def test_local_servers_get_no_flags_of_tls(folder):
-    parser = polybeast_env.make_parser()
-    flags = parser.parse_args(["--env", "Mock", *flags_of(folder, "learner")])
-    assert not [word for word in _arguments(parser, flags) if "tls" in word]
-
-
-# ============================================================================================ flags
-def check(*words):
-    """Both programs say the same."""
-    said = set()
-    for program in (polybeast_env, polybeast):
-        flags = program.make_parser().parse_args(["--env", "Mock", *map(str, words)])
-        try:
-            program.check_flags(flags)
-            said.add("")
-        except UserError as error:
-            said.add(str(error))
-    (one,) = said
-    return one
+    flags = polybeast.parse(["--env", "Mock", "--num_servers", "1", *flags_of(folder, "learner")])
+    with LocalServers(flags) as servers:  # a Unix socket with TLS flags would be refused
+        assert servers.describe(60.0).name == "Mock"
 
 
 def test_other_machines_are_reached_with_tls_or_an_explicit_insecure(folder):
@@ -216,71 +193,8 @@ def test_a_key_with_a_passphrase_is_refused(folder, tmp_path):
 
 
 def test_a_key_is_not_shown_by_accident(folder):
-    flags = polybeast_env.make_parser().parse_args(flags_of(folder, "learner"))
+    flags = polybeast_env.parse(flags_of(folder, "learner"))
     assert repr(load_tls(flags)) == "Tls(...)"
-
-
-# ===================================================================================== certificates
-def make(*words):
-    command = [sys.executable, "-m", "libtorchbeast.tools.certificates", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
-
-def test_the_command_makes_files_that_only_their_user_reads(tmp_path):
-    folder = tmp_path / "a" / "b"
-    done = make(folder, "--hosts", "envs-1, 10.0.0.5,[::1]", "--days", "3")
-    assert done.returncode == 0 and not done.stderr
-    names = ["10.0.0.5", "::1", "envs-1", "learner"]
-    files = sorted(path.name for path in folder.iterdir())
-    assert files == sorted(["ca.crt", *(f"{n}.{x}" for n in names for x in ("crt", "key"))])
-    assert folder.stat().st_mode & 0o777 == 0o700
-    for path in folder.glob("*.key"):
-        assert path.stat().st_mode & 0o777 == 0o600
-    for name in names:  # the flags that it prints are those that work
-        (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"{name}: ")]
-        assert check(*line.removeprefix(f"{name}: ").split()) == ""
-
-
-def test_nothing_is_overwritten(folder, tmp_path):
-    (tmp_path / "learner.key").write_text("precious")
-    done = make(tmp_path, "--hosts", "a")
-    assert done.returncode == 1
-    error = f"error: {tmp_path}/learner.key is there already; choose another folder"
-    assert done.stderr.strip() == f"libtorchbeast.tools.certificates: {error}"
-    assert [path.name for path in tmp_path.iterdir()] == ["learner.key"]
-    assert (tmp_path / "learner.key").read_text() == "precious"
-
-
-def test_a_pair_that_was_written_signs_as_before(ca, tmp_path):
-    ca.write(tmp_path, "ca")
-    assert (tmp_path / "ca.key").stat().st_mode & 0o777 == 0o600
-    read = certificates.Pair.read(tmp_path, "ca")
-    assert read.texts() == ca.texts()
-    with access.serving(access.host_of(read)) as address:
-        assert access.knock(address, access.learner_of(ca)) == ""
-    with pytest.raises(FileExistsError):
-        ca.write(tmp_path, "ca")
-
-
-@pytest.mark.parametrize(
-    "words, text",
-    [
-        ("--hosts a,,b", "--hosts a,,b: expected names or IP addresses, seen ''"),
-        ("--hosts ../x", "--hosts ../x: expected names or IP addresses, seen '../x'"),
-        ("--hosts *.example.org", "seen '*.example.org'"),
-        ("--hosts envs-1:5000", "seen 'envs-1:5000'"),
-        ("--hosts a,b,a", "--hosts a,b,a: expected each once, and other names than 'a'"),
-        ("--hosts learner", "expected each once, and other names than 'learner'"),
-        ("--hosts a --days 0", "--days 0: expected 1 to 36,500"),
-        ("--hosts a --days 99999", "--days 99999: expected 1 to 36,500"),
-    ],
-)
-def test_what_cannot_be_certified_is_refused(tmp_path, capsys, words, text):
-    with pytest.raises(SystemExit) as refused:
-        certificates.main([str(tmp_path / "new"), *words.split()])
-    assert refused.value.code.startswith("libtorchbeast.tools.certificates: error: ")
-    assert refused.value.code.endswith(text)
-    assert not (tmp_path / "new").exists()
 
 
 def test_security_md_names_the_versions_that_are_pinned():

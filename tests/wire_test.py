@@ -6,19 +6,19 @@ import sys
 import numpy as np
 import pytest
 from google.protobuf import descriptor_pb2
-from google.protobuf.message import DecodeError
 
 from libtorchbeast.rpcenv import rpcenv_pb2
 from libtorchbeast.rpcenv.wire import (
     DTYPES,
     StackCheck,
     StepEncoder,
+    WrongActions,
     decode_actions,
     spec_to_message,
 )
 from libtorchbeast.spec import Actions, Spec
-from tests.client import decode, message_to_spec
-from tests.processes import ROOT
+from tests.support.client import decode, message_to_spec
+from tests.support.processes import ROOT
 
 NUMPY_DTYPES = [name for name in DTYPES if name != "bfloat16"]
 
@@ -277,7 +277,7 @@ def test_actions_that_are_not_packed():
 
 
 def test_bytes_that_are_no_actions():
-    with pytest.raises(DecodeError):
+    with pytest.raises(WrongActions):
         decode_actions(b"\xff\xff\xff", spec_of_actions("discrete", 8))
 
 

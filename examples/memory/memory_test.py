@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from examples.memory.recall import DELAY, RIGHT, WAIT, Recall
-from tests.forks import SMALL, command
-from tests.processes import ROOT, load
+from tests.support.forks import SMALL, command
+from tests.support.processes import ROOT, load
 
 
 def play(choose, seed):

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forks import FORKS, check_fork
+from tests.support.forks import FORKS, check_fork
 
 
 @pytest.mark.parametrize("beast", FORKS)

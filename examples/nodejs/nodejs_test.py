@@ -9,9 +9,9 @@ import pytest
 
 from libtorchbeast.rpcenv import rpcenv_pb2
 from libtorchbeast.spec import Actions, Spec
-from tests.client import Client, free_port
-from tests.forks import command, copy_repository
-from tests.processes import ROOT, Command, rows
+from tests.support.client import Client, free_port
+from tests.support.forks import command, copy_repository
+from tests.support.processes import ROOT, Command, rows
 
 N = 8
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.client import free_port
-from tests.forks import command
-from tests.processes import Command, Program, load, wait_for
+from tests.support.client import free_port
+from tests.support.forks import command
+from tests.support.processes import Command, Program, load, wait_for
 
 LOCAL = command(Path(__file__).parent, "examples.ray.launch --ray local")
 SMALL = (
-    "--env tests.envs:Catch-v0 --server_flags='--envs_per_server 4' --batch_size 4 "
+    "--env tests.support.envs:Catch-v0 --server_flags='--envs_per_server 4' --batch_size 4 "
     "--log_every 0.5 --learning_rate 5e-3"
 )
 

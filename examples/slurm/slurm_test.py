@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from examples.slurm import launch
-from tests.forks import command
-from tests.processes import ROOT, Command, load, rows, wait_for
+from tests.support.forks import command
+from tests.support.processes import ROOT, Command, load, rows, wait_for
 
 LOCAL = command(Path(__file__).parent, "examples.slurm.launch --cluster local")
 SMALL = (
-    "--xpid run --env tests.envs:Catch-v0 --server_flags='--envs_per_server 4' --settle 1 "
+    "--xpid run --env tests.support.envs:Catch-v0 --server_flags='--envs_per_server 4' --settle 1 "
     "--minutes 9 --batch_size 4 --log_every 0.5"  # submitit calls it a time-out: below 10 minutes
 )
 

@@ -11,10 +11,10 @@ FORMS = "unix:/path, host:port, host:first-last or [IPv6]:port"
 
 
 def parse_addresses(text: str) -> list[str]:
-    """Comma-separated addresses, each range of ports (both ends included) written out.
+    """Splits comma-separated addresses; a range of ports gives one address for each of its ports.
 
     Raises:
-        UserError: names what was seen and expected.
+        UserError: the text says what was seen and what was expected.
     """
     addresses = [address for part in text.split(",") for address in _parse_one(part.strip())]
     for i, address in enumerate(addresses):
@@ -24,7 +24,7 @@ def parse_addresses(text: str) -> list[str]:
 
 
 def is_local(address: str) -> bool:
-    """Whether only this machine can reach it: a Unix socket or a loopback address."""
+    """Whether only this machine can reach the address: a Unix socket or a loopback address."""
     if address.startswith("unix:"):
         return True
     host = address.rpartition(":")[0].strip("[]")
@@ -32,7 +32,7 @@ def is_local(address: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name
+    except ValueError:  # a host's name
         return False
 
 
@@ -73,7 +73,7 @@ def _checked_path(address: str) -> str:
             f"Unix socket: expected a path of 1 to {MAX_PATH_BYTES} bytes, seen {length} in "
             f"{address!r}"
         )
-    if any(letter in path for letter in "%?#"):  # gRPC takes it for a URI
+    if any(letter in path for letter in "%?#"):  # gRPC reads the address as a URI
         raise UserError(f"Unix socket: expected a path without % ? #, seen {address!r}")
     return address
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The learner's view of its environment servers: what they have, and whether they live."""
+"""What a learner asks its environment servers: what they serve, and whether they still answer."""
 
 import logging
 import time
@@ -14,11 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 class ServersLost(RuntimeError):
-    """No environment server is left, or came in time; it says what each answered last."""
+    """No environment server answers, or answered in time. The text has each server's last error."""
 
 
 def spec_of(description: Any) -> Spec:
-    """A server's description, `libtorchbeast.describe`'s, as what a `Net` is made of."""
+    """The Spec, from which a `Net` is made, of a description from `libtorchbeast.describe`."""
     return Spec(
         name=description.name,
         num_envs=description.num_envs,
@@ -35,10 +35,12 @@ def first_description(
     check: Callable[[], None] = lambda: None,
     tls: Tls | None = None,
 ) -> Any:
-    """What the first server that answers has. Tries all in turn; calls `check` between rounds.
+    """The description of the first server that answers.
+
+    All servers are asked in turn, again and again. Between two rounds `check` is called.
 
     Raises:
-        ServersLost: none answered within `timeout` seconds.
+        ServersLost: no server answered within `timeout` seconds.
     """
     errors = {}
     start = time.monotonic()
@@ -58,14 +60,14 @@ def first_description(
         time.sleep(0.1 if waited < 5.0 else 2.0)
 
 
-class Streams:
-    """Watches over the streams of an ActorPool.
+class StreamMonitor:
+    """Watches the streams of an ActorPool.
 
-    `check`, to be called every second at least, logs what happened to them since the last call.
+    `check` logs what happened to them since its last call. Call it once a second or more often.
 
     Raises:
         ServersLost: from `check`, when none has been connected for `timeout` seconds.
-        RuntimeError: from `check`, when the pool could not go on.
+        RuntimeError: from `check`, when the pool has failed.
     """
 
     def __init__(self, pool: Any, timeout: float):
@@ -88,7 +90,7 @@ class Streams:
             raise ServersLost(_message(self._timeout, errors))
 
     def row(self) -> dict[str, float]:
-        """Columns for the log, as the last `check` saw them."""
+        """Columns of the log, as of the last `check`."""
         return {
             "streams": sum(stream.connected for stream in self._status),
             "stream_failures": sum(stream.failures for stream in self._status),

@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Environment servers that a learner starts on its own machine, and that end with it."""
 
-import argparse
+import contextlib
 import logging
 import secrets
 import shutil
@@ -13,14 +13,11 @@ import threading
 from typing import Any
 
 from libtorchbeast import workers
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import Flags, UserError, to_json
 from libtorchbeast.rpcenv import tls
 from libtorchbeast.rpcenv.client import first_description
 
 logger = logging.getLogger(__name__)
-
-# Flags that the child does not get: where it listens is given to it, and needs no TLS.
-OTHERS = {"server_addresses", "pipes_basename", *tls.NAMES}
 
 LEVELS = logging.getLevelNamesMapping()  # the first word of each line that the child logs
 ERROR = "polybeast_env: error: "  # begins its last line if it fails
@@ -29,32 +26,37 @@ ERROR = "polybeast_env: error: "  # begins its last line if it fails
 class LocalServers:
     """`python -m polybeast_env` as a child, with servers on Unix sockets. A context manager.
 
-    What it prints goes to this process's log. Its standard input is a pipe that closes with this
-    process, however that ends, and it ends with its standard input.
+    What it prints goes to this process's log. Its standard input is a pipe, through which it gets
+    its flags. The pipe closes with this process, however that ends, and then the child ends too.
 
     Args:
-        parser: polybeast_env's; the child gets what `flags` has for each of its flags.
+        flags: the learner's. The child takes those that it knows, but for its addresses and TLS.
     """
 
-    def __init__(self, parser: argparse.ArgumentParser, flags: Any):
+    def __init__(self, flags: Flags):
         # The child makes it, for nobody else to enter, and removes it: this process may be killed.
         self._folder = f"{tempfile.gettempdir()}/torchbeast-{secrets.token_hex(4)}"
         basename = flags.pipes_basename or f"unix:{self._folder}/server"
         self.addresses = [f"{basename}.{i}" for i in range(flags.num_servers)]
         self._error = ""
-        command = [sys.executable, "-m", "polybeast_env", "--until_stdin_closes", self._folder]
-        places = ["--server_addresses", ",".join(self.addresses)]
         self._process = subprocess.Popen(
-            [*command, *_arguments(parser, flags), *places],
+            [sys.executable, "-m", "polybeast_env", "--flags_from_stdin"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",  # environments may print what they like
             start_new_session=True,  # Ctrl-C is this process's: it ends them when it is done
             # Before it reads its standard input, while it imports.
             preexec_fn=lambda: workers.end_with_parent(signal.SIGTERM),
         )
+        places = {
+            "server_addresses": ",".join(self.addresses),
+            "pipes_basename": None,
+            "until_stdin_closes": self._folder,
+        }
+        without_tls = dict.fromkeys(tls.NAMES)  # Unix sockets use none
+        with contextlib.suppress(BrokenPipeError):  # it has ended: `check` says why
+            self._process.stdin.write(to_json(vars(flags) | places | without_tls))
+            self._process.stdin.flush()
         self._reader = threading.Thread(target=self._log_lines, name="local servers", daemon=True)
         self._reader.start()
 
@@ -62,7 +64,8 @@ class LocalServers:
         return self
 
     def __exit__(self, *exc_info) -> None:
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(timeout=10.0)
         except subprocess.TimeoutExpired:
@@ -86,8 +89,8 @@ class LocalServers:
 
     def _log_lines(self) -> None:
         level = logging.INFO
-        for line in self._process.stdout:
-            line = line.rstrip()
+        for data in self._process.stdout:
+            line = data.decode(errors="replace").rstrip()  # environments may print anything
             if line.startswith(ERROR):
                 self._error = line.removeprefix(ERROR)
                 continue
@@ -95,18 +98,3 @@ class LocalServers:
             if first in LEVELS:  # else a traceback's next line
                 level, line = LEVELS[first], rest
             logger.log(level, "%s", line)
-
-
-def _arguments(parser: argparse.ArgumentParser, flags: Any) -> list[str]:
-    """The command line that says what `flags` has for the parser's flags."""
-    words = []
-    for action in parser._actions:
-        value = getattr(flags, action.dest, None)
-        if action.dest in OTHERS or value is None:
-            continue
-        if action.nargs == 0:  # a switch
-            words += action.option_strings[:1] if value == action.const else []
-        else:
-            values = value if isinstance(value, list) else [value]
-            words += [action.option_strings[0], *map(str, values)]
-    return words

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Environments that cost nearly nothing, to measure what carries their steps."""
+"""Environments that cost nearly nothing. Benchmarks use them to measure everything else."""
 
 import dataclasses
 import math
@@ -11,8 +11,8 @@ import numpy as np
 from libtorchbeast.flags import UserError
 
 EPISODE_STEPS = 1000
-STACK, FRAME_SHAPE = 4, (84, 84)  # Atari's
-RING = 16  # frames
+STACK, FRAME_SHAPE = 4, (84, 84)  # as Atari's
+RING = 16  # frames in each environment's ring
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +29,9 @@ class DiscreteSpace:
 class MockVectorEnv:
     """`num_envs` environments with next-step autoreset, without gymnasium.
 
-    An observation is uint8 `shape`, all noise but its first bytes, which count the steps, so that
-    none is equal to the one before it. Episodes have 1000 steps and end with reward 1, those of
-    different environments at different times.
+    An observation is uint8 of `shape`. It is the same noise in every step, except for its first
+    bytes, which count the steps, so that no observation equals the one before it. Episodes have
+    1000 steps and end with reward 1. Those of different environments end at different times.
     """
 
     metadata = {"autoreset_mode": "NextStep"}
@@ -50,7 +50,7 @@ class MockVectorEnv:
 
     def step(self, actions: np.ndarray):
         self._step += 1
-        # -1 after the last step of an episode, so that the next one is step 0: the reset.
+        # -1 after an episode's last step, so that the next step, which is the reset, is step 0.
         self._episode_step += 1
         ended = self._episode_step == EPISODE_STEPS
         self._episode_step[ended] = -1
@@ -60,10 +60,10 @@ class MockVectorEnv:
         pass
 
     def _observe(self) -> np.ndarray:
-        self._count_in(self._memory)
+        self._write_counter(self._memory)
         return self._memory.reshape(self.num_envs, *self.single_observation_space.shape)
 
-    def _count_in(self, frames: np.ndarray) -> None:
+    def _write_counter(self, frames: np.ndarray) -> None:
         """Writes the number of the step into the first bytes of `frames` [N, bytes]."""
         counter = np.frombuffer(self._step.to_bytes(8, "little"), np.uint8)
         width = min(len(counter), frames.shape[1])
@@ -71,11 +71,11 @@ class MockVectorEnv:
 
 
 class MockStackEnv(MockVectorEnv):
-    """The same, but an observation is a stack of the 4 newest frames, uint8 [4, 84, 84], oldest
-    first, zeros before an episode's first.
+    """A MockVectorEnv whose observations are stacks of the 4 newest frames, uint8 [4, 84, 84].
 
-    All frames lie in a ring of noise; an observation is a window of it that goes on by one frame a
-    step, so that nothing is stacked.
+    The oldest frame comes first; before an episode's first frame there are zeros. The frames of an
+    environment lie in a ring of noise. An observation is a window of the ring that moves on by one
+    frame a step, so that no stack has to be copied together.
     """
 
     metadata = {**MockVectorEnv.metadata, "frame_stacks": {"frame": STACK}}
@@ -86,26 +86,26 @@ class MockStackEnv(MockVectorEnv):
         self._memory = np.tile(self._noise, (num_envs, 1, 1))  # [N, RING, bytes]
 
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        self._newest = RING - 1  # where the newest frame is; the next comes after a turn
-        self._blank = ~self._never  # whose ring has lost noise since the last turn
+        self._newest = RING - 1  # the newest frame is at the ring's end, so a restart is due
+        self._has_zeros = ~self._never  # environments with zeros in their ring since its restart
         return super().reset(seed=seed)
 
     def _observe(self) -> np.ndarray:
         if self._newest == RING - 1:
-            self._turn()
+            self._restart_ring()
         self._newest += 1
-        self._count_in(self._memory[:, self._newest])
+        self._write_counter(self._memory[:, self._newest])
         window = self._memory[:, self._newest - STACK + 1 : self._newest + 1]
         first = np.flatnonzero(self._episode_step == 0) if self._step else slice(None)
         window[first, :-1] = 0
-        self._blank[first] = True
+        self._has_zeros[first] = True
         return window.reshape(self.num_envs, STACK, *FRAME_SHAPE)
 
-    def _turn(self) -> None:
-        """The last frames become the first of the ring, and blank ones noise again."""
+    def _restart_ring(self) -> None:
+        """Moves the last frames to the ring's start, and makes noise of zeros after them."""
         self._memory[:, : STACK - 1] = self._memory[:, 1 - STACK :]
-        self._memory[self._blank, STACK - 1 :] = self._noise[STACK - 1 :]
-        self._blank[:] = False
+        self._memory[self._has_zeros, STACK - 1 :] = self._noise[STACK - 1 :]
+        self._has_zeros[:] = False
         self._newest = STACK - 2
 
 
@@ -114,14 +114,18 @@ def _noise(size: int) -> np.ndarray:
 
 
 def is_mock(name: str) -> bool:
+    """Whether --env `name` is one of this module's environments."""
     return name.split("/")[0] == "Mock"
 
 
 def make_mock(name: str, num_envs: int) -> MockVectorEnv:
-    """`Mock` has Atari's stack of frames, 28,224 bytes; `Mock/4x10x10` has that shape, unstacked.
+    """Makes the environments called `name`.
+
+    `Mock` has Atari's stacks of frames, 28,224 bytes each. `Mock/4x10x10` has observations of that
+    shape, which are not stacks.
 
     Raises:
-        UserError: the name is neither.
+        UserError: the name has neither form.
     """
     if name == "Mock":
         return MockStackEnv(num_envs)

@@ -1,24 +1,35 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Unix sockets: where they lie, and who may listen on one."""
+"""What the operating system says about addresses: private folders, locks, addresses in use."""
 
 import contextlib
+import errno
 import fcntl
 import os
+import socket
 import stat
+from collections.abc import Callable
 
 from libtorchbeast.flags import UserError
 
+IN_USE = "address already in use, by a server that lives"
+PROBE_TIMEOUT_S = 1.0
+
 
 def private_folder() -> str:
-    """/tmp/polybeast-UID: for sockets of this user, who alone may enter. It may not exist yet.
+    """/tmp/polybeast-UID, the folder for this user's sockets, which may not exist yet.
 
-    Not $XDG_RUNTIME_DIR, because that goes when its user logs out, which `nohup` survives.
+    It is not $XDG_RUNTIME_DIR, because that is removed when its user logs out, and a run under
+    `nohup` goes on after that.
     """
     return f"/tmp/polybeast-{os.getuid()}"
 
 
 def make_private(folder: str) -> None:
-    """Raises UserError if there is one that somebody else made, or may enter."""
+    """Makes a folder that only this user may enter, or checks the one that is there.
+
+    Raises:
+        UserError: the folder belongs to somebody else, or others may enter it.
+    """
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     seen = os.lstat(folder)
@@ -31,11 +42,13 @@ def make_private(folder: str) -> None:
 
 
 class SocketLock:
-    """Owns the socket at `path` for this process until `release`, or until the process ends,
-    however it does: a locked file .NAME.lock beside it, which only a killed process leaves.
+    """This process owns the socket at `path` until `release`, or until the process ends.
+
+    The lock is a locked file .NAME.lock beside the socket. A process that is killed leaves the
+    file behind, but not the lock on it.
 
     Raises:
-        BlockingIOError: another living process owns it.
+        BlockingIOError: another living process owns the socket.
         OSError: the file cannot be made.
     """
 
@@ -46,12 +59,12 @@ class SocketLock:
             pass
 
     def release(self) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the folder has gone
+        with contextlib.suppress(FileNotFoundError):  # the folder was removed
             os.unlink(self._path)
         os.close(self._file)
 
     def _try(self) -> bool:
-        """False if the owner before was just removing the file."""
+        """Returns False if the previous owner removed the file before this process locked it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(self._path, flags, 0o600)
         with contextlib.ExitStack() as stack:
@@ -63,3 +76,79 @@ class SocketLock:
                     stack.pop_all()
                     return True
         return False
+
+
+def claim_address(address: str) -> Callable[[], None]:
+    """Checks that nobody listens on `address`, and returns the function that gives it back.
+
+    gRPC does not check enough: it replaces the socket file of a living server, and of the addresses
+    that a host's name has, one free address is enough for it. If two servers start at once on a
+    Unix socket that nobody uses yet, one of them is refused.
+
+    Raises:
+        UserError: another server listens there, or nobody can.
+    """
+    if not address.startswith("unix:"):
+        if _is_port_used(address):
+            raise UserError(f"Cannot listen on {address}: address already in use")
+        return lambda: None
+    with contextlib.ExitStack() as stack:
+        stack.callback(_lock_socket(address).release)
+        _check_socket_unused(address)
+        return stack.pop_all().close
+
+
+def why_unusable(address: str) -> str:
+    """The operating system's reason why nobody can listen on `address`; gRPC gives none."""
+    try:
+        if address.startswith("unix:"):
+            path = address.removeprefix("unix:")
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.bind(path)
+            os.unlink(path)
+        else:
+            host, port = _host_and_port(address)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        return str(error)
+    return "gRPC could not, and gives no reason"
+
+
+def _lock_socket(address: str) -> SocketLock:
+    try:
+        return SocketLock(address.removeprefix("unix:"))
+    except BlockingIOError as error:
+        raise UserError(f"Cannot listen on {address}: {IN_USE}") from error
+    except OSError as error:
+        raise UserError(f"Cannot listen on {address}: {error}") from error
+
+
+def _check_socket_unused(address: str) -> None:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(PROBE_TIMEOUT_S)
+        try:
+            probe.connect(address.removeprefix("unix:"))
+        except (FileNotFoundError, ConnectionRefusedError):  # no file, or a dead server's
+            return
+        except OSError as error:
+            raise UserError(f"Cannot listen on {address}: {error}") from error
+    raise UserError(f"Cannot listen on {address}: {IN_USE}")
+
+
+def _is_port_used(address: str) -> bool:
+    """Whether a process listens on the port, at any of the addresses that the host's name has."""
+    host, port = _host_and_port(address)
+    with contextlib.suppress(socket.gaierror):
+        for family, *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                socket.create_server(where[:2], family=family).close()
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return True
+    return False
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""TLS between the learner and servers elsewhere: both show a certificate, and both ask for one.
+"""TLS between a learner and servers on other machines. Each side checks the other's certificate.
 
 libtorchbeast/tools/certificates.py makes the files.
 """
@@ -16,7 +16,7 @@ NAMES = ("tls_cert", "tls_key", "tls_ca")
 
 
 class Tls(NamedTuple):
-    """Who this side is, and whom it believes: the texts of the three PEM files."""
+    """This side's certificate and key, and the authority that it trusts, as texts of PEM files."""
 
     cert: bytes
     key: bytes
@@ -27,10 +27,10 @@ class Tls(NamedTuple):
 
 
 def load_tls(flags: Any) -> Tls | None:
-    """What --tls_cert, --tls_key and --tls_ca name, checked; None where none of them is given.
+    """Reads and checks the files of --tls_cert, --tls_key and --tls_ca. None without these flags.
 
     Raises:
-        UserError: names the flag and the file.
+        UserError: the text names the flag and the file.
     """
     given = [name for name in NAMES if getattr(flags, name) is not None]
     if not given:
@@ -55,7 +55,7 @@ def load_tls(flags: Any) -> Tls | None:
 
 
 def add_port(server: grpc.Server, address: str, tls: Tls | None) -> None:
-    """Makes the server listen there: with `tls`, if given, on all but Unix sockets.
+    """Makes the server listen on `address`, with TLS if `tls` is given and it is no Unix socket.
 
     Raises:
         RuntimeError: nobody can listen on the address.
@@ -65,7 +65,7 @@ def add_port(server: grpc.Server, address: str, tls: Tls | None) -> None:
         credentials = grpc.ssl_server_credentials(pair, tls.ca, require_client_auth=True)
         server.add_secure_port(address, credentials)
         return
-    umask = os.umask(0o077)  # a Unix socket is this user's only
+    umask = os.umask(0o077)  # only this user may connect to a Unix socket
     try:
         server.add_insecure_port(address)
     finally:

@@ -1,26 +1,29 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Rows, specs and actions as the messages of rpcenv.proto, on the server's side. (The learner
-reads them in C++.)"""
+"""The server's conversions between rows, specs or actions and the messages of rpcenv.proto.
+
+The learner's conversions are in C++ (libtorchbeast/src).
+"""
 
 import math
 import struct
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from libtorchbeast.environment import Row
 from libtorchbeast.rpcenv import rpcenv_pb2
-from libtorchbeast.spec import Spec
+from libtorchbeast.spec import ROW_FIELDS, Spec
 
 PROTOCOL = 2
 
-# NumPy's name of a dtype -> the protocol's number. (NumPy itself has no bfloat16.)
+# The name of a dtype in NumPy -> its number in the protocol. (NumPy has no bfloat16.)
 DTYPES: dict[str, int] = {
     name.lower(): number for name, number in rpcenv_pb2.DType.items() if name != "UNKNOWN"
 }
 
 
 def spec_to_message(spec: Spec) -> rpcenv_pb2.Spec:
-    """Raises ValueError for a dtype that the protocol does not have."""
+    """Converts a Spec. Raises ValueError for a dtype that the protocol does not have."""
     for name, (_, dtype) in spec.observations.items():
         if dtype not in DTYPES:
             raise ValueError(f"Observation {name!r}: expected one of {list(DTYPES)}, seen {dtype}")
@@ -41,83 +44,73 @@ def spec_to_message(spec: Spec) -> rpcenv_pb2.Spec:
 
 
 class StepEncoder:
-    """Rows of one Spec -> serialized Step messages.
+    """Turns the rows of one Spec into serialized Step messages.
 
-    Protobuf's format of a packed array of float, sfixed32 or bool is the array's memory behind a
-    tag and a length, so a message is joined from the row's arrays with one copy. Tags and lengths
-    depend on the Spec only. Of a stack of frames the newest is sent; that it is one is for
-    `StackCheck`.
+    In protobuf's format, a packed array of float, sfixed32 or bool is a tag, a length and the
+    array's memory. Tags and lengths depend on the Spec alone, so a message is joined from them and
+    the row's arrays with one copy. Of a stack of frames only the newest frame is sent; `StackCheck`
+    checks that the observation is such a stack.
 
     Raises:
-        ValueError: an array that differs from the Spec.
+        ValueError: an array differs from the Spec.
     """
 
-    SMALL = 4096  # bytes
-
-    # Of a Step: field number -> key of the row, dtype. Field 1 is the observations.
-    FIELDS = {
-        2: ("reward", "<f4"),
-        3: ("done", "?"),
-        4: ("terminated", "?"),
-        5: ("truncated", "?"),
-        6: ("episode_over", "?"),
-        7: ("episode_step", "<i4"),
-        8: ("episode_return", "<f4"),
-    }
+    SMALL = 4096  # bytes; a smaller array is copied faster than its memory layout is looked up
+    ENVIRONMENT_SECONDS = struct.Struct("<Bf")  # a tag of one byte, then the number
 
     def __init__(self, spec: Spec):
         N = spec.num_envs
-        # Each part: what stands before the array, the row's key, the array's shape and dtype.
-        self._parts = [
+        # For each array: the bytes before it, its key in the row, its shape and its dtype.
+        self._arrays = [
             [b"", name, (N, *shape), _little_endian(name, dtype)]
             for name, (shape, dtype) in spec.observations.items()
         ]
         self._stacks = spec.stacks
         size = sum(
             math.prod(shape) * dtype.itemsize // spec.stacks.get(name, 1)
-            for _, name, shape, dtype in self._parts
+            for _, name, shape, dtype in self._arrays
         )
-        self._start = _prefix(1, size)
-        for field, (name, code) in self.FIELDS.items():
-            dtype = np.dtype(code)
-            self._parts.append([_prefix(field, N * dtype.itemsize), name, (N,), dtype])
-
-    ENVIRONMENT_SECONDS = struct.Struct("<Bf")  # field 9 and wire type 5; the number
+        self._start = _prefix(_field_number("observations"), size)
+        for name, dtype_name in ROW_FIELDS.items():
+            dtype = _little_endian(name, dtype_name)
+            prefix = _prefix(_field_number(name), N * dtype.itemsize)
+            self._arrays.append([prefix, name, (N,), dtype])
+        self._seconds_tag = _tag(_field_number("environment_seconds"), _FIXED_32)
 
     def __call__(self, row: Row, environment_seconds: float) -> bytes:
         pieces = [self._start]
-        for prefix, name, shape, dtype in self._parts:
+        for prefix, name, shape, dtype in self._arrays:
             array = row[name]
             if array.shape != shape or array.dtype != dtype:
                 array = _as_expected(name, array, shape, dtype)
             pieces.append(prefix)
             if name in self._stacks and self._is_view(array[0, -1]):
-                pieces.extend(array[:, -1])  # each environment's frame by itself
+                pieces.extend(array[:, -1])  # each environment's frame is a piece
             else:
                 newest = array[:, -1] if name in self._stacks else array
                 pieces.append(newest if self._is_view(newest) else newest.tobytes())
-        pieces.append(self.ENVIRONMENT_SECONDS.pack(9 << 3 | 5, environment_seconds))
+        pieces.append(self.ENVIRONMENT_SECONDS.pack(self._seconds_tag, environment_seconds))
         return b"".join(pieces)
 
     def _is_view(self, array: np.ndarray) -> bool:
-        """Whether to join the array's own memory. Copying little is quicker than asking for it."""
+        """Whether to join the array's own memory rather than a copy of it."""
         return array.nbytes >= self.SMALL and array.flags.c_contiguous
 
 
 class StackCheck:
-    """Whether what `spec.stacks` names are stacks of frames, as `rpcenv.proto` has them.
+    """Checks that the observations in `spec.stacks` are stacks of frames as `rpcenv.proto` says.
 
-    Called with every row of one Stream. It compares one environment a step, each in its turn, so
-    that it costs next to nothing: what is wrong always is seen at once, what seldom is, later.
+    It is called with every row of one Stream. To cost next to nothing it compares one environment
+    a step, each in its turn. So it finds an error of every step at once, and a rare one later.
 
     Raises:
-        ValueError: an environment's observation is no such stack.
+        ValueError: an environment's observation is not such a stack.
     """
 
     def __init__(self, spec: Spec):
         self._stacks, self._num_envs = spec.stacks, spec.num_envs
-        self._next = 0  # the environment to be compared
-        # Its k-1 newest frames, copied: a row may be gone at the next step.
+        self._next = 0  # the environment to compare next
+        # Its k - 1 newest frames, copied because the next step may overwrite the row.
         self._newest: dict[str, bytes] = {}
 
     def __call__(self, row: Row) -> None:
@@ -138,20 +131,30 @@ class StackCheck:
             self._newest[name] = row[name][self._next, 1:].tobytes()
 
 
+class WrongActions(ValueError):
+    """The client's message does not fit the Spec."""
+
+
 def decode_actions(data: bytes, spec: Spec) -> np.ndarray:
-    """[N, *Actions.shape] of a serialized Action.
+    """Returns the actions [N, *Actions.shape] of a serialized Action.
 
     Raises:
-        google.protobuf.message.DecodeError: it is none.
-        ValueError: it does not fit the Spec.
+        WrongActions: the bytes are not an Action, or its actions do not fit the Spec.
     """
-    message, actions = rpcenv_pb2.Action.FromString(data), spec.actions
+    try:
+        message = rpcenv_pb2.Action.FromString(data)
+    except DecodeError as error:
+        raise WrongActions(f"Actions: expected a message Action, seen {data[:20]!r}") from error
+    actions = spec.actions
     numbers = message.reals if actions.kind == "box" else message.actions
     expected = spec.num_envs * math.prod(actions.shape)
     if len(numbers) != expected:
-        raise ValueError(f"Actions: expected {expected}, seen {len(numbers)}")
+        raise WrongActions(f"Actions: expected {expected}, seen {len(numbers)}")
     array = np.array(numbers, actions.dtype).reshape(spec.num_envs, *actions.shape)
-    actions.check(array, spec.num_envs)
+    try:
+        actions.check(array, spec.num_envs)
+    except ValueError as error:
+        raise WrongActions(str(error)) from error
     return array
 
 
@@ -170,14 +173,24 @@ def _little_endian(name: str, dtype: str) -> np.dtype:
         raise ValueError(f"Observation {name!r}: NumPy knows no {dtype}") from error
 
 
+_LENGTH_DELIMITED, _FIXED_32 = 2, 5  # protobuf's wire types
+
+
+def _field_number(name: str) -> int:
+    return rpcenv_pb2.Step.DESCRIPTOR.fields_by_name[name].number
+
+
+def _tag(field: int, wire_type: int) -> int:
+    return field << 3 | wire_type
+
+
 def _prefix(field: int, length: int) -> bytes:
-    """What stands before `length` bytes: tag (field number, wire type 2) and length."""
-    LENGTH_DELIMITED = 2
-    return _varint(field << 3 | LENGTH_DELIMITED) + _varint(length)
+    """The tag and the length that stand before a field of `length` bytes."""
+    return _varint(_tag(field, _LENGTH_DELIMITED)) + _varint(length)
 
 
 def _varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that another follows."""
+    """Seven bits a byte, lowest bits first; the eighth bit says that another byte follows."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)

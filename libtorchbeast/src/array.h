@@ -1,9 +1,8 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// An n-dimensional array in CPU memory, contiguous and row-major, with shared ownership of its
-// memory: copying an Array copies a reference. Wherever arrays travel, dimension 1 is the column
-// (one environment), so that rows [1, N, ...], rollouts [T+1, N, ...] and recurrent states
-// [layers, N, ...] are cut and joined by the same two functions. Knows no Python.
+// Arrays, and named arrays. Wherever they travel, dimension 1 is the column, which is one
+// environment. So the same functions cut and join rows [1, N, ...], rollouts [T+1, N, ...] and
+// recurrent states [layers, N, ...]. This file does not depend on Python.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +14,16 @@
 #include <utility>
 #include <vector>
 
-#include "memory.h"
+#include "block_cache.h"
 
 namespace torchbeast {
 
-// Numbered like DLPack's codes; `bits` of one element.
+// The numbers are DLPack's codes.
 enum class Kind : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBFloat = 4, kComplex = 5, kBool = 6 };
 
 struct DType {
   Kind kind = Kind::kUInt;
-  uint8_t bits = 8;
+  uint8_t bits = 8;  // of one element
 
   int64_t size() const { return bits / 8; }
   bool operator==(const DType& other) const { return kind == other.kind && bits == other.bits; }
@@ -56,13 +55,15 @@ inline int64_t NumElements(const Shape& shape, size_t from = 0) {
   return std::accumulate(shape.begin() + from, shape.end(), int64_t{1}, std::multiplies<int64_t>());
 }
 
-// For messages: "uint8[1, 8, 84, 84]".
+// Returns text for messages, such as "uint8[1, 8, 84, 84]".
 inline std::string Describe(DType dtype, const Shape& shape) {
   std::string text = dtype.name() + "[";
   for (size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
   return text + "]";
 }
 
+// An n-dimensional array in CPU memory, contiguous and row-major. Arrays share the ownership of
+// their memory: copying an Array copies a reference.
 class Array {
  public:
   Array() = default;
@@ -74,11 +75,12 @@ class Array {
         owner_(std::move(owner)),
         data_(static_cast<uint8_t*>(data)) {}
 
-  // New memory, not initialised.
+  // Allocates memory and does not initialise it.
   static Array Empty(DType dtype, Shape shape) {
     const size_t bytes = NumElements(shape) * dtype.size();
-    Memory& memory = Memory::Shared();
-    std::shared_ptr<void> owner(memory.Take(bytes), [&, bytes](void* p) { memory.Give(p, bytes); });
+    BlockCache& cache = BlockCache::Shared();
+    std::shared_ptr<void> owner(cache.Allocate(bytes),
+                                [&, bytes](void* block) { cache.Free(block, bytes); });
     void* data = owner.get();
     return Array(dtype, std::move(shape), std::move(owner), data);
   }
@@ -94,7 +96,7 @@ class Array {
     return reinterpret_cast<T*>(data_);
   }
 
-  // [t:t+1], in the same memory.
+  // Rows [t:t+1], in the same memory.
   Array Row(int64_t t) const {
     Shape shape = shape_;
     shape[0] = 1;
@@ -103,18 +105,22 @@ class Array {
     return row;
   }
 
+  // Throws std::invalid_argument if the array has fewer than two dimensions.
   int64_t columns() const {
     if (shape_.size() < 2) {
       throw std::invalid_argument("expected an array [T, B, ...], seen " + describe());
     }
     return shape_[1];
   }
-  // Bytes of one column in one row.
+  // The bytes of one column in one row.
   int64_t column_bytes() const { return NumElements(shape_, 2) * dtype_.size(); }
 
   std::string describe() const { return Describe(dtype_, shape_); }
 
-  // Whether both have the same dtype and shape, whatever their columns.
+  // The same dtype and shape, with no memory.
+  Array WithoutMemory() const { return Array(dtype_, shape_, nullptr, nullptr); }
+
+  // Whether both have the same dtype and shape. Their numbers of columns may differ.
   bool SameButColumns(const Array& other) const {
     Shape shape = other.shape_;
     if (shape.size() != shape_.size() || shape.size() < 2) return false;
@@ -129,7 +135,7 @@ class Array {
   uint8_t* data_ = nullptr;
 };
 
-// Columns [from, from + count) of `source` become those from `to` on of `target`.
+// Copies the columns [from, from + count) of `source` to `target`, from its column `to` on.
 inline void CopyColumns(const Array& source, int64_t from, int64_t count, const Array& target,
                         int64_t to) {
   const int64_t size = source.column_bytes();
@@ -141,7 +147,8 @@ inline void CopyColumns(const Array& source, int64_t from, int64_t count, const 
   }
 }
 
-// Columns [from, from + count): in the same memory where they are contiguous there, else a copy.
+// Returns the columns [from, from + count), in the same memory where they are contiguous there, and
+// as a copy otherwise.
 inline Array SliceColumns(const Array& array, int64_t from, int64_t count) {
   Shape shape = array.shape();
   shape[1] = count;
@@ -156,12 +163,34 @@ inline Array SliceColumns(const Array& array, int64_t from, int64_t count) {
 using Arrays = std::vector<Array>;
 using Dict = std::vector<std::pair<std::string, Array>>;  // in the order of insertion
 
+inline Arrays Copy(const Arrays& arrays) {
+  Arrays copies;
+  for (const Array& array : arrays) {
+    copies.push_back(Array::Empty(array.dtype(), array.shape()));
+    if (array.bytes() > 0) std::memcpy(copies.back().data(), array.data(), array.bytes());
+  }
+  return copies;
+}
+
+// Returns copies in which the first column of `arrays` is repeated N times.
+inline Arrays RepeatColumn(const Arrays& arrays, int64_t N) {
+  Arrays repeated;
+  for (const Array& array : arrays) {
+    Shape shape = array.shape();
+    shape[1] = N;
+    repeated.push_back(Array::Empty(array.dtype(), shape));
+    for (int64_t n = 0; n < N; ++n) CopyColumns(array, 0, 1, repeated.back(), n);
+  }
+  return repeated;
+}
+
 inline std::string Names(const Dict& dict) {
   std::string text;
   for (const auto& [name, array] : dict) text += (text.empty() ? "" : ", ") + name;
   return text;
 }
 
+// Returns null if there is no such name.
 inline const Array* Find(const Dict& dict, const std::string& name) {
   for (const auto& [key, array] : dict) {
     if (key == name) return &array;
@@ -169,7 +198,8 @@ inline const Array* Find(const Dict& dict, const std::string& name) {
   return nullptr;
 }
 
-// The number of columns that all arrays share; std::invalid_argument if they do not.
+// Returns the number of columns. Throws std::invalid_argument if the arrays differ in it, or if
+// there is no array or no column.
 inline int64_t CommonColumns(const Dict& dict) {
   if (dict.empty()) throw std::invalid_argument("expected at least one array, seen none");
   const int64_t columns = dict.front().second.columns();
@@ -183,8 +213,8 @@ inline int64_t CommonColumns(const Dict& dict) {
   return columns;
 }
 
-// std::invalid_argument unless `seen` has the names, dtypes and shapes of `expected`, whatever its
-// columns.
+// Throws std::invalid_argument unless `seen` has the names, dtypes and shapes of `expected`. Their
+// numbers of columns may differ.
 inline void CheckSameButColumns(const Dict& expected, const Dict& seen) {
   if (expected.size() != seen.size()) {
     throw std::invalid_argument("expected the arrays " + Names(expected) + "; seen " + Names(seen));

@@ -11,26 +11,26 @@
 
 namespace torchbeast {
 
-// What a call gets that waits at, or comes to, something closed.
+// A queue, batcher or pool was closed before or during the call.
 class Closed : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A bounded first-in-first-out queue of columns: rollouts of any number of columns go in, batches
-// of exactly `batch_size` columns come out. An item is split where a batch ends; its other columns
-// begin the next batch, so the order of the items, and of each item's columns, is kept.
+// A bounded first-in-first-out queue of columns. Rollouts with any number of columns go in, and
+// batches of exactly `batch_size` columns come out. An item is split where a batch ends, and its
+// other columns begin the next batch. So items, and the columns of an item, keep their order.
 //
-//   Enqueue   waits while `capacity` or more columns wait inside. (An item is taken whole, so up to
-//             one item less one column more than `capacity` can wait; otherwise items that do not
-//             fit and a batch that is not full could wait for each other.)
-//   Dequeue   waits until there are `batch_size` columns. A batch that is exactly one item is that
-//             item, not a copy.
-//   Close     may be called twice. Drops what is inside; calls that wait, and all later ones, throw
-//             Closed.
+//   Enqueue   waits while the queue holds `capacity` or more columns. It takes an item whole, even
+//             if the queue then holds more than `capacity`: otherwise an item that does not fit and
+//             a batch that is not full could wait for each other.
+//   Dequeue   waits until the queue holds `batch_size` columns. A batch that is exactly one item is
+//             that item, not a copy.
+//   Close     drops what the queue holds. Calls that wait, and all later calls, throw Closed. Close
+//             itself may be called again.
 //
-// All arrays are [T, columns, ...]; names, dtypes and shapes are the first item's
-// (std::invalid_argument otherwise). Any number of threads may call anything.
+// All arrays are [T, columns, ...]. An item whose names, dtypes or shapes differ from the first
+// item's is refused with std::invalid_argument. Any number of threads may call anything.
 class BatchingQueue {
  public:
   BatchingQueue(int64_t batch_size, int64_t capacity)
@@ -51,12 +51,10 @@ class BatchingQueue {
     {
       Lock lock(mutex_);
       ThrowIfClosedLocked();
-      if (like_.empty()) {
-        for (const auto& [name, array] : item) {  // without its memory
-          like_.emplace_back(name, Array(array.dtype(), array.shape(), nullptr, nullptr));
-        }
+      if (layout_.empty()) {
+        for (const auto& [name, array] : item) layout_.emplace_back(name, array.WithoutMemory());
       }
-      CheckSameButColumns(like_, item);
+      CheckSameButColumns(layout_, item);
       while (size_ >= capacity_ && !closed_) room_.Wait(mutex_);
       ThrowIfClosedLocked();
       items_.push_back({std::move(item), 0, columns});
@@ -77,7 +75,7 @@ class BatchingQueue {
     }
     room_.NotifyAll();
     if (more) filled_.NotifyOne();
-    return Join(pieces);  // the copying, outside the lock
+    return Join(pieces);  // copies outside the lock
   }
 
   void Close() EXCLUDES(mutex_) {
@@ -92,7 +90,7 @@ class BatchingQueue {
     filled_.NotifyAll();
   }
 
-  // Columns that wait inside.
+  // The number of columns inside.
   int64_t size() const EXCLUDES(mutex_) {
     Lock lock(mutex_);
     return size_;
@@ -101,13 +99,14 @@ class BatchingQueue {
  private:
   struct Piece {
     Dict item;
-    int64_t from, count;  // columns
+    int64_t from, count;  // the item's columns that are left, or that a batch takes
   };
 
   void ThrowIfClosedLocked() const REQUIRES(mutex_) {
     if (closed_) throw Closed("the queue is closed");
   }
 
+  // Takes the columns of one batch out of the queue.
   std::deque<Piece> TakeLocked() REQUIRES(mutex_) {
     std::deque<Piece> pieces;
     for (int64_t missing = batch_size_; missing > 0;) {
@@ -147,7 +146,7 @@ class BatchingQueue {
   std::deque<Piece> items_ GUARDED_BY(mutex_);
   int64_t size_ GUARDED_BY(mutex_) = 0;
   bool closed_ GUARDED_BY(mutex_) = false;
-  Dict like_ GUARDED_BY(mutex_);  // names, dtypes and shapes of the first item
+  Dict layout_ GUARDED_BY(mutex_);  // the first item, without its memory
 };
 
 }  // namespace torchbeast

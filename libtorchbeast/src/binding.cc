@@ -1,11 +1,13 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// libtorchbeast._C: the only file that knows Python. The GIL: whatever waits or locks runs without
-// it, whatever touches Python has it. So nobody who holds it waits for long for a C++ mutex (~Batch
-// takes a Request's for a moment, under which nobody takes the GIL), and other threads may
-// take it even under one (to free memory that came from Python).
+// The extension module libtorchbeast._C (see _C.pyi). Only this file depends on Python.
 //
-// Arrays come in from anything with __dlpack__ and go out as torch tensors, both without a copy.
+// The GIL: code that waits or locks runs without it, and code that uses Python objects holds it. So
+// no thread that holds the GIL waits long for a C++ mutex. (~Batch takes a Request's mutex while it
+// holds the GIL, but only for a moment, and nobody takes the GIL under that mutex.) A thread that
+// holds another C++ mutex may take the GIL, to free memory that came from Python.
+//
+// Arrays come from any object with __dlpack__ and go out as torch tensors, both without a copy.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -94,7 +96,7 @@ py::tuple StateTo(const Arrays& state) {
   return tuple;
 }
 
-// libtorchbeast.rpcenv.tls.Tls: certificate, key, and the certificates of those whom this side believes.
+// libtorchbeast.rpcenv.tls.Tls: the own certificate, its key, and the CA certificates to trust.
 using PemTexts = std::optional<std::tuple<std::string, std::string, std::string>>;
 
 std::optional<Tls> TlsFrom(const PemTexts& texts) {
@@ -103,11 +105,11 @@ std::optional<Tls> TlsFrom(const PemTexts& texts) {
   return Tls{cert, key, ca};
 }
 
-py::tuple ExchangeTo(const Exchange& exchange) {
-  return py::make_tuple(DictTo(exchange.arrays), StateTo(exchange.core_state));
+py::tuple PairTo(const NetIO& io) {
+  return py::make_tuple(DictTo(io.arrays), StateTo(io.core_state));
 }
 
-// For `for batch in ...`: what a closed queue throws ends the loop.
+// Returns the next item of a loop `for batch in ...`, which ends when `take` throws Closed.
 template <class F>
 auto Next(F take) {
   try {
@@ -121,8 +123,8 @@ auto Next(F take) {
 void BindQueue(py::module_& m) {
   py::class_<BatchingQueue, std::shared_ptr<BatchingQueue>>(
       m, "BatchingQueue",
-      "A bounded first-in-first-out queue: dicts of tensors [T, columns, ...] go in, batches of\n"
-      "exactly `batch_size` columns come out. `for batch in queue:` ends when it is closed.")
+      "A bounded first-in-first-out queue. Dicts of tensors [T, columns, ...] go in, and batches\n"
+      "of exactly `batch_size` columns come out. `for batch in queue:` ends when it is closed.")
       .def(py::init<int64_t, int64_t>(), py::arg("batch_size"), py::arg("capacity"))
       .def(
           "enqueue",
@@ -131,8 +133,9 @@ void BindQueue(py::module_& m) {
             py::gil_scoped_release no_gil;
             queue.Enqueue(std::move(arrays));
           },
-          "Waits while `capacity` columns or more are inside.\n\nRaises ClosedBatchingQueue, or "
-          "ValueError for names, dtypes or shapes that differ from the first item's.")
+          "Waits while the queue holds `capacity` columns or more.\n\n"
+          "Raises ClosedBatchingQueue, or ValueError for names, dtypes or shapes that differ from\n"
+          "the first item's.")
       .def(
           "dequeue",
           [](BatchingQueue& queue) {
@@ -147,42 +150,44 @@ void BindQueue(py::module_& m) {
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__",
            [](BatchingQueue& queue) { return DictTo(Next([&] { return queue.Dequeue(); })); })
-      .def("size", &BatchingQueue::size, NoGil(), "Columns that wait inside.")
+      .def("size", &BatchingQueue::size, NoGil(), "The number of columns inside.")
       .def("close", &BatchingQueue::Close, NoGil(),
-           "Drops what is inside; waiting and later calls raise ClosedBatchingQueue.");
+           "Drops what the queue holds. Calls that wait, and later calls, raise\n"
+           "ClosedBatchingQueue.");
 }
 
 void BindBatcher(py::module_& m) {
-  py::class_<Batch>(m, "Batch", "Requests to be answered together.")
+  py::class_<Batch>(m, "Batch",
+                    "Requests that are answered together. len() is their number of columns.")
       .def("__len__", &Batch::columns)
       .def(
           "get_inputs",
           [](const Batch& batch) {
-            Exchange inputs;
+            NetIO inputs;
             {
               py::gil_scoped_release no_gil;
               inputs = batch.GetInputs();
             }
-            return ExchangeTo(inputs);
+            return PairTo(inputs);
           },
-          "(inputs, core_state): a dict of tensors [1, B, ...], a tuple of [layers, B, ...].")
+          "Returns (inputs, core_state): a dict of tensors [1, B, ...] and a tuple of tensors\n"
+          "[layers, B, ...].")
       .def(
           "set_outputs",
           [](Batch& batch, const std::pair<py::dict, py::iterable>& outputs) {
-            const Exchange exchange{DictFrom(outputs.first), StateFrom(outputs.second)};
+            const NetIO arrays{DictFrom(outputs.first), StateFrom(outputs.second)};
             py::gil_scoped_release no_gil;
-            batch.SetOutputs(exchange);
+            batch.SetOutputs(arrays);
           },
           py::arg("outputs"),
-          "Takes (outputs, core_state), shaped like the inputs, and gives each caller its "
-          "columns.");
+          "Takes (outputs, core_state), shaped like the inputs, and gives each caller its\n"
+          "columns. Raises ValueError for another number of columns, or at a second call.");
 
   py::class_<DynamicBatcher, std::shared_ptr<DynamicBatcher>>(
       m, "DynamicBatcher",
-      "Joins requests of many threads. A batch is given out when `minimum_batch_size` columns "
-      "wait\n"
-      "or the oldest request has waited for `timeout_ms`; it has at most `maximum_batch_size`.\n"
-      "`for batch in batcher:` ends when it is closed.")
+      "Joins the requests of many threads. A batch is ready when `minimum_batch_size` columns\n"
+      "wait, or when the oldest request has waited for `timeout_ms`. It has at most\n"
+      "`maximum_batch_size` columns. `for batch in batcher:` ends when the batcher is closed.")
       .def(py::init([](int64_t minimum, int64_t maximum, double timeout_ms) {
              return std::make_shared<DynamicBatcher>(
                  minimum, maximum,
@@ -192,21 +197,23 @@ void BindBatcher(py::module_& m) {
       .def(
           "compute",
           [](DynamicBatcher& batcher, const py::dict& inputs, const py::iterable& core_state) {
-            Exchange exchange{DictFrom(inputs), StateFrom(core_state)};
+            NetIO arrays{DictFrom(inputs), StateFrom(core_state)};
             {
               py::gil_scoped_release no_gil;
-              exchange = batcher.Compute(std::move(exchange));
+              arrays = batcher.Compute(std::move(arrays));
             }
-            return ExchangeTo(exchange);
+            return PairTo(arrays);
           },
           py::arg("inputs"), py::arg("core_state") = py::tuple(),
-          "Waits for the answer to (inputs, core_state).\n\nRaises ClosedBatchingQueue, or "
+          "Waits for the answer to (inputs, core_state) and returns (outputs, core_state).\n\n"
+          "Raises ClosedBatchingQueue, ValueError for a request unlike the first one, or\n"
           "RuntimeError if the batch was dropped without an answer.")
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__", [](DynamicBatcher& batcher) { return Next([&] { return batcher.Next(); }); })
-      .def("size", &DynamicBatcher::size, NoGil(), "Columns that wait to be taken.")
+      .def("size", &DynamicBatcher::size, NoGil(),
+           "The number of columns that no batch has taken yet.")
       .def("close", &DynamicBatcher::Close, NoGil(),
-           "Waiting calls, also those whose batch was handed out, and later ones raise "
+           "Calls that wait, also those whose batch was handed out, and later calls raise\n"
            "ClosedBatchingQueue.");
 }
 
@@ -227,7 +234,9 @@ py::dict StacksOf(const Spec& spec) {
 }
 
 void BindPool(py::module_& m) {
-  py::class_<Spec>(m, "Spec", "What a server has; libtorchbeast.spec.Spec says it in Python.")
+  py::class_<Spec>(
+      m, "Spec",
+      "What a server says about its environments. libtorchbeast.spec.Spec is the same in Python.")
       .def_readonly("num_envs", &Spec::num_envs)
       .def_readonly("action_kind", &Spec::action_kind)
       .def_readonly("action_sizes", &Spec::action_sizes)
@@ -236,11 +245,11 @@ void BindPool(py::module_& m) {
       .def_property_readonly("observations", &ObservationsOf)
       .def_property_readonly("stacks", &StacksOf);
 
-  py::class_<Monitor::Status>(m, "Status", "An actor's stream.")
-      .def_readonly("address", &Monitor::Status::address)
-      .def_readonly("connected", &Monitor::Status::connected)
-      .def_readonly("failures", &Monitor::Status::failures)
-      .def_readonly("last_error", &Monitor::Status::last_error);
+  py::class_<StreamMonitor::Status>(m, "Status", "The state of an actor's stream.")
+      .def_readonly("address", &StreamMonitor::Status::address)
+      .def_readonly("connected", &StreamMonitor::Status::connected)
+      .def_readonly("failures", &StreamMonitor::Status::failures)
+      .def_readonly("last_error", &StreamMonitor::Status::last_error);
 
   const auto make_pool = [](int64_t unroll_length, std::shared_ptr<BatchingQueue> queue,
                             std::shared_ptr<DynamicBatcher> batcher,
@@ -257,33 +266,39 @@ void BindPool(py::module_& m) {
     return std::shared_ptr<ActorPool>(
         new ActorPool(std::move(options), std::move(queue), std::move(batcher),
                       std::make_shared<GrpcTransport>(TlsFrom(tls)), addresses),
-        [](ActorPool* pool) {  // it joins threads, which may need the GIL
+        [](ActorPool* pool) {  // joins threads that may need the GIL
           py::gil_scoped_release no_gil;
           delete pool;
         });
   };
-  py::class_<ActorPool, std::shared_ptr<ActorPool>>(
+  py::class_<ActorPool, std::shared_ptr<ActorPool>> pool(
       m, "ActorPool",
-      "One thread and one stream for each of `addresses`, opened again whenever it fails. Whole\n"
-      "rollouts, dicts of [T+1, N, ...] and core_state/i [layers, N, ...], go to `learner_queue`.")
-      .def(py::init(make_pool), py::arg("unroll_length"), py::arg("learner_queue"),
+      "One thread and one stream for each of `addresses`. A stream that fails is opened again.\n"
+      "Whole rollouts, dicts of tensors [T+1, N, ...] and core_state/i [layers, N, ...], go to\n"
+      "`learner_queue`.");
+  pool.attr("ACTIVITIES") = py::tuple(py::cast(ActorTimes::kActivities));
+  pool.def(py::init(make_pool), py::arg("unroll_length"), py::arg("learner_queue"),
            py::arg("inference_batcher"), py::arg("addresses"), py::arg("initial_core_state"),
            py::arg("spec"), py::arg("step_timeout") = 60.0, py::arg("reset_timeout") = 300.0,
            py::arg("tls") = std::nullopt)
-      .def("status", &ActorPool::status, NoGil(), "A Status for each of the addresses.")
+      .def("status", &ActorPool::status, NoGil(), "Returns a Status for each of the addresses.")
       .def("take_events", &ActorPool::TakeEvents, NoGil(),
-           "What went wrong since the last call: strings \"actor NUMBER, ADDRESS: CODE: "
-           "text\".\n\nRaises RuntimeError if the pool ended itself because outputs broke the "
-           "contract.")
+           "Returns what went wrong since the last call, as strings\n"
+           "\"actor NUMBER, ADDRESS: CODE: text\".\n\n"
+           "Raises RuntimeError if the pool ended itself because outputs broke the contract.")
       .def("seconds", &ActorPool::seconds, NoGil(),
-           "What all actors' time went to, five sums: environments (as their servers say),\n"
-           "transport (the rest of the time until a server answers), batching (until an inference\n"
-           "thread takes the row), inference (until it answers), waiting for the learner.")
+           "Returns the seconds that all actors together spent in each of ACTIVITIES:\n\n"
+           "environment: the environments' step, as their servers measured it\n"
+           "transport: the rest of the time until a server's answer was there\n"
+           "batching: until an inference thread took the row\n"
+           "inference: until it had answered\n"
+           "actor_waiting: until the learner's queue took the rollout")
       .def("latencies", &ActorPool::latencies, NoGil(),
-           "How many rows had a latency, from arrival to their actions being sent, of 2^(i/8) to\n"
-           "2^((i+1)/8) microseconds, i from 0 to 239; the ends take what is beyond.")
+           "Returns a histogram of the time from a row's arrival until its actions were sent.\n"
+           "Bin i of 240 counts 2^(i/8) to 2^((i+1)/8) microseconds. The first and the last bin\n"
+           "take what is beyond them.")
       .def("close", &ActorPool::Close, NoGil(),
-           "Ends all streams and threads; closes the queue and the batcher.");
+           "Ends all streams and threads, and closes the queue and the batcher.");
 }
 
 }  // namespace
@@ -291,7 +306,9 @@ void BindPool(py::module_& m) {
 
 PYBIND11_MODULE(_C, m) {
   using namespace torchbeast;
-  m.doc() = "Queues, batching and streams of PolyBeast. Dimension 1 of every tensor is the column.";
+  m.doc() =
+      "PolyBeast's queues, batching and streams. Dimension 1 of every tensor is the column, which\n"
+      "is one environment.";
   py::register_exception<Closed>(m, "ClosedBatchingQueue", PyExc_RuntimeError);
   py::register_exception<StreamError>(m, "StreamError", PyExc_ConnectionError);
   BindQueue(m);
@@ -305,8 +322,9 @@ PYBIND11_MODULE(_C, m) {
         return Describe(address, limit, TlsFrom(tls));
       },
       py::arg("address"), py::arg("timeout") = 10.0, py::arg("tls") = std::nullopt,
-      "Asks the server at `address` what it has. Raises StreamError.");
+      "Asks the server at `address` for its Spec. Raises StreamError.");
   m.def(
       "exchange", [](py::handle array) { return TensorFrom(ArrayFrom("array", array)); },
-      py::arg("array"), "The array as a tensor, as if it had passed through a queue; for tests.");
+      py::arg("array"),
+      "Returns the array as a tensor, as if it had passed through a queue. For tests.");
 }

@@ -1,26 +1,29 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// What servers send, read from its bytes. Whoever sent it may be broken or hostile: what is not as
-// rpcenv.proto says throws StreamError. Knows neither gRPC nor protobuf.
+// Reads the messages that servers send. A server may be broken or hostile: whatever differs from
+// rpcenv.proto throws StreamError. This file depends neither on gRPC nor on protobuf.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "array.h"
 #include "reader.h"
 #include "spec.h"
+#include "step.h"
 #include "transport.h"
 
 namespace torchbeast {
 
-constexpr int64_t kMostBytes = int64_t{1} << 31;  // gRPC's and protobuf's limit for a message
-constexpr int64_t kMostEnvs = 1 << 20;
-constexpr int64_t kMostActions = int64_t{1} << 31;  // they travel as int32
-constexpr int64_t kMostReals = 1 << 16;             // of one action
-constexpr size_t kMostLeaves = 256, kMostAxes = 16, kMostChoices = 1024;
+constexpr int64_t kMaxBytes = int64_t{1} << 31;  // the limit of gRPC and protobuf for a message
+constexpr int64_t kMaxEnvs = 1 << 20;
+constexpr int64_t kMaxActions = int64_t{1} << 31;  // actions are sent as int32
+constexpr int64_t kMaxReals = 1 << 16;             // the real numbers of one action
+constexpr size_t kMaxLeaves = 256, kMaxAxes = 16, kMaxActionSizes = 1024;
 
 inline StreamError BadSpec(const std::string& what) {
   return StreamError("INVALID_ARGUMENT", "the server's Spec: " + what);
@@ -47,11 +50,11 @@ inline DType DTypeOf(const std::string& name, uint64_t number) {
 inline void CheckLeaf(const Leaf& leaf) {
   int64_t bytes = leaf.dtype.size();
   for (int64_t size : leaf.shape) {
-    if (size < 0 || size >= kMostBytes) {
+    if (size < 0 || size >= kMaxBytes) {
       throw BadSpec(leaf.name + ": expected sizes from 0 to 2^31, seen " + std::to_string(size));
     }
-    bytes *= std::max<int64_t>(size, 1);  // also strides must not overflow
-    if (bytes >= kMostBytes) throw BadSpec(leaf.name + ": expected less than 2^31 bytes");
+    bytes *= std::max<int64_t>(size, 1);  // counts 0 as 1: strides must not overflow either
+    if (bytes >= kMaxBytes) throw BadSpec(leaf.name + ": expected less than 2^31 bytes");
   }
   if (leaf.stack > 1 && (leaf.shape.empty() || leaf.shape[0] != leaf.stack)) {
     throw BadSpec(leaf.name + ": expected the shape of a stack of " + std::to_string(leaf.stack) +
@@ -73,7 +76,7 @@ inline Leaf DecodeLeaf(std::string_view message) {
         dtype = in.Varint();
         break;
       case 3:
-        leaf.shape = in.Varints(kMostAxes);
+        leaf.shape = in.Varints(kMaxAxes);
         break;
       case 4:
         stack = in.Varint();
@@ -88,25 +91,30 @@ inline Leaf DecodeLeaf(std::string_view message) {
   return leaf;
 }
 
-// Adds the leaf unless the rows have its name already, or would become too large.
+// Whether rollouts use this key for something else than observations.
+inline bool IsReserved(std::string_view name) {
+  static constexpr std::string_view others[] = {"last_action", "action", "policy_logits",
+                                                "baseline", "policy_version"};
+  bool found = std::find(std::begin(others), std::end(others), name) != std::end(others) ||
+               name.rfind(kCoreStatePrefix, 0) == 0;
+  ForEachStepField([&](const auto& field) { found = found || name == field.name; });
+  return found;
+}
+
+// Adds the leaf. Throws if its name cannot be a rollout's key, or if the rows would be too large.
 inline void AddLeaf(Leaf leaf, Spec* spec) {
-  // The rows' other keys (README, "The picture").
-  static constexpr std::string_view taken[] = {"reward",         "done",         "terminated",
-                                               "truncated",      "episode_over", "episode_step",
-                                               "episode_return", "last_action",  "action",
-                                               "policy_logits",  "baseline",     "policy_version"};
-  const auto is_its = [&](const Leaf& other) { return other.name == leaf.name; };
+  const auto has_its_name = [&](const Leaf& other) { return other.name == leaf.name; };
   const std::vector<Leaf>& leaves = spec->observations;
-  if (leaf.name.empty() || leaf.name.rfind("core_state/", 0) == 0 ||
-      std::find(std::begin(taken), std::end(taken), leaf.name) != std::end(taken) ||
-      std::any_of(leaves.begin(), leaves.end(), is_its)) {
-    throw BadSpec("an observation may not be called '" + leaf.name + "', or not twice");
+  if (leaf.name.empty() || IsReserved(leaf.name) ||
+      std::any_of(leaves.begin(), leaves.end(), has_its_name)) {
+    throw BadSpec("an observation may not be called '" + leaf.name +
+                  "': expected a name that is not empty, not reserved and not used twice");
   }
-  if (leaves.size() == kMostLeaves) {
-    throw BadSpec("expected at most " + std::to_string(kMostLeaves) + " observations");
+  if (leaves.size() == kMaxLeaves) {
+    throw BadSpec("expected at most " + std::to_string(kMaxLeaves) + " observations");
   }
   spec->observations.push_back(std::move(leaf));
-  if (spec->observation_bytes() >= kMostBytes) throw BadSpec("expected less than 2^31 bytes");
+  if (spec->observation_bytes() >= kMaxBytes) throw BadSpec("expected less than 2^31 bytes");
 }
 
 inline void CheckProtocol(uint64_t seen) {
@@ -115,12 +123,12 @@ inline void CheckProtocol(uint64_t seen) {
                 std::to_string(seen));
 }
 
-inline void CheckActions(const Spec& spec) {
+inline void CheckActionSpace(const Spec& spec) {
   const bool is_box = spec.action_kind == "box", is_multi = spec.action_kind == "multi_discrete";
   const bool known = is_box || is_multi || spec.action_kind == "discrete";
   const size_t count = spec.action_sizes.size();
   const auto fits = [&](int64_t size) {
-    return size >= 1 && size <= (is_box ? kMostReals : kMostActions);
+    return size >= 1 && size <= (is_box ? kMaxReals : kMaxActions);
   };
   if (known && (is_multi ? count >= 1 : count == 1) &&
       std::all_of(spec.action_sizes.begin(), spec.action_sizes.end(), fits)) {
@@ -133,18 +141,18 @@ inline void CheckActions(const Spec& spec) {
 }
 
 inline void CheckSpec(const Spec& spec) {
-  if (spec.num_envs < 1 || spec.num_envs > kMostEnvs) {
-    throw BadSpec("num_envs: expected 1 to " + std::to_string(kMostEnvs) + ", seen " +
+  if (spec.num_envs < 1 || spec.num_envs > kMaxEnvs) {
+    throw BadSpec("num_envs: expected 1 to " + std::to_string(kMaxEnvs) + ", seen " +
                   std::to_string(spec.num_envs));
   }
-  CheckActions(spec);
-  if (spec.frames_per_step < 1 || spec.frames_per_step >= kMostBytes) {
+  CheckActionSpace(spec);
+  if (spec.frames_per_step < 1 || spec.frames_per_step >= kMaxBytes) {
     throw BadSpec("frames_per_step: expected 1 to 2^31, seen " +
                   std::to_string(spec.frames_per_step));
   }
 }
 
-// A serialized Spec, checked.
+// Decodes and checks a serialized Spec.
 inline Spec DecodeSpec(std::string_view message) {
   Spec spec;
   uint64_t protocol = 0;
@@ -154,7 +162,7 @@ inline Spec DecodeSpec(std::string_view message) {
     switch (in.field()) {
       case 1:
         protocol = in.Varint();
-        CheckProtocol(protocol);  // before anything that another one may have
+        CheckProtocol(protocol);  // at once, because another protocol may have other fields
         break;
       case 2:
         spec.num_envs = static_cast<int64_t>(in.Varint());
@@ -166,7 +174,7 @@ inline Spec DecodeSpec(std::string_view message) {
         spec.action_kind = in.Text();
         break;
       case 5:
-        spec.action_sizes = in.Varints(kMostChoices);
+        spec.action_sizes = in.Varints(kMaxActionSizes);
         break;
       case 6:
         spec.frames_per_step = static_cast<int64_t>(in.Varint());
@@ -183,10 +191,10 @@ inline Spec DecodeSpec(std::string_view message) {
   return spec;
 }
 
-// Serialized Steps. Whether they fit a Spec is for Rollout::WriteStep.
+// Decodes serialized Steps, for one thread. Rollout::WriteStep checks whether they fit the Spec.
 class StepDecoder {
  public:
-  // Valid until the next call, and as long as the message.
+  // The view is valid until the next call, and as long as the message.
   StepView Decode(std::string_view message) {
     StepView view;
     Reader in("a Step", message);
@@ -195,40 +203,43 @@ class StepDecoder {
         case 1:
           view.observations = in.Bytes();
           break;
-        case 2:
-          view.reward = in.Numbers(&reward_);
-          break;
-        case 3:
-          view.done = in.Bools();
-          break;
-        case 4:
-          view.terminated = in.Bools();
-          break;
-        case 5:
-          view.truncated = in.Bools();
-          break;
-        case 6:
-          view.episode_over = in.Bools();
-          break;
-        case 7:
-          view.episode_step = in.Numbers(&episode_step_);
-          break;
-        case 8:
-          view.episode_return = in.Numbers(&episode_return_);
-          break;
         case 9:
           view.environment_seconds = in.Float();
           break;
         default:
-          in.Unknown();
+          if (!DecodeField(&in, &view)) in.Unknown();
       }
     }
     return view;
   }
 
  private:
-  std::vector<float> reward_, episode_return_;  // copies: a message's numbers are not aligned
-  std::vector<int32_t> episode_step_;
+  static constexpr size_t kNumFields = std::tuple_size_v<decltype(kStepFields)>;
+
+  // Decodes a field of kStepFields. Returns false if the message is at another one.
+  bool DecodeField(Reader* in, StepView* view) {
+    bool found = false;
+    size_t i = 0;
+    ForEachStepField([&](const auto& field) {
+      if (in->field() == static_cast<uint64_t>(field.number)) {
+        DecodeValues(in, i, &(view->*field.span));
+        found = true;
+      }
+      ++i;
+    });
+    return found;
+  }
+
+  static void DecodeValues(Reader* in, size_t, Span<bool>* values) { *values = in->Bools(); }
+  // Copies the numbers, because they are not aligned in a message.
+  template <class T>
+  void DecodeValues(Reader* in, size_t i, Span<T>* values) {
+    *values = in->Numbers(&std::get<Copies<T>>(copies_)[i]);
+  }
+
+  template <class T>
+  using Copies = std::array<std::vector<T>, kNumFields>;  // by the field's place in kStepFields
+  std::tuple<Copies<float>, Copies<int32_t>> copies_;
 };
 
 }  // namespace torchbeast

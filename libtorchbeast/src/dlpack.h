@@ -1,8 +1,9 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// The memory layout of DLPack 0.8 (github.com/dmlc/dlpack), by which arrays pass between libraries
-// without a copy: a capsule named "dltensor" holds a DLManagedTensor; who takes it renames the
-// capsule to "used_dltensor" and calls the deleter when done. And what of it this repository takes.
+// The structs of DLPack 0.8 (github.com/dmlc/dlpack), with which libraries exchange arrays without
+// a copy, and the conversions between them and Array. A Python capsule named "dltensor" holds a
+// DLManagedTensor. Whoever takes the tensor renames the capsule to "used_dltensor", and later calls
+// the deleter.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ struct DLTensor {
   int32_t ndim;
   DLDataType dtype;
   int64_t* shape;
-  int64_t* strides;  // in elements; null: contiguous
+  int64_t* strides;  // in elements; null if the tensor is contiguous
   uint64_t byte_offset;
 };
 struct DLManagedTensor {
@@ -45,11 +46,13 @@ namespace torchbeast {
 
 constexpr int32_t kDLCPU = 1;
 
-// Whether the processor can read it: plain memory, or page-locked for CUDA (3) or ROCm (11).
+// Whether the CPU can read the memory: it is plain memory, or page-locked for CUDA (3) or ROCm
+// (11).
 inline bool IsHostMemory(int32_t device_type) {
   return device_type == kDLCPU || device_type == 3 || device_type == 11;
 }
 
+// The tensor shares the array's memory, and keeps it alive until its deleter is called.
 inline DLManagedTensor* ToDLPack(const Array& array) {
   struct Context {
     DLManagedTensor tensor;
@@ -78,8 +81,8 @@ inline DLManagedTensor* ToDLPack(const Array& array) {
   return &context->tensor;
 }
 
-// The array in the same memory, kept alive by `owner`; a contiguous copy where it is not
-// contiguous.
+// Returns an array in the same memory, which `owner` keeps alive, or a copy if the tensor is not
+// contiguous. Throws std::invalid_argument if the tensor is not in CPU memory or not of numbers.
 inline Array FromDLPack(const DLTensor& tensor, std::shared_ptr<void> owner) {
   if (!IsHostMemory(tensor.device.device_type)) {
     throw std::invalid_argument("expected an array in CPU memory, seen DLPack device type " +
@@ -105,7 +108,7 @@ inline Array FromDLPack(const DLTensor& tensor, std::shared_ptr<void> owner) {
   std::vector<int64_t> index(shape.size(), 0);
   for (int64_t i = 0, from = 0; i < count; ++i) {
     std::memcpy(copy.data() + i * dtype.size(), data + from * dtype.size(), dtype.size());
-    for (size_t d = shape.size(); d-- > 0;) {  // the next index, last dimension first
+    for (size_t d = shape.size(); d-- > 0;) {  // goes to the next index, last dimension first
       from += tensor.strides[d];
       if (++index[d] < shape[d]) break;
       from -= shape[d] * tensor.strides[d];

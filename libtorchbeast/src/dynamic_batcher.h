@@ -1,8 +1,6 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
 #include <deque>
 #include <memory>
 #include <set>
@@ -11,161 +9,26 @@
 #include <vector>
 
 #include "array.h"
+#include "batch.h"
 #include "batching_queue.h"
 #include "mutex.h"
+#include "net_io.h"
 
 namespace torchbeast {
 
-// What the callers of a batch get that was dropped without an answer.
-class Unanswered : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-// What a network takes, and what it gives: named arrays [1, columns, ...] and the recurrent state,
-// arrays [layers, columns, ...].
-struct Exchange {
-  Dict arrays;
-  Arrays core_state;
-};
-
-// One call of DynamicBatcher::Compute that waits for its answer.
-class Request {
- public:
-  Request(Exchange inputs, int64_t columns)
-      : inputs(std::move(inputs)), columns(columns), arrived(Clock::now()) {}
-
-  // The first of the two counts; later ones do nothing.
-  void Answer(Exchange outputs) EXCLUDES(mutex_) {
-    Lock lock(mutex_);
-    if (state_ != kWaiting) return;
-    outputs_ = std::move(outputs);
-    state_ = kAnswered;
-    ended_.NotifyAll();  // inside the lock: the caller may end this object as soon as it is free
-  }
-  void Fail(const std::string& why, bool closed) EXCLUDES(mutex_) {
-    Lock lock(mutex_);
-    if (state_ != kWaiting) return;
-    why_ = why;
-    state_ = closed ? kClosed : kUnanswered;
-    ended_.NotifyAll();
-  }
-  Exchange Wait() EXCLUDES(mutex_) {
-    Lock lock(mutex_);
-    while (state_ == kWaiting) ended_.Wait(mutex_);
-    if (state_ == kClosed) throw Closed(why_);
-    if (state_ == kUnanswered) throw Unanswered(why_);
-    return std::move(outputs_);
-  }
-
-  const Exchange inputs;
-  const int64_t columns;
-  const Clock::time_point arrived;
-  std::atomic<Clock::time_point> taken{Clock::time_point()};  // by a thread that answers it
-
- private:
-  enum State { kWaiting, kAnswered, kUnanswered, kClosed };
-  Mutex mutex_;
-  Condition ended_;
-  State state_ GUARDED_BY(mutex_) = kWaiting;
-  Exchange outputs_ GUARDED_BY(mutex_);
-  std::string why_ GUARDED_BY(mutex_);
-};
-
-// Requests to be answered together. Destroyed without an answer, it fails their callers with
-// Unanswered; an answer that comes after the batcher was closed goes nowhere. Used by one thread at
-// a time.
-class Batch {
- public:
-  explicit Batch(std::vector<std::shared_ptr<Request>> requests) : requests_(std::move(requests)) {
-    for (const auto& request : requests_) columns_ += request->columns;
-  }
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
-  ~Batch() {
-    for (const auto& request : requests_) {
-      request->Fail("the batch was dropped without an answer", /*closed=*/false);
-    }
-  }
-
-  int64_t columns() const { return columns_; }
-
-  // The requests' columns side by side, oldest first; a single request's own arrays, not copies.
-  Exchange GetInputs() const {
-    const Exchange& first = requests_.front()->inputs;
-    if (requests_.size() == 1) return first;
-    Exchange inputs;
-    for (size_t i = 0; i < first.arrays.size(); ++i) {
-      inputs.arrays.emplace_back(
-          first.arrays[i].first,
-          Join([i](const Exchange& e) -> const Array& { return e.arrays[i].second; }));
-    }
-    for (size_t i = 0; i < first.core_state.size(); ++i) {
-      inputs.core_state.push_back(
-          Join([i](const Exchange& e) -> const Array& { return e.core_state[i]; }));
-    }
-    return inputs;
-  }
-
-  // Gives each caller its columns. Throws std::invalid_argument where an array has not as many
-  // columns as the inputs, or the batch has its answer already.
-  void SetOutputs(const Exchange& outputs) {
-    if (answered_) throw std::invalid_argument("the batch has its outputs already");
-    for (const auto& [name, array] : outputs.arrays) CheckColumns(name, array);
-    for (const Array& state : outputs.core_state) CheckColumns("core_state", state);
-    answered_ = true;
-    int64_t from = 0;
-    for (const auto& request : requests_) {
-      Exchange own;
-      for (const auto& [name, array] : outputs.arrays) {
-        own.arrays.emplace_back(name, SliceColumns(array, from, request->columns));
-      }
-      for (const Array& state : outputs.core_state) {
-        own.core_state.push_back(SliceColumns(state, from, request->columns));
-      }
-      from += request->columns;
-      request->Answer(std::move(own));
-    }
-  }
-
- private:
-  template <class Get>
-  Array Join(Get get) const {
-    const Array& first = get(requests_.front()->inputs);
-    Shape shape = first.shape();
-    shape[1] = columns_;
-    Array joined = Array::Empty(first.dtype(), shape);
-    int64_t to = 0;
-    for (const auto& request : requests_) {
-      CopyColumns(get(request->inputs), 0, request->columns, joined, to);
-      to += request->columns;
-    }
-    return joined;
-  }
-
-  void CheckColumns(const std::string& name, const Array& array) const {
-    if (array.columns() != columns_) {
-      throw std::invalid_argument("outputs, " + name + ": expected " + std::to_string(columns_) +
-                                  " columns, seen " + array.describe());
-    }
-  }
-
-  const std::vector<std::shared_ptr<Request>> requests_;
-  int64_t columns_ = 0;
-  bool answered_ = false;
-};
-
-// Joins the requests of many threads into batches for few.
+// Joins the requests of many threads into batches that few threads answer.
 //
-//   Compute  hands in columns and waits for the answer to them; says when a thread took them.
-//   Next     waits until `minimum` columns wait, or the oldest request has waited for `timeout`;
+//   Compute  hands in columns and waits for the answer. `taken` is when a batch took the columns.
+//   Next     waits until `minimum` columns wait, or until the oldest request is `timeout` old. It
 //            returns the oldest requests that together have at most `maximum` columns. Requests
-//            are never split: one above `maximum` is refused with std::invalid_argument.
-//   Close    may be called twice. Calls that wait, also for batches that were handed out and not
-//            answered, and all later ones throw Closed.
+//            are never split, so Compute refuses one with more than `maximum` columns with
+//            std::invalid_argument.
+//   Close    makes calls that wait, and all later calls, throw Closed. That includes calls whose
+//            batch was handed out and not yet answered. Close itself may be called again.
 //
-// Names, dtypes and shapes are the first request's (std::invalid_argument otherwise). Any number
-// of threads may call anything. Lock order: mutex_, then a Request's.
+// A request whose names, dtypes or shapes differ from the first request's is refused with
+// std::invalid_argument. Any number of threads may call anything. Lock order: first mutex_, then
+// the mutex of a Request.
 class DynamicBatcher {
  public:
   DynamicBatcher(int64_t minimum, int64_t maximum, std::chrono::microseconds timeout)
@@ -181,10 +44,10 @@ class DynamicBatcher {
     }
   }
 
-  Exchange Compute(Exchange inputs, Clock::time_point* taken = nullptr) EXCLUDES(mutex_) {
+  NetIO Compute(NetIO inputs, Clock::time_point* taken = nullptr) EXCLUDES(mutex_) {
     const int64_t columns = CommonColumns(inputs.arrays);
-    const Dict form = Form(inputs);
-    CommonColumns(form);
+    const Dict layout = Layout(inputs);
+    CommonColumns(layout);
     if (columns > maximum_) {
       throw std::invalid_argument("a request of " + std::to_string(columns) +
                                   " columns: expected at most the maximum of " +
@@ -194,15 +57,15 @@ class DynamicBatcher {
     {
       Lock lock(mutex_);
       if (closed_) throw Closed("the batcher is closed");
-      if (like_.empty()) like_ = form;
-      CheckSameButColumns(like_, form);
+      if (layout_.empty()) layout_ = layout;
+      CheckSameButColumns(layout_, layout);
       waiting_.push_back(request);
       waiting_columns_ += columns;
       open_.insert(request);
     }
     arrived_.NotifyOne();
     try {
-      Exchange outputs = request->Wait();
+      NetIO outputs = request->Wait();
       if (taken != nullptr) *taken = request->taken;
       Forget(request);
       return outputs;
@@ -255,22 +118,23 @@ class DynamicBatcher {
 
   int64_t maximum() const { return maximum_; }
 
-  // Columns that wait to be taken.
+  // The number of columns that no batch has taken yet.
   int64_t size() const EXCLUDES(mutex_) {
     Lock lock(mutex_);
     return waiting_columns_;
   }
 
  private:
-  // What must be alike in all requests: everything but the memory and the columns.
-  static Dict Form(const Exchange& inputs) {
-    Dict form;
-    const auto add = [&form](const std::string& name, const Array& array) {
-      form.emplace_back(name, Array(array.dtype(), array.shape(), nullptr, nullptr));
-    };
-    for (const auto& [name, array] : inputs.arrays) add(name, array);
-    for (const Array& state : inputs.core_state) add("core_state", state);
-    return form;
+  // Returns what all requests must have in common: names, dtypes and shapes, without memory.
+  static Dict Layout(const NetIO& inputs) {
+    Dict layout;
+    for (const auto& [name, array] : inputs.arrays) {
+      layout.emplace_back(name, array.WithoutMemory());
+    }
+    for (const Array& state : inputs.core_state) {
+      layout.emplace_back("core_state", state.WithoutMemory());
+    }
+    return layout;
   }
 
   bool ReadyLocked() const REQUIRES(mutex_) {
@@ -292,7 +156,7 @@ class DynamicBatcher {
   std::set<std::shared_ptr<Request>> open_ GUARDED_BY(mutex_);  // waiting or handed out
   int64_t waiting_columns_ GUARDED_BY(mutex_) = 0;
   bool closed_ GUARDED_BY(mutex_) = false;
-  Dict like_ GUARDED_BY(mutex_);
+  Dict layout_ GUARDED_BY(mutex_);  // the first request's
 };
 
 }  // namespace torchbeast

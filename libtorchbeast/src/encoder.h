@@ -1,6 +1,7 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// What servers get, as the bytes that protobuf would make of it. Knows neither gRPC nor protobuf.
+// Encodes the messages that servers get, with the same bytes as protobuf. This file depends neither
+// on gRPC nor on protobuf.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@ inline void AppendVarint(uint64_t value, std::string* bytes) {
   bytes->push_back(static_cast<char>(value));
 }
 
-// rpcenv.proto's Action, of numbers from 0 (int64, each less than 2^31) or of reals (float32).
+// Encodes an Action of rpcenv.proto. `actions` are int64, from 0 to 2^31 - 1, or float32.
 inline void EncodeAction(const Array& actions, std::string* message) {
-  constexpr char kActions = 1 << 3 | 2, kReals = 2 << 3 | 2;  // fields 1 and 2, packed
+  constexpr char kActions = 1 << 3 | 2, kReals = 2 << 3 | 2;  // tags of fields 1 and 2, packed
   const int64_t count = NumElements(actions.shape());
   message->clear();
   if (actions.dtype() == kFloat32) {

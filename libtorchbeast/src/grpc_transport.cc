@@ -16,8 +16,9 @@
 namespace torchbeast {
 namespace {
 
-constexpr int kDescribeBytes = 1 << 20;  // a Spec is small
-// Who is not connected by then begins again: gRPC's 20 seconds would outlast a link that was down.
+constexpr int kMaxSpecBytes = 1 << 20;
+// A connection that is not established by then is tried again. gRPC's default of 20 seconds would
+// let actors wait long after a link that was down is up again.
 constexpr int kConnectMs = 3'000;
 
 std::string CodeName(grpc::StatusCode code) {
@@ -47,9 +48,10 @@ StreamError ErrorOf(const grpc::Status& status) {
   return StreamError(CodeName(status.error_code()), Printable(status.error_message()));
 }
 
-// gRPC, for as long as the process lives, with a thread that waits polling its own connection.
-// gRPC's default, one epoll for all, wakes one thread through another: 1.2 times fewer steps a
-// second. The variable is gRPC's only way to choose; processes started from here do not get it.
+// Starts gRPC for as long as the process lives, with the strategy that each waiting thread polls
+// its own connection. With gRPC's default, one epoll for all, threads wake each other, and there
+// are 1.2 times fewer steps a second. The environment variable is gRPC's only way to choose. It is
+// unset at once, so that child processes do not get it.
 void StartGrpc() {
   static const bool started = [] {
     constexpr const char* kStrategy = "GRPC_POLL_STRATEGY";
@@ -66,7 +68,7 @@ using MaybeTls = std::optional<Tls>;
 
 bool IsUnixSocket(const std::string& address) { return address.rfind("unix:", 0) == 0; }
 
-// What it may mean that no connection came about; gRPC says little of TLS.
+// Returns what a failed connection may mean, because gRPC's errors say little about TLS.
 std::string Hint(const std::string& address, const MaybeTls& tls, const std::string& error) {
   const auto says = [&](const char* words) { return error.find(words) != std::string::npos; };
   if (IsUnixSocket(address) || !says("failed to connect")) return "";
@@ -86,14 +88,15 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
   StartGrpc();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(receive_bytes);
-  // Nothing compressed: gRPC unpacks a message, a thousandfold, before it looks at its size.
+  // Allows no compression. gRPC checks a message's size only after it has unpacked it, which can be
+  // a thousand times as large.
   arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1 << GRPC_COMPRESS_NONE);
-  // A connection of its own for each channel: shared ones would share gRPC's back-off.
+  // Gives each channel a connection of its own, because a shared one would share gRPC's back-off.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  // To the address that was given, and nobody in between, whatever http_proxy says.
+  // Connects to the given address directly, even if http_proxy is set.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMs);
-  // Notices within 25 seconds a machine that vanished without a word.
+  // Notices within 25 seconds that a machine is gone.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 15'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -104,9 +107,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, int recei
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
-// A call of bytes, for the encoder and the decoder: so the build needs no protoc, and protobuf's
-// parser would make many times a message's memory of one with thousands of empty fields. To the
-// server a call of one question and one answer looks no different.
+// A gRPC call whose messages are plain bytes for encoder.h and decoder.h. So the build needs no
+// protoc, and no message takes many times its size, as one with thousands of empty fields would in
+// protobuf's parser. Describe uses it too: a server cannot tell a stream of one question and one
+// answer from a unary call.
 using Call = grpc::ClientReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 std::unique_ptr<Call> Start(const char* method, grpc::Channel* channel,
@@ -121,7 +125,7 @@ bool Send(const std::string& message, Call* call) {
   return call->Write(grpc::ByteBuffer(&slice, 1));
 }
 
-// The message's bytes side by side in `memory`, which is used again. gRPC's own are freed.
+// Copies the message's bytes into `memory`, which is used for every message, and frees gRPC's copy.
 std::string_view Join(grpc::ByteBuffer* message, std::string* memory) {
   std::vector<grpc::Slice> slices;
   if (!message->Dump(&slices).ok())
@@ -136,13 +140,13 @@ std::string_view Join(grpc::ByteBuffer* message, std::string* memory) {
 }
 
 Spec DescribeIn(const std::string& address, grpc::ClientContext* context, const MaybeTls& tls) {
-  const auto channel = MakeChannel(address, kDescribeBytes, tls);
+  const auto channel = MakeChannel(address, kMaxSpecBytes, tls);
   const auto call = Start("/rpcenv.RPCEnvServer/Describe", channel.get(), context);
   grpc::ByteBuffer message, surplus;
-  if (Send("", call.get())) call->WritesDone();  // a DescribeRequest, which says nothing
+  if (Send("", call.get())) call->WritesDone();  // a DescribeRequest has no fields
   const bool answered = call->Read(&message);
   const bool twice = answered && call->Read(&surplus);
-  if (twice) context->TryCancel();  // or it may never end
+  if (twice) context->TryCancel();  // otherwise the call may never end
   const grpc::Status status = call->Finish();
   if (twice) throw BadSpec("expected one answer, seen more");
   if (!status.ok()) {
@@ -154,6 +158,7 @@ Spec DescribeIn(const std::string& address, grpc::ClientContext* context, const 
   return DecodeSpec(Join(&message, &memory));
 }
 
+// A stream, and before it a Describe call, to one server.
 class GrpcStream : public Stream {
  public:
   GrpcStream(std::string address, MaybeTls tls)
@@ -166,11 +171,11 @@ class GrpcStream : public Stream {
 
   Spec Open() override {
     const Spec spec = DescribeIn(address_, &describe_context_, tls_);
-    // Observations, 32 bytes for each environment's other numbers, and the fields' heads.
+    // Adds 32 bytes for each environment's other numbers, and the tags and lengths of the fields.
     const auto with_others = [&](int64_t bytes) { return spec.num_envs * (bytes + 32) + 1024; };
     const int64_t action_bytes = NumElements(spec.action_shape()) * spec.action_dtype().size();
     const int64_t row_bytes = with_others(spec.observation_bytes() + action_bytes);
-    if (row_bytes >= kMostBytes) throw BadSpec("a row of " + std::to_string(row_bytes) + " bytes");
+    if (row_bytes >= kMaxBytes) throw BadSpec("a row of " + std::to_string(row_bytes) + " bytes");
     const int step_bytes = static_cast<int>(with_others(spec.wire_bytes()));
     channel_ = MakeChannel(address_, step_bytes, tls_);
     stream_ = Start("/rpcenv.RPCEnvServer/Stream", channel_.get(), &context_);
@@ -193,9 +198,10 @@ class GrpcStream : public Stream {
   }
 
  private:
+  // Throws the error with which the server or gRPC ended the stream.
   [[noreturn]] void Fail() {
     finished_ = true;
-    while (stream_->Read(&message_)) {  // the status comes after the last message
+    while (stream_->Read(&message_)) {  // gRPC gives the status after the last message
     }
     throw ErrorOf(stream_->Finish());
   }
@@ -206,9 +212,9 @@ class GrpcStream : public Stream {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<Call> stream_;
   bool finished_ = false;
-  std::string action_;  // the newest, encoded
+  std::string action_;  // the newest Action's bytes
   grpc::ByteBuffer message_;
-  std::string memory_;  // of the newest Step
+  std::string memory_;  // the newest Step's bytes
   StepDecoder decoder_;
 };
 

@@ -1,7 +1,6 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// Streams over gRPC, as rpcenv.proto has them. Knows gRPC and protobuf, and nothing of what is in a
-// message.
+// Streams over gRPC, as rpcenv.proto defines them. encoder.h and decoder.h know the messages.
 #pragma once
 
 #include <chrono>
@@ -14,23 +13,24 @@
 
 namespace torchbeast {
 
-// Who this side is, and whose certificates it believes: PEM texts.
+// The own certificate, its key, and the CA certificates to trust, as PEM texts.
 struct Tls {
   std::string cert, key, ca;
 };
 
-// Asks a server what it has, within `timeout`; with `tls`, if given, unless at a Unix socket.
-// Throws StreamError, also for a Spec that makes no sense.
+// Asks a server for its Spec. Uses TLS if `tls` is given and the address is no Unix socket. Throws
+// StreamError if there is no answer within `timeout`, or if the Spec is invalid.
 Spec Describe(const std::string& address, std::chrono::milliseconds timeout,
               const std::optional<Tls>& tls = std::nullopt);
 
+// Makes streams over gRPC, with TLS as Describe uses it.
 class GrpcTransport : public Transport {
  public:
   explicit GrpcTransport(std::optional<Tls> tls = std::nullopt) : tls_(std::move(tls)) {}
   std::unique_ptr<Stream> NewStream(const std::string& address) override;
 
  private:
-  const std::optional<Tls> tls_;  // as Describe has it
+  const std::optional<Tls> tls_;
 };
 
 }  // namespace torchbeast

@@ -1,7 +1,7 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// A mutex, its lock and its condition variable, annotated so that clang (-Wthread-safety) checks
-// that every field marked GUARDED_BY is only touched with its mutex held.
+// A mutex, a lock and a condition variable with annotations. With them, clang (-Wthread-safety)
+// checks that every field marked GUARDED_BY is only used while its mutex is held.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 #endif
 #define REQUIRES(mutex) THREAD_ANNOTATION(requires_capability(mutex))
 #define EXCLUDES(mutex) THREAD_ANNOTATION(locks_excluded(mutex))
-#ifndef GUARDED_BY  // Abseil's, which comes with gRPC, is the same
+#ifndef GUARDED_BY  // Abseil, which comes with gRPC, defines it too, and in the same way.
 #define GUARDED_BY(mutex) THREAD_ANNOTATION(guarded_by(mutex))
 #endif
 
@@ -45,14 +45,16 @@ class THREAD_ANNOTATION(scoped_lockable) Lock {
 
 using Clock = std::chrono::steady_clock;
 
-// When `timeout` from `start` is over; never, for one that the clock cannot count.
+// Returns the time at which `timeout` from `start` is over. That is never for a timeout that is too
+// long for the clock.
 template <class Duration>
 Clock::time_point After(Clock::time_point start, Duration timeout) {
   const bool countable = timeout < std::chrono::hours(24 * 365);
   return countable ? start + timeout : Clock::time_point::max();
 }
 
-// Waiters loop over their predicate themselves, so that clang sees it run under the mutex.
+// A condition variable. Its callers check their predicate in a loop of their own, so that clang
+// sees that the predicate runs under the mutex.
 class Condition {
  public:
   void Wait(Mutex& mutex) REQUIRES(mutex) { condition_.wait(mutex); }

@@ -1,6 +1,7 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// Bytes of a stranger, read as protobuf's wire format has them, and as text that may be shown.
+// Reads bytes that nobody has checked yet: as a message in protobuf's wire format, and as text for
+// a log.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +12,16 @@
 #include <vector>
 
 #include "array.h"
+#include "step.h"
 #include "transport.h"
 
 namespace torchbeast {
 
-constexpr int kProtocol = 2;
-constexpr size_t kLongestName = 255;
+constexpr int kProtocol = 2;  // Spec.protocol in rpcenv.proto
+constexpr size_t kMaxNameBytes = 255;
 
-// How many bytes the character at the start of `text` has; 0 for a control character, or for what
-// is no UTF-8.
+// Returns the number of bytes of the UTF-8 character that `text` begins with. Returns 0 for a
+// control character, and for bytes that are not UTF-8.
 inline size_t CharacterSize(std::string_view text) {
   const auto at = [&](size_t i) { return i < text.size() ? static_cast<uint8_t>(text[i]) : 0; };
   const int first = at(0), second = at(1);
@@ -36,7 +38,8 @@ inline size_t CharacterSize(std::string_view text) {
   return too_long || surrogate || too_high || control ? 0 : size;
 }
 
-// What a stranger says, fit for a log, a terminal and Python: a ? for each byte that is not.
+// Returns the text of a server in a form that is safe in a log, in a terminal and in Python.
+// Control characters but line feeds, and bytes that are not UTF-8, become a ? each.
 inline std::string Printable(std::string_view text) {
   std::string printable;
   while (!text.empty()) {
@@ -47,19 +50,21 @@ inline std::string Printable(std::string_view text) {
   return printable;
 }
 
-// A message, field by field, whatever their order. What is no such message throws StreamError,
-// before it has cost more memory than its own size.
+// Reads a message field by field, in whatever order they come. Next goes to a field, field() is its
+// number, and the method of its type reads it, or Unknown refuses it.
 //
-// Stricter than protobuf's parser: no unknown field, none twice, arrays packed, short names. That
-// parser makes an object of a hundred bytes from an empty message of two; and nobody needs its
-// freedom here, since the protocol has a number.
+// Bytes that are not such a message throw StreamError, before they have taken more memory than
+// their own size. Protobuf's parser could not promise that: it makes an object of a hundred bytes
+// from an empty message of two. The reader is also stricter than that parser. It refuses unknown
+// fields, fields that come twice, arrays that are not packed, and long names. Senders need none of
+// these, because every change of the messages changes the protocol's number.
 class Reader {
  public:
-  // `what` is for errors; only the field `repeated` may come more than once.
+  // `what` names the message in errors. Only the field `repeated` may come more than once.
   Reader(const char* what, std::string_view bytes, uint64_t repeated = 0)
       : what_(what), rest_(bytes), repeated_(repeated) {}
 
-  // Goes to the next field; false at the end.
+  // Goes to the next field. Returns false at the end.
   bool Next() {
     if (rest_.empty()) return false;
     const uint64_t tag = ReadVarint();
@@ -68,7 +73,7 @@ class Reader {
     if (field_ == 0 || field_ > 63) Unknown();
     const uint64_t bit = uint64_t{1} << field_;
     if (seen_ & bit && field_ != repeated_)
-      Refuse("expected field " + Name() + " once, seen twice");
+      Refuse("expected field " + Number() + " once, seen twice");
     seen_ |= bit;
     return true;
   }
@@ -88,74 +93,75 @@ class Reader {
     std::memcpy(&number, Take(sizeof(number)).data(), sizeof(number));
     return number;
   }
-  // Packed numbers of T's size into `memory`.
+  // Copies packed numbers of T's size into `memory`.
   template <class T>
   Span<T> Numbers(std::vector<T>* memory) {
     const std::string_view bytes = Bytes();
     if (bytes.size() % sizeof(T) != 0) {
-      Refuse("field " + Name() + ": expected numbers of " + std::to_string(sizeof(T)) +
+      Refuse("field " + Number() + ": expected numbers of " + std::to_string(sizeof(T)) +
              " bytes, seen " + std::to_string(bytes.size()) + " bytes");
     }
     const size_t count = bytes.size() / sizeof(T);
     if (count > memory->capacity())
-      *memory = std::vector<T>();  // freed before there is a larger one
+      *memory = std::vector<T>();  // frees the old memory before it allocates more
     memory->resize(count);
     if (!bytes.empty()) std::memcpy(memory->data(), bytes.data(), bytes.size());
     return {memory->data(), static_cast<int64_t>(memory->size())};
   }
-  // Packed bools, where they are.
+  // Returns packed bools without a copy.
   Span<bool> Bools() {
     const std::string_view bytes = Bytes();
     for (char byte : bytes) {
-      if (byte & ~1) Refuse("field " + Name() + ": expected bytes 0 and 1, seen others");
+      if (byte & ~1) Refuse("field " + Number() + ": expected bytes 0 and 1, seen others");
     }
     return {reinterpret_cast<const bool*>(bytes.data()), static_cast<int64_t>(bytes.size())};
   }
-  // Packed varints, at most so many.
-  Shape Varints(size_t most) {
+  // Reads packed varints. Throws if there are more than `max`.
+  Shape Varints(size_t max) {
     Reader numbers(what_, Bytes());
     Shape shape;
     while (!numbers.rest_.empty()) {
-      if (shape.size() == most) {
-        Refuse("field " + Name() + ": expected at most " + std::to_string(most) + " numbers");
+      if (shape.size() == max) {
+        Refuse("field " + Number() + ": expected at most " + std::to_string(max) + " numbers");
       }
       shape.push_back(static_cast<int64_t>(numbers.ReadVarint()));
     }
     return shape;
   }
-  // A name, to be shown.
+  // Reads a name, which must be short and printable.
   std::string Text() {
     const std::string_view bytes = Bytes();
-    if (bytes.size() > kLongestName) {
-      Refuse("field " + Name() + ": expected a name of at most " + std::to_string(kLongestName) +
+    if (bytes.size() > kMaxNameBytes) {
+      Refuse("field " + Number() + ": expected a name of at most " + std::to_string(kMaxNameBytes) +
              " bytes, seen " + std::to_string(bytes.size()));
     }
     for (std::string_view rest = bytes; !rest.empty(); rest.remove_prefix(CharacterSize(rest))) {
       if (CharacterSize(rest) == 0) {
-        Refuse("field " + Name() + ": expected a name in UTF-8, seen " + Printable(bytes));
+        Refuse("field " + Number() + ": expected a name in UTF-8, seen " + Printable(bytes));
       }
     }
     return std::string(bytes);
   }
 
+  // Refuses the field, because the message has no such field.
   [[noreturn]] void Unknown() const {
-    Refuse("field " + Name() + " is not one of protocol " + std::to_string(kProtocol));
+    Refuse("field " + Number() + " is not one of protocol " + std::to_string(kProtocol));
   }
 
  private:
   [[noreturn]] void Refuse(const std::string& why) const {
     throw StreamError("INVALID_ARGUMENT", std::string(what_) + ": " + why);
   }
-  std::string Name() const { return std::to_string(field_); }
+  std::string Number() const { return std::to_string(field_); }
 
   void Expect(int type) const {
     if (type_ == type) return;
-    Refuse("field " + Name() + ": expected wire type " + std::to_string(type) + ", seen " +
+    Refuse("field " + Number() + ": expected wire type " + std::to_string(type) + ", seen " +
            std::to_string(type_));
   }
   std::string_view Take(uint64_t size) {
     if (size > rest_.size()) {
-      Refuse("field " + Name() + ": expected " + std::to_string(size) + " bytes, seen " +
+      Refuse("field " + Number() + ": expected " + std::to_string(size) + " bytes, seen " +
              std::to_string(rest_.size()));
     }
     const std::string_view taken = rest_.substr(0, size);
@@ -169,13 +175,15 @@ class Reader {
       number |= uint64_t{byte & 127u} << shift;
       if (byte < 128) return number;
     }
-    Refuse("after field " + Name() + ": expected a number of at most 10 bytes, seen a longer one");
+    Refuse("after field " + Number() +
+           ": expected a number of at most 10 bytes, seen a longer one");
   }
 
   const char* const what_;
   std::string_view rest_;
   const uint64_t repeated_;
-  uint64_t field_ = 0, seen_ = 0;  // seen_: bit i for field i
+  uint64_t field_ = 0;
+  uint64_t seen_ = 0;  // bit i is set if field i has come
   int type_ = 0;
 };
 

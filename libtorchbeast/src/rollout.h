@@ -3,20 +3,22 @@
 
 #include <cmath>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "array.h"
 #include "spec.h"
+#include "step.h"
 #include "transport.h"
 
 namespace torchbeast {
 
-// T+1 rows of N environments in the making: a dict of arrays [T+1, N, ...] that Steps from a server
-// and answers of the network are written into. Used by one thread.
+// A rollout that is being made: T+1 rows of N environments, as a dict of arrays [T+1, N, ...].
+// One thread writes Steps of a server and outputs of the network into its rows.
 //
-// WriteStep is the decoder: it checks all of a Step before it copies any of it, and throws
-// StreamError with what was expected and what was seen.
+// A Step is checked as a whole before anything of it is copied. One that does not fit the Spec is
+// refused with a StreamError that says what was expected and what was seen.
 class Rollout {
  public:
   Rollout(const Spec& spec, int64_t num_envs, int64_t unroll_length)
@@ -26,23 +28,17 @@ class Rollout {
       shape.insert(shape.end(), leaf.shape.begin(), leaf.shape.end());
       step_.emplace_back(leaf.name, Array::Empty(leaf.dtype, shape));
     }
-    for (const auto& [name, dtype] :
-         std::vector<std::pair<const char*, DType>>{{"reward", kFloat32},
-                                                    {"done", kBool},
-                                                    {"terminated", kBool},
-                                                    {"truncated", kBool},
-                                                    {"episode_over", kBool},
-                                                    {"episode_step", kInt32},
-                                                    {"episode_return", kFloat32}}) {
-      step_.emplace_back(name, Array::Empty(dtype, {rows_, N_}));
-    }
+    ForEachStepField([this](const auto& field) {
+      step_.emplace_back(field.name, Array::Empty(field.dtype, {rows_, N_}));
+    });
     Shape shape = {rows_, N_};
     for (int64_t size : spec.action_shape()) shape.push_back(size);
     step_.emplace_back("last_action", Array::Empty(spec.action_dtype(), shape));
   }
 
-  // Row t: what the server answered to `actions` (as Spec::MakeActions has them; whatever they are
-  // for a reset, which is row 0). The older frames of stacks come from row t - 1.
+  // Writes the Step that answers `actions` into row t. `actions` are as Spec::MakeActions makes
+  // them; in row 0 of a stream, which is a reset, they have no effect. Older frames of stacks are
+  // copied from row t - 1.
   void WriteStep(int64_t t, const StepView& step, const Array& actions) {
     Check(step);
     if (t == 0) CheckFirst(step);
@@ -58,53 +54,26 @@ class Rollout {
       observations += bytes;
       ++i;
     }
-    const auto copy = [&](const auto& span) {
+    ForEachStepField([&](const auto& field) {
+      const auto& span = step.*field.span;
       std::memcpy(step_[i++].second.Row(t).data(), span.data, span.size * sizeof(*span.data));
-    };
-    copy(step.reward);
-    copy(step.done);
-    copy(step.terminated);
-    copy(step.truncated);
-    copy(step.episode_over);
-    copy(step.episode_step);
-    copy(step.episode_return);
-    const Array last_action = step_[i].second.Row(t);
-    const int64_t size = last_action.column_bytes();
-    for (int64_t n = 0; n < N_; ++n) {
-      uint8_t* column = last_action.data() + n * size;
-      if (step.done.data[n]) {
-        std::memset(column, 0, size);
-      } else {
-        std::memcpy(column, actions.data() + n * size, size);
-      }
-    }
+    });
+    WriteLastAction(step, actions, step_[i].second.Row(t));
   }
 
-  // Row t's part of a Step, [1, N, ...] in this rollout's memory: the network's inputs.
+  // Returns what WriteStep wrote into row t, which is what the network takes: arrays [1, N, ...] in
+  // this rollout's memory.
   Dict StepAt(int64_t t) const {
     Dict row;
     for (const auto& [name, array] : step_) row.emplace_back(name, array.Row(t));
     return row;
   }
 
-  // Row t's part of the network's: arrays [1, N, ...], the same names in every row. Throws
-  // std::invalid_argument otherwise, or where a name is one of the environment's.
+  // Writes the network's outputs, arrays [1, N, ...], into row t. Throws std::invalid_argument if
+  // names, dtypes or shapes differ from the first outputs', or if a name is one of the
+  // environment's.
   void WriteOutputs(int64_t t, const Dict& outputs) {
-    if (outputs_.empty()) {
-      for (const auto& [name, array] : outputs) {
-        if (Find(step_, name) != nullptr || name.rfind(kState, 0) == 0) {
-          throw std::invalid_argument("output " + name +
-                                      ": expected a name that is not the environment's");
-        }
-        Shape shape = array.shape();
-        if (shape.size() < 2 || shape[0] != 1 || shape[1] != N_) {
-          throw std::invalid_argument("output " + name + ": expected [1, " + std::to_string(N_) +
-                                      ", ...], seen " + array.describe());
-        }
-        shape[0] = rows_;
-        outputs_.emplace_back(name, Array::Empty(array.dtype(), shape));
-      }
-    }
+    if (outputs_.empty()) AddOutputs(outputs);
     if (outputs.size() != outputs_.size()) {
       throw std::invalid_argument("outputs: expected " + Names(outputs_) + "; seen " +
                                   Names(outputs));
@@ -122,7 +91,7 @@ class Rollout {
     }
   }
 
-  // The next rollout: its row 0 is this one's last, bit for bit.
+  // Returns the next rollout. Its row 0 is a copy of this one's last row.
   Rollout Next() const {
     Rollout next(spec_, N_, rows_ - 1);
     for (const auto& [name, array] : outputs_) {
@@ -139,27 +108,26 @@ class Rollout {
     return next;
   }
 
-  // All of it, with the state that was given to the network at row 0 as core_state/0, 1, ...
+  // Returns all arrays, with the state that the network was given at row 0 as core_state/0, 1, ...
   Dict Finish(const Arrays& initial_core_state) const {
     Dict rollout = step_;
     rollout.insert(rollout.end(), outputs_.begin(), outputs_.end());
     for (size_t i = 0; i < initial_core_state.size(); ++i) {
-      rollout.emplace_back(kState + std::to_string(i), initial_core_state[i]);
+      rollout.emplace_back(kCoreStatePrefix + std::to_string(i), initial_core_state[i]);
     }
     return rollout;
   }
 
  private:
-  static constexpr const char* kState = "core_state/";
-
   static StreamError Mismatch(const std::string& what, const std::string& expected,
                               const std::string& seen) {
     return StreamError("INVALID_ARGUMENT",
                        "a Step's " + what + ": expected " + expected + ", seen " + seen);
   }
 
-  // Row t of a stack: all frames but the oldest of the row before, or zeros where a game begins
-  // (rpcenv.proto, Leaf, says why there), and the newest, `frames` [N, ...].
+  // Writes `frames` [N, ...], the newest ones of a stack, into row t, behind the older frames.
+  // These are all but the oldest of the row before, or zeros where a game begins. (rpcenv.proto,
+  // Leaf, says why that is not where an episode begins.)
   void WriteStack(const Leaf& leaf, int64_t t, const char* frames, const int32_t* episode_step,
                   const Array& rows) const {
     const int64_t size = leaf.bytes(), frame = leaf.wire_bytes(), older = size - frame;
@@ -175,39 +143,66 @@ class Rollout {
     }
   }
 
+  // The action is 0 where an episode begins.
+  void WriteLastAction(const StepView& step, const Array& actions, const Array& row) const {
+    const int64_t size = row.column_bytes();
+    for (int64_t n = 0; n < N_; ++n) {
+      uint8_t* column = row.data() + n * size;
+      if (step.done.data[n]) {
+        std::memset(column, 0, size);
+      } else {
+        std::memcpy(column, actions.data() + n * size, size);
+      }
+    }
+  }
+
+  // Makes room for all rows of the network's outputs, of which `outputs` are one row.
+  void AddOutputs(const Dict& outputs) {
+    for (const auto& [name, array] : outputs) {
+      if (Find(step_, name) != nullptr || name.rfind(kCoreStatePrefix, 0) == 0) {
+        throw std::invalid_argument("output " + name +
+                                    ": expected a name that is not the environment's");
+      }
+      Shape shape = array.shape();
+      if (shape.size() < 2 || shape[0] != 1 || shape[1] != N_) {
+        throw std::invalid_argument("output " + name + ": expected [1, " + std::to_string(N_) +
+                                    ", ...], seen " + array.describe());
+      }
+      shape[0] = rows_;
+      outputs_.emplace_back(name, Array::Empty(array.dtype(), shape));
+    }
+  }
+
   void Check(const StepView& step) const {
     const int64_t bytes = N_ * spec_.wire_bytes();
     const int64_t seen = step.observations.size();
     if (seen != bytes) {
       throw Mismatch("observations", std::to_string(bytes) + " bytes", std::to_string(seen));
     }
-    const auto count = [this](const char* name, int64_t size) {
+    ForEachStepField([&](const auto& field) {
+      const int64_t size = (step.*field.span).size;
       if (size != N_) {
-        throw Mismatch(name, std::to_string(N_) + " values", std::to_string(size));
+        throw Mismatch(field.name, std::to_string(N_) + " values", std::to_string(size));
       }
-    };
-    count("reward", step.reward.size);
-    count("done", step.done.size);
-    count("terminated", step.terminated.size);
-    count("truncated", step.truncated.size);
-    count("episode_over", step.episode_over.size);
-    count("episode_step", step.episode_step.size);
-    count("episode_return", step.episode_return.size);
-    for (int64_t n = 0; n < N_; ++n) {
-      if (!std::isfinite(step.reward.data[n])) {
-        throw Mismatch("reward", "finite numbers", std::to_string(step.reward.data[n]));
-      }
-      if (!std::isfinite(step.episode_return.data[n])) {
-        throw Mismatch("episode_return", "finite numbers",
-                       std::to_string(step.episode_return.data[n]));
-      }
-    }
-    CheckValues(step.observations);
+    });
+    ForEachStepField([&](const auto& field) { CheckFinite(field.name, step.*field.span); });
+    CheckObservations(step.observations);
   }
 
-  // A byte that is neither 0 nor 1 is no bool, and undefined behaviour in whatever reads it as one.
-  // A number that is not finite would end the learner, and not only the stream that it came from.
-  void CheckValues(std::string_view observations) const {
+  template <class T>
+  static void CheckFinite(const char* name, const Span<T>& values) {
+    if constexpr (std::is_floating_point_v<T>) {
+      for (int64_t i = 0; i < values.size; ++i) {
+        if (!std::isfinite(values.data[i])) {
+          throw Mismatch(name, "finite numbers", std::to_string(values.data[i]));
+        }
+      }
+    }
+  }
+
+  // A byte of a bool must be 0 or 1, because reading any other as a bool is undefined behaviour. A
+  // number must be finite, because another one would end the learner and not only this stream.
+  void CheckObservations(std::string_view observations) const {
     for (const Leaf& leaf : spec_.observations) {
       const int64_t bytes = N_ * leaf.wire_bytes();
       if (!AllFinite(leaf.dtype, observations.substr(0, bytes))) {
@@ -222,7 +217,7 @@ class Rollout {
     }
   }
 
-  // The exponent's bits are all ones in infinities and NaN.
+  // In infinities and NaNs, all bits of the exponent are ones.
   static bool AllFinite(DType dtype, std::string_view memory) {
     if (dtype.kind == Kind::kBFloat) return NoneHasAll<uint16_t>(0x7f80, memory);
     if (dtype.kind != Kind::kFloat) return true;
@@ -231,6 +226,7 @@ class Rollout {
     return NoneHasAll<uint64_t>(0x7ff0000000000000, memory);
   }
 
+  // Whether none of the numbers in `memory` has all bits of `mask`.
   template <class Bits>
   static bool NoneHasAll(Bits mask, std::string_view memory) {
     bool found = false;
@@ -242,7 +238,8 @@ class Rollout {
     return !found;
   }
 
-  // A stack's row 0 has none before it.
+  // Checks a Step that answers a reset. Stacks must be at the beginning of a game there, because
+  // there is no row before it that has their older frames.
   void CheckFirst(const StepView& step) const {
     bool stacks = false;
     for (const Leaf& leaf : spec_.observations) stacks = stacks || leaf.stack > 1;
@@ -257,8 +254,8 @@ class Rollout {
 
   Spec spec_;
   int64_t N_, rows_;
-  Dict step_;     // observations, then reward ... last_action
-  Dict outputs_;  // the network's, in its order; empty before its first answer
+  Dict step_;     // observations, then the fields of kStepFields, then last_action
+  Dict outputs_;  // of the network, in its order; empty before the first row of them
 };
 
 }  // namespace torchbeast

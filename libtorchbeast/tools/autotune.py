@@ -1,10 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """--autotune: settings found by trying them, as real runs on this machine and environment."""
 
-import argparse
 import contextlib
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,64 +13,50 @@ from pathlib import Path
 from typing import Any
 
 from libtorchbeast import workers
-from libtorchbeast.flags import UserError, shell_line
+from libtorchbeast.flags import Flags, UserError, to_json
+from libtorchbeast.loggers.csv_table import read_csv
 from libtorchbeast.loggers.display import console
-from libtorchbeast.loggers.file_writer import read_csv
 
-GAIN = 1.03  # what is less faster than this may be noise, and keeps what was
-PATIENCE_S = 300.0  # that a trial may take besides, to its first update and to its end
+GAIN = 1.03  # a setting must be faster by this factor: a smaller gain may be noise
+PATIENCE_S = 300.0  # limit for what a trial takes besides: until its first update, and for its end
 
 # Flags to try, in this order, each with the values worth trying given the flags so far.
-Knobs = dict[str, Callable[[argparse.Namespace], list[Any]]]
-
-
-def add_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--autotune", type=float, nargs="?", const=10.0, metavar="SECONDS",
-        help="Before training try other numbers of workers and batch sizes, each for as long "
-             "(10 if not given); print the fastest as a command line, and go on with it.",
-    )  # fmt: skip
+Knobs = dict[str, Callable[[Flags], list[Any]]]
+Settings = dict[str, Any]  # flags that differ from their defaults: name -> value
 
 
 def tune(
-    beast: str, argv: list[str], parse: Callable[[list[str]], argparse.Namespace], knobs: Knobs
-) -> list[str]:
-    """Returns the command line without --autotune and with the fastest settings found.
-
-    Flags that `argv` gives stay as they are. One knob is turned after the other, from what was best
-    so far.
+    beast: str, given: Settings, make_flags: Callable[[Settings], Flags], knobs: Knobs
+) -> Flags:
+    """Tries the knobs one after the other, each from the best settings so far, and returns the
+    flags of the fastest.
 
     Args:
         beast: the module to run.
-        parse: makes checked flags of a command line.
+        given: the flags that the user has given. They stay as they are.
+        make_flags: completes and checks the flags.
 
     Raises:
-        UserError: a flag is wrong, or not even the settings given do run.
+        UserError: not even the settings given do run.
     """
-    seconds = parse(argv).autotune
-    given = {word.partition("=")[0] for word in argv}
-    best = _without_autotune(argv)
-    speed = first = _try(beast, best, [], seconds)
+    seconds = make_flags(given).autotune
+    found: Settings = {}
+    speed = first = _try(beast, given, found, seconds)
     if first == 0.0:
-        raise UserError(f"--autotune: {shell_line(beast, best)} does not run; see above")
-    for name, values in knobs.items():
-        if f"--{name}" in given:
-            continue
-        so_far, settings = parse(best), best
-        for value in values(so_far):
+        raise UserError("--autotune: these flags do not run; see above")
+    for name in [name for name in knobs if name not in given]:
+        so_far, start = make_flags(given | found), dict(found)
+        for value in knobs[name](so_far):
             if value == getattr(so_far, name):
                 continue
-            change = [f"--{name}", str(value)]
-            if (seen := _try(beast, settings, change, seconds)) > GAIN * speed:
-                speed, best = seen, [*settings, *change]
-    console.print(
-        f"autotune: fastest, {speed / first:.2f} x the start: {shell_line(beast, best)}",
-        soft_wrap=True, highlight=False,
-    )  # fmt: skip
-    return best
+            trial = start | {name: value}
+            if (seen := _try(beast, given, trial, seconds)) > GAIN * speed:
+                speed, found = seen, trial
+    say(f"fastest, {speed / first:.2f} x the start: {as_words(found) or 'as given'}")
+    return make_flags(given | found)
 
 
-def worker_counts(flags: argparse.Namespace) -> list[int]:
+def worker_counts(flags: Flags) -> list[int]:
     cores = workers.available_cores()
     return sorted({1, max(1, cores // 2), max(1, cores - 1), cores})
 
@@ -82,23 +66,31 @@ def around(value: int) -> list[int]:
     return sorted({max(1, value // 2), 2 * value, 4 * value})
 
 
-def _try(beast: str, argv: list[str], change: list[str], seconds: float) -> float:
+def as_words(settings: Settings) -> str:
+    """As they are typed on a command line."""
+    return " ".join(f"--{name} {value}" for name, value in settings.items())
+
+
+def say(text: str) -> None:
+    console.print(f"autotune: {text}", soft_wrap=True, highlight=False)
+
+
+def _try(beast: str, given: Settings, found: Settings, seconds: float) -> float:
     """Steps per second of a run with these settings, 0 if it fails; says either."""
     prefix = "torchbeast-autotune-"
     with _signals_raise(), tempfile.TemporaryDirectory(prefix=prefix) as folder:
         try:
-            speed = measure(beast, [*argv, *change], seconds, Path(folder))
+            speed = measure(beast, given | found, seconds, Path(folder))
             said = f"{speed:,.0f} steps/s"
         except RuntimeError as error:
             speed, said = 0.0, f"does not run: {str(error).splitlines()[-1]}"
-    shown = shlex.join(change) or "as given"
-    console.print(f"autotune: {shown}: {said}", soft_wrap=True, highlight=False)
+    say(f"{as_words(found) or 'as given'}: {said}")
     return speed
 
 
 @contextlib.contextmanager
 def _signals_raise():
-    """A signal to stop raises KeyboardInterrupt: the trial's folder goes before this process."""
+    """A signal to stop raises KeyboardInterrupt, so that the trial and its folder are removed."""
     numbers = workers.stop_signals()
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
@@ -108,61 +100,64 @@ def _signals_raise():
             signal.signal(number, handler)
 
 
-def measure(beast: str, argv: list[str], seconds: float, folder: Path) -> float:
+def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> float:
     """Steps per second of a real run, from its first update on, for `seconds`.
 
     Raises:
         RuntimeError: it ended by itself, or came to no update; with what it printed.
     """
-    command = [sys.executable, "-m", beast, *argv, "--savedir", str(folder), "--xpid", "trial",
-               "--disable_checkpoint", "--log_every", "0.5", "--eval_every", "0",
-               "--total_steps", "1_000_000_000_000"]  # fmt: skip
-    logs, printed = folder / "trial" / "logs.csv", folder / "printed"
-
-    def learned() -> list[tuple[float, float]]:
-        rows = read_csv(logs)[1] if logs.exists() else []
-        return [(float(r["_time"]), float(r["step"])) for r in rows if float(r["step"]) > 0]
-
+    settings = settings | {
+        "savedir": str(folder),
+        "xpid": "trial",
+        "autotune": None,
+        "disable_checkpoint": True,
+        "log_every": 0.5,
+        "eval_every": 0,
+        "total_steps": 10**12,
+    }
+    printed = folder / "printed"
     with printed.open("w") as file:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+            [sys.executable, "-m", beast, "--flags_from_stdin"],
+            stdin=subprocess.PIPE, stdout=file, stderr=file,
             env=os.environ | {"WANDB_MODE": "disabled"},  # a trial is no run to keep
             start_new_session=True,  # Ctrl-C is this process's
             preexec_fn=lambda: workers.end_with_parent(signal.SIGTERM),
         )  # fmt: skip
     try:
-        deadline = time.monotonic() + seconds + PATIENCE_S
-        while not (seen := learned()) or seen[-1][0] - seen[0][0] < seconds:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{shlex.join(command)}:\n{printed.read_text().strip()}")
-            time.sleep(0.2)
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # it may have ended already
+            process.stdin.write(to_json(settings))
+        (start, first), (end, last) = _watch(process, folder / "trial" / "logs.csv", seconds)
+    except TimeoutError as error:
+        raise RuntimeError(f"{as_words(settings)}:\n{printed.read_text().strip()}") from error
     finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()  # what it started ends with it
-            process.wait()
-    (start, first), (end, last) = seen[0], seen[-1]
+        _end(process)
     return (last - first) / (end - start)
 
 
-def _without_autotune(argv: list[str]) -> list[str]:
-    """The command line as it was given, but for this flag."""
-    rest, words = [], iter([*argv, ""])
-    for word in words:
-        if word == "--autotune":
-            word = next(words)
-            if _is_number(word):
-                continue
-        if not word.startswith("--autotune="):
-            rest.append(word)
-    return rest[:-1] if rest[-1:] == [""] else rest
+def _watch(
+    process: subprocess.Popen, logs: Path, seconds: float
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(time, step) of the first row with an update, and of one that is `seconds` later.
+
+    Raises:
+        TimeoutError: the process has ended, or takes too long.
+    """
+    deadline = time.monotonic() + seconds + PATIENCE_S
+    while True:
+        rows = read_csv(logs)[1] if logs.exists() else []
+        seen = [(float(r["_time"]), float(r["step"])) for r in rows if float(r["step"]) > 0]
+        if seen and seen[-1][0] - seen[0][0] >= seconds:
+            return seen[0], seen[-1]
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.2)
 
 
-def _is_number(word: str) -> bool:
+def _end(process: subprocess.Popen) -> None:
+    process.terminate()
     try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+        process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()  # what it started ends with it
+        process.wait()

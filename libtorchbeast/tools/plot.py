@@ -34,7 +34,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from libtorchbeast.loggers.file_writer import read_csv
+from libtorchbeast.loggers.csv_table import read_csv
 
 SEED = r"([^/]+?)[-_/](?:seed|s)?[-_]?\d+$"  # in PARENT/NAME: what stands before the seed
 _PAUSE = 10.0  # a gap of so many median gaps between two rows is a stop and a resume, not training

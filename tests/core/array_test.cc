@@ -37,7 +37,7 @@ TEST_CASE("array: sizes, rows and columns") {
   CHECK(Array::Empty(kFloat32, {}).bytes() == 4);
 }
 
-TEST_CASE("array: memory lives as long as one of those that share it") {
+TEST_CASE("array: memory lives as long as one of the arrays that share it") {
   const auto owner = std::make_shared<std::array<float, 6>>();
   const std::weak_ptr<void> alive = owner;
   Array part;
@@ -73,7 +73,7 @@ TEST_CASE("array: columns are copied between arrays of different width") {
   CHECK(Values<int16_t>(target)[0] == 9);
 }
 
-TEST_CASE("array: dicts are checked with messages that say expected and seen") {
+TEST_CASE("array: errors about dicts say what was expected and seen") {
   const Dict two = {{"a", Array::Empty(kInt32, {3, 2})}, {"b", Array::Empty(kBool, {1, 2, 5})}};
   CHECK(CommonColumns(two) == 2);
   CHECK(Find(two, "b") == &two[1].second);
@@ -102,7 +102,7 @@ TEST_CASE("array: dicts are checked with messages that say expected and seen") {
         "a: expected int32[3, 2] with any number of columns, seen int32[3, 2, 1]");
 }
 
-TEST_CASE("spec: one network serves two if they differ only in number") {
+TEST_CASE("spec: two fit if they differ only in the number of environments") {
   const Spec spec{2, {{"frame", kUInt8, {3, 4}}, {"x", kFloat32, {}}}, "discrete", {6}, 4, "Pong"};
   CHECK(spec.observation_bytes() == 16);
   CHECK(spec.describe() ==

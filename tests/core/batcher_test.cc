@@ -15,19 +15,20 @@ using std::chrono::hours;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// n columns called first, first + 1, ..., with a state of two layers.
-Exchange Question(int64_t first, int64_t n) {
+// Returns n columns named first, first + 1, ..., with a state of two layers.
+NetIO Question(int64_t first, int64_t n) {
   std::vector<int64_t> names, state;
   for (int64_t i = 0; i < n; ++i) names.push_back(first + i);
   for (int64_t i = 0; i < 2 * n; ++i) state.push_back(10 * (first + i % n) + i / n);
   return {{{"name", Make<int64_t>({1, n}, names)}}, {Make<int64_t>({2, n, 1}, state)}};
 }
 
-// Twice the names; the state plus one. Throws where name and state are not of the same column.
-Exchange Reply(const Exchange& inputs) {
+// Returns twice the names, and the state plus one. Checks that name and state are of the same
+// column.
+NetIO Reply(const NetIO& inputs) {
   const Array& names = inputs.arrays.at(0).second;
   const int64_t n = names.columns();
-  Exchange reply{{{"double", Array::Empty(kInt64, {1, n})}}, {Array::Empty(kInt64, {2, n, 1})}};
+  NetIO reply{{{"double", Array::Empty(kInt64, {1, n})}}, {Array::Empty(kInt64, {2, n, 1})}};
   for (int64_t i = 0; i < n; ++i) {
     reply.arrays[0].second.as<int64_t>()[i] = 2 * names.as<int64_t>()[i];
     for (int64_t layer = 0; layer < 2; ++layer) {
@@ -39,7 +40,7 @@ Exchange Reply(const Exchange& inputs) {
   return reply;
 }
 
-void CheckReply(const Exchange& reply, int64_t first, int64_t n) {
+void CheckReply(const NetIO& reply, int64_t first, int64_t n) {
   Require(reply.arrays.size() == 1 && reply.arrays[0].first == "double", "the arrays");
   Require(reply.arrays[0].second.shape() == Shape{1, n}, reply.arrays[0].second.describe());
   Require(reply.core_state.at(0).shape() == Shape{2, n, 1}, reply.core_state[0].describe());
@@ -74,7 +75,7 @@ TEST_CASE("batcher: requests are checked, and against the first") {
         "a request of 4 columns: expected at most the maximum of 3");
   CHECK(ErrorOf<std::invalid_argument>([&] { batcher.Compute({}); }) ==
         "expected at least one array, seen none");
-  Exchange question = Question(0, 2);
+  NetIO question = Question(0, 2);
   question.core_state[0] = Array::Empty(kInt64, {2, 3, 1});
   CHECK(ErrorOf<std::invalid_argument>([&] { batcher.Compute(question); }) ==
         "core_state: expected 2 columns, seen int64[2, 3, 1]");
@@ -94,13 +95,13 @@ TEST_CASE("batcher: requests are checked, and against the first") {
   threads.Join();
 }
 
-TEST_CASE("batcher: outputs are checked; what does not fit can be mended") {
+TEST_CASE("batcher: outputs are checked, and may be given again if they were refused") {
   DynamicBatcher batcher(3, 3, hours(1));
   Threads threads;
   threads.Start([&] { CheckReply(batcher.Compute(Question(0, 3)), 0, 3); });
   const auto batch = batcher.Next();
-  const Exchange good = Reply(batch->GetInputs());
-  Exchange bad = good;
+  const NetIO good = Reply(batch->GetInputs());
+  NetIO bad = good;
   bad.arrays[0].second = Array::Empty(kInt64, {1, 2});
   CHECK(ErrorOf<std::invalid_argument>([&] { batch->SetOutputs(bad); }) ==
         "outputs, double: expected 3 columns, seen int64[1, 2]");
@@ -120,7 +121,7 @@ TEST_CASE("batcher: outputs are checked; what does not fit can be mended") {
 
 TEST_CASE("batcher: a single request's own arrays come out, not copies") {
   DynamicBatcher batcher(1, 4, hours(1));
-  const Exchange question = Question(0, 2);
+  const NetIO question = Question(0, 2);
   Threads threads;
   threads.Start([&] { CheckReply(batcher.Compute(question), 0, 2); });
   const auto batch = batcher.Next();
@@ -161,7 +162,7 @@ TEST_CASE("batcher: a batch waits for the minimum") {
   });
   threads.Start([&] { CheckReply(batcher.Compute(Question(0, 2)), 0, 2); });
   Await([&] { return batcher.size() == 2; });
-  std::this_thread::sleep_for(milliseconds(20));  // for an error to show, not for success
+  std::this_thread::sleep_for(milliseconds(20));  // gives an error time to show
   CHECK(!taken);
   threads.Start([&] { CheckReply(batcher.Compute(Question(2, 1)), 2, 1); });
   threads.Join();
@@ -189,7 +190,8 @@ TEST_CASE("batcher: a batch has the oldest requests that fit the maximum, never 
   threads.Join();
 }
 
-TEST_CASE("batcher: fewer than the minimum go once the oldest has waited for the timeout") {
+TEST_CASE(
+    "batcher: a batch below the minimum is ready once the oldest has waited for the timeout") {
   constexpr milliseconds kTimeout{60};
   DynamicBatcher batcher(10, 10, kTimeout);
   Threads threads;
@@ -218,7 +220,7 @@ TEST_CASE("batcher: the timeout is the oldest request's, whatever comes after it
     callers.Start([&batcher, sent] {
       try {
         CheckReply(batcher.Compute(Question(sent, 1)), sent, 1);
-      } catch (const Closed&) {  // came after the batch
+      } catch (const Closed&) {  // its request came after the batch
       }
     });
     std::this_thread::sleep_for(milliseconds(10));
@@ -231,7 +233,7 @@ TEST_CASE("batcher: the timeout is the oldest request's, whatever comes after it
   threads.Join();
 }
 
-TEST_CASE("batcher: a timeout too long for the clock is as good as none") {
+TEST_CASE("batcher: a timeout that is too long for the clock never ends") {
   DynamicBatcher batcher(2, 2, microseconds::max());
   Threads threads;
   threads.Start([&] { CheckReply(batcher.Compute(Question(0, 1)), 0, 1); });
@@ -241,7 +243,7 @@ TEST_CASE("batcher: a timeout too long for the clock is as good as none") {
     batch->SetOutputs(Reply(batch->GetInputs()));
     Require(batch->columns() == 2, "less than the minimum, before the timeout");
   });
-  std::this_thread::sleep_for(milliseconds(20));  // for an error to show, not for success
+  std::this_thread::sleep_for(milliseconds(20));  // gives an error time to show
   threads.Start([&] { batcher.Compute(Question(1, 1)); });
   threads.Join();
   batcher.Close();
@@ -264,7 +266,7 @@ TEST_CASE("batcher: among threads each caller gets the answers to its own column
           while (true) {
             const auto batch = batcher.Next();
             Require(1 <= batch->columns() && batch->columns() <= maximum, "the maximum");
-            const Exchange inputs = batch->GetInputs();
+            const NetIO inputs = batch->GetInputs();
             const Array& names = inputs.arrays[0].second;
             Require(names.columns() == batch->columns(), "columns()");
             {
@@ -295,7 +297,7 @@ TEST_CASE("batcher: among threads each caller gets the answers to its own column
   }
 }
 
-TEST_CASE("batcher: closed at any moment, all threads end") {
+TEST_CASE("batcher: when it is closed at any moment, all threads end") {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
@@ -369,7 +371,7 @@ TEST_CASE("batcher: Close fails calls that wait, calls whose batch is handed out
   for (int i = 0; i < 3; ++i) {
     threads.Start([&] { ErrorOf<Closed>([&] { empty.Next(); }); });
   }
-  std::this_thread::sleep_for(milliseconds(20));  // most wait by now; none has to
+  std::this_thread::sleep_for(milliseconds(20));  // most wait by now, but none must
   for (DynamicBatcher* closing : {&batcher, &empty}) {
     closing->Close();
     closing->Close();
@@ -377,7 +379,7 @@ TEST_CASE("batcher: Close fails calls that wait, calls whose batch is handed out
   threads.Join();
   expect_closed(4);
   CHECK_THROWS_AS(batcher.Next(), Closed);
-  handed_out->SetOutputs(Reply(handed_out->GetInputs()));  // goes nowhere
+  handed_out->SetOutputs(Reply(handed_out->GetInputs()));  // has no effect
   CHECK(batcher.size() == 0);
 }
 
@@ -393,7 +395,7 @@ TEST_CASE("batcher: a batch may outlive its batcher") {
   batch->SetOutputs(Reply(batch->GetInputs()));
 }
 
-TEST_CASE("batcher: what is left of a batch wakes another that waits") {
+TEST_CASE("batcher: requests that a batch leaves wake another thread that waits") {
   DynamicBatcher batcher(2, 2, hours(1));
   Threads threads;
   for (int i = 0; i < 3; ++i) {
@@ -402,7 +404,7 @@ TEST_CASE("batcher: what is left of a batch wakes another that waits") {
       batch->SetOutputs(Reply(batch->GetInputs()));
     });
   }
-  std::this_thread::sleep_for(milliseconds(20));  // most wait by now; none has to
+  std::this_thread::sleep_for(milliseconds(20));  // most wait by now, but none must
   for (int64_t i = 0; i < 3; ++i) {
     threads.Start([&batcher, i] { CheckReply(batcher.Compute(Question(2 * i, 2)), 2 * i, 2); });
   }

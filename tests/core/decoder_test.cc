@@ -5,36 +5,38 @@
 #include <fstream>
 #include <iterator>
 
-#include "conversation.h"
+#include "replay.h"
 #include "testing.h"
 
 namespace torchbeast {
 namespace {
 
-// The file's Spec and Steps, and the error that ended it, if one did.
-std::pair<Heard, std::string> HearFile(const std::filesystem::path& path) {
+// Returns the result, and the error that ended the replay or "".
+std::pair<ReplayResult, std::string> ReplayFile(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  Heard heard;
+  ReplayResult result;
   try {
-    Hear(Messages(bytes), &heard);
+    Replay(Messages(bytes), &result);
   } catch (const StreamError& error) {
-    return {heard, error.what()};
+    return {result, error.what()};
   }
-  return {heard, ""};
+  return {result, ""};
 }
 
-TEST_CASE("decoder: what the corpus calls good is taken, all else refused where it says") {
+TEST_CASE(
+    "decoder: files of the corpus are accepted if called good, and refused at their message if "
+    "not") {
   int good = 0, specs = 0, steps = 0;
   for (const auto& entry : std::filesystem::directory_iterator("tests/core/corpus")) {
     const std::string name = entry.path().filename();
     CAPTURE(name);
-    const auto& [heard, error] = HearFile(entry.path());
+    const auto& [result, error] = ReplayFile(entry.path());
     CAPTURE(error);
-    CHECK(heard.memory_over <= 1 << 16);
+    CHECK(result.excess_bytes <= 1 << 16);
     if (name.rfind("good-", 0) == 0) {
       CHECK(error == "");
-      CHECK(heard.steps > 0);
+      CHECK(result.steps > 0);
       ++good;
       continue;
     }
@@ -42,7 +44,7 @@ TEST_CASE("decoder: what the corpus calls good is taken, all else refused where 
     CHECK((is_spec || name.rfind("step-", 0) == 0));
     CHECK(error.rfind(is_spec ? "INVALID_ARGUMENT: the server's Spec" : "INVALID_ARGUMENT: a Step",
                       0) == 0);
-    CHECK(heard.spec.observations.empty() == is_spec);
+    CHECK(result.spec.observations.empty() == is_spec);
     ++(is_spec ? specs : steps);
   }
   CHECK(good >= 3);
@@ -50,7 +52,7 @@ TEST_CASE("decoder: what the corpus calls good is taken, all else refused where 
   CHECK(steps >= 20);
 }
 
-// `number` fields of these bytes, one after the other.
+// Returns a message of `number` such fields, one after the other.
 Message Repeat(std::string_view field, size_t number) {
   Message message;
   for (size_t i = 0; i < number; ++i) message.insert(message.end(), field.begin(), field.end());
@@ -84,7 +86,7 @@ TEST_CASE("decoder: no message costs more than twice its size and 64 KiB") {
       }
     }
   }
-  for (int field = 1; field <= 9; ++field) {  // a whole array where few numbers are expected
+  for (int field = 1; field <= 9; ++field) {  // large arrays where few numbers are expected
     messages.push_back(Field(field, std::string(1 << 20, '\0')));
     messages.push_back(Field(field, std::string(4, '\0')) +
                        Field(field, std::string(1 << 20, '\0')));
@@ -94,32 +96,32 @@ TEST_CASE("decoder: no message costs more than twice its size and 64 KiB") {
     CAPTURE(i);
     const Message message(messages[i].begin(), messages[i].end());
     for (const Message& first : {message, Message(good.begin(), good.end())}) {
-      Heard heard;
+      ReplayResult result;
       try {
-        Hear({first, message}, &heard);
+        Replay({first, message}, &result);
       } catch (const StreamError&) {
       }
-      CHECK(heard.memory_over <= 1 << 16);
-      taken += heard.spec.observations.size() == 256;
+      CHECK(result.excess_bytes <= 1 << 16);
+      taken += result.spec.observations.size() == 256;
     }
   }
-  CHECK(taken == 1);  // the largest Spec that there may be
+  CHECK(taken == 1);  // only the largest Spec that is allowed
 }
 
-TEST_CASE("decoder: text of strangers is fit for a log") {
+TEST_CASE("decoder: text of a server is made safe for a log") {
   CHECK(Printable("plain, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\nnext line") ==
         "plain, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80\nnext line");
   CHECK(Printable("\x1b[2J\x07\r\x7f") == "?[2J???");
   CHECK(Printable(std::string_view("a\0b", 3)) == "a?b");
   CHECK(Printable("\xff\x80") == "??");
   CHECK(Printable("\xe2\x82") == "??");              // cut off
-  CHECK(Printable("\xc0\xaf \xc1\x81") == "?? ??");  // longer than need be
+  CHECK(Printable("\xc0\xaf \xc1\x81") == "?? ??");  // longer than necessary
   CHECK(Printable("\xe0\x9f\xbf") == "???");
   CHECK(Printable("\xf0\x8f\xbf\xbf") == "????");
-  CHECK(Printable("\xed\xa0\x80") == "???");       // half of a pair
+  CHECK(Printable("\xed\xa0\x80") == "???");       // half of a surrogate pair
   CHECK(Printable("\xf4\x90\x80\x80") == "????");  // beyond Unicode
   CHECK(Printable("\xf5\x80\x80\x80") == "????");
-  CHECK(Printable("\xc2\x9b[2J") == "??[2J");  // a terminal's escape, in one character
+  CHECK(Printable("\xc2\x9b[2J") == "??[2J");  // a terminal's escape sequence in one character
 }
 
 }  // namespace

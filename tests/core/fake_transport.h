@@ -3,8 +3,8 @@
 // Streams in memory whose environments count, and a network that counts too, so that every number
 // of every rollout is known beforehand. A Plan says what goes wrong with a stream.
 //
-// Addresses are numbers: "0", "1", ... A life is one stream to an address: 0, 1, ... Step s of a
-// life is the s-th: s = 0 is the reset.
+// Addresses are numbers: "0", "1", ... The streams to an address are numbered by their life: 0, 1,
+// ... The Steps of a life are numbered by s, and s = 0 is the reset.
 #pragma once
 
 #include <atomic>
@@ -26,7 +26,7 @@
 
 namespace torchbeast {
 
-constexpr int64_t kActions = 7, kMostFakeEnvs = 8, kForever = 1'000'000'000;
+constexpr int64_t kActions = 7, kMaxFakeEnvs = 8, kForever = 1'000'000'000;
 
 inline Spec CountingSpec(int64_t num_envs = 1) {
   return {
@@ -38,7 +38,7 @@ inline Spec CountingSpec(int64_t num_envs = 1) {
       "Counting"};
 }
 
-// What environment n has at Step s of a life.
+// What environment n is expected to have at Step s of a life.
 struct Expected {
   Expected(int address, int life, int64_t n, int64_t s)
       : s(s),
@@ -51,8 +51,9 @@ struct Expected {
         truncated(last && n % 2 == 1),
         reward(done ? 0.0f : static_cast<float>(s) + 0.5f),
         action((count / 3 + count) % kActions),
-        // What the network is given here: calls since the episode began (7 at a life's first),
-        // as it leaves resetting to the network; and calls in this life, from 50.
+        // The recurrent state that the network is given here. One counts the calls since the
+        // episode began, because the network resets it at `done`; at the first Step of a life it is
+        // 7. The other counts the calls in this life, from 50 on.
         calls_in_episode(s == 0 ? 7 : (s - 1) % length + 1),
         calls(50 + s) {}
 
@@ -66,18 +67,18 @@ inline Arrays InitialState() {
   return {Make<int64_t>({2, 1}, {7, 50}), Make<float>({1, 1, 2}, {50, -50})};
 }
 
-// The network. `calls` numbers each column that it was ever asked about.
-inline Exchange CountingNet(const Exchange& inputs, std::atomic<int64_t>* calls) {
+// The network. `calls` counts the columns of all its inputs.
+inline NetIO CountingNet(const NetIO& inputs, std::atomic<int64_t>* calls) {
   const int64_t B = CommonColumns(inputs.arrays);
   const auto* count = Find(inputs.arrays, "count")->as<int64_t>();
   const auto* done = Find(inputs.arrays, "done")->as<bool>();
   const auto* state = inputs.core_state.at(0).as<int64_t>();
   const auto* floats = inputs.core_state.at(1).as<float>();
-  Exchange outputs{{{"action", Array::Empty(kInt64, {1, B})},
-                    {"logits", Array::Empty(kFloat32, {1, B, kActions})},
-                    {"given", Array::Empty(kInt64, {1, B, 2})},
-                    {"call", Array::Empty(kInt64, {1, B})}},
-                   {Array::Empty(kInt64, {2, B}), Array::Empty(kFloat32, {1, B, 2})}};
+  NetIO outputs{{{"action", Array::Empty(kInt64, {1, B})},
+                 {"logits", Array::Empty(kFloat32, {1, B, kActions})},
+                 {"given", Array::Empty(kInt64, {1, B, 2})},
+                 {"call", Array::Empty(kInt64, {1, B})}},
+                {Array::Empty(kInt64, {2, B}), Array::Empty(kFloat32, {1, B, 2})}};
   const auto out = [&](int i) { return outputs.arrays[i].second; };
   for (int64_t b = 0; b < B; ++b) {
     Require(floats[2 * b] == state[B + b] && floats[2 * b + 1] == -state[B + b], "mixed states");
@@ -93,19 +94,19 @@ inline Exchange CountingNet(const Exchange& inputs, std::atomic<int64_t>* calls)
     outputs.core_state[1].as<float>()[2 * b] = static_cast<float>(state[B + b] + 1);
     outputs.core_state[1].as<float>()[2 * b + 1] = static_cast<float>(-state[B + b] - 1);
   }
-  // A network may work in place.
+  // Overwrites its inputs, because a network may work in place.
   for (const Array& array : inputs.core_state) std::memset(array.data(), 0x55, array.bytes());
   return outputs;
 }
 
-// A Step's memory.
+// A Step, with its memory.
 struct FakeStep {
   std::string observations;
   std::vector<float> reward, episode_return;
   std::vector<int32_t> episode_step;
-  bool done[kMostFakeEnvs], terminated[kMostFakeEnvs], truncated[kMostFakeEnvs],
-      episode_over[kMostFakeEnvs];
-  StepView view;  // to be changed where it does wrong
+  bool done[kMaxFakeEnvs], terminated[kMaxFakeEnvs], truncated[kMaxFakeEnvs],
+      episode_over[kMaxFakeEnvs];
+  StepView view;  // which a Plan may change to make the Step wrong
 
   FakeStep(int address, int life, int64_t N, int64_t s, const std::vector<int64_t>& actions) {
     std::string count, flags, frame, echo;
@@ -128,13 +129,19 @@ struct FakeStep {
       episode_over[n] = expected.last;
     }
     observations = count + flags + frame + echo;
-    view = {observations,      {reward.data(), N},       {episode_return.data(), N},
-            {done, N},         {terminated, N},          {truncated, N},
-            {episode_over, N}, {episode_step.data(), N}, 1e-9};
+    view = {observations,
+            {reward.data(), N},
+            {done, N},
+            {terminated, N},
+            {truncated, N},
+            {episode_over, N},
+            {episode_step.data(), N},
+            {episode_return.data(), N},
+            1e-9};
   }
 };
 
-// The view as a server would send it.
+// Returns the bytes that a server would send.
 inline std::string Encode(const StepView& view) {
   const auto field = [](int number, const auto& span) {
     const size_t size = span.size * sizeof(*span.data);
@@ -151,10 +158,10 @@ inline std::string Encode(const StepView& view) {
 struct Plan {
   enum Place { kNowhere, kOpen, kRead, kWrite };
   int64_t num_envs = 1;
-  Place fails = kNowhere, hangs = kNowhere;              // hangs until it is cancelled
-  int64_t at = kForever;                                 // the Step, or the answer to it
-  std::function<void(Spec*)> change_spec = nullptr;      // at Open
-  std::function<void(FakeStep*)> change_step = nullptr;  // of Step `at`
+  Place fails = kNowhere, hangs = kNowhere;              // a call that hangs waits for Cancel
+  int64_t at = kForever;                                 // the Step of the failure or the change
+  std::function<void(Spec*)> change_spec = nullptr;      // changes the Spec that Open returns
+  std::function<void(FakeStep*)> change_step = nullptr;  // changes Step `at`
 
   int64_t WholeRollouts(int64_t T) const {
     if (fails == kOpen || hangs == kOpen || change_spec) return 0;
@@ -170,12 +177,12 @@ class FakeTransport : public Transport {
   const std::function<Plan(int address, int life)> plan;
   std::atomic<int> alive{0}, hanging{0}, writes{0}, wrong_actions{0};
 
-  // Times at which streams to the address began.
+  // The times at which streams to the address were made.
   std::vector<Clock::time_point> births(int address) {
     std::lock_guard<std::mutex> lock(mutex_);
     return births_[address];
   }
-  // How long the address's stream that was cancelled had waited by then, since its last call.
+  // How long the address's stream had hung when it was cancelled.
   std::chrono::duration<double> waited(int address) {
     std::lock_guard<std::mutex> lock(mutex_);
     return waited_[address];
@@ -257,7 +264,7 @@ class FakeStream : public Stream {
   FakeTransport* const transport_;
   const int address_, life_;
   const Plan plan_;
-  int64_t s_ = 0;  // the next Step
+  int64_t s_ = 0;  // the number of the next Step
   std::vector<int64_t> actions_;
   std::optional<FakeStep> step_;
   std::string sent_;

@@ -1,20 +1,20 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// libFuzzer's door to the decoder; `make fuzz` builds and runs it.
+// The entry point of libFuzzer, which sends its inputs to the decoder. `make fuzz` runs it.
 #include <cstdio>
 #include <cstdlib>
 
-#include "conversation.h"
+#include "replay.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  torchbeast::Heard heard;
+  torchbeast::ReplayResult result;
   try {
-    torchbeast::Hear(torchbeast::Messages({reinterpret_cast<const char*>(data), size}), &heard);
+    torchbeast::Replay(torchbeast::Messages({reinterpret_cast<const char*>(data), size}), &result);
   } catch (const torchbeast::StreamError&) {
   }
-  if (heard.memory_over > 1 << 16) {
+  if (result.excess_bytes > 1 << 16) {
     std::fprintf(stderr, "decoding took twice the message and %ld bytes\n",
-                 static_cast<long>(heard.memory_over));
+                 static_cast<long>(result.excess_bytes));
     std::abort();
   }
   return 0;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kRows = 3;
 
-// [T, n] whose columns are called `first`, first + 1, ...; and an array with more dimensions.
+// Returns an array [T, n] whose columns are named `first`, first + 1, ..., and an array with more
+// dimensions.
 Dict Item(int64_t first, int64_t n) {
   Dict item = {{"name", Array::Empty(kInt64, {kRows, n})},
                {"more", Array::Empty(kUInt8, {1, n, 2})}};
@@ -25,7 +26,7 @@ Dict Item(int64_t first, int64_t n) {
   return item;
 }
 
-// The names of a batch's columns, all of whose rows and arrays must be of the same.
+// Returns the names of a batch's columns. Checks that all rows and arrays have the same names.
 std::vector<int64_t> NamesOf(const Dict& batch, int64_t n) {
   Require(batch.size() == 2 && batch[0].first == "name" && batch[1].first == "more", "names");
   Require(batch[0].second.shape() == Shape{kRows, n}, batch[0].second.describe());
@@ -78,7 +79,7 @@ TEST_CASE("queue: a batch that is exactly one item is that item") {
   CHECK(NamesOf(queue.Dequeue(), 3) == std::vector<int64_t>{3, 4, 5});
 }
 
-TEST_CASE("queue: one thread sees what a deque of columns would give") {
+TEST_CASE("queue: in one thread it is a deque of columns") {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
@@ -116,7 +117,7 @@ Sizes RandomSizes(std::mt19937& random) {
   return sizes;
 }
 
-constexpr int64_t kProducer = 1'000'000;  // names of the p-th producer's columns begin at p of it
+constexpr int64_t kProducer = 1'000'000;  // producer p's columns are named from p * kProducer on
 
 // Throws unless each producer's columns come in order, and without gaps if `all`.
 void CheckOrder(const std::vector<int64_t>& names, bool all) {
@@ -180,7 +181,7 @@ TEST_CASE("queue: among threads nothing is lost or doubled, and each producer's 
   }
 }
 
-TEST_CASE("queue: closed at any moment, all threads end, and what came out was whole") {
+TEST_CASE("queue: when it is closed at any moment, all threads end, and all batches are whole") {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);
@@ -229,7 +230,7 @@ TEST_CASE("queue: closed at any moment, all threads end, and what came out was w
   }
 }
 
-TEST_CASE("queue: Close wakes all that wait, and fails later calls") {
+TEST_CASE("queue: Close makes calls that wait, and later calls, throw Closed") {
   BatchingQueue full(2, 2), empty(2, 2);
   full.Enqueue(Item(0, 2));
   Threads threads;
@@ -237,7 +238,7 @@ TEST_CASE("queue: Close wakes all that wait, and fails later calls") {
     threads.Start([&] { ErrorOf<Closed>([&] { full.Enqueue(Item(2, 1)); }); });
     threads.Start([&] { ErrorOf<Closed>([&] { empty.Dequeue(); }); });
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most wait by now; none has to
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most wait by now, but none must
   for (BatchingQueue* queue : {&full, &empty}) {
     queue->Close();
     queue->Close();
@@ -257,7 +258,7 @@ TEST_CASE("queue: Close drops what is inside") {
   CHECK(owner.use_count() == 1);
 }
 
-TEST_CASE("queue: a closed one says so whatever comes") {
+TEST_CASE("queue: a closed one throws Closed, whatever the item") {
   BatchingQueue queue(1, 2);
   queue.Enqueue(Item(0, 1));
   queue.Close();
@@ -267,7 +268,7 @@ TEST_CASE("queue: a closed one says so whatever comes") {
 TEST_CASE("queue: an item is taken whole while fewer than capacity columns wait") {
   BatchingQueue queue(2, 3);
   queue.Enqueue(Item(0, 2));
-  queue.Enqueue(Item(2, 5));  // though it does not fit
+  queue.Enqueue(Item(2, 5));  // enters, though it exceeds the capacity
   CHECK(queue.size() == 7);
   std::atomic<bool> entered{false};
   Threads threads;
@@ -277,8 +278,7 @@ TEST_CASE("queue: an item is taken whole while fewer than capacity columns wait"
   });
   for (int64_t size : {5, 3}) {
     CHECK(NamesOf(queue.Dequeue(), 2)[0] == 5 - size);
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds(10));  // for an error to show, not for success
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // gives an error time to show
     CHECK(!entered);
     CHECK(queue.size() == size);
   }
@@ -295,7 +295,7 @@ TEST_CASE("queue: one item that fills many batches wakes as many consumers") {
   for (int i = 0; i < 4; ++i) {
     threads.Start([&] { sum += NamesOf(queue.Dequeue(), 1)[0]; });
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most wait by now; none has to
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most wait by now, but none must
   queue.Enqueue(Item(1, 4));
   threads.Join();
   CHECK(sum == 1 + 2 + 3 + 4);

@@ -18,7 +18,7 @@ Spec TestSpec() {
           "Test"};
 }
 
-// A Step of two environments that fits TestSpec; numbers begin at `x`.
+// A Step of two environments that fits TestSpec. Its numbers begin at `x`.
 struct TestStep {
   explicit TestStep(int x, bool first = false) {
     const std::vector<int32_t> a = {x, x + 1, x + 2, x + 3};
@@ -109,7 +109,7 @@ TEST_CASE("rollout: Steps and outputs are kept in their rows") {
   }
 }
 
-TEST_CASE("rollout: row 0 of the next is the last, in memory of its own") {
+TEST_CASE("rollout: row 0 of the next rollout is a copy of the last row") {
   Rollout making(TestSpec(), 2, 1);
   for (int t = 0; t <= 1; ++t) {
     making.WriteStep(t, TestStep(10 * t, t == 0).view(), ActionsOf({3, 4}));
@@ -132,7 +132,7 @@ TEST_CASE("rollout: row 0 of the next is the last, in memory of its own") {
   CHECK(RowOf<int64_t>(after, "action", 1) == std::vector<int64_t>{2, 3});
 }
 
-// Of two environments, with stacks of 3 frames of two bytes, and of 2 without axes.
+// Two environments with a stack of 3 frames of two bytes, and a stack of 2 numbers.
 Spec StackSpec() {
   Spec spec = TestSpec();
   spec.observations = {
@@ -140,7 +140,6 @@ Spec StackSpec() {
   return spec;
 }
 
-// Its Step t: frames t, t; 10 + t, 10 + t; what is `y` is 100 + t, 200 + t.
 TEST_CASE("rollout: last_action is the action's dtype and shape, and 0 where an episode begins") {
   Spec spec = TestSpec();
   spec.action_kind = "box";
@@ -155,6 +154,8 @@ TEST_CASE("rollout: last_action is the action's dtype and shape, and 0 where an 
   CHECK(RowOf<float>(rollout, "last_action", 1) == std::vector<float>{1, 2, 3, 4, 5, 6});
 }
 
+// Returns Step t for StackSpec. The bytes of the two newest frames are t and 10 + t, and the newest
+// numbers of `y` are 100 + t and 200 + t.
 TestStep StackStep(int t, std::vector<int32_t> episode_step) {
   TestStep step(t, /*first=*/t == 0);
   const std::vector<int32_t> y = {100 + t, 200 + t};
@@ -166,7 +167,8 @@ TestStep StackStep(int t, std::vector<int32_t> episode_step) {
   return step;
 }
 
-TEST_CASE("rollout: of a stack the newest frame comes, the older are those of the row before") {
+TEST_CASE(
+    "rollout: a Step has a stack's newest frame, and the older ones are those of the row before") {
   using Bytes = std::vector<uint8_t>;
   using Ints = std::vector<int32_t>;
   CHECK(StackSpec().observation_bytes() == 1 + 6 + 8 + 1);
@@ -179,7 +181,7 @@ TEST_CASE("rollout: of a stack the newest frame comes, the older are those of th
   };
   write(0, 0, {0, 0});
   write(1, 1, {1, 1});
-  write(2, 2, {2, 0});  // environment 1's next game; its `done` does not count
+  write(2, 2, {2, 0});  // environment 1 begins its next game; its `done` does not matter
   write(3, 3, {3, 1});
   const Dict first = making.Finish({});
   CHECK(Find(first, "frame")->describe() == "uint8[4, 2, 3, 2]");
@@ -217,14 +219,14 @@ TEST_CASE("decoder: the first Step of stacks is the first of their games") {
   CHECK(error(StackSpec(), StackStep(0, {0, 5})) ==
         "INVALID_ARGUMENT: a Step's episode_step, at a reset: expected 0 everywhere, seen 5");
   Rollout(TestSpec(), 2, 1)
-      .WriteStep(0, TestStep(1, true).view(), ActionsOf({0, 0}));  // without: anything
+      .WriteStep(0, TestStep(1, true).view(), ActionsOf({0, 0}));  // has no stacks
   TestStep step = StackStep(0, {0, 0});
-  step.observations.resize(32);  // whole stacks
+  step.observations.resize(32);  // has whole stacks
   CHECK(error(StackSpec(), step) ==
         "INVALID_ARGUMENT: a Step's observations: expected 16 bytes, seen 32");
 }
 
-TEST_CASE("decoder: bools of a stack are checked where they are, and what follows it too") {
+TEST_CASE("decoder: bools are checked in a stack, and behind it") {
   Spec spec = StackSpec();
   spec.observations = {{"flags", kBool, {2, 3}, 2}, {"number", kUInt8, {2}}, {"b", kBool, {}}};
   for (int i = 0; i < 12; ++i) {
@@ -282,7 +284,7 @@ TEST_CASE("decoder: a Step of wrong lengths is refused") {
   }
 }
 
-TEST_CASE("decoder: numbers that are none are refused") {
+TEST_CASE("decoder: numbers that are not finite are refused") {
   for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                     -std::numeric_limits<float>::infinity()}) {
     TestStep step(0);
@@ -296,7 +298,7 @@ TEST_CASE("decoder: numbers that are none are refused") {
   }
 }
 
-TEST_CASE("decoder: bytes of a bool are 0 or 1, of other dtypes anything") {
+TEST_CASE("decoder: bytes of a bool must be 0 or 1, and bytes of other integers may be any") {
   for (int bad : {2, 128, 255}) {
     for (int i = 16; i < 22; ++i) {
       TestStep step(0);
@@ -314,7 +316,8 @@ TEST_CASE("decoder: floats of observations are finite, whatever their width") {
   const auto error_of = [](DType dtype, uint64_t bits) {
     const Spec spec{2, {{"bytes", kUInt8, {3}}, {"x", dtype, {2}}}, "discrete", {2}, 1, "Test"};
     TestStep step(0);
-    step.observations.assign(6 + 4 * dtype.size(), '\0');  // so the floats need not be aligned
+    step.observations.assign(6 + 4 * dtype.size(),
+                             '\0');  // behind 6 bytes, floats may be unaligned
     std::memcpy(step.observations.data() + 6 + 3 * dtype.size(), &bits, dtype.size());
     try {
       Rollout(spec, 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
@@ -325,22 +328,22 @@ TEST_CASE("decoder: floats of observations are finite, whatever their width") {
   };
   const struct {
     DType dtype;
-    uint64_t infinite, none, most;  // the largest number
+    uint64_t infinite, nan, largest;
   } cases[] = {{kFloat32, 0xff800000, 0x7fc00001, 0x7f7fffff},
                {{Kind::kFloat, 64}, 0x7ff0000000000000, 0x7ff8000000000000, 0xffefffffffffffff},
                {{Kind::kFloat, 16}, 0x7c00, 0xfe00, 0x7bff},
                {{Kind::kBFloat, 16}, 0x7f80, 0x7fc0, 0xff7f}};
-  for (const auto& [dtype, infinite, none, most] : cases) {
+  for (const auto& [dtype, infinite, nan, largest] : cases) {
     const std::string expected =
         "INVALID_ARGUMENT: a Step's x: expected finite numbers, seen others";
     CHECK(error_of(dtype, infinite) == expected);
-    CHECK(error_of(dtype, none) == expected);
-    CHECK(error_of(dtype, most) == "");
+    CHECK(error_of(dtype, nan) == expected);
+    CHECK(error_of(dtype, largest) == "");
   }
   CHECK(error_of({Kind::kInt, 64}, ~uint64_t{0}) == "");
 }
 
-TEST_CASE("decoder: the first Step is the first of its episodes") {
+TEST_CASE("decoder: the first Step must be the first of its episodes") {
   TestStep step(0, /*first=*/true);
   step.done[1] = false;
   CHECK(ErrorIn(step.view(), 0) ==
@@ -348,7 +351,7 @@ TEST_CASE("decoder: the first Step is the first of its episodes") {
   Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
 }
 
-TEST_CASE("decoder: a Step that is refused leaves no trace") {
+TEST_CASE("decoder: a Step that is refused changes nothing") {
   Rollout making(TestSpec(), 2, 1);
   making.WriteStep(0, TestStep(10, true).view(), ActionsOf({0, 0}));
   TestStep bad(20, true);
@@ -397,7 +400,8 @@ TEST_CASE("rollout: outputs have a column for each environment") {
                   std::invalid_argument);
 }
 
-TEST_CASE("rollout: no output takes the name of a state") {  // the rollout would have it twice
+// Otherwise the rollout would have the name twice.
+TEST_CASE("rollout: no output takes the name of a state") {
   Dict outputs = Outputs(0);
   outputs.emplace_back("core_state/0", Array::Empty(kFloat32, {1, 2}));
   CHECK_THROWS_AS(Rollout(TestSpec(), 2, 1).WriteOutputs(0, outputs), std::invalid_argument);

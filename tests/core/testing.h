@@ -1,7 +1,7 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// What the tests of the core share: arrays from values and back, errors as text, threads whose
-// failures fail the test.
+// What the tests of the core share: arrays from values and back, the text of errors, and threads
+// whose failures fail the test.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ std::vector<T> Values(const Array& array) {
   return std::vector<T>(array.as<T>(), array.as<T>() + array.bytes() / sizeof(T));
 }
 
-// Discrete ones, one for each environment.
+// Returns discrete actions, one for each environment.
 inline Array ActionsOf(const std::vector<int64_t>& numbers) {
   return Make<int64_t>({1, static_cast<int64_t>(numbers.size())}, numbers);
 }
@@ -53,7 +53,7 @@ inline Array Zeros(const Array& array) {
   return array;
 }
 
-// The text of the E that `f` throws.
+// Returns the text of the E that `f` throws. Throws if it throws none.
 template <class E>
 std::string ErrorOf(const std::function<void()>& f) {
   try {
@@ -68,10 +68,11 @@ inline bool Has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Protobuf's tag of a field, and a field of bytes: tag, length, bytes.
+// Returns protobuf's tag of a field.
 inline std::string Tag(int field, int type) {
   return std::string(1, static_cast<char>(field << 3 | type));
 }
+// Returns a field of bytes: its tag, its length, and the bytes.
 inline std::string Field(int field, const std::string& bytes) {
   std::string out = Tag(field, 2);
   size_t size = bytes.size();
@@ -79,26 +80,26 @@ inline std::string Field(int field, const std::string& bytes) {
   return out + static_cast<char>(size) + bytes;
 }
 
-// In threads, where doctest's REQUIRE may not be: what is thrown comes out of Threads::Join.
+// Is used in threads, where doctest's REQUIRE must not be. Threads::Join throws the error again.
 inline void Require(bool condition, const char* what) {
   if (!condition) throw std::logic_error(what);
 }
 inline void Require(bool condition, const std::string& what) { Require(condition, what.c_str()); }
 
-// Threads, to be joined before what they use goes.
+// Threads. They must be joined before the objects that they use are destroyed.
 class Threads {
  public:
   void Start(std::function<void()> f) {
     futures_.push_back(std::async(std::launch::async, [f = std::move(f)] {
       try {
         f();
-      } catch (const std::exception& error) {  // said at once: Join may wait for others
+      } catch (const std::exception& error) {  // printed at once: Join may wait for other threads
         std::fprintf(stderr, "a thread threw: %s\n", error.what());
         throw;
       }
     }));
   }
-  // Throws what the first of them threw.
+  // Waits for all threads, and throws the first error that one of them threw.
   void Join() {
     for (auto& future : futures_) future.wait();
     for (auto& future : std::exchange(futures_, {})) future.get();
@@ -108,7 +109,7 @@ class Threads {
   std::vector<std::future<void>> futures_;
 };
 
-// Waits for a fact. There is no time limit: the run as a whole has one, against hangs.
+// Waits until `fact` is true. It has no time limit, because the whole run has one against hangs.
 inline void Await(const std::function<bool()>& fact) {
   while (!fact()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }

@@ -1,7 +1,7 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// What comes from outside: messages of servers, arrays of other libraries. Built with
-// AddressSanitizer only (gRPC and protobuf are not instrumented for ThreadSanitizer).
+// Tests what comes from outside: messages of servers, and arrays of other libraries. It is built
+// with AddressSanitizer only, because gRPC and protobuf are not instrumented for ThreadSanitizer.
 #include <google/protobuf/stubs/logging.h>
 #include <google/protobuf/util/message_differencer.h>
 #include <grpcpp/grpcpp.h>
@@ -187,17 +187,19 @@ TEST_CASE("wire: a stack of frames has as many as its shape says") {
   CHECK(Has(error({4}, 4294967295u), "of 4294967295 frames"));
 }
 
-TEST_CASE("wire: names are neither empty nor doubled nor a row's own") {
+TEST_CASE("wire: names must not be empty, used twice or reserved for rows") {
   for (const char* name :
        {"", "frame", "reward", "done", "terminated", "truncated", "episode_over", "episode_step",
         "episode_return", "last_action", "action", "policy_logits", "baseline", "policy_version"}) {
     CHECK(SpecError([&](auto* spec) { AddLeaf(spec, name, rpcenv::UINT8, {}); }) ==
           "INVALID_ARGUMENT: the server's Spec: an observation may not be called '" +
-              std::string(name) + "', or not twice");
+              std::string(name) +
+              "': expected a name that is not empty, not reserved and not used twice");
   }
 }
 
-TEST_CASE("wire: no observation takes the name of a state") {  // a rollout would have it twice
+// Otherwise a rollout would have the name twice.
+TEST_CASE("wire: no observation takes the name of a state") {
   CHECK_NOTHROW(SpecError([](auto* spec) { AddLeaf(spec, "core_state/0", rpcenv::UINT8, {}); }));
 }
 
@@ -220,7 +222,7 @@ TEST_CASE("wire: sizes beside a 0 do not overflow the strides either") {
       DLManagedTensor* tensor = ToDLPack(array);
       tensor->deleter(tensor);
     }
-  } catch (const StreamError&) {  // as good
+  } catch (const StreamError&) {  // is good too
   }
 }
 
@@ -262,21 +264,21 @@ void Mutate(std::string* bytes, std::mt19937* random) {
       case 3:
         if (at < bytes->size()) (*bytes)[at] ^= static_cast<char>(1 << any(8));
         break;
-      case 4:  // a part twice: fields may come again
+      case 4:  // repeats a part, so that fields may come twice
         *bytes += bytes->substr(at, any(40));
         break;
     }
   }
 }
 
-// What the decoder takes, protobuf's own parser takes too, and sees the same in it.
+// Checks that protobuf's own parser reads the same from the bytes as the decoder did.
 void CheckLikeProtobufs(const std::string& bytes, const StepView& view) {
   rpcenv::Step message;
   REQUIRE(message.ParseFromString(bytes));
   CHECK(view.observations == message.observations());
   const auto same = [](const auto& span, const auto& field) {
     REQUIRE(span.size == field.size());
-    for (int i = 0; i < field.size(); ++i) {  // bit for bit: NaNs are not equal
+    for (int i = 0; i < field.size(); ++i) {  // compares bits, because NaNs are not equal
       CHECK(std::memcmp(span.data + i, field.data() + i, sizeof(*span.data)) == 0);
     }
   };
@@ -310,7 +312,7 @@ void CheckLikeProtobufs(const std::string& bytes, const Spec& spec) {
   CHECK(google::protobuf::util::MessageDifferencer::Equals(message, again));
 }
 
-TEST_CASE("wire: whatever comes is taken as protobuf takes it, or refused with a StreamError") {
+TEST_CASE("wire: any bytes are read as protobuf reads them, or refused with a StreamError") {
   const google::protobuf::LogSilencer silencer;
   std::mt19937 random(0);
   const std::string good_spec = GoodSpec().SerializeAsString();
@@ -344,12 +346,12 @@ TEST_CASE("wire: whatever comes is taken as protobuf takes it, or refused with a
       }
     }
   }
-  CHECK(specs > 500);  // not all are refused
+  CHECK(specs > 500);  // enough are accepted
   CHECK(steps > 500);
   CHECK(written > 100);
 }
 
-// A server in this process.
+// An environment server in this process.
 class Server : public rpcenv::RPCEnvServer::Service {
  public:
   explicit Server(rpcenv::Spec spec) : spec_(std::move(spec)) {
@@ -395,7 +397,7 @@ TEST_CASE("wire: an Action is what protobuf writes") {
     const Array numbers = Array::Empty(kInt64, {count});
     const Array reals = Array::Empty(kFloat32, {count / 2, 2});
     rpcenv::Action of_numbers, of_reals;
-    for (int64_t i = 0; i < count; ++i) {  // of each length, the longest included
+    for (int64_t i = 0; i < count; ++i) {  // of each encoded length
       numbers.as<int64_t>()[i] = static_cast<int64_t>((random() >> 33) >> random() % 32);
       of_numbers.add_actions(static_cast<int32_t>(numbers.as<int64_t>()[i]));
     }
@@ -405,7 +407,7 @@ TEST_CASE("wire: an Action is what protobuf writes") {
     }
     EncodeAction(numbers, &message);
     CHECK(message == of_numbers.SerializeAsString());
-    if (count < 2) continue;  // protobuf leaves out what has no values
+    if (count < 2) continue;  // protobuf omits fields without values
     EncodeAction(reals, &message);
     CHECK(message == of_reals.SerializeAsString());
   }
@@ -425,7 +427,7 @@ TEST_CASE("grpc: a stream carries Steps and Actions, and the server's error") {
   CHECK(ErrorOf<StreamError>([&] { stream->Read(); }) == "INVALID_ARGUMENT: no such action");
 }
 
-TEST_CASE("grpc: Cancel ends a Read that waits, and what comes later") {
+TEST_CASE("grpc: Cancel ends a Read that waits, and later calls") {
   const Server server(GoodSpec());
   const auto stream = GrpcTransport().NewStream(server.address());
   stream->Open();
@@ -435,7 +437,7 @@ TEST_CASE("grpc: Cancel ends a Read that waits, and what comes later") {
     const std::string error = ErrorOf<StreamError>([&] { stream->Read(); });
     Require(Has(error, "CANCELLED: "), error);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it waits by now; it has not to
+  std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it probably waits by now
   stream->Cancel();
   threads.Join();
   const auto early = GrpcTransport().NewStream(server.address());
@@ -449,7 +451,7 @@ TEST_CASE("grpc: a server that is not there is UNAVAILABLE") {
       "UNAVAILABLE: "));
 }
 
-TEST_CASE("grpc: a Spec whose Steps are too large is refused, whatever the product overflows") {
+TEST_CASE("grpc: a Spec whose Steps are too large is refused, even if their size overflows") {
   for (uint32_t num_envs : {2u, 4294967295u}) {
     rpcenv::Spec spec = GoodSpec();
     spec.clear_observations();
@@ -461,7 +463,7 @@ TEST_CASE("grpc: a Spec whose Steps are too large is refused, whatever the produ
   }
 }
 
-// A DLTensor over `values`, strided as told (in elements).
+// A DLTensor over `values`, with the given strides (in elements).
 struct Foreign {
   Foreign(std::vector<int16_t> values, Shape shape, Shape strides, int64_t first = 0)
       : values(std::move(values)), shape(std::move(shape)), strides(std::move(strides)) {
@@ -494,7 +496,8 @@ TEST_CASE("dlpack: contiguous memory is shared, other memory copied") {
   const Numbers six = {0, 1, 2, 3, 4, 5};
   CHECK(values({six, {2, 3}, {}}, true) == six);
   CHECK(values({six, {2, 3}, {3, 1}}, true) == six);
-  CHECK(values({six, {1, 2, 1, 3}, {99, 3, -7, 1}}, true) == six);  // of a size 1 no stride counts
+  CHECK(values({six, {1, 2, 1, 3}, {99, 3, -7, 1}}, true) ==
+        six);  // strides of size 1 do not matter
   CHECK(values({six, {3, 2}, {1, 3}}, false) == Numbers{0, 3, 1, 4, 2, 5});
   CHECK(values({six, {2, 2}, {3, 1}}, false) == Numbers{0, 1, 3, 4});
   CHECK(values({six, {3}, {2}}, false) == Numbers{0, 2, 4});
@@ -528,7 +531,7 @@ TEST_CASE("dlpack: random strides give what indexing gives") {
   }
 }
 
-TEST_CASE("dlpack: what is no array of numbers in CPU memory is refused") {
+TEST_CASE("dlpack: only arrays of numbers in CPU memory are accepted") {
   const auto error = [](const std::function<void(DLTensor*)>& change) {
     Foreign foreign({1, 2}, {2}, {});
     change(&foreign.tensor);
@@ -541,7 +544,7 @@ TEST_CASE("dlpack: what is no array of numbers in CPU memory is refused") {
   CHECK(Has(error([](auto* t) { t->dtype.code = 3; }), "expected a numeric dtype"));
 }
 
-TEST_CASE("dlpack: an element has bits") {
+TEST_CASE("dlpack: an element must have bits") {
   Foreign foreign({1, 2}, {2}, {});
   foreign.tensor.dtype.bits = 0;
   CHECK_THROWS_AS(FromDLPack(foreign.tensor, nullptr), std::invalid_argument);

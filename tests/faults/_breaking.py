@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.processes import Command
+from tests.support.processes import Command
 
 
 class ServerFleet(Command):

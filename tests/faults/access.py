@@ -22,10 +22,10 @@ from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.server import OPTIONS, Server
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.tools.certificates import Pair, certify_host, certify_learner, make_ca
-from tests.client import free_port
-from tests.envs import Catch
 from tests.faults.harness import Figure, promise
-from tests.processes import Command, wait_for
+from tests.support.client import free_port
+from tests.support.envs import Catch
+from tests.support.processes import Command, wait_for
 
 HOST = "127.0.0.1"
 NOBODY = 65534  # another user
@@ -185,8 +185,7 @@ def may_connect(path: Path, user: int) -> bool:
 def sockets_open_to(user: int) -> int:
     """Of local servers and of those that listen in a folder that all may enter, whatever the
     umask: how many let that user in."""
-    flags = polybeast_env.make_parser().parse_args("--env Mock/4 --num_servers 1".split())
-    polybeast_env.check_flags(flags)
+    flags = polybeast_env.parse("--env Mock/4 --num_servers 1".split())
     with contextlib.ExitStack() as stack:
         umask = os.umask(0)
         stack.callback(os.umask, umask)
@@ -199,7 +198,7 @@ def sockets_open_to(user: int) -> int:
         server = Server(lambda: Environment(Catch, 1), f"unix:{folder}/server")
         stack.callback(server.stop)
         server.start()
-        servers = stack.enter_context(LocalServers(polybeast_env.make_parser(), flags))
+        servers = stack.enter_context(LocalServers(flags))
         servers.describe(60.0)
         paths = [Path(a.removeprefix("unix:")) for a in (server.address, *servers.addresses)]
         assert all(may_connect(path, os.getuid()) for path in paths)

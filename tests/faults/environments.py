@@ -18,22 +18,23 @@ import torch
 import monobeast
 from libtorchbeast import ActorPool, BatchingQueue, DynamicBatcher, models
 from libtorchbeast import workers as beast_workers
-from libtorchbeast.actors import Actors
+from libtorchbeast.actors import Actors, slot_shapes
+from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.rpcenv.client import first_description
 from libtorchbeast.seeds import derive_seed
 from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.weights import SharedWeights
 from tests.faults._breaking import ServerFleet, listener, local_servers
 from tests.faults.harness import Figure, median_and_p99, promise
-from tests.network_test import HOSTS, ip, on, two_machines
-from tests.polybeast_test import Poly
-from tests.processes import GUARD_S, Program, wait_for
+from tests.support.network import HOSTS, ip, on, two_machines
+from tests.support.polybeast import Poly
+from tests.support.processes import GUARD_S, Program, wait_for
 
 N, T = 4, 20  # environments of a stream or an actor, transitions of a rollout
 SMALL = f"--net monobeast.Net --batch_size {2 * N} --unroll_length {T} --total_steps 1000000000"
 SMALL = [*SMALL.split(), "--log_every", "0.5"]
-LIVES = f"--env tests.envs:Lives-v0 --envs_per_server {N}".split()
-CATCH = "--env tests.envs:Catch-v0 --envs_per_server 16".split()
+LIVES = f"--env tests.support.envs:Lives-v0 --envs_per_server {N}".split()
+CATCH = "--env tests.support.envs:Catch-v0 --envs_per_server 16".split()
 
 
 # ====================================================================================== a whole run
@@ -218,14 +219,14 @@ def playing(fleet, step_timeout=60.0):
 def acting(num_actors, step_timeout=60.0, orders=""):
     """Yields MonoBeast's actors, who play, a function that gives their processes, and a Reader."""
     flags = monobeast.parse(
-        f"--env tests.envs:Lives-v0 --envs_per_actor {N} --unroll_length {T} --num_actors "
+        f"--env tests.support.envs:Lives-v0 --envs_per_actor {N} --unroll_length {T} --num_actors "
         f"{num_actors} --step_timeout {step_timeout} --max_actor_restarts 1000000".split()
     )
     spec, shapes = monobeast.describe(flags)
     net = models.make_net(monobeast.Net, spec, flags)
-    buffers = SharedTensors(monobeast.buffer_shapes(flags, shapes))
+    buffers = SharedTensors(slot_shapes(flags, shapes))
     weights = SharedWeights(net.state_dict(), 0)
-    times = SharedTensors(monobeast.time_shapes(num_actors))
+    times = ActorTimes(num_actors)
     processes = {}
 
     def start(actor, life):
@@ -240,9 +241,9 @@ def acting(num_actors, step_timeout=60.0, orders=""):
             actors.wait(wakeup, 1.0)
 
     os.environ["ORDERS"] = str(orders)
-    wakeup = beast_workers.Wakeup()
+    wakeup = beast_workers.PipeEvent()
     try:
-        actors = Actors(start, flags, buffers, times["began"].numpy(), times["alive"].numpy())
+        actors = Actors(start, flags, buffers, times)
         watching = beast_workers.Thread(watch, (), "watching", lambda thread: None)
         watching.start()
         reader = Reader(actors.rollouts())
@@ -356,7 +357,7 @@ def give_order(path, order):
 @promise("a failure of an actor is never silent", "SIGKILL and a raise in one of two of MonoBeast")
 def actors_failures_are_told(times=10):
     seconds = []
-    flags = [*"--env tests.envs:Lives-v0 --num_actors 2 --envs_per_actor".split(), N]
+    flags = [*"--env tests.support.envs:Lives-v0 --num_actors 2 --envs_per_actor".split(), N]
     flags += ["--max_actor_restarts", 1_000_000]
     with folder() as path, Program(
         path, *SMALL, *flags, ORDERS=orders_in(path), FORCE_COLOR=1, COLUMNS=150

@@ -15,11 +15,11 @@ import torch
 
 from libtorchbeast import checkpoint
 from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW
-from tests.compare import assert_same
 from tests.faults.harness import Figure, promise
-from tests.processes import Program, load
+from tests.support.compare import assert_same
+from tests.support.processes import Program, load
 
-CATCH = "--env tests.envs:Catch-v0 --batch_size 4 --log_every 0.2 --precision fp32".split()
+CATCH = "--env tests.support.envs:Catch-v0 --batch_size 4 --log_every 0.2 --precision fp32".split()
 IN_ORDER = [*CATCH, *"--num_actors 0 --envs_per_actor 4".split()]
 FLAGS = {
     "monobeast": "--num_actors 1 --envs_per_actor 4".split(),

@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 from tests.faults._breaking import ServerFleet
 from tests.faults.harness import Figure, median_and_p99, promise
-from tests.polybeast_test import Poly
-from tests.processes import Program, wait_for
+from tests.support.polybeast import Poly
+from tests.support.processes import Program, wait_for
 
 FOREVER = ["--total_steps", 1_000_000_000]
-PACED = ["--env", "tests.envs:PacedCatch-v0"]
+PACED = ["--env", "tests.support.envs:PacedCatch-v0"]
 LEARNER = ["--net", "monobeast.Net", "--batch_size", 4, "--log_every", 0.5, *FOREVER]
 
-MOODS = {  # of tests.envs.MoodyCatch, and what is then said of it
+MOODS = {  # of tests.support.envs.MoodyCatch, and what is then said of it
     "raise": "RuntimeError: the ball has rolled under the sofa",
     "changed shape": r"expected uint8\[1, 10, 5\], seen uint8\[1, 9, 5\]",
     "changed dtype": r"expected uint8\[1, 10, 5\], seen float64\[1, 10, 5\]",
@@ -65,7 +65,7 @@ def streams(learner):
 def one_bad_environment(seconds=20.0, step_s=0.005, until_given_up=True):
     """Without a fault four streams share the steps; with one that is wrong from its third step on,
     all steps are the other three's."""
-    env = ["--env", "tests.envs:MoodyCatch-v0"]
+    env = ["--env", "tests.support.envs:MoodyCatch-v0"]
     with folders("good", "bad", "learner") as (good, bad, path):
         mood = bad / "mood"
         mood.write_text("")

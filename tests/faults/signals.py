@@ -15,7 +15,7 @@ from pathlib import Path
 from libtorchbeast import workers
 from tests.faults.files import CATCH, FLAGS, FOREVER
 from tests.faults.harness import Figure, median_and_p99, promise
-from tests.processes import Program, wait_for
+from tests.support.processes import Program, wait_for
 
 logger = logging.getLogger(__name__)
 

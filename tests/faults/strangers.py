@@ -22,10 +22,10 @@ from gymnasium.spaces import Box, Dict, Discrete
 from libtorchbeast import ActorPool, BatchingQueue, DynamicBatcher, describe
 from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv.server import Server
-from tests import corpus
-from tests.client import SERVICE, Client, free_port
 from tests.faults.harness import Figure, promise
-from tests.processes import ROOT, wait_for
+from tests.support import corpus
+from tests.support.client import SERVICE, Client, free_port
+from tests.support.processes import ROOT, wait_for
 
 T = 2
 # The last is what gRPC says of a compressed message.

@@ -53,11 +53,11 @@ from typing import Any, NamedTuple
 import grpc
 import psutil
 
-from tests import soak_report
-from tests.client import Client
 from tests.faults._breaking import ServerFleet
-from tests.processes import GUARD_S, Command, Program
-from tests.soak_report import Row, speeds
+from tests.soak import report as soak_report
+from tests.soak.report import Row, speeds
+from tests.support.client import Client
+from tests.support.processes import GUARD_S, Command, Program
 
 IDLE_CONNECTIONS = 50
 ENVS = 8  # in each server or actor: with 2 ms a step, a rollout of each comes every 0.3 s
@@ -414,7 +414,7 @@ def main() -> None:
     add("--faults", type=int, default=0, help="At least so many, however long they take.")
     add("--beast", choices=BEASTS, default="polybeast")
     add("--workers", type=int, default=4, help="Servers or actors.")
-    add("--env", default="tests.envs:PacedCatch-v0")
+    add("--env", default="tests.support.envs:PacedCatch-v0")
     add("--seed", type=int, default=0, help="Of the faults.")
     add("--out", type=Path, help="Default: results/soak/BEAST.")
     flags = parser.parse_args()

@@ -1,7 +1,7 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// What a server may say, as the files of tests/core/corpus have it (tests/corpus.py made them),
-// heard as the pool hears it; and how much memory that takes.
+// Replays what a server may send to the decoder, and measures how much memory the decoder takes.
+// The messages come from tests/core/corpus, whose files tests/corpus.py made.
 #pragma once
 
 #include <algorithm>
@@ -12,17 +12,18 @@
 #include "decoder.h"
 #include "rollout.h"
 
-// Of every sanitizer; g++ has no header for them.
+// Every sanitizer has these, but g++ has no header for them.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, size_t),
                                                          void (*)(const volatile void*));
 extern "C" size_t __sanitizer_get_allocated_size(const volatile void*);
 
 namespace torchbeast {
 
-using Message = std::vector<char>;  // in memory of its own, of whose end the sanitizers know
+// A message has memory of its own, so that sanitizers see reads beyond its end.
+using Message = std::vector<char>;
 
-// A Spec and then Steps, each behind its length in two bytes, the lower one first. Of the last one
-// there may be less than its length says.
+// Splits a file into messages: a Spec, and then Steps. Before each message stands its length, in
+// two bytes, the lower one first. The last message may be shorter than its length says.
 inline std::vector<Message> Messages(std::string_view file) {
   std::vector<Message> messages;
   while (file.size() >= 2) {
@@ -35,17 +36,17 @@ inline std::vector<Message> Messages(std::string_view file) {
   return messages;
 }
 
-// The most memory that this thread took while one of these lives, beyond what it had. One at a
-// time.
-class Peak {
+// Measures the most memory that this thread takes while it lives, beyond what the thread had
+// before. There may be one at a time.
+class PeakMemory {
  public:
-  Peak() {
+  PeakMemory() {
     static const int installed = __sanitizer_install_malloc_and_free_hooks(OnMalloc, OnFree);
     static_cast<void>(installed);
     now_ = most_ = 0;
     counting_ = true;
   }
-  ~Peak() { counting_ = false; }
+  ~PeakMemory() { counting_ = false; }
 
   int64_t bytes() const { return most_; }
 
@@ -62,20 +63,20 @@ class Peak {
   static inline thread_local int64_t now_ = 0, most_ = 0;
 };
 
-struct Heard {
+struct ReplayResult {
   Spec spec;
-  int steps = 0;            // that were taken
-  int64_t memory_over = 0;  // of twice the message, in bytes, where most
+  int steps = 0;             // the number of Steps that were accepted
+  int64_t excess_bytes = 0;  // the most memory that decoding a message took, beyond twice its size
 };
 
-// Hears all of it, as ActorPool does, into rollouts of three rows. `heard` is also of use where a
-// StreamError ends it.
-inline void Hear(const std::vector<Message>& messages, Heard* heard) {
+// Writes all messages into rollouts of three rows, as ActorPool does. `result` is also valid if a
+// StreamError ends the replay.
+inline void Replay(const std::vector<Message>& messages, ReplayResult* result) {
   const auto decode = [&](const Message& message, auto decoder) {
-    const Peak peak;
+    const PeakMemory peak;
     const int64_t size = static_cast<int64_t>(message.size());
     const auto note = [&] {
-      heard->memory_over = std::max(heard->memory_over, peak.bytes() - size);
+      result->excess_bytes = std::max(result->excess_bytes, peak.bytes() - size);
     };
     try {
       auto decoded = decoder(std::string_view(message.data(), message.size()));
@@ -86,8 +87,9 @@ inline void Hear(const std::vector<Message>& messages, Heard* heard) {
       throw;
     }
   };
-  const Spec spec = heard->spec = decode(messages.at(0), DecodeSpec);
-  // The pool asks for no more than its first Spec had, and the tests have not the memory.
+  const Spec spec = result->spec = decode(messages.at(0), DecodeSpec);
+  // The pool accepts no Spec that is larger than its own, and the tests lack the memory for large
+  // ones.
   if (spec.num_envs > 64 || spec.observation_bytes() > 1 << 16 ||
       NumElements(spec.action_shape()) > 1 << 10) {
     return;
@@ -97,8 +99,8 @@ inline void Hear(const std::vector<Message>& messages, Heard* heard) {
   if (actions.bytes() > 0) std::memset(actions.data(), 0, actions.bytes());
   StepDecoder decoder;
   Rollout rollout(spec, spec.num_envs, T);
-  for (size_t i = 1; i < messages.size(); ++i, ++heard->steps) {
-    const int64_t t = i == 1 ? 0 : 1 + heard->steps % T;
+  for (size_t i = 1; i < messages.size(); ++i, ++result->steps) {
+    const int64_t t = i == 1 ? 0 : 1 + result->steps % T;
     rollout.WriteStep(t, decode(messages[i], [&](auto m) { return decoder.Decode(m); }), actions);
     if (t == T) rollout = rollout.Next();
   }

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Small environments for the tests: `--env tests.envs:Catch-v0`, which imports this module."""
+"""Small environments for the tests: `--env tests.support.envs:Catch-v0` imports this module."""
 
 import multiprocessing
 import os

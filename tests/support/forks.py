@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 
-from tests.processes import ROOT, load
+from tests.support.processes import ROOT, load
 
 FORKS = {  # beast: the files that a fork edits
     "monobeast": {"monobeast.py"},

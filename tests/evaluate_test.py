@@ -1,10 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Evaluation while training: real processes play whole games with the weights of a moment."""
+"""Evaluation while training, and the test mode: whole games with the weights of a moment."""
 
-import argparse
 import contextlib
 import errno
 import os
+import re
 import signal
 
 import gymnasium
@@ -16,11 +16,16 @@ import monobeast
 import polybeast
 from libtorchbeast import evaluate, models, workers
 from libtorchbeast import evaluate as evaluation
+from libtorchbeast.checkpoint import save
 from libtorchbeast.environment import Environment
 from libtorchbeast.evaluate import Evaluator
+from libtorchbeast.flags import replace
 from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
-from tests.processes import Program, wait_for
+from tests.support.monobeast import beast, refusal
+from tests.support.processes import Program, load, wait_for
+
+pytestmark = pytest.mark.usefixtures("as_before")
 
 EVERY = 1000
 SMALL = "--batch_size 4 --log_every 0.2 --total_steps 1_000_000_000".split()
@@ -30,14 +35,14 @@ BEASTS = {
 }
 
 
-def parse(env="tests.envs:Catch-v0", **flags):
+def parse(env="tests.support.envs:Catch-v0", **flags):
     words = ["--env", env, "--eval_every", EVERY, "--num_episodes", 5]
     words += [word for name, value in flags.items() for word in (f"--{name}", value)]
     return monobeast.parse([str(word) for word in words])
 
 
 def of_another_environment(flags):
-    return monobeast.player(argparse.Namespace(**vars(flags) | {"env": "CartPole-v1"}))
+    return monobeast.player(replace(flags, env="CartPole-v1"))
 
 
 @pytest.fixture
@@ -72,7 +77,7 @@ def wait_for_row(evaluator):
 
 def played(flags, weights, seed):
     """What the test mode makes of them."""
-    net, env = monobeast.player(argparse.Namespace(**vars(flags)))
+    net, env = monobeast.player(flags)
     net.load_state_dict(weights)
     seed_everything(seed)
     return evaluate.play(flags, net.eval(), env, seed)
@@ -189,7 +194,7 @@ def test_a_process_that_cannot_start_is_told_and_tried_again(evaluator, caplog, 
 
 
 def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
-    e = evaluator(env="tests.envs:EndlessCatch-v0", max_episode_steps=10**9)
+    e = evaluator(env="tests.support.envs:EndlessCatch-v0", max_episode_steps=10**9)
     advance(e, EVERY)
     first = e._process.pid
     assert advance(e, 2 * EVERY) == {} and e._process.pid == first  # the next one waits
@@ -201,7 +206,7 @@ def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
 
 @pytest.mark.parametrize("module", BEASTS)
 def test_a_run_evaluates_and_leaves_nothing(tmp_path, module):
-    flags = ["--env", "tests.envs:Catch-v0", *SMALL, *BEASTS[module], "--eval_every", 5000]
+    flags = ["--env", "tests.support.envs:Catch-v0", *SMALL, *BEASTS[module], "--eval_every", 5000]
     with Program(tmp_path, *flags, module=module) as program:
         evaluated = lambda: [row for row in program.rows() if row.get("eval_step")]
         program.wait_for(lambda: len(evaluated()) >= 2)
@@ -218,14 +223,49 @@ def test_a_run_that_is_complete_starts_no_evaluation(tmp_path, monkeypatch):
     """... whose step it has just reached."""
     started = []
     monkeypatch.setattr(Evaluator, "_start", lambda self: started.append(self._learner.step))
-    words = "--env tests.envs:Catch-v0 --num_actors 0 --envs_per_actor 4 --batch_size 4 --xpid run"
+    words = "--env tests.support.envs:Catch-v0 --num_actors 0 --envs_per_actor 4 "
+    words += "--batch_size 4 --xpid run"
     every = "--total_steps 2000 --eval_every 2000 --log_every 1000".split()
     monobeast.train(monobeast.parse([*words.split(), *every, "--savedir", str(tmp_path)]))
     assert started == []
 
 
 def test_zero_evaluates_never(tmp_path):
-    flags = ["--env", "tests.envs:Catch-v0", "--num_actors", 0, "--envs_per_actor", 4]
+    flags = ["--env", "tests.support.envs:Catch-v0", "--num_actors", 0, "--envs_per_actor", 4]
     with Program(tmp_path, *flags, "--eval_every", 0, "--total_steps", 3000) as program:
         assert program.wait_for_end() == 0
     assert not any("eval_step" in row for row in program.rows())
+
+
+def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
+    beast(savedir, "--mode", "test", "--num_episodes", 20)
+    printed = capsys.readouterr().out
+    games = re.findall(r"│ +(\d+) │ +(-?\d+) │ +(\d+) │", printed)
+    assert [int(number) for number, _, _ in games] == list(range(1, 21))
+    assert {int(steps) for _, _, steps in games} == {9} and "cut" not in printed
+    scores = torch.tensor([float(score) for _, score, _ in games])
+    assert (
+        f"Mean return {scores.mean():.2f}, standard deviation {scores.std(correction=0):.2f}"
+        in printed
+    )
+    assert "tests.support.envs:Catch-v0, sampled actions" in printed  # --env is the run's own
+
+
+def test_the_test_mode_says_when_a_game_was_cut(savedir, capsys):
+    beast(savedir, *"--mode test --num_episodes 2 --greedy --max_episode_steps 4".split())
+    assert capsys.readouterr().out.count("4 (cut at --max_episode_steps 4)") == 2
+
+
+def test_the_test_mode_needs_a_checkpoint(tmp_path):
+    message = refusal(tmp_path, "--mode", "test")
+    assert "no checkpoint" in message and str(tmp_path / "run/model.tar") in message
+
+
+def test_the_test_mode_knows_whose_run_it_is(savedir):
+    checkpoint = load(savedir / "run")
+    save(str(savedir / "run/model.tar"), checkpoint | {"net": "polybeast.Net"})
+    message = refusal(savedir, "--mode", "test")
+    assert "is of the network polybeast.Net, this program's is monobeast.Net" in message
+    save(str(savedir / "run/model.tar"), checkpoint | {"env": "NoSuchGame-v0"})
+    message = refusal(savedir, "--mode", "test")
+    assert "--env NoSuchGame-v0: Environment `NoSuchGame` doesn't exist" in message

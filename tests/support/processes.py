@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from libtorchbeast.loggers.file_writer import read_csv
+from libtorchbeast.loggers.csv_table import read_csv
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 GUARD_S = 240.0  # no test depends on it: it only ends one that hangs
 
 

@@ -1,12 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What a broken or hostile server may say: the files of tests/core/corpus.
 
-    python -m tests.corpus      # writes them anew
+    python -m tests.support.corpus      # writes them anew
 
 A conversation is a Spec and then Steps, serialized; a file has each behind its length in two bytes.
 `good-*` are taken; `spec-*` are refused for their Spec, `step-*` for their last Step. The C++ tests
-read the files, under sanitizers; libFuzzer starts from them; tests/strangers_test.py plays them to
-the real ActorPool.
+read the files, under sanitizers; libFuzzer starts from them; tests/faults/strangers.py plays them
+to the real ActorPool.
 """
 
 import struct
@@ -19,7 +19,7 @@ from libtorchbeast.rpcenv import rpcenv_pb2
 from libtorchbeast.rpcenv.wire import spec_to_message
 from libtorchbeast.spec import Actions, Spec
 
-FOLDER = Path(__file__).parent / "core/corpus"
+FOLDER = Path(__file__).parents[1] / "core/corpus"
 N = 2
 NAN, INFINITY = float("nan"), float("inf")
 

@@ -1,5 +1,5 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-#include "monitor.h"
+#include "stream_monitor.h"
 
 #include <atomic>
 #include <limits>
@@ -25,60 +25,60 @@ class CountingStream : public Stream {
 const std::string kLate =
     "DEADLINE_EXCEEDED: the server took too long for one answer, more than 0.03 s";
 
-TEST_CASE("monitor: a stream that is late is cancelled once, and its error is that") {
-  Monitor monitor({"a", "b"}, milliseconds(1));
+TEST_CASE("monitor: a stream that is late is cancelled once, and its error says so") {
+  StreamMonitor monitor({"a", "b"}, milliseconds(1));
   CountingStream late, other;
   {
-    const Monitor::Registration one(monitor, 0, late), two(monitor, 1, other);
+    const StreamMonitor::Registration one(monitor, 0, late), two(monitor, 1, other);
     monitor.SetConnected(0);
     CHECK(monitor.status()[0].connected);
     CHECK(!monitor.status()[1].connected);
     const auto start = Clock::now();
     {
-      const Monitor::Wait wait(monitor, 0, Monitor::kTransport, milliseconds(30));
-      const Monitor::Wait without_end(monitor, 1, Monitor::kInference);
+      const StreamMonitor::Wait wait(monitor, 0, ActorTimes::kTransport, milliseconds(30));
+      const StreamMonitor::Wait without_end(monitor, 1, ActorTimes::kInference);
       Await([&] { return late.cancels > 0; });
       CHECK(Clock::now() - start >= milliseconds(30));
-      std::this_thread::sleep_for(milliseconds(10));  // for an error to show, not for success
+      std::this_thread::sleep_for(milliseconds(10));  // gives an error time to show
     }
     CHECK(late.cancels == 1);
     CHECK(other.cancels == 0);
-    CHECK(monitor.seconds()[Monitor::kTransport] >= 0.03);
-    CHECK(monitor.seconds()[Monitor::kInference] >= 0.03);
-    CHECK(monitor.seconds()[Monitor::kQueue] == 0);
+    CHECK(monitor.times().seconds()[ActorTimes::kTransport] >= 0.03);
+    CHECK(monitor.times().seconds()[ActorTimes::kInference] >= 0.03);
+    CHECK(monitor.times().seconds()[ActorTimes::kActorWaiting] == 0);
     monitor.Report(0, "CANCELLED: cancelled");
   }
   CHECK(monitor.TakeEvents() == std::vector<std::string>{"actor 0, a: " + kLate});
   CHECK(!monitor.status()[0].connected);
   CHECK(monitor.status()[0].failures == 1);
   CHECK(monitor.status()[0].last_error == kLate);
-  CountingStream next;  // lateness is of one stream
-  const Monitor::Registration registration(monitor, 0, next);
+  CountingStream next;  // is not late, though the stream before it was
+  const StreamMonitor::Registration registration(monitor, 0, next);
   monitor.Report(0, "UNAVAILABLE: gone");
   CHECK(monitor.TakeEvents() == std::vector<std::string>{"actor 0, a: UNAVAILABLE: gone"});
   CHECK(next.cancels == 0);
 }
 
-TEST_CASE("monitor: a part of a wait can be another activity's, at most all of it") {
-  Monitor monitor({"a", "b"}, hours(1));
+TEST_CASE("monitor: a part of a wait, at most all of it, can count as another activity's") {
+  StreamMonitor monitor({"a", "b"}, hours(1));
   const auto wait = [&](size_t i, auto assign) {
-    const auto before = monitor.seconds();
+    const auto before = monitor.times().seconds();
     const auto start = Clock::now();
     {
-      Monitor::Wait wait(monitor, i, Monitor::kTransport);
+      StreamMonitor::Wait wait(monitor, i, ActorTimes::kTransport);
       std::this_thread::sleep_for(milliseconds(2));
       assign(wait);
     }
     const double most = std::chrono::duration<double>(Clock::now() - start).count();
-    const auto after = monitor.seconds();
-    const double transport = after[Monitor::kTransport] - before[Monitor::kTransport];
-    const double other = after[Monitor::kEnvironment] - before[Monitor::kEnvironment];
+    const auto after = monitor.times().seconds();
+    const double transport = after[ActorTimes::kTransport] - before[ActorTimes::kTransport];
+    const double other = after[ActorTimes::kEnvironment] - before[ActorTimes::kEnvironment];
     CHECK(transport + other >= 0.002);
     CHECK(transport + other <= most + 1e-9);
     return other;
   };
   const auto assign = [](double seconds) {
-    return [seconds](auto& wait) { wait.Assign(Monitor::kEnvironment, seconds); };
+    return [seconds](auto& wait) { wait.Assign(ActorTimes::kEnvironment, seconds); };
   };
   CHECK(wait(0, assign(0.001)) == doctest::Approx(0.001));
   CHECK(wait(1, assign(1e30)) >= 0.002);
@@ -87,85 +87,64 @@ TEST_CASE("monitor: a part of a wait can be another activity's, at most all of i
     CHECK(wait(0, assign(none)) == 0);
   }
   const auto until = [](milliseconds ago) {
-    return [ago](auto& wait) { wait.AssignUntil(Clock::now() - ago, Monitor::kEnvironment); };
+    return [ago](auto& wait) { wait.AssignUntil(Clock::now() - ago, ActorTimes::kEnvironment); };
   };
   CHECK(wait(1, until(milliseconds(0))) >= 0.002);
   CHECK(wait(1, until(hours(1))) == 0);
 }
 
-TEST_CASE("monitor: latencies are counted in 8 places for each doubling from 1 us on") {
-  const auto place = [](double seconds) {
-    return Monitor::PlaceOf(std::chrono::duration<double>(seconds));
-  };
-  CHECK(place(1.0001e-6) == 0);
-  CHECK(place(2.0001e-6) == 8);
-  CHECK(place(1.9999e-6) == 7);
-  CHECK(place(1.0) == 159);  // 8 * log2(1e6) = 159.45
-  CHECK(place(1e3) == 239);
-  for (double little : {0.0, -1.0, 1e-300, 0.9e-6}) CHECK(place(little) == 0);
-  CHECK(place(std::numeric_limits<double>::infinity()) == 239);
-  CHECK(place(std::numeric_limits<double>::quiet_NaN()) == 0);
-  Monitor monitor({"a", "b"}, hours(1));
-  CHECK(monitor.latencies() == std::vector<int64_t>(240));
-  for (size_t i : {0, 1, 1}) monitor.CountLatency(i, std::chrono::microseconds(5));
-  monitor.CountLatency(0, hours(1));
-  std::vector<int64_t> expected(240);
-  expected[18] = 3;  // 8 * log2(5) = 18.6
-  expected[239] = 1;
-  CHECK(monitor.latencies() == expected);
-}
-
 TEST_CASE("monitor: a wait that ended in time has no deadline any more") {
-  Monitor monitor({"a"}, milliseconds(1));
+  StreamMonitor monitor({"a"}, milliseconds(1));
   CountingStream stream;
-  const Monitor::Registration registration(monitor, 0, stream);
+  const StreamMonitor::Registration registration(monitor, 0, stream);
   {
-    const Monitor::Wait wait(monitor, 0, Monitor::kTransport, hours(1));
+    const StreamMonitor::Wait wait(monitor, 0, ActorTimes::kTransport, hours(1));
   }
   {
-    const Monitor::Wait wait(monitor, 0, Monitor::kQueue);
-    std::this_thread::sleep_for(milliseconds(10));  // for an error to show, not for success
+    const StreamMonitor::Wait wait(monitor, 0, ActorTimes::kActorWaiting);
+    std::this_thread::sleep_for(milliseconds(10));  // gives an error time to show
   }
   CHECK(stream.cancels == 0);
 }
 
-TEST_CASE("monitor: a timeout too long for the clock is as good as none") {
-  Monitor monitor({"a"}, milliseconds(1));
+TEST_CASE("monitor: a timeout that is too long for the clock never ends") {
+  StreamMonitor monitor({"a"}, milliseconds(1));
   CountingStream stream;
-  const Monitor::Registration registration(monitor, 0, stream);
-  const Monitor::Wait wait(monitor, 0, Monitor::kTransport, milliseconds::max() - milliseconds(1));
-  std::this_thread::sleep_for(milliseconds(20));  // for an error to show, not for success
+  const StreamMonitor::Registration registration(monitor, 0, stream);
+  const StreamMonitor::Wait wait(monitor, 0, ActorTimes::kTransport,
+                                 milliseconds::max() - milliseconds(1));
+  std::this_thread::sleep_for(milliseconds(20));  // gives an error time to show
   CHECK(stream.cancels == 0);
 }
 
 TEST_CASE("monitor: Close cancels streams, refuses new ones, wakes sleepers, ends reports") {
-  Monitor monitor({"a", "b"}, hours(1));
+  StreamMonitor monitor({"a", "b"}, hours(1));
   CountingStream stream;
-  const Monitor::Registration registration(monitor, 0, stream);
+  const StreamMonitor::Registration registration(monitor, 0, stream);
   CHECK(monitor.Sleep(milliseconds(1)));
   Threads threads;
   for (int i = 0; i < 2; ++i) threads.Start([&] { Require(!monitor.Sleep(hours(1)), "Sleep"); });
-  std::this_thread::sleep_for(milliseconds(10));  // most sleep by now; none has to
+  std::this_thread::sleep_for(milliseconds(10));  // most sleep by now, but none must
   monitor.Close();
   monitor.Close();
   threads.Join();
   CHECK(stream.cancels >= 1);
   CountingStream other;
-  CHECK_THROWS_AS(Monitor::Registration(monitor, 1, other), Closed);
+  CHECK_THROWS_AS(StreamMonitor::Registration(monitor, 1, other), Closed);
   CHECK(!monitor.Sleep(hours(1)));
   monitor.Report(0, "CANCELLED: cancelled");
   CHECK(monitor.TakeEvents().empty());
 }
 
-TEST_CASE("monitor: any thread may ask at any time") {  // for ThreadSanitizer
-  Monitor monitor({"a"}, milliseconds(1));
+TEST_CASE("monitor: any thread may read it at any time") {  // for ThreadSanitizer
+  StreamMonitor monitor({"a"}, milliseconds(1));
   Threads threads;
   threads.Start([&] {
     for (int i = 0; i < 300; ++i) {
       CountingStream stream;
-      const Monitor::Registration registration(monitor, 0, stream);
-      const Monitor::Wait wait(monitor, 0, Monitor::kTransport, hours(1));
-      monitor.CountLatency(0, milliseconds(1));
+      const StreamMonitor::Registration registration(monitor, 0, stream);
+      const StreamMonitor::Wait wait(monitor, 0, ActorTimes::kTransport, hours(1));
+      monitor.times().CountLatency(0, milliseconds(1));
       monitor.SetConnected(0);
       monitor.Report(0, std::to_string(i));
     }
@@ -175,8 +154,8 @@ TEST_CASE("monitor: any thread may ask at any time") {  // for ThreadSanitizer
   });
   threads.Start([&] {
     for (int i = 0; i < 300; ++i) {
-      Require(monitor.seconds()[Monitor::kQueue] == 0, "seconds");
-      Require(monitor.latencies()[0] == 0, "latencies");
+      Require(monitor.times().seconds()[ActorTimes::kActorWaiting] == 0, "seconds");
+      Require(monitor.times().latencies()[0] == 0, "latencies");
     }
   });
   size_t events = 0;
@@ -185,7 +164,7 @@ TEST_CASE("monitor: any thread may ask at any time") {  // for ThreadSanitizer
 }
 
 TEST_CASE("monitor: events that nobody takes are kept up to a limit, the newest") {
-  Monitor monitor({"a"}, hours(1));
+  StreamMonitor monitor({"a"}, hours(1));
   for (int i = 0; i < 1500; ++i) monitor.Report(0, std::to_string(i));
   const auto events = monitor.TakeEvents();
   CHECK(events.size() == 1000);

@@ -1,0 +1,87 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The columns of logs.csv: their names, their order and their meanings.
+
+A cell is empty where there was nothing to measure, for example where no game had ended yet.
+"""
+
+RECENT_GAMES = 100  # mean_game_return and mean_game_length are means over this many games
+
+# For each group of columns, from left to right: the name of a column and its meaning.
+GROUPS: dict[str, dict[str, str]] = {
+    "Progress": {
+        "_tick": "The number of the row, counted from 0.",
+        "_time": "The time at which the row was written, in seconds since 1970 (Unix time).",
+        "step": "The number of agent steps (transitions) that the learner has learned from.",
+        "frame": "The same in emulator frames. On Atari a step has four frames.",
+        "updates": "The number of updates that the optimizer has made.",
+        "hours": "Hours of training. Pauses between a stop and a resume do not count.",
+        "sps": "Steps per second since the previous row.",
+        "fps": "Frames per second since the previous row.",
+    },
+    "Games": {
+        "games": "The number of whole games that have ended since the run began.",
+        "mean_game_return": f"The mean return of the last {RECENT_GAMES} games, with unclipped "
+        "rewards.",
+        "mean_game_length": f"The mean length of the last {RECENT_GAMES} games, in agent steps.",
+        "eval_step": "The step of the weights that played the evaluation that has just ended.",
+        "mean_eval_return": "The mean return of the games of that evaluation.",
+        "eval_cpu_s": "The CPU seconds that this evaluation took.",
+    },
+    "Loss": {
+        "total_loss": "The loss that the optimizer minimizes. This column and the others of its "
+        "group are means over the updates since the previous row; only lag_max is a maximum.",
+        "pg_loss": "The policy gradient's part of the loss.",
+        "baseline_loss": "The baseline's part of the loss, before it is multiplied by "
+        "--baseline_cost.",
+        "entropy": "The mean entropy of the policy, in nats.",
+        "mean_value": "The mean of the values that the baseline predicts.",
+        "grad_norm": "The norm of the gradient over all weights, before clipping.",
+        "learning_rate": "The learning rate.",
+        "lag_mean": "The policy lag: how many updates lie between the weights that chose an action "
+        "and the weights that learn from it.",
+        "lag_max": "The largest policy lag since the previous row.",
+        "clipped_rho_share": "The share of transitions whose importance weight (the probability of "
+        "the action under the learner's policy divided by its probability under the actor's) was "
+        "above --clip_rho_threshold.",
+    },
+    "Time": {
+        "share_environment": "The share of the actors' time that environments took for their "
+        "steps. An actor is a process in MonoBeast and a stream in PolyBeast. The shares of one "
+        "kind of worker add up to 1.",
+        "share_transport": "PolyBeast: the share of the streams' time that messages to and from "
+        "the servers took.",
+        "share_batching": "PolyBeast: the share of the streams' time in which a row waited until "
+        "an inference thread took it into a batch.",
+        "share_inference": "The share of the actors' time that the network took to choose actions.",
+        "share_actor_waiting": "The share of the actors' time in which they waited for the "
+        "learner, because all rollout buffers (PolyBeast: the learner's queue) were full.",
+        "share_learning": "The share of the learner threads' time in which they learned.",
+        "share_learner_waiting": "The share of the learner threads' time in which they waited for "
+        "a batch. If it is large, the actors are too slow for the learner.",
+        "share_answering": "PolyBeast: the share of the inference threads' time in which they "
+        "computed actions.",
+        "share_answer_waiting": "PolyBeast: the share of the inference threads' time in which they "
+        "waited for a batch.",
+        "inference_batch": "PolyBeast: the mean number of environments in an inference batch.",
+        "latency_p50_ms": "The median time from an observation to the action that answers it, in "
+        "milliseconds.",
+        "latency_p99_ms": "The 99th percentile of the same time.",
+        "cpu_cores": "The number of CPU cores that the program and its child processes kept busy. "
+        "1000 * cpu_cores / sps is the CPU seconds per thousand steps.",
+        "idle_cores": "The number of CPU cores that no program on the machine used, of those that "
+        "this program may use.",
+    },
+    "Health": {
+        "actor_restarts": "MonoBeast: how many times an actor was replaced.",
+        "streams": "PolyBeast: the number of streams that are connected.",
+        "stream_failures": "PolyBeast: how many times a stream failed.",
+        "skipped_updates": "How many updates were skipped because the loss or a gradient was not "
+        "finite.",
+        "checkpoint_errors": "How many checkpoints could not be written.",
+    },
+}
+
+COLUMNS = {name: meaning for group in GROUPS.values() for name, meaning in group.items()}
+
+# The columns that a run fills. The writer of the file fills _tick and _time.
+FIELDS = tuple(name for name in COLUMNS if not name.startswith("_"))

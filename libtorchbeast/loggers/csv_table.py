@@ -1,0 +1,126 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""logs.csv: a table with one header, to which whole rows are appended, also after a resume."""
+
+import csv
+import io
+import logging
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from libtorchbeast.loggers.files import LineFile, write_whole
+
+logger = logging.getLogger(__name__)
+
+
+class CsvTable:
+    """A table with the columns _tick (number of the row), _time (Unix seconds) and `fieldnames`.
+
+    Args:
+        path: of the file. If it exists, its rows are kept.
+        fieldnames: `step` is one of them.
+        last_step: the run goes on from this step. Rows beyond it are moved to another file beside
+            this one, NAME.discarded.csv.
+
+    Raises:
+        ValueError: `fieldnames` lack `step` or have a name twice.
+        OSError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, fieldnames: Sequence[str], last_step: int) -> None:
+        self._columns = ["_tick", "_time", *fieldnames]
+        if "step" not in fieldnames or len(set(self._columns)) != len(self._columns):
+            raise ValueError(f"fieldnames must hold 'step' and no name twice: {self._columns}")
+        self._tick = _open(path, self._columns, last_step)
+        self._file = LineFile(path)
+
+    def cells(self, row: dict[str, Any]) -> dict[str, int | float]:
+        """Returns the row's finite values as Python's numbers. None, NaN and infinity are left out.
+
+        Raises:
+            ValueError: a key is none of the `fieldnames`, or a value is not a number.
+        """
+        fieldnames = self._columns[2:]
+        unknown = sorted(set(row) - set(fieldnames))
+        if unknown:
+            raise ValueError(f"unknown columns {unknown}; logs.csv has {fieldnames}")
+        numbers = {name: _number(name, value) for name, value in row.items()}
+        return {k: v for k, v in numbers.items() if v is not None and math.isfinite(v)}
+
+    def append(self, cells: dict[str, int | float]) -> None:
+        """Appends a row. The cells of columns that `cells` lacks stay empty.
+
+        Raises:
+            OSError: the row could not be written whole. The next call removes what was written.
+        """
+        stamp = {"_tick": self._tick, "_time": round(time.time(), 3)}
+        self._tick += 1
+        self._file.append(_as_text(self._columns, [stamp | cells]))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Returns the columns and the rows of a `CsvTable`.
+
+    A process that is killed may leave a last line without its end. That line is left out, and a
+    warning is logged.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    lines = path.read_text(errors="replace").splitlines(keepends=True)
+    header, *rows = list(csv.reader(line for line in lines if line.endswith("\n"))) or [[]]
+    good = [row for row in rows if len(row) == len(header)]
+    damaged = max(len(lines) - 1, 0) - len(good)
+    if damaged:
+        logger.warning("%s: left out %d damaged line(s), as a kill leaves them", path, damaged)
+    return header, [dict(zip(header, row, strict=True)) for row in good]
+
+
+def _open(path: Path, columns: list[str], last_step: int) -> int:
+    """Makes the file ready for rows beyond `last_step`; returns the number of the next row."""
+    kept, discarded = [], []
+    for row in _rows_in(path, columns):
+        (kept if float(row.get("step") or 0) <= last_step else discarded).append(row)
+    if discarded:
+        there = path.with_suffix(".discarded.csv")
+        logger.warning(
+            "%s: %d rows beyond step %d go to %s", path, len(discarded), last_step, there
+        )
+        write_whole(there, _as_text(columns, _rows_in(there, columns) + discarded, header=True))
+    write_whole(path, _as_text(columns, kept, header=True))
+    return 1 + max((int(row.get("_tick") or 0) for row in kept), default=-1)
+
+
+def _rows_in(path: Path, columns: list[str]) -> list[dict[str, str]]:
+    """The table's rows, if the file exists. A file with other columns is also kept as PATH.<n>."""
+    if not path.exists():
+        return []
+    header, rows = read_csv(path)
+    if header != columns:
+        number = 1
+        while (copy := Path(f"{path}.{number}")).exists():
+            number += 1
+        copy.write_bytes(path.read_bytes())
+        logger.warning("%s has other columns than this code; the old file is kept: %s", path, copy)
+    return rows
+
+
+def _as_text(columns: list[str], rows: list[dict], header: bool = False) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _number(name: str, value: Any) -> int | float | None:
+    value = value.item() if hasattr(value, "item") else value  # of NumPy's scalars and tensors
+    if value is not None and not isinstance(value, int | float):
+        raise ValueError(f"column {name!r} takes numbers, not {value!r}")
+    return int(value) if isinstance(value, bool) else value

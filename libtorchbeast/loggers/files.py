@@ -1,0 +1,126 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A run's folder and the ways to write into it: its lock, the link to it, whole lines, whole files,
+and the copy of the log."""
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+class RunInUse(RuntimeError):
+    """Another living process has the run open."""
+
+
+@contextlib.contextmanager
+def hold(run: str | Path):
+    """Makes the run's folder and locks it for this process, until the context ends. It has to be
+    entered before anything in the folder is read. However the process ends, the kernel frees the
+    lock.
+
+    Raises:
+        RunInUse: another living process holds the lock.
+        OSError: the folder cannot be made.
+    """
+    run = Path(run).expanduser()
+    run.mkdir(parents=True, exist_ok=True)
+    with open(run / "lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise RunInUse(
+                f"the run {run} is in use by process {file.read().strip() or 'unknown'}; "
+                "stop that process, or choose another --xpid"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def link_latest(run: Path) -> None:
+    """Makes the link `latest`, beside the run's folder, point to this folder."""
+    latest = run.parent / "latest"
+    if latest.exists() and not latest.is_symlink():
+        logger.warning("%s is not a link, so it is left as it is.", latest)
+        return
+    new_link = run.parent / f".latest.{os.getpid()}"
+    try:
+        new_link.unlink(missing_ok=True)
+        new_link.symlink_to(run.name)
+        new_link.replace(latest)
+    except OSError as error:  # some file systems have no links
+        logger.warning("The link %s could not be made: %s", latest, error)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replaces the file's content. Whatever happens, the file holds the old or the new text."""
+    new_file = Path(f"{path}.tmp")
+    with open(new_file, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new_file.replace(path)
+
+
+class LineFile:
+    """Appends whole lines to a file. If a write fails in the middle of a line, the next write first
+    removes that part of a line."""
+
+    def __init__(self, path: Path) -> None:
+        # Without a buffer, because a buffer would write the lines that failed a second time.
+        self._file = open(path, "ab", buffering=0)
+        self._size = self._file.tell()
+
+    def append(self, line: str) -> None:
+        """Appends a line that ends in a newline.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        data = line.encode()
+        self._file.truncate(self._size)
+        if self._file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, "only part of a line could be written", self._file.name)
+        self._size += len(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextlib.contextmanager
+def copy_of_log(path: Path):
+    """Appends to `path` what any module logs at INFO and above, until the context ends."""
+    root = logging.getLogger()
+    level = root.level
+    with contextlib.closing(LineFile(path)) as file:
+        handler = _LineHandler(file)
+        root.addHandler(handler)
+        root.setLevel(min(level, logging.INFO))
+        try:
+            yield
+        finally:
+            root.setLevel(level)
+            root.removeHandler(handler)
+
+
+class _LineHandler(logging.Handler):
+    """Like logging.FileHandler, but on a full disk it drops lines and prints no tracebacks."""
+
+    def __init__(self, file: LineFile) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._file.append(self.format(record) + "\n")
+        except OSError:
+            pass  # The terminal's handler has shown this line already.
+        except Exception:
+            self.handleError(record)

@@ -1,0 +1,95 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""meta.json: where a run's numbers come from (flags, command, commit, versions, machine).
+
+The file holds no environment variables, because these may hold secrets.
+"""
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from libtorchbeast.flags import as_plain
+from libtorchbeast.loggers.files import write_whole
+
+logger = logging.getLogger(__name__)
+
+
+def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | None) -> str:
+    """Writes the file, or adds an entry under "resumed" to the file that is there.
+
+    Args:
+        path: of the file.
+        flags: a value that JSON does not know is written as `str(value)`.
+        resume_step: the step from which the run goes on; None if it starts from 0.
+
+    Returns:
+        The date at which the run was first started.
+    """
+    flags = as_plain(flags)
+    now = {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), **_origin()}
+    if path.exists():
+        meta = json.loads(path.read_text())
+        changed = _changed_flags(meta, flags)
+        meta["resumed"].append({"step": resume_step or 0, "changed_flags": changed, **now})
+        if changed:
+            logger.info("Flags have changed since the last start of this run: %s", changed)
+    else:
+        meta = {"xpid": xpid, "flags": flags, **now, "resumed": []}
+    write_whole(path, json.dumps(meta, indent=2) + "\n")
+    return meta["date"]
+
+
+def _changed_flags(meta: dict, flags: dict) -> dict[str, dict]:
+    """Returns {name: {"old": ..., "new": ...}}, compared with the last start. The value of a flag
+    that does not exist is None."""
+    before = dict(meta["flags"])
+    for entry in meta["resumed"]:
+        before.update({name: change["new"] for name, change in entry["changed_flags"].items()})
+    return {
+        name: {"old": before.get(name), "new": flags.get(name)}
+        for name in sorted({*before, *flags})
+        if before.get(name) != flags.get(name)
+    }
+
+
+def _origin() -> dict[str, Any]:
+    versions = {"python": platform.python_version()}
+    for package in ("torch", "numpy", "gymnasium", "ale-py"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    machine = {"platform": platform.platform(), "cpu_count": os.cpu_count(), "cpu": _cpu_model()}
+    return {"command": sys.argv, **_commit(), "versions": versions, "machine": machine}
+
+
+def _commit() -> dict[str, Any]:
+    """The commit of the repository that this file is part of, and whether tracked files differ from
+    that commit. Empty if git does not track this file, for example in an installed package."""
+    folder = str(Path(__file__).resolve().parent)
+
+    def git(*args: str) -> str:
+        command = ["git", "--no-optional-locks", "-C", folder, *args]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+        return done.stdout
+
+    try:
+        git("ls-files", "--error-unmatch", Path(__file__).name)  # fails if the file is not tracked
+        commit = git("rev-parse", "HEAD").strip()
+        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "-uno").strip())}
+    except (OSError, subprocess.SubprocessError):
+        return {}
+
+
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,57 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The rows that one run logs: collected from their sources, written, and averaged."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from libtorchbeast.loggers import display
+from libtorchbeast.loggers.file_writer import FileWriter
+from libtorchbeast.loggers.stats import Means, Stats
+
+logger = logging.getLogger(__name__)
+
+Source = Callable[[], dict[str, float]]  # returns columns for the next row
+
+
+class RunLog:
+    """Used by the main thread alone.
+
+    Attributes:
+        sources: give their columns to each row. Owners of workers append theirs.
+        last_row: the newest row, empty before the first.
+        sps: agent steps per second between the last two rows.
+    """
+
+    def __init__(self, writer: FileWriter, stats: Stats, step: int, frames_per_step: int):
+        self.sources: list[Source] = [stats.take]
+        self.last_row: dict[str, float] = {}
+        self.sps = 0.0
+        self._writer, self._stats, self._frames_per_step = writer, stats, frames_per_step
+        self._means = Means()
+        self._time, self._step = time.monotonic(), step
+
+    def write(self, step: int, columns: dict[str, float]) -> None:
+        """Writes the row of `step`: `columns`, the sources' and the speed since the row before."""
+        now = time.monotonic()
+        seconds = max(1e-9, now - self._time)
+        self.sps = (step - self._step) / seconds
+        self._time, self._step = now, step
+        row: dict[str, float] = {
+            "step": step,
+            "frame": step * self._frames_per_step,
+            "sps": self.sps,
+            "fps": self.sps * self._frames_per_step,
+            **columns,
+        }
+        for source in self.sources:
+            row |= source()
+        if self.last_row.get("updates"):  # the row with the first update is of the start
+            self._means.add(row, seconds)
+        self.last_row = row
+        self._writer.log(row, self._stats.histograms())
+        logger.info("%s", display.one_line(row))
+
+    def means(self) -> dict[str, float]:
+        """The columns' means over the whole run; before there are any, the newest row."""
+        return self._means.row() or self.last_row

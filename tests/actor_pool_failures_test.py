@@ -1,0 +1,212 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The extension's ActorPool when servers, environments or inference fail it, and when it ends."""
+
+import gc
+import itertools
+import re
+import threading
+
+import pytest
+import torch
+
+from libtorchbeast import (
+    ActorPool,
+    BatchingQueue,
+    ClosedBatchingQueue,
+    DynamicBatcher,
+    StreamError,
+    describe,
+)
+from libtorchbeast.rpcenv.server import stream_seed
+from tests.support.actors import Counting
+from tests.support.compare import assert_same
+from tests.support.envs import BreakingCatch, Catch
+from tests.support.extension import GUARD_S, answer, in_thread
+from tests.support.pools import T, by_rule, expected_rollouts, make_cartpole, playing, serving
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_a_server_that_ends_and_comes_back(address):
+    """Whole rollouts of the old stream, then those of a new one; none of both, none in part."""
+    queue = BatchingQueue(2, 2)
+    expected = [expected_rollouts(Counting, 2, stream_seed(seed, 0), 100) for seed in (1, 2)]
+    with serving(Counting, address, seed=1) as first, playing([address], by_rule, queue) as pool:
+        seen = [queue.dequeue() for _ in range(3)]
+        first.stop()
+        with serving(Counting, address, seed=2):
+            while not torch.equal(seen[-1]["frame"], expected[1][3]["frame"]):
+                seen.append(queue.dequeue())
+            of_first = len(seen) - 4
+            assert_same(seen[:of_first], expected[0][:of_first])
+            assert_same(seen[of_first:], expected[1][:4])
+            assert seen[of_first]["done"][0].all()
+            (status,) = pool.status()
+            assert status.connected and status.failures >= 1
+            events = pool.take_events()
+            assert len(events) == status.failures and events[-1].endswith(status.last_error)
+            for event in events:
+                assert re.match(rf"actor 0, {address}: (UNAVAILABLE|CANCELLED): \w+", event)
+            assert pool.take_events() == []
+        wait_for(lambda: (queue.dequeue() if queue.size() else None, not connected(pool))[1])
+
+
+def connected(pool):
+    return sum(status.connected for status in pool.status())
+
+
+def test_a_server_with_other_environments_is_refused_while_the_other_goes_on(tmp_path):
+    addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
+    queue = BatchingQueue(2, 2)
+    expected = expected_rollouts(Catch, 2, stream_seed(0, 0), 20)
+    with (
+        serving(Catch, addresses[0]),
+        serving(make_cartpole, addresses[1]),
+        playing(addresses, by_rule, queue) as pool,
+    ):
+        for rollout in expected:
+            assert_same(queue.dequeue(), rollout)
+        events = []
+        wait_for(lambda: events.extend(pool.take_events()) or events)
+        assert events[0] == (
+            f"actor 1, {addresses[1]}: FAILED_PRECONDITION: the server's environments: expected "
+            "Test-v0: frame uint8[1, 10, 5], discrete actions 3, 1 frames per step; seen Test-v0: "
+            "frame float32[4], discrete actions 2, 1 frames per step"
+        )
+        good, bad = pool.status()
+        assert good.connected and good.failures == 0
+        assert not bad.connected and bad.failures >= 1
+
+
+def test_more_environments_than_an_inference_batch_holds_are_refused(address):
+    queue = BatchingQueue(2, 2)
+    batcher = DynamicBatcher(1, 4, 20.0)
+    with serving(Catch, address, 5), playing([address], by_rule, queue, (), batcher) as pool:
+        events = []
+        wait_for(lambda: events.extend(pool.take_events()) or events)
+        assert events[0] == (
+            f"actor 0, {address}: FAILED_PRECONDITION: environments a stream: expected 1 to 4 (the "
+            "largest inference batch), seen 5"
+        )
+
+
+def test_a_failing_environment_is_an_event_and_a_new_stream(address):
+    queue = BatchingQueue(2, 2)
+    with serving(BreakingCatch, address), playing([address], by_rule, queue) as pool:
+        wait_for(lambda: queue.dequeue() and pool.status()[0].failures == 2)
+        for event in pool.take_events():
+            assert event.startswith(f"actor 0, {address}: INTERNAL: Traceback")
+            assert "in lose_the_ball" in event
+            assert event.endswith("RuntimeError: the ball has rolled under the sofa")
+
+
+class Stuck(Catch):
+    """The first of all stays in its third step until it may go on."""
+
+    go_on = None
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 3 and not Stuck.stuck.is_set():
+            Stuck.stuck.set()
+            assert Stuck.go_on.wait(GUARD_S)
+        return super().step(action)
+
+
+def test_a_server_that_hangs_is_left_after_the_timeout(address):
+    Stuck.stuck, Stuck.go_on = threading.Event(), threading.Event()
+    queue = BatchingQueue(1, 1)
+    with serving(Stuck, address, 1), playing([address], by_rule, queue, step_timeout=0.3) as pool:
+        events = []
+        try:
+            wait_for(lambda: events.extend(pool.take_events()) or events)
+            assert Stuck.stuck.is_set()
+        finally:
+            Stuck.go_on.set()
+        late = "DEADLINE_EXCEEDED: the server took too long for one answer, more than 0.3 s"
+        assert events == [f"actor 0, {address}: {late}"]
+        assert queue.dequeue()["done"][0].all()
+
+
+def test_a_server_that_is_not_there(tmp_path):
+    with pytest.raises(StreamError, match="^(UNAVAILABLE|DEADLINE_EXCEEDED): .+") as caught:
+        describe(f"unix:{tmp_path}/nobody", timeout=0.5)
+    assert isinstance(caught.value, ConnectionError)
+
+
+@pytest.mark.parametrize(
+    "changes, state, text",
+    [
+        ({"action": None}, (), "expected action int64[1, 2], seen none"),
+        ({"action": torch.zeros(1, 2)}, (), "expected action int64[1, 2], seen float32[1, 2]"),
+        ({"action": torch.full((1, 2), 3)}, (), "expected actions from 0 to 2, seen 3"),
+        ({"action": torch.full((1, 2), -1)}, (), "expected actions from 0 to 2, seen -1"),
+        ({"reward": torch.zeros(1, 2)}, (), "output reward: expected a name that is not the env"),
+        ({}, (torch.zeros(1, 2, 1),), "core_state: expected (), as it was before, seen (float32[1"),
+    ],
+)
+def test_outputs_that_break_the_contract_end_the_pool(address, changes, state, text):
+    """For nothing else would help. And nobody waits for ever."""
+    queue = BatchingQueue(2, 2)
+
+    def net(inputs, core_state):
+        outputs = by_rule(inputs)[0] | changes
+        return {k: v for k, v in outputs.items() if v is not None}, state
+
+    with serving(Catch, address), playing([address], net, queue) as pool:
+        with pytest.raises(ClosedBatchingQueue):
+            queue.dequeue()
+        with pytest.raises(RuntimeError, match=re.escape(text)):
+            pool.take_events()
+
+
+def test_outputs_that_change_their_names_or_shapes_end_the_pool(address):
+    queue = BatchingQueue(2, 2)
+    counter = itertools.count()
+
+    def net(inputs, core_state):
+        width = 2 if next(counter) < 3 else 4
+        return by_rule(inputs)[0] | {"features": torch.zeros(1, 2, width)}, core_state
+
+    with serving(Catch, address), playing([address], net, queue) as pool:
+        with pytest.raises(ClosedBatchingQueue):
+            queue.dequeue()
+        with pytest.raises(RuntimeError, match=r"features float32\[1, 2, 2\]; seen .*\[1, 2, 4\]"):
+            pool.take_events()
+
+
+def test_a_dropped_batch_costs_its_streams_their_rollouts_and_no_more(address):
+    queue, counter = BatchingQueue(2, 2), itertools.count()
+
+    def infer(batcher, net):
+        for batch in batcher:
+            if next(counter) != 8:
+                batch.set_outputs(net(*batch.get_inputs()))
+            del batch  # or the loop would keep it until there is another
+
+    expected = [expected_rollouts(Counting, 2, stream_seed(0, s), 3) for s in range(2)]
+    with serving(Counting, address), playing([address], by_rule, queue, infer=infer) as pool:
+        for rollout in [expected[0][0], *expected[1]]:
+            assert_same(queue.dequeue(), rollout)
+        assert pool.take_events() == [
+            f"actor 0, {address}: ABORTED: the batch was dropped without an answer"
+        ]
+
+
+def test_a_pool_may_be_closed_twice_or_be_forgotten(address):
+    spec_queue = BatchingQueue(2, 2)
+    with serving(Catch, address):
+        with playing([address] * 3, by_rule, spec_queue) as pool:
+            spec_queue.dequeue()
+            pool.close()
+            pool.close()
+            assert connected(pool) == 0 and pool.take_events() == []
+        batcher, queue = DynamicBatcher(1, 64, 20.0), BatchingQueue(2, 2)
+        inference = in_thread(answer, batcher, by_rule)
+        pool = ActorPool(T, queue, batcher, [address], (), describe(address))
+        queue.dequeue()
+        del pool
+        gc.collect()
+        inference.result(GUARD_S)  # its batcher was closed

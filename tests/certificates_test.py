@@ -1,0 +1,80 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The command that makes a cluster's certificates."""
+
+import subprocess
+import sys
+
+import pytest
+
+from libtorchbeast.tools import certificates
+from libtorchbeast.tools.certificates import make_ca
+from tests.faults import access
+from tests.support.processes import ROOT
+from tests.support.tls import check
+
+
+@pytest.fixture(scope="module")
+def ca():
+    return make_ca(days=1)
+
+
+def make(*words):
+    command = [sys.executable, "-m", "libtorchbeast.tools.certificates", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_command_makes_files_that_only_their_user_reads(tmp_path):
+    folder = tmp_path / "a" / "b"
+    done = make(folder, "--hosts", "envs-1, 10.0.0.5,[::1]", "--days", "3")
+    assert done.returncode == 0 and not done.stderr
+    names = ["10.0.0.5", "::1", "envs-1", "learner"]
+    files = sorted(path.name for path in folder.iterdir())
+    assert files == sorted(["ca.crt", *(f"{n}.{x}" for n in names for x in ("crt", "key"))])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for path in folder.glob("*.key"):
+        assert path.stat().st_mode & 0o777 == 0o600
+    for name in names:  # the flags that it prints are those that work
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"{name}: ")]
+        assert check(*line.removeprefix(f"{name}: ").split()) == ""
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "learner.key").write_text("precious")
+    done = make(tmp_path, "--hosts", "a")
+    assert done.returncode == 1
+    error = f"error: {tmp_path}/learner.key is there already; choose another folder"
+    assert done.stderr.strip() == f"libtorchbeast.tools.certificates: {error}"
+    assert [path.name for path in tmp_path.iterdir()] == ["learner.key"]
+    assert (tmp_path / "learner.key").read_text() == "precious"
+
+
+def test_a_pair_that_was_written_signs_as_before(ca, tmp_path):
+    ca.write(tmp_path, "ca")
+    assert (tmp_path / "ca.key").stat().st_mode & 0o777 == 0o600
+    read = certificates.Pair.read(tmp_path, "ca")
+    assert read.texts() == ca.texts()
+    with access.serving(access.host_of(read)) as address:
+        assert access.knock(address, access.learner_of(ca)) == ""
+    with pytest.raises(FileExistsError):
+        ca.write(tmp_path, "ca")
+
+
+@pytest.mark.parametrize(
+    "words, text",
+    [
+        ("--hosts a,,b", "--hosts a,,b: expected names or IP addresses, seen ''"),
+        ("--hosts ../x", "--hosts ../x: expected names or IP addresses, seen '../x'"),
+        ("--hosts *.example.org", "seen '*.example.org'"),
+        ("--hosts envs-1:5000", "seen 'envs-1:5000'"),
+        ("--hosts a,b,a", "--hosts a,b,a: expected each once, and other names than 'a'"),
+        ("--hosts learner", "expected each once, and other names than 'learner'"),
+        ("--hosts a --days 0", "--days 0: expected 1 to 36,500"),
+        ("--hosts a --days 99999", "--days 99999: expected 1 to 36,500"),
+    ],
+)
+def test_what_cannot_be_certified_is_refused(tmp_path, capsys, words, text):
+    with pytest.raises(SystemExit) as refused:
+        certificates.main([str(tmp_path / "new"), *words.split()])
+    assert refused.value.code.startswith("libtorchbeast.tools.certificates: error: ")
+    assert refused.value.code.endswith(text)
+    assert not (tmp_path / "new").exists()

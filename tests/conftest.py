@@ -1,0 +1,49 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Fixtures that tests of several files use."""
+
+import logging
+import shutil
+
+import pytest
+import torch
+
+from tests.support.monobeast import IN_ORDER, beast
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """torch computes with one thread: the tests' tensors are small, and others need the cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def address(tmp_path):
+    return f"unix:{tmp_path}/s"
+
+
+@pytest.fixture
+def as_before():
+    """Undoes what a beast's `main` changes in this process: logging, and torch's threads."""
+    root, threads = logging.getLogger(), torch.get_num_threads()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    """A folder with a run that was resumed once: it has a checkpoint and the one before it."""
+    savedir = tmp_path_factory.mktemp("finished")
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 500)
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1000)
+    return savedir
+
+
+@pytest.fixture
+def savedir(finished_run, tmp_path):
+    """A copy of `finished_run`."""
+    return shutil.copytree(finished_run, tmp_path / "copy", symlinks=True)

@@ -1,0 +1,89 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The display of a run in a terminal: its curve, drawn and shown."""
+
+import os
+import re
+import signal
+
+import numpy as np
+
+from libtorchbeast.loggers.display import HEIGHT, POINTS, WIDTH, Curve
+from tests.support.processes import rows
+from tests.support.terminal import InTerminal
+
+BRAILLE = re.compile("[\u2801-\u28ff]")  # U+2800 is blank
+
+
+def shown_steps(text):
+    """The first and the last step of the curve that was drawn last."""
+    first, last = re.findall(r"([\d,]+) +game return over steps +([\d,]+)", text)[-1]
+    return [int(number.replace(",", "")) for number in (first, last)]
+
+
+def watch(folder, fact, flags=()):
+    """Runs MonoBeast until `fact(rows)`, interrupts it, and returns all that it showed."""
+    with InTerminal(folder, "monobeast", flags=flags) as program:
+        program.wait_while_reading(lambda: fact(program.rows()))
+        os.kill(program.pid, signal.SIGINT)
+        program.wait_while_reading(program.has_ended)
+        return program.printed()
+
+
+def with_games(rows):
+    return [row["step"] for row in rows if "mean_game_return" in row]
+
+
+def test_the_display_shows_the_curve_of_the_whole_run_also_after_a_resume(tmp_path):
+    text = watch(tmp_path, lambda rows: len(with_games(rows)) >= 3)
+    before = with_games(rows(tmp_path / "run"))
+    assert BRAILLE.search(text) and shown_steps(text) == [before[0], before[-1]]
+
+    text = watch(tmp_path, lambda rows: with_games(rows)[-1] > before[-1])
+    after = with_games(rows(tmp_path / "run"))
+    assert BRAILLE.search(text) and shown_steps(text) == [before[0], after[-1]]
+
+
+def test_no_curve_while_no_game_has_ended(tmp_path):
+    endless = "--env", "tests.support.envs:EndlessCatch-v0"
+    text = watch(tmp_path, lambda rows: len(rows) >= 3, endless)
+    assert "goes on from here" in text
+    assert not BRAILLE.search(text) and "over steps" not in text
+
+
+def curve_of(points):
+    curve = Curve()
+    for step, value in points:
+        curve.add(step, value)
+    return curve
+
+
+def test_a_curve_has_its_range_at_its_sides():
+    assert curve_of([(0, 1.0)]).lines("") == []
+    lines = curve_of([(1000, -21.0), (2000, 0.0), (11000, 18.5)]).lines("return")
+    assert len(lines) == HEIGHT + 1 and {len(line) for line in lines} == {WIDTH + 7}
+    assert [line[:7] for line in lines] == [" 18.50 ", *2 * [" " * 7], "-21.00 ", " " * 7]
+    assert lines[-1].split() == ["1,000", "return", "11,000"]
+    drawn = [line[7:] for line in lines[:-1]]
+    assert drawn[0][-1] == "\u2809" and drawn[-1][0] == "\u28e0"  # both ends
+
+
+def test_a_curve_is_drawn_where_its_values_are():
+    lines = curve_of([(0, 0.0), (1, 3.0), (2, 3.0)]).lines("")
+    drawn = [line[5:] for line in lines[:-1]]
+    ink = np.array([[character != "\u2800" for character in line] for line in drawn])
+    assert ink.any(axis=0).all()
+    half = WIDTH // 2
+    assert ink[0, half:].all() and not ink[1:, half + 1 :].any()
+    assert [ink[i, : half - 1].argmax() for i in range(HEIGHT)] == [18, 12, 6, 0]
+    assert curve_of([(0, 2.0), (1, 2.0)]).lines("")[0] == "2.00 " + "\u2809" * WIDTH
+
+
+def test_a_curve_of_a_week_stays_small_and_spans_it_all():
+    values = 20 * np.sin(np.arange(60_480) / 8000)
+    curve = curve_of((1000 * i, value) for i, value in enumerate(values.tolist()))
+    curve.add(5000, 1e9)  # a row that was there already
+    steps, kept = zip(*curve._points, strict=True)
+    assert len(steps) <= 2 * POINTS and (steps[0], steps[-1]) == (0, 60_479_000)
+    assert max(np.diff(steps)) < 60_479_000 / WIDTH * 1.5
+    np.testing.assert_array_equal(kept, values[np.array(steps) // 1000])
+    assert curve.lines("")[0].split()[0] == "20.00"

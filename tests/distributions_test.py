@@ -1,0 +1,104 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Distributions of actions, against PyTorch's own, and V-trace's loss with each."""
+
+import math
+
+import pytest
+import torch
+
+import vtrace
+from libtorchbeast.distributions import Categorical, Gaussian, MultiCategorical
+
+ALL = [Categorical(5), MultiCategorical((3, 2, 4)), Gaussian(3)]
+
+
+def torch_distribution(ours, logits):
+    """The same by PyTorch's own classes."""
+    D = torch.distributions
+    if isinstance(ours, Categorical):
+        return D.Categorical(logits=logits)
+    if isinstance(ours, Gaussian):
+        mean, log_std = logits.chunk(2, dim=-1)
+        return D.Independent(D.Normal(mean, log_std.exp()), 1)
+    return [D.Categorical(logits=x) for x in logits.split(ours.sizes, dim=-1)]
+
+
+@pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
+def test_log_probabilities_and_entropies_are_pytorchs(ours):
+    torch.manual_seed(0)
+    logits = torch.randn(7, 4, ours.num_logits) / 2
+    actions = ours.sample(logits)
+    assert actions.shape == (7, 4, *ours.action_shape) and actions.dtype == ours.action_dtype
+    theirs = torch_distribution(ours, logits)
+    if isinstance(theirs, list):
+        log_prob = sum(d.log_prob(a) for d, a in zip(theirs, actions.unbind(-1), strict=True))
+        entropy = sum(d.entropy() for d in theirs)
+    else:
+        log_prob, entropy = theirs.log_prob(actions), theirs.entropy()
+    torch.testing.assert_close(ours.log_prob(logits, actions), log_prob)
+    torch.testing.assert_close(ours.entropy(logits), entropy)
+    assert (ours.log_prob(logits, ours.mode(logits)) >= log_prob - 1e-6).all()
+    assert ours.features(actions).shape == (7, 4, ours.num_features)
+
+
+@pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
+def test_samples_have_the_frequencies_that_the_logits_say(ours):
+    """The mean of -log pi(a) over samples is the entropy, if and only if they are pi's."""
+    torch.manual_seed(0)
+    logits = torch.randn(1, ours.num_logits).expand(40_000, -1)
+    samples = ours.sample(logits)
+    torch.testing.assert_close(
+        -ours.log_prob(logits, samples).mean(), ours.entropy(logits)[0], rtol=0, atol=0.03
+    )
+    assert len(samples.unique(dim=0)) > 1
+
+
+def test_a_gaussians_spread_is_kept_within_bounds():
+    logits = torch.tensor([[0.0, 1e9], [0.0, -1e9]])
+    low, high = Gaussian.LOG_STD
+    entropies = Gaussian(1).entropy(logits) - 0.5 * math.log(2 * math.pi * math.e)
+    assert entropies.tolist() == pytest.approx([high, low])
+    assert Gaussian(1).log_prob(logits, torch.zeros(2, 1)).isfinite().all()
+
+
+@pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
+def test_on_policy_the_loss_is_the_same_whatever_the_kind(ours):
+    """With pi = mu all rhos are 1: targets and advantages do not depend on the actions' kind, and
+    the policy's gradient is that of log pi."""
+    torch.manual_seed(0)
+    T, B = 5, 3
+    logits = torch.randn(T + 1, B, ours.num_logits, requires_grad=True)
+    rows = {
+        "reward": torch.rand(T + 1, B),
+        "done": torch.zeros(T + 1, B, dtype=torch.bool),
+        "terminated": torch.zeros(T + 1, B, dtype=torch.bool),
+        "policy_logits": logits.detach().clone(),
+        "action": ours.sample(logits.detach()),
+    }
+    values = torch.rand(T + 1, B)
+    loss = vtrace.impala_loss(
+        rows, {"policy_logits": logits, "baseline": values}, entropy_cost=0.0, distribution=ours
+    )
+    returns = vtrace.from_importance_weights(
+        torch.zeros(T, B), torch.full((T, B), 0.99), rows["reward"][1:], values[:-1], values[-1]
+    )
+    assert loss.clipped_rho_share == 0
+    log_probs = ours.log_prob(logits, rows["action"])[:-1]
+    (expected,) = torch.autograd.grad(-(returns.pg_advantages * log_probs).mean(), logits)
+    (seen,) = torch.autograd.grad(loss.total, logits)
+    torch.testing.assert_close(seen, expected)
+
+
+def test_the_loss_refuses_actions_and_logits_of_another_kind():
+    rows = {
+        "reward": torch.zeros(2, 1),
+        "done": torch.zeros(2, 1, dtype=torch.bool),
+        "terminated": torch.zeros(2, 1, dtype=torch.bool),
+        "policy_logits": torch.zeros(2, 1, 4),
+        "action": torch.zeros(2, 1, dtype=torch.int64),
+    }
+    outputs = {"policy_logits": torch.zeros(2, 1, 4), "baseline": torch.zeros(2, 1)}
+    with pytest.raises(ValueError, match=r"action has shape \(2, 1\), expected \(2, 1, 2\)"):
+        vtrace.impala_loss(rows, outputs, distribution=Gaussian(2))
+    with pytest.raises(ValueError, match=r"policy_logits has shape .*4\), expected \(2, 1, 5\)"):
+        vtrace.impala_loss(rows, outputs, distribution=Categorical(5))

@@ -1,0 +1,89 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What imports what: no circles, layers that hold, no torch on an environment machine."""
+
+import ast
+import graphlib
+import subprocess
+import sys
+
+import pytest
+
+import libtorchbeast
+from tests.support.processes import ROOT
+
+BEASTS = {"monobeast", "polybeast", "polybeast_env"}
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (ROOT / "libtorchbeast").rglob("*.py")
+} | {name: ROOT / f"{name}.py" for name in (*BEASTS, "vtrace", "atari_wrappers")}
+FOLDERS = {name for name, path in FILES.items() if path.stem == "__init__"}
+EXTENSION = {f"libtorchbeast.{name}" for name in (*libtorchbeast._EXTENSION, "_C")}
+# What the modules of a folder may import besides each other; the folders' docstrings say so.
+LAYERS = {
+    "rpcenv": "spec environment flags seeds workers",
+    "loggers": "environment flags rollouts workers",
+}
+TORCH_FREE = {"polybeast_env", "atari_wrappers", "libtorchbeast.environment", "libtorchbeast.spec"}
+TORCH_FREE |= {name for name in FILES if name.startswith("libtorchbeast.rpcenv")}
+
+
+def imports(path):
+    """The names of this repository that the file imports, also in functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = inside if node.module in FOLDERS else [node.module]
+        yield from (name for name in names if name.partition(".")[0] in FILES)
+
+
+GRAPH = {name: set(imports(path)) for name, path in sorted(FILES.items())}
+
+
+def test_what_is_imported_is_there():
+    """A wrong import in a function would be found only when the function is called."""
+    there = FILES.keys() | EXTENSION
+    assert not {name: names - there for name, names in GRAPH.items() if names - there}
+
+
+def test_no_circle():
+    graphlib.TopologicalSorter(GRAPH).prepare()  # raises CycleError, which names the circle
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_folder_imports_itself_and_the_layer_below(layer):
+    folder = f"libtorchbeast.{layer}"
+    below = {f"libtorchbeast.{name}" for name in LAYERS[layer].split()} | EXTENSION
+    for name in filter(lambda name: name.startswith(folder), GRAPH):
+        above = GRAPH[name] - below - {"libtorchbeast"}
+        assert all(module.startswith(folder) for module in above), f"{name} imports {above}"
+
+
+def test_only_beasts_import_tools():
+    tools = "libtorchbeast.tools"
+    for name in GRAPH.keys() - BEASTS:
+        assert name.startswith(tools) or not any(m.startswith(tools) for m in GRAPH[name]), name
+
+
+def test_environment_machines_need_no_torch():
+    code = "import importlib, sys; sys.modules['torch'] = None; [*map(importlib.import_module, "
+    command = [sys.executable, "-c", f"{code}sys.argv[1:])]", *sorted(TORCH_FREE)]
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+def test_an_environment_machine_needs_neither_torch_nor_rich():
+    """Nor gymnasium, for an environment that is none of its."""
+    code = (
+        "import sys, polybeast_env as p; p.create_env(p.parse(sys.argv[1:]));"
+        "print({'torch', 'rich', 'gymnasium'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, "--env", "Mock/4", "--envs_per_server", "2"]
+    assert subprocess.check_output(command, cwd=ROOT, text=True) == "set()\n"
+
+
+def test_a_module_has_its_tests():
+    modules = GRAPH.keys() - FOLDERS - {"libtorchbeast.rpcenv.rpcenv_pb2"}
+    paths = [ROOT / f"tests/{name.rpartition('.')[2]}_test.py" for name in modules]
+    assert not [path for path in paths if not path.exists()]

@@ -1,0 +1,142 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""PolyBeast's inference: a replay computes what it has stored, and no batch mixes two versions."""
+
+import contextlib
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+from torch import nn
+
+import polybeast
+from libtorchbeast import BatchingQueue, DynamicBatcher, describe, models
+from libtorchbeast.distributions import Categorical
+from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock
+from libtorchbeast.rollouts import core_state_of
+from libtorchbeast.rpcenv.client import spec_of
+from libtorchbeast.run import Run
+from libtorchbeast.weights import NewestWeights
+from tests.support.actors import CLOSE, Counting
+from tests.support.polybeast import SMALL, parse
+from tests.support.pools import playing, serving
+
+pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+
+
+class Deep(polybeast.Net):
+    """Starts every episode from ones. Its weights are as large as after some training: what is
+    wrong must show."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        with torch.no_grad():
+            nn.init.orthogonal_(self.policy.weight, 2.0)
+
+    def initial_state(self, batch_size):
+        return tuple(torch.ones_like(state) for state in super().initial_state(batch_size))
+
+
+class Flicker(Counting):
+    """Counting, as images."""
+
+    observation_space = Box(0, 255, (1, 9, 12), np.uint8)
+
+    def _show(self, action):
+        return self._rng.integers(0, 256, (1, 9, 12), np.uint8)
+
+
+def poly_flags(*argv):
+    return polybeast.parse(["--env", "CartPole-v1", *argv])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("lstm", [[], ["--use_lstm"]], ids=["feed-forward", "lstm"])
+def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_path, lstm):
+    """Through the real inference, two streams, batches of both."""
+    flags = poly_flags("--precision", "fp32", "--savedir", str(tmp_path), *lstm)
+    addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
+    queue, clock = BatchingQueue(2, 2), Clock(INFERENCE_ACTIVITIES)
+    with contextlib.ExitStack() as stack:
+        for address, num_envs in zip(addresses, (2, 4), strict=True):
+            stack.enter_context(serving(Flicker, address, num_envs))
+        torch.manual_seed(1)
+        spec = spec_of(describe(addresses[0]))
+        net, own = (models.make_net(Deep, spec, flags) for _ in range(2))
+        run = Run(flags, spec, net, torch.device("cpu"))
+        stack.callback(run.wakeup.close)
+        weights = NewestWeights(net.state_dict(), 7, torch.device("cpu"))
+        infer = lambda batcher, own: polybeast.infer(run, batcher, weights, own, clock)
+        play = playing(addresses, own, queue, net.initial_state(1), infer=infer)
+        pool = stack.enter_context(play)
+        batches_ = [queue.dequeue() for _ in range(30)]
+        assert pool.take_events() == []
+    differs = 0
+    for batch in batches_:
+        rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
+        outputs, _ = net(rows, core_state_of(batch))
+        for name in ("policy_logits", "baseline"):
+            torch.testing.assert_close(batch[name], outputs[name], **CLOSE)
+            assert batch[name].std() > 0.01  # else there would be nothing to compare
+        assert batch["policy_version"].eq(7).all()
+        assert batch["policy_version"].dtype == torch.int64
+        if lstm:
+            forgotten, _ = net(rows, net.initial_state(2))
+            differs += not torch.allclose(forgotten["policy_logits"], batch["policy_logits"])
+    assert differs > 0 or not lstm
+    done = torch.cat([batch["done"] for batch in batches_], dim=1)
+    assert done[0].any() and done[1:-1].any() and done[-1].any()
+
+
+class ShowsItsWeights(nn.Module):
+    """Of which each layer gives its number; all its weights are always the same number."""
+
+    distribution = Categorical(1)
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(20)])
+
+    def fill(self, version):
+        return {k: torch.full_like(v, version % 256) for k, v in self.state_dict().items()}
+
+    def forward(self, inputs, core_state):
+        one = torch.ones_like(inputs["reward"]).unsqueeze(-1)
+        numbers = torch.cat([layer(one) for layer in self.layers], dim=-1)  # [1, B, 20]
+        return dict(policy_logits=numbers, baseline=numbers[..., 0]), core_state
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_path, precision):
+    """Also where weights are cast, and the casts kept; numbers below 256 are exact in bf16."""
+    flags = parse(*SMALL, "--precision", precision, "--savedir", tmp_path)
+    net = ShowsItsWeights()
+    run = Run(flags, None, net, torch.device("cpu"))
+    weights = NewestWeights(net.fill(0), 0, torch.device("cpu"))
+    batcher, wanted = DynamicBatcher(1, 8, 1.0), 50
+    seen = [set(), set()]
+
+    def ask(number):
+        while len(seen[number]) < wanted:
+            outputs, _ = batcher.compute({"reward": torch.zeros(1, 2 + number)})
+            (version,) = set(outputs["policy_version"].flatten().tolist())
+            assert outputs["policy_logits"].eq(version % 256).all()
+            seen[number].add(version)
+
+    with ThreadPoolExecutor(4) as pool:
+        inference = []
+        for own in (ShowsItsWeights(), ShowsItsWeights()):
+            clock = Clock(INFERENCE_ACTIVITIES)
+            inference.append(pool.submit(polybeast.infer, run, batcher, weights, own, clock))
+        asking = [pool.submit(ask, number) for number in range(2)]
+        for version in itertools.count(1):
+            weights.publish(net.fill(version), version)
+            if all(thread.done() for thread in asking) or any(t.done() for t in inference):
+                break
+        batcher.close()
+        for thread in inference + asking:
+            thread.result()
+    run.wakeup.close()
+    assert min(map(len, seen)) >= wanted

@@ -1,0 +1,169 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The learner's updates: the same for both beasts, and none from numbers that are not finite."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import monobeast
+from libtorchbeast import BatchingQueue, learner, models
+from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
+from libtorchbeast.rollouts import batches
+from tests.support.actors import OnesNet, make_actor, make_flags, make_rollouts
+from tests.support.compare import assert_same
+from tests.support.monobeast import IN_ORDER, parse
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize("lstm", [[], ["--use_lstm"]], ids=["feed-forward", "lstm"])
+@pytest.mark.parametrize("batch_size", [2, 3, 4])
+def test_the_same_rollouts_give_both_learners_the_same_update_bit_for_bit(lstm, batch_size):
+    """MonoBeast's rollouts, through its own batches and through PolyBeast's queue."""
+    actor = make_actor(OnesNet, *lstm)
+    rollouts = make_rollouts(actor, 4)
+    mono = batches([(rollout, lambda: None) for rollout in rollouts], batch_size)
+    queue = BatchingQueue(batch_size, 100)
+    for rollout in rollouts:
+        queue.enqueue(rollout)
+    actor.net.given = []
+    flags = make_flags(*lstm)
+    learners = [Learner(copy.deepcopy(actor.net), flags, torch.device("cpu"), None) for _ in "MP"]
+    start = copy.deepcopy(dict(actor.net.state_dict()))
+    for batch in mono:
+        other = queue.dequeue()
+        assert_same(other, batch)
+        numbers = [
+            learner.update(own, lambda weights, version: None)
+            for learner, own in zip(learners, (batch, other), strict=True)
+        ]
+        assert_same(*numbers)
+        assert numbers[0]["grad_norm"] > 0
+        assert_same(*[[p.grad for p in learner.net.parameters()] for learner in learners])
+        assert_same(*[learner.net.state_dict() for learner in learners])
+        assert_same(*[learner.state_dict() for learner in learners])
+    assert queue.size() == 12 % batch_size and learners[0].updates == 12 // batch_size
+    assert not torch.equal(start["policy.weight"], learners[0].net.policy.weight)
+
+
+class LearnedNet(monobeast.Net):
+    """Its first state is a parameter."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.first = nn.Parameter(torch.ones(2, self.core.num_layers, 1, self.core.hidden_size))
+
+    def initial_state(self, batch_size):
+        return tuple(self.first.expand(2, -1, batch_size, -1))
+
+
+def test_an_initial_state_may_be_learned():
+    actor = make_actor(LearnedNet, "--use_lstm")
+    for rollout in make_rollouts(actor):
+        assert not any(tensor.requires_grad for tensor in rollout.values())
+        learner.compute_loss(actor.net, rollout, make_flags("--use_lstm")).total.backward()
+    assert actor.net.first.grad.abs().sum() > 0
+
+
+class Learning:
+    """A learner on CartPole, whose observations are floats, with what it needs for an update."""
+
+    def __init__(self, dump_dir, net=monobeast.Net, *flags):
+        flags = parse("--env", "CartPole-v1", *IN_ORDER[2:], *flags)
+        spec, shapes = monobeast.describe(flags)
+        self.net = models.make_net(net, spec, flags)
+        self.learner = Learner(self.net, flags, torch.device("cpu"), str(dump_dir))
+        self.published = []
+        rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
+        env = monobeast.make_environment(flags)
+        actor = monobeast.Actor(env, self.net, 0, flags, Clock(ACTOR_ACTIVITIES), Latencies())
+        actor.unroll({k: v.numpy() for k, v in rollout.items()}, version=0)
+        (self.batch,) = batches([(rollout, lambda: None)], flags.batch_size)
+
+    def update(self, spoilt=None):
+        """An update, with a NaN in the batch's key `spoilt`."""
+        batch = {k: v.clone() for k, v in self.batch.items()}
+        if spoilt:
+            batch[spoilt][3, 1] = float("nan")
+        return self.learner.update(batch, lambda weights, version: self.published.append(version))
+
+    def weights(self):
+        return {k: v.clone() for k, v in self.net.state_dict().items()}
+
+
+@pytest.mark.parametrize("key", ["frame", "policy_logits", "reward"])
+def test_a_non_finite_loss_changes_nothing_and_is_counted_and_dumped(tmp_path, key):
+    learning = Learning(tmp_path)
+    assert learning.update() is not None  # the optimizer has averages
+    before, optimizer = learning.weights(), learning.learner.state_dict()["optimizer"]
+    step = learning.learner.step
+    assert learning.update(spoilt=key) is None
+    assert_same(learning.weights(), before)
+    assert_same(learning.learner.state_dict()["optimizer"], optimizer)
+    assert learning.published == [1]
+    assert (learning.learner.skipped, learning.learner.step) == (1, step)
+    dump = torch.load(tmp_path / "nonfinite-1.tar", weights_only=True)
+    assert dump["batch"][key].isnan().any()
+    assert_same(dict(dump["model"]), dict(before))
+    assert learning.update() is not None and learning.published == [1, 2]
+    assert all(tensor.isfinite().all() for tensor in learning.weights().values())
+
+
+def test_non_finite_losses_end_the_run_only_when_they_persist(tmp_path):
+    learning = Learning(tmp_path)
+    for _ in range(2):  # a good batch in between starts the count again
+        for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
+            assert learning.update(spoilt="frame") is None
+        assert learning.update() is not None
+    for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
+        learning.update(spoilt="frame")
+    with pytest.raises(FloatingPointError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row"):
+        learning.update(spoilt="frame")
+    # Enough to debug, not a full disk; and in any case the one that ended the run.
+    last = 3 * MAX_SKIPPED_IN_A_ROW - 2
+    names = {f"nonfinite-{number}.tar" for number in (1, 2, 3, last)}
+    assert {path.name for path in tmp_path.glob("nonfinite-*.tar")} == names
+
+
+class CountingNet(monobeast.Net):
+    """Normalises by the mean of what it has seen, as a fork might."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, inputs, core_state=()):
+        self.mean.lerp_(inputs["frame"].mean((0, 1)), 0.1)
+        return super().forward(inputs, core_state)
+
+
+def test_a_skipped_batch_leaves_no_trace_in_running_means(tmp_path):
+    learning = Learning(tmp_path, CountingNet)
+    learning.update()
+    before = learning.weights()
+    assert before["mean"].abs().sum() > 0
+    assert learning.update(spoilt="frame") is None
+    assert_same(learning.weights(), before)
+
+
+HUGE = "--learning_rate 1000 --grad_norm_clipping 1e12 --epsilon 1e-12 --momentum 1".split()
+
+
+@pytest.mark.parametrize("optimizer", [["adam"], ["rmsprop"], ["rmsprop", "--alpha", 1]])
+def test_no_gradient_makes_weights_infinite_within_the_flags_ranges(tmp_path, optimizer):
+    """The gradient is huge and finite in the first update, and 0 in the next ones."""
+    learning = Learning(tmp_path, monobeast.Net, *HUGE, "--optimizer", *optimizer)
+    for number in range(3):
+        for weight in learning.net.parameters():
+            weight.grad = torch.full_like(weight, 0.0 if number else 1e12)
+        learning.learner._optimizer.step()
+        for tensor in tensors_of(learning.learner.state_dict()):
+            assert tensor.isfinite().all()
+
+
+def tensors_of(state):
+    moments = [x for s in state["optimizer"]["state"].values() for x in s.values()]
+    return [*state["model"].values(), *(x for x in moments if torch.is_tensor(x))]

@@ -1,0 +1,103 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A run from its start or resume to its last checkpoint: what it takes up, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import monobeast
+from tests.support.monobeast import IN_ORDER, beast, refusal
+from tests.support.processes import load, rows
+
+pytestmark = pytest.mark.usefixtures("as_before")
+
+
+class OtherNet(monobeast.Net):
+    pass
+
+
+def test_a_last_checkpoint_that_fails_is_not_a_success(tmp_path, capsys):
+    (tmp_path / "run" / "model.tar.tmp").mkdir(parents=True)  # no file can be written there
+    with pytest.raises(SystemExit, match="the last checkpoint could not be saved"):
+        beast(tmp_path, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 200)
+    assert "not saved" in capsys.readouterr().err
+    assert rows(tmp_path / "run")[-1]["checkpoint_errors"] == 1
+
+
+def flip_a_byte(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_serves(savedir, capsys):
+    before = torch.load(savedir / "run/model.tar.previous", weights_only=True)["step"]
+    flip_a_byte(savedir / "run/model.tar")
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1500)
+    told = capsys.readouterr().err
+    assert "Checkpoint not usable" in told and "damaged" in told and "model.tar.previous" in told
+    assert f"Going on from step {before}" in told
+    assert load(savedir / "run")["step"] >= 1500
+    table = rows(savedir / "run")
+    assert [row["_tick"] for row in table] == list(range(len(table)))
+
+
+def test_two_damaged_checkpoints_are_never_a_start_from_scratch(savedir):
+    for name in ("model.tar", "model.tar.previous"):
+        flip_a_byte(savedir / "run" / name)
+    content = lambda: {p.name: p.read_bytes() for p in (savedir / "run").iterdir()}
+    before = content()
+    message = refusal(savedir, *IN_ORDER, "--total_steps", 1500)
+    assert "model.tar" in message and "model.tar.previous" in message and "damaged" in message
+    assert content() == before
+
+
+@pytest.mark.parametrize(
+    "flags, what",
+    [
+        (["--env", "tests.support.envs:EndlessCatch-v0"], "env"),
+        (["--env", "CartPole-v1"], "env"),
+        (["--net", f"{__name__}.OtherNet"], "net"),
+        (["--use_lstm"], ""),
+    ],
+)
+def test_another_environment_or_network_is_refused_on_resume(savedir, flags, what):
+    before = (savedir / "run/model.tar").read_bytes()
+    message = refusal(savedir, *IN_ORDER, *flags, "--total_steps", 1500)
+    assert f"is of another {what}" in message and "--xpid" in message
+    assert (savedir / "run/model.tar").read_bytes() == before
+
+
+def test_other_changed_flags_are_taken_and_logged(savedir):
+    changes = ["--entropy_cost", 0.02, "--learning_rate", 0.002, "--total_steps", 1500]
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--no_learning_rate_decay", *changes)
+    meta = json.loads((savedir / "run/meta.json").read_text())
+    assert meta["resumed"][-1]["changed_flags"]["entropy_cost"] == {"old": 0.01, "new": 0.02}
+    assert "--entropy_cost changes from 0.01 to 0.02" in (savedir / "run/out.log").read_text()
+    assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.002)
+    assert load(savedir / "run")["flags"]["entropy_cost"] == 0.02
+
+
+def test_a_complete_run_started_again_says_so_and_stays(savedir, capsys):
+    before = load(savedir / "run")["step"]
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1000)
+    assert "Nothing to do" in capsys.readouterr().err
+    assert load(savedir / "run")["step"] == before
+
+
+def test_a_flag_of_a_forks_own_may_be_anything(tmp_path, monkeypatch):
+    """A Path, say: it is saved as a string, and a resume knows it."""
+    make_parser = monobeast.make_parser
+
+    def with_maps():
+        parser = make_parser()
+        parser.add_argument("--maps", type=Path)
+        return parser
+
+    monkeypatch.setattr(monobeast, "make_parser", with_maps)
+    for total_steps in (500, 1000):
+        beast(tmp_path, *IN_ORDER, "--maps", tmp_path / "maps", "--total_steps", total_steps)
+    assert load(tmp_path / "run")["flags"]["maps"] == str(tmp_path / "maps")
+    assert "--maps changes" not in (tmp_path / "run/out.log").read_text()

@@ -1,0 +1,25 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Seeds: different wherever one of their numbers is, and the same draws from all generators."""
+
+import itertools
+import random
+
+import numpy as np
+import torch
+
+from libtorchbeast.seeds import derive_seed, seed_everything
+
+
+def test_derived_seeds_differ_wherever_a_number_does():
+    seeds = [derive_seed(*numbers) for numbers in itertools.product(range(10), repeat=3)]
+    assert len(set(seeds)) == 1000 and all(0 <= seed < 2**31 for seed in seeds)
+    assert derive_seed(1, 2, 3) == seeds[123]
+
+
+def test_the_same_seed_gives_the_same_draws_of_all_generators():
+    def draw(seed):
+        seed_everything(seed)
+        return random.random(), np.random.random(), torch.rand(()).item()
+
+    first, same, other = draw(1), draw(1), draw(2)
+    assert first == same and all(a != b for a, b in zip(first, other, strict=True))

@@ -1,0 +1,101 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Networks and an environment whose rollouts show every mistake, and the rollouts of one actor."""
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Discrete
+from torch import nn
+
+import monobeast
+from libtorchbeast import models
+from libtorchbeast.environment import Environment
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
+from libtorchbeast.rollouts import rollout_shapes
+
+N, T, ROLLOUTS, A = 3, 5, 6, 3
+CLOSE = dict(rtol=1e-4, atol=1e-5)
+
+
+class Counting(gymnasium.Env):
+    """Shows where in its episode it is, and the last action; episodes of 1 to 8 steps."""
+
+    observation_space = Box(-1, 100, (3,))
+    action_space = Discrete(A)
+
+    def __init__(self):
+        self._rng = np.random.default_rng()
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self._rng = np.random.default_rng(seed)
+        self._count, self._length = 0, self._rng.integers(1, 9)
+        return self._show(-1), {}
+
+    def step(self, action):
+        self._count += 1
+        ended, truncated = self._count >= self._length, self._length % 2 == 0
+        return self._show(action), float(action), ended and not truncated, ended and truncated, {}
+
+    def _show(self, action):
+        return np.array([self._count, action, self._rng.normal()], np.float32)
+
+
+class OnesNet(monobeast.Net):
+    """Starts every episode from ones, and keeps the states that it was given."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.given = []
+        with torch.no_grad():  # as large as after some training: a wrong state must show
+            nn.init.orthogonal_(self.policy.weight, 2.0)
+
+    def initial_state(self, batch_size):
+        return tuple(torch.ones_like(state) for state in super().initial_state(batch_size))
+
+    def forward(self, inputs, core_state=()):
+        self.given.append(core_state)
+        return super().forward(inputs, core_state)
+
+
+class RuleNet(monobeast.Net):
+    """Chooses its own actions, and has two outputs that nobody else knows."""
+
+    def forward(self, inputs, core_state=()):
+        outputs, core_state = super().forward(inputs, core_state)
+        count = inputs["frame"][..., 0].long()
+        outputs |= {
+            "action": (count + 1) % A,
+            "features": inputs["frame"] * 2,
+            "count": count.int(),
+        }
+        return outputs, core_state
+
+
+def make_flags(*argv):
+    words = f"--env CartPole-v1 --num_actors 0 --envs_per_actor {N} --unroll_length {T}"
+    return monobeast.parse([*words.split(), "--precision", "fp32", *argv])
+
+
+def make_actor(net_class, *argv, create_env=Counting):
+    flags = make_flags(*argv)
+    torch.manual_seed(1)
+    env = Environment(create_env, N, "counting")
+    net = models.make_net(net_class, env.spec, flags)
+    return monobeast.Actor(env, net, 1, flags, Clock(ACTOR_ACTIVITIES), Latencies())
+
+
+def make_rollouts(actor, count=ROLLOUTS):
+    """`count` consecutive rollouts, their memory filled with rubbish before."""
+    row = {name: torch.from_numpy(value) for name, value in actor.row.items()}
+    shapes = rollout_shapes(row, actor.core_state, T)
+    rollouts = []
+    for k in range(count):
+        rollout = {n: torch.full(shape, 1, dtype=dtype) for n, (shape, dtype) in shapes.items()}
+        actor.unroll({name: tensor.numpy() for name, tensor in rollout.items()}, version=k + 1)
+        rollouts.append(rollout)
+    return rollouts
+
+
+def rows_of(rollout):
+    return {k: v for k, v in rollout.items() if not k.startswith("core_state/")}

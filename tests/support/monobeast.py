@@ -1,0 +1,30 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""MonoBeast in the test's own process, and the flags that make it small."""
+
+import pytest
+
+import monobeast
+
+CATCH = ("--env", "tests.support.envs:Catch-v0")
+PARALLEL = (*CATCH, *"--num_actors 2 --envs_per_actor 4 --batch_size 4 --log_every 0.5".split())
+FOREVER = (*PARALLEL, "--total_steps", 1_000_000_000)
+IN_ORDER = (*CATCH, *"--num_actors 0 --envs_per_actor 4 --batch_size 4 --precision fp32".split())
+
+
+def beast(savedir, *flags):
+    """MonoBeast in this process."""
+    words = ["--savedir", savedir, "--xpid", "run", *flags]
+    monobeast.main([str(word) for word in words])
+
+
+def refusal(savedir, *flags):
+    """The one line with which MonoBeast refuses to start."""
+    with pytest.raises(SystemExit) as refused:
+        beast(savedir, *flags)
+    message = refused.value.code
+    assert isinstance(message, str) and "\n" not in message  # printed as it is, exit code 1
+    return message
+
+
+def parse(*flags):
+    return monobeast.parse([str(word) for word in flags])

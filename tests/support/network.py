@@ -1,0 +1,53 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Two machines: two network namespaces, joined by a cable.
+
+Needs root and iproute2. Nothing leaves the namespaces.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+
+HOSTS = {"envs": "10.77.0.1", "learner": "10.77.0.2"}
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+class NoNamespaces(RuntimeError):
+    """Why there can be none here."""
+
+
+@contextlib.contextmanager
+def two_machines():
+    """{"envs": namespace, "learner": namespace}; each has its end of the cable, called `cable`."""
+    if shutil.which("ip") is None:
+        raise NoNamespaces("needs iproute2: apt-get install iproute2")
+    names = {machine: f"torchbeast-{machine}-{os.getpid()}" for machine in HOSTS}
+    made = []
+    try:
+        for name in names.values():
+            try:
+                ip("netns", "add", name)
+            except subprocess.CalledProcessError as error:
+                raise NoNamespaces(
+                    f"may not make network namespaces: {error.stderr.strip()}"
+                ) from error
+            made.append(name)
+        envs, learner = names.values()
+        cable = "link add cable netns {} type veth peer name cable netns {}"
+        ip(*cable.format(envs, learner).split())
+        for machine, name in names.items():
+            ip("-n", name, "address", "add", f"{HOSTS[machine]}/24", "dev", "cable")
+            for device in ("lo", "cable"):
+                ip("-n", name, "link", "set", device, "up")
+        yield names
+    finally:
+        for name in made:
+            ip("netns", "delete", name)
+
+
+def on(namespace):
+    return ["ip", "netns", "exec", namespace]

@@ -1,0 +1,59 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""PolyBeast in the test's own process or in one of its own, and the flags that make it small."""
+
+import os
+import signal
+
+import pytest
+
+import polybeast
+from tests.support.processes import Program, wait_for
+
+CATCH = "--env tests.support.envs:Catch-v0 --net monobeast.Net".split()
+SMALL = [*CATCH, *"--num_servers 1 --envs_per_server 4 --batch_size 4 --log_every 0.5".split()]
+FOREVER = [*SMALL, "--total_steps", 1_000_000_000]
+
+
+class Poly(Program):
+    """PolyBeast in a process of its own, whose temporary files are in savedir/t."""
+
+    def __init__(self, savedir, *flags, **environment):
+        self.temporary = savedir / "t"
+        self.temporary.mkdir(exist_ok=True)
+        super().__init__(savedir, *flags, module="polybeast", TMPDIR=self.temporary, **environment)
+
+    servers = Program.actors
+
+    def log(self):
+        return (self.path / "out.log").read_text()
+
+    def wait_until_nothing_is_left(self):
+        """No process, no socket, no folder."""
+        wait_for(lambda: not self.session(), describe=self.printed)
+        assert not list(self.temporary.glob("torchbeast*/**"))
+
+    def stop(self):
+        """As Ctrl-C in a terminal does."""
+        os.killpg(self.pid, signal.SIGINT)
+        assert self.wait_for_end() == 0, self.printed()
+        self.wait_until_nothing_is_left()
+
+
+def beast(savedir, *flags):
+    """PolyBeast in this process."""
+    words = ["--savedir", savedir, "--xpid", "run", *flags]
+    polybeast.main([str(word) for word in words])
+
+
+def refusal(savedir, *flags):
+    """The one line with which PolyBeast refuses to start."""
+    with pytest.raises(SystemExit) as refused:
+        beast(savedir, *flags)
+    message = refused.value.code
+    assert isinstance(message, str) and "\n" not in message  # printed as it is, exit code 1
+    assert message.startswith("polybeast: error: ")
+    return message.removeprefix("polybeast: error: ")
+
+
+def parse(*flags):
+    return polybeast.parse([str(word) for word in flags])

@@ -1,0 +1,45 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The files of a run, written and read back."""
+
+import contextlib
+import resource
+
+from libtorchbeast.loggers.csv_table import read_csv
+from libtorchbeast.loggers.file_writer import FileWriter
+
+FIELDS = ["step", "frame", "mean_game_return", "loss"]
+
+
+def writer(savedir, xpid="run", flags=None, fields=FIELDS, resume_step=None):
+    return FileWriter(str(savedir), xpid, flags or {}, fields, resume_step)
+
+
+def log_steps(savedir, steps, **kwargs):
+    with writer(savedir, **kwargs) as files:
+        for step in steps:
+            files.log({"step": step, "frame": 4 * step, "loss": step / 10})
+
+
+def column(path, name):
+    return [row[name] for row in read_csv(path)[1]]
+
+
+@contextlib.contextmanager
+def file_size_limit(size):
+    """A disk that is full after `size` bytes of each file; the kernel's own error, root or not."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+WITHOUT_PACKAGE = """
+import sys
+sys.modules[sys.argv[2]] = None  # Its import now fails, as if it were not installed.
+from libtorchbeast.loggers.file_writer import FileWriter
+with FileWriter(sys.argv[1], "run", {}, ["step"]) as files:
+    files.log({"step": 1})
+    files.log({"step": 2})
+"""

@@ -1,0 +1,70 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A beast in a pseudo-terminal."""
+
+import os
+import pty
+import select
+import signal
+import sys
+
+from tests.support.processes import ROOT, Program, wait_for
+
+FLAGS = "--env tests.support.envs:Catch-v0 --batch_size 4 --log_every 0.5".split()
+FLAGS += ["--total_steps", "1000000000"]
+BEASTS = {
+    "monobeast": "--num_actors 2 --envs_per_actor 2".split(),
+    "polybeast": "--num_servers 1 --envs_per_server 4 --net monobeast.Net".split(),
+}
+
+
+class InTerminal(Program):
+    """A beast in a session of its own, whose terminal is a pseudo-terminal."""
+
+    def __init__(self, folder, module, *before, flags=()):
+        self.path, self._mark, self._ended, self._seen = folder / "run", None, None, b""
+        program = [sys.executable, "-m", module, "--savedir", str(folder), "--xpid", "run"]
+        command = [*before, *program, *FLAGS, *BEASTS[module], *flags]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+        environment |= {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+        self._pid, self._terminal = pty.fork()
+        if self._pid == 0:
+            os.chdir(folder)  # where nohup writes its file
+            os.execvpe(command[0], command, environment)
+
+    @property
+    def pid(self):
+        return self._pid
+
+    def wait_for_step(self, step):
+        self.wait_while_reading(lambda: any(row["step"] > step for row in self.rows()))
+
+    def wait_while_reading(self, fact):
+        wait_for(lambda: self.printed() and fact(), self.has_ended, self.printed)
+
+    def printed(self):
+        while self._terminal and select.select([self._terminal], [], [], 0)[0]:
+            try:
+                self._seen += os.read(self._terminal, 2**16)
+            except OSError:  # nobody writes any more
+                break
+        return self._seen.decode(errors="replace")
+
+    def close_terminal(self):
+        os.close(self._terminal)
+        self._terminal = None
+
+    def has_ended(self):
+        if self._ended is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            self._ended = os.waitstatus_to_exitcode(status) if pid else None
+        return self._ended is not None
+
+    def __exit__(self, *exc_info):
+        while not self.has_ended() or self.session():
+            for pid in self.session():
+                os.kill(pid, signal.SIGKILL)
+
+    def wait_for_end(self):
+        wait_for(self.has_ended)
+        wait_for(lambda: not self.session())
+        return self._ended

@@ -1,0 +1,166 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The video of the test mode: every step, of every kind of environment, with its panel."""
+
+import contextlib
+from itertools import pairwise
+
+import gymnasium
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+
+import monobeast
+from libtorchbeast import evaluate, models
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from libtorchbeast.loggers import video
+from libtorchbeast.rpcenv.mock import make_mock
+from tests.support.envs import Catch
+from tests.support.monobeast import CATCH, beast, parse
+
+pytestmark = pytest.mark.usefixtures("as_before")
+
+
+def frames_of(path):
+    with imageio.get_reader(path) as video:
+        return [frame for frame in video]  # list(video) would ask for its length, which is inf
+
+
+def test_the_video_shows_every_step(tmp_path, capsys):
+    small = "--num_actors 0 --envs_per_actor 2 --batch_size 2 --unroll_length 4 --barrier_updates 1"
+    beast(tmp_path, "--env", "PongNoFrameskip-v4", *small.split(), "--total_steps", 10)
+    beast(tmp_path, *"--mode test_render --num_episodes 2 --max_episode_steps 6".split())
+    path = tmp_path / "run/test.mp4"
+    assert f"Video: {path}" in capsys.readouterr().out
+    frames = frames_of(path)
+    assert len(frames) == 2 * (1 + 6)  # each game's first picture, and one after each step
+    assert frames[0].shape == (2 * 210 + video.PANEL, 2 * 160, 3) and frames[0].std() > 0
+    panels = [frame[2 * 210 :].astype(int) for frame in frames]
+    assert all(abs(after - before).max() > 100 for before, after in pairwise(panels))
+    assert [file.name for file in path.parent.glob("*.mp4")] == ["test.mp4"]
+
+
+def test_the_video_of_a_small_game(savedir):
+    beast(savedir, *"--mode test_render --num_episodes 1".split())
+    frames = frames_of(savedir / "run/test.mp4")
+    assert len(frames) == 1 + 9
+    assert frames[0].shape == (480 + video.PANEL, video.MIN_WIDTH, 3)  # 10 x 5, 48 times larger
+    board = frames[4][:480]  # centred; videos are not exact
+    assert not board[:, :30].any() and (board[:, 40:-40] > 200).any(axis=2).sum() > 40**2
+
+
+class OldCatch:
+    """As in the old Gym: four values from a step, and the mode is given to `render`."""
+
+    observation_space, action_space = Catch.observation_space, Catch.action_space
+    metadata = {"render.modes": ["rgb_array"], "video.frames_per_second": 30}
+
+    def __init__(self):
+        self._catch = Catch("rgb_array")
+
+    def reset(self):
+        return self._catch.reset(seed=0)[0]
+
+    def step(self, action):
+        observation, reward, over, _, info = self._catch.step(action)
+        return observation, reward, over, info
+
+    def render(self, mode="human"):
+        assert mode == "rgb_array", "there is no screen"
+        return np.repeat(self._catch.render()[:, :, None], 3, axis=2)
+
+    def close(self):
+        pass
+
+
+def vector_of(make):
+    mode = gymnasium.vector.AutoresetMode.NEXT_STEP
+    return gymnasium.vector.SyncVectorEnv([make], autoreset_mode=mode)
+
+
+class FloatCatch(Catch):
+    def render(self):
+        return [super().render() / 255]  # a history, of colours from 0 to 1
+
+
+class GreyCatch(Catch):
+    def render(self):
+        return super().render()[:, :, None]
+
+
+class UndrawnCatch(Catch):
+    def render(self):
+        raise gymnasium.error.DependencyNotInstalled("pygame is not installed")
+
+
+class BlindCatch(Catch):
+    render = gymnasium.Env.render
+
+
+VIEWABLE = {
+    "old Gym": OldCatch,
+    "vector": lambda: vector_of(lambda: Catch("rgb_array")),
+    "floats": lambda: FloatCatch("rgb_array"),
+}
+UNVIEWABLE = {
+    "nothing to call": (lambda: make_mock("Mock/4x4", 1), r"has no render\(\) that could draw it"),
+    "declared only": (BlindCatch, "is not implemented"),
+    "a package lacks": (lambda: UndrawnCatch("rgb_array"), "pygame is not installed"),
+    "no mode": (Catch, r"gave NoneType \[\], expected an array .* render_mode='rgb_array'"),
+    "no mode in a vector": (lambda: vector_of(Catch), r"gave NoneType \[\], expected"),
+    "text": (lambda: gymnasium.make("FrozenLake-v1", render_mode="ansi"), "gave str"),
+    "one colour": (lambda: GreyCatch("rgb_array"), r"gave ndarray \[10, 5, 1\], expected"),
+}
+
+
+def show(savedir, make, make_net):
+    """Plays a game with an untrained network and makes a video of it."""
+    flags = parse(*CATCH, "--mode", "test_render", "--savedir", str(savedir), "--xpid", "run")
+    flags.num_episodes = 1
+    with contextlib.closing(Environment(make, 1, "TheGame")) as env:
+        return evaluate.test(flags, make_net(env.spec, flags), env)
+
+
+@pytest.mark.parametrize("kind", VIEWABLE)
+def test_the_video_of_every_kind_of_environment(kind, tmp_path):
+    (tmp_path / "run").mkdir()
+    make_net = lambda spec, flags: models.make_net(monobeast.Net, spec, flags)
+    (game,) = show(tmp_path, VIEWABLE[kind], make_net)
+    frames = frames_of(tmp_path / "run/test.mp4")
+    assert len(frames) == 1 + game.steps == 10
+    assert all((frame[:480] > 200).any() for frame in frames)
+
+
+@pytest.mark.parametrize("kind", UNVIEWABLE)
+def test_an_environment_without_pictures_is_refused_before_a_game(kind, tmp_path):
+    (tmp_path / "run").mkdir()
+    make, message = UNVIEWABLE[kind]
+    with pytest.raises(UserError, match=f"^--mode test_render: (TheGame.*)?{message}"):
+        show(tmp_path, make, lambda spec, flags: None)  # without a network nobody can play
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_the_panel_shows_the_value_of_this_game_and_where_rewards_came():
+    def rows(*values, step=0):
+        for i, (value, reward) in enumerate(values):
+            numbers = dict(episode_step=step + i, episode_return=0, baseline=value, reward=reward)
+            yield {k: np.array([number]) for k, number in numbers.items()}
+
+    def ink(image, color):
+        """Columns of the panel in which the curve, without its last point, has this colour."""
+        box = image[-video.PANEL + 30 :, 60:-12].astype(int)
+        wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
+        return (abs(box - wanted).max(axis=2) < 8).any(axis=0)
+
+    panel, picture = video.Panel(), np.zeros((20, 20), np.uint8)
+    for row in rows((0.0, 0), (1.0, 1), (0.5, 0), (0.7, -2), *[(0.2, 0)] * 9):
+        image = panel.below(picture, row)
+    assert image.shape == (480 + video.PANEL, 480, 3)
+    assert ink(image, video.VALUE).sum() > 5
+    assert ink(image, video.GOOD).any() and ink(image, video.BAD).any()
+    for row in rows((3.0, 0)):
+        image = panel.below(picture, row)
+    assert not any(ink(image, color).any() for color in (video.VALUE, video.GOOD, video.BAD))
+    for row in rows(*[(i % 7, 0) for i in range(3 * video.SHOWN)], step=1):
+        image = panel.below(picture, row)
+    assert ink(image, video.VALUE).all()  # from end to end
