@@ -18,7 +18,7 @@ from libtorchbeast.loggers.columns import GROUPS
 
 FOLDER = Path(__file__).parent
 PROGRAMS = {"MonoBeast": monobeast, "PolyBeast": polybeast, "servers": polybeast_env}
-BOTH_BEASTS = ("MonoBeast", "PolyBeast")
+BEASTS = ("MonoBeast", "PolyBeast")
 
 FLAGS_LEAD = """\
 # Flags
@@ -49,8 +49,15 @@ A cell is empty where there was nothing to measure, for example where no game ha
 """
 
 
+class Group(NamedTuple):
+    """A section of the page."""
+
+    title: str
+    description: str
+
+
 class Flag(NamedTuple):
-    """A row of the table; the same in all programs that have it."""
+    """A row of a section's table."""
 
     names: str
     default: str
@@ -70,35 +77,39 @@ def split_default(action: argparse.Action) -> tuple[str, str]:
 
 def describe(action: argparse.Action) -> Flag:
     default, text = split_default(action)
-    names = ", ".join(f"`{name}`" for name in action.option_strings)
+    value = f" {action.metavar}" if action.metavar else ""
+    names = ", ".join(f"`{name}{value}`" for name in action.option_strings)
     if action.choices:
         names += f": {', '.join(map(str, action.choices))}"
     return Flag(*(part.replace("|", "\\|") for part in (names, default, text)))
 
 
-def find_flags() -> dict[str, dict[Flag, list[str]]]:
-    """Returns for each group of flags, headed by its title and description, its flags with the
-    programs that have them. Groups and flags are in the order of the parsers."""
-    sections: dict[str, dict[Flag, list[str]]] = {}
+def find_flags() -> dict[Group, dict[Flag, list[str]]]:
+    """Returns for each group its flags, and for each flag the programs that have it. Groups and
+    flags are in the order of the parsers."""
+    groups: dict[Group, dict[Flag, list[str]]] = {}
     for program, module in PROGRAMS.items():
         for group in module.make_parser()._action_groups:
-            title = (group.title or "").capitalize()
-            heading = f"## {title}\n" + (f"\n{group.description}\n" if group.description else "")
             for action in group._group_actions:
                 if action.dest != "help" and action.help != argparse.SUPPRESS:
-                    flags = sections.setdefault(heading, {})
+                    flags = groups.setdefault(Group(group.title, group.description or ""), {})
                     flags.setdefault(describe(action), []).append(program)
-    return sections
+    return groups
 
 
 def only(programs: list[str]) -> str:
-    return "" if set(BOTH_BEASTS) <= set(programs) else ", ".join(programs)
+    return "" if set(BEASTS) <= set(programs) else ", ".join(programs)
 
 
 def flags_page() -> str:
     page = FLAGS_LEAD
-    for heading, flags in find_flags().items():
-        page += f"\n{heading}\n| flag | default | meaning | only |\n| --- | --- | --- | --- |\n"
+    for group, flags in find_flags().items():
+        whose = {only(programs) for programs in flags.values()}
+        heading = group.title.capitalize()
+        if len(whose) == 1 and whose != {""}:  # the same title may be another program's too
+            heading += f" ({whose.pop()})"
+        page += f"\n## {heading}\n\n{group.description}\n\n"
+        page += "| flag | default | meaning | only |\n| --- | --- | --- | --- |\n"
         for flag, programs in flags.items():
             page += f"| {flag.names} | {flag.default} | {flag.help} | {only(programs)} |\n"
     return page
