@@ -26,7 +26,8 @@ FLAGS_LEAD = """\
 For whoever looks up a flag. `--help` of each program says the same. `make docs` writes this page.
 
 `MonoBeast` is `monobeast.py`, `PolyBeast` is `polybeast.py`, and `servers` is `polybeast_env.py`.
-The column "only" names the programs that have a flag, where MonoBeast or PolyBeast lacks it.
+The column "only" names the programs that have a flag, where MonoBeast or PolyBeast lacks it; a
+flag that both have is the same in both.
 
 ## Which to change first
 
