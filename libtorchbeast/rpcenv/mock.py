@@ -86,9 +86,7 @@ class MockStackEnv(MockVectorEnv):
         self._memory = np.tile(self._noise, (num_envs, 1, 1))  # [N, RING, bytes]
 
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
-        self._newest = (
-            RING - 1
-        )  # the newest frame is at the ring's end, so a restart is due
+        self._newest = RING - 1  # the newest frame is at the ring's end, so a restart is due
         self._has_zeros = ~self._never  # environments with zeros in their ring since its restart
         return super().reset(seed=seed)
 
