@@ -116,20 +116,27 @@ def make_atari_vector(
     Raises:
         ValueError: the recipe does not accept the id (UnknownGame), or a number is out of range.
     """
-    from ale_py.vector_env import AtariVectorEnv
-
     kwargs = _registered(env_id)
-    sticky = kwargs["repeat_action_probability"]
     if terminal_on_life_loss is None:
-        terminal_on_life_loss = sticky == 0
+        terminal_on_life_loss = kwargs["repeat_action_probability"] == 0
     _check_at_least(1, num_envs=num_envs, num_threads=num_threads, max_frames=max_frames)
     _check_at_least(0, noop_max=noop_max)
-    vector = AtariVectorEnv(
+    vector = _make_native(kwargs, num_envs, num_threads, noop_max, max_frames)
+    return AtariVector(vector, terminal_on_life_loss)
+
+
+def _make_native(
+    kwargs: dict, num_envs: int, num_threads: int, noop_max: int, max_frames: int
+) -> VectorEnv:
+    """ale-py's vector environment, for an id's `kwargs` in the registry."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    return AtariVectorEnv(
         kwargs["game"],
         num_envs,
         num_threads=num_threads,
         max_num_frames_per_episode=max_frames,
-        repeat_action_probability=sticky,
+        repeat_action_probability=kwargs["repeat_action_probability"],
         full_action_space=kwargs["full_action_space"],
         autoreset_mode=AutoresetMode.NEXT_STEP,
         stack_num=STACK,
@@ -141,7 +148,6 @@ def make_atari_vector(
         life_loss_info=False,
         reward_clipping=False,
     )
-    return AtariVector(vector, terminal_on_life_loss)
 
 
 class AtariVector(VectorEnv):

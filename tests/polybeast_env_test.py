@@ -170,9 +170,9 @@ def test_an_address_in_use_ends_all_whoever_serves_first(tmp_path):
     watched = supervisor.Supervisor(lambda index, life: processes[index], 2, 60.0)
     for worker in watched._workers:
         worker.start_if_due()
-    watched._look_at(watched._workers[0])
+    watched._read_messages(watched._workers[0])
     with pytest.raises(supervisor.StartFailure, match="address in use"):
-        watched._look_at(watched._workers[1])
+        watched._read_messages(watched._workers[1])
 
 
 @pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "SIGHUP to all", "stdin"])
