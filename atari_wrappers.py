@@ -1,32 +1,40 @@
-"""The Atari recipe of Mnih et al. (2015), once, in two forms that agree step by step.
+"""The Atari recipe of Mnih et al. (2015), in two forms that agree step by step.
 
-* `make_atari_vector`: ale-py's native vector environment. For training.
-* `wrap_pytorch(wrap_deepmind(make_atari(env_id)))`: gymnasium wrappers. To play, watch and fork.
+* `make_atari_vector`: the native form, on ale-py's vector environment. It is for training.
+* `wrap_pytorch(wrap_deepmind(make_atari(env_id)))`: the classic form, made of gymnasium wrappers.
+  It is for playing, watching and forking.
 
-One agent step is 4 emulator frames with one action; the last two are max-pooled, turned gray and
-scaled to 84x84; an observation stacks the last 4 agent steps, oldest first, uint8 [4, 84, 84].
+One agent step is 4 emulator frames with the same action. The last two frames are max-pooled, turned
+gray and scaled to 84x84. An observation is the stack of the last 4 agent steps, oldest first, uint8
+[4, 84, 84].
 
-Ids. `PongNoFrameskip-v4`: no sticky actions; losing a life ends an episode, not the game.
-`ALE/Pong-v5` (Machado et al., 2018): an action sticks with probability 0.25; no life-loss rule.
-Both take the recipe's 4 frames a step. Sticky actions and action set come from gymnasium's
-registry, and the life-loss rule is on exactly where actions do not stick (`...NoFrameskip-v0`
-counts as sticky). `Pong-v0` and `Pong-v4`, which skip 2 to 4 frames at random, are refused.
+Ids:
+* `PongNoFrameskip-v4` has no sticky actions. Losing a life ends an episode, but not the game.
+* `ALE/Pong-v5` (Machado et al., 2018) repeats the last action with probability 0.25. Losing a life
+  does not end an episode.
+* Both take the recipe's 4 frames a step. Sticky actions and the set of actions come from
+  gymnasium's registry. An id has the life-loss rule if its actions do not stick
+  (`...NoFrameskip-v0` counts as sticky).
+* `Pong-v0` and `Pong-v4`, which skip 2 to 4 frames at random, are refused.
 
-A reset starts the game, holds FIRE for one frame where the game has FIRE, does no-op frames and
-clears the stack to zeros. After a mere life loss the game goes on: one ordinary step (4 frames, a
-reward that counts in the game) with FIRE, or NOOP where there is no FIRE; the stack is kept. FIRE
-alone is pressed, no second action after it: a game that waits for more leaves that to the policy.
+A reset starts the game, holds FIRE for one frame if the game has FIRE, plays no-op frames and
+clears the stack to zeros. After the loss of a life that is not the last one, the game goes on with
+one ordinary step (4 frames, and a reward that counts in the game): with FIRE, or with NOOP if the
+game has no FIRE. The stack is kept. No second action follows the FIRE: if a game waits for one, the
+policy has to find it.
 
-Where the two forms differ:
-* No-op starts: own random numbers, and native ones cover 0..noop_max-1 frames, the FIRE among them;
-  classic ones 1..noop_max after the FIRE. Classic no-ops also count towards `max_frames`, and
-  there are none in the two games that have no NOOP action.
-* Seeds: native environment n is seeded seed + n, and AtariEnv derives the emulator's seed from the
-  classic one, so that sticky actions stick at other frames.
-* Reset: the native form resets by itself on the step after a game's last, its action ignored.
-  The classic form waits for `reset()`, which after a mere life loss plays the FIRE step instead.
-In both, a game that ends inside a step shows as its last observation a max-pool without the frames
-that were left out, up to one step old.
+The two forms differ in:
+* No-op starts. Each form has its own random numbers. The native form plays 0 to noop_max - 1
+  frames, and the FIRE is one of them. The classic form plays 1 to noop_max frames after the FIRE;
+  they count towards `max_frames`. It plays none in the two games that have no NOOP action.
+* Seeds. Environment n of the native form is seeded with seed + n. In the classic form AtariEnv
+  derives the emulator's seed from the given one, so actions stick at other frames.
+* Resets. The native form resets by itself on the step after a game's last one, and ignores that
+  step's action. The classic form waits for `reset()`, which after the loss of a life plays the FIRE
+  step instead.
+
+In both forms, if a game ends inside a step, the frames that the step left out are missing from the
+max-pool of the last observation, which may then be up to one step old.
 """
 
 from __future__ import annotations
@@ -51,11 +59,11 @@ _ATARI_NAME = re.compile(r"(?:ALE/)?([A-Za-z0-9]+?)(?:NoFrameskip|Deterministic)
 
 
 class UnknownGame(gymnasium.error.Error, ValueError):
-    """The id names no game, or a form of one that the recipe refuses."""
+    """The id names no game, or a variant of a game that the recipe refuses."""
 
 
 def is_atari(env_id: str) -> bool:
-    """True if `env_id` names a game of ale-py, also in a form that the recipe refuses."""
+    """Whether `env_id` names a game of ale-py, including variants that the recipe refuses."""
     import ale_py  # noqa: F401  (registers its games)
 
     if env_id in gymnasium.registry:
@@ -65,7 +73,7 @@ def is_atari(env_id: str) -> bool:
 
 
 def _registered(env_id: str) -> dict:
-    """The registry's kwargs of an id that the recipe accepts; UnknownGame for any other."""
+    """The registry's kwargs of an id. Raises UnknownGame if the recipe does not accept it."""
     if is_atari(env_id):
         spec = gymnasium.registry.get(env_id)
         if spec is not None and isinstance(spec.kwargs["frameskip"], int):
@@ -100,51 +108,59 @@ def make_atari_vector(
     max_frames: int = 108_000,
     terminal_on_life_loss: bool | None = None,
 ) -> AtariVector:
-    """`num_envs` games of `env_id`, stepped together by `num_threads` threads.
+    """Makes `num_envs` games of `env_id`, stepped together by `num_threads` threads.
 
     `noop_max` and `max_frames` count emulator frames: a game starts with fewer than `noop_max`
-    no-ops and is truncated after `max_frames`. `terminal_on_life_loss=None` takes the id's rule.
-    Raises ValueError for an id that is not one of the recipe's and for sizes out of range.
-    """
-    from ale_py.vector_env import AtariVectorEnv
+    no-ops and is truncated after `max_frames`. `terminal_on_life_loss=None` follows the id.
 
+    Raises:
+        ValueError: the recipe does not accept the id (UnknownGame), or a number is out of range.
+    """
     kwargs = _registered(env_id)
-    sticky = kwargs["repeat_action_probability"]
     if terminal_on_life_loss is None:
-        terminal_on_life_loss = sticky == 0
+        terminal_on_life_loss = kwargs["repeat_action_probability"] == 0
     _check_at_least(1, num_envs=num_envs, num_threads=num_threads, max_frames=max_frames)
     _check_at_least(0, noop_max=noop_max)
-    vector = AtariVectorEnv(
+    vector = _make_native(kwargs, num_envs, num_threads, noop_max, max_frames)
+    return AtariVector(vector, terminal_on_life_loss)
+
+
+def _make_native(
+    kwargs: dict, num_envs: int, num_threads: int, noop_max: int, max_frames: int
+) -> VectorEnv:
+    """ale-py's vector environment, for an id's `kwargs` in the registry."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    return AtariVectorEnv(
         kwargs["game"],
         num_envs,
         num_threads=num_threads,
         max_num_frames_per_episode=max_frames,
-        repeat_action_probability=sticky,
+        repeat_action_probability=kwargs["repeat_action_probability"],
         full_action_space=kwargs["full_action_space"],
         autoreset_mode=AutoresetMode.NEXT_STEP,
         stack_num=STACK,
         frameskip=FRAMES_PER_STEP,
         noop_max=noop_max,
-        # True would lose the rest of the game, the difference between a life and the game in
-        # `terminated`, and the score. AtariVector finds life losses by counting lives.
+        # With True, `terminated` would not tell a life's end from the game's, and the game's score
+        # would be lost. AtariVector finds lost lives by counting lives.
         episodic_life=False,
         life_loss_info=False,
         reward_clipping=False,
     )
-    return AtariVector(vector, terminal_on_life_loss)
 
 
 class AtariVector(VectorEnv):
     """Whole games on ale-py's `AtariVectorEnv`, with next-step autoreset and life loss as a flag.
 
-    `step(actions)`, integers [N], returns observation uint8 [N, 4, 84, 84], unclipped reward
-    float32 [N], terminated bool [N], truncated bool [N] and info: `life_lost` bool [N] and what
-    ale-py gives: `lives`, `frame_number`, `episode_frame_number`, `env_id`, each int32 [N].
+    `step(actions)`, with integers [N], returns observation uint8 [N, 4, 84, 84], unclipped reward
+    float32 [N], terminated bool [N], truncated bool [N] and info. The info has `life_lost` bool
+    [N], and ale-py's `lives`, `frame_number`, `episode_frame_number` and `env_id`, int32 [N] each.
 
-    With `terminal_on_life_loss`, a step that loses a life but not the last one is `terminated`.
-    `life_lost` is True where that is all: the game goes on, and the next step presses FIRE (NOOP
-    where there is none) in place of the caller's action. Its reward is the game's, and it may lose
-    a life again. A life lost at the frame limit is `terminated` and `truncated`, not `life_lost`.
+    With `terminal_on_life_loss`, a step that loses a life but not the last one is `terminated` and
+    `life_lost`. The game goes on: the next step presses FIRE (NOOP if the game has no FIRE) in
+    place of the caller's action. That step's reward counts in the game, and it may lose a life
+    again. A life lost at the frame limit is `terminated` and `truncated`, but not `life_lost`.
     """
 
     def __init__(self, vector: VectorEnv, terminal_on_life_loss: bool):
@@ -153,7 +169,7 @@ class AtariVector(VectorEnv):
         self.action_space = vector.action_space
         self.single_observation_space = vector.single_observation_space
         self.single_action_space = vector.single_action_space
-        # An own dict: ale-py writes into the one that all of gymnasium's vector classes share.
+        # A new dict, because ale-py writes into the one that gymnasium's vector classes share.
         self.metadata = {
             "autoreset_mode": AutoresetMode.NEXT_STEP,
             "frames_per_step": FRAMES_PER_STEP,
@@ -165,7 +181,7 @@ class AtariVector(VectorEnv):
         self._press = _fire_or_noop([action.name for action in vector.ale.get_action_set()])
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
-        """Start every game anew, game n with seed + n; (observation, info) as from `step`."""
+        """Starts every game anew, game n with seed + n. Returns (observation, info) as `step`."""
         if options:
             raise ValueError(f"options: {options!r}, expected none")
         obs, info = self._vector.reset(seed=seed)
@@ -174,10 +190,10 @@ class AtariVector(VectorEnv):
         return obs, {**info, "life_lost": self._life_lost.copy()}
 
     def step(self, actions: np.ndarray):
-        """One agent step of every game. ValueError for actions of a wrong shape, kind or range."""
+        """One agent step of every game. ValueError: actions of a wrong shape, dtype or range."""
         actions = self._checked(actions)
         actions[self._life_lost] = self._press
-        restarts = self._over  # these are reset by this step, so their lives do not compare
+        restarts = self._over  # this step resets these games, so their lives cannot be compared
         obs, reward, terminated, truncated, info = self._vector.step(actions)
         lives = info["lives"]
         lost = (0 < lives) & (lives < self._lives) & ~terminated & ~restarts
@@ -189,7 +205,7 @@ class AtariVector(VectorEnv):
         return obs, reward.astype(np.float32), terminated | lost, truncated, info
 
     def _checked(self, actions: np.ndarray) -> np.ndarray:
-        """A copy of `actions`, known to be good: ale-py waits for ever on one out of range."""
+        """Returns a checked copy of `actions`: ale-py waits for ever if one is out of range."""
         actions = np.array(actions)
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise ValueError(
@@ -204,12 +220,12 @@ class AtariVector(VectorEnv):
         return actions.astype(np.int64, copy=False)
 
     def close_extras(self, **kwargs) -> None:
-        """Stop ale-py's threads and free its games, once; called by `close`."""
+        """Stops ale-py's threads and frees its games. `close` calls it once."""
         self._vector = None
 
 
 def _fire_or_noop(meanings: list[str]) -> int:
-    """The action pressed after a life loss. NOOP, where a game has it, is action 0."""
+    """The action pressed after a life was lost. In games that have NOOP it is action 0."""
     return meanings.index("FIRE") if "FIRE" in meanings else 0
 
 
@@ -221,17 +237,21 @@ def _fire_or_noop(meanings: list[str]) -> int:
 def make_atari(
     env_id: str, *, render_mode: str | None = None, max_frames: int = 108_000
 ) -> gymnasium.Env:
-    """The game itself: one emulator frame a step, RGB uint8 [210, 160, 3] (some games differ).
+    """Makes the game without the recipe: one emulator frame a step.
 
-    Sticky actions as `env_id` is registered; truncated after `max_frames` frames. `render_mode` is
-    None, "rgb_array" or "human". ValueError for an id that is not one of the recipe's.
+    An observation is RGB uint8 [210, 160, 3] (some games have other sizes). Actions stick as
+    `env_id` says. The game is truncated after `max_frames` frames. `render_mode` is None,
+    "rgb_array" or "human".
+
+    Raises:
+        ValueError: the recipe does not accept the id (UnknownGame), or `max_frames` is below 1.
     """
     _registered(env_id)
     _check_at_least(1, max_frames=max_frames)
     env = gymnasium.make(
         env_id,
         frameskip=1,
-        max_num_frames_per_episode=0,  # no limit of the emulator's own: it would count the FIRE
+        max_num_frames_per_episode=0,  # no limit in the emulator, which would count the FIRE
         render_mode=render_mode,
         disable_env_checker=True,
     )
@@ -247,15 +267,17 @@ def wrap_deepmind(
     clip_rewards: bool = False,
     frame_stack: bool = True,
 ) -> gymnasium.Env:
-    """The recipe on an environment of `make_atari`: uint8 [4, 84, 84], or [84, 84] unstacked.
+    """Applies the recipe to an environment of `make_atari`.
 
-    `terminal_on_life_loss=None` takes the id's rule; see `EpisodicLife` for what it asks of the
-    caller. `clip_rewards` clips each step's reward to [-1, 1]; leave it to the loss in training.
+    An observation is uint8 [4, 84, 84], or [84, 84] without `frame_stack`.
+    `terminal_on_life_loss=None` follows the id; `EpisodicLife` says what it asks of the caller.
+    `clip_rewards` clips each step's reward to [-1, 1]. Do not use it in training, where the loss
+    clips rewards.
     """
     if terminal_on_life_loss is None:
         terminal_on_life_loss = env.unwrapped.ale.getFloat("repeat_action_probability") == 0
     if env.unwrapped.get_action_meanings()[0] != "NOOP":
-        noop_max = 0  # Backgammon and VideoCheckers: AtariPreprocessing could not do no-ops there
+        noop_max = 0  # Backgammon and VideoCheckers, in which AtariPreprocessing cannot do no-ops
     if fire_on_reset:
         env = FireReset(env)
     env = AtariPreprocessing(env, noop_max=noop_max, frame_skip=FRAMES_PER_STEP)
@@ -268,7 +290,7 @@ def wrap_deepmind(
     env.metadata = {
         **env.metadata,
         "frames_per_step": FRAMES_PER_STEP,
-        "render_fps": 60 // FRAMES_PER_STEP,  # one image an agent step, at the console's speed
+        "render_fps": 60 // FRAMES_PER_STEP,  # one image per agent step gives the console's speed
     }
     if frame_stack:
         env.metadata["frame_stacks"] = {"frame": STACK}
@@ -276,9 +298,12 @@ def wrap_deepmind(
 
 
 def wrap_pytorch(env: gymnasium.Env) -> gymnasium.Env:
-    """Images as uint8 [C, H, W]: [H, W, C] is transposed, [C, H, W] is returned as it is.
+    """Gives images as uint8 [C, H, W]: [H, W, C] is transposed, [C, H, W] is returned as it is.
 
-    The channels are the shorter of the first and the last axis; ValueError where that is open.
+    The channels are the shorter one of the first and the last axis.
+
+    Raises:
+        ValueError: these axes are equally long, or the observation is not a uint8 image.
     """
     space = env.observation_space
     if space.dtype != np.uint8 or len(space.shape) != 3 or space.shape[0] == space.shape[2]:
@@ -292,7 +317,7 @@ def wrap_pytorch(env: gymnasium.Env) -> gymnasium.Env:
 
 
 class FrameLimit(TimeLimit):
-    """Truncates after `max_frames` frames a game that has not ended by itself on the last one."""
+    """Truncates a game after `max_frames` frames, unless it ends by itself on the last of them."""
 
     def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
@@ -300,10 +325,10 @@ class FrameLimit(TimeLimit):
 
 
 class FireReset(gymnasium.Wrapper):
-    """Holds FIRE for one emulator frame after a reset, where the game has FIRE.
+    """Holds FIRE for one emulator frame after a reset, if the game has FIRE.
 
-    Goes below the frame skip and the no-ops, as in ale-py's native reset. That frame bypasses
-    `FrameLimit`, which so counts as the native form does.
+    It belongs below the frame skip and the no-ops, as in ale-py's native reset. `FrameLimit` does
+    not see that frame, so it counts the same frames as the native form.
     """
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
@@ -316,36 +341,36 @@ class FireReset(gymnasium.Wrapper):
 
 
 class EpisodicLife(gymnasium.Wrapper):
-    """Losing a life but not the last one ends the episode and not the game.
+    """Losing a life but not the last one ends the episode, but not the game.
 
-    `step` then returns terminated=True and info["life_lost"]=True (False on every other step), and
-    `reset()` plays one ordinary step of the same game, with FIRE where the game has it and `fire`
-    is set, else NOOP. The reset's info holds that step's `reset_reward` (float; it counts in the
-    game), `terminated`, `truncated` and `life_lost`: where one of them is set, reset again. Any
-    other `reset`, or one with a seed, starts a new game; its info has no `reset_reward`.
-    A life lost at the frame limit is `terminated` and `truncated`, not `life_lost`.
+    `step` then returns terminated=True and info["life_lost"]=True, which is False on every other
+    step. The next `reset()` plays one ordinary step of the same game: with FIRE if the game has it
+    and `fire` is set, else with NOOP. The reset's info has that step's `reset_reward` (a float,
+    which counts in the game), `terminated`, `truncated` and `life_lost`. If one of these flags is
+    set, reset again. Any other `reset`, and one with a seed, starts a new game; its info has no
+    `reset_reward`. A life lost at the frame limit is `terminated` and `truncated`, not `life_lost`.
     """
 
     def __init__(self, env: gymnasium.Env, fire: bool = True):
         super().__init__(env)
         self._press = _fire_or_noop(env.unwrapped.get_action_meanings()) if fire else 0
         self._lives = 0
-        self._goes_on = False
+        self._game_goes_on = False
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
         lives = self.unwrapped.ale.lives()
         lost = 0 < lives < self._lives and not terminated
         self._lives = lives
-        self._goes_on = lost and not truncated
-        return obs, reward, terminated or lost, truncated, {**info, "life_lost": self._goes_on}
+        self._game_goes_on = lost and not truncated
+        return obs, reward, terminated or lost, truncated, {**info, "life_lost": self._game_goes_on}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
-        if self._goes_on and seed is None:
+        if self._game_goes_on and seed is None:
             obs, reward, terminated, truncated, info = self.step(self._press)
             info.update(reset_reward=float(reward), terminated=terminated, truncated=truncated)
             return obs, info
         obs, info = self.env.reset(seed=seed, options=options)
         self._lives = self.unwrapped.ale.lives()
-        self._goes_on = False
+        self._game_goes_on = False
         return obs, {**info, "life_lost": False}

@@ -26,9 +26,9 @@ def test_an_address_in_use_ends_all_whoever_serves_first(tmp_path):
     watched = supervisor.Supervisor(lambda index, life: processes[index], 2, 60.0)
     for worker in watched._workers:
         worker.start_if_due()
-    watched._look_at(watched._workers[0])
+    watched._read_messages(watched._workers[0])
     with pytest.raises(supervisor.StartFailure, match="address in use"):
-        watched._look_at(watched._workers[1])
+        watched._read_messages(watched._workers[1])
 
 
 def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch):

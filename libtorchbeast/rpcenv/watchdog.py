@@ -19,7 +19,7 @@ class TimeLimit(NamedTuple):
     """The longest time that a call may take."""
 
     seconds: float
-    words: str  # what a message calls it
+    words: str  # the limit in words, for messages
 
 
 class CallTimer:
