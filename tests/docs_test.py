@@ -238,7 +238,7 @@ def prose(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
 def test_prose_is_wrapped(page):
-    assert [line for line in prose(page) if len(line) > 110] == []
+    assert [line for line in prose(page) if len(line) > 100] == []
 
 
 @pytest.mark.parametrize("name", generate.PAGES)
