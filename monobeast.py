@@ -49,6 +49,7 @@ from libtorchbeast.flags import (
     require,
 )
 from libtorchbeast.loggers import display
+from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.models import CoreState, act_on
@@ -433,7 +434,8 @@ def train(flags: argparse.Namespace) -> Run:
     seed_everything(flags.seed)
     spec, shapes = describe(flags)
     check_limits(flags, shapes)
-    with Run(flags, spec, models.make_net(Net, spec, flags), device) as run:
+    net = models.make_net(Net, spec, flags)
+    with Run(flags, spec, net, device, MonoBeastAdvisor(flags).advise) as run:
         if run.was_complete():
             return run
         run.evaluate_with(player)

@@ -50,6 +50,7 @@ from libtorchbeast.flags import (
     require,
 )
 from libtorchbeast.loggers import display
+from libtorchbeast.loggers.bottleneck import PolyBeastAdvisor
 from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import (
     INFERENCE_ACTIVITIES,
@@ -387,7 +388,8 @@ def train(flags: argparse.Namespace) -> Run:
         require(flags, name, most is None or most >= N, f"at least one stream's {N} environments")
         spec = spec_of(description)
         net = models.make_net(Net, spec, flags)
-        with Run(flags, spec, net, torch.device(flags.learner_device)) as run:
+        device = torch.device(flags.learner_device)
+        with Run(flags, spec, net, device, PolyBeastAdvisor(flags).advise) as run:
             if not run.was_complete():
                 run.evaluate_with(player)
                 train_with(run, addresses, description, check_servers)

@@ -50,8 +50,15 @@ class Run:
         UpdateHung: the last update did not end; nothing was saved then.
     """
 
-    def __init__(self, flags: Any, spec: Spec, net: nn.Module, device: torch.device):
-        self.flags, self.spec = flags, spec
+    def __init__(
+        self,
+        flags: Any,
+        spec: Spec,
+        net: nn.Module,
+        device: torch.device,
+        advise: bottleneck.Advise = lambda row: "",
+    ):
+        self.flags, self.spec, self._advise = flags, spec, advise
         self.path = run_path(flags)
         self.learner = Learner(net, flags, device, dump_dir=self.path)
         self.stats = Stats()
@@ -93,8 +100,8 @@ class Run:
         self._start = self._last_row_time = self._last_checkpoint = time.monotonic()
         self._last_row_step = self.learner.step
         self._idle = self.complete()  # nothing will be done, and nothing written
-        self._display = display.Display(self)
-        self._display.__enter__()
+        self._display = display.Display(self.spec.name, self.path, self.view)
+        self._display.start()
 
     def __exit__(self, kind, error, traceback) -> None:
         self.wakeup.set()
@@ -107,7 +114,7 @@ class Run:
                 where = "; ".join(self.where_time_went())
                 logger.info("Where the time went: %s", where)
         finally:
-            self._display.__exit__(kind, error, traceback)
+            self._display.stop(self.where_time_went(), self.summary())
             if error is not None:
                 # Python prints the traceback on the terminal; out.log needs its own.
                 logger.error("The run failed.", exc_info=error, extra={"file_only": True})
@@ -252,7 +259,20 @@ class Run:
 
     def where_time_went(self) -> list[str]:
         """In the whole run, and what to change."""
-        return bottleneck.lines(self._means.row() or self.last_row, self.flags)
+        return bottleneck.report(self._means.row() or self.last_row, self._advise)
+
+    def view(self) -> display.View:
+        """What the display shows of this moment."""
+        return display.View(
+            step=self.learner.step,
+            total_steps=self.flags.total_steps,
+            hours=self.hours,
+            sps=self.sps,
+            games=self.stats.games,
+            is_stopping=self.wakeup.is_set(),
+            row=self.last_row,
+            where_time_goes=bottleneck.report(self.last_row, self._advise),
+        )
 
     def _unsaved(self) -> bool:
         if self.flags.disable_checkpoint or not self.may_checkpoint:

@@ -8,6 +8,7 @@ import pytest
 import monobeast
 import polybeast
 from libtorchbeast.loggers import bottleneck
+from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor, PolyBeastAdvisor
 
 
 def row(actor="environment", waiting=0.0, learner_waiting=0.0, idle=0.0, **more):
@@ -98,10 +99,13 @@ CASES = [  # beast, flags, columns, what limits, advice
 
 @pytest.mark.parametrize("beast, line, columns, limits, change", CASES)
 def test_advice(beast, line, columns, limits, change):
-    module = {"mono": monobeast, "poly": polybeast}[beast]
+    module, advisor = {
+        "mono": (monobeast, MonoBeastAdvisor),
+        "poly": (polybeast, PolyBeastAdvisor),
+    }[beast]
     common = "--env CartPole-v1" + " --num_servers 1" * (beast == "poly" and line != REMOTE)
     flags = module.parse([*common.split(), *line.split()])
-    said = bottleneck.advice(row(**columns), flags, cores=2)
+    said = advisor(flags, cores=2).advise(row(**columns))
     assert limits in said and change in said
     for flag, value in re.findall(r"--(\w+) (\d+)", said):  # which can be typed as it stands
         tried = module.parse([*common.split(), *line.split(), f"--{flag}", value])
@@ -112,23 +116,25 @@ def test_a_gpu_that_always_answers_gets_another_thread():
     flags = polybeast.parse("--env CartPole-v1".split())
     flags.inference_device = "cuda"
     columns = row(actor="inference", learner_waiting=0.5, share_answer_waiting=0.05)
-    assert "--num_inference_threads 2" in bottleneck.advice(columns, flags, cores=2)
+    assert "--num_inference_threads 2" in PolyBeastAdvisor(flags, cores=2).advise(columns)
 
 
 def test_on_a_gpu_threads_of_the_cpu_are_not_the_cure(monkeypatch):
     monkeypatch.setattr(bottleneck.torch.cuda, "is_available", lambda: True)
     flags = monobeast.parse("--env CartPole-v1 --num_actors 1 --torch_threads 1".split())
-    assert "--batch_size 64" in bottleneck.advice(row(waiting=0.5), flags, cores=2)
+    assert "--batch_size 64" in MonoBeastAdvisor(flags, cores=2).advise(row(waiting=0.5))
 
 
 def test_nothing_is_said_of_nothing():
     flags = monobeast.parse("--env CartPole-v1".split())
-    assert bottleneck.advice({}, flags) == "" and bottleneck.lines({}, flags) == []
+    advise = MonoBeastAdvisor(flags).advise
+    assert advise({}) == "" and bottleneck.report({}, advise) == []
 
 
 def test_lines_name_whose_time_it_is():
     flags = monobeast.parse("--env CartPole-v1 --num_actors 1".split())
-    lines = bottleneck.lines(row(waiting=0.5) | {"share_answering": 0.25}, flags)
+    columns = row(waiting=0.5) | {"share_answering": 0.25}
+    lines = bottleneck.report(columns, MonoBeastAdvisor(flags).advise)
     assert lines[0].startswith("actors: environment 35%") and lines[0].endswith("waiting 50%")
     assert lines[1] == "inference threads: answering 25%"
     assert lines[2] == "learner: learning 100%, waiting 0%"

@@ -1,125 +1,176 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What limits a run, and which flag to change: from the log's columns, in words."""
+"""Says in words what limits a run and which flag to change, from the log's columns."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from libtorchbeast.workers import available_cores
 
-WAITS = 0.2  # who waits for a larger share of the time is held up by another
-IDLE = 0.6  # cores
+Row = dict[str, float]  # columns of the log: of one row, or the means of many rows
+Advise = Callable[[Row], str]
 
-# What is named in the report, by whose time it is.
-WHERE = {
-    "actors": "environment transport batching inference actor_waiting",
-    "inference threads": "answering answer_waiting",
-    "learner": "learning learner_waiting",
+# Workers that wait for more than this share of their time are held up by others.
+WAITS = 0.2
+# If more cores than this are idle, another worker would find one.
+IDLE_CORES = 0.6
+
+# The shares of each kind of worker's time, as the report shows them.
+SHARES = {
+    "actors": ("environment", "transport", "batching", "inference", "actor_waiting"),
+    "inference threads": ("answering", "answer_waiting"),
+    "learner": ("learning", "learner_waiting"),
 }
 
 
-def lines(row: dict[str, float], flags: Any) -> list[str]:
-    """Where the time went, a line for each kind of worker, and `advice`.
-
-    Args:
-        row: columns of the log, of one row or means of many.
-        flags: the beast's, checked.
-    """
-    found = []
-    for whose, names in WHERE.items():
-        shares = [(name.split("_")[-1], row.get(f"share_{name}")) for name in names.split()]
+def report(row: Row, advise: Advise) -> list[str]:
+    """Returns a line for each kind of worker, which says where its time went, a line about the
+    cores, and the advice. What the row does not have is left out."""
+    lines = []
+    for workers, activities in SHARES.items():
+        shares = [(name.split("_")[-1], row.get(f"share_{name}")) for name in activities]
         shown = [f"{name} {share:.0%}" for name, share in shares if share is not None]
         if shown:
-            found.append(f"{whose}: {', '.join(shown)}")
+            lines.append(f"{workers}: {', '.join(shown)}")
     if "cpu_cores" in row:
-        used, idle = row["cpu_cores"], row["idle_cores"]
-        found.append(f"of {available_cores()} cores: {used:.1f} busy with this, {idle:.1f} idle")
-    if said := advice(row, flags):
-        found.append(said)
-    return found
+        busy, idle = row["cpu_cores"], row["idle_cores"]
+        lines.append(f"of {available_cores()} cores: {busy:.1f} busy with this, {idle:.1f} idle")
+    if advice := advise(row):
+        lines.append(advice)
+    return lines
 
 
-def advice(row: dict[str, float], flags: Any, cores: int | None = None) -> str:
-    """What limits the run, and the flag to change and to what, in one sentence; empty while there
-    are no shares yet."""
-    if "share_learning" not in row or "share_environment" not in row:
-        return ""
-    idle = row.get("idle_cores", 0.0) > IDLE
-    learner_waits = row["share_learner_waiting"] > WAITS
-    actors_wait = row["share_actor_waiting"] > WAITS
-    is_mono = hasattr(flags, "envs_per_actor")
-    if learner_waits and actors_wait:
-        name = "num_buffers" if is_mono else "max_learner_queue_size"
+class Advisor:
+    """Gives advice about a run of one of the two programs, each of which has a subclass.
+
+    Args:
+        flags: of the run, checked.
+        cores: how many CPU cores this process may use. Default: as many as the system says.
+    """
+
+    def __init__(self, flags: Any, cores: int | None = None):
+        self._flags, self._cores = flags, cores or available_cores()
+
+    def advise(self, row: Row) -> str:
+        """Says in one sentence what limits the run, and names a flag and its new value. Returns an
+        empty string if the row has no shares yet."""
+        if "share_learning" not in row or "share_environment" not in row:
+            return ""
+        learner_waits = row["share_learner_waiting"] > WAITS
+        actors_wait = row["share_actor_waiting"] > WAITS
+        if learner_waits and actors_wait:
+            return (
+                f"Actors and learner wait for each other: try {self._more_room()}, so that more "
+                f"rollouts lie between them."
+            )
+        if actors_wait:
+            return f"The learner limits this run: {self._for_learner()}"
+        if learner_waits:
+            return f"The actors limit this run: {self._for_actors(row)}"
+        if _has_idle_cores(row):
+            return f"Nobody waits for long, but cores are idle: try {self._more_workers()}."
+        return "Nobody waits for long and all cores are busy: only a faster machine would help."
+
+    def _for_learner(self) -> str:
+        if self._learns_on_cpu() and self._flags.torch_threads < self._cores:
+            return f"try --torch_threads {self._flags.torch_threads + 1}."
+        return f"try {self._twice('batch_size')}: larger batches cost less per step."
+
+    def _twice(self, name: str) -> str:
+        return f"--{name} {2 * getattr(self._flags, name)}"
+
+    def _learns_on_cpu(self) -> bool:
+        raise NotImplementedError
+
+    def _more_room(self) -> str:
+        """The flag that lets more rollouts wait for the learner."""
+        raise NotImplementedError
+
+    def _more_workers(self) -> str:
+        """The flag that makes use of another core."""
+        raise NotImplementedError
+
+    def _for_actors(self, row: Row) -> str:
+        """What makes the actors faster."""
+        raise NotImplementedError
+
+
+class MonoBeastAdvisor(Advisor):
+    def _learns_on_cpu(self) -> bool:
+        return self._flags.disable_cuda or not torch.cuda.is_available()
+
+    def _more_room(self) -> str:
+        return self._twice("num_buffers")
+
+    def _more_workers(self) -> str:
+        return f"--num_actors {self._flags.num_actors + 1}"
+
+    def _for_learner(self) -> str:
+        if self._flags.num_actors > 1:
+            return f"try --num_actors {self._flags.num_actors - 1}, which leaves it another core."
+        return super()._for_learner()
+
+    def _for_actors(self, row: Row) -> str:
+        if _has_idle_cores(row):
+            return f"cores are idle, try {self._more_workers()}."
+        if row["share_inference"] > row["share_environment"]:
+            return (
+                f"inference takes {row['share_inference']:.0%} of their time, try "
+                f"{self._twice('envs_per_actor')}: larger batches cost less per step."
+            )
         return (
-            f"Actors and learner wait for each other: try {_twice(flags, name)}, so that more "
-            f"rollouts lie between them."
+            f"environments take {row['share_environment']:.0%} of their time and all cores are "
+            f"busy; PolyBeast can run environments on other machines (--server_addresses)."
         )
-    if actors_wait:
-        return f"The learner limits this run: {_for_the_learner(row, flags, is_mono, cores)}"
-    if learner_waits:
-        limits = _mono_actors(row, flags, idle) if is_mono else _poly_actors(row, flags, idle)
-        return f"The actors limit this run: {limits}"
-    if idle:
-        return f"Nobody waits for long, but cores are idle: try {_more(flags, is_mono)}."
-    return "Nobody waits for long and all cores are busy: only a faster machine would help."
 
 
-def _for_the_learner(row: dict[str, float], flags: Any, is_mono: bool, cores: int | None) -> str:
-    if is_mono and flags.num_actors > 1:
-        return f"try --num_actors {flags.num_actors - 1}, which leaves it another core."
-    on_cpu = flags.disable_cuda or not torch.cuda.is_available()
-    if not is_mono:
-        on_cpu = flags.learner_device == "cpu"
-    if on_cpu and flags.torch_threads < (cores or available_cores()):
-        return f"try --torch_threads {flags.torch_threads + 1}."
-    return f"try {_twice(flags, 'batch_size')}: larger batches cost less per step."
+class PolyBeastAdvisor(Advisor):
+    def _learns_on_cpu(self) -> bool:
+        return self._flags.learner_device == "cpu"
+
+    def _more_room(self) -> str:
+        return self._twice("max_learner_queue_size")
+
+    def _more_workers(self) -> str:
+        return f"--num_servers {self._flags.num_servers + 1}"
+
+    def _for_actors(self, row: Row) -> str:
+        names = ("environment", "transport", "batching", "inference")
+        shares = {name: row.get(f"share_{name}", 0.0) for name in names}
+        most = max(shares, key=shares.get)
+        advice = {
+            "environment": self._for_environments,
+            "transport": lambda row: f"{self._larger_streams()}: fewer, larger messages.",
+            "batching": self._for_batching,
+            "inference": self._for_inference,
+        }[most]
+        return f"{most} takes {shares[most]:.0%} of the streams' time, {advice(row)}"
+
+    def _for_environments(self, row: Row) -> str:
+        if self._flags.server_addresses is not None:
+            return "start more servers."
+        if _has_idle_cores(row):
+            return f"cores are idle, try {self._more_workers()}."
+        return "all cores are busy: servers on other machines would help (--server_addresses)."
+
+    def _for_batching(self, row: Row) -> str:
+        if self._flags.min_inference_batch_size != 1:
+            return f"try --inference_timeout_ms {self._flags.inference_timeout_ms / 2:g}."
+        return self._for_inference(row)
+
+    def _for_inference(self, row: Row) -> str:
+        threads_are_busy = row.get("share_answer_waiting", 0.0) < WAITS
+        if threads_are_busy and self._flags.inference_device != "cpu":
+            return f"try --num_inference_threads {self._flags.num_inference_threads + 1}."
+        return f"{self._larger_streams()}: larger batches cost less per step."
+
+    def _larger_streams(self) -> str:
+        if self._flags.server_addresses is not None:
+            # --envs_per_server is a flag of the servers then, and its value is not known here.
+            return "start the servers with more --envs_per_server"
+        return f"try {self._twice('envs_per_server')}"
 
 
-def _mono_actors(row: dict[str, float], flags: Any, idle: bool) -> str:
-    if idle:
-        return f"cores are idle, try {_more(flags, True)}."
-    if row["share_inference"] > row["share_environment"]:
-        return (
-            f"inference takes {row['share_inference']:.0%} of their time, try "
-            f"{_twice(flags, 'envs_per_actor')}: larger batches cost less per step."
-        )
-    return (
-        f"environments take {row['share_environment']:.0%} of their time and all cores are busy; "
-        f"PolyBeast can run environments on other machines (--server_addresses)."
-    )
-
-
-def _poly_actors(row: dict[str, float], flags: Any, idle: bool) -> str:
-    names = ("environment", "transport", "batching", "inference")
-    shares = {name: row.get(f"share_{name}", 0.0) for name in names}
-    most = max(shares, key=shares.get)
-    what = f"{most} takes {shares[most]:.0%} of the streams' time, "
-    if most == "batching" and flags.min_inference_batch_size != 1:
-        return what + f"try --inference_timeout_ms {flags.inference_timeout_ms / 2:g}."
-    if most in ("batching", "inference"):
-        if row.get("share_answer_waiting", 0.0) < WAITS and flags.inference_device != "cpu":
-            return what + f"try --num_inference_threads {flags.num_inference_threads + 1}."
-        return what + f"{_larger_streams(flags)}: larger batches cost less per step."
-    if most == "transport":
-        return what + f"{_larger_streams(flags)}: fewer, larger messages."
-    if flags.server_addresses is not None:
-        return what + "start more servers."
-    if idle:
-        return what + f"cores are idle, try {_more(flags, False)}."
-    return what + "all cores are busy: servers on other machines would help (--server_addresses)."
-
-
-def _larger_streams(flags: Any) -> str:
-    if flags.server_addresses is not None:  # this flag is theirs, and its value not known here
-        return "start the servers with more --envs_per_server"
-    return f"try {_twice(flags, 'envs_per_server')}"
-
-
-def _more(flags: Any, is_mono: bool) -> str:
-    if is_mono:
-        return f"--num_actors {flags.num_actors + 1}"
-    return f"--num_servers {flags.num_servers + 1}"
-
-
-def _twice(flags: Any, name: str) -> str:
-    return f"--{name} {2 * getattr(flags, name)}"
+def _has_idle_cores(row: Row) -> bool:
+    return row.get("idle_cores", 0.0) > IDLE_CORES

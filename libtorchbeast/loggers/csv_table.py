@@ -88,7 +88,9 @@ def _open(path: Path, columns: list[str], last_step: int) -> int:
         (kept if float(row.get("step") or 0) <= last_step else discarded).append(row)
     if discarded:
         there = path.with_suffix(".discarded.csv")
-        logger.warning("%s: %d rows beyond step %d go to %s", path, len(discarded), last_step, there)
+        logger.warning(
+            "%s: %d rows beyond step %d go to %s", path, len(discarded), last_step, there
+        )
         write_whole(there, _as_text(columns, _rows_in(there, columns) + discarded, header=True))
     write_whole(path, _as_text(columns, kept, header=True))
     return 1 + max((int(row.get("_tick") or 0) for row in kept), default=-1)

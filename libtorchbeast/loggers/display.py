@@ -2,10 +2,12 @@
 """What a run shows: a live table on a terminal, plain lines elsewhere."""
 
 import csv
+import dataclasses
 import logging
 import os
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import rich.columns
@@ -17,13 +19,12 @@ import rich.progress_bar
 import rich.table
 import rich.text
 
-from libtorchbeast.loggers import bottleneck
-
 console = rich.console.Console(stderr=True)
 
 
 def set_up_logging() -> None:
-    """Everything goes to the run's out.log; the terminal's display shows warnings only."""
+    """Logs to stderr at INFO and above, but only warnings if stderr is a terminal, which has the
+    live table. Records with the attribute `file_only` go to the run's out.log only."""
     if console.is_terminal:
         handler: logging.Handler = rich.logging.RichHandler(
             logging.WARNING, console=console, show_path=False
@@ -36,94 +37,127 @@ def set_up_logging() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
-class Display:
-    """A live table of `run` while entered, if stderr is a terminal."""
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What the display shows of a run at one moment."""
 
-    def __init__(self, run):
-        self._run = run
+    step: int
+    total_steps: int
+    hours: float  # of training so far
+    sps: float  # steps per second between the last two rows of the log
+    games: int  # that have ended so far
+    is_stopping: bool
+    row: dict[str, float]  # the last row of the log; empty before the first one
+    where_time_goes: list[str]  # lines about that row
+
+
+class Display:
+    """A live table of a run between `start` and `stop`. It shows nothing if stderr is no terminal.
+
+    Args:
+        name: of the environment.
+        path: the run's folder. `start` reads its logs.csv, which has to exist.
+        look: returns the newest view of the run; called from the display's own thread.
+    """
+
+    def __init__(self, name: str, path: str, look: Callable[[], View]):
+        self._name, self._path, self._look = name, path, look
         self._returns = Curve()
         self._live = rich.live.Live(
             console=console, get_renderable=self._render, refresh_per_second=2, transient=False
         )
 
-    def __enter__(self) -> "Display":
+    def start(self) -> None:
         if console.is_terminal:
             self._read_log()
             self._live.start(refresh=False)
-        return self
 
-    def __exit__(self, *exc_info) -> None:
+    def stop(self, where_time_went: list[str], summary: str) -> None:
+        """Leaves the table on the terminal as it is, and prints these lines below it."""
         if console.is_terminal:
             self._live.stop()
-            lines = ["Where the time went:", *self._run.where_time_went()]
+            lines = ["Where the time went:", *where_time_went]
             console.print("\n  ".join(lines), soft_wrap=True)
-            console.print(self._run.summary(), soft_wrap=True)
+            console.print(summary, soft_wrap=True)
 
     def _read_log(self) -> None:
-        """What a resumed run logged before; its writer has just put the file in order."""
-        with open(os.path.join(self._run.path, "logs.csv"), newline="") as file:
+        """Adds the returns that the run logged before it was resumed."""
+        with open(os.path.join(self._path, "logs.csv"), newline="") as file:
             for row in csv.DictReader(file):
                 if row["mean_game_return"]:
                     self._returns.add(float(row["step"]), float(row["mean_game_return"]))
 
-    def _curve(self) -> list[rich.text.Text]:
-        """Nothing while hardly a game has ended, and on a terminal without braille."""
-        row = self._run.last_row
+    def _render(self) -> rich.console.RenderableType:
+        view = self._look()
+        parts = [_progress(view), _table(view)]
+        parts.append(rich.text.Text("\n".join(view.where_time_goes), style="dim"))
+        if curve := self._curve(view.row):
+            parts.append(rich.text.Text("\n".join(curve), no_wrap=True))
+        content = rich.console.Group(*parts)
+        return rich.panel.Panel.fit(content, title=self._name, subtitle=self._path)
+
+    def _curve(self, row: dict[str, float]) -> list[str]:
+        """Returns no lines before the second return, and none on a terminal without braille."""
         if row.get("mean_game_return") is not None:
             self._returns.add(row["step"], row["mean_game_return"])
-        lines = [] if console.options.ascii_only else self._returns.lines("game return over steps")
-        return [rich.text.Text("\n".join(lines), no_wrap=True)] if lines else []
+        return [] if console.options.ascii_only else self._returns.lines("game return over steps")
 
-    def _render(self) -> rich.console.RenderableType:
-        run = self._run
-        step, total = run.learner.step, run.flags.total_steps
 
-        def show(name: str, form: str = ".4f") -> str:
-            return _number(run.last_row, name, form)
+def _progress(view: View) -> rich.console.RenderableType:
+    """A bar, the share of the steps that are done, and the time that the rest will take."""
+    step, total = view.step, view.total_steps
+    left = _duration(max(0, total - step) / view.sps) if view.sps > 0 else "?"
+    bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=40)
+    status = f"{step / total:.1%}, {'stopping' if view.is_stopping else left + ' left'}"
+    return rich.columns.Columns([bar, status], padding=(0, 2))
 
-        left = _duration(max(0, total - step) / run.sps) if run.sps > 0 else "?"
-        cells = [
-            ("step", f"{step:,}"),
-            ("time", _duration(run.hours * 3600)),
-            ("steps/s", show("sps", ",.0f")),
-            ("frames/s", show("fps", ",.0f")),
-            ("game return", "[bold]" + show("mean_game_return", ".2f")),
-            ("games", f"{run.stats.games:,} of {show('mean_game_length', ',.0f')} steps"),
-            ("loss", f"{show('total_loss')}, gradient {show('grad_norm', '.3f')}"),
-            ("entropy", show("entropy", ".3f")),
-            ("policy loss", show("pg_loss")),
-            ("baseline loss", show("baseline_loss")),
-            ("policy lag", f"{show('lag_mean', '.1f')} updates, at most {show('lag_max', '.0f')}"),
-            ("rho clipped", show("clipped_rho_share", ".1%")),
-            (
-                "latency",
-                f"{show('latency_p50_ms', '.1f')} ms, 99 %: {show('latency_p99_ms', '.1f')} ms",
-            ),
-        ]
-        if run.last_row.get("streams") is not None:
-            cells.append(("streams", show("streams", ".0f")))
-        for name in ("actor_restarts stream_failures skipped_updates checkpoint_errors").split():
-            if run.last_row.get(name):
-                cells.append(("[red]" + name.replace("_", " "), "[red]" + show(name, ".0f")))
 
-        table = rich.table.Table.grid(padding=(0, 2))
-        for first, second in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
-            table.add_row(f"[dim]{first[0]}", first[1], f"[dim]{second[0]}", second[1])
-        bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=40)
-        status = f"{step / total:.1%}, {'stopping' if run.wakeup.is_set() else left + ' left'}"
-        progress = rich.columns.Columns([bar, status], padding=(0, 2))
-        time_goes = rich.text.Text(
-            "\n".join(bottleneck.lines(run.last_row, run.flags)), style="dim"
-        )
-        return rich.panel.Panel.fit(
-            rich.console.Group(progress, table, time_goes, *self._curve()),
-            title=run.spec.name,
-            subtitle=run.path,
-        )
+def _table(view: View) -> rich.table.Table:
+    """Two pairs of name and value in each line."""
+    cells = [*_numbers(view), *_failures(view.row)]
+    table = rich.table.Table.grid(padding=(0, 2))
+    for first, second in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
+        table.add_row(f"[dim]{first[0]}", first[1], f"[dim]{second[0]}", second[1])
+    return table
+
+
+def _numbers(view: View) -> list[tuple[str, str]]:
+    def show(name: str, form: str = ".4f") -> str:
+        return _number(view.row, name, form)
+
+    latency = f"{show('latency_p50_ms', '.1f')} ms, 99 %: {show('latency_p99_ms', '.1f')} ms"
+    cells = [
+        ("step", f"{view.step:,}"),
+        ("time", _duration(view.hours * 3600)),
+        ("steps/s", show("sps", ",.0f")),
+        ("frames/s", show("fps", ",.0f")),
+        ("game return", "[bold]" + show("mean_game_return", ".2f")),
+        ("games", f"{view.games:,} of {show('mean_game_length', ',.0f')} steps"),
+        ("loss", f"{show('total_loss')}, gradient {show('grad_norm', '.3f')}"),
+        ("entropy", show("entropy", ".3f")),
+        ("policy loss", show("pg_loss")),
+        ("baseline loss", show("baseline_loss")),
+        ("policy lag", f"{show('lag_mean', '.1f')} updates, at most {show('lag_max', '.0f')}"),
+        ("rho clipped", show("clipped_rho_share", ".1%")),
+        ("latency", latency),
+    ]
+    if view.row.get("streams") is not None:
+        cells.append(("streams", show("streams", ".0f")))
+    return cells
+
+
+def _failures(row: dict[str, float]) -> list[tuple[str, str]]:
+    """In red, the counts of failures that are not 0."""
+    names = ("actor_restarts", "stream_failures", "skipped_updates", "checkpoint_errors")
+    return [
+        (f"[red]{name.replace('_', ' ')}", f"[red]{row[name]:.0f}")
+        for name in names
+        if row.get(name)
+    ]
 
 
 def one_line(row: dict[str, float]) -> str:
-    """The row of the log that a person reads first, in one line."""
+    """The numbers of the log's row that a person looks at first, in one line."""
     return (
         f"step {row['step']:,}  {_number(row, 'sps', ',.0f')} steps/s  game return "
         f"{_number(row, 'mean_game_return', '.2f')} ({row.get('games', 0):,} games)  loss "
@@ -142,20 +176,23 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
-WIDTH, HEIGHT = 48, 4  # in characters
-POINTS = 4 * WIDTH  # kept for good, two for each column of dots
-_DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])  # Unicode's numbers
+# ======================================================================================== the curve
+WIDTH, HEIGHT = 48, 4  # in characters, each of which has 2 x 4 dots
+POINTS = 4 * WIDTH  # how many points stay when a curve is thinned out: two for each column of dots
+# What each of a braille character's dots adds to its number in Unicode.
+_DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+_NO_DOTS = 0x2800
 
 
 class Curve:
-    """Points in the order of their steps. However many are added, at most 2 x `POINTS` are kept:
-    of more, `POINTS` stay that lie evenly between the first and the last."""
+    """Values over steps. At most 2 x `POINTS` of them are kept: when there are more, `POINTS` stay,
+    which lie evenly between the first and the last step."""
 
     def __init__(self):
         self._points: list[tuple[float, float]] = []
 
     def add(self, step: float, value: float) -> None:
-        """A point that is not beyond the last one is not taken."""
+        """Adds a point. Does nothing if `step` is not beyond the last point's."""
         if self._points and step <= self._points[-1][0]:
             return
         self._points.append((step, value))
@@ -165,27 +202,28 @@ class Curve:
             self._points = [self._points[i] for i in np.unique(np.searchsorted(steps, even))]
 
     def lines(self, caption: str) -> list[str]:
-        """The curve, `HEIGHT` lines with the highest and the lowest value at their left, and one
-        with the caption between the first and the last step. Nothing while it has no length."""
+        """Returns `HEIGHT` lines of the curve, with its highest and lowest value at the left, and a
+        line with the first step, the caption and the last step. Of less than two points, none."""
         if len(self._points) < 2:
             return []
         steps, values = zip(*self._points, strict=True)
-        names = [f"{max(values):,.2f}", *[""] * (HEIGHT - 2), f"{min(values):,.2f}"]
+        labels = [f"{max(values):,.2f}", *[""] * (HEIGHT - 2), f"{min(values):,.2f}"]
         first, last = f"{steps[0]:,.0f}", f"{steps[-1]:,.0f}"
         axis = first + caption.center(WIDTH - len(first) - len(last)) + last
-        margin = max(map(len, names))
-        rows = zip([*names, ""], [*draw(steps, values), axis], strict=True)
-        return [f"{name:>{margin}} {row}" for name, row in rows]
+        margin = max(map(len, labels))
+        rows = zip([*labels, ""], [*draw(steps, values), axis], strict=True)
+        return [f"{label:>{margin}} {row}" for label, row in rows]
 
 
 def draw(steps: tuple[float, ...], values: tuple[float, ...]) -> list[str]:
-    """`HEIGHT` lines of `WIDTH` braille characters, from the lowest to the highest value."""
+    """Returns `HEIGHT` lines of `WIDTH` braille characters, which span the values' range."""
     columns = np.interp(np.linspace(steps[0], steps[-1], 2 * WIDTH), steps, values)
     low, high = min(values), max(values)
+    # Rows of dots are counted from the top: each column's level, and that of the column before it.
     levels = np.rint((high - columns) / ((high - low) or 1) * (4 * HEIGHT - 1)).astype(int)
     before = np.concatenate([levels[:1], levels[:-1]])
-    level = np.arange(4 * HEIGHT)[:, None]  # from the top
-    # Each column reaches from its level to that of the column before it.
-    dots = (np.minimum(before, levels) <= level) & (level <= np.maximum(before, levels))
+    row = np.arange(4 * HEIGHT)[:, None]
+    # A column has dots from its own level to the level before, so that the curve has no gaps.
+    dots = (np.minimum(before, levels) <= row) & (row <= np.maximum(before, levels))
     cells = dots.reshape(HEIGHT, 4, WIDTH, 2) * _DOTS[:, None]
-    return ["".join(map(chr, row)) for row in 0x2800 + cells.sum(axis=(1, 3))]
+    return ["".join(map(chr, line)) for line in _NO_DOTS + cells.sum(axis=(1, 3))]
