@@ -142,7 +142,7 @@ def _video(flags: Any, env: Environment) -> Iterator[Callable[[Row], None]]:
     if flags.mode != "test_render":
         yield lambda row: None
         return
-    from libtorchbeast import video  # its packages take a moment to load
+    from libtorchbeast.loggers import video  # its packages take a moment to load
 
     path = os.path.join(run_path(flags), "test.mp4")
     with video.recorder(path, env) as on_row:
