@@ -70,14 +70,21 @@ def requirements(name: str) -> list[str]:
 
 setup(
     name="torchbeast",
-    version="0.5.0",
+    version="0.6.0",
     python_requires=">=3.11",
     install_requires=requirements("requirements.txt"),
     packages=[
         "libtorchbeast",
         *(f"libtorchbeast.{name}" for name in ("rpcenv", "loggers", "tools")),
     ],
-    py_modules=["monobeast", "polybeast", "polybeast_env", "vtrace", "atari_wrappers"],
+    py_modules=[
+        "monobeast",
+        "polybeast",
+        "polybeast_env",
+        "vtrace",
+        "atari_wrappers",
+        "minatar_wrappers",
+    ],
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildExtension},
 )

@@ -1,7 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What a run leaves on disk and shows on the terminal.
 
-All of it runs in the learner's process, on its main thread; only `stats` also takes numbers from
-other threads and processes. `run` and `evaluate` import these modules; they import each other and
-the small modules of libtorchbeast (flags, rollouts, workers), and never the learner.
+These modules run in the learner's process, on its main thread. Only `stats` and `timing` also take
+numbers from other threads and processes. The two programs, `run`, `evaluate` and the tools import
+them. They import each other and small modules of libtorchbeast (flags, rollouts, environment,
+shared_memory, workers), and never the learner.
 """

@@ -23,8 +23,8 @@ console = rich.console.Console(stderr=True)
 
 
 def set_up_logging() -> None:
-    """Logs to stderr: everything at INFO and above, but warnings only if stderr is a terminal, which
-    has the live table. Records with an attribute `file_only` go to the run's out.log only."""
+    """Logs to stderr at INFO and above, but only warnings if stderr is a terminal, which has the
+    live table. Records with the attribute `file_only` go to the run's out.log only."""
     if console.is_terminal:
         handler: logging.Handler = rich.logging.RichHandler(
             logging.WARNING, console=console, show_path=False

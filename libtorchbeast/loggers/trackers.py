@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Where a run's numbers go besides logs.csv: TensorBoard, and Weights & Biases if asked for."""
+"""TensorBoard, and Weights & Biases with --wandb: where a run's numbers go besides logs.csv."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from libtorchbeast.flags import UserError
 
 logger = logging.getLogger(__name__)
 
-PROJECT = "torchbeast"  # of Weights & Biases
-HEADLINE = "mean_game_return"  # what TensorBoard's table of hyperparameters shows beside them
-BINS = 64  # of a histogram
+WANDB_PROJECT = "torchbeast"
+HEADLINE = "mean_game_return"  # TensorBoard's table of hyperparameters shows this result
+BINS = 64  # how many a histogram has
 
-Counts = dict[float, int]  # how often each value was
+Counts = dict[float, int]  # how often each value occurred
 
 
 class Tracker(Protocol):
     def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:
-        """Adds the numbers of a row, `step` among them, and histograms, none of them empty.
+        """Adds the numbers of a row, which has a `step`, and histograms, none of which is empty.
 
         Raises:
             OSError: they cannot be written.
@@ -35,28 +35,29 @@ class Tracker(Protocol):
 def open_trackers(
     path: Path, xpid: str, flags: dict[str, Any], started: str, purge_step: int | None
 ) -> list[Tracker]:
-    """Those that are installed and asked for.
+    """Opens TensorBoard's events if its package is installed, and Weights & Biases with --wandb.
 
     Args:
         path: the run's folder.
-        started: when the run began; with `xpid` it names the run, also after a resume.
-        purge_step: older events from this step on are hidden; None: there are none.
+        started: when the run was first started. Together with `xpid` it identifies the run for
+            Weights & Biases, also after a resume.
+        purge_step: TensorBoard hides older events from this step on. None: there are none.
 
     Raises:
-        UserError: --wandb cannot be had.
+        UserError: Weights & Biases is not installed, or refuses the run.
     """
     trackers: list[Tracker] = []
     try:
         trackers.append(TensorBoard(path, flags, purge_step))
     except ImportError as error:
-        logger.warning("No TensorBoard events, its package is not usable: %s", error)
+        logger.warning("No TensorBoard events, because its package cannot be used: %s", error)
     if flags.get("wandb"):
         trackers.append(WeightsAndBiases(path, xpid, flags, started))
     return trackers
 
 
 def histogram(counts: Counts) -> tuple[np.ndarray, np.ndarray]:
-    """How many lie between one edge and the next, [BINS], and the edges, [BINS + 1]."""
+    """Returns how many values lie in each bin, [BINS], and the bins' edges, [BINS + 1]."""
     return np.histogram(list(counts), BINS, weights=list(counts.values()))
 
 
@@ -88,7 +89,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Has settings of its own in environment variables, such as WANDB_MODE=offline."""
+    """Weights & Biases reads its own environment variables, such as WANDB_MODE=offline."""
 
     def __init__(self, path: Path, xpid: str, flags: dict[str, Any], started: str):
         try:
@@ -97,15 +98,15 @@ class WeightsAndBiases:
             raise UserError("--wandb: pip install wandb") from error
         self._histogram = wandb.Histogram
         name = xpid + "-" + "".join(filter(str.isdigit, started))
-        settings = wandb.Settings(console="off")  # out.log has what is printed
+        settings = wandb.Settings(console="off")  # out.log has what is logged
         try:
             self._run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
                 id=name, name=xpid, resume="allow", config=flags, dir=path, settings=settings,
             )  # fmt: skip
         except wandb.Error as error:
             raise UserError(f"--wandb: {error}") from error
-        # A resume may take steps back, which W&B's own count of steps may not.
+        # A resume may go back to an earlier step. W&B's own step cannot go back, so it is not used.
         self._run.define_metric("*", step_metric="step")
 
     def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:

@@ -1,11 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The video of `--mode test_render`: an environment's pictures, and below each the game's step and
-return so far and the value that the network expects from there."""
+"""The video of `--mode test_render`: the environment's pictures, and below each picture the game's
+return and step so far and the value that the network predicts."""
 
 import collections
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import gymnasium
 import imageio.v2 as imageio
@@ -15,22 +16,26 @@ from PIL import Image, ImageDraw, ImageFont
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import UserError
 
-MIN_WIDTH, PANEL = 320, 104  # pixels; the panel's height
-SIDE = 480  # a smaller picture is enlarged, by a whole number, to at most this
-SHOWN = 120  # newest values in the curve
-BACKGROUND, WHITE, GREY, VALUE = "#202020", "#ffffff", "#a0a0a0", "#ffb000"
-GOOD, BAD = "#2e8b57", "#c0392b"  # of rewards
+# In pixels:
+MIN_WIDTH = 320
+PANEL = 104  # height of the panel below a picture
+ENLARGED_SIDE = 480  # a small picture's longer side becomes at most this long
+
+SHOWN = 120  # how many values the curve shows
+BACKGROUND, TEXT, AXIS, VALUE = "#202020", "#ffffff", "#a0a0a0", "#ffb000"  # colors
+GOOD, BAD = "#2e8b57", "#c0392b"  # bars of positive and of negative rewards
 
 
 @contextlib.contextmanager
 def recorder(path: str, env: Environment) -> Iterator[Callable[[Row], None]]:
-    """Yields what adds the newest row of `env`, which has to have its `baseline` [1], to the video
-    `path`; that is there at the end only.
+    """Yields a function that adds a picture of `env` to the video `path`. The function takes the
+    newest row of `env`, with the network's `baseline` [1]. The file gets its name `path` when it is
+    whole.
 
     Raises:
-        UserError: the environment gives no picture; nothing is written then.
+        UserError: the environment gives no picture. Nothing has been written then.
     """
-    env.initial(seed=0)  # some can be looked at only then
+    env.initial(seed=0)  # some environments cannot be drawn before they are reset
     picture_of(env)
     fps = (getattr(env.first, "metadata", None) or {}).get("render_fps") or 15
     panel = Panel()
@@ -42,42 +47,46 @@ def recorder(path: str, env: Environment) -> Iterator[Callable[[Row], None]]:
 
 
 def picture_of(env: Environment) -> np.ndarray:
-    """What the environment, or the only one of its vector, looks like now: uint8 [H, W], [H, W, 3]
-    or [H, W, 4].
+    """Returns a picture of the environment: uint8 [H, W], [H, W, 3] or [H, W, 4]. A vector
+    environment has to be a vector of one.
 
     Raises:
-        UserError: it cannot tell.
+        UserError: the environment gives no such picture.
     """
+    seen = _render(env)
+    if isinstance(seen, list | tuple) and len(seen):  # of each environment, or a history
+        seen = seen[-1]
+    picture = np.asarray(seen)
+    has_colors = picture.ndim == 3 and picture.shape[2] in (3, 4)
+    if picture.dtype.kind not in "buif" or not (has_colors or picture.ndim == 2):
+        raise UserError(
+            f"--mode test_render: {env.spec.name}.render() gave {type(seen).__name__} "
+            f"{list(picture.shape)}, expected an array [H, W, 3]; create_env has to make it with "
+            f"render_mode='rgb_array'"
+        )
+    if picture.dtype.kind in "bf":  # these range from 0 to 1
+        picture = 255 * picture
+    return picture.astype(np.uint8, copy=False)
+
+
+def _render(env: Environment) -> Any:
     name = env.spec.name
     if not hasattr(env.first, "render"):
         raise UserError(f"--mode test_render: {name} has no render() that could draw it")
     old_gym = "render.modes" in (getattr(env.first, "metadata", None) or {})
     try:
-        seen = env.first.render(mode="rgb_array") if old_gym else env.first.render()
+        return env.first.render(mode="rgb_array") if old_gym else env.first.render()
     except gymnasium.error.DependencyNotInstalled as error:
         raise UserError(f"--mode test_render: {error}") from error
     except NotImplementedError:
         raise UserError(
             f"--mode test_render: {name} has a render() that is not implemented"
         ) from None
-    if isinstance(seen, list | tuple) and len(seen):  # one for each of a vector, or a history
-        seen = seen[-1]
-    picture = np.asarray(seen)
-    has_colors = picture.ndim == 3 and picture.shape[2] in (3, 4)
-    if picture.dtype.kind not in "buif" or not (has_colors or picture.ndim == 2):
-        raise UserError(
-            f"--mode test_render: {name}.render() gave {type(seen).__name__} "
-            f"{list(picture.shape)}, expected an array [H, W, 3]; create_env has to make it with "
-            f"render_mode='rgb_array'"
-        )
-    if picture.dtype.kind in "bf":  # from 0 to 1
-        picture = 255 * picture
-    return picture.astype(np.uint8, copy=False)
 
 
 class Panel:
-    """Below a picture: return, step and value estimate, and the curve of the game's newest `SHOWN`
-    values between their lowest and highest, with a bar where a reward came."""
+    """What is drawn below each picture: return, step and predicted value, and a curve of the newest
+    predicted values of the game. A bar marks each step that had a reward."""
 
     def __init__(self):
         self._values: collections.deque[float] = collections.deque(maxlen=SHOWN)
@@ -85,7 +94,8 @@ class Panel:
         self._large, self._small = (ImageFont.load_default(size) for size in (16, 11))
 
     def below(self, picture: np.ndarray, row: Row) -> np.ndarray:
-        """The picture with the row's panel, uint8 [H, W, 3], both even as videos need."""
+        """Returns the picture with the panel below it, uint8 [H, W, 3]. H and W are even, because
+        videos need that."""
         self._add(row)
         scene = Image.fromarray(_enlarged(picture)).convert("RGB")
         width, height = max(MIN_WIDTH, scene.width), scene.height + PANEL
@@ -93,8 +103,9 @@ class Panel:
         canvas.paste(scene, ((canvas.width - scene.width) // 2, 0))
         pen = ImageDraw.Draw(canvas)
         pen.rectangle([0, scene.height, *canvas.size], BACKGROUND)
-        self._write(pen, row, canvas.width, scene.height + 8)
-        self._draw(pen, 56, scene.height + 38, canvas.width - 8, scene.height + PANEL - 10)
+        self._write_numbers(pen, row, canvas.width, scene.height + 8)
+        bottom = scene.height + PANEL - 10
+        self._draw_curve(pen, 56, scene.height + 38, canvas.width - 8, bottom)
         return np.asarray(canvas)
 
     def _add(self, row: Row) -> None:
@@ -104,20 +115,23 @@ class Panel:
         self._values.append(float(row["baseline"][0]))
         self._rewards.append(float(row["reward"][0]))
 
-    def _write(self, pen: ImageDraw.ImageDraw, row: Row, width: int, top: int) -> None:
+    def _write_numbers(self, pen: ImageDraw.ImageDraw, row: Row, width: int, top: int) -> None:
         texts = [
-            (f"return {row['episode_return'][0]:g}", WHITE),
-            (f"step {row['episode_step'][0]}", WHITE),
+            (f"return {row['episode_return'][0]:g}", TEXT),
+            (f"step {row['episode_step'][0]}", TEXT),
             (f"value {self._values[-1]:.3f}", VALUE),
         ]
         for i, (text, color) in enumerate(texts):
             pen.text((8 + i * width // 3, top), text, color, self._large)
 
-    def _draw(self, pen: ImageDraw.ImageDraw, left: int, top: int, right: int, bottom: int) -> None:
-        """The curve in this box, its newest value at the right."""
+    def _draw_curve(
+        self, pen: ImageDraw.ImageDraw, left: int, top: int, right: int, bottom: int
+    ) -> None:
+        """Draws the curve into this box, from the lowest to the highest value. The newest value is
+        at the right."""
         low, high = min(self._values), max(self._values)
         for y, value in ((top, high), (bottom, low)):
-            pen.text((left - 6, y), f"{value:.3g}", GREY, self._small, anchor="rm")
+            pen.text((left - 6, y), f"{value:.3g}", AXIS, self._small, anchor="rm")
         per_step = (right - left) / (SHOWN - 1)
         scale = (bottom - top) / ((high - low) or 1)
         oldest = right - per_step * (len(self._values) - 1)
@@ -127,13 +141,14 @@ class Panel:
         ]
         for (x, _), reward in zip(points, self._rewards, strict=True):
             if reward:
-                pen.line([(x, top), (x, bottom)], GOOD if reward > 0 else BAD, 2)
+                color = GOOD if reward > 0 else BAD
+                pen.line([(x, top), (x, bottom)], color, 2)
         pen.line(points, VALUE, 2, joint="curve")
         x, y = points[-1]
         pen.ellipse([x - 3, y - 3, x + 3, y + 3], VALUE)
 
 
 def _enlarged(picture: np.ndarray) -> np.ndarray:
-    """Repeats the pixels of a small picture, so that a game of 10x10 can be watched."""
-    factor = max(1, SIDE // max(picture.shape[:2]))
+    """Repeats the pixels of a small picture, so that a game of 10 x 10 pixels can be watched."""
+    factor = max(1, ENLARGED_SIDE // max(picture.shape[:2]))
     return np.ascontiguousarray(picture.repeat(factor, 0).repeat(factor, 1))

@@ -1,13 +1,14 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""A throw-away CA, and its certificates for a learner and for the hosts of environment servers.
+"""Makes TLS certificates for a learner and for the hosts of environment servers.
 
     python -m libtorchbeast.tools.certificates FOLDER --hosts envs-1,envs-2,10.0.0.5 --days 365
 
-Writes FOLDER/ca.crt, learner.crt and learner.key, and HOST.crt and HOST.key for each of the hosts,
-named as the learner's --server_addresses do. A host's certificate lets nobody in at another host,
-and the learner's serves nobody. The CA's key is kept nowhere, so nobody can ever sign more: for
-another host make all of them anew. (A program that learns its hosts later keeps the CA's `Pair`:
-examples/slurm, examples/ray.)
+Writes FOLDER/ca.crt, learner.crt and learner.key, and HOST.crt and HOST.key for each host. Name the
+hosts as the learner's --server_addresses name them. A host's certificate is valid for servers on
+that host only, and the learner's certificate is valid for clients only. The key of the certificate
+authority (CA) is not kept, so that nobody can sign more certificates. To add a host, make all files
+anew. A program that learns its hosts later can keep the CA's `Pair`, as examples/slurm and
+examples/ray do.
 """
 
 import argparse
@@ -31,56 +32,62 @@ except ImportError as error:
         f"libtorchbeast.tools.certificates: error: pip install -r requirements-poly.txt ({error})"
     )
 
-LEARNER, CA = "learner", "ca"
-MOST_DAYS = 36_500
-CLOCKS_DIFFER = datetime.timedelta(hours=1)  # certificates are valid from as long ago
+LEARNER, CA = "learner", "ca"  # names of files
+MAX_DAYS = 36_500
+# Certificates are valid from this long ago, because the hosts' clocks may differ.
+CLOCKS_DIFFER = datetime.timedelta(hours=1)
 PEM = serialization.Encoding.PEM
 
 
 class Pair(NamedTuple):
-    """A certificate and its key."""
+    """A certificate and its private key."""
 
     cert: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     def texts(self) -> tuple[bytes, bytes]:
-        """Both in PEM form."""
+        """Returns the certificate and the key as PEM."""
         form = serialization.PrivateFormat.PKCS8
         key = self.key.private_bytes(PEM, form, serialization.NoEncryption())
         return self.cert.public_bytes(PEM), key
 
     @classmethod
     def from_texts(cls, cert: bytes, key: bytes) -> "Pair":
-        """What `texts` returned."""
+        """Makes a pair of what `texts` returned."""
         return cls(
             x509.load_pem_x509_certificate(cert), serialization.load_pem_private_key(key, None)
         )
 
     @classmethod
     def read(cls, folder: Path, name: str) -> "Pair":
-        """What `write` has written."""
+        """Reads the files that `write` wrote."""
         return cls.from_texts(
             *((folder / f"{name}.{kind}").read_bytes() for kind in ("crt", "key"))
         )
 
     def write(self, folder: Path, name: str) -> None:
-        """Writes NAME.crt, and NAME.key for this user only; raises FileExistsError for either."""
+        """Writes NAME.crt, and NAME.key, which only this user may read.
+
+        Raises:
+            FileExistsError: one of the files exists.
+        """
         cert, key = self.texts()
         _write(folder / f"{name}.crt", cert, 0o644)
         _write(folder / f"{name}.key", key, 0o600)
 
 
 def make_ca(days: float) -> Pair:
-    """Signed by itself."""
+    """Returns a certificate authority, which is signed by itself."""
     return _sign("TorchBeast's throw-away CA", days, None, [])
 
 
 def certify_learner(ca: Pair, days: float) -> Pair:
+    """Returns the pair with which a learner shows servers who it is."""
     return _sign(LEARNER, days, ca, [x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])])
 
 
 def certify_host(ca: Pair, host: str, days: float) -> Pair:
-    """For the servers of `host`, a name or an IP address."""
+    """Returns the pair for the servers on `host`, which is a name or an IP address."""
     try:
         name = x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -90,17 +97,13 @@ def certify_host(ca: Pair, host: str, days: float) -> Pair:
 
 
 def _sign(name: str, days: float, ca: Pair | None, extensions: list[x509.ExtensionType]) -> Pair:
-    """A new key, certified by `ca`, or by itself, for `days` from now; negative ones are over."""
+    """Makes a key and its certificate, signed by `ca` or, if that is None, by itself. It is valid
+    for `days` from now; if `days` is negative, it has expired already."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     now = datetime.datetime.now(datetime.UTC)
     until = now + datetime.timedelta(days=days)
     is_ca, signer = ca is None, key if ca is None else ca.key
-    usage = dict.fromkeys(
-        "content_commitment key_encipherment data_encipherment key_agreement crl_sign "
-        "encipher_only decipher_only".split(),
-        False,
-    )
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -110,9 +113,7 @@ def _sign(name: str, days: float, ca: Pair | None, extensions: list[x509.Extensi
         .not_valid_before(min(now, until) - CLOCKS_DIFFER)
         .not_valid_after(until)
         .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), critical=True)
-        .add_extension(
-            x509.KeyUsage(digital_signature=not is_ca, key_cert_sign=is_ca, **usage), critical=True
-        )
+        .add_extension(_key_usage(is_ca), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
@@ -123,21 +124,39 @@ def _sign(name: str, days: float, ca: Pair | None, extensions: list[x509.Extensi
     return Pair(builder.sign(signer, hashes.SHA256()), key)
 
 
+def _key_usage(is_ca: bool) -> x509.KeyUsage:
+    """The CA signs certificates and nothing else, the others sign their handshakes."""
+    unused = dict.fromkeys(
+        "content_commitment key_encipherment data_encipherment key_agreement crl_sign "
+        "encipher_only decipher_only".split(),
+        False,
+    )
+    return x509.KeyUsage(digital_signature=not is_ca, key_cert_sign=is_ca, **unused)
+
+
 # ============================================================================================= main
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "libtorchbeast.tools.certificates", description=__doc__, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("folder", type=Path, help="New, or with none of these files in it.")
-    parser.add_argument("--hosts", required=True, metavar="HOST,...", help="Names or IP addresses.")
-    parser.add_argument("--days", type=int, default=365, help="How long the certificates hold.")
+    add = parser.add_argument
+    add("folder", type=Path, help="The folder to write into. Files that exist are not replaced.")
+    add("--hosts", required=True, metavar="HOST,...", help="The hosts' names or IP addresses.")
+    add(
+        "--days", type=int, default=365,
+        help="How many days the certificates are valid. Default: %(default)s.",
+    )  # fmt: skip
     return parser
 
 
 def hosts_of(flags: argparse.Namespace) -> list[str]:
-    """Raises UserError for what is no host, is there twice, or would have a file that is not its
-    own."""
+    """Returns the hosts that --hosts names.
+
+    Raises:
+        UserError: one of them is no host name or IP address, is there twice, or has the name of
+            another file.
+    """
     hosts = [host.strip().strip("[]") for host in flags.hosts.split(",")]
     for i, host in enumerate(hosts):
         is_name = re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", host)
@@ -156,16 +175,20 @@ def _is_ip(host: str) -> bool:
 
 
 def write(flags: argparse.Namespace) -> list[str]:
-    """Makes all and writes them; returns their names. Raises UserError if any file is there."""
+    """Makes all certificates and writes them; returns their names, but for the CA's.
+
+    Raises:
+        UserError: a flag has a value that cannot be used, or one of the files exists.
+    """
     hosts = hosts_of(flags)
-    require(flags, "days", 1 <= flags.days <= MOST_DAYS, f"1 to {MOST_DAYS:,}")
+    require(flags, "days", 1 <= flags.days <= MAX_DAYS, f"1 to {MAX_DAYS:,}")
     ca = make_ca(flags.days)
     pairs = {LEARNER: certify_learner(ca, flags.days)}
     pairs |= {host: certify_host(ca, host, flags.days) for host in hosts}
     flags.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in [f"{CA}.crt", *(f"{name}.{kind}" for name in pairs for kind in ("crt", "key"))]:
         if (flags.folder / name).exists():
-            raise UserError(f"{flags.folder / name} is there already; choose another folder")
+            raise UserError(f"{flags.folder / name} exists already; choose another folder")
     _write(flags.folder / f"{CA}.crt", ca.texts()[0], 0o644)
     for name, pair in pairs.items():
         pair.write(flags.folder, name)
@@ -184,7 +207,7 @@ def main(argv: list[str] | None = None) -> None:
         names = write(flags)
     except (UserError, OSError) as error:
         sys.exit(f"libtorchbeast.tools.certificates: error: {error}")
-    print(f"Valid for {flags.days} days. Who needs which files, and the flags that name them:")
+    print(f"Valid for {flags.days} days. These are the files and flags that each host needs:")
     for name in names:
         own = flags.folder / name
         print(f"{name}: --tls_cert {own}.crt --tls_key {own}.key --tls_ca {flags.folder / CA}.crt")

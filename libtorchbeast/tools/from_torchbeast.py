@@ -1,14 +1,15 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Makes a run of a TorchBeast checkpoint, to play or to train on.
+"""Turns a checkpoint of the original TorchBeast into a run, which can play or train further.
 
     python -m libtorchbeast.tools.from_torchbeast OLD/torchbeast-1/model.tar --xpid old-pong
     python -m monobeast --mode test --xpid old-pong
 
-Weights, settings and the number of updates come over; the optimizer's averages start afresh. Which
-of the two networks it is, and whether with an LSTM, is seen from the weights.
+The run gets the checkpoint's weights, settings and number of updates. The optimizer's averages
+start afresh. The weights tell which of TorchBeast's two networks it is, and whether it has an LSTM.
 """
 
 import argparse
+import contextlib
 import importlib
 import os
 import re
@@ -22,8 +23,12 @@ from libtorchbeast import models
 from libtorchbeast.flags import UserError, run_path, shell_line
 from libtorchbeast.loggers import display
 from libtorchbeast.run import Run
+from libtorchbeast.spec import Spec
 
-# TorchBeast's names of weights -> ours, for each network.
+# The module that makes the environments of each program.
+ENVIRONMENTS = {"monobeast": "monobeast", "polybeast": "polybeast_env"}
+
+# Patterns of TorchBeast's names of layers, and our names, for each of its two networks.
 SHALLOW = {
     "conv1": "trunk.0", "conv2": "trunk.2", "conv3": "trunk.4", "fc": "fc.0",
     "core": "core", "policy": "policy", "baseline": "baseline",
@@ -35,20 +40,20 @@ DEEP = {
     "fc": "fc.0", "core": "core", "policy": "policy", "baseline": "baseline",
 }  # fmt: skip
 
-# TorchBeast's flags that mean the same here, by the same name.
+# These flags of TorchBeast have the same name and the same meaning here.
 SAME = (
     "env total_steps batch_size unroll_length entropy_cost baseline_cost discounting "
     "reward_clipping learning_rate alpha momentum epsilon grad_norm_clipping".split()
 )
-# What TorchBeast always does, and what is a flag here.
+# TorchBeast always does this. Here these are flags with other defaults.
 ALGORITHM = {"optimizer": "rmsprop", "loss_reduction": "sum", "vtrace_lambda": 1}
 
 
 def convert(old: dict[str, torch.Tensor]) -> tuple[str, dict[str, torch.Tensor]]:
-    """The module whose `Net` has these weights, and the weights by its names.
+    """Returns the module whose `Net` has these weights, and the weights by the names that it uses.
 
     Raises:
-        UserError: they are of neither of TorchBeast's networks.
+        UserError: the weights belong to neither of TorchBeast's networks.
     """
     if "conv1.weight" in old:
         module, names = "monobeast", SHALLOW
@@ -66,18 +71,18 @@ def _renamed(name: str, names: dict[str, str]) -> str:
     for pattern, ours in names.items():
         if re.match(rf"{pattern}\.(weight|bias)", name):
             return re.sub(f"^{pattern}", ours, name)
-    raise UserError(f"{name}: no weight of TorchBeast's networks is called so")
+    raise UserError(f"{name}: no weight of TorchBeast's networks has this name")
 
 
 def load(path: str) -> dict[str, Any]:
-    """A TorchBeast checkpoint.
+    """Reads a checkpoint of TorchBeast.
 
     Raises:
-        UserError: the file is none, or holds what could run code when loaded.
+        UserError: the file is no such checkpoint, or holds objects that could run code when loaded.
     """
     try:
         state = torch.load(os.path.expanduser(path), weights_only=True, map_location="cpu")
-    except Exception as error:  # torch raises several kinds
+    except Exception as error:  # torch raises many kinds of errors
         first = str(error).splitlines()[0]
         raise UserError(f"{path}: expected a checkpoint of TorchBeast ({first})") from error
     if not isinstance(state, dict) or "model_state_dict" not in state:
@@ -87,17 +92,17 @@ def load(path: str) -> dict[str, Any]:
 
 
 def command_line(old_flags: dict[str, Any], use_lstm: bool) -> list[str]:
-    """TorchBeast's algorithm and the old run's settings, as flags."""
+    """Returns flags that give TorchBeast's algorithm and the old run's settings."""
     settings = {name: old_flags[name] for name in SAME if name in old_flags} | ALGORITHM
     words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     return words + ["--use_lstm"] * use_lstm
 
 
 def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
-    """Writes the run SAVEDIR/XPID; returns the commands that play with it and that train it on.
+    """Writes the run SAVEDIR/XPID; returns the commands that play with it and train it further.
 
     Raises:
-        UserError: the checkpoint cannot be taken, or the run exists.
+        UserError: the checkpoint cannot be used, or the run exists.
     """
     state = load(path)
     module, weights = convert(state["model_state_dict"])
@@ -112,14 +117,14 @@ def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
     flags = beast.parse([*settings, *where])
     if os.path.exists(run_path(flags)):
         raise UserError(f"--xpid {xpid}: {run_path(flags)} exists; please choose another")
-    spec = _spec_of(beast, flags)
+    spec = _spec_of(module, flags)
     net = models.make_net(beast.Net, spec, flags)
     try:
         net.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError(f"{path} does not fit {flags.env}: {error}") from error
     with Run(flags, spec, net, torch.device("cpu")) as run:
-        # The schedule counts updates, and its rate falls by steps.
+        # TorchBeast's schedule counts updates. Here the learning rate depends on the step.
         run.learner.updates = int(state.get("scheduler_state_dict", {}).get("last_epoch", 0))
         run.learner.step = run.learner.updates * flags.unroll_length * flags.batch_size
         run.checkpoint()
@@ -129,31 +134,31 @@ def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
     ]
 
 
-def _spec_of(beast: Any, flags: argparse.Namespace) -> Any:
-    """Of the environment that the beast makes of these flags."""
-    module = importlib.import_module("polybeast_env") if hasattr(beast, "servers") else beast
-    env = module.make_environment(flags)
-    try:
+def _spec_of(module: str, flags: argparse.Namespace) -> Spec:
+    """The spec of the environment that the program makes with these flags."""
+    environments = importlib.import_module(ENVIRONMENTS[module])
+    with contextlib.closing(environments.make_environment(flags)) as env:
         return env.spec
-    finally:
-        env.close()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         "python -m libtorchbeast.tools.from_torchbeast", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("path", metavar="MODEL.TAR")
-    parser.add_argument("--xpid", required=True, help="Name of the run to make.")
-    parser.add_argument("--savedir", default="~/logs/torchbeast")
-    parser.add_argument("--env", help="Default: what the checkpoint's flags say.")
+    parser.add_argument("path", metavar="MODEL.TAR", help="The checkpoint of TorchBeast.")
+    parser.add_argument("--xpid", required=True, help="The name of the run to make.")
+    parser.add_argument(
+        "--savedir", default="~/logs/torchbeast",
+        help="The folder of all runs. Default: %(default)s.",
+    )  # fmt: skip
+    parser.add_argument("--env", help="The environment. Default: what the checkpoint's flags say.")
     flags = parser.parse_args(argv)
     display.set_up_logging()
     try:
         play, train = migrate(flags.path, flags.xpid, flags.savedir, flags.env)
     except UserError as error:
         sys.exit(f"from_torchbeast: error: {error}")
-    print(f"To play with it:\n    {play}\nTo train it on, as TorchBeast did:\n    {train}")
+    print(f"To play with it:\n    {play}\nTo train it further, as TorchBeast did:\n    {train}")
 
 
 if __name__ == "__main__":

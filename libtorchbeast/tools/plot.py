@@ -1,17 +1,17 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Draws the returns of one or many runs over steps, frames and hours.
+"""Draws the returns of one run or of many runs over steps, frames and hours.
 
     python -m libtorchbeast.tools.plot ~/logs/torchbeast/latest
     python -m libtorchbeast.tools.plot RUN_A RUN_B/logs.csv SAVEDIR --out plot.png --smooth 10
     python -m libtorchbeast.tools.plot SAVEDIR --groups           # a line and a band for each group
-    python -m libtorchbeast.tools.plot SAVEDIR --groups --panels  # ... each in a panel of its own
+    python -m libtorchbeast.tools.plot SAVEDIR --groups --panels  # the same, a panel for each group
 
-A directory is a run (it has a logs.csv) or holds runs, at any depth.
+A directory is a run if it has a logs.csv. Otherwise all runs below it are drawn.
 
-Runs whose names differ in a number at their end only are one group: pong-1 and pong-2, pong-seed1,
-pong_s1, or pong/seed1. The line of a group is the mean of its runs, the band reaches from the
-lowest to the highest. Their rows lie at different steps, so between two rows a run is taken to be
-a straight line; a group is drawn over those steps that all its runs have.
+Runs whose names differ only in a number at their end form a group: pong-1 and pong-2, pong-seed1,
+pong_s1, or pong/seed1. The line of a group is the mean of its runs. Its band reaches from the
+lowest to the highest run. The rows of two runs lie at different steps, so a run is interpolated
+linearly between its rows. A group is drawn over the steps that all of its runs have.
 """
 
 from __future__ import annotations
@@ -36,29 +36,32 @@ from matplotlib.ticker import EngFormatter
 
 from libtorchbeast.loggers.csv_table import read_csv
 
-SEED = r"([^/]+?)[-_/](?:seed|s)?[-_]?\d+$"  # in PARENT/NAME: what stands before the seed
-_PAUSE = 10.0  # a gap of so many median gaps between two rows is a stop and a resume, not training
+# Finds in PARENT/NAME of a run what stands before the number of its seed.
+SEED = r"([^/]+?)[-_/](?:seed|s)?[-_]?\d+$"
+# If the time between two rows is longer than this many median times, the run was stopped between
+# them and resumed.
+_PAUSE = 10.0
 
 logger = logging.getLogger(__name__)
 
 
 class Curve(NamedTuple):
-    """One run, row by row; a row without y, step or frame is left out."""
+    """One run, row by row. Rows that lack y, step or frame are left out."""
 
-    path: Path  # of the CSV file
+    path: Path  # its CSV file
     y: list[float]
     steps: list[float]
     frames: list[float]
-    hours: list[float]  # of training: pauses between a stop and a resume are not counted
+    hours: list[float]  # of training, without the pauses between a stop and a resume
 
 
 class Line(NamedTuple):
-    """What is drawn in one colour: a run, or the mean of a group of runs."""
+    """What is drawn in one color: a run, or a group of runs."""
 
     name: str
-    mean: Curve
-    low: list[float]  # of the group's runs, at each point of the mean
-    high: list[float]
+    mean: Curve  # the run, or the mean of the group's runs
+    low: list[float]  # the lowest of the group's runs at each point of the mean
+    high: list[float]  # the highest
 
 
 def plot(
@@ -69,31 +72,26 @@ def plot(
     group_by: str | None = None,
     panels: bool = False,
 ) -> list[str]:
-    """Writes a PNG of column `y` of all runs in `paths`; returns the names of the lines in it.
+    """Writes a PNG with the column `y` of all runs in `paths`; returns the names of its lines.
 
     Args:
         paths: CSV files, run directories, or directories of runs.
         out: the PNG file.
         y: the column of logs.csv to draw.
-        smooth: each point is the mean of so many rows: itself and those before it.
-        group_by: None draws every run; else a regular expression, see `group_name`.
-        panels: one panel for each line, over steps, instead of one for each unit of time.
+        smooth: each point is the mean of this many rows: its own and those before it.
+        group_by: a regular expression that names a run's group (see `group_name`). None draws
+            every run by itself.
+        panels: draw one panel for each line, over steps. Otherwise each panel has all lines, over
+            steps, frames or hours.
 
     Raises:
         FileNotFoundError: a path does not exist, or a directory holds no run.
-        ValueError: a column is missing, a value of `smooth` below 1, no run has any value of y, a
-            run has no group, or the runs of a group have no steps in common.
+        ValueError: a column is missing, `smooth` is below 1, no run has any value of y, a run has
+            no group, or the runs of a group have no steps in common.
     """
     if smooth < 1:
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
-    files = list(dict.fromkeys(file for path in paths for file in find_logs(path)))
-    curves = [read_curve(file, y) for file in files]
-    for curve in curves:
-        if not curve.y:
-            logger.warning("%s has no %s yet: left out", curve.path, y)
-    curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in curves if curve.y]
-    if not curves:
-        raise ValueError(f"nothing to draw: no run has a {y} yet")
+    curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in _read_curves(paths, y)]
     lines = _runs(curves) if group_by is None else _groups(curves, group_by)
     label = y.replace("_", " ")
     figure = _panels(lines, label) if panels else _overlaid(lines, label)
@@ -103,11 +101,24 @@ def plot(
     return [line.name for line in lines]
 
 
+def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
+    """Reads all runs, each of them once. A run without any value of `y` is left out and logged."""
+    files = list(dict.fromkeys(file for path in paths for file in find_logs(path)))
+    curves = [read_curve(file, y) for file in files]
+    for curve in curves:
+        if not curve.y:
+            logger.warning("%s has no %s yet, so it is not drawn.", curve.path, y)
+    curves = [curve for curve in curves if curve.y]
+    if not curves:
+        raise ValueError(f"nothing to draw: no run has a {y} yet")
+    return curves
+
+
 def find_logs(path: str) -> list[Path]:
-    """The CSV files that `path` stands for, links resolved.
+    """Returns the CSV files that `path` stands for, with links resolved.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
     """
     place = Path(path).expanduser().resolve()
     if place.is_file():
@@ -123,14 +134,14 @@ def find_logs(path: str) -> list[Path]:
 
 
 def read_curve(path: Path, y: str) -> Curve:
-    """Reads one run's rows that have a value of column `y`.
+    """Reads those rows of a run that have a value in column `y`.
 
     Raises:
-        ValueError: a column is missing, or holds something other than numbers.
+        ValueError: a column is missing, or has a cell that is not a number.
     """
     columns, rows = read_csv(path)
     if columns[:1] == ["# _tick"]:
-        columns, rows = _of_torchbeast(path)
+        columns, rows = _read_csv_of_torchbeast(path)
     clock = "hours" if "hours" in columns else "_time"
     missing = [name for name in (y, "step", "frame", clock) if name not in columns]
     if missing:
@@ -150,9 +161,12 @@ def read_curve(path: Path, y: str) -> Curve:
     return Curve(path, *([point[i] for point in points] for i in range(4)))
 
 
-def _of_torchbeast(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """TorchBeast's logs.csv as one of ours. Columns that came later stand only in fields.csv beside
-    it; a return is of a life, and "nan" where no episode had ended."""
+def _read_csv_of_torchbeast(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Reads the columns and rows of a logs.csv that the original TorchBeast wrote, with our names.
+
+    Columns that were added later are named only in the file fields.csv beside it. A cell is "nan"
+    where no episode had ended. TorchBeast's returns are those of single lives, not of whole games.
+    """
     ours = {"mean_episode_return": "mean_game_return"}
     with open(path, newline="") as file:
         header, *lines = csv.reader(file)
@@ -165,12 +179,12 @@ def _of_torchbeast(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     rows = [dict(zip(columns, line, strict=False)) for line in lines if line[0][0] != "#"]
     for row in rows:
         row |= {name: "" for name in columns if row.get(name, "nan") in ("nan", "None")}
-        row["frame"] = str(4 * float(row["step"])) if row["step"] else ""  # of Atari
+        row["frame"] = str(4 * float(row["step"])) if row["step"] else ""  # it played Atari
     return [*columns, "frame"], rows
 
 
 def _training_hours(times: list[float]) -> list[float]:
-    """Hours since the first row; a pause counts as one ordinary gap."""
+    """Hours since the first row. A pause counts like the median time between two rows."""
     gaps = [later - earlier for earlier, later in pairwise(times)]
     usual = statistics.median(gaps) if gaps else 0.0
     hours = [0.0] if times else []
@@ -185,7 +199,7 @@ def _smoothed(values: list[float], rows: int) -> list[float]:
 
 
 def _runs(curves: list[Curve]) -> list[Line]:
-    """Each with its directory's name, or the file's own; its path where that is not unique."""
+    """Names each run by its directory or file, or by its whole path if that name is not unique."""
     names = [_folder(curve.path).name for curve in curves]
     count = Counter(names)
     return [
@@ -195,7 +209,7 @@ def _runs(curves: list[Curve]) -> list[Line]:
 
 
 def _folder(path: Path) -> Path:
-    """What gives a run its name: its directory; a CSV file of another name has its own."""
+    """The directory that names a run; for a CSV file with a name of its own, that name."""
     return path.parent if path.name == "logs.csv" else path.with_suffix("")
 
 
@@ -203,15 +217,16 @@ def _groups(curves: list[Curve], pattern: str) -> list[Line]:
     groups: dict[str, list[Curve]] = {}
     for curve in curves:
         groups.setdefault(group_name(curve.path, pattern), []).append(curve)
-    return [_mean(name, group) for name, group in groups.items()]
+    return [_group(name, runs) for name, runs in groups.items()]
 
 
 def group_name(path: Path, pattern: str = SEED) -> str:
-    """What `pattern` matches in the run's PARENT/NAME, or its first parentheses do; the NAME of a
-    run in which `SEED` matches nothing.
+    """Returns the part of the run's PARENT/NAME that `pattern` matches; if the pattern has
+    parentheses, the part that the first of them match. Where `SEED` matches nothing, returns NAME.
 
     Raises:
-        ValueError: the pattern is no regular expression, or one that matches nothing.
+        ValueError: the pattern is no regular expression, or another one than `SEED` that matches
+            nothing.
     """
     folder = _folder(path)
     run = "/".join(folder.parts[-2:])
@@ -226,9 +241,9 @@ def group_name(path: Path, pattern: str = SEED) -> str:
     return folder.name
 
 
-def _mean(name: str, runs: list[Curve]) -> Line:
-    """Of the runs' values, frames and hours, at every step between the last run's first row and the
-    first run's last one at which any of them has a row."""
+def _group(name: str, runs: list[Curve]) -> Line:
+    """The mean of the runs' values, frames and hours, and their lowest and highest value, at every
+    step at which any run has a row and which lies within the steps of all runs."""
     start, stop = _common_steps(name, runs)
     steps = np.unique(np.concatenate([run.steps for run in runs]))
     steps = steps[(start <= steps) & (steps <= stop)]
@@ -244,7 +259,7 @@ def _mean(name: str, runs: list[Curve]) -> Line:
 
 
 def _common_steps(name: str, runs: list[Curve]) -> tuple[float, float]:
-    """Between these all runs have rows."""
+    """The first and the last of the steps that all runs have."""
     for run in runs:
         if run.steps != sorted(run.steps):
             raise ValueError(f"{run.path}: its steps go back, so it cannot be in a group")
@@ -261,7 +276,7 @@ def _common_steps(name: str, runs: list[Curve]) -> tuple[float, float]:
 
 
 def _overlaid(lines: list[Line], label: str) -> Figure:
-    """All lines over steps, over frames and over hours."""
+    """Draws all lines over steps, over frames and over hours."""
     figure = Figure(figsize=(13, 4.2), layout="constrained")
     units = {"steps": "agent steps", "frames": "emulator frames", "hours": "hours of training"}
     for axes, (x, text) in zip(figure.subplots(1, 3, sharey=True), units.items(), strict=True):
@@ -277,7 +292,7 @@ def _overlaid(lines: list[Line], label: str) -> Figure:
 
 
 def _panels(lines: list[Line], label: str) -> Figure:
-    """Each line over steps, with returns of its own scale."""
+    """Draws each line in a panel of its own, over steps. Each panel has its own y axis."""
     columns = min(5, len(lines))
     rows = -(-len(lines) // columns)
     figure = Figure(figsize=(max(5, 3.2 * columns), 3.2 * rows), layout="constrained")
@@ -315,31 +330,39 @@ def _finish(axes: Axes, text: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command line; a mistake of the user ends it with one line on stderr and status 1."""
-    parser = argparse.ArgumentParser(
-        prog="python -m libtorchbeast.tools.plot",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("paths", nargs="+", metavar="RUN_DIR_OR_CSV")
-    parser.add_argument("--out", default="plot.png", help="PNG file to write [%(default)s]")
-    parser.add_argument("--y", default="mean_game_return", help="column to draw [%(default)s]")
-    parser.add_argument("--smooth", type=int, default=1, metavar="K", help="mean of K rows [1]")
-    parser.add_argument("--groups", action="store_true", help="draw groups of runs, as said above")
-    parser.add_argument(
-        "--group_by",
-        metavar="REGEX",
-        help="... of runs that have the same match in their PARENT/NAME, or the same first "
-        "parentheses of it: 'lstm|mlp' makes two groups",
-    )
-    parser.add_argument("--panels", action="store_true", help="a panel for each line, over steps")
-    flags = parser.parse_args(argv)
+    """The command. A mistake of the user ends it with one line on stderr and exit code 1."""
+    flags = make_parser().parse_args(argv)
     group_by = flags.group_by or (SEED if flags.groups else None)
     try:
         names = plot(flags.paths, flags.out, flags.y, flags.smooth, group_by, flags.panels)
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")
     print(f"{flags.out}: {flags.y} of {', '.join(names)}")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m libtorchbeast.tools.plot",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help="A run, a directory of runs, or a CSV file.")
+    add("--out", default="plot.png", help="The PNG file to write. Default: %(default)s.")
+    add("--y", default="mean_game_return", help="The column to draw. Default: %(default)s.")
+    add(
+        "--smooth", type=int, default=1, metavar="K",
+        help="Draw each point as the mean of K rows. Default: 1.",
+    )  # fmt: skip
+    add("--groups", action="store_true", help="Draw groups of runs, as explained above.")
+    add(
+        "--group_by", metavar="REGEX",
+        help="Draw groups of runs. REGEX is searched in PARENT/NAME of each run, and the text that "
+        "it matches (or that its first parentheses match) names the group: 'lstm|mlp' makes two "
+        "groups.",
+    )  # fmt: skip
+    add("--panels", action="store_true", help="Draw a panel for each line, over steps.")
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+//
 // Streams of a pool that fail, hang or send what is wrong, and the back-off after that.
 #include <algorithm>
 #include <limits>
