@@ -95,6 +95,7 @@ OTHER_FLAGS = {
     "--python_out": "protoc",
     "--num_actions": "TorchBeast, which this repository lacks",
     "--write_profiler_trace": "TorchBeast, which this repository lacks",
+    "--level": "the flag that docs/fork.md adds",
     "--help": "argparse",
 }
 
