@@ -111,7 +111,7 @@ def test_killed_or_interrupted_in_the_middle_the_same_command_goes_on(tmp_path, 
         program.wait_until_nothing_is_left()
     step, before = program.step(), program.rows()
     with Poly(tmp_path, *flags) as program:
-        program.wait_for(lambda: f"Going on from step {step}" in program.printed())
+        program.wait_for(lambda: f"Resuming from step {step}" in program.printed())
         program.wait_for_step(step)
         os.killpg(program.pid, signal.SIGINT)
         assert program.wait_for_end() == 0, program.printed()
