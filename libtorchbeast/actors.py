@@ -216,8 +216,8 @@ def check_limits(flags: Flags, shapes: Shapes) -> None:
         flags,
         "unroll_length" if in_order else "num_buffers",
         available is None or needed < available,
-        f"a number whose rollouts fit into memory: {needed / MiB:,.0f} MiB are needed, "
-        f"{(available or 0) / MiB:,.0f} MiB available",
+        f"a smaller number: the rollouts would need {needed / MiB:,.0f} MiB of memory, and "
+        f"{(available or 0) / MiB:,.0f} MiB are available",
     )
     require_descriptors(flags)
 
