@@ -216,7 +216,7 @@ def check_limits(flags: Flags, shapes: Shapes) -> None:
         flags,
         "unroll_length" if in_order else "num_buffers",
         available is None or needed < available,
-        f"a smaller number: the rollouts would need {needed / MiB:,.0f} MiB of memory, and "
+        f"a smaller number: {needed / MiB:,.0f} MiB of memory would be needed, "
         f"{(available or 0) / MiB:,.0f} MiB are available",
     )
     require_descriptors(flags)

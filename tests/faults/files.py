@@ -243,7 +243,7 @@ def small_machine(beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
                 code = program.wait_for_end()
                 seconds = time.monotonic() - start
             *_, last = program.printed().strip().splitlines()
-            refused = last.startswith(f"{beast}: error: --num_actors 60: expected a number for")
+            refused = last.startswith(f"{beast}: error: --num_actors 60: expected a smaller")
             clear = code == 1 and refused and "Traceback" not in program.printed()
         figures += [
             Figure(f"{beast}: refused in", seconds, "s", at_most=10.0),
