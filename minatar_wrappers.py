@@ -1,7 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""MinAtar's games (Young and Tian 2019), as the beasts' networks read them.
+"""MinAtar's games (Young and Tian 2019), with images in the layout that the networks read.
 
-The games have sticky actions with probability 0.1 and their minimal sets of actions.
+The games repeat an action with probability 0.1 (sticky actions). Those whose ids end in v1 offer
+only the actions that they use; those in v0 all offer the same six.
 """
 
 from typing import Any
@@ -15,10 +16,11 @@ def is_minatar(env: str) -> bool:
 
 
 def make_minatar(env: str, **options: Any) -> Any:
-    """A `gymnasium.Env` whose observations are bool [C, 10, 10].
+    """Makes a `gymnasium.Env` whose observations are bool [C, 10, 10].
 
     Args:
-        options: for `gymnasium.make`, for example render_mode.
+        env: the id, for example MinAtar/Breakout-v1.
+        options: are passed to `gymnasium.make`, for example render_mode.
 
     Raises:
         UserError: the package MinAtar is not installed.

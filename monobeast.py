@@ -1,17 +1,17 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""MonoBeast: IMPALA on one machine, in Python processes.
+"""MonoBeast trains an agent with IMPALA on one machine, with actors that are Python processes.
 
-    python -m monobeast --xpid pong                       # trains on Pong; again: goes on
-    python -m monobeast --xpid pong --mode test           # plays 10 games with what was learned
-    python -m monobeast --xpid pong --mode test_render    # ... and writes a video
+    python -m monobeast --xpid pong                       # train on Pong; run it again to resume
+    python -m monobeast --xpid pong --mode test           # play 10 games with the trained network
+    python -m monobeast --xpid pong --mode test_render    # play them and write a video
     python -m monobeast --env MinAtar/Breakout-v1 --total_steps 20_000_000
 
 Actor processes step environments, choose actions with the newest weights and write rollouts into
-shared memory; learner threads in the main process batch them and apply the IMPALA loss:
+shared memory. Learner threads in the main process batch the rollouts and minimise the IMPALA loss:
 
     environment -> row -> net -> row -> rollout -> batch -> loss -> weights
 
-For a new environment or model edit the two places marked FORK HERE, and nothing else.
+To add an environment or a model, edit the two places marked FORK HERE and nothing else.
 """
 
 import argparse
@@ -86,9 +86,9 @@ logger = logging.getLogger("monobeast")
 def create_env(flags: Flags) -> Any:
     """Makes the environment that --env names.
 
-    Return a `gymnasium.Env`, and this function is called once for each environment. Or return a
-    vector environment of `flags.envs_per_actor`, and it is called once for each actor. docs/fork.md
-    says what else is accepted.
+    If this function returns a `gymnasium.Env`, it is called once for each environment. It may also
+    return a vector environment that holds `flags.envs_per_actor` environments; then it is called
+    once for each actor. docs/fork.md says what else is accepted.
     """
     if atari_wrappers.is_atari(flags.env):
         if flags.mode == "train":
@@ -103,8 +103,8 @@ def create_env(flags: Flags) -> Any:
 
 # ======================================================================================= FORK HERE
 class Net(nn.Module):
-    """TorchBeast's shallow network for images `frame`; a smaller one for small images, and one for
-    anything else, which it reads as a vector."""
+    """TorchBeast's shallow network. Images smaller than 36 x 36 get a smaller trunk. Observations
+    that are not images are joined into one vector and get a linear trunk."""
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -136,8 +136,8 @@ class Net(nn.Module):
         self._initialize()
 
     def _initialize(self) -> None:
-        """Orthogonal, with gains that keep signals alive through ReLUs and make the first policy
-        nearly uniform, as is usual for PPO. All published results used it."""
+        """Initialises the weights orthogonally, as is usual for PPO. The gains preserve the scale
+        of activations through ReLUs and make the first policy nearly uniform."""
         for module in [*self.trunk, *self.fc]:
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.orthogonal_(module.weight, 2**0.5)
@@ -155,7 +155,7 @@ class Net(nn.Module):
 
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
         T, B = inputs["reward"].shape
-        if self.flat:  # everything as one vector
+        if self.flat:  # not an image: join all observations into one vector
             parts = [models.as_floats(inputs[k].reshape(T * B, -1)) for k in self.flat]
             x = torch.cat(parts, dim=-1)
         else:
@@ -176,8 +176,8 @@ class Net(nn.Module):
 
 
 # ============================================================================================ flags
-# Defaults that depend on the kind of environment, found by measurement (docs/results.md). A step of
-# Atari costs much, so Atari gets many small updates; cheap environments get large batches.
+# Defaults that depend on the kind of environment, found by measurement (docs/results.md). Steps of
+# Atari are slow, so Atari gets many small updates. Fast environments get large batches.
 RECIPES: Recipes = {
     "atari": dict(
         envs_per_actor=16,
@@ -209,21 +209,25 @@ def make_parser() -> Parser:
     parser = Parser("monobeast", __doc__)
     add_environment_flags(parser)
     add_run_flags(parser)
-    acting = parser.add_argument_group("acting", "How environments are stepped.").add_argument
+    acting = parser.add_argument_group("acting", "How the environments are stepped.").add_argument
     acting("--num_actors", type=whole(0),
-        help="Actor processes. Default: half the cores, or all but one if a GPU learns. 0 does "
-             "everything in this process, in a fixed order, so that a seed gives the same numbers.")
+        help="Number of actor processes. With 0, this process acts and learns in turns, and the "
+             "same seed gives the same numbers. Default: half the cores, or all but one if the "
+             "learner uses a GPU.")
     acting("--envs_per_actor", type=whole(1),
-        help="Environments that an actor steps as one batch. More are faster, but act with older "
-             "weights." + recipe_help(RECIPES, "envs_per_actor"))
+        help="Number of environments that an actor steps as one batch. More environments give more "
+             "steps per second, but the rollouts are made with older weights."
+             + recipe_help(RECIPES, "envs_per_actor"))
     acting("--num_buffers", type=whole(1),
-        help="Rollout buffers in shared memory, counted in columns. Default: two for each "
-             "environment.")
+        help="Number of rollouts that shared memory holds, each of one environment. Default: two "
+             "for each environment.")
     acting("--max_actor_restarts", type=whole(0), default=10,
-        help="A run ends when more actors than this have failed within ten minutes.")
+        help="A failed actor is replaced. The run ends when more than this number of actors have "
+             "failed within ten minutes.")
     acting("--barrier_updates", type=whole(1), default=25,
-        help="With --num_actors 0: updates between two barriers. At a barrier environments start "
-             "afresh; checkpoints and stops happen only there.")
+        help="Number of updates between two barriers of a run with --num_actors 0. At a barrier "
+             "the environments start afresh. Such a run stops and saves checkpoints only at "
+             "barriers.")
     add_learner_flags(parser, RECIPES)
     return parser
 # fmt: on
@@ -234,7 +238,11 @@ def parse(argv: list[str]) -> Flags:
 
 
 def check_flags(draft: argparse.Namespace) -> Flags:
-    """Fills in the defaults that depend on other flags, and refuses what cannot work together."""
+    """Fills in the defaults that depend on other flags, and freezes the result.
+
+    Raises:
+        UserError: two flags contradict each other.
+    """
     apply_recipe(draft, RECIPES["atari" if atari_wrappers.is_atari(draft.env) else "other"])
     cores = workers.available_cores()
     if draft.num_actors is None:
@@ -256,7 +264,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
 
 # =========================================================================================== acting
 class Actor:
-    """N environments, a network, and what both carry from one rollout to the next."""
+    """Steps N environments with a network's actions, and fills one rollout after the other."""
 
     def __init__(
         self,
@@ -271,7 +279,7 @@ class Actor:
         self.env, self.net, self.precision = env, net, flags.precision
         self.clock, self.latencies = clock, latencies
         self.row = env.initial(seed)
-        clock.lap("environment")  # before the network's first call, which --compile makes long
+        clock.lap("environment")  # the network's first call, slow with --compile, is not timed here
         self.next_core_state = models.initial_state(net, env.spec.num_envs)
         with self.autocast():
             self.choose(version)
@@ -280,7 +288,7 @@ class Actor:
         return models.autocast(self.precision, torch.device("cpu"))
 
     def choose(self, version: int) -> None:
-        """Adds the policy's keys to the row, its action among them."""
+        """Adds the network's outputs and the chosen action to the current row."""
         self.core_state = self.next_core_state
         row = {k: torch.from_numpy(v[None]) for k, v in self.row.items()}  # [T = 1, N, ...]
         outputs, self.next_core_state = act_on(self.net, row, self.core_state)
@@ -289,8 +297,12 @@ class Actor:
         self.latencies.add(self.clock.lap("inference"))
 
     def unroll(self, rollout: dict[str, np.ndarray], version: int) -> None:
-        """Fills `rollout` ([T+1, N, ...] rows and core_state/i) with the next T transitions; the
-        network's weights are version `version`. Row 0 is row T of the rollout before."""
+        """Fills `rollout` with the next T transitions. Its row 0 repeats row T of the one before.
+
+        Args:
+            rollout: arrays [T+1, N, ...] for the rows, and core_state/i [layers, N, H].
+            version: the version of the network's weights.
+        """
         for i, state in enumerate(self.core_state):
             rollout[f"core_state/{i}"][...] = state.numpy()
         self.write(rollout, 0)
@@ -317,9 +329,9 @@ def act(
     weights: SharedWeights,
     times: ActorTimes,
 ) -> None:
-    """An actor process: takes the numbers of free slots from `inbox`, fills the slots with
-    rollouts, and puts their numbers into `outbox`. It ends when the inbox does."""
-    torch.set_num_threads(1)  # the actors together use all cores
+    """Runs in an actor process. It takes the numbers of free slots from `inbox`, fills each slot
+    with a rollout, and sends the slot's number to `outbox`, until `inbox` ends."""
+    torch.set_num_threads(1)  # other actors use the other cores
     seed_everything(seed)
     env = make_environment(flags)
     net = models.compile_if_asked(models.make_net(Net, env.spec, flags), flags)
@@ -335,12 +347,17 @@ def act(
         clock.lap("actor_waiting")
         worker.unroll({k: v[slot] for k, v in rollouts.items()}, version)
         outbox.send_bytes(message)
-    env.close()  # not after a failure: an error in closing would hide it
+    env.close()  # skipped after an exception, which an error while closing would hide
 
 
 # ========================================================================================= training
 def train(flags: Flags) -> Run:
-    """Trains until --total_steps, a signal to stop or a failure, which it raises."""
+    """Trains until --total_steps are done or a signal stops the run, and returns the run.
+
+    Raises:
+        UserError: the environment, the network or this machine cannot do what the flags ask for.
+        Exception: the first failure of a thread or of the actors, and what `Run` raises.
+    """
     torch.set_num_threads(flags.torch_threads)
     seed_everything(flags.seed)
     spec, shapes = describe(flags)
@@ -356,7 +373,8 @@ def train(flags: Flags) -> Run:
 
 
 def describe(flags: Flags) -> tuple[Spec, Shapes]:
-    """What the environments look like, and a rollout of one actor's."""
+    """Returns the environments' spec and the shapes of one actor's rollout. It opens a set of
+    environments to look at, and closes it again."""
     try:
         env = make_environment(flags)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
@@ -369,7 +387,7 @@ def describe(flags: Flags) -> tuple[Spec, Shapes]:
 
 
 def train_in_parallel(run: Run, shapes: Shapes) -> None:
-    """Actor processes act, learner threads learn, and this thread watches over both."""
+    """Trains with actor processes and learner threads, both supervised by this thread."""
     flags, learner = run.flags, run.learner
     slots = SharedTensors(slot_shapes(flags, shapes))
     weights = SharedWeights(learner.net.state_dict(), learner.updates)
@@ -393,7 +411,7 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
             run.tick()
     finally:
         actors.close()
-        learner.close()  # an update that has begun still publishes its weights
+        learner.close()  # first, because an update that has begun still publishes its weights
         run.threads.join(timeout=5.0)
         for memory in (slots, weights, times):
             memory.close()
@@ -401,12 +419,12 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
 
 
 def train_in_order(run: Run, shapes: Shapes) -> None:
-    """Acts and learns in turns: the same seed gives the same numbers, bit for bit.
+    """Acts and learns in turns. The same seed gives the same numbers, bit for bit.
 
-    A checkpoint does not hold the environments. So every --barrier_updates updates they and all
-    random generators start afresh from (seed, updates), whether or not the run stops there.
-    Checkpoints and stops happen only at these barriers, so that a resumed run repeats what an
-    unbroken one does.
+    A checkpoint does not hold the environments. So every --barrier_updates updates the environments
+    and all random generators start afresh from (seed, updates), whether or not the run stops there.
+    The run stops and saves checkpoints only at these barriers. Therefore a run that was stopped and
+    resumed computes the same numbers as one that was not.
     """
     flags, learner = run.flags, run.learner
     rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
@@ -442,7 +460,7 @@ def make_environment(flags: Flags) -> Environment:
 
 # ==================================================================================== test and main
 def player(flags: Flags) -> tuple[nn.Module, Environment]:
-    """A network, and environments, to play whole games with."""
+    """Makes a network and the environments in which it plays whole games."""
     num_envs = evaluate.games_at_once(flags, flags.envs_per_actor)
     env = make_environment(replace(flags, envs_per_actor=num_envs))
     return models.make_net(Net, env.spec, flags), env
@@ -470,7 +488,7 @@ def main(argv: list[str] | None = None) -> None:
         train(flags)
     except (UserError, CheckpointError, RunInUse) as error:
         sys.exit(f"monobeast: error: {error}")
-    except KeyboardInterrupt:  # in --autotune
+    except KeyboardInterrupt:  # raised by --autotune
         sys.exit(130)
 
 

@@ -1,18 +1,19 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""PolyBeast: IMPALA with environment servers, on this machine or on many.
+"""PolyBeast trains an agent with IMPALA. Its environments run in servers, on one or many machines.
 
-    python -m polybeast --xpid pong                       # trains on Pong; again: goes on
-    python -m polybeast --xpid pong --mode test           # plays 10 games with what was learned
-    python -m polybeast --xpid pong --mode test_render    # ... and writes a video
+    python -m polybeast --xpid pong                       # train on Pong; run it again to resume
+    python -m polybeast --xpid pong --mode test           # play 10 games with the trained network
+    python -m polybeast --xpid pong --mode test_render    # play them and write a video
     python -m polybeast --server_addresses envs-1:5000-5015,envs-2:5000-5015 --tls_cert ...
 
-Environment servers (polybeast_env.py) step environments. In this process, threads of a C++ actor
-pool hold a stream to each, inference threads answer all of them in batches, and learner threads
-apply the IMPALA loss:
+Without --server_addresses this program starts its environment servers (polybeast_env.py) itself. In
+this process, the threads of a C++ actor pool hold streams to the servers, inference threads choose
+the actions for all streams in batches, and learner threads minimise the IMPALA loss:
 
     server -> row -> batch -> net -> row -> rollout -> batch -> loss -> weights
 
-For a new model edit the place marked FORK HERE; for a new environment the one in polybeast_env.py.
+To add a model, edit the place marked FORK HERE. To add an environment, edit the one in
+polybeast_env.py.
 """
 
 import argparse
@@ -84,8 +85,8 @@ logger = logging.getLogger("polybeast")
 
 # ======================================================================================= FORK HERE
 class Net(nn.Module):
-    """TorchBeast's deep network for images, IMPALA's figure 3, right: a ResNet of 15 convolutions,
-    with the clipped reward."""
+    """TorchBeast's deep network for images: the residual network of 15 convolutions that the IMPALA
+    paper shows in figure 3 (right). It also reads the clipped reward."""
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -137,7 +138,7 @@ class Net(nn.Module):
 
 
 class Section(nn.Module):
-    """Halves height and width: a convolution, a max-pooling, two residual blocks."""
+    """A convolution, a max-pooling that halves height and width, and two residual blocks."""
 
     def __init__(self, in_channels: int, channels: int):
         super().__init__()
@@ -178,31 +179,31 @@ KNOBS: autotune.Knobs = {
 # fmt: off
 def make_parser() -> Parser:
     parser = Parser("polybeast", __doc__)
-    polybeast_env.add_flags(parser)  # --env, --server_addresses and what else the servers have
+    polybeast_env.add_flags(parser)  # --env, --server_addresses and the servers' other flags
     add_run_flags(parser)
     group = parser.add_argument_group("acting", "How the servers' environments get their actions.")
     add = group.add_argument
     add("--num_actors", type=whole(1),
-        help="StreamMonitor, spread round robin over the servers. Default: one for each server.")
+        help="Number of streams, dealt out to the servers in turn. Default: one for each server.")
     add("--server_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
-        help="A run that has had no server for so long saves and ends.")
+        help="If no server can be reached for this long, the run saves a checkpoint and ends.")
     add("--num_inference_threads", type=whole(1, 64), default=1,
-        help="Inference threads. Each has a copy of the network.")
+        help="Number of inference threads. Each has its own copy of the network.")
     add("--inference_device", metavar="DEVICE",
-        help="Device of the inference threads. Default: the learner's.")
+        help="Device of the inference threads, for example cuda:1. Default: the learner's device.")
     add("--learner_device", metavar="DEVICE",
-        help="Device of the learner. Default: cuda where there is one, else cpu.")
+        help="Device of the learner. Default: cuda if there is a GPU, else cpu.")
     add("--max_inference_batch_size", type=whole(1), metavar="B",
-        help="Largest number of columns in an inference batch. Default: as many as wait.")
+        help="Largest number of environments in an inference batch. Default: all that wait.")
     add("--min_inference_batch_size", type=whole(1), metavar="B",
-        help="An inference batch waits for so many columns, but no longer than "
-             "--inference_timeout_ms. Default: half of all streams' environments, so that one half "
-             "steps while the other half is answered.")
+        help="Number of environments that an inference batch waits for, but no longer than "
+             "--inference_timeout_ms. Default: half of all environments, so that one half steps "
+             "while the network chooses actions for the other half.")
     add("--inference_timeout_ms", type=real(0, 1000 * LONGEST_S), default=10.0, metavar="MS",
-        help="Longest time that an inference batch waits for more columns.")
+        help="Longest time that an inference batch waits for more environments.")
     add("--max_learner_queue_size", type=whole(1),
-        help="Columns that may wait for the learner before the streams have to wait. Default: "
-             "--batch_size.")
+        help="Number of rollouts, each of one environment, that may wait for the learner. Above "
+             "it the streams wait. Default: --batch_size.")
     add_learner_flags(parser, RECIPES)
     return parser
 # fmt: on
@@ -213,7 +214,11 @@ def parse(argv: list[str]) -> Flags:
 
 
 def check_flags(draft: argparse.Namespace) -> Flags:
-    """Fills in the defaults that depend on other flags, and refuses what cannot work together."""
+    """Fills in the defaults that depend on other flags, and freezes the result.
+
+    Raises:
+        UserError: two flags contradict each other.
+    """
     is_atari = polybeast_env.is_atari(draft.env)
     apply_recipe(draft, RECIPES["atari" if is_atari else "other"])
     polybeast_env.complete_flags(draft)
@@ -221,7 +226,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
         draft.num_actors = draft.num_servers
     if draft.torch_threads is None:
         cores = workers.available_cores()
-        is_deep = draft.net is None and is_atari  # another network is small, most likely
+        is_deep = draft.net is None and is_atari  # other networks are probably small
         draft.torch_threads = cores if is_deep else max(1, cores // 2)
     if draft.max_learner_queue_size is None:
         draft.max_learner_queue_size = draft.batch_size
@@ -250,8 +255,8 @@ def infer(
     net: nn.Module,
     clock: Clock,
 ) -> None:
-    """An inference thread: answers batches of rows with its own `net`, whose weights are always of
-    one version, the newest."""
+    """Runs in an inference thread. It answers batches of rows with its own network `net`, into
+    which it copies the newest weights between two batches."""
     device = next(net.parameters()).device
     with own_stream(device), models.autocast(run.flags.precision, device):
         version = weights.copy_to(net)
@@ -271,7 +276,7 @@ def infer(
 def start_inference(
     run: Run, batcher: Iterable[Any], weights: NewestWeights, nets: list[nn.Module]
 ) -> None:
-    """Starts a thread for each of the networks."""
+    """Starts one inference thread for each of `nets`."""
     clocks = ThreadClocks(INFERENCE_ACTIVITIES, len(nets))
     run.log.sources.append(clocks.take)
     for i, net in enumerate(nets):
@@ -280,13 +285,19 @@ def start_inference(
 
 # ========================================================================================= training
 def train(flags: Flags) -> Run:
-    """Trains until --total_steps, a signal to stop or a failure, which it raises."""
+    """Trains until --total_steps are done or a signal stops the run, and returns the run.
+
+    Raises:
+        UserError: the servers, the network or this machine cannot do what the flags ask for.
+        ServersLost: no server could be reached for --server_timeout.
+        Exception: the first failure of a thread, and what `Run` raises.
+    """
     require_descriptors(flags)
     devices.open_each(flags)
     tls = load_tls(flags)
     seed_everything(flags.seed)
     torch.set_num_threads(flags.torch_threads)
-    # A thread that asks for the interpreter lock gets it sooner: 1.15 x the steps on MinAtar.
+    # Threads hand over the interpreter lock sooner. This gave 1.15 times the steps on MinAtar.
     sys.setswitchinterval(50e-6)
     with connect(flags, tls) as servers:
         check_description(flags, servers.description)
@@ -304,14 +315,13 @@ class Servers(NamedTuple):
     """The environment servers of a run."""
 
     addresses: list[str]
-    description: Any  # what `libtorchbeast.describe` returned: they are all alike
-    check: Callable[[], None]  # raises UserError if local ones have ended
+    description: Any  # returned by `libtorchbeast.describe`; the same for all servers
+    check: Callable[[], None]  # raises UserError if local servers have ended
 
 
 @contextlib.contextmanager
 def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
-    """Finds the servers at --server_addresses, or starts local ones, which live as long as this
-    context."""
+    """Finds the servers at --server_addresses, or starts local ones that end with this context."""
     if flags.server_addresses is not None:
         addresses = parse_addresses(flags.server_addresses)
         description = first_description(addresses, flags.server_timeout, tls=tls)
@@ -322,16 +332,16 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
 
 
 def check_description(flags: Flags, description: Any) -> None:
-    """Refuses flags that do not suit what the servers have."""
-    require(flags, "env", flags.env == description.name, f"what is served: {description.name}")
+    """Raises UserError if the flags do not fit the environments that are served."""
+    require(flags, "env", flags.env == description.name, f"{description.name}, which is served")
     name, N = "max_inference_batch_size", description.num_envs
     fits = flags.max_inference_batch_size is None or flags.max_inference_batch_size >= N
-    require(flags, name, fits, f"at least one stream's {N} environments")
+    require(flags, name, fits, f"at least the {N} environments of a stream")
 
 
 def train_with_servers(run: Run, servers: Servers, tls: Tls | None) -> None:
-    """The pool's threads hold the streams, inference threads answer them, learner threads learn,
-    and this thread watches over all."""
+    """Trains with the actor pool's threads, which hold the streams, inference threads, which answer
+    them, and learner threads. This thread supervises them all."""
     flags, learner = run.flags, run.learner
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
@@ -360,11 +370,11 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None) -> None:
             streams.check()
             run.tick()
     finally:
-        pool.close()  # and the queue and the batcher with it, so that the threads' loops end
-        learner.close()  # an update that has begun still publishes its weights
+        pool.close()  # closes the queue and the batcher too, which ends the threads' loops
+        learner.close()
         run.threads.join(timeout=5.0)
     run.threads.raise_failure()
-    pool.take_events()  # a pool that could not go on says why
+    pool.take_events()  # raises the error that stopped the pool, if there is one
 
 
 def make_batcher(flags: Flags, envs_per_stream: int) -> Any:
@@ -376,7 +386,7 @@ def make_batcher(flags: Flags, envs_per_stream: int) -> Any:
 
 # ==================================================================================== test and main
 def player(flags: Flags) -> tuple[nn.Module, Environment]:
-    """A network, and environments on this machine, to play whole games with."""
+    """Makes a network and, on this machine, the environments in which it plays whole games."""
     num_envs = evaluate.games_at_once(flags, flags.envs_per_server)
     env = polybeast_env.make_environment(replace(flags, envs_per_server=num_envs))
     return models.make_net(Net, env.spec, flags), env
@@ -404,7 +414,7 @@ def main(argv: list[str] | None = None) -> None:
         train(flags)
     except (UserError, CheckpointError, RunInUse, ServersLost) as error:
         sys.exit(f"polybeast: error: {error}")
-    except KeyboardInterrupt:  # in --autotune
+    except KeyboardInterrupt:  # raised by --autotune
         sys.exit(130)
 
 

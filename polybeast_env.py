@@ -1,19 +1,20 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""PolyBeast's environment servers, for a learner on this machine or on another.
+"""PolyBeast's environment servers step environments for a learner on this or another machine.
 
     python -m polybeast_env                           # Pong, on unix:/tmp/polybeast-UID/server.0
     python -m polybeast_env --env CartPole-v1 --num_servers 4
     python -m polybeast_env --server_addresses 0.0.0.0:5000-5015 --tls_cert ...
 
 Each server is a process that listens on one address. The learner (polybeast.py) opens streams to
-it; each stream steps environments of its own as one batch:
+it. Each stream has its own environments, which it steps as one batch:
 
     learner -> actions -> stream -> environments -> rows -> learner
 
-A server that crashes or hangs is started again. The learner starts local servers itself: this
-program is for those it does not. A machine that runs it needs requirements-env.txt only.
+A server that crashes or hangs is started again. Without --server_addresses the learner starts its
+servers itself, so run this program only for a learner that connects to servers of yours, for
+example on other machines. Those machines need only the packages of requirements-env.txt.
 
-For a new environment edit the place marked FORK HERE, and nothing else.
+To add an environment, edit the place marked FORK HERE and nothing else.
 """
 
 import argparse
@@ -63,14 +64,14 @@ logger = logging.getLogger("polybeast_env")
 def create_env(flags: Flags) -> Any:
     """Makes the environment that --env names.
 
-    Return a `gymnasium.Env`, and this function is called once for each environment. Or return a
-    vector environment of `flags.envs_per_server`, and it is called once for each stream.
-    docs/fork.md says what else is accepted.
+    If this function returns a `gymnasium.Env`, it is called once for each environment. It may also
+    return a vector environment that holds `flags.envs_per_server` environments; then it is called
+    once for each stream. docs/fork.md says what else is accepted.
     """
     if mock.is_mock(flags.env):
         return mock.make_mock(flags.env, flags.envs_per_server)
 
-    import gymnasium  # not above, because a server of Mock needs none of these
+    import gymnasium  # imported here because servers of Mock do without these packages
 
     import atari_wrappers
     import minatar_wrappers
@@ -93,39 +94,43 @@ RECIPES: Recipes = {"atari": dict(envs_per_server=16), "other": dict(envs_per_se
 
 # fmt: off
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of environments and their servers, which the learner has too."""
+    """Adds the flags of environments and their servers. The learner's parser calls this too."""
     add_environment_flags(parser)
     group = parser.add_argument_group("servers", "Which servers step the environments.")
     add = group.add_argument
     add("--envs_per_server", type=whole(1),
-        help="Environments that one stream steps as one batch."
+        help="Number of environments that a stream steps as one batch."
              + recipe_help(RECIPES, "envs_per_server"))
     add("--num_servers", type=whole(1),
-        help="Server processes on this machine. Default: half the cores.")
-    add("--max_streams", type=whole(1), default=16, help="StreamMonitor that a server accepts.")
+        help="Number of server processes on this machine. Default: half the cores.")
+    add("--max_streams", type=whole(1), default=16,
+        help="Largest number of streams that a server accepts at once.")
     add("--pipes_basename", metavar="BASENAME",
         help="The servers listen on BASENAME.0, BASENAME.1 and so on. Default: "
-             "unix:/tmp/polybeast-UID/server, a folder that only this user may enter. Servers that "
-             "a learner starts have a folder of their own.")
+             "unix:/tmp/polybeast-UID/server, in a folder that only this user may enter. Servers "
+             "that a learner starts have their own folder.")
     add("--server_addresses", metavar="ADDRESS,...",
-        help="Addresses where servers listen instead: unix:/path, host:port or host:first-last.")
+        help="Addresses of the servers, one for each: unix:/path, host:port or host:first-last. "
+             "polybeast_env starts servers that listen there; polybeast connects to them instead "
+             "of starting servers itself.")
     add("--tls_cert", metavar="FILE",
-        help="This side's certificate, in PEM form. With it all addresses but Unix sockets use "
-             "TLS, and both sides show a certificate. `python -m "
-             "libtorchbeast.tools.certificates` makes them.")
+        help="Certificate of this program, a PEM file. With it all addresses except Unix sockets "
+             "use TLS, and learner and servers check each other's certificate. `python -m "
+             "libtorchbeast.tools.certificates` makes the files.")
     add("--tls_key", metavar="FILE", help="The private key of --tls_cert.")
     add("--tls_ca", metavar="FILE",
-        help="The authority's certificates, which have signed the other side's certificate.")
+        help="Certificates of the authority that signed the other side's certificate.")
     add("--insecure", action="store_true",
-        help="Allow addresses that other machines can reach, without TLS.")
+        help="Allow addresses that other machines can reach even without TLS.")
 
 
 def make_parser() -> Parser:
     parser = Parser("polybeast_env", __doc__)
     add_flags(parser)
     parser.add_argument("--until_stdin_closes", metavar="FOLDER",
-        help="End when standard input does. Until then keep FOLDER, which only this user may "
-             "enter, for sockets. So nothing outlives the program that started this one.")
+        help="End when standard input is closed, so that the servers do not outlive the program "
+             "that started this one. Until then FOLDER, which only this user may enter, holds the "
+             "sockets.")
     parser.set_defaults(mode="train")
     return parser
 # fmt: on
@@ -138,7 +143,12 @@ def parse(argv: list[str]) -> Flags:
 
 
 def complete_flags(draft: argparse.Namespace) -> None:
-    """Fills in the defaults that depend on other flags, and refuses what cannot work together."""
+    """Fills in the defaults that depend on other flags.
+
+    Raises:
+        UserError: two flags contradict each other, or an address that other machines can reach has
+            no TLS.
+    """
     apply_recipe(draft, RECIPES["atari" if is_atari(draft.env) else "other"])
     if draft.server_addresses is not None:
         count = len(parse_addresses(draft.server_addresses))
@@ -152,7 +162,7 @@ def complete_flags(draft: argparse.Namespace) -> None:
 
 
 def addresses(flags: Any) -> list[str]:
-    """One for each server."""
+    """Returns the addresses of the servers, in their order."""
     if flags.server_addresses is not None:
         return parse_addresses(flags.server_addresses)
     basename = flags.pipes_basename or f"unix:{private_folder()}/server"
@@ -182,7 +192,8 @@ def serve(
     flags: Flags,
     tls: Tls | None,
 ) -> None:
-    """A server process: sends b"." again and again while it serves, and ends when `inbox` does."""
+    """Runs in a server process. It serves until `inbox` ends, and meanwhile sends b"." to `outbox`
+    at intervals as its sign of life."""
     set_up_logging(flags)
     server = Server(
         lambda: make_environment(flags),
@@ -195,7 +206,7 @@ def serve(
     )
     server.start()
     logger.info(
-        "Serving %s, %d environments a stream, on %s", flags.env, flags.envs_per_server, address
+        "Serving %s, %d environments per stream, on %s", flags.env, flags.envs_per_server, address
     )
     for _ in inbox:
         pass
@@ -203,14 +214,18 @@ def serve(
 
 
 def server_seed(seed: int, address: str, index: int, life: int) -> int:
-    """A seed of its own for each server, wherever it runs, and for each of its lives. The folder of
-    a socket does not count, because that of local servers is new in each run."""
+    """Returns a seed that differs between servers, also across machines, and between the lives of a
+    server. A socket's folder is left out, because local servers get a new folder in each run."""
     where = f"{socket.gethostname()} {os.path.basename(address)}"
     return derive_seed(seed, zlib.crc32(where.encode()), index, life)
 
 
 def supervise(flags: Flags) -> None:
-    """Serves until a signal to stop or, if so asked, the end of standard input."""
+    """Serves until a signal stops it or, with --until_stdin_closes, standard input is closed.
+
+    Raises:
+        StartFailure: a server could not be started.
+    """
     tls = load_tls(flags)
     if flags.server_addresses is None and flags.pipes_basename is None:
         make_private(private_folder())
@@ -229,7 +244,11 @@ def supervise(flags: Flags) -> None:
 
 @contextlib.contextmanager
 def new_folder(path: str | None) -> Iterator[None]:
-    """Makes a folder that only this user may enter, and removes it, but none that was there."""
+    """Makes a folder that only this user may enter, and removes it at the end. None: does nothing.
+
+    Raises:
+        FileExistsError: the folder exists already.
+    """
     if path is None:
         yield
         return
@@ -241,7 +260,7 @@ def new_folder(path: str | None) -> Iterator[None]:
 
 
 def _set_at_end_of_stdin(stop: workers.PipeEvent) -> None:
-    with contextlib.suppress(OSError):  # there is none
+    with contextlib.suppress(OSError):  # standard input is closed already
         while os.read(0, 4096):
             pass
     stop.set()
@@ -249,13 +268,13 @@ def _set_at_end_of_stdin(stop: workers.PipeEvent) -> None:
 
 # ============================================================================================= main
 def set_up_logging(flags: Flags) -> None:
-    """Lines with the time, or, for a learner that logs them itself, with their level."""
+    """Logs each line with the time. For a learner, which adds the time itself, with the level."""
     form = "%(levelname)s %(message)s" if flags.until_stdin_closes else "[%(asctime)s] %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, force=True)
 
 
 def explain(failure: str) -> str:
-    """The last line of a traceback. The rest is logged, unless that line says it all."""
+    """Returns the last line of a traceback, and logs the whole unless the user made the mistake."""
     last = failure.splitlines()[-1]
     kind, _, text = last.partition(": ")
     if kind.endswith((".UserError", ".UnknownGame")) or kind.startswith(
@@ -268,7 +287,7 @@ def explain(failure: str) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    # Many servers share the machine: one thread a process is the most efficient.
+    # Many servers share the machine, so one thread per process is the most efficient.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         flags = parse(argv)
@@ -278,7 +297,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(f"polybeast_env: error: {error}")
     except StartFailure as failure:
         sys.exit(f"polybeast_env: error: {explain(str(failure))}")
-    except KeyboardInterrupt:  # before the servers began
+    except KeyboardInterrupt:  # raised only before the servers start
         sys.exit(130)
 
 

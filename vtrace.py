@@ -1,18 +1,19 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Every equation of the agent, once: V-trace, the three losses, and their sum.
+"""The equations of IMPALA: V-trace, the three losses, and their sum.
 
-Sources, cited below by equation:
+The numbers of equations below refer to:
   [IMPALA] Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted
            Actor-Learner Architectures", 2018, https://arxiv.org/abs/1802.01561
   [GAE]    Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage
            Estimation", 2016, https://arxiv.org/abs/1506.02438
 
-Everything here is pure: tensors in, NamedTuples out; no flags, no devices, no locks. `T` is the
-number of transitions in a rollout, `B` the number of columns, `L` the number of logits. Time runs
-along dimension 0. A rollout has T+1 rows; transition t leads from row t to row t+1.
+All functions here are pure: they take tensors and return NamedTuples, and know no flags, devices or
+locks. `T` is the number of transitions in a rollout, `B` the number of columns (environments), and
+`L` the number of logits. Time runs along dimension 0. A rollout has T+1 rows. Transition t leads
+from row t to row t+1.
 
-`from_importance_weights` and `from_logits` keep the argument names and order, and the results, of
-TorchBeast's and DeepMind's `vtrace`; what is new (`lambda_`, `real`) follows by keyword.
+`from_importance_weights` and `from_logits` have the arguments and results of `vtrace` in TorchBeast
+and in DeepMind's code. The arguments that are new, such as `lambda_` and `real`, are keywords.
 """
 
 from typing import NamedTuple
@@ -24,33 +25,33 @@ from libtorchbeast.distributions import Categorical, Distribution
 
 
 class VTraceReturns(NamedTuple):
-    vs: Tensor  # [T, B] float32, v_s of [IMPALA] eq. 1: the targets of the baseline.
-    pg_advantages: Tensor  # [T, B] float32, what weighs grad log pi in [IMPALA] section 4.2.
+    vs: Tensor  # [T, B] float32, v_s of [IMPALA] eq. 1: the targets of the baseline
+    pg_advantages: Tensor  # [T, B] float32, the factor of grad log pi in [IMPALA] section 4.2
 
 
 class VTraceFromLogitsReturns(NamedTuple):
-    vs: Tensor
+    vs: Tensor  # these two as in VTraceReturns
     pg_advantages: Tensor
-    log_rhos: Tensor  # [T, B] log(pi(a|x) / mu(a|x)), not clipped.
+    log_rhos: Tensor  # [T, B] log(pi(a|x) / mu(a|x)), not clipped
     behavior_action_log_probs: Tensor  # [T, B] log mu(a|x)
     target_action_log_probs: Tensor  # [T, B] log pi(a|x)
 
 
 class ImpalaLoss(NamedTuple):
-    """Scalars. `total` carries the gradient; the other entries are for the log."""
+    """Scalars. Only `total` has a gradient; the other entries are for the log."""
 
     total: Tensor  # pg + baseline_cost * baseline - entropy_cost * entropy, after `reduction`
     pg: Tensor
     baseline: Tensor
     entropy: Tensor
-    mean_entropy: Tensor  # in nats, mean over real transitions, whatever the reduction
+    mean_entropy: Tensor  # in nats, the mean over real transitions for either reduction
     clipped_rho_share: Tensor  # share of real transitions with pi/mu above clip_rho_threshold
-    mean_value: Tensor  # of rows 0..T-1
+    mean_value: Tensor  # mean baseline of rows 0..T-1
     real_transitions: Tensor  # int64, how many transitions were learned from
 
 
 def _check(name: str, tensor: Tensor, shape: tuple[int, ...], *dtypes: torch.dtype) -> None:
-    """Raises ValueError naming the tensor, what was seen and what was expected."""
+    """Raises ValueError if the tensor's shape or dtype differs from the expected one."""
     if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
     if dtypes and tensor.dtype not in dtypes:
@@ -79,23 +80,24 @@ def from_importance_weights(
         advantage_t = min(rho_bar_pg, pi/mu) (r_t + discount_t q_{t+1} - V(x_t))
         q_{t+1} = lambda v_{t+1} + (1 - lambda) V(x_{t+1})
 
-    With lambda = 1, q is v as in the paper. On-policy and with lambda < 1 the advantage is that of
-    [GAE] eq. 16; the bootstrap with (1 - lambda) V keeps both in step.
+    With lambda = 1, q equals v as in the paper. With lambda < 1 and on-policy data the advantage is
+    that of [GAE] eq. 16, because q contains V with the weight 1 - lambda.
 
     Args:
         log_rhos: [T, B] float, log(pi(a_t|x_t) / mu(a_t|x_t)).
-        discounts: [T, B] float, gamma, or 0 where the transition ended in a terminal row.
-        rewards: [T, B] float, reward of transition t.
+        discounts: [T, B] float, gamma, or 0 where transition t leads to a terminal row.
+        rewards: [T, B] float, the reward of transition t.
         values: [T, B] float, V(x_t).
         bootstrap_value: [B] float, V(x_T).
-        clip_rho_threshold: rho_bar; None does not clip.
-        clip_pg_rho_threshold: rho_bar_pg; None does not clip.
-        lambda_: in [0, 1]; the paper's remark 2.
-        real: [T, B] bool; False where the "transition" leads across a reset: its rho, c and
-            rho_pg are 0, so nothing leaks between two episodes. None means all are real.
+        clip_rho_threshold: rho_bar. None means that nothing is clipped.
+        clip_pg_rho_threshold: rho_bar_pg. None means that nothing is clipped.
+        lambda_: in [0, 1], see remark 2 of the paper.
+        real: [T, B] bool, False where transition t leads across a reset of the environment. There
+            rho, c and rho_pg are 0, so that nothing leaks between two episodes. None means that
+            all transitions are real.
 
     Returns:
-        VTraceReturns, without gradient.
+        VTraceReturns without gradients.
 
     Raises:
         ValueError: a tensor's shape or dtype is not the one above.
@@ -126,11 +128,14 @@ def from_importance_weights(
 
 
 def _scan_backwards(factors: Tensor, terms: Tensor) -> Tensor:
-    """x [T, B] with x_t = terms_t + factors_t x_{t+1} and x_T = 0, by doubling (Hillis and Steele,
-    1986): ceil(log2 T) rounds over whole tensors, not T over rows. On a GPU few kernels."""
+    """Solves x_t = terms_t + factors_t x_{t+1} with x_T = 0 and returns x [T, B].
+
+    The parallel scan of Hillis and Steele (1986) needs ceil(log2 T) rounds over whole tensors
+    instead of T rounds over rows, so a GPU runs fewer kernels.
+    """
     x, factors = terms.clone(), factors.clone()
     span = 1
-    while span < len(x):  # x_t = terms t to t+span-1, then factors_t x_{t+span}
+    while span < len(x):  # here x_t holds the terms t to t+span-1; those from t+span are missing
         x[:-span] = x[:-span] + factors[:-span] * x[span:]
         factors[:-span] = factors[:-span] * factors[span:]
         span *= 2
@@ -152,9 +157,22 @@ def from_logits(
     real: Tensor | None = None,
     distribution: Distribution | None = None,
 ) -> VTraceFromLogitsReturns:
-    """V-trace for policies given by logits [T, B, L] of a `distribution` (None: softmax over them)
-    and actions [T, B, ...] of its shape and dtype; the other arguments and the errors as in
-    `from_importance_weights`. The log-probabilities keep their gradient."""
+    """V-trace for policies that are given by their logits.
+
+    Args:
+        behavior_policy_logits: [T, B, L] float, of the policy mu that chose the actions.
+        target_policy_logits: [T, B, L] float, of the policy pi that is trained.
+        actions: [T, B, ...], with the shape and dtype of the distribution's actions.
+        distribution: says what the logits mean. None means a softmax over them.
+        Others: see `from_importance_weights`.
+
+    Returns:
+        VTraceFromLogitsReturns. `target_action_log_probs`, `behavior_action_log_probs` and
+        `log_rhos` have gradients with respect to the logits; the other two have none.
+
+    Raises:
+        ValueError: a tensor's shape or dtype is not the one above.
+    """
     distribution = distribution or Categorical(behavior_policy_logits.shape[-1])
     _check("target_policy_logits", target_policy_logits, behavior_policy_logits.shape)
     shape = behavior_policy_logits.shape[:-1] + distribution.action_shape
@@ -197,19 +215,22 @@ def impala_loss(
         sum over real transitions t of
             - advantage_t log pi(a_t|x_t) + baseline_cost/2 (v_t - V(x_t))^2 - entropy_cost H(pi)
 
-    A transition t -> t+1 is real where not done[t+1]; only real ones count. Its discount is
-    `discounting`, or 0 where terminated[t+1]; a truncated episode bootstraps from the value of its
-    last observation.
+    The transition t -> t+1 is real unless done[t+1], that is, unless row t+1 begins an episode. The
+    discount of a real transition is `discounting`, or 0 if terminated[t+1]. An episode that was
+    truncated bootstraps from the value of its last observation.
 
     Args:
-        rows: of the rollout, T+1 each: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B]
-            bool, `action` [T+1, B, ...], `policy_logits` [T+1, B, L] float32 (the behaviour's).
-        outputs: of the network being trained on these rows: `policy_logits` [T+1, B, L] and
+        rows: the rollout: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B] bool,
+            `action` [T+1, B, ...], and the behaviour policy's `policy_logits` [T+1, B, L] float32.
+        outputs: of the network in training, on these rows: `policy_logits` [T+1, B, L] and
             `baseline` [T+1, B], both float32.
-        clip_rewards: clip the reward to [-1, 1] for the loss.
+        clip_rewards: whether rewards are clipped to [-1, 1].
         reduction: "sum" over time and batch as in the paper, or "mean" over real transitions.
-        distribution: of the actions, given L logits; None: softmax over them.
-        the others: see `from_importance_weights`.
+        distribution: says what the logits mean. None means a softmax over them.
+        Others: see `from_importance_weights`.
+
+    Returns:
+        ImpalaLoss of float32 scalars.
 
     Raises:
         ValueError: a shape or dtype differs from the above, or the reduction is unknown.
@@ -249,7 +270,7 @@ def impala_loss(
     baseline = 0.5 * (weights * (vtrace.vs - values[:-1]) ** 2).sum()
     entropy = (weights * distribution.entropy(target_logits[:-1])).sum()
 
-    count = weights.sum().clamp(min=1.0)  # a batch of nothing but resets has a loss of 0
+    count = weights.sum().clamp(min=1.0)  # a batch without real transitions has a loss of 0
     scale = 1.0 / count if reduction == "mean" else 1.0
     with torch.no_grad():
         above = vtrace.log_rhos.exp() > (clip_rho_threshold or float("inf"))

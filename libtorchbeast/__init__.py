@@ -1,17 +1,21 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The plumbing under MonoBeast and PolyBeast, which a fork does not edit.
+"""What MonoBeast and PolyBeast share: everything that a fork does not need to edit.
 
-PolyBeast's extension is loaded when the first of its names is asked for: `BatchingQueue`,
-`DynamicBatcher`, `ActorPool`, `ClosedBatchingQueue`, `StreamError`, `describe`.
+The modules in this folder itself carry the data from the environments through the learner to the
+checkpoints. The folder `rpcenv` talks to environment servers, `loggers` writes and shows what a run
+measures, and `tools` holds programs that a person runs.
+
+PolyBeast's C++ extension is loaded on the first use of one of its names: `ActorPool`, `Batch`,
+`BatchingQueue`, `ClosedBatchingQueue`, `DynamicBatcher`, `StreamError` and `describe`.
 """
 
 import importlib
 import os
 from typing import Any
 
-# Before anything initialises gRPC. With its support for forks, a child that this process, or an
-# environment, starts may crash before it executes its program (grpc/grpc#43055, grpcio >= 1.81);
-# nothing here uses gRPC in a process that was merely forked.
+# Turns off gRPC's support for forks, which must happen before gRPC is initialised. With it, a child
+# that this process or an environment starts may crash before it executes its program
+# (grpc/grpc#43055, grpcio >= 1.81). Nothing here uses gRPC in a forked process.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 _EXTENSION = frozenset(

@@ -1,11 +1,14 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""MonoBeast's actor processes, the rollout slots they fill, and their replacement when they fail.
+"""MonoBeast's actor processes, and the slots in shared memory that they fill with rollouts.
 
-A slot is one rollout of `envs_per_actor` columns in shared memory. Every slot belongs to one actor
-for good and is, at any time, in one of three places: with the actor (in its `free_queue` or being
-filled), ready (filled, waiting for a learner), or with a learner. The main process alone keeps the
-books; the queues carry slot numbers only. When an actor dies, the slots it had are half-written:
-they go to its successor; those ready or with a learner are whole and stay.
+A slot holds one rollout of `envs_per_actor` columns. Each slot belongs to one actor as long as the
+run lasts. At any time it is in one of three places: with the actor, which fills it or will; ready,
+which means filled and waiting for a learner; or with a learner. Only the main process knows where
+each slot is. The pipes between it and the actors carry nothing but slot numbers.
+
+When an actor dies, a new process takes its place. The slots that were with the dead actor may be
+half-written, so the new process fills them again. Slots that are ready or with a learner are
+complete and stay valid.
 """
 
 import collections
@@ -32,22 +35,26 @@ from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, SilenceTimer,
 logger = logging.getLogger(__name__)
 
 RESTART_WINDOW_S = 600.0
-MAX_SLOTS_PER_ACTOR = 4096  # their numbers must fit into a pipe, or the sender would block
+MAX_SLOTS_PER_ACTOR = 4096  # all their numbers must fit into a pipe, or the sender would block
 
 
 class ActorFailure(RuntimeError):
-    """Actors fail faster than replacing them helps."""
+    """More than --max_actor_restarts actors failed within ten minutes."""
 
 
 class Actors:
     """Starts `num_actors` processes and hands their rollouts to learner threads.
 
-    `start(actor, life)` starts the process of an actor; `life` counts its starts from 0. `wait` and
-    `close` are the main thread's; `rollouts` any learner thread's.
+    Only the main thread calls `wait` and `close`. Any learner thread may call `rollouts`.
 
-    Raises:
-        ActorFailure: from `wait`, when more than --max_actor_restarts failed within ten minutes;
-            it carries the last one's traceback.
+    Args:
+        start: `start(actor, life)` starts the process of an actor, where `life` counts from 0 how
+            often this actor was replaced.
+        slots: tensors [num_slots, T+1, N, ...] and, for core_state/i, [num_slots, layers, N, H].
+        times: what the actors report of their activities.
+
+    Attributes:
+        restarts: how many actors were replaced.
     """
 
     def __init__(
@@ -63,7 +70,7 @@ class Actors:
         self._step_timeout = flags.step_timeout
         self._calls_began, self._signs_of_life = times.calls_began, times.signs_of_life
         self._silence_timer = SilenceTimer()
-        self._failures: collections.deque[float] = collections.deque()  # when
+        self._failures: collections.deque[float] = collections.deque()  # the times of recent ones
         self._lives = [0] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
         self._rollouts = [{k: t[i] for k, t in slots.tensors.items()} for i in range(num_slots)]
@@ -83,8 +90,12 @@ class Actors:
             raise
 
     def wait(self, wakeup: PipeEvent, timeout: float) -> None:
-        """Waits for messages of the actors, or for `wakeup`, at most `timeout` seconds, and handles
-        what came."""
+        """Waits for messages from the actors or for `wakeup`, at most `timeout` seconds. Then it
+        handles the messages, replaces actors that failed and kills those that hang.
+
+        Raises:
+            ActorFailure: too many actors have failed. The text ends with the last one's traceback.
+        """
         by_handle: dict[object, int] = {}
         for actor, process in enumerate(self._processes):
             by_handle[process.from_child] = by_handle[process.sentinel] = actor
@@ -95,8 +106,9 @@ class Actors:
         self._end_hung_actors()
 
     def rollouts(self) -> Iterator[tuple[Rollout, Callable[[], None]]]:
-        """Yields filled rollouts, oldest first, each with the function that gives it back after its
-        last read; ends when the actors are closed. Several threads may share the rollouts."""
+        """Yields filled rollouts ([T+1, N, ...] rows), oldest first, until the actors are closed.
+        Each comes with a function that the caller calls after its last read of the rollout. Several
+        threads may iterate; each rollout goes to one of them."""
         while True:
             with self._ready_or_closed:
                 self._ready_or_closed.wait_for(lambda: self._ready or self._closed)
@@ -106,7 +118,7 @@ class Actors:
             yield self._rollouts[slot], lambda slot=slot: self._release(slot)
 
     def close(self, deadline: float = 3.0) -> None:
-        """Ends all processes, by force after `deadline` seconds, and all iterators."""
+        """Ends all iterators and processes. Kills processes that still run after `deadline` s."""
         with self._ready_or_closed:
             self._closed = True
             self._ready_or_closed.notify_all()
@@ -144,18 +156,18 @@ class Actors:
                 self._ready_or_closed.notify()
 
     def _replace(self, actor: int, failure: str) -> None:
-        with self._ready_or_closed:  # no learner may be writing to the pipe that is closed
+        with self._ready_or_closed:  # so that no learner writes to the pipe while it is closed
             self._processes[actor].ask_to_end()
-        if not failure:  # it is dead already
+        if not failure:  # the process has ended without a word
             exit_code = self._processes[actor].end(deadline=1.0)
-            failure = f"it was ended from outside (exit code {exit_code})"
+            failure = f"it ended without an error (exit code {exit_code})"
         self.restarts += 1
         now = time.monotonic()
         self._failures.append(now)
         while now - self._failures[0] > RESTART_WINDOW_S:
             self._failures.popleft()
         logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, failure)
-        self._processes[actor].end(deadline=0.2)  # others may fail meanwhile, and wait
+        self._processes[actor].end(deadline=0.2)  # short, because other actors may fail meanwhile
         if len(self._failures) > self._max_restarts:
             raise ActorFailure(
                 f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "
@@ -185,13 +197,17 @@ class Actors:
 
 
 def slot_shapes(flags: Flags, shapes: Shapes) -> Shapes:
-    """Of all slots: those of one actor's rollout, with the number of slots in front."""
+    """The shapes of all slots: those of one actor's rollout, with the number of slots in front."""
     num_slots = flags.num_buffers // flags.envs_per_actor
     return {name: ((num_slots, *shape), dtype) for name, (shape, dtype) in shapes.items()}
 
 
 def check_limits(flags: Flags, shapes: Shapes) -> None:
-    """Refuses what memory or open files do not suffice for, before the run leaves a trace."""
+    """Checks that memory and open files suffice, before the run writes anything.
+
+    Raises:
+        UserError: they do not. The text says how much is needed and how much there is.
+    """
     in_order = flags.num_actors == 0
     needed = required_bytes(shapes if in_order else slot_shapes(flags, shapes))
     available = available_bytes()
@@ -200,14 +216,14 @@ def check_limits(flags: Flags, shapes: Shapes) -> None:
         flags,
         "unroll_length" if in_order else "num_buffers",
         available is None or needed < available,
-        f"a number whose rollouts fit into memory: {needed / MiB:,.0f} MiB are needed, "
-        f"{(available or 0) / MiB:,.0f} MiB available",
+        f"a smaller number: {needed / MiB:,.0f} MiB of memory would be needed, "
+        f"{(available or 0) / MiB:,.0f} MiB are available",
     )
     require_descriptors(flags)
 
 
 def start_pulse(sign_of_life: np.ndarray, step_timeout: float) -> None:
-    """A thread of an actor that keeps the time in `sign_of_life` [1] while the process runs."""
+    """Starts a thread that writes the time into `sign_of_life` [1] float64, again and again."""
 
     def beat():
         while True:
@@ -218,7 +234,7 @@ def start_pulse(sign_of_life: np.ndarray, step_timeout: float) -> None:
 
 
 def slot_message(slot: int) -> bytes:
-    """The first byte tells it from Process.FAILURE."""
+    """The message that carries a slot's number. Its first byte differs from Process.FAILURE."""
     return b"." + slot.to_bytes(4, "little")
 
 

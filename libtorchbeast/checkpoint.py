@@ -2,13 +2,13 @@
 """Checkpoints that survive a kill, a full disk and a flipped bit.
 
 A checkpoint is an ordinary `torch.save` file, so `torch.load(path)` reads it. Such a file is a ZIP
-archive, and a ZIP archive may end in a comment: ours holds the SHA-256 of every byte before it.
-File and digest are thus one file, put in place by one rename, and `load` notices any byte that was
-changed, added or lost.
+archive, and a ZIP archive may end with a comment. Here the comment is the SHA-256 digest of all
+bytes before it. So checkpoint and digest are one file, which one rename puts in place, and `load`
+notices every byte that was changed, added or lost.
 
     PATH            the newest checkpoint
     PATH.previous   the one before it
-    PATH.tmp        what a kill during `save` may leave; never read, overwritten by the next `save`
+    PATH.tmp        left by a process that was killed during `save`; the next `save` overwrites it
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint file exists but must not be used; the message says which and why."""
+    """A checkpoint cannot be used or saved. The message names the file and the reason."""
 
 
 def save(path: str, state: dict) -> None:
-    """Writes `state` to `path`; the checkpoint that was there becomes `path + ".previous"`.
+    """Writes `state` to `path`. The checkpoint that was there becomes `path + ".previous"`.
 
-    The archive is built in memory first (one more copy of the state): where torch itself writes to
-    a full disk, it raises an unspecific RuntimeError.
+    The archive is built in memory first, which takes one more copy of the state, because
+    `torch.save` raises an unspecific RuntimeError if it writes to a full disk itself. After an
+    error the older files are unchanged and no `.tmp` file is left.
 
     Raises:
         ValueError: `state` holds something that `torch.load(weights_only=True)` would refuse.
-        OSError: the file cannot be written, for instance on a full disk. The caller may log it,
-            count it and go on.
-        After any error the older files are as they were and no `.tmp` is left.
+        OSError: the file cannot be written, for example because the disk is full. The caller may
+            catch this and continue.
     """
     _check_types(state, "state")
     tmp = path + ".tmp"
     try:
         _write_synced(tmp, state)
-        if _is_whole(path):  # A damaged file must not push out a good previous one.
+        if _is_whole(path):  # a damaged file must not replace a good previous one
             os.replace(path, path + ".previous")
         os.replace(tmp, path)
         _sync_directory(path)
@@ -65,26 +65,26 @@ def save(path: str, state: dict) -> None:
 
 
 def load(path: str) -> dict:
-    """Returns the state in the one file `path`, its tensors on the CPU.
+    """Returns the state in the file `path`, with all tensors on the CPU.
 
     Raises:
-        CheckpointError: the file is cut short, changed, or was not written by `save`.
+        CheckpointError: the file is truncated or changed, or was not written by `save`.
         OSError: the file is missing or cannot be read.
     """
     data = _read_verified(path)
     try:
         return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-    except Exception as error:  # torch raises several kinds, none of which names the file.
-        raise CheckpointError(f"{path}: whole, but torch.load refuses it: {error}") from error
+    except Exception as error:  # torch raises exceptions of several types without the file's name
+        raise CheckpointError(f"{path}: intact, but torch.load refuses it: {error}") from error
 
 
 def load_newest(path: str) -> dict | None:
-    """Returns the state in `path`, or in `path + ".previous"` where the newer one is of no use.
-
-    The second case is logged as an error. Where neither file exists, the run is new: None.
+    """Returns the state in `path`, or the one in `path + ".previous"` if the newer file cannot be
+    used, which is logged as an error. Returns None if neither file exists, as in a new run.
 
     Raises:
-        CheckpointError: files exist, but none loads. The caller must not start from scratch.
+        CheckpointError: files exist, but none of them loads. The caller must not start from
+            scratch, because that would overwrite them.
     """
     previous = path + ".previous"
     if not (os.path.lexists(path) or os.path.lexists(previous)):
@@ -98,7 +98,7 @@ def load_newest(path: str) -> dict | None:
             continue
         if reasons:
             used = f"{candidate}, at step {state.get('step', 'unknown')}"
-            logger.error("Checkpoint not usable: %s. Used instead: %s.", reasons[0], used)
+            logger.error("Checkpoint not usable: %s. Using %s instead.", reasons[0], used)
         return state
     raise CheckpointError(
         f"neither {path} nor {previous} can be used: {'; '.join(reasons)}. "
@@ -107,26 +107,31 @@ def load_newest(path: str) -> dict | None:
 
 
 class RunCheckpoints:
-    """The checkpoints of one run: refuses those of another network, counts what cannot be saved.
+    """Saves and loads the checkpoints of one run.
 
     Args:
-        path: of the newest checkpoint.
-        identity: what a checkpoint must share with the run that goes on from it, as plain data.
-        enabled: False (--disable_checkpoint) saves nothing.
+        path: the path of the newest checkpoint.
+        identity: the properties that a checkpoint must share with the run that resumes from it, as
+            plain data.
+        enabled: False if --disable_checkpoint is given. Then nothing is saved.
+
+    Attributes:
+        errors: how many times saving has failed.
+        saved_updates: the number of updates in the newest checkpoint.
     """
 
     def __init__(self, path: str, identity: dict[str, Any], enabled: bool):
         self.path = path
         self.errors = 0
-        self.saved_updates = 0  # of the newest checkpoint
+        self.saved_updates = 0
         self._identity, self._enabled = identity, enabled
 
     def load(self) -> dict | None:
-        """The newest state, or None where there is none.
+        """Returns the newest state, or None if there is no checkpoint.
 
         Raises:
-            UserError: it is of another environment or network.
-            CheckpointError: files exist, but none loads.
+            UserError: the checkpoint belongs to another environment or network.
+            CheckpointError: files exist, but none of them loads.
         """
         state = load_newest(self.path)
         if state is None:
@@ -138,20 +143,22 @@ class RunCheckpoints:
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Saves, or logs and counts why it could not: a full disk is no reason to stop."""
+        """Saves `state`. If that fails, for example on a full disk, the error is logged and
+        counted, and training goes on."""
         if not self._enabled:
             return
         try:
             save(self.path, state | self._identity)
         except OSError as error:
             self.errors += 1
-            logger.error("Checkpoint not saved, the one before it stays: %s", error)
+            logger.error("Checkpoint not saved. The one before it is kept. %s", error)
         else:
             self.saved_updates = state["updates"]
             logger.info("Checkpoint saved at step %d: %s", state["step"], self.path)
 
     def is_behind(self, updates: int) -> bool:
-        """Whether the newest checkpoint lacks some of so many updates, and should not."""
+        """Whether a checkpoint after `updates` updates should be saved, because the newest has
+        fewer."""
         return self._enabled and updates > self.saved_updates
 
     def _refuse(self, name: str, seen: Any, now: Any) -> NoReturn:
@@ -161,15 +168,13 @@ class RunCheckpoints:
             seen = {k: seen.get(k) for k in sorted(differing)}
         raise UserError(
             f"{self.path} is of another {name}: it has {seen}, the flags now give {now}. Choose "
-            f"another --xpid, or the flags of that run."
+            f"another --xpid, or use the flags of that run."
         )
 
 
 def random_states() -> dict:
-    """Returns the states of the global generators of Python, NumPy and torch, in types for `save`.
-
-    torch's are the CPU's and, where CUDA is in use, every device's.
-    """
+    """Returns the states of the global random generators of Python, NumPy and torch, in types that
+    `save` accepts. torch has one generator for the CPU and one for each CUDA device in use."""
     name, key, *rest = np.random.get_state()
     return dict(
         python=random.getstate(),
@@ -180,20 +185,24 @@ def random_states() -> dict:
 
 
 def set_random_states(states: dict) -> None:
-    """Sets what `random_states` returned; another number of CUDA devices than then is logged."""
+    """Restores what `random_states` returned. If the number of CUDA devices has changed, a warning
+    says so."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
     devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
     saved = len(states["cuda"])
     if saved != devices:
-        logger.warning("The random states are of %d CUDA devices; here are %d.", saved, devices)
+        logger.warning("The random states are of %d CUDA devices; %d are in use.", saved, devices)
     for device, state in enumerate(states["cuda"][:devices]):
         torch.cuda.set_rng_state(state, device)
 
 
 def _check_types(value: object, where: str) -> None:
-    """Exact types: a NumPy float or an enum passes `isinstance`, but not `weights_only`."""
+    """Raises ValueError unless `torch.load(weights_only=True)` will accept the value.
+
+    Types must match exactly. A NumPy float or an enum would pass `isinstance`, but not the load.
+    """
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
             _check_types(key, f"a key of {where}")
@@ -211,7 +220,8 @@ def _check_types(value: object, where: str) -> None:
 def _write_synced(path: str, state: dict) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    # A ZIP archive ends in the length of its comment (two bytes, 0 so far) and the comment.
+    # A ZIP archive ends with the length of its comment, in two bytes that are 0 so far, and with
+    # the comment itself.
     buffer.seek(-2, os.SEEK_END)
     buffer.write(struct.pack("<H", _COMMENT_SIZE))
     buffer.write(_comment(buffer.getbuffer()))
@@ -231,12 +241,12 @@ def _read_verified(path: str) -> bytes:
     seen = data[-_COMMENT_SIZE:]
     if not seen.startswith(_PREFIX):
         raise CheckpointError(
-            f"{path}: no digest at the end of its {len(data)} bytes; cut short, or not a checkpoint"
+            f"{path}: truncated, or not a checkpoint: no digest ends its {len(data)} bytes"
         )
     expected = _comment(memoryview(data)[:-_COMMENT_SIZE])
     if seen != expected:
         raise CheckpointError(
-            f"{path}: damaged, its bytes give {expected.decode()} "
+            f"{path}: damaged: its bytes have the digest {expected.decode()}, "
             f"but its end says {seen.decode(errors='replace')}"
         )
     return data
@@ -253,7 +263,7 @@ def _is_whole(path: str) -> bool:
 
 
 def _sync_directory(path: str) -> None:
-    """Makes the renames outlive a power failure."""
+    """Makes sure that the renames survive a power failure."""
     descriptor = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Moving tensors to a GPU and back, so that copies overlap with whatever else it does. On the CPU
-all of it does nothing."""
+"""Chooses devices, and moves tensors to a GPU and back while the GPU works on other things. On the
+CPU the functions that move tensors or order streams do nothing."""
 
 import argparse
 import contextlib
@@ -16,8 +16,9 @@ Tensors = TypeVar("Tensors", dict[str, Tensor], tuple[Tensor, ...])
 
 
 def own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """What a thread's work on `device` runs in, beside that of other threads, and after whatever
-    the main thread has begun there: networks are made and loaded in the default stream."""
+    """A context in which a thread's work on `device` runs in a CUDA stream of its own, beside the
+    work of other threads. The stream starts after the work that is in the default stream now, where
+    the main thread makes and loads networks."""
     if device.type != "cuda":
         return contextlib.nullcontext()
     stream = torch.cuda.Stream(device)
@@ -26,15 +27,18 @@ def own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 
 
 def cuda_is_wanted(flags: Any) -> bool:
-    """Whether the learner shall use a GPU where no flag names its device. A run in order (MonoBeast
-    with --num_actors 0) does not: its numbers are the same everywhere."""
+    """Whether the learner uses a GPU if no flag names its device. A deterministic run (MonoBeast
+    with --num_actors 0) does not, so that its numbers are the same on every machine."""
     in_order = flags.num_actors == 0
     return torch.cuda.is_available() and not flags.disable_cuda and not in_order
 
 
 def choose(draft: argparse.Namespace) -> None:
-    """Chooses --learner_device and --inference_device where they were not given, and checks that
-    they exist."""
+    """Chooses --learner_device and --inference_device if they were not given.
+
+    Raises:
+        UserError: torch cannot use one of them.
+    """
     if draft.learner_device is None:
         draft.learner_device = "cuda" if cuda_is_wanted(draft) else "cpu"
     if draft.inference_device is None:
@@ -59,8 +63,8 @@ def open_each(flags: Flags) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether torch can use the device. Only looks: to try would open it, and keep a GPU that lets
-    in one process from the processes that come."""
+    """Whether torch has the device, for example "cuda:1". The check does not open the device,
+    because a GPU may be set to accept only one process, and that is another one."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -71,15 +75,15 @@ def exists(name: str) -> bool:
 
 
 def to_device(tensors: Tensors, device: torch.device) -> Tensors:
-    """Copies a dict or tuple through page-locked memory, without waiting. What is page-locked
-    already may change only after the stream's next wait."""
+    """Copies the tensors of a dict or tuple to `device` without waiting for the copies to end.
+    Tensors in page-locked memory must not change before the stream is synchronized next."""
     if device.type != "cuda":
         return tensors
     return _each(lambda tensor: tensor.pin_memory().to(device, non_blocking=True), tensors)
 
 
 def to_host(*groups: Tensors) -> list[Tensors]:
-    """Copies dicts and tuples, and waits once for all of them."""
+    """Copies the tensors of dicts and tuples to the CPU, and waits once for all of them."""
     copies = [_each(_begin_copy_to_host, group) for group in groups]
     if any(tensor.is_cuda for group in groups for tensor in _values(group)):
         torch.cuda.current_stream().synchronize()
@@ -104,7 +108,7 @@ def _values(tensors: Tensors) -> Iterable[Tensor]:
 
 
 def copy_to_host(value: Any) -> Any:
-    """Copies nested dicts and lists with their tensors to the host, and waits for it."""
+    """Copies all tensors in nested dicts and lists to the CPU, and waits for them."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -115,18 +119,18 @@ def copy_to_host(value: Any) -> Any:
 
 
 class Event:
-    """A point in one stream's work that another stream's can wait for."""
+    """A point in the work of one stream, for which another stream's work can wait."""
 
     def __init__(self, device: torch.device):
         self._device = device
         self._event = torch.cuda.Event() if device.type == "cuda" else None
 
     def record(self) -> None:
-        """Here, in the calling thread's stream of the device."""
+        """Sets the event to this point of the calling thread's stream."""
         if self._event is not None:
             self._event.record(torch.cuda.current_stream(self._device))
 
     def wait(self) -> None:
-        """Work of that stream from here on comes after the event; does not block."""
+        """Makes later work in the calling thread's stream start after the event. Does not block."""
         if self._event is not None:
             self._event.wait(torch.cuda.current_stream(self._device))

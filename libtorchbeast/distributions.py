@@ -1,8 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What a network's `policy_logits` say about actions: one class for each kind of action space.
+"""The distributions of actions, given a network's `policy_logits`: one for each action space.
 
-The seam between the loss and the kinds of actions: `vtrace.py` and the acting code call the methods
-below and know nothing else. `...` stands for any leading dimensions, [T, B] as a rule.
+The loss in vtrace.py and the acting code know the actions only through the methods of
+`Distribution`. `...` stands for any leading dimensions, which are [T, B] as a rule.
 """
 
 import math
@@ -14,32 +14,35 @@ from torch import Tensor
 
 from libtorchbeast.spec import Actions
 
-MASKED = -1e9  # a logit of probability 0 that is still a number: -inf makes NaN of 0 * log 0
+MASKED = -1e9  # the logit of a forbidden action; with -inf, 0 * log 0 would be NaN in the entropy
 
 
 class Distribution(Protocol):
+    """Logits are float [..., L]. Results are float32 where the logits are."""
+
     num_logits: int  # L, the width of `policy_logits`
     num_features: int  # F, the width of `features`
     action_shape: tuple[int, ...]  # of one action
     action_dtype: torch.dtype
 
     def log_prob(self, policy_logits: Tensor, actions: Tensor) -> Tensor:
-        """log pi(a|x) [...], of actions [..., *action_shape]. For Gaussians the density's."""
+        """log pi(a|x) [...] of actions [..., *action_shape]. Of a Gaussian, the log-density."""
 
     def entropy(self, policy_logits: Tensor) -> Tensor:
-        """[...] in nats. For Gaussians the differential entropy, which may be negative."""
+        """The entropy [...] in nats. Of a Gaussian, the differential one, which may be negative."""
 
     def sample(self, policy_logits: Tensor) -> Tensor:
-        """An action each, [..., *action_shape]."""
+        """One sampled action for each logit vector, [..., *action_shape] of `action_dtype`."""
 
     def mode(self, policy_logits: Tensor) -> Tensor:
-        """The most probable action each, [..., *action_shape]."""
+        """The most probable action for each logit vector, [..., *action_shape]."""
 
     def features(self, actions: Tensor) -> Tensor:
-        """Actions as float32 [..., F], for a network that reads its last one."""
+        """Encodes actions as float32 [..., F], for a network that reads its last action."""
 
 
 def make_distribution(actions: Actions) -> Distribution:
+    """The distribution for the environment's kind of actions."""
     if actions.kind == "discrete":
         return Categorical(*actions.sizes)
     if actions.kind == "multi_discrete":
@@ -48,7 +51,7 @@ def make_distribution(actions: Actions) -> Distribution:
 
 
 class Categorical:
-    """One of A actions: softmax over logits [..., A]."""
+    """One of A actions, with the softmax of the logits [..., A] as probabilities."""
 
     action_shape, action_dtype = (), torch.int64
 
@@ -74,7 +77,8 @@ class Categorical:
 
 
 class MultiCategorical:
-    """K independent choices: the logits of the first, of the second, ..., side by side."""
+    """K independent choices. The logits of all choices stand one after the other, and actions are
+    [..., K]."""
 
     action_dtype = torch.int64
 
@@ -107,9 +111,12 @@ class MultiCategorical:
 
 
 class Gaussian:
-    """D real numbers, independent given x: logits [..., 2 D] are the means, then the logarithms of
-    the standard deviations, the latter kept within LOG_STD. Not squashed: the environment's adapter
-    clips what lies beyond the bounds, and the density stays that of what was sampled."""
+    """D real numbers that are independent given x.
+
+    The logits [..., 2 D] are the D means, followed by the D logarithms of the standard deviations,
+    which are clamped to LOG_STD. Actions are not squashed. The environment's adapter clips them to
+    the bounds, and `log_prob` takes the density of the action before it was clipped.
+    """
 
     LOG_STD = (-5.0, 2.0)
     action_dtype = torch.float32

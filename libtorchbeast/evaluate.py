@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Playing whole games with a trained network: the test modes, and evaluation while training."""
+"""Plays whole games with a trained network, in the test modes and while training."""
 
 import contextlib
 import json
@@ -29,34 +29,40 @@ from libtorchbeast.weights import SharedWeights
 logger = logging.getLogger(__name__)
 results = rich.console.Console()
 
-# Makes a network and environments for a test mode. Another process must be able to import it.
+# A function that makes a network and environments for a test mode. It must be a module's function,
+# so that another process can import it.
 Player = Callable[[Flags], tuple[nn.Module, Environment]]
 
 
 class Game(NamedTuple):
     score: float  # unclipped sum of rewards
     steps: int
-    complete: bool  # False where --max_episode_steps ended it
+    complete: bool  # False if --max_episode_steps cut it
 
 
 def load(
     flags: Flags, given: Container[str], player: Player
 ) -> tuple[Flags, nn.Module, Environment]:
-    """The network of a run's newest checkpoint, and environments to play in, as `player(flags)`
-    makes them, with those flags.
+    """Loads the network of a run's newest checkpoint and makes environments to play in.
 
-    The run's own --env, --net and --use_lstm are taken, unless they are `given` on the command
-    line.
+    Args:
+        flags: name the run. Its --env, --net and --use_lstm are taken from the checkpoint unless
+            they are `given`.
+        given: the names of the flags that stand on the command line.
+        player: makes the network and the environments.
+
+    Returns:
+        The completed flags, the network in evaluation mode, and the environments.
 
     Raises:
-        UserError: the run has no checkpoint, or it does not fit the environment or the network, or
-            the environment is not installed here.
+        UserError: the run has no checkpoint, the checkpoint does not fit the environment or the
+            network, or the environment is not installed here.
     """
     path = os.path.join(run_path(flags), "model.tar")
     state = checkpoint.load_newest(path)
     if state is None:
         raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}")
-    run_flags = state["flags"] | {"env": state["env"]}  # its servers' own
+    run_flags = state["flags"] | {"env": state["env"]}  # the name that the servers gave
     own = [name for name in ("env", "net", "use_lstm") if name not in given]
     flags = replace(flags, **{name: run_flags[name] for name in own})
     try:
@@ -67,7 +73,7 @@ def load(
         env.close()
         raise UserError(
             f"{path} is of the network {state['net']}, this program's is {models.name_of(net)}: "
-            f"play with the program that trained it, or --net {state['net']}"
+            f"use the program that trained it, or --net {state['net']}"
         )
     if env.spec.signature() != state["spec"]:
         env.close()
@@ -87,9 +93,16 @@ def play(
     seed: int,
     on_row: Callable[[Row], None] = lambda row: None,
 ) -> list[Game]:
-    """Plays --num_episodes whole games, recurrent state carried, game i from `seed` + i, as many at
-    once as `env` has environments. A game is cut after --max_episode_steps. `on_row` sees each row
-    with what the network made of it."""
+    """Plays --num_episodes whole games, as many at once as `env` has environments.
+
+    Args:
+        flags: A game is cut after --max_episode_steps.
+        seed: game i starts from `seed` + i.
+        on_row: is called with each row [N, ...], which includes the network's outputs.
+
+    Returns:
+        The games in the order of their seeds.
+    """
     games: list[Game] = []
     with models.autocast(flags.precision, torch.device("cpu")):
         while len(games) < flags.num_episodes:
@@ -100,8 +113,8 @@ def play(
 def _play_at_once(
     flags: Flags, net: nn.Module, env: Environment, seed: int, on_row: Callable[[Row], None]
 ) -> list[Game]:
-    """The first game of each environment. One that is over goes on, unseen, until all are: who
-    took the games that end first would take the short ones."""
+    """Plays until each environment has ended its first game, and returns these games. Later games
+    of an environment are ignored: to take the games that end first would prefer short games."""
     games: dict[int, Game] = {}
     row, core_state = env.initial(seed), models.initial_state(net, env.spec.num_envs)
     while True:
@@ -119,17 +132,18 @@ def _play_at_once(
 
 
 def games_at_once(flags: Flags, most: int) -> int:
-    """How many environments a beast's `player` opens: at most `most`, as many as one of its workers
-    has in training. A video shows one game after the other."""
+    """The number of environments that a beast's `player` opens: at most `most`, which is the number
+    in one of its workers. It is 1 in test_render, whose video shows one game after the other."""
     return 1 if flags.mode == "test_render" else min(flags.num_episodes, most)
 
 
 def test(flags: Flags, net: nn.Module, env: Environment) -> list[Game]:
-    """Plays --num_episodes games and prints each, their mean and spread; in the mode test_render it
-    also writes them as SAVEDIR/XPID/test.mp4.
+    """Plays --num_episodes games and prints a table of them, with the mean and the standard
+    deviation of their returns. In the mode test_render it also films them, to
+    SAVEDIR/XPID/test.mp4.
 
     Raises:
-        UserError: there is no picture of the environment for test_render; no game is played then.
+        UserError: the mode is test_render, and the environment does not render images.
     """
     with _video(flags, env) as on_row:
         games = play(flags, net, env, flags.seed, on_row)
@@ -139,7 +153,7 @@ def test(flags: Flags, net: nn.Module, env: Environment) -> list[Game]:
 
 @contextlib.contextmanager
 def _video(flags: Flags, env: Environment) -> Iterator[Callable[[Row], None]]:
-    """Yields what adds a row to the video; in other modes it does nothing."""
+    """Yields a function that adds a row to the video. In other modes the function does nothing."""
     if flags.mode != "test_render":
         yield lambda row: None
         return
@@ -171,16 +185,19 @@ def _print(games: list[Game], flags: Flags) -> None:
 
 
 # ==================== evaluation while training
-LONGEST_S = 3600.0  # whose environment has not played its games by then hangs
+LONGEST_S = 3600.0  # an evaluation that takes longer is taken to hang
 
 
 class Evaluator:
-    """Every --eval_every steps, or as soon as the games before are over, --num_episodes games with
-    the weights of that moment, as the mode `test` plays them. An evaluation that fails or hangs is
-    logged; training goes on. One thread's.
+    """Evaluates the network in a process of its own while training goes on.
 
-    The process and its environments stay for the next evaluation: to import torch again would cost
-    more than many games do."""
+    An evaluation starts every --eval_every steps, or later if the one before has not ended. It
+    plays --num_episodes games with the newest weights, as the mode `test` does. An evaluation that
+    fails or hangs is logged, and training goes on. The process and its environments are kept for
+    the next evaluation, because importing torch again would take longer than many games.
+
+    Only one thread may use an instance.
+    """
 
     def __init__(self, learner: Learner, spec: Spec, flags: Flags, player: Player):
         self._learner, self._spec, self._player = learner, spec, player
@@ -188,19 +205,19 @@ class Evaluator:
         self._process: workers.Process | None = None
         self._weights: SharedWeights | None = None
         self._is_playing = False
-        self._step, self._started = 0, 0.0  # of the weights that play; when they began
+        self._step, self._started = 0, 0.0  # the step and the time at which the evaluation started
         self._next = self._after(learner.step)
 
     def take(self, may_start: bool = True) -> dict[str, float]:
-        """Looks at the games that are played and starts those that are due; returns columns for the
-        log, once for each evaluation that has ended."""
+        """Returns the columns for the log if an evaluation has ended since the last call, else {}.
+        Starts the next evaluation if it is due and `may_start`."""
         row = self._result() if self._is_playing else {}
         if may_start and not self._is_playing and self._learner.step >= self._next:
             self._start()
         return row
 
     def close(self) -> None:
-        """Ends the games that are played, and the process. May be called twice."""
+        """Ends the process and any games that it is playing. May be called twice."""
         if self._process is not None:
             self._process.kill()
             self._process.end(0.0)
@@ -217,7 +234,7 @@ class Evaluator:
         self._step, self._next = state["step"], self._after(state["step"])
         try:
             self._give(state)
-        except OSError as error:  # no memory, say, for one more process
+        except OSError as error:  # for example, no memory for one more process
             self._warn(f"failed: {error}")
             self.close()
             return
@@ -225,11 +242,12 @@ class Evaluator:
         self._started, self._is_playing = time.monotonic(), True
 
     def _give(self, state: dict[str, Any]) -> None:
-        """Hands the weights to the process, and starts it where there is none."""
+        """Hands the weights to the process, and starts the process if there is none."""
         if self._process is not None:
             self._weights.publish(state["model"], state["updates"])
             return
-        # Not as a mere argument: who starts a process waits until it has read those.
+        # The state_dict itself is not an argument of the process, because starting a process waits
+        # until it has read its arguments.
         self._weights = SharedWeights(state["model"], state["updates"])
         args = (self._player, self._flags, self._spec.signature(), self._weights)
         self._process = workers.Process(play_games, args, name="evaluation")
@@ -238,7 +256,7 @@ class Evaluator:
         is_late = time.monotonic() > self._started + LONGEST_S
         if not self._process.has_message():
             if is_late:
-                self._warn(f"has taken {LONGEST_S:g} s and is ended")
+                self._warn(f"has not ended within {LONGEST_S:g} s and is killed")
                 self.close()
             return {}
         message = self._process.receive() or b"killed"
@@ -252,7 +270,9 @@ class Evaluator:
         return {"eval_step": self._step, **row}
 
     def _warn(self, what: str) -> None:
-        logger.warning("The evaluation at step %d %s (--eval_every 0: none)", self._step, what)
+        logger.warning(
+            "The evaluation at step %d %s (--eval_every 0 turns evaluations off)", self._step, what
+        )
 
 
 def play_games(
@@ -263,14 +283,15 @@ def play_games(
     signature: dict[str, Any],
     weights: SharedWeights,
 ) -> None:
-    """The process: for each message plays, with the newest weights, and sends the row's columns."""
-    os.nice(5)  # training first
+    """Runs in the evaluation's process. For each message in `inbox` it plays games with the newest
+    weights and sends the columns for the log, as JSON, to `outbox`."""
+    os.nice(5)  # training has priority
     torch.set_num_threads(1)
     net, env = player(flags)
     if env.spec.signature() != signature:
         raise ValueError(f"expected an environment {signature}, seen {env.spec.signature()}")
     net.eval()
-    cpu_s = 0.0  # also of the imports
+    cpu_s = 0.0  # so that the first evaluation's CPU time includes the imports
     for _ in inbox:
         seed = derive_seed(flags.seed, weights.copy_to(net))
         seed_everything(seed)

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""One update of the network from one batch of rollouts, and what a checkpoint keeps of it."""
+"""The learner, which updates the network from batches of rollouts."""
 
 import logging
 import math
@@ -24,22 +24,24 @@ Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, v
 
 MAX_SKIPPED_IN_A_ROW = 20
 MAX_DUMPS = 3
-CLOSE_S = 60.0  # an update of a large network on a CPU takes a while
+CLOSE_S = 60.0  # an update of a large network on a CPU may take this long
 
 logger = logging.getLogger(__name__)
 
 
 class UpdateHung(RuntimeError):
-    pass
+    """An update did not end in time after the run was told to end."""
 
 
 class Learner:
-    """The network in training, its optimizer, and the counters that a run is measured by.
+    """The network in training, its optimizer, and the run's counters.
+
+    Any thread may call any method.
 
     Attributes:
-        step: real transitions learned from.
-        updates: optimizer steps made; the version number of the weights.
-        skipped: updates skipped because a loss or gradient was not finite.
+        step: number of real transitions learned from.
+        updates: number of optimizer steps made, which is also the version of the weights.
+        skipped: number of updates skipped because the loss or the gradient was not finite.
     """
 
     def __init__(self, net: nn.Module, flags: Flags, device: torch.device, dump_dir: str | None):
@@ -55,7 +57,8 @@ class Learner:
         self._one_at_a_time = threading.Lock()  # protects everything above
 
     def learning_rate(self) -> float:
-        """Decays linearly to 0 at --total_steps ([IMPALA] appendix D), unless told not to."""
+        """Falls linearly to 0 at --total_steps (appendix D of the IMPALA paper), unless
+        --no_learning_rate_decay keeps it constant."""
         if not self._flags.learning_rate_decay:
             return self._flags.learning_rate
         return self._flags.learning_rate * max(0.0, 1.0 - self.step / self._flags.total_steps)
@@ -67,9 +70,10 @@ class Learner:
             batch: a rollout batch on the CPU, [T+1, B, ...].
 
         Returns:
-            Numbers for the log, and `lags`: for how many transitions how many updates lie between
-            the weights that chose the action and these. None if the update was skipped or the
-            learner is closed.
+            Numbers for the log, and `lags`, a dict that maps a lag to the number of transitions
+            that had it. The lag of a transition is the number of updates between the weights that
+            chose its action and the weights that learn from it. None if the update was skipped or
+            the learner is closed.
 
         Raises:
             FloatingPointError: too many updates in a row had a non-finite loss or gradient.
@@ -78,12 +82,12 @@ class Learner:
         with self._one_at_a_time:
             if self._closed:
                 return None
-            self._updated.wait()  # of another thread's
+            self._updated.wait()  # for another thread's update, which may still run on the device
             lag = self.updates - batch["policy_version"][:-1]
             buffers = [(buffer, buffer.clone()) for buffer in self.net.buffers()]
             numbers = self._gradients(on_device)
             if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
-                for buffer, before in buffers:  # running means, say: the batch went into them
+                for buffer, before in buffers:  # the batch has changed running means, for example
                     buffer.copy_(before)
                 self._updated.record()
                 self._skip(batch, numbers)
@@ -101,12 +105,13 @@ class Learner:
         return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
 
     def _gradients(self, batch: Rollout) -> dict[str, float]:
-        """Leaves clipped gradients in the network; returns the loss's parts and their norm."""
+        """Computes the clipped gradients in the network's parameters. Returns the parts of the loss
+        and `grad_norm`, the gradient's norm before clipping."""
         loss = compute_loss(self.net, batch, self._flags)
         self._optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self._flags.grad_norm_clipping)
-        # One copy to the host for all numbers: on a GPU each would be a wait of its own.
+        # Copies all numbers to the host at once, because each copy from a GPU is a wait.
         values = torch.stack([norm.detach(), *(x.detach().to(norm.dtype) for x in loss)]).tolist()
         return dict(zip(("grad_norm", *loss._fields), values, strict=True))
 
@@ -119,7 +124,7 @@ class Learner:
             where = os.path.join(self._dump_dir, f"nonfinite-{self.skipped}.tar")
             try:
                 torch.save({"batch": batch, "model": self.net.state_dict()}, where)
-            except (OSError, RuntimeError) as error:  # torch's own error on a full disk
+            except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
                 where = f"not dumped: {error}"
         seen = ", ".join(f"{k} {v:g}" for k, v in numbers.items())
         logger.error(
@@ -135,16 +140,16 @@ class Learner:
             )
 
     def close(self) -> None:
-        """Waits for the update that runs; those of other threads that wait for it are dropped.
+        """Waits for the update that is running. Updates that wait for it return None.
 
         Raises:
-            UpdateHung: it has not ended within CLOSE_S (another call hardly waits). What the
-                learner has must not be saved then.
+            UpdateHung: the update has not ended within CLOSE_S seconds (one second if this is not
+                the first call). The learner's state must not be saved in that case.
         """
         timeout = 1.0 if self._closed else CLOSE_S
         self._closed = True
         if not self._one_at_a_time.acquire(timeout=timeout):
-            raise UpdateHung(f"an update has not ended within {CLOSE_S:g} s after the run was to")
+            raise UpdateHung(f"an update has not ended within {CLOSE_S:g} s of the run's end")
         self._one_at_a_time.release()
 
     def state_dict(self) -> dict[str, Any]:
@@ -160,14 +165,15 @@ class Learner:
             }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over a checkpoint; an optimizer of another kind starts afresh, loudly."""
+        """Takes over the state of a checkpoint. If --optimizer has changed, the new optimizer
+        starts without a state, and a warning says so."""
         with self._one_at_a_time:
             self.net.load_state_dict(state["model"])
             self.step, self.updates = state["step"], state["updates"]
             self.skipped = state["skipped"]
             if state["optimizer_name"] != self._flags.optimizer:
                 logger.warning(
-                    "--optimizer %s: its averages start afresh, the checkpoint has %s's",
+                    "--optimizer %s starts without averages: the checkpoint has those of %s",
                     self._flags.optimizer,
                     state["optimizer_name"],
                 )
@@ -186,7 +192,8 @@ def learn(
     clock: Clock,
     finished: Callable[[], bool],
 ) -> None:
-    """A learner thread: updates the network from one batch after the other."""
+    """Runs in a learner thread. It updates the network from one batch after the other, until there
+    are no more batches or `finished()` is true."""
     with own_stream(learner.device):
         for batch in batches:
             clock.lap("learner_waiting")
@@ -200,7 +207,15 @@ def learn(
 
 
 def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaLoss:
-    """The IMPALA loss of `net` on `batch`, both on one device; flags give the coefficients."""
+    """The IMPALA loss of a network on a batch of rollouts.
+
+    Args:
+        batch: rows [T+1, B, ...] and core_state/i [layers, B, H], on the network's device.
+        flags: give the loss's coefficients.
+
+    Raises:
+        ValueError: an output of the network has the wrong shape or dtype.
+    """
     device = batch["reward"].device
     rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
     with models.autocast(flags.precision, device):
@@ -235,5 +250,5 @@ def _make_optimizer(net: nn.Module, flags: Flags) -> torch.optim.Optimizer:
 
 
 def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
-    """What flags decide of an optimizer: on a resume they win over the checkpoint."""
+    """The settings of an optimizer that come from flags, not from a checkpoint, after a resume."""
     return {k: group[k] for k in ("lr", "eps", "alpha", "momentum", "betas") if k in group}

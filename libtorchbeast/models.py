@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What every network needs: loading, precision, recurrence, and choosing actions with it."""
+"""What every network needs: construction, precision, a recurrent unroll, and acting."""
 
 import importlib
 import itertools
@@ -17,11 +17,14 @@ CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward net
 
 
 def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
-    """Builds the network: `own`, or the one that `--net MODULE.CLASS` names. Its attribute
-    `distribution` says what its logits mean.
+    """Builds the network of class `own`, or of the class that --net MODULE.CLASS names.
+
+    Returns:
+        The network on the CPU, float32. Its attribute `distribution` says what its logits mean.
 
     Raises:
-        UserError: `--net` names no class, or `--use_lstm` asks for a state that the network lacks.
+        UserError: --net does not name a network class, or --use_lstm is given and the network has
+            no recurrent state.
     """
     net_class = own
     if flags.net:
@@ -29,7 +32,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
         try:
             net_class = getattr(importlib.import_module(module), name)
             if not (isinstance(net_class, type) and issubclass(net_class, nn.Module)):
-                raise TypeError(f"{name} is no torch.nn.Module class")
+                raise TypeError(f"{name} is not a subclass of torch.nn.Module")
         except (ImportError, AttributeError, ValueError, TypeError) as error:
             raise UserError(
                 f"--net: expected MODULE.CLASS, for example monobeast.Net; seen {flags.net!r} "
@@ -37,7 +40,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
             ) from error
     net = net_class(spec, flags)
     if flags.use_lstm and net.initial_state(1) == ():
-        raise UserError(f"--use_lstm: {name_of(net)} has no recurrent core, its state is ()")
+        raise UserError(f"--use_lstm: {name_of(net)} has no recurrent state")
     net.distribution = make_distribution(spec.actions)
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
@@ -45,37 +48,37 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
 
 
 def initial_state(net: nn.Module, batch_size: int) -> CoreState:
-    """The network's, to act from: float32, as `act_on` returns it, and a constant even where it is
-    learned."""
+    """The core state of an actor's first row: tensors [layers, B, H], float32 like those that
+    `act_on` returns. It has no gradient, even if the network learns its initial state."""
     return tuple(state.detach().float() for state in net.initial_state(batch_size))
 
 
 def compile_if_asked(net: nn.Module, flags: Flags) -> nn.Module:
-    """With --compile: the same network, compiled at its first call; its parameters keep their
-    names."""
+    """Returns `net` itself. With --compile it is compiled at its first call; its parameters keep
+    their names."""
     if flags.compile:
         net.compile()
     return net
 
 
 def _channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether convolutions over such images [C, H, W] run faster with the channels last in memory,
-    on a CPU or on tensor cores. Small ones lose more by the copy before a linear layer: MinAtar's
-    learner makes 1.17 x the updates without."""
+    """Whether convolutions over images of this shape [C, H, W] are faster if the channels are last
+    in memory, on CPUs and on tensor cores. For small images the copy before the linear layer costs
+    more than that gains: on MinAtar the other layout gives 1.17 times the updates per second."""
     return len(shape) == 3 and min(shape[1:]) >= 36
 
 
 def name_of(net: nn.Module) -> str:
-    """MODULE.CLASS, also where the module is the program itself."""
+    """The network's name as --net takes it, MODULE.CLASS, even if MODULE is the running program."""
     module, main = type(net).__module__, sys.modules["__main__"]
-    if module == "__main__":  # of `python -m monobeast`, or `python monobeast.py`
+    if module == "__main__":  # the module of `python -m monobeast` or of `python monobeast.py`
         module = main.__spec__.name if main.__spec__ else Path(main.__file__).stem
     return f"{module}.{type(net).__qualname__}"
 
 
 def choose_precision(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype of convolutions and matrix products: bfloat16 or float32 ("auto": the former where
-    the hardware computes with it)."""
+    """The dtype of convolutions and matrix products for --precision. "auto" chooses bfloat16 if the
+    hardware has instructions for it, else float32."""
     if precision != "auto":
         return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
     if device.type == "cuda":
@@ -86,8 +89,8 @@ def choose_precision(precision: str, device: torch.device) -> torch.dtype:
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Runs a network in the precision chosen. While it lasts, each weight is cast once only: so
-    weights may not change inside."""
+    """A context in which networks run in the chosen precision. It casts each weight only once and
+    caches the result, so weights must not change inside it."""
     dtype = choose_precision(precision, device)
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
@@ -96,15 +99,15 @@ def check_image(shape: tuple[int, ...]) -> None:
     """Raises UserError if an observation of this shape looks like an image [H, W, C]."""
     if len(shape) == 3 and shape[2] in (1, 3, 4) and shape[2] < min(shape[:2]):
         raise UserError(
-            f"Observation frame {list(shape)}: expected an image [C, H, W], this looks like "
-            f"[H, W, C]; atari_wrappers.wrap_pytorch transposes those of bytes"
+            f"Observation frame {list(shape)}: expected an image [C, H, W], but this looks like "
+            f"[H, W, C]; atari_wrappers.wrap_pytorch transposes images of bytes"
         )
 
 
 def as_floats(frame: Tensor) -> Tensor:
-    """Observations [N, ...] in the dtype that convolutions compute in and the layout that
-    `make_net` gives weights; bytes are divided by 255. In this order, because bytes are the
-    cheapest to move."""
+    """Converts observations [N, ...] of any dtype to the dtype that convolutions compute in, and to
+    the memory layout of the weights that `make_net` makes. Bytes are divided by 255. The layout is
+    changed first, because bytes are the cheapest to move."""
     if _channels_last(tuple(frame.shape[1:])):
         frame = frame.contiguous(memory_format=torch.channels_last)
     device = frame.device.type
@@ -116,27 +119,28 @@ def as_floats(frame: Tensor) -> Tensor:
 def unroll(
     core: nn.Module, inputs: Tensor, done: Tensor, state: CoreState, initial_state: CoreState
 ) -> tuple[Tensor, CoreState]:
-    """Runs a recurrent core over T rows, from `initial_state` again wherever an episode begins.
+    """Runs a recurrent core over T rows. It restarts from `initial_state` where an episode begins.
 
     Args:
-        core: like nn.LSTM: ([T, B, F], state) -> ([T, B, H], state).
-        inputs: [T, B, F].
-        done: [T, B] bool, the row is the first of its episode.
-        state, initial_state: tuples of [layers, B, H].
+        core: a module like nn.LSTM: ([T, B, F], state) -> ([T, B, H], state).
+        inputs: [T, B, F] float.
+        done: [T, B] bool, True where the row is the first of its episode.
+        state: the state before row 0, a tuple of [layers, B, H].
+        initial_state: the state at the start of an episode, a tuple of [layers, B, H].
 
     Returns:
-        [T, B, H] and the state after the last row.
+        The core's outputs [T, B, H], and its state after the last row.
     """
     device = inputs.device
-    # oneDNN has no bf16 LSTM for processors without bf16; cuDNN's takes float16 whatever autocast
-    # asks for, and its gradients would need a scale.
+    # oneDNN has no bf16 LSTM for processors without bf16. cuDNN's LSTM computes in float16 even
+    # where autocast asks for bf16, and gradients in float16 would have to be scaled.
     lacks_bf16 = device.type == "cuda" or choose_precision("auto", device) == torch.float32
     if torch.is_autocast_enabled(device.type) and lacks_bf16:
         with torch.autocast(device.type, enabled=False):
             return unroll(core, inputs.float(), done, state, initial_state)
     T = inputs.shape[0]
     begins = done.any(dim=1).tolist()
-    # Between two resets nothing interrupts the core: it runs over a whole stretch of rows at once.
+    # The core runs over all rows between two resets in one call.
     cuts = [0] + [t for t in range(1, T) if begins[t]] + [T]
     outputs = []
     for start, stop in itertools.pairwise(cuts):
@@ -154,8 +158,18 @@ def unroll(
 def forward(
     net: nn.Module, rows: dict[str, Tensor], core_state: CoreState
 ) -> tuple[dict[str, Tensor], CoreState]:
-    """`net(rows, core_state)`, with the logits of actions that the observation `action_mask`
-    [..., A] forbids (0, False) at MASKED. Acting and learning both see the policy through this."""
+    """Calls `net(rows, core_state)`, for acting and for learning.
+
+    If the environment gives an observation `action_mask` [T, B, A], the logits of the actions whose
+    entry is 0 or False are set to MASKED, so that these actions are never chosen.
+
+    Args:
+        rows: [T, B, ...] tensors, on the network's device.
+        core_state: tuple of [layers, B, H].
+
+    Returns:
+        The network's outputs [T, B, ...] and its next core state.
+    """
     outputs, core_state = net(rows, core_state)
     if "action_mask" in rows:
         forbidden = rows["action_mask"] == 0
@@ -168,17 +182,18 @@ def forward(
 def act_on(
     net: nn.Module, row: dict[str, Tensor], core_state: CoreState, greedy: bool = False
 ) -> tuple[dict[str, Tensor], CoreState]:
-    """One forward pass and one action per column.
+    """Chooses an action for each column of one row, with one forward pass and without gradients.
 
     Args:
-        net: of `models.make_net`, which gives it its `distribution`.
+        net: a network from `make_net`.
         row: [1, N, ...] tensors, on the network's device.
         core_state: tuple of [layers, N, H].
-        greedy: take the most probable action instead of sampling one.
+        greedy: whether to take the most probable action instead of sampling one.
 
     Returns:
-        the network's outputs [1, N, ...], floating ones as float32, and `action` [1, N, ...] (the
-        network's own, where it returns one); the next core state, float32.
+        The network's outputs [1, N, ...], with `action` [1, N, ...] among them, and the next core
+        state. Floating-point tensors are float32. If the network returns an `action` itself, that
+        one is taken.
 
     Raises:
         ValueError: an output has the name of one of the environment's keys.
@@ -186,8 +201,8 @@ def act_on(
     outputs, core_state = forward(net, row, core_state)
     if outputs.keys() & row.keys():
         raise ValueError(
-            f"forward returned {sorted(outputs.keys() & row.keys())}: expected names that are not "
-            f"the environment's"
+            f"forward returned {sorted(outputs.keys() & row.keys())}: expected names that the "
+            f"environment's rows do not have"
         )
     outputs = {k: _float32(v) for k, v in outputs.items()}
     if "action" not in outputs:
@@ -197,5 +212,5 @@ def act_on(
 
 
 def _float32(tensor: Tensor) -> Tensor:
-    """The behaviour's numbers are kept as they were used, not in a rounding of their own."""
+    """Converts a floating-point tensor to float32, which holds bf16 values without rounding."""
     return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,8 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Rollouts in memory: their shapes, and the batches cut from them.
+"""The shapes of rollouts in memory, and the batches that are made of them.
 
-A rollout of N columns is a dict of [T+1, N, ...] rows and `core_state/i` [layers, N, H]; in either,
-dimension 1 is the column. A batch is the same with `batch_size` columns.
+A rollout of N columns is a dict of rows [T+1, N, ...] and core states `core_state/i`
+[layers, N, H]. In both, dimension 1 is the column. A batch is the same with `batch_size` columns.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,13 @@ Rollout = dict[str, torch.Tensor]
 def rollout_shapes(
     row: dict[str, torch.Tensor], core_state: CoreState, unroll_length: int
 ) -> Shapes:
-    """{name: (shape, dtype)} of a rollout, from one of its rows ([N, ...] tensors) and a state."""
+    """The shapes and dtypes of a rollout: {name: (shape, dtype)}.
+
+    Args:
+        row: [N, ...] tensors, any row of it.
+        core_state: tuple of [layers, N, H].
+        unroll_length: T.
+    """
     shapes: Shapes = {k: ((unroll_length + 1, *v.shape), v.dtype) for k, v in row.items()}
     for i, state in enumerate(core_state):
         shapes[f"core_state/{i}"] = (tuple(state.shape), state.dtype)
@@ -26,18 +32,22 @@ def rollout_shapes(
 
 
 def core_state_of(rollout: Rollout) -> CoreState:
-    """The state given to `forward` at row 0, before `done[0]` resets it."""
+    """The core state [layers, B, H] that `forward` gets at row 0, before `done[0]` resets it."""
     return tuple(v for k, v in rollout.items() if k.startswith("core_state/"))
 
 
 def batches(
     rollouts: Iterable[tuple[Rollout, Callable[[], None]]], batch_size: int, pinned: bool = False
 ) -> Iterator[Rollout]:
-    """Cuts (rollout, release) pairs into batches of exactly `batch_size` columns, in order.
+    """Yields batches of exactly `batch_size` columns, made of rollouts in their order.
 
-    A rollout is split where a batch ends. Columns are copied; `release()` is called right after a
-    rollout's last column was. The batch yielded is overwritten by the next one.
-    It is in page-locked memory if `pinned`: a GPU fetches it from there without a copy.
+    A rollout is split where a batch is full. The next batch overwrites the one before.
+
+    Args:
+        rollouts: pairs (rollout, release). `release()` is called as soon as the rollout's last
+            column has been copied into a batch.
+        pinned: whether batches lie in page-locked memory, from which a GPU copies without a
+            detour.
     """
     batch: Rollout = {}
     filled = 0

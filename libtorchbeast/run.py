@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""One training run, from its start or resume to its last checkpoint."""
+"""A training run, from its start or resume to its last checkpoint."""
 
 import contextlib
 import logging
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Run:
-    """What a beast's `train` stands in:
+    """The context in which a beast trains:
 
         with Run(flags, spec, net, device, advise) as run:
             ... start workers ...
@@ -38,22 +38,23 @@ class Run:
                 ... wait for workers or run.wakeup, at most run.seconds_to_tick() ...
                 run.tick()
 
-    Entering resumes SAVEDIR/XPID if there is a checkpoint; leaving, for whatever reason, writes the
-    last row and checkpoint. SIGINT, SIGTERM and SIGHUP end the run at the next `finished`. Before
-    and after it there is nothing to save: they end the process at once, and what it started.
+    Entering it resumes the run in SAVEDIR/XPID if that has a checkpoint. Leaving it, also by an
+    exception, writes the last row and the last checkpoint. Inside it SIGINT, SIGTERM and SIGHUP
+    make `finished` return True. Outside it there is nothing to save, and these signals end the
+    process and its children at once.
 
     Attributes:
-        wakeup: is set when the run shall end: by a signal, or because a thread failed.
-        threads: the program's threads; the first failure of one ends the run.
-        log: the rows; owners of workers append to `log.sources`.
-        may_checkpoint: False between two barriers of a run in order, where no resume could be
-            exact: then the checkpoint at the barrier before it has to serve.
+        wakeup: is set when the run must end, because of a signal or the failure of a thread.
+        threads: the program's threads. The first failure of one ends the run.
+        log: the rows of the log. Owners of workers append to `log.sources`.
+        may_checkpoint: False between two barriers of a deterministic run (--num_actors 0), because
+            a run could not resume exactly from there. The last barrier's checkpoint is kept.
 
     Raises:
-        UserError: the checkpoint there is of another environment or network.
-        CheckpointError: no checkpoint there can be read, or the last one could not be saved.
-        RunInUse: the run is already running.
-        UpdateHung: the last update did not end; nothing was saved then.
+        UserError: the checkpoint belongs to another environment or network.
+        CheckpointError: the folder's checkpoints cannot be read, or the last one cannot be saved.
+        RunInUse: another process runs this run.
+        UpdateHung: the last update did not end. In that case nothing was saved.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Run:
         self._hours_before = 0.0
 
     def __enter__(self) -> "Run":
-        with contextlib.ExitStack() as stack:  # undoes what was entered, should a later line raise
+        with contextlib.ExitStack() as stack:  # if a line below raises, this undoes those before it
             stack.callback(self.wakeup.close)
             stack.enter_context(hold(self.path))
             self._open(stack)
@@ -107,8 +108,8 @@ class Run:
         self._updates_before = self.learner.updates
         if self.complete():
             logger.warning(
-                "Nothing to do: %s has its %d steps. For more raise --total_steps, for a new run "
-                "choose another --xpid.",
+                "Nothing to do: %s already has its %d steps. Raise --total_steps to train on, or "
+                "choose another --xpid to start a new run.",
                 self.path,
                 self.learner.step,
             )
@@ -131,32 +132,33 @@ class Run:
             self._opened.__exit__(kind, error, traceback)
         if error is None and self._unsaved():
             raise checkpoint.CheckpointError(
-                f"the last checkpoint could not be saved; the one before it, at update "
-                f"{self.checkpoints.saved_updates}, stays: {self.checkpoints.path}"
+                f"the last checkpoint could not be saved; the one of update "
+                f"{self.checkpoints.saved_updates} is kept: {self.checkpoints.path}"
             )
 
     @property
     def hours(self) -> float:
-        """Hours of training, without the pauses between a stop and a resume."""
+        """Hours of training, not counting the time between a stop and a resume."""
         return self._hours_before + (time.monotonic() - self._start) / 3600
 
     def complete(self) -> bool:
-        """Whether the run has its --total_steps."""
+        """Whether the run has learned from --total_steps."""
         return self.learner.step >= self.flags.total_steps
 
     def finished(self) -> bool:
-        """Whether training is over: complete, failed, or asked to stop."""
+        """Whether training must end: it is complete, it failed, or a signal asked it to stop."""
         return self.wakeup.is_set() or self.complete()
 
     def evaluate_with(self, player: Player) -> None:
-        """Evaluates every --eval_every steps from now on, until the run ends."""
+        """Starts to evaluate the network every --eval_every steps, until the run ends."""
         if self.flags.eval_every:
             evaluator = Evaluator(self.learner, self.spec, self.flags, player)
             self._opened.callback(evaluator.close)
             self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
 
     def start_learners(self, batches: Callable[[], Iterator[Rollout]], publish: Publish) -> None:
-        """Starts --num_learner_threads threads, each of which learns from `batches()`."""
+        """Starts --num_learner_threads threads. Each learns from an iterator that `batches` returns
+        and hands new weights to `publish`."""
         num_threads = self.flags.num_learner_threads
         clocks = ThreadClocks(LEARNER_ACTIVITIES, num_threads)
         self.log.sources.append(clocks.take)
@@ -165,11 +167,11 @@ class Run:
             self.threads.start(learn, args, f"learner-{i}")
 
     def seconds_to_tick(self) -> float:
-        """How long the main loop may wait before its next `tick`."""
+        """How many seconds the main loop may wait before its next `tick`."""
         return min(self._row_due.seconds_left(), self._checkpoint_due.seconds_left(), 1.0)
 
     def tick(self) -> None:
-        """Writes a row of the log and a checkpoint when they are due."""
+        """Writes a row of the log if one is due, and a checkpoint if one is due."""
         if self._row_due.seconds_left() == 0.0:
             self.write_row()
         if self._checkpoint_due.seconds_left() == 0.0:
@@ -199,17 +201,17 @@ class Run:
         """How the run ended, in one sentence."""
         step = f"Step {self.learner.step:,}: "
         if self._unsaved() or self.flags.disable_checkpoint:
-            return step + f"ended, not saved. {self.path}"
+            return step + f"ended. This step is not saved. {self.path}"
         if self.complete():
             return step + f"complete. {self.path}"
-        return step + f"stopped; --xpid {self.flags.xpid} goes on from here. {self.path}"
+        return step + f"stopped. Resume it with --xpid {self.flags.xpid}. {self.path}"
 
     def where_time_went(self) -> list[str]:
-        """In the whole run, and what to change."""
+        """Lines that say how the run's workers spent their time, and which flag to change."""
         return bottleneck.report(self.log.means(), self._advise)
 
     def view(self) -> View:
-        """What the display shows of this moment."""
+        """What the display shows now."""
         return View(
             step=self.learner.step,
             total_steps=self.flags.total_steps,
@@ -234,11 +236,11 @@ class Run:
         self.stats.load_state_dict(state["stats"])
         self._hours_before = state["hours"]
         checkpoint.set_random_states(state["random_states"])
-        logger.info("Going on from step %d: %s", self.learner.step, self.checkpoints.path)
+        logger.info("Resuming from step %d: %s", self.learner.step, self.checkpoints.path)
 
 
 def _identity(spec: Spec, net: nn.Module, flags: Flags) -> dict[str, Any]:
-    """What a checkpoint must share with the run that goes on from it."""
+    """The properties that a checkpoint and the run that resumes from it must share."""
     return {
         "env": spec.name,
         "net": models.name_of(net),
@@ -249,13 +251,13 @@ def _identity(spec: Spec, net: nn.Module, flags: Flags) -> dict[str, Any]:
 
 
 def _log_failure(kind, error, traceback) -> None:
-    """Python prints the traceback on the terminal; out.log needs its own."""
+    """Writes an exception's traceback to out.log. Python itself prints it on the terminal."""
     if error is not None:
         logger.error("The run failed.", exc_info=error, extra={"file_only": True})
 
 
 class _Timer:
-    """Says when something that is to happen every `period` seconds is due."""
+    """Tells when something that happens every `period` seconds is due."""
 
     def __init__(self, period: float):
         self._period = period
@@ -265,5 +267,5 @@ class _Timer:
         self._last = time.monotonic()
 
     def seconds_left(self) -> float:
-        """0 when it is due."""
+        """0 if it is due."""
         return max(0.0, self._last + self._period - time.monotonic())

@@ -1,9 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Anonymous shared memory for rollouts and weights, without locks.
+"""Shared memory without names and locks, for rollouts and weights.
 
-The memory has no name: it is a `memfd` (or, where the system has none, an unlinked temporary file),
-handed to spawned processes as an inherited descriptor. So nothing can be left behind, whichever
-process is killed, and a small /dev/shm, as containers have, is no limit.
+The memory is a `memfd`, or an unlinked temporary file where the system has no memfd. Spawned
+processes inherit its descriptor. So nothing is left behind when a process is killed, and the small
+/dev/shm that containers often have is no limit.
 """
 
 import math
@@ -23,14 +23,14 @@ Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype
 
 
 class SharedTensors:
-    """{name: tensor} in shared memory, one contiguous block each, filled with zeros at first.
+    """A dict {name: tensor} whose tensors are contiguous, lie in shared memory and start as zeros.
 
-    All blocks lie behind one memfd (and the duplicate of it that mmap keeps). Can be passed as an
-    argument to a process that is started with the "spawn" method.
+    All tensors share one descriptor (and the duplicate of it that mmap keeps). An instance can be
+    passed as an argument to a process that is started with the "spawn" method.
 
     Raises:
-        OSError: the memory cannot be reserved (it is reserved here, so that no later write can end
-            in a bus error).
+        OSError: the memory cannot be reserved. It is reserved at once, because otherwise a later
+            write could end the process with a bus error.
     """
 
     def __init__(self, shapes: Shapes):
@@ -52,7 +52,7 @@ class SharedTensors:
         return self.tensors[name]
 
     def close(self) -> None:
-        """Gives the descriptor back; the memory goes with the last tensor that uses it."""
+        """Closes the descriptor. The memory is freed with the last tensor that uses it."""
         if self._fd is not None:
             os.close(self._fd)
         self._fd = None
@@ -68,11 +68,13 @@ class SharedTensors:
 
 
 def required_bytes(shapes: Shapes) -> int:
+    """The size of the shared memory that `SharedTensors(shapes)` reserves."""
     return sum(_aligned(_bytes(shape, dtype)) for shape, dtype in shapes.values())
 
 
 def available_bytes() -> int | None:
-    """Memory that can still be shared: of the machine, and of the container if it has a limit."""
+    """Bytes that can still be reserved: the least that the machine, the container (if it has a
+    limit) and the disk (if there is no memfd) have left. None if none of them can be read."""
     limits = []
     try:
         with open("/proc/meminfo") as file:
@@ -94,7 +96,7 @@ def available_bytes() -> int | None:
 
 
 def descriptors_left() -> int:
-    """How many files this process may still open."""
+    """The number of files that this process may still open."""
     try:
         used = len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"))
     except OSError:
@@ -103,14 +105,15 @@ def descriptors_left() -> int:
 
 
 def require_descriptors(flags: Any) -> None:
-    """Raises UserError if this process may not open the files that --num_actors actors need, four
-    each in either beast (pipes and sentinels, or sockets and events), besides logs and others."""
+    """Raises UserError if this process may not open as many files as --num_actors actors need. Each
+    actor needs four in both beasts: pipes and sentinels, or sockets and events. The logs and other
+    files need a few more."""
     files, left = 4 * flags.num_actors + 32, descriptors_left()
     require(
         flags,
         "num_actors",
         files < left,
-        f"a number for which open files suffice: {files} are needed, {left} left (ulimit -n)",
+        f"a smaller number: {files} open files would be needed, {left} are left (ulimit -n)",
     )
 
 
@@ -119,7 +122,7 @@ def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 
 
 def _aligned(size: int) -> int:
-    return max(64, -(-size // 64) * 64)  # whole cache lines: two workers never share one
+    return max(64, -(-size // 64) * 64)  # whole cache lines, so that two workers never share one
 
 
 def _reserve(size: int) -> int:

@@ -1,8 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The newest weights, from the learner to whoever acts with them.
+"""Hands the newest weights from the learner to the processes and threads that act with them.
 
-`SharedWeights` hands them to other processes (MonoBeast's actors, evaluations), `NewestWeights` to
-threads of the learner's process (PolyBeast's inference).
+`SharedWeights` hands them to other processes (MonoBeast's actors and evaluations). `NewestWeights`
+hands them to threads of the learner's process (PolyBeast's inference threads).
 """
 
 import ctypes
@@ -19,12 +19,21 @@ from libtorchbeast.shared_memory import Shapes, SharedTensors
 
 
 class SharedWeights:
-    """The newest weights, written by one process and copied by any number, without a lock.
+    """Weights in shared memory that one process writes and any number of processes copy, without a
+    lock. An instance can be passed as an argument to a spawned process.
 
-    Version v lies in slot v % 2. Writing version v + 1 leaves it untouched, and only writing v + 2
-    overwrites it. So a reader that sees the same version counter before and after its copy has
-    copied one whole version. On processors that reorder loads and stores (ARM, not x86), a memory
-    fence keeps the counter's accesses on their side of the copy.
+    Version v lies in slot v % 2. Writing version v + 1 does not touch that slot; only writing
+    version v + 2 overwrites it. So a reader that sees the same version counter before and after its
+    copy has copied one whole version. Processors such as ARM reorder loads and stores. There a
+    memory fence keeps the accesses to the counter before or after the copy, as they are written.
+
+    Args:
+        state_dict: the first weights, on any device.
+        version: their version.
+
+    Raises:
+        OSError: the memory cannot be reserved.
+        UserError: the processor needs a memory fence, and the system offers none.
     """
 
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int):
@@ -39,7 +48,8 @@ class SharedWeights:
 
     @torch.no_grad()
     def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
-        """Makes `state_dict` version `version`; versions must grow. One caller at a time."""
+        """Publishes `state_dict` as version `version`. The version must be one above the last; it
+        may be any higher number if nobody copies meanwhile. One thread at a time may call this."""
         for name, tensor in state_dict.items():
             self._memory[name][version % 2].copy_(tensor)
         self._fence()
@@ -60,7 +70,7 @@ class SharedWeights:
                 return version
 
     def close(self) -> None:
-        """Nobody may publish or copy any more."""
+        """Frees the memory in this process. No other method may be called afterwards."""
         self._version = None
         self._memory.close()
 
@@ -72,13 +82,14 @@ class SharedWeights:
         self._open()
 
     def _open(self) -> None:
-        # A NumPy view: its access is one 8-byte load or store, ten times cheaper than a tensor's.
+        # An access to a NumPy view is one 8-byte load or store, ten times cheaper than to a tensor.
         self._version = self._memory[".version"].numpy()
         self._fence = memory_fence(platform.machine())
 
 
 def memory_fence(machine: str) -> Callable[[], None]:
-    """A function that keeps this thread's loads and stores before it ahead of those after it.
+    """Returns a function that is a memory fence: all loads and stores that the calling thread makes
+    before the call happen before those that it makes after the call.
 
     Args:
         machine: the processor, as `platform.machine()` names it.
@@ -87,7 +98,7 @@ def memory_fence(machine: str) -> Callable[[], None]:
         UserError: the processor needs a fence, and the system offers none.
     """
     if machine in ("x86_64", "AMD64", "i686"):
-        return lambda: None  # stores become visible in their order, and loads happen in theirs
+        return lambda: None  # x86 reorders neither loads nor stores among each other
     try:
         if sys.platform == "darwin":
             return ctypes.CDLL(None).OSMemoryBarrier
@@ -102,11 +113,15 @@ def memory_fence(machine: str) -> Callable[[], None]:
 
 
 class NewestWeights:
-    """A version of the weights is copied when it is published and never changes afterwards, so
-    whoever reads it has one version, whole; a new one replaces it in a single assignment.
+    """The newest weights, for threads of the learner's process.
+
+    `publish` copies the weights, and the copy never changes afterwards. The next version replaces
+    it in a single assignment. So a reader always gets one whole version.
 
     Args:
-        device: of the networks that will read.
+        state_dict: the first weights, on any device.
+        version: their version.
+        device: the device of the networks that copy the weights.
     """
 
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int, device: torch.device):
@@ -126,12 +141,12 @@ class NewestWeights:
 
     @torch.no_grad()
     def copy_to(self, net: nn.Module) -> int:
-        """Copies the newest version into `net` and returns its number. Not inside an autocast that
-        has seen `net`, unless its cache is cleared then."""
+        """Copies the newest version into `net` and returns its number. Inside an autocast context
+        the caller must clear the autocast cache afterwards, because it holds the old weights."""
         weights, version, copied = self._newest
         copied.wait()
         for tensor in weights.values():
-            if tensor.is_cuda:  # its memory may be given to others only after this stream's copy
+            if tensor.is_cuda:  # its memory must not be reused before this stream has copied it
                 tensor.record_stream(torch.cuda.current_stream())
         net.load_state_dict(weights)
         return version

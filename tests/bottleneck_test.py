@@ -7,6 +7,7 @@ import pytest
 
 import monobeast
 import polybeast
+from libtorchbeast.flags import replace
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor, PolyBeastAdvisor
 
@@ -113,8 +114,7 @@ def test_advice(beast, line, columns, limits, change):
 
 
 def test_a_gpu_that_always_answers_gets_another_thread():
-    flags = polybeast.parse("--env CartPole-v1".split())
-    flags.inference_device = "cuda"
+    flags = replace(polybeast.parse("--env CartPole-v1".split()), inference_device="cuda")
     columns = row(actor="inference", learner_waiting=0.5, share_answer_waiting=0.05)
     assert "--num_inference_threads 2" in PolyBeastAdvisor(flags, cores=2).advise(columns)
 

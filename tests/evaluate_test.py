@@ -200,7 +200,7 @@ def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
     assert advance(e, 2 * EVERY) == {} and e._process.pid == first  # the next one waits
     monkeypatch.setattr(evaluation, "LONGEST_S", 0.0)
     assert advance(e, 2 * EVERY) == {} and e._process.pid != first
-    assert "at step 1000 has taken 0 s and is ended" in caplog.text
+    assert "at step 1000 has not ended within 0 s and is killed" in caplog.text
     wait_for(lambda: not os.path.exists(f"/proc/{first}"))
 
 

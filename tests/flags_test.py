@@ -2,7 +2,7 @@
 """What both beasts, or the learner and its servers, call alike is alike."""
 
 import json
-import pickle
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import pytest
@@ -130,7 +130,7 @@ def test_checked_flags_cannot_be_changed_but_replaced(program):
     assert replace(other, env="CartPole-v1") == flags
     with pytest.raises(AttributeError, match="typo"):
         replace(flags, typo=1)
-    copy = pickle.loads(pickle.dumps(flags))  # as a spawned process gets them
+    copy = ForkingPickler.loads(ForkingPickler.dumps(flags))  # as a spawned process gets them
     assert copy == flags and isinstance(copy, Flags)
 
 

@@ -3,6 +3,7 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 
@@ -12,18 +13,19 @@ import libtorchbeast
 from tests.support.processes import ROOT
 
 BEASTS = {"monobeast", "polybeast", "polybeast_env"}
+WRAPPERS = {"atari_wrappers", "minatar_wrappers"}
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in (ROOT / "libtorchbeast").rglob("*.py")
-} | {name: ROOT / f"{name}.py" for name in (*BEASTS, "vtrace", "atari_wrappers")}
+} | {name: ROOT / f"{name}.py" for name in (*BEASTS, *WRAPPERS, "vtrace")}
 FOLDERS = {name for name, path in FILES.items() if path.stem == "__init__"}
 EXTENSION = {f"libtorchbeast.{name}" for name in (*libtorchbeast._EXTENSION, "_C")}
 # What the modules of a folder may import besides each other; the folders' docstrings say so.
 LAYERS = {
     "rpcenv": "spec environment flags seeds workers",
-    "loggers": "environment flags rollouts workers",
+    "loggers": "environment flags rollouts shared_memory workers",
 }
-TORCH_FREE = {"polybeast_env", "atari_wrappers", "libtorchbeast.environment", "libtorchbeast.spec"}
+TORCH_FREE = {"polybeast_env", *WRAPPERS, "libtorchbeast.environment", "libtorchbeast.spec"}
 TORCH_FREE |= {name for name in FILES if name.startswith("libtorchbeast.rpcenv")}
 
 
@@ -59,6 +61,13 @@ def test_a_folder_imports_itself_and_the_layer_below(layer):
     for name in filter(lambda name: name.startswith(folder), GRAPH):
         above = GRAPH[name] - below - {"libtorchbeast"}
         assert all(module.startswith(folder) for module in above), f"{name} imports {above}"
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_docstring_of_a_folder_names_the_layer_below(layer):
+    docstring = ast.get_docstring(ast.parse(FILES[f"libtorchbeast.{layer}"].read_text()))
+    (named,) = re.findall(r"modules of libtorchbeast\s\(([^)]*)\)", docstring)
+    assert set(re.split(r",\s", named)) == set(LAYERS[layer].split())
 
 
 def test_only_beasts_import_tools():

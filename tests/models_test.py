@@ -138,7 +138,7 @@ def test_an_image_with_the_channels_last_is_a_users_error(net):
 
 def test_a_core_that_the_network_lacks_is_a_users_error():
     models.make_net(FeedForwardNet, SPEC, make_flags())
-    with pytest.raises(UserError, match="--use_lstm: .*FeedForwardNet has no recurrent core"):
+    with pytest.raises(UserError, match="--use_lstm: .*FeedForwardNet has no recurrent state"):
         models.make_net(FeedForwardNet, SPEC, make_flags("--use_lstm"))
 
 

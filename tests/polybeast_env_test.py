@@ -129,7 +129,7 @@ def test_an_address_in_use(tmp_path):
         assert last.startswith(f"polybeast_env: error: Cannot listen on {address}: ")
         assert "address already in use" in last
         client.describe()
-        assert f"Serving Mock/4, 2 environments a stream, on {address}" in servers.printed()
+        assert f"Serving Mock/4, 2 environments per stream, on {address}" in servers.printed()
 
 
 @pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "SIGHUP to all", "stdin"])

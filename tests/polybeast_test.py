@@ -111,7 +111,7 @@ def test_killed_or_interrupted_in_the_middle_the_same_command_goes_on(tmp_path, 
         program.wait_until_nothing_is_left()
     step, before = program.step(), program.rows()
     with Poly(tmp_path, *flags) as program:
-        program.wait_for(lambda: f"Going on from step {step}" in program.printed())
+        program.wait_for(lambda: f"Resuming from step {step}" in program.printed())
         program.wait_for_step(step)
         os.killpg(program.pid, signal.SIGINT)
         assert program.wait_for_end() == 0, program.printed()
@@ -270,7 +270,7 @@ def test_other_environments_than_env_says_are_refused(tmp_path):
     address = f"unix:{tmp_path}/s"
     with serving(address, "Other-v0"):
         message = refusal(tmp_path, *SMALL, "--server_addresses", address)
-    assert message == "--env tests.support.envs:Catch-v0: expected what is served: Other-v0"
+    assert message == "--env tests.support.envs:Catch-v0: expected Other-v0, which is served"
     assert not (tmp_path / "run").exists()
 
 
@@ -283,7 +283,7 @@ def test_another_server_of_other_environments_is_left_alone(tmp_path, first):
     with serving(addresses[names.index(first)], names[0]):
         with serving(addresses[1 - names.index(first)], names[1]):
             if first != names[0]:
-                assert "expected what is served: Other-v0" in refusal(tmp_path, *SMALL, *flags)
+                assert "expected Other-v0, which is served" in refusal(tmp_path, *SMALL, *flags)
                 return
             beast(tmp_path, *SMALL, *flags)
     log = (tmp_path / "run" / "out.log").read_text()
@@ -293,7 +293,9 @@ def test_another_server_of_other_environments_is_left_alone(tmp_path, first):
 def test_a_largest_batch_below_one_stream_is_refused(tmp_path):
     flags = ["--envs_per_server", 4, "--max_inference_batch_size", 3]
     message = refusal(tmp_path, *SMALL, *flags)
-    assert message == "--max_inference_batch_size 3: expected at least one stream's 4 environments"
+    assert (
+        message == "--max_inference_batch_size 3: expected at least the 4 environments of a stream"
+    )
 
 
 def test_a_proxy_is_not_asked(tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_serves(savedir, 
     beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1500)
     told = capsys.readouterr().err
     assert "Checkpoint not usable" in told and "damaged" in told and "model.tar.previous" in told
-    assert f"Going on from step {before}" in told
+    assert f"Resuming from step {before}" in told
     assert load(savedir / "run")["step"] >= 1500
     table = rows(savedir / "run")
     assert [row["_tick"] for row in table] == list(range(len(table)))

@@ -141,7 +141,7 @@ function main() {
   });
   server.bindAsync(values.address, grpc.ServerCredentials.createInsecure(), (error) => {
     if (error) throw error;
-    console.log(`Serving Catch, ${numEnvs} environments a stream, on ${values.address}`);
+    console.log(`Serving Catch, ${numEnvs} environments per stream, on ${values.address}`);
   });
 }
 

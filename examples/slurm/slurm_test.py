@@ -70,7 +70,7 @@ def test_a_time_out_is_survived(tmp_path):
         os.kill(jobs.job_of("polybeast"), signal.SIGUSR2)
         jobs.wait_until_all_have_ended()
         log = jobs.log()
-    resumed = re.findall(r"Going on from step (\d+)", log)
+    resumed = re.findall(r"Resuming from step (\d+)", log)
     assert before <= int(resumed[-1]) < 60_000
     assert "this job is timed-out" in log and "Requeued job" in log
     steps = [row["step"] for row in rows(jobs.path)]
@@ -86,7 +86,7 @@ def test_servers_that_move_are_found_and_a_cancelled_run_is_saved(tmp_path):
         os.kill(jobs.job_of("polybeast_env"), signal.SIGUSR2)
         jobs.wait_for(lambda: jobs.starts("polybeast_env") == 3)
         jobs.wait_for(lambda: jobs.starts("polybeast") == 2)
-        resumed = jobs.wait_for(lambda: re.findall(r"Going on from step (\d+)", jobs.log()))
+        resumed = jobs.wait_for(lambda: re.findall(r"Resuming from step (\d+)", jobs.log()))
         step = int(resumed[-1])
         jobs.wait_for(lambda: rows(jobs.path)[-1]["step"] > step and streams() == 2)
         jobs.stop()

@@ -57,7 +57,7 @@ def killed_while_saving(kills: int = 500, runs: int = 10) -> list[Figure]:
             if (kill + 1) % (kills // runs) == 0:
                 steps = state["step"]
                 program = finish(Path(folder), *flags, str(steps + 1))
-                assert f"Going on from step {steps}" in program.printed()
+                assert f"Resuming from step {steps}" in program.printed()
                 assert program.step() > steps
     return [
         Figure(f"of {kills} kills, hit a half-done save", in_the_middle, at_least=1),
@@ -117,7 +117,7 @@ def damaged(bits: int = 1000, cuts: int = 200) -> list[Figure]:
             used += checkpoint.load_newest(str(path))["step"] == before["step"]
         # And the program itself, on the last of them.
         program = finish(Path(folder), *flags, "400")
-        assert f"Going on from step {before['step']}" in program.printed()
+        assert f"Resuming from step {before['step']}" in program.printed()
         assert "Checkpoint not usable" in program.printed()
     return [
         Figure(f"of {len(versions)}, not refused", len(versions) - refused, at_most=0),
@@ -243,7 +243,7 @@ def small_machine(beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
                 code = program.wait_for_end()
                 seconds = time.monotonic() - start
             *_, last = program.printed().strip().splitlines()
-            refused = last.startswith(f"{beast}: error: --num_actors 60: expected a number for")
+            refused = last.startswith(f"{beast}: error: --num_actors 60: expected a smaller")
             clear = code == 1 and refused and "Traceback" not in program.printed()
         figures += [
             Figure(f"{beast}: refused in", seconds, "s", at_most=10.0),

@@ -182,7 +182,7 @@ def killed(times: int = 50, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figu
                     assert "Traceback" not in program.printed(), program.printed()
             with Stopped(folder, beast) as program:
                 program.wait_for_training()
-                assert f"Going on from step {program.before}" in program.printed()
+                assert f"Resuming from step {program.before}" in program.printed()
                 assert [r["_tick"] for r in program.rows()] == list(range(len(program.rows())))
         figures += median_and_p99(f"{beast}: until nothing is left", seconds, at_most=2.0)
         figures += [Figure(f"{beast}: of {times} next starts, behind", lost, at_most=0)]

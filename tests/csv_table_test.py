@@ -1,0 +1,104 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""logs.csv: one header, whole rows, empty cells, and a curve that is a function of step."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from libtorchbeast.loggers.csv_table import read_csv
+from tests.support.run_files import column, log_steps, writer
+
+
+def test_header_once_and_a_line_per_row(tmp_path):
+    log_steps(tmp_path, [10, 20])
+    lines = (tmp_path / "run" / "logs.csv").read_text().splitlines()
+    assert lines[0] == "_tick,_time,step,frame,mean_game_return,loss"
+    assert [line.split(",")[0] for line in lines[1:]] == ["0", "1"]
+    assert lines[2].split(",")[2:] == ["20", "80", "", "2.0"]
+
+
+def test_a_row_is_in_the_file_before_close(tmp_path):
+    with writer(tmp_path) as files:
+        files.log({"step": 1})
+        assert column(files.path / "logs.csv", "step") == ["1"]
+
+
+def test_values_that_do_not_exist_are_empty_cells(tmp_path):
+    nothing = [None, math.nan, math.inf, -math.inf, np.float32("nan"), torch.tensor(math.nan)]
+    with writer(tmp_path) as files:
+        for step, value in enumerate(nothing):
+            files.log({"step": step, "loss": value})
+    assert column(files.path / "logs.csv", "loss") == [""] * len(nothing)
+    assert "nan" not in (files.path / "logs.csv").read_text()
+
+
+def test_numbers_of_every_kind(tmp_path):
+    numbers = [True, 3, 0.1, np.float32(0.5), np.int64(2**40), torch.tensor(1.5).bfloat16()]
+    with writer(tmp_path) as files:
+        for step, value in enumerate(numbers):
+            files.log({"step": step, "loss": value})
+    expected = ["1", "3", "0.1", "0.5", str(2**40), "1.5"]
+    assert column(files.path / "logs.csv", "loss") == expected
+
+
+def test_wrong_rows_are_refused_and_write_nothing(tmp_path):
+    with writer(tmp_path) as files:
+        with pytest.raises(ValueError, match=r"unknown columns \['_time', 'los'\].*'loss'"):
+            files.log({"step": 1, "los": 2, "_time": 3})
+        with pytest.raises(ValueError, match="column 'loss' takes numbers, not 'high'"):
+            files.log({"step": 1, "loss": "high"})
+        assert column(files.path / "logs.csv", "step") == []
+
+
+@pytest.mark.parametrize("fields", [["frame"], ["step", "step"], ["step", "_time"]])
+def test_bad_fieldnames_are_refused(tmp_path, fields):
+    with pytest.raises(ValueError, match="fieldnames must hold 'step'"):
+        writer(tmp_path, fields=fields)
+
+
+def test_resume_goes_on_after_the_checkpoint(tmp_path):
+    run = tmp_path / "run"
+    log_steps(tmp_path, [10, 20, 30, 40])
+    log_steps(tmp_path, [25, 35], resume_step=20)
+    assert column(run / "logs.csv", "step") == ["10", "20", "25", "35"]
+    assert column(run / "logs.csv", "_tick") == ["0", "1", "2", "3"]
+    assert column(run / "logs.discarded.csv", "step") == ["30", "40"]
+    log_steps(tmp_path, [30], resume_step=25)
+    assert column(run / "logs.csv", "step") == ["10", "20", "25", "30"]
+    assert column(run / "logs.discarded.csv", "step") == ["30", "40", "35"]
+    assert (run / "logs.csv").read_text().count("_tick") == 1
+    assert "2 rows beyond step 20" in (run / "out.log").read_text()
+
+
+def test_a_run_without_a_checkpoint_starts_its_curve_again(tmp_path):
+    log_steps(tmp_path, [0, 10])
+    log_steps(tmp_path, [0, 5])
+    assert column(tmp_path / "run" / "logs.csv", "step") == ["0", "5"]
+    assert column(tmp_path / "run" / "logs.discarded.csv", "step") == ["0", "10"]
+
+
+def test_new_columns_keep_the_old_rows_and_the_old_file(tmp_path):
+    run = tmp_path / "run"
+    log_steps(tmp_path, [10, 20])
+    old = (run / "logs.csv").read_text()
+    log_steps(tmp_path, [30], fields=["step", "lag", "frame", "loss"], resume_step=20)
+    assert (run / "logs.csv.1").read_text() == old
+    header, rows = read_csv(run / "logs.csv")
+    assert header == ["_tick", "_time", "step", "lag", "frame", "loss"]
+    assert [row["frame"] for row in rows] == ["40", "80", "120"]
+    assert [row["lag"] for row in rows] == ["", "", ""]
+    log_steps(tmp_path, [40], resume_step=30)
+    assert (run / "logs.csv.2").exists() and (run / "logs.csv.1").read_text() == old
+
+
+def test_a_line_cut_by_a_kill_is_dropped(tmp_path, caplog):
+    path = tmp_path / "run" / "logs.csv"
+    log_steps(tmp_path, [10, 20])
+    for cut in (1, 5, 12):
+        path.write_text(path.read_text() + "2,1700000000.5,30,120,,3\n"[:-cut])
+        caplog.clear()
+        log_steps(tmp_path, [], resume_step=30)
+        assert column(path, "step") == ["10", "20"]
+        assert "left out 1 damaged line(s)" in caplog.text

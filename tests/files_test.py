@@ -1,0 +1,60 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A run's folder: its one owner, the link to it, and the copy of the log."""
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from libtorchbeast.loggers.files import RunInUse, hold
+from tests.support.processes import ROOT
+from tests.support.run_files import writer
+
+HOLD = """
+import sys
+from libtorchbeast.loggers.files import hold
+with hold(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_owner_until_it_is_killed(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(RunInUse, match=rf"run is in use by process {process.pid}; .*xpid"):
+            with hold(tmp_path / "run"):
+                pass
+        with hold(tmp_path / "other"):
+            pass
+        process.kill()
+        process.wait()
+        with hold(tmp_path / "run"), pytest.raises(RunInUse), hold(tmp_path / "run"):
+            pass
+
+
+def test_latest_links_to_the_newest_run(tmp_path, caplog):
+    for xpid in ("a", "b"):
+        writer(tmp_path, xpid=xpid).close()
+        assert os.readlink(tmp_path / "latest") == xpid
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["a", "b", "latest"]
+    (tmp_path / "latest").unlink()
+    (tmp_path / "latest").mkdir()
+    writer(tmp_path, xpid="c").close()
+    assert not (tmp_path / "latest").is_symlink() and "is not a link" in caplog.text
+
+
+def test_out_log_takes_every_module_s_messages(tmp_path):
+    log = logging.getLogger("some.fork")
+    handlers, level = list(logging.getLogger().handlers), logging.getLogger().level
+    with writer(tmp_path) as files:
+        log.info("a message of %d", 7)
+        log.debug("too fine")
+    log.error("after close")
+    (line,) = (files.path / "out.log").read_text().splitlines()
+    assert line.endswith("INFO some.fork: a message of 7") and line[:2] == "20"
+    assert (logging.getLogger().handlers, logging.getLogger().level) == (handlers, level)

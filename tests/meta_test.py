@@ -1,0 +1,81 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""meta.json: the flags, versions and commit of a run, and of each of its resumes."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from tests.support.processes import ROOT
+from tests.support.run_files import WITHOUT_PACKAGE, writer
+
+LOGGERS = "libtorchbeast/loggers"
+
+
+def test_meta(tmp_path):
+    flags = {"lr": 0.1, "sizes": (1, 2), "path": Path("/x")}
+    writer(tmp_path, flags=flags).close()
+    meta = json.loads((tmp_path / "run" / "meta.json").read_text())
+    assert meta["flags"] == {"lr": 0.1, "sizes": [1, 2], "path": "/x"}
+    assert meta["xpid"] == "run" and meta["command"] == sys.argv and meta["resumed"] == []
+    assert meta["versions"]["python"] == platform.python_version()
+    assert meta["versions"]["numpy"] == np.__version__
+    assert meta["machine"]["cpu_count"] == os.cpu_count()
+    assert meta["date"][:2] == "20"
+
+
+def test_meta_of_a_resumed_run(tmp_path):
+    path = tmp_path / "run" / "meta.json"
+    writer(tmp_path, flags={"lr": 0.1, "sizes": (1, 2), "old": 1}).close()
+    first = json.loads(path.read_text())
+    writer(tmp_path, flags={"lr": 0.2, "sizes": (1, 2), "new": 2}, resume_step=50).close()
+    writer(tmp_path, flags={"lr": 0.2, "sizes": (1, 2), "new": 2}, resume_step=60).close()
+    writer(tmp_path, flags={"lr": 0.1, "sizes": (1, 2), "new": 2}, resume_step=70).close()
+    meta = json.loads(path.read_text())
+    resumed = meta.pop("resumed")
+    assert meta == {key: value for key, value in first.items() if key != "resumed"}
+    assert [entry["step"] for entry in resumed] == [50, 60, 70]
+    assert [entry["changed_flags"] for entry in resumed] == [
+        {
+            "lr": {"old": 0.1, "new": 0.2},
+            "new": {"old": None, "new": 2},
+            "old": {"old": 1, "new": None},
+        },
+        {},
+        {"lr": {"old": 0.2, "new": 0.1}},
+    ]
+
+
+def git(folder, *args):
+    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *args]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def meta_of_code_in(folder, savedir):
+    command = [sys.executable, "-c", WITHOUT_PACKAGE, str(savedir), "torch"]  # quicker
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run(command, cwd=folder, check=True, env=env)
+    return json.loads((savedir / "run" / "meta.json").read_text())
+
+
+def test_meta_names_the_commit_of_the_code(tmp_path):
+    code = tmp_path / "checkout"
+    (code / LOGGERS).mkdir(parents=True)
+    for path in (ROOT / "libtorchbeast" / "flags.py", *(ROOT / LOGGERS).glob("*.py")):
+        shutil.copy(path, code / path.relative_to(ROOT))
+    assert "commit" not in meta_of_code_in(code, tmp_path / "a")
+    git(code, "init", "-q")
+    git(code, "commit", "-qm", "empty", "--allow-empty")
+    assert "commit" not in meta_of_code_in(code, tmp_path / "b")  # in a checkout, not part of it
+    git(code, "add", ".")
+    git(code, "commit", "-qm", "first")
+    meta = meta_of_code_in(code, tmp_path / "c")
+    assert (meta["commit"], meta["dirty"]) == (git(code, "rev-parse", "HEAD"), False)
+    with (code / LOGGERS / "file_writer.py").open("a") as file:
+        file.write("\n")
+    assert meta_of_code_in(code, tmp_path / "d")["dirty"] is True

@@ -1,0 +1,67 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Latencies and busy cores, against what was put in."""
+
+import multiprocessing
+import time
+
+import numpy as np
+import pytest
+
+from libtorchbeast import workers
+from libtorchbeast.loggers.timing import LATENCY_BUCKETS, CpuCores, Latencies, LatencyPercentiles
+
+
+@pytest.mark.parametrize("scale", [1e-5, 1e-3, 1.0])
+def test_latency_percentiles_are_those_of_numpy_within_a_bucket(scale):
+    counts = np.zeros(LATENCY_BUCKETS, np.int64)
+    latencies = Latencies(counts)
+    columns = LatencyPercentiles(lambda: counts)
+    assert columns.take() == {}
+    for seed in range(2):  # the second time only what came since the first
+        seconds = np.random.default_rng(seed).lognormal(seed, 1.0, 10_000) * scale
+        for s in seconds:
+            latencies.add(s)
+        row = columns.take()
+        expected = 1000 * np.percentile(seconds, [50, 99])
+        assert [row["latency_p50_ms"], row["latency_p99_ms"]] == pytest.approx(expected, rel=0.07)
+    assert columns.take() == {}
+
+
+def test_extreme_latencies_have_a_bucket():
+    counts = np.zeros(LATENCY_BUCKETS, np.int64)
+    for seconds in (0.0, 1e-9, 1e9):
+        Latencies(counts).add(seconds)
+    assert (counts[0], counts[-1], counts.sum()) == (2, 1, 3)
+
+
+def burn(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_busy_cores_are_those_of_this_process_and_its_children():
+    cores = CpuCores()
+    child = multiprocessing.get_context("spawn").Process(target=burn, args=(1000.0,), daemon=True)
+    child.start()
+    try:
+        while sum(CpuCores()._read().values()) < 3.0 + sum(cores._seconds.values()):
+            burn(0.1)
+        spent, start = sum(cores._read().values()) - sum(cores._seconds.values()), cores._time
+        row = cores.take()
+        seen = row["cpu_cores"]
+        assert 0 <= row["idle_cores"] < workers.available_cores()
+        assert seen == pytest.approx(spent / (time.monotonic() - start), rel=0.2)
+    finally:
+        child.kill()
+    child.join()
+    cores.take()
+    time.sleep(0.3)
+    assert cores.take()["cpu_cores"] < 0.5  # the child's seconds are not taken back
+
+
+@pytest.mark.parametrize("ours", [{0}, {0, 9999}, {9999}])
+def test_numbers_of_cores_may_have_gaps(monkeypatch, ours):
+    """Where some are offline, or in a container, the system's list is shorter than its numbers."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: ours)
+    assert CpuCores().take()["idle_cores"] >= 0
