@@ -109,7 +109,7 @@ def flags_page() -> str:
         heading = group.title.capitalize()
         if len(whose) == 1 and whose != {""}:  # the same title may be another program's too
             heading += f" ({whose.pop()})"
-        page += f"\n## {heading}\n\n{group.description}\n\n"
+        page += f"\n## {heading}\n\n" + (f"{group.description}\n\n" if group.description else "")
         page += "| flag | default | meaning | only |\n| --- | --- | --- | --- |\n"
         for flag, programs in flags.items():
             page += f"| {flag.names} | {flag.default} | {flag.help} | {only(programs)} |\n"
