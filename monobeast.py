@@ -254,7 +254,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
         draft.num_buffers = 2 * columns
     most = MAX_SLOTS_PER_ACTOR * columns
     in_range = columns <= draft.num_buffers <= most
-    expected = f"at least one for each of the {columns} environments, and at most {most}"
+    expected = f"at least {columns} columns, one for each environment, and at most {most}"
     require(draft, "num_buffers", in_range, expected)
     is_one = draft.num_learner_threads == 1
     require(draft, "num_learner_threads", is_one or draft.num_actors > 0, "1 if num_actors is 0")

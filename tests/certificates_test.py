@@ -42,7 +42,7 @@ def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "learner.key").write_text("precious")
     done = make(tmp_path, "--hosts", "a")
     assert done.returncode == 1
-    error = f"error: {tmp_path}/learner.key is there already; choose another folder"
+    error = f"error: {tmp_path}/learner.key exists already; choose another folder"
     assert done.stderr.strip() == f"libtorchbeast.tools.certificates: {error}"
     assert [path.name for path in tmp_path.iterdir()] == ["learner.key"]
     assert (tmp_path / "learner.key").read_text() == "precious"

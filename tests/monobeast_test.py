@@ -167,25 +167,25 @@ def test_too_little_memory_is_one_line_before_anything_starts(tmp_path, flags, n
         ("--num_buffers 0", r"--num_buffers 0: expected at least"),
         ("--discounting 1.5", r"--discounting 1.5: expected at least 0 and at most 1"),
         ("--discounting -0.1", r"--discounting -0.1: expected at least 0 and at most 1"),
-        ("--vtrace_lambda 2", r"--vtrace_lambda 2.0: expected at least 0 and at most 1"),
-        ("--learning_rate 0", r"--learning_rate 0.0: expected more than 0"),
+        ("--vtrace_lambda 2", r"--vtrace_lambda 2: expected at least 0 and at most 1"),
+        ("--learning_rate 0", r"--learning_rate 0: expected more than 0"),
         ("--learning_rate nan", r"--learning_rate nan: expected a finite number, more than 0"),
         ("--learning_rate inf", r"--learning_rate inf: expected a finite number, more than 0"),
-        ("--entropy_cost -1", r"--entropy_cost -1.0: expected at least 0"),
+        ("--entropy_cost -1", r"--entropy_cost -1: expected at least 0"),
         ("--baseline_cost nan", r"--baseline_cost nan: expected a finite number, at least 0"),
         ("--alpha 1.1", r"--alpha 1.1: expected at least 0 and at most 1"),
-        ("--momentum -1", r"--momentum -1.0: expected at least 0"),
+        ("--momentum -1", r"--momentum -1: expected at least 0"),
         ("--momentum 1.1", r"--momentum 1.1: expected at least 0 and at most 1"),
-        ("--epsilon 0", r"--epsilon 0.0: expected at least 1e-12"),
-        ("--grad_norm_clipping 0", r"--grad_norm_clipping 0.0: expected more than 0"),
+        ("--epsilon 0", r"--epsilon 0: expected at least 1e-12"),
+        ("--grad_norm_clipping 0", r"--grad_norm_clipping 0: expected more than 0"),
         ("--grad_norm_clipping 1e13", r"--grad_norm_clipping .*: expected more than 0 and at most"),
-        ("--learning_rate 1001", r"--learning_rate 1001.0: expected more than 0 and at most 1000"),
-        ("--clip_rho_threshold 0", r"--clip_rho_threshold 0.0: expected more than 0"),
-        ("--clip_pg_rho_threshold -1", r"--clip_pg_rho_threshold -1.0: expected more than 0"),
-        ("--log_every 0", r"--log_every 0.0: expected at least 0.1"),
-        ("--checkpoint_every 0", r"--checkpoint_every 0.0: expected at least 1"),
+        ("--learning_rate 1001", r"--learning_rate 1001: expected more than 0 and at most 1000"),
+        ("--clip_rho_threshold 0", r"--clip_rho_threshold 0: expected more than 0"),
+        ("--clip_pg_rho_threshold -1", r"--clip_pg_rho_threshold -1: expected more than 0"),
+        ("--log_every 0", r"--log_every 0: expected at least 0.1"),
+        ("--checkpoint_every 0", r"--checkpoint_every 0: expected at least 1"),
         ("--barrier_updates 0", r"--barrier_updates 0: expected at least 1"),
-        ("--step_timeout 0", r"--step_timeout 0.0: expected at least 0.1"),
+        ("--step_timeout 0", r"--step_timeout 0: expected at least 0.1"),
         ("--max_actor_restarts -1", r"--max_actor_restarts -1: expected at least 0"),
         ("--num_episodes 0", r"--num_episodes 0: expected at least 1"),
         ("--max_episode_steps 0", r"--max_episode_steps 0: expected at least 1"),
@@ -197,11 +197,16 @@ def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, mess
         parse(*flags.split())
 
 
-@pytest.mark.parametrize("flag", ["--no_such_flag 1", "--batch 4", "--mode play", "--net 1 2"])
-def test_an_unknown_or_shortened_flag_or_choice_is_refused(flag, capsys):
+@pytest.mark.parametrize("flag", ["--no_such_flag 1", "--batch 4", "--net 1 2"])
+def test_an_unknown_or_shortened_flag_is_refused(flag, capsys):
     with pytest.raises(SystemExit):
         parse(*flag.split())
     assert "error:" in capsys.readouterr().err
+
+
+def test_an_unknown_choice_is_refused():
+    with pytest.raises(UserError, match="--mode invalid choice: 'play' .choose from"):
+        parse("--mode", "play")
 
 
 def test_every_flag_of_torchbeasts_monobeast_is_known():

@@ -84,7 +84,7 @@ def test_addresses():
         ("--num_servers 0", "--num_servers 0: expected at least 1"),
         ("--envs_per_server 0", "--envs_per_server 0: expected at least 1"),
         ("--max_streams 0", "--max_streams 0: expected at least 1"),
-        ("--step_timeout 0", "--step_timeout 0.0: expected at least 0.1"),
+        ("--step_timeout 0", "--step_timeout 0: expected at least 0.1"),
         ("--seed -1", "--seed -1: expected at least 0"),
         ("--pipes_basename /tmp/x", "--pipes_basename /tmp/x: expected unix:/path"),
         ("--server_addresses a", "expected unix:/path, host:port, .* seen 'a'"),

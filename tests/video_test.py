@@ -115,8 +115,8 @@ UNVIEWABLE = {
 
 def show(savedir, make, make_net):
     """Plays a game with an untrained network and makes a video of it."""
-    flags = parse(*CATCH, "--mode", "test_render", "--savedir", str(savedir), "--xpid", "run")
-    flags.num_episodes = 1
+    where = ["--savedir", str(savedir), "--xpid", "run"]
+    flags = parse(*CATCH, "--mode", "test_render", "--num_episodes", 1, *where)
     with contextlib.closing(Environment(make, 1, "TheGame")) as env:
         return evaluate.test(flags, make_net(env.spec, flags), env)
 

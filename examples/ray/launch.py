@@ -127,8 +127,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     flags, flags.learner_flags = make_parser().parse_known_args(argv)
     polybeast.make_parser().parse_args(flags.learner_flags)
     words = ["--env", flags.env, *shlex.split(flags.server_flags)]
-    flags.of_servers = polybeast_env.make_parser().parse_args(words)
-    polybeast_env.check_flags(flags.of_servers)
+    flags.of_servers = polybeast_env.parse(words)
     return flags
 
 
