@@ -44,7 +44,7 @@ def leaves(kind, observations):
 
 
 def oracle(scripts, actions, kind="array"):
-    """The rows of the README's table, one environment and one row after the other."""
+    """The rows of the design page's table, one environment and one row after the other."""
     show = OBSERVATIONS[kind][1]
     columns = []
     for i, script in enumerate(scripts):
