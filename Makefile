@@ -1,20 +1,22 @@
-# One word per chore; CI and the README use the same words.
-#   make train        set up, then train MonoBeast on Pong; again: go on where it stopped
-#   make poly         set up, build the extension, then train PolyBeast on Pong
-#   make test         set up, then run the whole test suite
-#   make test-examples  set up what the examples need, then do what each of them says
-#   make minatar      set up, then train MonoBeast on MinAtar Breakout
-#   make results-quick  the smallest published result once more, drawn beside it: two minutes
-#   make results-pong results-poly-pong  Pong, three seeds and one, with either beast
-#   make results-minatar-GAME results-poly-GAME  a MinAtar game, three seeds, with either beast
-#   make results-memory  a task that only a network with memory solves, three seeds
-#   make bench        parts and whole runs beside their ceilings: tables, JSON and CSV
-#   make faults       keeps each promise about faults in full: hours; results/faults
-#   make soak         an hour under random faults: results/soak
-#   make tsan asan    the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
-#   make fuzz         the C++ decoder of servers' messages under libFuzzer, ten minutes
-#   make lint format  check or mend the style
-# FLAGS="--name value ..." goes to the program.
+# Targets that run Python first install what they need in .venv. CI uses the same targets.
+# FLAGS="--name value ..." is passed on to the program.
+#   make train          train MonoBeast on Pong; run it again to resume
+#   make poly           build the extension and train PolyBeast on Pong
+#   make minatar        train MonoBeast on MinAtar Breakout
+#   make test           run the test suite
+#   make test-examples  run the tests of the examples
+#   make results-quick  repeat the smallest published result and plot both, in two minutes
+#   make results-pong, results-poly-pong  train MonoBeast on Pong with three seeds, PolyBeast with one
+#   make results-minatar-GAME, results-poly-GAME  train either beast on a MinAtar game, three seeds
+#   make results-memory  train on a task that needs memory, with and without an LSTM, three seeds
+#   make bench          measure the speed of the parts and of whole runs
+#   make faults         test in full, for hours, what happens after faults; writes results/faults
+#   make soak           train for an hour under random faults; writes results/soak
+#   make tsan, asan     run the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
+#   make fuzz           fuzz the C++ decoder of servers' messages with libFuzzer for ten minutes
+#   make lint, format   check or correct the style
+#   make setup, build   install MonoBeast's packages, or also build PolyBeast's extension
+#   make clean          remove everything that was installed and built here
 
 SHELL := /bin/bash
 PYTHON ?= python3
