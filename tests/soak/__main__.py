@@ -153,9 +153,8 @@ class MonoBeast:
         self.start()
 
     def terminate_learner(self) -> None:
-        terminate(
-            "the learner", self.learner, (0, 130, -signal.SIGTERM)
-        )  # or ended before it trained
+        before_training = 130, -signal.SIGTERM
+        terminate("the learner", self.learner, (0, *before_training))
         self.start()
 
     def fill_disk(self) -> None:
