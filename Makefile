@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 # One word per chore; CI and the README use the same words.
 #   make train        set up, then train MonoBeast on Pong; again: go on where it stopped
 #   make poly         set up, build the extension, then train PolyBeast on Pong
@@ -16,6 +17,27 @@
 #   make lint format  check or mend the style
 #   make docs         docs/flags.md and docs/metrics.md from the code
 # FLAGS="--name value ..." goes to the program.
+=======
+# Targets that run Python first install what they need in .venv. CI uses the same targets.
+# FLAGS="--name value ..." is passed on to the program.
+#   make train          train MonoBeast on Pong; run it again to resume
+#   make poly           build the extension and train PolyBeast on Pong
+#   make minatar        train MonoBeast on MinAtar Breakout
+#   make test           run the test suite
+#   make test-examples  run the tests of the examples
+#   make results-quick  repeat the smallest published result and plot both, in two minutes
+#   make results-pong, results-poly-pong  train MonoBeast on Pong with three seeds, PolyBeast with one
+#   make results-minatar-GAME, results-poly-GAME  train either beast on a MinAtar game, three seeds
+#   make results-memory  train on a task that needs memory, with and without an LSTM, three seeds
+#   make bench          measure the speed of the parts and of whole runs
+#   make faults         test in full, for hours, what happens after faults; writes results/faults
+#   make soak           train for an hour under random faults; writes results/soak
+#   make tsan, asan     run the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
+#   make fuzz           fuzz the C++ decoder of servers' messages with libFuzzer for ten minutes
+#   make lint, format   check or correct the style
+#   make setup, build   install MonoBeast's packages, or also build PolyBeast's extension
+#   make clean          remove everything that was installed and built here
+>>>>>>> h-english
 
 SHELL := /bin/bash
 PYTHON ?= python3

@@ -1,10 +1,11 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Builds PolyBeast's extension, libtorchbeast._C: `make poly` does it, or
+"""Installs the package and builds PolyBeast's C++ extension, libtorchbeast._C.
 
-    python setup.py build_ext --inplace
+    python setup.py build_ext --inplace          # builds the extension only; `make build` does this
+    pip install -e .                             # installs the package with the extension
 
-against the system's gRPC C++ (pkg-config: grpc++). `pip install -e .` does it too, and leaves the
-extension out where that is missing: MonoBeast works without it.
+The extension needs the system's gRPC C++ (grpc++ in pkg-config). If that is missing, `pip install`
+leaves the extension out, because MonoBeast works without it.
 """
 
 import os
@@ -25,7 +26,12 @@ FOLDERS = ("rpcenv", "loggers", "tools")
 
 
 def pkg_config(option: str) -> list[str]:
-    """Raises OSError or CalledProcessError if there is no pkg-config or gRPC."""
+    """The words that `pkg-config OPTION grpc++` prints.
+
+    Raises:
+        OSError: pkg-config is not installed.
+        subprocess.CalledProcessError: gRPC C++ is not installed.
+    """
     command = ["pkg-config", option, "grpc++"]
     return shlex.split(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -48,7 +54,7 @@ def extensions() -> list[Extension]:
     try:
         pkg_config("--exists")
     except (OSError, subprocess.CalledProcessError):
-        if "build_ext" not in sys.argv:  # which says what is missing
+        if "build_ext" not in sys.argv:  # build_ext itself says what is missing
             print(f"PolyBeast's extension is left out. {HOW}", file=sys.stderr)
             return []
     return [

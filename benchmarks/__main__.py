@@ -1,20 +1,22 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""How fast the parts and both beasts are, each beside its ceiling, in one run on one machine.
+"""Measures the speed of both beasts and of their parts, and compares each with its upper bound.
 
-    python -m benchmarks                                           # all of it: about 25 minutes
+    python -m benchmarks                                           # everything, about 25 minutes
     python -m benchmarks --only "^PolyBeast, Pong, deep$"          # some rows
     python -m benchmarks --only transport --seconds 10
 
-Prints tables and writes bench.json, parts.csv and runs.csv. All speeds are agent steps per second.
-Compare ratios, not speeds: machines differ, and a shared one differs from itself.
+This prints tables and writes bench.json, parts.csv and runs.csv. All speeds are agent steps per
+second. Compare ratios, not speeds: machines differ, and the speed of a shared machine varies.
 
-    parts    alone, one thread each, each in a fresh process. Those that a roofline is made of are
-             measured a second time with all cores busy
-    runs     the programs themselves, from their first update on. PolyBeast and MonoBeast take turns
-    roofline cores / sum of the parts' core-seconds per step, for environment, inference, learner
-    latency  from an observation to its action, as the runs' logs.csv has it
+    parts    Each part is measured alone, in a fresh process with one thread. The parts of a
+             roofline are measured again with all cores busy.
+    runs     The programs are measured from their first update on. PolyBeast and MonoBeast take
+             turns.
+    roofline The number of cores / the core-seconds per step of environment, inference and learner
+             together.
+    latency  The time from an observation to its action, from the runs' logs.csv.
 
-Exit code 1: something could not be measured. Its row says why, the others stand.
+The exit code is 1 if something could not be measured. Its row says why. The other rows are valid.
 """
 
 import argparse
@@ -45,21 +47,21 @@ def make_parser() -> argparse.ArgumentParser:
         "--only",
         default="",
         metavar="REGEX",
-        help="Measure the rows in whose names this is found, and what they are compared with.",
+        help="Measure only the rows whose names match, and the rows they are compared with.",
     )
-    add("--seconds", type=float, default=5.0, help="For each part.")
-    add("--training_seconds", type=float, default=45.0, help="For each whole run.")
+    add("--seconds", type=float, default=5.0, help="Time to measure each part.")
+    add("--training_seconds", type=float, default=45.0, help="Time to measure each run.")
     add(
         "--quick",
         action="store_true",
-        help="Next to no time for each, to see whether it works: the figures mean nothing.",
+        help="Measure for a moment only, to see whether it works. The figures mean nothing.",
     )
-    add("--out", type=Path, default=Path("results/bench"), help="Folder of the files.")
+    add("--out", type=Path, default=Path("results/bench"), help="Folder for the files.")
     return parser
 
 
 class Harness:
-    """Measures row by row. A row that fails has an `error` instead of figures."""
+    """Measures one row after the other. A row that fails gets an `error` instead of figures."""
 
     def __init__(self, chosen: Catalogue, progress: Progress):
         self.chosen, self.progress = chosen, progress
@@ -74,7 +76,7 @@ class Harness:
 
     def measure_runs(self, seconds: float) -> None:
         for group in groups(self.chosen.runs):
-            # A B A B: a machine's drift meets both. One alone needs no turns.
+            # Two programs take turns (A B A B), so that a drift of the machine affects both.
             turns = 2 if len(group) > 1 else 1
             spans = {run.name: programs.Span() for run in group}
             for run in group * turns:
@@ -91,8 +93,8 @@ class Harness:
         }
 
     def attempt(self, row: figures.Row, measure: Callable[[], dict[str, Any]]) -> None:
-        """Adds to `row` what `measure` returns, or why it returned nothing."""
-        if "error" in row:  # its first turn failed: its half would be no fair figure
+        """Adds to `row` the figures that `measure` returns, or the error that it raises."""
+        if "error" in row:  # after a failed first turn the second alone would not be comparable
             return
         self.progress.update(self._bar, description=row["name"])
         try:
@@ -105,7 +107,7 @@ class Harness:
             self.progress.console.print(f"{name}: {row['error']}", style="red", markup=False)
 
     def complete(self, cores: int | None) -> list[figures.Row]:
-        """Adds to all rows what follows from the others; returns the targets."""
+        """Adds to all rows the figures that follow from other rows. Returns the targets' rows."""
         for name, part in self.chosen.parts.items():
             figures.complete_part(self.parts[name], part, self.parts)
         for name, run in self.chosen.runs.items():
@@ -116,7 +118,7 @@ class Harness:
 
 
 def groups(runs: dict[str, Run]) -> Iterator[list[Run]]:
-    """MonoBeast's run of a task together with PolyBeast's, others alone."""
+    """Yields the runs that take turns: MonoBeast's and PolyBeast's of one task, or one alone."""
     paired = {run.monobeast: run for run in runs.values()}
     for name, run in runs.items():
         if name in paired:
@@ -136,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
     except re.error as error:
         parser.error(f"--only {own.only}: {error}")
     if not any(chosen):
-        parser.error(f"--only {own.only}: no row has such a name")
+        parser.error(f"--only {own.only}: no row's name matches")
     machine = report.machine()
     with Progress(console=Console(stderr=True), transient=True) as progress:
         harness = Harness(chosen, progress)
@@ -158,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def publish(result: dict[str, Any], folder: Path) -> None:
-    """Prints the tables, wide enough also where they go into a file, and writes the files."""
+    """Prints the tables, 200 columns wide if they go into a file, and writes the files."""
     console = Console() if sys.stdout.isatty() else Console(width=200)
     for name in ("machine", "versions", "commit"):
         console.print(f"{name}: {result[name]}", markup=False, highlight=False)

@@ -1,15 +1,16 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// The ceiling: what gRPC C++ carries when nothing happens to the data.
+// Measures how fast gRPC C++ alone is, with a server and a client that ignore the data. This is the
+// upper bound of PolyBeast's transport.
 //
 //   bare_stream serve ADDRESS BYTES N
-//     An rpcenv.RPCEnvServer whose Steps have N * BYTES bytes of observations: one when a Stream
-//     opens, then one for each Action, always the same. Serves until it is killed.
+//     Runs an rpcenv.RPCEnvServer until it is killed. When a Stream opens it sends a Step, and then
+//     one for each Action. The Step is always the same and has N * BYTES bytes of observations.
 //   bare_stream drive SECONDS STREAMS_PER_SERVER N ADDRESS...
-//     Opens the streams, each with a thread that writes an Action and reads a Step in turn, and
-//     prints the steps per second of all together, N a message.
+//     Opens the streams, each with a thread that writes an Action and reads a Step in turn. Prints
+//     the steps per second of all streams together. Each message counts as N steps.
 //
-// gRPC's defaults, except that messages may be of any size.
+// Both use gRPC's defaults, except that messages may have any size.
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
@@ -31,8 +32,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr int kWarmUp = 50;       // messages of each stream that are not counted
-constexpr Seconds kPatience{30};  // for the warm-up, and for the streams to end
+constexpr int kWarmUp = 50;       // the first messages of each stream, which are not counted
+constexpr Seconds kPatience{30};  // the longest time for the warm-up, and for the streams' end
 
 rpcenv::Step MakeStep(int64_t bytes, int num_envs) {
   rpcenv::Step step;
@@ -70,29 +71,30 @@ class Server final : public rpcenv::RPCEnvServer::Service {
   const rpcenv::Step step_;
 };
 
-// Counts the messages of all streams. The first failure ends them all.
+// Counts the messages of all streams. The first failure of a stream ends all streams.
 class Tally {
  public:
   explicit Tally(int streams) : counts_(streams, 0), cold_(streams) {}
 
-  // One more of `stream`; whether to go on.
+  // Counts a message of `stream`. Returns whether the stream should go on.
   bool Add(int stream) {
     std::unique_lock lock(mutex_);
     if (++counts_[stream] == kWarmUp && --cold_ == 0) changed_.notify_all();
     return !stopped_;
   }
-  // Does nothing once the measurement is over.
+  // Ends the measurement with an error. Does nothing after the measurement.
   void Fail(const std::string& why) {
     std::unique_lock lock(mutex_);
     if (!stopped_) failure_ = why;
     stopped_ = true;
     changed_.notify_all();
   }
-  // Messages per second, for `seconds` from when all streams are warm; then they are to stop.
+  // Waits until all streams are warm, measures for `seconds`, and stops the streams. Returns the
+  // messages per second.
   double Measure(Seconds seconds) {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, kPatience, [&] { return stopped_ || cold_ == 0; })) {
-      failure_ = std::to_string(cold_) + " streams did not get warm in time";
+      failure_ = std::to_string(cold_) + " streams did not finish their warm-up in time";
       stopped_ = true;
     }
     const Clock::time_point start = Clock::now();
@@ -115,10 +117,10 @@ class Tally {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<int64_t> counts_;  // and all below: guarded by mutex_
-  int cold_;                     // streams that are not warm yet
+  std::vector<int64_t> counts_;  // mutex_ protects this and all members below
+  int cold_;                     // the number of streams that are not warm yet
   bool stopped_ = false;
-  std::string failure_;  // empty: none
+  std::string failure_;  // empty if no stream has failed
 };
 
 void DriveOne(const std::string& address, int index, int num_envs, Seconds limit, Tally* tally) {
@@ -140,7 +142,7 @@ void DriveOne(const std::string& address, int index, int num_envs, Seconds limit
   if (open) context.TryCancel();
   const grpc::Status status = stream->Finish();
   std::string why = status.ok() ? "the server ended the stream" : status.error_message();
-  if (open) {  // an error unless enough was counted, which makes Fail do nothing
+  if (open) {  // either a wrong Step, or the measurement is over and Fail does nothing
     why = "expected " + std::to_string(num_envs) + " environments, seen " +
           std::to_string(step.reward_size());
   }

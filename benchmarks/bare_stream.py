@@ -1,11 +1,11 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The ceiling of PolyBeast's transport: gRPC C++ at both ends, nothing done with the data.
+"""Measures the upper bound of PolyBeast's transport: gRPC C++ at both ends that ignores the data.
 
     python -m benchmarks.bare_stream --observation_bytes 28224 --num_envs 32
 
-Compiles bare_stream.cc into build/benchmarks/ when it is new, and prints one JSON line. Speeds are
-agent steps per second. Compare ratios, not speeds: machines differ, and a shared one differs from
-itself.
+It compiles bare_stream.cc into build/benchmarks/ if that has changed, and prints one line of JSON.
+Speeds are agent steps per second. Compare ratios, not speeds: machines differ, and the speed of a
+shared machine varies.
 """
 
 import argparse
@@ -24,11 +24,11 @@ SOURCE = ROOT / "benchmarks" / "bare_stream.cc"
 PROTO = ROOT / "libtorchbeast" / "rpcenv" / "rpcenv.proto"
 BUILD = ROOT / "build" / "benchmarks"
 PACKAGES = "libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc pkg-config g++"
-PATIENCE = 30.0  # seconds that a server may take to listen; a guard against a hang
+PATIENCE = 30.0  # the longest time in seconds until a server listens; only guards against a hang
 
 
 def run(*command: str | Path) -> str:
-    """Standard output of a command; RuntimeError with what it said if it failed."""
+    """Returns a command's standard output. If it fails, RuntimeError has its standard error."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{command[0]} failed ({done.returncode}): {done.stderr.strip()}")
@@ -48,14 +48,14 @@ def check_tools() -> None:
 
 
 def build() -> Path:
-    """The program, compiled first if it is not there or older than its sources."""
+    """Returns the program's path. Compiles it if it is missing or older than its sources."""
     program = BUILD / "bare_stream"
     newest = max(path.stat().st_mtime for path in (SOURCE, PROTO))
     if program.exists() and program.stat().st_mtime > newest:
         return program
     check_tools()
     BUILD.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=BUILD) as work:  # two may build at once: the last one wins
+    with tempfile.TemporaryDirectory(dir=BUILD) as work:  # two processes may build at once
         run("protoc", f"-I{PROTO.parent}", f"--cpp_out={work}", f"--grpc_out={work}",
             f"--plugin=protoc-gen-grpc={shutil.which('grpc_cpp_plugin')}", PROTO)  # fmt: skip
         options = run("pkg-config", "--cflags", "--libs", "grpc++", "protobuf").split()
@@ -71,13 +71,13 @@ def wait_until_it_accepts(server: subprocess.Popen, path: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while True:
         if server.poll() is not None:
-            raise RuntimeError(f"the bare server ended early: {server.stderr.read().strip()}")
+            raise RuntimeError(f"the server ended early: {server.stderr.read().strip()}")
         try:
             with socket.socket(socket.AF_UNIX) as client:
                 return client.connect(str(path))
         except OSError as error:
             if time.monotonic() > deadline:
-                raise RuntimeError(f"no server at {path} after {PATIENCE:.0f} s") from error
+                raise RuntimeError(f"no server listens on {path} after {PATIENCE:.0f} s") from error
             time.sleep(0.01)
 
 
@@ -88,15 +88,18 @@ def measure(
     streams_per_server: int = 1,
     seconds: float = 5.0,
 ) -> float:
-    """Steps per second of all streams together, over Unix sockets.
+    """Measures the agent steps per second of all streams together, over Unix sockets.
 
-    A Step carries `num_envs` observations of `observation_bytes` bytes each. Raises ValueError for
-    an argument out of range, and RuntimeError if the program cannot be built or fails.
+    A Step carries `num_envs` observations of `observation_bytes` bytes each.
+
+    Raises:
+        ValueError: an argument is out of range.
+        RuntimeError: the program cannot be built, or it fails.
     """
     for name, value in locals().copy().items():
         if value <= 0:
             raise ValueError(f"{name}: expected more than 0, seen {value}")
-    if num_envs * observation_bytes > 2**30:  # protobuf ends at 2 GiB
+    if num_envs * observation_bytes > 2**30:  # protobuf messages are limited to 2 GiB
         raise ValueError(
             f"num_envs x observation_bytes: expected at most 1 GiB, seen "
             f"{num_envs * observation_bytes} bytes"
@@ -123,11 +126,13 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--observation_bytes", type=int, default=28224, help="of one environment")
-    parser.add_argument("--num_envs", type=int, default=32, help="N, environments a message")
-    parser.add_argument("--servers", type=int, default=2)
-    parser.add_argument("--streams_per_server", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument(
+        "--observation_bytes", type=int, default=28224, help="Size of one observation."
+    )
+    parser.add_argument("--num_envs", type=int, default=32, help="Environments per message.")
+    parser.add_argument("--servers", type=int, default=2, help="Server processes.")
+    parser.add_argument("--streams_per_server", type=int, default=1, help="Streams per server.")
+    parser.add_argument("--seconds", type=float, default=5.0, help="Time to measure.")
     flags = parser.parse_args()
     try:
         speed = measure(**vars(flags))

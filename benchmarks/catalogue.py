@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Every row of the tables: the parts, the whole runs, and what each is compared with."""
+"""The rows of the tables: the parts, the whole runs, and what each of them is compared with."""
 
 import re
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ PLAIN = "plain learner, deep, fp32, two threads, 80x8"
 
 @dataclass(frozen=True)
 class Part:
-    """Something measured alone, in a process of its own.
+    """Something that is measured alone, in its own process.
 
     Attributes:
-        function: of benchmarks/parts.py, with `arguments`.
-        ceiling: the part that it is compared with; or, where `function` measures both by turns, a
-            word for the other one.
-        crowded: also measure it in as many processes as there are cores, at the same time.
+        function: the name of the function in benchmarks/parts.py that measures it.
+        arguments: the function's arguments.
+        ceiling: the name of the part that it is compared with. If `function` measures both in
+            turns, a name for the other one.
+        crowded: whether it is also measured in as many processes at once as there are cores.
     """
 
     name: str
@@ -31,12 +32,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Run:
-    """A program that trains.
+    """A training run of a beast.
 
     Attributes:
-        ceiling: the part that it is compared with.
-        monobeast: MonoBeast's run of the same task, for PolyBeast's; else empty.
-        parts: environment, inference and learner with the shapes of this run, for its roofline.
+        ceiling: the name of the part that it is compared with.
+        monobeast: for PolyBeast, the name of MonoBeast's run of the same task, else empty.
+        parts: the names of environment, inference and learner with this run's shapes, for its
+            roofline.
     """
 
     name: str
@@ -65,12 +67,12 @@ def everything() -> Catalogue:
             parts += own
             runs.append(run_of(task, beast, own))
     parts += shares()
-    # Two beasts with the same shapes share their parts: by name each is here once.
+    # Two runs with the same shapes share their parts. The dicts hold each of them once.
     return Catalogue({p.name: p for p in parts}, {r.name: r for r in runs})
 
 
 def selected(catalogue: Catalogue, pattern: str) -> Catalogue:
-    """The rows whose names `pattern` finds, and what these are compared with."""
+    """Returns the rows whose names match `pattern`, and the rows that these are compared with."""
     rows = {**catalogue.parts, **catalogue.runs}
     names = {name for name in rows if re.search(pattern, name)}
     for name in tuple(names):
@@ -88,10 +90,11 @@ def ceilings() -> list[Part]:
 
 
 def transports() -> list[Part]:
-    """Bare gRPC streams, each followed at once by what has it as its ceiling."""
+    """Bare gRPC streams, each directly before the parts that are compared with it."""
     large, small = "bare stream, 28,224 bytes x 32", "bare stream, 400 bytes x 64"
     tcp = "transport over TCP"
-    # observation, environments a message, streams a server: both alike in the ceiling
+    # The arguments are the observation, the environments per message and the streams per server. A
+    # part and its ceiling have the same.
     return [
         Part(large, "bare_stream", (28_224, 32, 1)),
         Part("transport", "transport", ("Mock/4x84x84", 32, 1), large),
@@ -104,13 +107,13 @@ def transports() -> list[Part]:
 
 
 def parts_of(task: Task, beast: str) -> list[Part]:
-    """Environment, inference and learner with the shapes that `beast` has in training."""
+    """Environment, inference and learner with the shapes that `beast` uses for this task."""
     flags = flags_of(beast, arguments(task, beast))
     if beast == "monobeast":
         N = columns = flags.envs_per_actor
     else:
         N = flags.envs_per_server
-        columns = flags.num_actors * N  # one batch for all streams
+        columns = flags.num_actors * N  # the environments of all streams in one batch
     T, B = flags.unroll_length, flags.batch_size
     env = (f"environment, {task.game}, {TITLES[beast]}, {N} a batch", "environment")
     return [
@@ -132,7 +135,7 @@ def run_of(task: Task, beast: str, parts: list[Part]) -> Run:
 
 
 def shares() -> list[Part]:
-    """What recurrence and V-trace add to a learner's step. One function measures both by turns."""
+    """Parts that measure how much recurrence and V-trace add to a learner's step."""
     pong, minatar = (flags_of("monobeast", arguments(TASKS[i], "monobeast")) for i in (0, 4))
     shapes = [("Pong", 80, 8)]
     shapes += [

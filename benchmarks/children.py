@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Measures a part in processes of its own, so that nothing of one leaks into the next."""
+"""Measures each part in its own processes, so that no part affects the next."""
 
 import contextlib
 import json
@@ -15,14 +15,11 @@ from benchmarks.catalogue import Part
 from libtorchbeast import workers
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 300.0  # seconds beyond those measured; only a guard against a hang
+PATIENCE = 300.0  # seconds in addition to those measured; only guards against a hang
 
 
 class Child:
-    """`python -m benchmarks.parts FUNCTION ARGUMENTS`. A context manager, which ends it.
-
-    Raises RuntimeError with what the child printed if it ends before its answer.
-    """
+    """Runs `python -m benchmarks.parts FUNCTION ARGUMENTS`. A context manager, which ends it."""
 
     def __init__(self, part: Part):
         self._errors = tempfile.TemporaryFile("w+")
@@ -33,7 +30,7 @@ class Child:
             stderr=self._errors,
             text=True,
             cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},  # torch, numpy and what they call obey it
+            env=os.environ | {"OMP_NUM_THREADS": "1"},  # respected by torch, NumPy and BLAS
         )
 
     def __enter__(self) -> "Child":
@@ -51,30 +48,35 @@ class Child:
         self._errors.close()
 
     def ask(self, seconds: float) -> None:
-        with contextlib.suppress(BrokenPipeError):  # `answer` says why
+        with contextlib.suppress(BrokenPipeError):  # the child has ended; `answer` says why
             self._process.stdin.write(f"{seconds}\n")
             self._process.stdin.flush()
 
     def answer(self, seconds: float = 0.0) -> Any:
-        """Its next line. There is never more than one unread, so none hides in the buffer."""
+        """Returns the child's next answer. Never more than one is unread, so `select` cannot miss
+        one that is in the buffer already.
+
+        Raises:
+            RuntimeError: the child has ended (the text is what it printed), or it takes too long.
+        """
         if not select.select([self._process.stdout], [], [], seconds + PATIENCE)[0]:
             raise RuntimeError(f"no answer after {seconds + PATIENCE:.0f} s")
         line = self._process.stdout.readline()
         if not line:
             self._process.wait()
             self._errors.seek(0)
-            raise RuntimeError(self._errors.read().strip() or "it ended without a word")
+            raise RuntimeError(self._errors.read().strip() or "it ended without an error")
         return json.loads(line)
 
 
 def measure_part(part: Part, seconds: float) -> dict[str, float]:
-    """The part's figures. One that is `crowded` is measured alone first, then with all cores busy:
-    shared caches and hyperthreads make a single busy core look faster than each of several."""
+    """Returns the part's figures. A `crowded` part is measured alone first and then with all cores
+    busy, because cores that share caches or hyperthreads are slower when all of them are busy."""
     copies = workers.available_cores() if part.crowded else 1
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(Child(part)) for _ in range(copies)]
         for child in children:
-            child.answer()  # ready; it waits without using its core
+            child.answer()  # it says that it is ready, and then waits without using its core
         figures = together(children[:1], seconds)[0]
         if part.crowded:
             speeds = [answer["steps_per_second"] for answer in together(children, seconds)]

@@ -1,28 +1,30 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What follows from the measured figures: ratios, rooflines, targets. All of it is pure."""
+"""Ratios, rooflines and targets, computed from the measured figures by pure functions."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from benchmarks.catalogue import Catalogue, Part, Run
 
-Row = dict[str, Any]  # of a table; what does not exist is left out
-Rows = dict[str, Row]  # by name
+Row = dict[str, Any]  # column -> value; a value that does not exist is left out
+Rows = dict[str, Row]  # name -> row
 
 
 def roofline(cores: int, speeds: Iterable[float]) -> float:
-    """Steps per second that all cores could make if nothing but the parts cost anything.
+    """The steps per second that all cores together would make if the parts were the only work.
 
-    A step costs each part 1 / speed core-seconds; `cores` core-seconds pass in a second.
+    A part needs 1 / speed core-seconds for a step, and the machine has `cores` core-seconds in each
+    second.
 
     Args:
-        speeds: of the parts, steps per second of one core while all are busy.
+        speeds: of each part, the steps per second of one core while all cores are busy.
     """
     return cores / sum(1.0 / speed for speed in speeds)
 
 
 def complete_part(row: Row, part: Part, parts: Rows) -> None:
-    """Adds what the part is compared with. One function may have measured both."""
+    """Adds the speed of the part's ceiling, unless it was measured together with the part, and the
+    ratio."""
     if part.ceiling:
         row["ceiling"] = part.ceiling
         key = "ceiling_steps_per_second"
@@ -30,10 +32,11 @@ def complete_part(row: Row, part: Part, parts: Rows) -> None:
 
 
 def complete_run(row: Row, run: Run, parts: Rows, runs: Rows, cores: int | None) -> None:
-    """Adds ceilings and the roofline.
+    """Adds the speeds that the run is compared with, and the ratios.
 
     Args:
-        cores: None where a GPU does part of the work: there is no such roofline then.
+        cores: None if the machine has a GPU. Then there is no roofline, because the GPU does part
+            of the work.
     """
     row["ceiling"] = run.ceiling
     compare(row, "ceiling_steps_per_second", speed_of(parts, run.ceiling), "ratio")
@@ -45,7 +48,7 @@ def complete_run(row: Row, run: Run, parts: Rows, runs: Rows, cores: int | None)
 
 
 def compare(row: Row, key: str, speed: float | None, ratio: str) -> None:
-    """Adds the speed under `key`, and the row's own speed / that one under `ratio`."""
+    """Adds `speed` as column `key`, and the row's own speed / `speed` as column `ratio`."""
     if speed is not None:
         row[key] = speed
         if "steps_per_second" in row:
@@ -58,16 +61,16 @@ def speed_of(rows: Rows, name: str, key: str = "steps_per_second") -> float | No
 
 # ========================================================================================== targets
 class Target(NamedTuple):
-    """A row of issue 4's table: a ratio, or a share, of a row of ours."""
+    """The ratio that a row should reach."""
 
     row: str
-    ratio: str  # its column
-    reach: float
-    stretch: float | None = None
-    at_most: bool = False
+    ratio: str  # the column of the ratio
+    reach: float  # the ratio that it must reach
+    stretch: float | None = None  # a better ratio, which would be nice to reach
+    at_most: bool = False  # whether the ratio must stay below the two, not above
 
 
-# Columns of ratios: what each is to, and in which column that speed is.
+# The columns of ratios, and the columns with the speeds that they are ratios to.
 RATIOS = {
     "ratio": "ceiling_steps_per_second",
     "ratio_to_monobeast": "monobeast_steps_per_second",
@@ -95,7 +98,7 @@ def targets_of(catalogue: Catalogue) -> list[Target]:
 
 
 def judge(target: Target, rows: Rows) -> Row | None:
-    """The target beside what was reached; None if what it is a ratio to was not measured."""
+    """Returns the target's row, or None if its ratio was not measured."""
     row = rows[target.row]
     if target.ratio not in row:
         return None

@@ -1,11 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The parts alone: what runs in the process of each.
+"""Measures one part, in a process of its own.
 
     python -m benchmarks.parts raw_pong []
 
-Each function sets its part up, with one thread unless it says otherwise, and returns how to measure
-it: seconds -> figures. `main` says `ready`, then answers each line of standard input, a number of
-seconds, with a line of JSON. All speeds are agent steps per second.
+The functions of parts set a part up, with one thread unless their docstring says otherwise, and
+return a function that measures it: seconds -> figures. `main` prints "ready". Then it reads numbers
+of seconds, one on each line of standard input, and answers each with a line of JSON. All speeds are
+agent steps per second.
 """
 
 import importlib
@@ -24,15 +25,15 @@ from benchmarks.tasks import GAMES, Task, arguments, flags_of
 
 Figures = dict[str, float]
 Measure = Callable[[float], Figures]
-Step = Callable[[], int]  # does some work and returns how many agent steps it was
+Step = Callable[[], int]  # does some work and returns the number of its agent steps
 
-SLICE = 0.5  # seconds at a time, for steps that take turns
+SLICE = 0.5  # seconds of each turn, for steps that take turns
 
 
 # ======================================================================================== measuring
 def by_turns(step: Step, other: Step | None = None) -> Measure:
-    """Measures `step`, and the one that it is compared with, for about `seconds` each. They take
-    turns, so that a machine's drift meets both."""
+    """Returns a function that measures `step`, and `other` if there is one, for about `seconds`
+    each. They take turns, so that a drift of the machine's speed affects both."""
     steps = [step] if other is None else [step, other]
 
     def measure(seconds: float) -> Figures:
@@ -51,7 +52,7 @@ def by_turns(step: Step, other: Step | None = None) -> Measure:
 
 
 def repeat(step: Step, seconds: float) -> tuple[int, float]:
-    """Agent steps made, and the seconds that they took."""
+    """Repeats `step` for `seconds`. Returns the agent steps made and the seconds that they took."""
     count, start = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - start) < seconds:
         count += step()
@@ -60,7 +61,7 @@ def repeat(step: Step, seconds: float) -> tuple[int, float]:
 
 # ========================================================================================= ceilings
 def raw_pong() -> Measure:
-    """The emulator alone: 4 frames a step, no picture taken, random actions."""
+    """The emulator alone, with random actions and 4 frames per step. No image is read from it."""
     import ale_py
     from ale_py import roms
 
@@ -83,7 +84,7 @@ def raw_pong() -> Measure:
 
 
 def raw_minatar() -> Measure:
-    """gymnasium.make("MinAtar/Breakout-v1"), random actions."""
+    """The environment MinAtar/Breakout-v1 as `gymnasium.make` returns it, with random actions."""
     import gymnasium
     import minatar.gym
 
@@ -124,7 +125,7 @@ def plain_learner() -> Measure:
         "policy_logits": torch.zeros(T + 1, B, A),
         "policy_version": torch.zeros(T + 1, B, dtype=torch.int64),
     }
-    # Plain: without `make_net` and `as_floats`, which put the channels last.
+    # This learner does without `make_net` and `as_floats`, because they put the channels last.
     models.as_floats = lambda frame: frame.float() / 255
     return by_turns(learner_step(polybeast.Net(spec, flags), flags, [batch]))
 
@@ -146,8 +147,8 @@ def transport(env: str, num_envs: int, streams_per_server: int, over: str = "uni
 
 # ============================================================================ a beast's three parts
 def environment(beast: str, game: str) -> Measure:
-    """The beast's environments behind the adapter, stepped as one batch, random actions. All rows
-    count, the few that are resets too."""
+    """The beast's environments behind the adapter, stepped as one batch with random actions. Every
+    row counts as a step, also the few that are resets."""
     flags = flags_of(beast, arguments(Task(game, "shallow"), beast))
     program = importlib.import_module({"polybeast": "polybeast_env"}.get(beast, beast))
     env = program.make_environment(flags)
@@ -158,7 +159,7 @@ def environment(beast: str, game: str) -> Measure:
 
 
 def inference(task: list, columns: int) -> Measure:
-    """`columns` rows a batch, action sampled."""
+    """Inference on batches of `columns` rows, with sampled actions."""
     import torch
 
     from libtorchbeast import models
@@ -170,7 +171,7 @@ def inference(task: list, columns: int) -> Measure:
 
     def step() -> int:
         nonlocal state
-        # As an actor does, which stays in it for a rollout: there each weight is cast once.
+        # An actor stays in this context for a rollout too. Each weight is cast once in it.
         with models.autocast(flags.precision, torch.device("cpu")):
             for _ in range(flags.unroll_length):
                 _, state = act_on(net, rows, state)
@@ -180,15 +181,15 @@ def inference(task: list, columns: int) -> Measure:
 
 
 def learner(task: list, T: int, B: int) -> Measure:
-    """Updates from one rollout of T transitions in B columns, again and again. All T x B count."""
+    """Updates from one rollout of T transitions in B columns, which counts as T x B steps."""
     env, net, flags = player(Task(*task), B)
     return by_turns(learner_step(net, flags, [rollout(env, net, flags, T)]))
 
 
 # ======================================================================= shares of a learner's step
 def lstm_factor(T: int, B: int) -> Measure:
-    """A learner's step with the shallow network on Pong, compared with one with an LSTM: the ratio
-    of the speeds is how many times longer the latter takes."""
+    """A learner's step with the shallow network on Pong, compared with the same with an LSTM. The
+    ratio of the speeds says how many times longer the step with the LSTM takes."""
 
     def step(task: Task) -> Step:
         env, net, flags = player(task, B)
@@ -199,8 +200,8 @@ def lstm_factor(T: int, B: int) -> Measure:
 
 
 def vtrace_share(game: str, T: int, B: int) -> Measure:
-    """A learner's step, compared with its V-trace alone: the ratio of the speeds is V-trace's share
-    of the time."""
+    """A learner's step, compared with its V-trace alone. The ratio of the speeds is V-trace's share
+    of the step's time."""
     import torch
 
     import vtrace
@@ -221,20 +222,20 @@ def vtrace_share(game: str, T: int, B: int) -> Measure:
 
 # ========================================================================================== helpers
 def player(task: Task, columns: int) -> tuple[Any, Any, Any]:
-    """MonoBeast's environment of `columns` columns, the task's network, and its flags."""
+    """Returns MonoBeast's environments for `columns` columns, the task's network, and the flags."""
     import monobeast
     from libtorchbeast import models
     from libtorchbeast.flags import replace
 
     flags = flags_of("monobeast", arguments(task, "monobeast"))
-    # One batch is learned from thousands of times, so the weights must stay near where they began.
+    # The learner sees the same batch thousands of times, so the weights must hardly change.
     flags = replace(flags, envs_per_actor=columns, learning_rate=1e-6)
     env = monobeast.make_environment(flags)
     return env, models.make_net(monobeast.Net, env.spec, flags), flags
 
 
 def first_row(env: Any) -> dict[str, Any]:
-    """The row after the reset, [N, ...] tensors: as in training, hardly any is `done`."""
+    """The row after the reset, as [N, ...] tensors. Hardly any is `done`, as in training."""
     import torch
 
     env.initial(seed=0)
@@ -243,7 +244,7 @@ def first_row(env: Any) -> dict[str, Any]:
 
 
 def rollout(env: Any, net: Any, flags: Any, T: int) -> dict[str, Any]:
-    """What `net` plays: T+1 rows [T+1, N, ...] and `core_state/i`, as a learner gets them."""
+    """Returns a rollout that `net` plays: rows [T+1, N, ...] and `core_state/i`."""
     import torch
 
     from libtorchbeast import models
@@ -263,8 +264,8 @@ def rollout(env: Any, net: Any, flags: Any, T: int) -> dict[str, Any]:
 
 
 def with_resets(batch: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
-    """The rollout `count` times, with a reset in a random column after every 80 to 120 rows: so 8
-    games of Pong have it. Their frames are one tensor."""
+    """Yields the rollout `count` times, with a reset in a random column after every 80 to 120 rows,
+    which is as often as in 8 games of Pong. All of them share the tensor of the frames."""
     import torch
 
     generator = np.random.default_rng(0)
@@ -305,7 +306,7 @@ PARTS = {
 
 
 def main() -> None:
-    # Whatever else is printed goes to standard error: standard output has nothing but answers.
+    # Standard output carries only the answers. Everything else that is printed goes to stderr.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     measure = PARTS[sys.argv[1]](*json.loads(sys.argv[2]))

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Whole runs: the real programs, watched from outside."""
+"""Measures whole runs: starts the real programs and reads their logs."""
 
 import contextlib
 import itertools
@@ -18,19 +18,19 @@ from benchmarks.catalogue import Run
 from libtorchbeast.loggers.csv_table import read_csv
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 300.0  # seconds for a start, and for an end; only a guard against a hang
+PATIENCE = 300.0  # seconds for a start and for an end; only guards against a hang
 LATENCIES = ("latency_p50_ms", "latency_p99_ms")  # columns of logs.csv
 Row = dict[str, float]
 
 
 @dataclass
 class Span:
-    """Part of a run, from one row of logs.csv to a later one; of several runs, all together."""
+    """What was measured between two rows of logs.csv, or the sum over several runs."""
 
     seconds: float = 0.0
     steps: float = 0.0
-    cpu_seconds: float = 0.0  # of the whole tree of processes
-    rows: list[Row] = field(default_factory=list)  # those after the first
+    cpu_seconds: float = 0.0  # of the program and all its children
+    rows: list[Row] = field(default_factory=list)  # all but the first
 
     def __add__(self, other: "Span") -> "Span":
         return Span(
@@ -41,7 +41,7 @@ class Span:
         )
 
     def figures(self) -> dict[str, float]:
-        """What the table shows. A latency that the log does not have is left out."""
+        """Returns the table's columns. Latencies that the log does not have are left out."""
         figures = {
             "steps_per_second": self.steps / self.seconds,
             "cpu_seconds_per_1000_steps": 1000 * self.cpu_seconds / self.steps,
@@ -56,15 +56,17 @@ class Span:
 
 
 def arguments(run: Run) -> list[str]:
-    """All but the folder. No run reaches its last step while it is measured."""
+    """The run's command line except its folder. --total_steps is never reached."""
     more = ["--disable_checkpoint", "--log_every", "1", "--total_steps", "1_000_000_000"]
     return [*run.arguments, *more]
 
 
 def measure_run(run: Run, seconds: float) -> Span:
-    """From the first row of logs.csv with an update to one at least `seconds` later, with more.
+    """Measures from the first row of logs.csv with a learned step to a row that is at least
+    `seconds` later and has more steps.
 
-    Raises RuntimeError with what the program printed if it ends before.
+    Raises:
+        RuntimeError: the program has ended before or takes too long. The text is what it printed.
     """
     with tempfile.TemporaryDirectory() as savedir:
         logs, printed = Path(savedir, "benchmark", "logs.csv"), Path(savedir, "printed")
@@ -86,7 +88,7 @@ def watch(process: subprocess.Popen, logs: Path, printed: Path, seconds: float) 
 def growing_log(
     process: subprocess.Popen, logs: Path, printed: Path, deadline: float
 ) -> Iterator[list[Row]]:
-    """Yields the rows with a learned step, whenever there is a new one."""
+    """Yields all rows with learned steps, again whenever there is a new one."""
     size, count = 0, 0
     while True:
         if logs.exists() and logs.stat().st_size > size:
@@ -98,12 +100,12 @@ def growing_log(
         if process.poll() is not None:
             raise RuntimeError(f"it ended early: {printed.read_text().strip()}")
         if time.monotonic() > deadline:
-            raise RuntimeError(f"not measured in time: {printed.read_text().strip()}")
+            raise RuntimeError(f"it took too long: {printed.read_text().strip()}")
         time.sleep(0.02)
 
 
 def learning_rows(logs: Path) -> list[Row]:
-    """Those with a learned step, without their empty cells."""
+    """Returns the rows with learned steps, without their empty cells."""
     table = read_csv(logs)[1]
     rows = [{k: float(v) for k, v in row.items() if v} for row in table]
     return [row for row in rows if row["step"] > 0]
@@ -111,7 +113,8 @@ def learning_rows(logs: Path) -> list[Row]:
 
 @contextlib.contextmanager
 def running(words: list[str], printed: Path) -> Iterator[subprocess.Popen]:
-    """The program as a child. Leaving asks it to end, and ends by force what does not."""
+    """Runs the program as a child. At the end it is asked to stop. If it does not stop in time, it
+    and its children are killed."""
     with printed.open("w") as file:
         process = subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=file)
     try:

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The tables on the terminal, bench.json, parts.csv and runs.csv."""
+"""Prints the tables, and writes bench.json, parts.csv and runs.csv."""
 
 import csv
 import importlib.metadata
@@ -20,7 +20,7 @@ from libtorchbeast import models, workers
 
 Row = dict[str, Any]
 
-# Columns of the files and, with a title, of the printed tables: (column, title, format).
+# The columns of the files: (column, title, format). Those with a title are printed too.
 SPEED, RATIO = "{:,.0f}", "{:.3f}"
 PARTS = [
     ("name", "part alone", "{}"),
@@ -65,7 +65,7 @@ TARGETS = [
 
 
 def show(console: Console, columns: list[tuple], rows: Iterable[Row]) -> None:
-    """Prints a table without the columns in which no row has anything."""
+    """Prints a table, without the columns that are empty in all rows."""
     rows = list(rows)
     shown = [c for c in columns if c[1] is not None and any(c[0] in row for row in rows)]
     if not shown:
@@ -90,7 +90,7 @@ def cell(value: Any, form: str) -> str:
 
 
 def write(folder: Path, result: dict[str, Any]) -> None:
-    """bench.json has everything; parts.csv and runs.csv have the tables' rows."""
+    """Writes everything to bench.json, and the rows of the tables to parts.csv and runs.csv."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(rounded(result), indent=1, default=str)
     (folder / "bench.json").write_text(text + "\n")
@@ -102,7 +102,7 @@ def write(folder: Path, result: dict[str, Any]) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """Seven digits are more than was measured, and enough to divide again."""
+    """Rounds to seven digits, which is more than the precision of the measurements."""
     if isinstance(value, dict):
         return {k: rounded(v) for k, v in value.items()}
     if isinstance(value, list):

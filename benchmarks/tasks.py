@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What the benchmarks train, and the flags that a beast gets for it."""
+"""The tasks that the benchmarks train on, and the flags that a beast gets for each."""
 
 import argparse
 import importlib
@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 GAMES = {"Pong": "PongNoFrameskip-v4", "MinAtar": "MinAtar/Breakout-v1"}
 NETS = {"shallow": "monobeast.Net", "deep": "polybeast.Net"}
-OWN_NETS = {"monobeast": "shallow", "polybeast": "deep"}  # what they take without --net
+OWN_NETS = {"monobeast": "shallow", "polybeast": "deep"}  # the networks used without --net
 
 
 class Task(NamedTuple):
-    game: str  # of GAMES
-    net: str  # of NETS
+    game: str  # a key of GAMES
+    net: str  # a key of NETS
     lstm: bool = False
 
     def __str__(self) -> str:
         return f"{self.game}, {self.net}" + (", LSTM" if self.lstm else "")
 
 
-# The deep network is made for Atari's images: MinAtar's are 10 x 10.
+# MinAtar has no tasks with the deep network, which is made for Atari's large images.
 TASKS = [
     Task("Pong", "shallow"),
     Task("Pong", "shallow", lstm=True),
@@ -31,7 +31,7 @@ TASKS = [
 
 
 def arguments(task: Task, beast: str) -> list[str]:
-    """The command line of `beast` for this task, all else at its default."""
+    """The command line of `beast` for this task. All other flags have their defaults."""
     words = ["--env", GAMES[task.game]]
     if task.net != OWN_NETS[beast]:
         words += ["--net", NETS[task.net]]
@@ -39,6 +39,6 @@ def arguments(task: Task, beast: str) -> list[str]:
 
 
 def flags_of(beast: str, words: list[str]) -> argparse.Namespace:
-    """The flags that `python -m BEAST WORDS` runs with, recipes and machine considered."""
+    """The flags with which `python -m BEAST WORDS` runs on this machine."""
     program = importlib.import_module(beast)
     return program.parse(words)

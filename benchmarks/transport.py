@@ -1,9 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""PolyBeast's transport alone: everything but environments, networks and learning.
+"""Measures PolyBeast's transport alone: everything except environments, networks and learning.
 
-Two server processes (Python) with a mock environment, the actor pool, an inference thread that
-answers with constant actions, a drained learner queue. Over Unix sockets, loopback TCP, or TLS over
-that, where both sides show a certificate.
+It consists of two server processes (Python) with a mock environment, the actor pool, an inference
+thread that answers with constant actions, and a thread that drains the learner queue. They
+communicate over Unix sockets, loopback TCP, or loopback TCP with mutual TLS.
 """
 
 import contextlib
@@ -28,11 +28,11 @@ from libtorchbeast.tools import certificates
 
 SERVERS = 2
 T = 20
-PATIENCE = 60.0  # seconds until all streams stand; a guard against a hang
+PATIENCE = 60.0  # seconds until all streams are connected; only guards against a hang
 
 
 class Sink:
-    """Answers the pool's batches with constant actions, and drains and counts its rollouts."""
+    """Answers the pool's batches with constant actions, and counts the steps of its rollouts."""
 
     def __init__(self, num_envs: int, columns: int):
         self.batcher = libtorchbeast.DynamicBatcher(1, columns, timeout_ms=10)
@@ -58,7 +58,7 @@ class Sink:
 
 @contextlib.contextmanager
 def serving(words: list[str], over: str) -> Iterator[tuple[list[str], Any, Tls | None]]:
-    """Yields the servers' addresses, what they have, and what a client needs besides."""
+    """Starts servers and yields their addresses, their description, and the client's TLS files."""
     if over == "unix":
         flags = polybeast_env.parse(words)
         with LocalServers(flags) as servers:
@@ -70,7 +70,7 @@ def serving(words: list[str], over: str) -> Iterator[tuple[list[str], Any, Tls |
         theirs, ours = tls_flags(folder) if over == "tls" else ([], [])
         command = [sys.executable, "-m", "polybeast_env", *words, *theirs]
         command += ["--until_stdin_closes", f"{folder}/sockets"]
-        # It ends with its standard input.
+        # The child ends when its standard input is closed.
         with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
 
             def check() -> None:
@@ -83,8 +83,7 @@ def serving(words: list[str], over: str) -> Iterator[tuple[list[str], Any, Tls |
 
 
 def tls_flags(folder: str) -> list[list[str]]:
-    """Makes certificates in `folder`; returns the flags of servers on this machine, and the
-    learner's."""
+    """Makes certificates in `folder`. Returns the flags of the servers and those of the learner."""
     certificates.main([folder, "--hosts", "127.0.0.1", "--days", "1"])
     return [
         ["--tls_cert", f"{folder}/{name}.crt", "--tls_key", f"{folder}/{name}.key"]
@@ -101,7 +100,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def playing(env: str, num_envs: int, streams_per_server: int, over: str) -> Iterator[tuple]:
-    """Yields a pool whose streams all play, and its sink."""
+    """Yields a pool whose streams are all connected, and its sink."""
     words = ["--env", env, "--envs_per_server", str(num_envs), "--num_servers", str(SERVERS)]
     with serving(words, over) as (addresses, description, tls):
         sink = Sink(num_envs, SERVERS * streams_per_server * num_envs)
@@ -113,7 +112,7 @@ def playing(env: str, num_envs: int, streams_per_server: int, over: str) -> Iter
             wait_until_connected(pool)
             yield pool, sink
         finally:
-            pool.close()  # and with it the sink's queue and batcher
+            pool.close()  # closes the sink's queue and batcher too
             sink.join()
 
 
@@ -121,21 +120,24 @@ def wait_until_connected(pool: libtorchbeast.ActorPool) -> None:
     deadline = time.monotonic() + PATIENCE
     while not all(stream.connected for stream in pool.status()):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"not all streams stand after {PATIENCE:.0f} s: {pool.status()}")
+            raise RuntimeError(f"streams not connected after {PATIENCE:.0f} s: {pool.status()}")
         time.sleep(0.05)
 
 
 def measure(
     env: str, num_envs: int, streams_per_server: int, over: str, seconds: float
 ) -> dict[str, float]:
-    """Steps per second of all streams together, and processor seconds per thousand steps of this
-    process and its servers. RuntimeError if a stream fails.
+    """Measures the agent steps per second of all streams together, and the CPU seconds per thousand
+    steps of this process and its servers.
 
     Args:
-        over: unix, tcp or tls.
+        over: "unix", "tcp" or "tls".
+
+    Raises:
+        RuntimeError: a stream fails or no rollout arrives.
     """
     with playing(env, num_envs, streams_per_server, over) as (pool, sink):
-        time.sleep(min(1.0, seconds))  # warm
+        time.sleep(min(1.0, seconds))  # warm-up
         cores, steps, start = CpuCores(), sink.steps, time.perf_counter()
         time.sleep(seconds)
         steps, elapsed = sink.steps - steps, time.perf_counter() - start
@@ -143,5 +145,5 @@ def measure(
         if events := pool.take_events():
             raise RuntimeError(f"streams failed: {events}")
         if steps == 0:
-            raise RuntimeError(f"no rollout came in {elapsed:.1f} s")
+            raise RuntimeError(f"no rollout arrived within {elapsed:.1f} s")
     return {"steps_per_second": steps / elapsed, "cpu_seconds_per_1000_steps": 1000 * used / steps}

@@ -1,8 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Flags: those that the programs share, their ranges, and the frozen result.
+"""The flags that the programs share, and the types, checks and parser for all flags.
 
-A program makes a parser of the groups here and its own, parses, fills in what depends on other
-flags, and freezes the result as `Flags`. Imports no torch: environment servers have none.
+A program adds groups of flags to a `Parser`, those below and its own. It parses the command line,
+fills in the defaults that depend on other flags, and freezes the result as `Flags`. This module
+does not import torch, because environment servers use it too.
 """
 
 import argparse
@@ -17,13 +18,13 @@ from typing import Any, NoReturn
 
 MAX_COUNT = 2**31 - 1
 MAX_STEPS = 2**62
-LONGEST_S = 1e9  # more seconds would overflow 64 bits of nanoseconds since the start
+LONGEST_S = 1e9  # seconds; the nanoseconds of much longer times would overflow 64 bits
 
 Recipes = dict[str, dict[str, Any]]  # "atari" or "other" -> defaults by the flag's name
 
 
 class UserError(ValueError):
-    """A mistake that one sentence explains better than a traceback does."""
+    """A mistake of the user. The programs print its text without a traceback."""
 
 
 class Flags(argparse.Namespace):
@@ -37,7 +38,11 @@ class Flags(argparse.Namespace):
 
 
 def replace(flags: Flags, **changes: Any) -> Flags:
-    """A copy of `flags` with some values changed. Every name must exist already."""
+    """Returns a copy of `flags` with some values changed.
+
+    Raises:
+        AttributeError: a name is not one of the flags.
+    """
     if unknown := sorted(changes.keys() - vars(flags).keys()):
         raise AttributeError(f"there are no flags {unknown}")
     return Flags(**vars(flags) | changes)
@@ -56,7 +61,8 @@ def real(low: float, high: float = math.inf) -> Callable[[str], float]:
 
 def positive(high: float = math.inf) -> Callable[[str], float]:
     """The type of a flag that is a finite number above 0 and at most `high`."""
-    return _ranged(float, 5e-324, high, "more than 0")
+    smallest = 5e-324  # of the floats above 0
+    return _ranged(float, smallest, high, "more than 0")
 
 
 def _ranged(convert: type, low: float, high: float, lowest: str) -> Callable[[str], Any]:
@@ -81,7 +87,7 @@ def _ranged(convert: type, low: float, high: float, lowest: str) -> Callable[[st
 
 # ============================================================================= parsing and checking
 class Parser(argparse.ArgumentParser):
-    """Has no abbreviations, and answers a value out of range with one line (UserError)."""
+    """A parser that accepts no abbreviated flags and raises UserError for a wrong value."""
 
     def __init__(self, program: str, description: str | None):
         super().__init__(
@@ -98,7 +104,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Ends a flag's help with its default, unless the help says it itself."""
+    """Appends the default to a flag's help, unless the help already contains "Default:"."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
@@ -108,8 +114,12 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def parse_args(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    """The flags of a command line. `--flags_from_stdin` alone means that another program sends them
-    as a line of JSON (`to_json`) on standard input."""
+    """Parses a command line. If it is only `--flags_from_stdin`, the flags are read from a line of
+    JSON on standard input, which another program has made with `to_json`.
+
+    Raises:
+        UserError: a value has the wrong type or is out of range.
+    """
     if argv != ["--flags_from_stdin"]:
         return parser.parse_args(argv)
     with open(0, "rb", buffering=0, closefd=False) as stdin:  # no byte beyond the line is read
@@ -117,35 +127,40 @@ def parse_args(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Nam
 
 
 def from_settings(parser: argparse.ArgumentParser, settings: dict[str, Any]) -> argparse.Namespace:
-    """As if `settings` (name -> value) had been given on the command line. A string is converted by
-    the flag's type; names that the parser does not have are left out."""
+    """Parses `settings` (name -> value) as if they had been given on the command line. Strings are
+    converted to the flag's type. Names that the parser does not know are ignored."""
     known = vars(parser.parse_args([])).keys() & settings.keys()
     parser.set_defaults(**{name: settings[name] for name in known})
     return parser.parse_args([])
 
 
 def given(parser: argparse.ArgumentParser, argv: list[str]) -> dict[str, Any]:
-    """The flags that stand on the command line, and their values. Uses the parser up."""
+    """Returns the flags that stand on the command line, and their values. It removes the parser's
+    defaults, so the parser cannot be used afterwards."""
     for action in parser._actions:
         action.default = argparse.SUPPRESS
     return vars(parser.parse_args(argv))
 
 
 def require(flags: Any, name: str, holds: bool, expected: str) -> None:
-    """Raises UserError naming flag, value and what was expected of it, unless `holds`."""
+    """Raises UserError, with the flag's name, its value and `expected`, unless `holds`."""
     if not holds:
         raise UserError(f"--{name} {getattr(flags, name)}: expected {expected}")
 
 
 def apply_recipe(flags: argparse.Namespace, recipe: dict[str, Any]) -> None:
-    """Gives the flags that were not given the recipe's values."""
+    """Sets the flags that are None to the recipe's values."""
     for name, value in recipe.items():
         if getattr(flags, name) is None:
             setattr(flags, name, value)
 
 
 def choose_xpid(flags: argparse.Namespace) -> None:
-    """Chooses --xpid where it was not given, and checks it."""
+    """Chooses --xpid if it was not given.
+
+    Raises:
+        UserError: it is not a plain folder name, or it is "latest" when training.
+    """
     if flags.xpid is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
@@ -156,12 +171,12 @@ def choose_xpid(flags: argparse.Namespace) -> None:
 
 
 def as_plain(flags: dict[str, Any]) -> dict[str, Any]:
-    """As files have them: a value that JSON does not know, a Path say, becomes a string."""
+    """Returns the flags as JSON would hold them. Values of other types become strings."""
     return json.loads(json.dumps(flags, default=str))
 
 
 def to_json(settings: dict[str, Any]) -> bytes:
-    """The line that `parse_args` reads with --flags_from_stdin."""
+    """Returns the line that `parse_args` reads with --flags_from_stdin."""
     return json.dumps(as_plain(settings)).encode() + b"\n"
 
 
@@ -171,7 +186,7 @@ def run_path(flags: Any) -> str:
 
 
 def shell_line(module: str, words: list[str]) -> str:
-    """`python -m MODULE ...` as it is to be typed here, with this very Python."""
+    """The command line that runs `python -m MODULE WORDS...` in this folder with this Python."""
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     return shlex.join([python, "-m", module, *words])
 
@@ -179,17 +194,18 @@ def shell_line(module: str, words: list[str]) -> str:
 # ================================================================================== shared flags
 # fmt: off
 def add_environment_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """For every program that steps environments. Returns the group, for more of them."""
+    """Adds the flags of every program that steps environments, and returns their group."""
     group = parser.add_argument_group("environment", "Which environments are played.")
     add = group.add_argument
     add("--env", default="PongNoFrameskip-v4",
-        help="Id of a Gymnasium environment. PolyBeast also knows Mock and Mock/4x10x10, which "
-             "cost nothing to step, for benchmarks.")
+        help="Id of a Gymnasium environment. For benchmarks PolyBeast also has the environments "
+             "Mock and Mock/4x10x10, which do nothing in a step.")
     add("--seed", type=whole(0), default=0,
-        help="Seed of everything that is random: environments, actions and first weights.")
+        help="Seed of all random numbers: in the environments, the actions and the first weights.")
     add("--step_timeout", type=real(0.1, LONGEST_S), default=60.0, metavar="SECONDS",
-        help="Limit for one step or reset of the environments of an actor or a stream. The process "
-             "that takes longer is replaced. Opening the environments is not timed.")
+        help="Longest time that one step or reset of the environments of an actor or a stream may "
+             "take. A process that takes longer is killed and replaced. The time to open the "
+             "environments is not limited.")
     return group
 
 
@@ -197,25 +213,26 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run", "What the program does, and where it writes.")
     add = group.add_argument
     add("--mode", default="train", choices=["train", "test", "test_render"],
-        help="test plays whole games with the newest checkpoint; test_render also films them.")
+        help="train trains the network. test plays whole games with the newest checkpoint. "
+             "test_render also writes a video of them.")
     add("--xpid",
-        help="Name of the run. A run of that name is resumed. Default: the time of day; in the "
-             "test modes, the newest run.")
+        help="Name of the run, and of its folder in --savedir. If the run exists, it is resumed. "
+             "Default: a name made from the date and the time; in the test modes, the newest run.")
     add("--savedir", default="~/logs/torchbeast", help="Folder that holds all runs.")
     add("--log_every", type=real(0.1), default=10.0, metavar="SECONDS",
         help="Time between two rows of the log.")
     add("--checkpoint_every", type=real(1), default=300.0, metavar="SECONDS",
-        help="Time between two checkpoints. A run that stops also saves one.")
+        help="Time between two checkpoints. A run also saves one when it ends.")
     add("--disable_checkpoint", action="store_true", help="Save no checkpoints.")
     add("--wandb", action="store_true",
-        help="Log to Weights & Biases as well (needs pip install wandb).")
+        help="Also log to Weights & Biases. This needs the package wandb.")
     add("--autotune", type=real(0.1, LONGEST_S), nargs="?", const=10.0, metavar="SECONDS",
-        help="Before training, try other numbers of workers and batch sizes, each for SECONDS (10 "
-             "if not given), and train with the fastest.")
+        help="Before training, measure the speed of other numbers of workers and other batch "
+             "sizes, each for SECONDS (10 if not given), and train with the fastest.")
 
 
 def add_learner_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
-    """Learning, model, loss, optimizer and evaluation: the same in every program that learns."""
+    """Adds the flags of every program that learns, except --env and the flags of the run."""
     add_learning_flags(parser, recipes)
     add_model_flags(parser)
     add_loss_flags(parser)
@@ -224,64 +241,67 @@ def add_learner_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None
 
 
 def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
-    group = parser.add_argument_group("learning", "How much is learned, and on what.")
+    group = parser.add_argument_group("learning", "How long, on what and how the learner learns.")
     add = group.add_argument
     add("--total_steps", type=whole(1, MAX_STEPS),
-        help="Agent steps to learn from." + recipe_help(recipes, "total_steps"))
+        help="Number of agent steps to learn from." + recipe_help(recipes, "total_steps"))
     add("--batch_size", type=whole(1), metavar="B",
-        help="Columns in a learner's batch. A column is the rollout of one environment."
+        help="Number of rollouts in a learner's batch, each of one environment."
              + recipe_help(recipes, "batch_size"))
     add("--unroll_length", type=whole(1), default=20, metavar="T",
-        help="Transitions in a rollout.")
+        help="Number of agent steps in a rollout.")
     add("--num_learner_threads", "--num_threads", type=whole(1, 64), default=1,
-        help="Learner threads. Each collects batches of its own; one updates at a time.")
+        help="Number of learner threads. Each collects its own batches, but only one at a time "
+             "updates the network.")
     add("--torch_threads", type=whole(1, 1024),
-        help="Threads that torch uses for one operation on the CPU. Default: MonoBeast takes the "
-             "cores that its actors leave. PolyBeast takes all cores for its deep network on "
-             "Atari, where the learner limits a run, and otherwise half of them.")
+        help="Number of threads that torch uses for one operation on the CPU. Default: MonoBeast "
+             "takes as many as its actors leave cores, and 1 with --num_actors 0. PolyBeast takes "
+             "all cores for its deep network on Atari, where the learner limits the speed, and "
+             "else half of them.")
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
     add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
-        help="Precision of convolutions and matrix products. auto takes bf16 where the hardware "
-             "computes with it.")
+        help="Precision of convolutions and matrix products. auto takes bf16 if the hardware has "
+             "instructions for it, else fp32.")
     add("--compile", action="store_true",
-        help="Compile the network with torch.compile. This takes minutes at the start; on a CPU it "
-             "has gained nothing.")
+        help="Compile the network with torch.compile, which takes minutes at the start. On a CPU "
+             "training was not faster with it.")
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("model", "Which network is trained.")
     add = group.add_argument
-    add("--net", metavar="MODULE.CLASS", help="Network to use instead of the program's own Net.")
-    add("--use_lstm", action="store_true", help="Give the network a recurrent core.")
+    add("--net", metavar="MODULE.CLASS",
+        help="Network to use instead of the program's own class Net, for example polybeast.Net.")
+    add("--use_lstm", action="store_true", help="Give the network a recurrent core (an LSTM).")
 
 
 def add_loss_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("loss", "The IMPALA loss (see vtrace.py).")
+    group = parser.add_argument_group("loss", "The terms of the IMPALA loss (see vtrace.py).")
     add = group.add_argument
     add("--entropy_cost", type=real(0), default=0.01, help="Weight of the entropy bonus.")
     add("--baseline_cost", type=real(0), default=0.5, help="Weight of the baseline loss.")
     add("--discounting", type=real(0, 1), default=0.99, help="Discount factor gamma.")
     add("--reward_clipping", default="abs_one", choices=["abs_one", "none"],
-        help="abs_one clips the rewards of the loss to [-1, 1]. Logged returns are never clipped.")
+        help="abs_one clips rewards to [-1, 1] in the loss. Logged returns are never clipped.")
     add("--vtrace_lambda", type=real(0, 1), default=0.95,
-        help="lambda of V-trace (remark 2 of the paper, which uses 1).")
+        help="The lambda of V-trace (remark 2 of the IMPALA paper, which uses 1).")
     add("--clip_rho_threshold", type=positive(), default=1.0,
-        help="Bound of the importance weights of the value targets, rho-bar in the paper.")
+        help="Upper bound of the importance weights in the value targets (rho-bar in the paper).")
     add("--clip_pg_rho_threshold", type=positive(), default=1.0,
-        help="Bound of the importance weights of the policy gradient.")
+        help="Upper bound of the importance weights in the policy gradient.")
     add("--loss_reduction", default="mean", choices=["mean", "sum"],
-        help="Reduction over time and batch. The paper's sum goes with --learning_rate 6e-4 "
-             "--optimizer rmsprop --epsilon 0.01 --grad_norm_clipping 40.")
+        help="Reduction of the loss over time and batch. The paper uses sum, together with "
+             "--learning_rate 6e-4 --optimizer rmsprop --epsilon 0.01 --grad_norm_clipping 40.")
 
 
 def add_optimizer_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
     group = parser.add_argument_group("optimizer", "How gradients change the weights.")
     add = group.add_argument
     add("--optimizer", default="adam", choices=["adam", "rmsprop"],
-        help="Optimizer. The paper uses rmsprop.")
-    # Up to these bounds no finite gradient can make a float32 weight infinite or NaN.
+        help="Algorithm of the optimizer. The paper uses rmsprop.")
+    # Within the bounds below no finite gradient can make a float32 weight infinite or NaN.
     add("--learning_rate", type=positive(1000),
-        help="Learning rate. It falls linearly to 0 at --total_steps."
+        help="Learning rate of the first update. It falls linearly to 0 at --total_steps."
              + recipe_help(recipes, "learning_rate"))
     add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
         help="Keep the learning rate constant.")
@@ -290,24 +310,25 @@ def add_optimizer_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> No
     add("--alpha", type=real(0, 1), default=0.99, help="Smoothing constant of RMSProp.")
     add("--momentum", type=real(0, 1), default=0.0, help="Momentum of RMSProp.")
     add("--grad_norm_clipping", type=positive(1e12), default=0.5,
-        help="Largest norm of the gradient over all weights. A larger gradient is scaled down.")
+        help="Largest norm of the gradient of all weights. A larger gradient is scaled down to it.")
 
 
 def add_evaluation_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
     group = parser.add_argument_group(
-        "evaluation", "Whole games, in the test modes and while training.")
+        "evaluation", "How whole games are played, in the test modes and while training.")
     add = group.add_argument
     add("--eval_every", type=whole(0, MAX_STEPS), metavar="STEPS",
-        help="Agent steps between two evaluations while training, which run in a process of their "
-             "own. 0 turns them off." + recipe_help(recipes, "eval_every"))
-    add("--num_episodes", type=whole(1), default=10, help="Games to play.")
+        help="Number of agent steps between two evaluations while training. They run in their own "
+             "process. 0 turns them off." + recipe_help(recipes, "eval_every"))
+    add("--num_episodes", type=whole(1), default=10,
+        help="Number of games that an evaluation or a test mode plays.")
     add("--max_episode_steps", type=whole(1), default=27_000,
-        help="Agent steps after which a game is cut.")
+        help="Number of agent steps after which a game is cut.")
     add("--greedy", action="store_true",
         help="Take the most probable action instead of sampling one.")
 # fmt: on
 
 
 def recipe_help(recipes: Recipes, name: str) -> str:
-    """The end of a help text whose default depends on the kind of environment."""
+    """The last sentence of a help text whose default depends on the kind of environment."""
     return f" Default: {recipes['atari'][name]:,} on Atari, {recipes['other'][name]:,} elsewhere."

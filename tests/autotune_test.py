@@ -60,8 +60,8 @@ def test_the_fastest_wins_knob_after_knob(measured, capsys, monkeypatch):
     assert best == {"num_actors": 3, "torch_threads": 1}  # 64 is the default, better than 128
     printed = capsys.readouterr().err
     assert "autotune: --num_actors 3: 150 steps/s" in printed
-    assert "does not run: MemoryError: too many environments" in printed
-    assert "fastest, 1.50 x the start: --num_actors 3\n" in printed
+    assert "fails: MemoryError: too many environments" in printed
+    assert "fastest, 1.50 x the given flags: --num_actors 3\n" in printed
 
 
 def test_less_than_noise_is_no_gain(measured):
@@ -87,7 +87,7 @@ def test_the_timeout_is_tried_only_with_a_batch_to_wait_for(measured):
 
 
 def test_what_does_not_run_as_given_is_refused(measured):
-    with pytest.raises(UserError, match="these flags do not run"):
+    with pytest.raises(UserError, match="a run with these flags fails"):
         tune(monobeast, "--env CartPole-v1 --envs_per_actor 32 --autotune")
 
 

@@ -209,7 +209,7 @@ def test_a_failure_is_shown_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
 
 
 def test_a_pattern_that_finds_nothing_is_refused(tmp_path, capsys):
-    for pattern, text in (("no such row", "no row has such a name"), ("(", "--only (")):
+    for pattern, text in (("no such row", "no row's name matches"), ("(", "--only (")):
         with pytest.raises(SystemExit):
             main(["--only", pattern, "--out", str(tmp_path / "out")])
         assert text in capsys.readouterr().err

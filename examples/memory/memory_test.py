@@ -11,7 +11,7 @@ from tests.support.processes import ROOT, load
 
 
 def play(choose, seed):
-    """One game's return; `choose(observation, what was chosen before)`."""
+    """Plays a game with the actions `choose(observation, last_action)` and returns its return."""
     env, action, total, ended = Recall(), None, 0.0, False
     observation, _ = env.reset(seed=seed)
     while not ended:
@@ -34,8 +34,8 @@ def test_who_remembers_wins():
 
 
 def test_who_does_not_cannot():
-    """A policy of the observation and the last action: waiting and guessing is right half of the
-    time, and saying the answer early, so as to see it again as the last action, always loses."""
+    """A policy without memory sees the observation and its last action. Waiting and then guessing
+    is right half of the time. Keeping the answer in its actions always loses."""
     guess = lambda observation, _: RIGHT if observation[2] else WAIT
     returns = [play(guess, seed) for seed in range(400)]
     assert abs(sum(returns) / 400) < 0.2

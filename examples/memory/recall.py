@@ -1,19 +1,21 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""A game that only memory wins: `--env examples.memory.recall:Recall-v0`, which imports this."""
+"""A game that an agent can win only with memory: `--env examples.memory.recall:Recall-v0`."""
 
 import gymnasium
 import numpy as np
 
-DELAY = 5  # steps between what is shown and the question
+DELAY = 5  # steps between the lamp and the question
 LEFT, RIGHT, WAIT = range(3)
 
 
 class Recall(gymnasium.Env):
-    """A lamp, left or right, is lit once; DELAY steps later a question is lit: which one was it?
+    """The left or the right lamp is lit for one step. DELAY steps later the agent is asked which
+    one it was.
 
-    The observation is [left, right, question]. Until the question is lit, anything but WAIT loses:
-    otherwise a network without memory could repeat the answer as its action, because it sees its
-    last action. The answer gives 1 or -1 and ends the game.
+    The observation is float32 [3]: left lamp, right lamp, question. The answer, LEFT or RIGHT, ends
+    the game with a reward of 1 or -1. Before the question every action except WAIT loses the game.
+    Otherwise a network without memory could keep the answer in its actions, because it sees its
+    last action.
     """
 
     observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)

@@ -27,7 +27,7 @@ def folder(tmp_path_factory):
 
 @contextlib.contextmanager
 def server(folder, num_envs):
-    """Yields its address once it answers."""
+    """Runs the server and yields its address once it answers."""
     address = f"127.0.0.1:{free_port()}"
     words = ["node", folder / "server.js", "--address", address, "--num_envs", num_envs]
     with Command(folder, words) as process:
@@ -53,7 +53,7 @@ def test_rows_are_as_the_proto_says(folder):
 
 
 def check_next(before, row):
-    """The laws of rows, for a game of nine steps."""
+    """Checks that `row` may follow `before`, in a game of nine steps."""
     done = row["done"]
     np.testing.assert_array_equal(done, before["terminated"])
     np.testing.assert_array_equal(row["terminated"], row["episode_step"] == 9)

@@ -1,6 +1,6 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 //
-// An environment server for PolyBeast in JavaScript, made from rpcenv.proto alone:
+// An environment server for PolyBeast in JavaScript. It needs only rpcenv.proto of this repository.
 //
 //     node server.js --address 127.0.0.1:5000 --num_envs 64
 'use strict';
@@ -10,11 +10,11 @@ const { parseArgs } = require('node:util');
 const grpc = require('@grpc/grpc-js');
 const { loadSync } = require('@grpc/proto-loader');
 
-// ============================================================================ the game: yours here
+// ====================================================================== the game: put yours here
 const ROWS = 10;
 const COLUMNS = 5;
 
-// A ball falls; the paddle in the lowest row moves left, stays or moves right.
+// A ball falls. The paddle in the lowest row moves left, stays or moves right, to catch it.
 class Catch {
   static numActions = 3;
   static shape = [1, ROWS, COLUMNS]; // channels, height, width
@@ -30,10 +30,10 @@ class Catch {
     this.row += 1;
     const terminated = this.row === ROWS - 1;
     const reward = terminated ? (this.paddle === this.column ? 1 : -1) : 0;
-    return { reward, terminated, truncated: false }; // truncated: cut by a time limit, say
+    return { reward, terminated, truncated: false }; // truncated: a time limit has cut the game
   }
 
-  // Writes the observation into `pixels`, bytes that are all 0.
+  // Writes the observation into `pixels`, whose bytes are all 0.
   draw(pixels) {
     pixels[this.row * COLUMNS + this.column] = 255;
     pixels[(ROWS - 1) * COLUMNS + this.paddle] = 255;
@@ -41,9 +41,9 @@ class Catch {
 }
 
 // ================================================================================ rows of any game
-// A game, again and again. `next` plays a step and returns what the row after it says besides the
-// observation. After the last row of an episode comes the first of the next one: that action is not
-// played.
+// Plays a game again and again. `next` plays one step and returns the fields of the row after it,
+// except the observation. After the last row of an episode `next` ignores the action, resets the
+// game and returns the first row of the next episode.
 class Environment {
   constructor(Game) {
     this.game = new Game();
@@ -51,7 +51,7 @@ class Environment {
   }
 
   next(action) {
-    const done = this.ended; // the row is the first of its episode
+    const done = this.ended; // whether the row is the first of its episode
     let outcome = { reward: 0, terminated: false, truncated: false };
     if (done) {
       this.game.reset();
@@ -65,7 +65,7 @@ class Environment {
     return {
       ...outcome,
       done,
-      episode_over: this.ended, // the same as long as an episode is a whole game
+      episode_over: this.ended, // the end of the whole game, which is one episode here
       episode_step: this.steps,
       episode_return: this.score,
     };
@@ -76,7 +76,7 @@ const FIELDS = [
   'reward', 'done', 'terminated', 'truncated', 'episode_over', 'episode_step', 'episode_return',
 ];
 
-// A Step message: each environment's next row, side by side.
+// Returns a Step message with the next row of each environment.
 function nextStep(environments, actions) {
   const began = performance.now();
   const rows = environments.map((environment, i) => environment.next(actions[i]));
@@ -90,8 +90,8 @@ function nextStep(environments, actions) {
 }
 
 // ====================================================================================== the server
-// One life of `numEnvs` environments: a Step at once, then one for each Action, until the learner
-// hangs up. What goes wrong ends this stream only.
+// Serves a stream with `numEnvs` environments of its own: one Step at once, and then one for each
+// Action, until the learner closes the stream. An error ends only this stream.
 function serveStream(call, numEnvs) {
   const environments = Array.from({ length: numEnvs }, () => new Environment(Catch));
   const fail = (code, details) => call.emit('error', { code, details });

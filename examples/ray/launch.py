@@ -1,11 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""PolyBeast with environment servers that are Ray actors, wherever the cluster has free cores, and
-the learner here. Flags that are not below go to the learner.
+"""Runs PolyBeast's learner on this machine, with environment servers that are Ray actors. Flags
+that are not listed below are passed on to the learner.
 
-    python -m examples.ray.launch --xpid pong --servers 64               # in the cluster that runs
+    python -m examples.ray.launch --xpid pong --servers 64               # on the running cluster
     python -m examples.ray.launch --xpid pong --servers 2 --ray local    # without a cluster
 
-Ray starts a server again that dies, there or, if its machine is gone, elsewhere.
+Ray places the servers on the cluster's free cores. If a server dies, Ray starts it again, and on
+another machine if its machine is gone.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from libtorchbeast.seeds import derive_seed
 from libtorchbeast.tools import certificates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DAYS = 365  # that the certificates hold
+DAYS = 365  # the certificates are valid for this long
 POLL_S = 1.0
 
 logger = logging.getLogger("examples.ray")
@@ -36,7 +37,7 @@ logger = logging.getLogger("examples.ray")
 
 @ray.remote(num_cpus=1, max_restarts=-1)
 class EnvServer:
-    """One address that serves environments: what a process of `python -m polybeast_env` is."""
+    """Serves environments on one address, like a process of `python -m polybeast_env`."""
 
     def __init__(self, flags: argparse.Namespace, port: int, ca: tuple[bytes, bytes]):
         polybeast_env.set_up_logging(flags)
@@ -47,7 +48,7 @@ class EnvServer:
             lambda: polybeast_env.make_environment(flags),
             self.address,
             max_streams=flags.max_streams,
-            seed=derive_seed(flags.seed, port, time.time_ns()),  # another one in its next life
+            seed=derive_seed(flags.seed, port, time.time_ns()),  # another seed after a restart
             step_timeout=flags.step_timeout,
             tls=Tls(*pair.texts(), ca[0]),
         )
@@ -58,10 +59,10 @@ class EnvServer:
 
 
 def where(server: "ray.actor.ActorHandle", before: str) -> str:
-    """Its address; while Ray starts it again, the one that it had before.
+    """Returns the server's address, or `before` while Ray starts the server again.
 
     Raises:
-        ray.exceptions.ActorDiedError: it cannot be started; says why.
+        ray.exceptions.ActorDiedError: the server cannot be started. The text says why.
     """
     try:
         return ray.get(server.where.remote(), timeout=5.0)
@@ -70,8 +71,12 @@ def where(server: "ray.actor.ActorHandle", before: str) -> str:
 
 
 def train(flags: argparse.Namespace, servers: list, tls: list[str]) -> int:
-    """Runs the learner, and returns its exit code. It is given its servers when it starts: where
-    one has come back elsewhere, the learner saves and, by its --xpid, goes on with all of them."""
+    """Runs the learner and returns its exit code.
+
+    The learner gets the servers' addresses when it starts. When a server has a new address, the
+    learner is stopped, which saves a checkpoint, and started again with all addresses. It resumes
+    because its --xpid is the same.
+    """
     logger.info("Waiting for %d free cores", len(servers))
     addresses = ray.get([server.where.remote() for server in servers])
     while True:
@@ -100,7 +105,7 @@ def train(flags: argparse.Namespace, servers: list, tls: list[str]) -> int:
 
 
 def write_tls(ca: certificates.Pair, folder: Path) -> list[str]:
-    """The learner's flags, and the files that they name."""
+    """Writes the learner's certificate and key into `folder`, and returns the flags for them."""
     (folder / "ca.crt").write_bytes(ca.texts()[0])
     certificates.certify_learner(ca, DAYS).write(folder, "learner")
     files = dict(cert="learner.crt", key="learner.key", ca="ca.crt")
@@ -114,12 +119,14 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("--xpid", required=True, help="Name of the run; one that exists is resumed.")
-    add("--env", default="PongNoFrameskip-v4")
-    add("--servers", type=int, default=16, help="Each has a core.")
-    add("--server_flags", default="", metavar='"--FLAG VALUE ..."', help="As for polybeast_env.")
-    add("--first_port", type=int, default=5000, help="The servers' ports count from here.")
-    add("--ray", default="auto", metavar="ADDRESS", help="auto: the cluster that runs here; local.")
+    add("--xpid", required=True, help="Name of the run. If it exists, it is resumed.")
+    add("--env", default="PongNoFrameskip-v4", help="Id of a Gymnasium environment.")
+    add("--servers", type=int, default=16, help="Number of servers. Each takes one core.")
+    add("--server_flags", default="", metavar='"--FLAG VALUE ..."', help="Flags of polybeast_env.")
+    add("--first_port", type=int, default=5000, help="Port of the first server. The others follow.")
+    add("--ray", default="auto", metavar="ADDRESS",
+        help="Address of the cluster. auto finds one that runs on this machine; local starts Ray "
+             "on this machine only.")  # fmt: skip
     return parser
 
 

@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The example in a Ray of this machine, and in a cluster of three, each with a loopback address."""
+"""Tests the example with Ray on this machine alone, and in a cluster of three nodes, which are this
+machine with three loopback addresses."""
 
 import contextlib
 import os
@@ -29,7 +30,7 @@ AUTHENTICATION = dict(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=uuid.uuid4().hex)
 
 
 class Launch(Program):
-    """What the README does without a cluster, in small."""
+    """Runs the README's command without a cluster, with small settings."""
 
     def __init__(self, tmp_path, *flags):
         module, *words = LOCAL[1:]
@@ -44,8 +45,8 @@ class Launch(Program):
 
 
 class Cluster(contextlib.ExitStack):
-    """Ray on machines that are this one, with the addresses 127.0.0.1 (without cores), 127.0.0.2,
-    ..."""
+    """A cluster whose nodes all run on this machine, with the addresses 127.0.0.1 (without cores),
+    127.0.0.2 and so on."""
 
     def __init__(self):
         super().__init__()
@@ -53,22 +54,22 @@ class Cluster(contextlib.ExitStack):
         self.nodes = []
 
     def __enter__(self):
-        # Not tmp_path, because the path of a Unix socket may have 107 bytes.
+        # tmp_path is too long, because the path of a Unix socket may have 107 bytes at most.
         self.folder = Path(self.enter_context(tempfile.TemporaryDirectory(prefix="ray")))
         port = self.address.split(":")[1]
         self.add("--head", "--port", port, "--include-dashboard", "false", cores=0)
         return self
 
     def add(self, *words, cores=2):
-        """Starts the next machine and waits until it is there. Ray's own limit for that, 30 s, is
-        not enough where other tests have all cores, so it is given three chances."""
+        """Starts the next node and waits until it is ready. Ray gives up after 30 s, which is too
+        short while other tests use all cores, so this tries three times."""
         for attempt in range(3):
             node = self.start(f"127.0.0.{len(self.nodes) + 1}", attempt, words, cores)
             wait_for(lambda: started(node) or node.process.poll() is not None)  # noqa: B023
             if started(node):
                 self.nodes.append(self.enter_context(node))
                 return node
-            with node:  # ends what is left of it
+            with node:  # ends the node's remaining processes
                 pass
         raise AssertionError(node.printed())
 
@@ -92,7 +93,7 @@ def started(node):
 
 
 def actors(*commands):
-    """The process ids of the servers that Ray runs in what the commands have started."""
+    """The process ids of the servers among the processes that the commands have started."""
     pids = [pid for command in commands for pid in command.session()]
     return [pid for pid in pids if _title(pid).startswith("ray::EnvServer")]
 
@@ -104,7 +105,7 @@ def _title(pid):
 
 
 def stop(launch):
-    """As Ctrl-C in a terminal does; the run is saved."""
+    """Stops the program as Ctrl-C in a terminal does, and checks that the run was saved."""
     os.killpg(launch.pid, signal.SIGINT)
     assert launch.wait_for_end() == 130, launch.printed()
     assert load(launch.path)["step"] == launch.rows()[-1]["step"] > 0
@@ -140,7 +141,7 @@ def test_servers_move_with_a_machine_that_goes(tmp_path):
         with Launch(tmp_path, *flags) as launch:
             launch.wait_for(lambda: launch.streams() == 2)
             going, staying = sorted(machines, key=lambda machine: -len(actors(machine)))
-            with going:  # its end is that of all its processes
+            with going:  # ends all its processes
                 pass
             launch.wait_for(lambda: len(actors(staying)) == 2)
             resumed = launch.wait_for(lambda: re.search(r"from step (\d+)", launch.printed()))

@@ -1,12 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""PolyBeast as Slurm jobs: an array of CPU jobs with environment servers, and a learner job with a
-GPU. Flags that are not below go to the learner.
+"""Runs PolyBeast as Slurm jobs: an array of CPU jobs with environment servers, and a learner job
+with a GPU. Flags that are not listed below are passed on to the learner.
 
     python -m examples.slurm.launch --xpid pong --server_jobs 4 --servers_per_job 16
     python -m examples.slurm.launch --xpid pong --server_jobs 2 --servers_per_job 1 --cluster local
 
-Before its time limit each job ends its program, which saves, and is queued again (submitit sees to
-both); where it begins again, it goes on.
+Shortly before a job's time limit, submitit tells it to stop. The job ends its program, which saves
+a checkpoint, and submitit queues the job again. When the job starts again, the run is resumed.
 """
 
 import argparse
@@ -30,28 +30,31 @@ from libtorchbeast.tools import certificates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-# CHANGE HERE what your cluster wants to know: whatever submitit's AutoExecutor takes.
+# CHANGE HERE the parameters for your cluster. submitit's AutoExecutor documents them.
 SERVER_JOB = dict(mem_gb=16, slurm_partition="cpu")
 LEARNER_JOB = dict(mem_gb=32, slurm_partition="gpu", cpus_per_task=8, gpus_per_node=1)
 
-DAYS = 365  # that the certificates hold
-REQUEUES = 1000  # after time-outs; submitit's default is 3
+DAYS = 365  # the certificates are valid for this long
+REQUEUES = 1000  # the largest number of time-outs of a job; submitit's default is 3
 POLL_S = 1.0
 FAILED = "failed"
-OVER = "over"  # a file that is there when the learner has ended for good
+OVER = "over"  # the name of a file that exists once the learner has ended for good
 
 
 # =========================================================================================== a job
 class Job:
-    """One program, on the machine that Slurm found. submitit pickles this object and calls it
-    there; on the signal before the time limit it calls `checkpoint` and queues the job again."""
+    """Runs one program on the machine that Slurm chooses.
+
+    submitit pickles this object and calls it there. When Slurm signals that the time limit is near,
+    submitit calls `checkpoint` and queues the job again.
+    """
 
     def __init__(self, flags: argparse.Namespace):
         self.flags, self.program = flags, None
         self.over = flags.folder / OVER
 
     def __call__(self) -> None:
-        signal.signal(signal.SIGTERM, _exit)  # scancel's; submitit would only log it
+        signal.signal(signal.SIGTERM, _exit)  # scancel sends SIGTERM, and submitit only logs it
         try:
             self.work()
         finally:
@@ -66,12 +69,12 @@ class Job:
     def start(self, module: str, *words: str) -> None:
         command = [sys.executable, "-m", module, "--env", self.flags.env, *words]
         print(shlex.join(command), flush=True)
-        # Some clusters send the signal to all processes; the program would die of it, unsaved.
+        # Some clusters send the signal to all processes. It would end the program without a save.
         ignore = lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         self.program = subprocess.Popen(command, cwd=ROOT, preexec_fn=ignore)
 
     def end(self) -> None:
-        """Asks the program to end, and waits; a learner saves."""
+        """Asks the program to end and waits for it. A learner saves a checkpoint."""
         if self.program is not None:
             self.program.terminate()
             # `wait()` would wait for ever if the signal came in the middle of a `poll()`.
@@ -79,7 +82,7 @@ class Job:
                 os.waitid(os.P_PID, self.program.pid, os.WEXITED | os.WNOWAIT)
 
     def has_ended(self) -> bool:
-        """Whether the program has, by itself. Raises RuntimeError if it failed."""
+        """Whether the program has ended by itself. Raises RuntimeError if it failed."""
         code = self.program.poll()
         if code:
             raise RuntimeError(f"{shlex.join(self.program.args)}: exit code {code}")
@@ -87,7 +90,7 @@ class Job:
 
 
 def _exit(number: int, frame: object) -> None:
-    signal.signal(number, signal.SIG_IGN)  # more of them may come
+    signal.signal(number, signal.SIG_IGN)  # the same signal may arrive several times
     sys.exit(128 + number)
 
 
@@ -97,8 +100,12 @@ def tls_flags(folder: Path, pair: Path) -> list[str]:
 
 # ============================================================================= environment servers
 class Servers(Job):
-    """A job of the array. Where it runs is known only then: a file says its addresses, or FAILED,
-    or nothing while it does not run."""
+    """A job of the array, which runs environment servers.
+
+    The machine is known only when the job runs. So the job writes its addresses into a file, from
+    which the learner reads them. The file says FAILED if the job has failed, and it is empty while
+    the job does not run.
+    """
 
     def __init__(self, flags: argparse.Namespace, index: int):
         super().__init__(flags)
@@ -137,11 +144,12 @@ class Servers(Job):
     def say(self, text: str) -> None:
         new = self.file.with_suffix(".new")
         new.write_text(text)
-        new.replace(self.file)  # a reader sees all of it or what was there before
+        new.replace(self.file)  # a reader sees either the old text or the whole new one
 
 
 def free_ports(count: int) -> str:
-    """first-last, where nobody listens now; below those that the system gives to connections."""
+    """Returns a range "first-last" of ports that are free now. They lie below the ports that the
+    system gives to outgoing connections."""
     while True:
         first = random.randrange(10_000, 32_000 - count)
         with contextlib.suppress(OSError):
@@ -152,8 +160,11 @@ def free_ports(count: int) -> str:
 
 # ========================================================================================= learner
 class Learner(Job):
-    """Learns from the servers that there are. PolyBeast is given them when it starts; where others
-    come up, it is ended and started again with those, and its --xpid lets it go on."""
+    """The job that learns from the servers that run.
+
+    PolyBeast gets the servers' addresses when it starts. When other servers come up, this job stops
+    PolyBeast and starts it again with the new addresses. It resumes because its --xpid is the same.
+    """
 
     def work(self) -> None:
         try:
@@ -165,10 +176,10 @@ class Learner(Job):
         self.over.touch()
 
     def learn_from(self, servers: set[str]) -> bool:
-        """Whether it has learned to the end; else there are other servers, or none."""
+        """Returns True if training has ended, and False if there are new servers or none at all."""
         self.end()
         folder = self.flags.folder
-        # A server whose machine failed cannot say so: wait for its job to come back elsewhere.
+        # A server whose machine failed cannot report it, so wait until its job runs elsewhere.
         words = ["--xpid", self.flags.xpid, "--server_timeout", "1e6", *self.flags.learner_flags]
         tls = tls_flags(folder, folder / "learner")
         self.start("polybeast", "--server_addresses", ",".join(sorted(servers)), *tls, *words)
@@ -180,8 +191,8 @@ class Learner(Job):
         return True
 
     def settled_servers(self) -> set[str]:
-        """Waits until there are some, and the same as --settle seconds ago: each change costs a
-        start of the learner."""
+        """Waits until there are servers and they have not changed for --settle seconds, because the
+        learner must be started again after each change."""
         before: set[str] = set()
         while not before or before != self.servers():
             before = self.servers()
@@ -189,7 +200,7 @@ class Learner(Job):
         return before
 
     def servers(self) -> set[str]:
-        """Addresses of the server jobs that run. Raises RuntimeError if all have failed."""
+        """The addresses of the server jobs that run. Raises RuntimeError if all have failed."""
         texts = [file.read_text() for file in (self.flags.folder / "servers").glob("*[0-9]")]
         if texts.count(FAILED) == self.flags.server_jobs:
             raise RuntimeError(f"all server jobs have failed; {self.flags.folder}/jobs says why")
@@ -203,24 +214,24 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     add = parser.add_argument
-    add("--xpid", required=True, help="Name of the run; one that exists is resumed.")
-    add("--env", default="PongNoFrameskip-v4")
-    add("--server_jobs", type=int, default=4)
-    add("--servers_per_job", type=int, default=16, help="Each has a core.")
-    add("--server_flags", default="", metavar='"--FLAG VALUE ..."', help="For polybeast_env.")
-    add(
-        "--minutes", type=int, default=24 * 60, help="Time limit of each job, until it is requeued."
-    )
+    add("--xpid", required=True, help="Name of the run. If it exists, it is resumed.")
+    add("--env", default="PongNoFrameskip-v4", help="Id of a Gymnasium environment.")
+    add("--server_jobs", type=int, default=4, help="Number of jobs that run servers.")
+    add("--servers_per_job", type=int, default=16, help="Number of servers, and of cores, per job.")
+    add("--server_flags", default="", metavar='"--FLAG VALUE ..."', help="Flags of polybeast_env.")
+    add("--minutes", type=int, default=24 * 60, help="Time limit of a job. Then it is requeued.")
     add("--settle", type=float, default=30.0, metavar="SECONDS",
-        help="The learner starts when no server job came or went for as long.")  # fmt: skip
+        help="The learner starts when the server jobs have not changed for this long.")  # fmt: skip
     add("--folder", type=Path, default="~/torchbeast-jobs",
-        help="Of the jobs' files, on a file system that all machines share.")  # fmt: skip
-    add("--cluster", default="slurm", choices=["slurm", "local"], help="local: on this machine.")
+        help="Folder for the jobs' files, on a file system that all machines share.")  # fmt: skip
+    add("--cluster", default="slurm", choices=["slurm", "local"],
+        help="Where the jobs run. local runs them on this machine.")  # fmt: skip
     return parser
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """Refuses now what the programs would refuse in the queue."""
+    """Parses the flags, also those of the programs, so that wrong ones are refused before the jobs
+    are queued."""
     flags, flags.learner_flags = make_parser().parse_known_args(argv)
     polybeast.make_parser().parse_args(flags.learner_flags)
     polybeast_env.make_parser().parse_args(shlex.split(flags.server_flags))
@@ -228,8 +239,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 
 def make_folder(flags: argparse.Namespace) -> Path:
-    """A new one for these jobs, which only this user may enter: whoever reads it has the keys, and
-    whoever writes it can run code, because submitit's files are pickles."""
+    """Makes a new folder for these jobs, which only this user may enter. It contains private keys
+    and submitit's pickles, and whoever could write those could run code as this user."""
     parent = flags.folder.expanduser().absolute()
     parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{flags.xpid}-", dir=parent))
@@ -251,7 +262,7 @@ def executor(flags: argparse.Namespace, **parameters: object) -> submitit.AutoEx
 
 
 def submit(flags: argparse.Namespace) -> list[str]:
-    """Returns the ids of the array and of the learner's job, which begins after the array has."""
+    """Submits the array and, to start after it, the learner's job. Returns the ids of both."""
     array = executor(flags, cpus_per_task=flags.servers_per_job, **SERVER_JOB)
     with array.batch():
         jobs = [array.submit(Servers(flags, i)) for i in range(flags.server_jobs)]
@@ -259,19 +270,19 @@ def submit(flags: argparse.Namespace) -> list[str]:
     try:
         learner = executor(flags, slurm_dependency="after:" + ":".join(ids), **LEARNER_JOB)
         return [*ids, learner.submit(Learner(flags)).job_id]
-    except BaseException:  # no such partition, say
+    except BaseException:  # for example, the partition does not exist
         (flags.folder / OVER).touch()
         raise
 
 
 def main(argv: list[str] | None = None) -> None:
     flags = parse(sys.argv[1:] if argv is None else argv)
-    os.chdir(ROOT)  # the jobs begin where they were submitted
+    os.chdir(ROOT)  # the jobs start in the folder in which they are submitted
     flags.folder = make_folder(flags)
     ids = submit(flags)
     cancel = "scancel" if flags.cluster == "slurm" else "kill"
-    print(f"Watch: tail -F {flags.folder}/jobs/*.out")
-    print(f"Stop, and save: {cancel} {' '.join(ids)}")
+    print(f"To watch the jobs: tail -F {flags.folder}/jobs/*.out")
+    print(f"To save and stop: {cancel} {' '.join(ids)}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The example without Slurm: submitit runs the same jobs here, and the test sends what Slurm would:
-SIGUSR2 before a job's time limit, SIGTERM to cancel it."""
+"""Tests the example without Slurm. submitit runs the same jobs on this machine, and the tests send
+Slurm's signals: SIGUSR2 before a job's time limit, and SIGTERM to cancel a job."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ SMALL = (
 
 
 class Jobs(Command):
-    """Launches what the README does, in small. The jobs run on when the command has ended."""
+    """Runs the README's command with small settings. Its jobs go on when the command has ended."""
 
     def __init__(self, tmp_path, *flags):
         self.path, self.folder = tmp_path / "run", tmp_path / "jobs"
@@ -38,8 +38,8 @@ class Jobs(Command):
         return self
 
     def stop(self):
-        """By the command that was printed."""
-        stop = re.search("^Stop, and save: (kill [0-9 ]+)$", self.printed(), re.MULTILINE)[1]
+        """Runs the command that the example has printed."""
+        stop = re.search("^To save and stop: (kill [0-9 ]+)$", self.printed(), re.MULTILINE)[1]
         subprocess.run(stop, shell=True, check=True)
 
     def log(self):
@@ -49,7 +49,7 @@ class Jobs(Command):
         return len(re.findall(f" -m {module} --env", self.log()))
 
     def job_of(self, module):
-        """The process that submitit has started for (one of) those that run `python -m module`."""
+        """The process id of a job whose program is `python -m module`."""
         for pid in self.session():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(pid)
@@ -75,7 +75,7 @@ def test_a_time_out_is_survived(tmp_path):
     assert "this job is timed-out" in log and "Requeued job" in log
     steps = [row["step"] for row in rows(jobs.path)]
     assert steps == sorted(steps) and steps[-1] >= 60_000
-    assert jobs.starts("polybeast_env") == 2  # theirs ran on
+    assert jobs.starts("polybeast_env") == 2  # the servers' jobs ran on
     assert log.count("Job completed successfully") == 3 and "Traceback" not in log
 
 
@@ -105,7 +105,7 @@ def test_servers_that_all_fail_end_the_run(tmp_path):
 
 
 def test_servers_do_not_stay_without_a_learner_s_job(tmp_path, monkeypatch):
-    """When Slurm takes the servers' jobs, say, and knows no partition `gpu`."""
+    """For example, when Slurm accepts the servers' jobs but has no partition `gpu`."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setitem(launch.LEARNER_JOB, "local_partition", "gpu")
     words = ["--folder", str(tmp_path), *LOCAL[2:]]

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Environment servers that a learner starts on its own machine, and that end with it."""
+"""Environment servers that a learner starts on its own machine and that end with the learner."""
 
 import contextlib
 import logging
@@ -19,22 +19,27 @@ from libtorchbeast.rpcenv.client import first_description
 
 logger = logging.getLogger(__name__)
 
-LEVELS = logging.getLevelNamesMapping()  # the first word of each line that the child logs
-ERROR = "polybeast_env: error: "  # begins its last line if it fails
+LEVELS = logging.getLevelNamesMapping()  # each line that the child logs begins with one of these
+ERROR = "polybeast_env: error: "  # the last line of a child that fails begins with this
 
 
 class LocalServers:
-    """`python -m polybeast_env` as a child, with servers on Unix sockets. A context manager.
+    """Runs `python -m polybeast_env` as a child, with servers on Unix sockets. A context manager.
 
-    What it prints goes to this process's log. Its standard input is a pipe, through which it gets
-    its flags. The pipe closes with this process, however that ends, and then the child ends too.
+    What the child prints goes to this process's log. The child gets its flags through a pipe, which
+    is its standard input. The pipe closes when this process ends, even if it is killed, and then
+    the child ends too.
 
     Args:
-        flags: the learner's. The child takes those that it knows, but for its addresses and TLS.
+        flags: the learner's flags. The child takes those that it knows, except for those of
+            addresses and TLS.
+
+    Attributes:
+        addresses: one address for each server.
     """
 
     def __init__(self, flags: Flags):
-        # The child makes it, for nobody else to enter, and removes it: this process may be killed.
+        # The child makes this folder and removes it, because this process may be killed.
         self._folder = f"{tempfile.gettempdir()}/torchbeast-{secrets.token_hex(4)}"
         basename = flags.pipes_basename or f"unix:{self._folder}/server"
         self.addresses = [f"{basename}.{i}" for i in range(flags.num_servers)]
@@ -44,8 +49,8 @@ class LocalServers:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is this process's: it ends them when it is done
-            # Before it reads its standard input, while it imports.
+            start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
+            # Needed while the child imports, because then it does not read its standard input yet.
             preexec_fn=lambda: workers.end_with_parent(signal.SIGTERM),
         )
         places = {
@@ -54,7 +59,7 @@ class LocalServers:
             "until_stdin_closes": self._folder,
         }
         without_tls = dict.fromkeys(tls.NAMES)  # Unix sockets use none
-        with contextlib.suppress(BrokenPipeError):  # it has ended: `check` says why
+        with contextlib.suppress(BrokenPipeError):  # if the child has ended, `check` says why
             self._process.stdin.write(to_json(vars(flags) | places | without_tls))
             self._process.stdin.flush()
         self._reader = threading.Thread(target=self._log_lines, name="local servers", daemon=True)
@@ -75,13 +80,20 @@ class LocalServers:
         shutil.rmtree(self._folder, ignore_errors=True)  # the child may have been killed
 
     def describe(self, timeout: float) -> Any:
-        """What they have, once all of them serve. Raises like `first_description`, and `check`."""
+        """Waits until all servers serve, and returns their description, which is the same for all.
+
+        Args:
+            timeout: the longest wait for a server, in seconds.
+
+        Raises:
+            UserError: a server has ended, and the errors of `first_description`.
+        """
         for address in self.addresses:
             description = first_description([address], timeout, self.check)
         return description
 
     def check(self) -> None:
-        """Raises UserError if they have ended, which they should not: it says why."""
+        """Raises UserError, with the reason, if the servers have ended."""
         if self._process.poll() is not None:
             self._reader.join(timeout=1.0)
             why = self._error or f"exit code {self._process.returncode}"
@@ -95,6 +107,6 @@ class LocalServers:
                 self._error = line.removeprefix(ERROR)
                 continue
             first, _, rest = line.partition(" ")
-            if first in LEVELS:  # else a traceback's next line
+            if first in LEVELS:  # other lines belong to the record before, for example a traceback
                 level, line = LEVELS[first], rest
             logger.log(level, "%s", line)

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""--autotune: settings found by trying them, as real runs on this machine and environment."""
+"""--autotune: finds the fastest settings by short runs on this machine and environment."""
 
 import contextlib
 import os
@@ -17,10 +17,10 @@ from libtorchbeast.flags import Flags, UserError, to_json
 from libtorchbeast.loggers.csv_table import read_csv
 from libtorchbeast.loggers.display import console
 
-GAIN = 1.03  # a setting must be faster by this factor: a smaller gain may be noise
-PATIENCE_S = 300.0  # limit for what a trial takes besides: until its first update, and for its end
+GAIN = 1.03  # a setting must be faster by this factor, because a smaller gain may be noise
+PATIENCE_S = 300.0  # longest time until a trial's first update, and longest time for its end
 
-# Flags to try, in this order, each with the values worth trying given the flags so far.
+# The flags to try, in this order. A function of the flags so far gives the values worth trying.
 Knobs = dict[str, Callable[[Flags], list[Any]]]
 Settings = dict[str, Any]  # flags that differ from their defaults: name -> value
 
@@ -28,22 +28,23 @@ Settings = dict[str, Any]  # flags that differ from their defaults: name -> valu
 def tune(
     beast: str, given: Settings, make_flags: Callable[[Settings], Flags], knobs: Knobs
 ) -> Flags:
-    """Tries the knobs one after the other, each from the best settings so far, and returns the
-    flags of the fastest.
+    """Tries the values of one knob after the other, starting from the fastest settings so far, and
+    returns the flags of the fastest.
 
     Args:
         beast: the module to run.
-        given: the flags that the user has given. They stay as they are.
+        given: the flags that the user has given. They are not changed.
         make_flags: completes and checks the flags.
+        knobs: the flags to try.
 
     Raises:
-        UserError: not even the settings given do run.
+        UserError: a run with the given flags alone fails.
     """
     seconds = make_flags(given).autotune
     found: Settings = {}
     speed = first = _try(beast, given, found, seconds)
     if first == 0.0:
-        raise UserError("--autotune: these flags do not run; see above")
+        raise UserError("--autotune: a run with these flags fails; see above")
     for name in [name for name in knobs if name not in given]:
         so_far, start = make_flags(given | found), dict(found)
         for value in knobs[name](so_far):
@@ -52,7 +53,7 @@ def tune(
             trial = start | {name: value}
             if (seen := _try(beast, given, trial, seconds)) > GAIN * speed:
                 speed, found = seen, trial
-    say(f"fastest, {speed / first:.2f} x the start: {as_words(found) or 'as given'}")
+    say(f"fastest, {speed / first:.2f} x the given flags: {as_words(found) or 'the given flags'}")
     return make_flags(given | found)
 
 
@@ -62,12 +63,12 @@ def worker_counts(flags: Flags) -> list[int]:
 
 
 def around(value: int) -> list[int]:
-    """Batch sizes worth trying instead of `value`."""
+    """The batch sizes that are worth trying instead of `value`."""
     return sorted({max(1, value // 2), 2 * value, 4 * value})
 
 
 def as_words(settings: Settings) -> str:
-    """As they are typed on a command line."""
+    """The settings as one types them on a command line."""
     return " ".join(f"--{name} {value}" for name, value in settings.items())
 
 
@@ -76,21 +77,21 @@ def say(text: str) -> None:
 
 
 def _try(beast: str, given: Settings, found: Settings, seconds: float) -> float:
-    """Steps per second of a run with these settings, 0 if it fails; says either."""
+    """Prints and returns the steps per second of a run with these settings, or 0 if it fails."""
     prefix = "torchbeast-autotune-"
     with _signals_raise(), tempfile.TemporaryDirectory(prefix=prefix) as folder:
         try:
             speed = measure(beast, given | found, seconds, Path(folder))
             said = f"{speed:,.0f} steps/s"
         except RuntimeError as error:
-            speed, said = 0.0, f"does not run: {str(error).splitlines()[-1]}"
-    say(f"{as_words(found) or 'as given'}: {said}")
+            speed, said = 0.0, f"fails: {str(error).splitlines()[-1]}"
+    say(f"{as_words(found) or 'the given flags'}: {said}")
     return speed
 
 
 @contextlib.contextmanager
 def _signals_raise():
-    """A signal to stop raises KeyboardInterrupt, so that the trial and its folder are removed."""
+    """Turns a signal to stop into KeyboardInterrupt, so that the trial's folder is removed."""
     numbers = workers.stop_signals()
     before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:
@@ -101,10 +102,10 @@ def _signals_raise():
 
 
 def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> float:
-    """Steps per second of a real run, from its first update on, for `seconds`.
+    """Agent steps per second of a run, measured for `seconds` from its first update on.
 
     Raises:
-        RuntimeError: it ended by itself, or came to no update; with what it printed.
+        RuntimeError: the run ended too early or made no update. The text is what it printed.
     """
     settings = settings | {
         "savedir": str(folder),
@@ -120,8 +121,8 @@ def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> flo
         process = subprocess.Popen(
             [sys.executable, "-m", beast, "--flags_from_stdin"],
             stdin=subprocess.PIPE, stdout=file, stderr=file,
-            env=os.environ | {"WANDB_MODE": "disabled"},  # a trial is no run to keep
-            start_new_session=True,  # Ctrl-C is this process's
+            env=os.environ | {"WANDB_MODE": "disabled"},  # a trial is not worth logging
+            start_new_session=True,  # Ctrl-C reaches only this process, which ends the trial
             preexec_fn=lambda: workers.end_with_parent(signal.SIGTERM),
         )  # fmt: skip
     try:
@@ -138,7 +139,10 @@ def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> flo
 def _watch(
     process: subprocess.Popen, logs: Path, seconds: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(time, step) of the first row with an update, and of one that is `seconds` later.
+    """Waits for a row of the log that is `seconds` later than the first row with an update.
+
+    Returns:
+        (time in s, step) of both rows.
 
     Raises:
         TimeoutError: the process has ended, or takes too long.
@@ -159,5 +163,5 @@ def _end(process: subprocess.Popen) -> None:
     try:
         process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
-        process.kill()  # what it started ends with it
+        process.kill()  # its children end with it
         process.wait()

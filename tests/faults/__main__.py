@@ -1,10 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Keeps every promise in full and reports the measured figures.
+"""Checks all promises about faults, with long measurements, and reports the measured figures.
 
-    python -m tests.faults                          # all: hours
+    python -m tests.faults                          # checks all promises, which takes hours
     python -m tests.faults --only "hung|partition"
 
-Writes faults.json and faults.md into --out after each promise, so that nothing measured is lost.
+It writes faults.json and faults.md into --out after each promise, so that no figure is lost.
 """
 
 import argparse
@@ -23,13 +23,13 @@ from tests.faults.harness import Figure, all_promises
 
 def main() -> None:
     parser = argparse.ArgumentParser("tests.faults", description=__doc__)
-    parser.add_argument("--only", default="", metavar="REGEX", help="Of the promises' names.")
-    parser.add_argument("--out", type=Path, default=Path("results/faults"))
+    parser.add_argument("--only", default="", metavar="REGEX", help="Check matching names only.")
+    parser.add_argument("--out", type=Path, default=Path("results/faults"), help="Folder to write.")
     flags = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="[%(asctime)s] %(message)s")
     chosen = [p for p in all_promises() if re.search(flags.only, p.name)]
     if not chosen:
-        sys.exit(f"tests.faults: error: --only {flags.only}: no promise has such a name")
+        sys.exit(f"tests.faults: error: --only {flags.only}: no promise's name matches")
     flags.out.mkdir(parents=True, exist_ok=True)
     rows = read(flags.out)
     for promise in chosen:
@@ -52,7 +52,7 @@ def is_held(row: dict[str, Any]) -> bool:
 
 
 def read(folder: Path) -> dict[str, dict[str, Any]]:
-    """The rows of an earlier report: those that are not kept anew stay."""
+    """The rows of an earlier report. Rows of promises that are not checked now stay in it."""
     path = folder / "faults.json"
     return {r["promise"]: r for r in json.loads(path.read_text())} if path.exists() else {}
 

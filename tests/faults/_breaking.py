@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What the promises break things with: servers whose processes can be found, killed and stopped."""
+"""Servers whose processes can be found, killed and stopped, for the promises about faults."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ from tests.support.processes import Command
 
 
 class ServerFleet(Command):
-    """`python -m polybeast_env` with a server on each of `addresses`, Unix sockets in `folder` if
-    not given; its supervisor starts again those that end. Used as a context manager."""
+    """`python -m polybeast_env` with a server on each of `addresses`, which are Unix sockets in
+    `folder` by default. Its supervisor restarts servers that end. Used as a context manager."""
 
     def __init__(self, folder, *flags, count=4, addresses=None, before=(), **environment):
         self.addresses = addresses or [f"unix:{folder}/server.{i}" for i in range(count)]
@@ -20,14 +20,14 @@ class ServerFleet(Command):
         super().__init__(folder, command, **environment)
 
     def server(self, i):
-        """The id of the process that serves on address i; waits for one."""
+        """Waits for a process that serves on address i, and returns its id."""
         return self.wait_for(lambda: listener(self.session(), self.addresses[i]))
 
     def kill(self, i):
         os.kill(self.server(i), signal.SIGKILL)
 
     def stop(self, i):
-        """It answers no more, and is not dead. Returns its id."""
+        """Stops server i with SIGSTOP, so that it does not answer but lives. Returns its id."""
         pid = self.server(i)
         os.kill(pid, signal.SIGSTOP)
         return pid
@@ -37,20 +37,20 @@ class ServerFleet(Command):
 
 
 def local_servers(program, count):
-    """The addresses of the servers that a learner, a Poly, has started; waits for all of them."""
+    """Waits for all servers that a learner (a Poly) starts, and returns their addresses."""
     sockets = lambda: list(program.temporary.glob("torchbeast-*/server.*"))
     program.wait_for(lambda: len(sockets()) == count)
     return [f"unix:{path}" for path in sorted(sockets())]
 
 
 def listener(pids, address):
-    """Which of the processes listens on the address, None if none does; found as a system
-    administrator would."""
+    """Which of the processes listens on the address, or None. It is found in /proc, as a system
+    administrator would find it."""
     for pid in pids:
         try:
             inodes = _listening(pid, address)
             links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-        except (FileNotFoundError, ProcessLookupError):  # it has just ended, or closed one
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended or closed a descriptor
             continue
         if inodes & {link.removeprefix("socket:[").rstrip("]") for link in links}:
             return pid
@@ -58,7 +58,7 @@ def listener(pids, address):
 
 
 def _listening(pid, address):
-    """The inodes of the sockets that listen there, in the process's network namespace."""
+    """The inodes of the sockets that listen on the address in the process's network namespace."""
     if address.startswith("unix:"):
         path, flag = address.removeprefix("unix:"), "00010000"  # __SO_ACCEPTCON
         rows = _table(f"/proc/{pid}/net/unix")

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""A network that spoils updates: `--net tests.faults._nets.Spoiled`, for float observations."""
+"""A network that spoils updates, for float observations: `--net tests.faults._nets.Spoiled`."""
 
 import itertools
 import os
@@ -9,19 +9,19 @@ import torch
 import monobeast
 
 NAN, INF = float("nan"), float("inf")
-# What is spoiled, and with what, by turns.
+# Pairs (what is spoiled, the value that spoils it), which take turns.
 SPOILT = itertools.cycle(
     itertools.product(["frame", "reward", "policy_logits", "own logits", "gradient"], [NAN, INF])
 )
 
 
 class Spoiled(monobeast.Net):
-    """Spoils each SPOIL_EVERY-th batch that it learns from, and all of them from number SPOIL_FROM
-    on. Fails if it is ever run with weights that are not finite."""
+    """Spoils every SPOIL_EVERY-th batch that it learns from, and all batches from number SPOIL_FROM
+    on. It raises if it is run with weights that are not finite."""
 
     def __init__(self, spec, flags):
         super().__init__(spec, flags)
-        # As a fork would keep to normalise what it sees: a spoilt batch goes in.
+        # A running mean, which a fork may use to normalise observations. Spoiled batches change it.
         self.register_buffer("mean", torch.zeros(spec.observations["frame"][0]))
         self.batches = 0
 
@@ -29,7 +29,7 @@ class Spoiled(monobeast.Net):
         for name, weight in self.state_dict().items():
             assert weight.isfinite().all(), f"{name} is not finite"
         what, value = None, NAN
-        if torch.is_grad_enabled():  # it learns
+        if torch.is_grad_enabled():  # the learner calls, not an actor
             self.batches += 1
             every, start = int(os.environ["SPOIL_EVERY"]), int(os.environ["SPOIL_FROM"])
             if self.batches % every == 0 or self.batches >= start:

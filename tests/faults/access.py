@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Strangers at the servers and servers that are strangers, and what keeping them out costs."""
+"""Promises about TLS: who may connect to servers, which servers a learner trusts, and the cost."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ from tests.support.envs import Catch
 from tests.support.processes import Command, wait_for
 
 HOST = "127.0.0.1"
-NOBODY = 65534  # another user
+NOBODY = 65534  # the id of another user
 HANG_UP_S = OPTIONS["grpc.server_handshake_timeout_ms"] / 1000
 
 
@@ -45,7 +45,7 @@ def host_of(ca: Pair) -> Tls:
 
 
 def strangers(ca: Pair) -> dict[str, Tls | None]:
-    """Who may not come to servers of this CA."""
+    """Clients that servers of this CA must refuse."""
     return {
         "no certificate": Tls(b"", b"", ca.texts()[0]),
         "a certificate of another CA": identity(certify_learner(make_ca(1), 1), ca),
@@ -56,7 +56,7 @@ def strangers(ca: Pair) -> dict[str, Tls | None]:
 
 
 def impostors(ca: Pair) -> dict[str, Tls | None]:
-    """Servers that a learner of this CA may not believe."""
+    """Servers that a learner of this CA must not trust."""
     return {
         "another host's name": identity(certify_host(ca, "envs-1", 1), ca),
         "another host's IP address": identity(certify_host(ca, "127.0.0.2", 1), ca),
@@ -68,7 +68,7 @@ def impostors(ca: Pair) -> dict[str, Tls | None]:
 
 
 def knock(address: str, tls: Tls | None) -> str:
-    """What the real client is told there; "" if it is let in."""
+    """The error that the real client gets there, or "" if the server accepts it."""
     try:
         libtorchbeast.describe(address, 10.0, tls)
     except libtorchbeast.StreamError as error:
@@ -90,7 +90,7 @@ def serving(
 
 
 class Player:
-    """A learner's stream that plays on. A context manager."""
+    """A stream of a learner that plays all the time. A context manager."""
 
     def __init__(self, address: str, tls: Tls):
         self._sink = transport.Sink(num_envs=2, columns=2)
@@ -108,7 +108,7 @@ class Player:
         self._sink.join()
 
     def speed_beside(self, act: Callable[[], object]) -> float:
-        """Steps per second while `act` ran, and until the next rollout came: it goes on."""
+        """Steps per second while `act` runs and until the next rollout arrives."""
         before, start = self._sink.steps, time.monotonic()
         act()
         after = self._sink.steps
@@ -129,7 +129,7 @@ def client_hello() -> bytes:
 
 
 def scan(address: str, number: int) -> None:
-    """One connection of a port scan, which ends at once."""
+    """Makes one connection as in a port scan, and closes it at once."""
     chance = random.Random(number)
     said = [
         b"",
@@ -149,15 +149,15 @@ def idler(address: str) -> socket.socket:
 
 
 def wait_until_hung_up(connection: socket.socket) -> None:
-    """Raises TimeoutError if the server keeps the connection."""
+    """Waits until the server closes the connection. Raises TimeoutError if it does not."""
     with contextlib.suppress(ConnectionError):
         while connection.recv(4096):
             pass
 
 
 def idle_for_good(address: str, count: int, meanwhile: Callable[[], None]) -> float:
-    """Opens connections that say nothing, or half of a handshake, and waits until the server has
-    closed them all; returns after how many seconds."""
+    """Opens connections that send nothing or half of a handshake. Waits until the server has closed
+    them all, and returns the seconds that it took."""
     with contextlib.ExitStack() as stack:
         idlers = [stack.enter_context(idler(address)) for _ in range(count)]
         start = time.monotonic()
@@ -173,7 +173,7 @@ def may_connect(path: Path, user: int) -> bool:
     """Whether a process of that user may connect to the Unix socket."""
     code = (
         "import os, socket, sys; path, user = sys.argv[1], int(sys.argv[2])\n"
-        "os.setgroups([]); os.setgid(user); os.setuid(user)\n"  # here: Python may be root's only
+        "os.setgroups([]); os.setgid(user); os.setuid(user)\n"  # now: Python may be root's
         "socket.socket(socket.AF_UNIX).connect(path)"
     )
     command = [sys.executable, "-I", "-S", "-c", code, path, str(user)]
@@ -183,8 +183,8 @@ def may_connect(path: Path, user: int) -> bool:
 
 
 def sockets_open_to(user: int) -> int:
-    """Of local servers and of those that listen in a folder that all may enter, whatever the
-    umask: how many let that user in."""
+    """How many Unix sockets that user can connect to: those of local servers, and of a server in a
+    folder that everyone may enter. The umask is 0."""
     flags = polybeast_env.parse("--env Mock/4 --num_servers 1".split())
     with contextlib.ExitStack() as stack:
         umask = os.umask(0)
@@ -249,13 +249,14 @@ def no_stranger_gets_in(knocks: int = 100, scans: int = 3000, idle: int = 200) -
 
 @promise("no other user gets in", broken_by="another user at a Unix socket, with umask 0")
 def no_other_user_gets_in(user: int = NOBODY) -> list[Figure]:
-    """Only root can be another user."""
+    """Only root can check this, because only root can become another user."""
     return [Figure("sockets open to another user", sockets_open_to(user), at_most=0)]
 
 
 @promise("mTLS costs little", broken_by="Pong, PolyBeast, shallow network, in turns with plaintext")
 def mtls_costs_little(turns: int = 4, seconds: float = 60.0) -> list[Figure]:
-    """Over the same loopback address, by A B B A, so that a machine's drift meets both."""
+    """Both use the same loopback address. They take turns (A B B A), so that a drift of the machine
+    affects both."""
     spans = {over: programs.Span() for over in ("plaintext", "mTLS")}
     with tempfile.TemporaryDirectory() as folder:
         theirs, ours = transport.tls_flags(folder)

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Environments and networks fail: servers and actors are killed, stopped, hung and cut off."""
+"""Promises about servers and actors that are killed, stopped, hung or cut off."""
 
 import contextlib
 import datetime
@@ -30,7 +30,7 @@ from tests.support.network import HOSTS, ip, on, two_machines
 from tests.support.polybeast import Poly
 from tests.support.processes import GUARD_S, Program, wait_for
 
-N, T = 4, 20  # environments of a stream or an actor, transitions of a rollout
+N, T = 4, 20  # environments of a stream or an actor, transitions in a rollout
 SMALL = f"--net monobeast.Net --batch_size {2 * N} --unroll_length {T} --total_steps 1000000000"
 SMALL = [*SMALL.split(), "--log_every", "0.5"]
 LIVES = f"--env tests.support.envs:Lives-v0 --envs_per_server {N}".split()
@@ -53,7 +53,7 @@ def servers_are_lost(kill_s=120.0, every_s=5.0, clean_s=30.0, cycles=1):
             before, (_, rest) = rest, speed(program, lambda: time.sleep(clean_s))
             shares.append(under_fire / statistics.mean([before, rest]))
             kills += killed
-        program.stop()  # which fails unless the exit code is 0
+        program.stop()  # fails unless the exit code is 0
         counted, back = program.rows()[-1]["stream_failures"], back_after(program)
     return [
         Figure("servers killed", kills, at_least=kill_s * cycles / every_s - cycles),
@@ -65,12 +65,13 @@ def servers_are_lost(kill_s=120.0, every_s=5.0, clean_s=30.0, cycles=1):
 
 
 @promise("losing servers never stops training for an hour", "SIGKILL one of four every 5 s")
-def servers_are_lost_for_an_hour(cycles=26):  # each 120 s of kills, 20 s without
+def servers_are_lost_for_an_hour(cycles=26):  # each has 120 s with kills and 20 s without
     return servers_are_lost(clean_s=20.0, cycles=cycles)
 
 
 def kill_often(kill, seconds, every_s, enough=lambda: True):
-    """For so many seconds, and on until it is enough. Returns how often it killed."""
+    """Calls `kill` every `every_s` seconds, for `seconds` and until `enough()`. Returns the number
+    of kills."""
     start, kills = time.monotonic(), 0
     while time.monotonic() - start < seconds or not enough():
         kill()
@@ -80,7 +81,7 @@ def kill_often(kill, seconds, every_s, enough=lambda: True):
 
 
 def kill_one(program, addresses):
-    """The server of a random one of the addresses; returns that and the time of day."""
+    """Kills the server of a random address. Returns the address and the time of day."""
 
     def one():
         address = random.choice(addresses)
@@ -93,7 +94,7 @@ def kill_one(program, addresses):
 
 
 def speed(program, work):
-    """What `work()` returns, and steps a second meanwhile."""
+    """Returns the result of `work()`, and the steps per second while it ran."""
     first = program.rows()[-1]
     result = work()
     last = program.rows()[-1]
@@ -101,7 +102,7 @@ def speed(program, work):
 
 
 def wait_until_streaming(program, streams):
-    """As the log's next row shows it."""
+    """Waits until a new row of the log shows that number of streams."""
     before = len(program.rows())
     program.wait_for(
         lambda: len(rows := program.rows()) > before and rows[-1].get("streams") == streams
@@ -109,8 +110,8 @@ def wait_until_streaming(program, streams):
 
 
 def back_after(program):
-    """Seconds from each server's listening until its stream stood again, for those servers that
-    were not killed before."""
+    """For each server that was restarted and not killed too early, the seconds from the time when
+    it listened until its stream was connected again."""
     listening, seconds = {}, []
     for when, text in logged(program):
         if serving := re.search(r"Serving .* on (\S+)$", text):
@@ -121,31 +122,31 @@ def back_after(program):
 
 
 def logged(program):
-    """out.log: (seconds since the epoch, text) of each line that begins an entry."""
+    """Yields (seconds since the epoch, text) for each entry of out.log, with its first line."""
     for line in (program.path / "out.log").read_text(errors="replace").splitlines():
         if match := re.match(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) \w+ \S+: (.*)", line):
             yield datetime.datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").timestamp(), match[2]
 
 
-# ============================================================================= what players deliver
+# ================================================================================= reading rollouts
 class Reader:
-    """A thread that reads rollouts and looks at the lives in them.
+    """A thread that reads rollouts and checks the lives of the environments in them.
 
     Args:
-        rollouts: yields dicts of [T+1, B, ...] with functions to call after their last read.
+        rollouts: yields dicts of [T+1, B, ...], each with a function to call after its last read.
     """
 
     def __init__(self, rollouts):
-        self.arrivals = []  # (time, process of the environments, rollouts)
+        self.arrivals = []  # (time, process id of the environments, number of rollouts)
         self.mixed = self.rollouts = 0
-        self.lives = {}  # -> the step at which its next rollout begins
+        self.lives = {}  # life -> the step at which its next rollout begins
         self.may_read = threading.Event()
         self.may_read.set()
         self._thread = beast_workers.Thread(self._read, (rollouts,), "reader", lambda thread: None)
         self._thread.start()
 
     def end(self):
-        """After the rollouts have ended."""
+        """Waits for the thread, whose rollouts have ended, and raises what it raised."""
         self._thread.join(GUARD_S)
         if self._thread.exception is not None:
             raise self._thread.exception
@@ -161,14 +162,14 @@ class Reader:
             self.may_read.wait()
 
     def _is_of_one_life(self, rollout):
-        """[B]: whether a column is of one life, unbroken, and begins where its last one ended; the
-        recurrent state and the actions too."""
+        """Returns [B] bool: whether all rows of a column belong to one life, without a gap, and
+        begin where this life's last rollout ended. Checks recurrent states and actions too."""
         life, count, process = (rollout[name] for name in ("life", "count", "process"))
         good = (life == life[0]).all(0) & (process == process[0]).all(0)
         good &= (count - count[0] == torch.arange(len(count)).unsqueeze(1)).all(0)
         action = torch.where(rollout["done"][1:], 0, rollout["action"][:-1])
         good &= (rollout["last_action"][1:] == action).all(0)
-        if "core_state/0" in rollout:  # the number of rows before, as `playing`'s policy counts
+        if "core_state/0" in rollout:  # `playing`'s policy counts the rows in its state
             good &= rollout["core_state/0"][0, :, 0] == count[0]
         for column, which in enumerate(life[0].tolist()):
             good[column] &= self.lives.get(which, 0) == count[0, column]
@@ -176,18 +177,18 @@ class Reader:
         return good
 
     def processes(self):
-        """Those that have delivered."""
+        """The ids of the processes whose rollouts have arrived."""
         return {process for _, process, _ in self.arrivals}
 
     def speed(self, processes, begin, end):
-        """Rollouts a second of these processes between the two times."""
+        """The rollouts per second of these processes between the two times."""
         arrived = [n for when, who, n in self.arrivals if begin <= when < end and who in processes]
         return sum(arrived) / (end - begin)
 
 
 @contextlib.contextmanager
 def playing(fleet, step_timeout=60.0):
-    """Yields an actor pool that plays on the fleet, one stream each, and its Reader."""
+    """Yields an actor pool with a stream to each server of the fleet, and its Reader."""
     addresses = fleet.addresses
     description = first_description(addresses, GUARD_S, check=lambda: fleet.process.poll())
     queue = BatchingQueue(N, 4 * N)
@@ -217,7 +218,7 @@ def playing(fleet, step_timeout=60.0):
 
 @contextlib.contextmanager
 def acting(num_actors, step_timeout=60.0, orders=""):
-    """Yields MonoBeast's actors, who play, a function that gives their processes, and a Reader."""
+    """Yields MonoBeast's actors, a dict from actor to process id, and their rollouts' Reader."""
     flags = monobeast.parse(
         f"--env tests.support.envs:Lives-v0 --envs_per_actor {N} --unroll_length {T} --num_actors "
         f"{num_actors} --step_timeout {step_timeout} --max_actor_restarts 1000000".split()
@@ -280,7 +281,7 @@ def lives_do_not_mix_in_monobeast(rollouts=10_000, seconds=120.0, every_s=5.0, n
     with acting(num_actors) as (actors, processes, reader):
         killed = set()
 
-        def kill():  # once all deliver again
+        def kill():  # waits until all actors deliver again
             wait_for(lambda: set(processes.values()) <= reader.processes() - killed)
             killed.add(pid := random.choice(list(processes.values())))
             os.kill(pid, signal.SIGKILL)
@@ -305,7 +306,7 @@ ORDERS = {"raise": "INTERNAL: Traceback", "nan": "INTERNAL: Traceback"}
 
 @promise("a failure is never silent", "SIGKILL, a raise and a NaN reward in one of four")
 def failures_are_told(times=10):
-    """How soon a line with actor, address, gRPC code and text is in out.log; and the counts."""
+    """Measures how soon out.log names actor, address, gRPC code and text, and checks the counts."""
     seconds = []
     with folder() as path, Poly(
         path, *SMALL, *LIVES, "--num_servers", 4, ORDERS=orders_in(path), FORCE_COLOR=1, COLUMNS=150
@@ -332,7 +333,7 @@ def failures_are_told(times=10):
 
 
 def told(program):
-    """(when, what) of each failure of a stream in out.log."""
+    """(time, text) of each failed stream in out.log."""
     begin = "Stream failed: "
     return [(t, text[len(begin) :]) for t, text in logged(program) if text.startswith(begin)]
 
@@ -347,7 +348,8 @@ def orders_in(path):
 
 
 def give_order(path, order):
-    """To whichever environment comes first; returns the time of day when one has taken it."""
+    """Gives an order to the first environment that takes it. Returns the time of day at which one
+    has taken it."""
     file = Path(path) / "orders" / order
     file.touch()
     wait_for(lambda: not file.exists())
@@ -392,9 +394,9 @@ def hung_servers_are_found(step_timeout=5.0, times=5):
     with folder() as path, ServerFleet(path, *flags, ORDERS=orders_in(path)) as fleet:
         with playing(fleet, step_timeout) as (pool, reader):
             for order in ["stop", "sleep"] * times:
-                time.sleep(step_timeout)  # in which all deliver
+                time.sleep(step_timeout)  # all servers deliver rollouts in this time
                 servers = {i: fleet.server(i) for i in range(4)}
-                pool.take_events()  # servers that came late, or came back
+                pool.take_events()  # discards the events of servers that came late or came back
                 begin = time.monotonic()
                 if order == "stop":
                     hung = random.randrange(4)
@@ -441,7 +443,7 @@ def hung_actors_are_found(step_timeout=5.0, times=5):
 
 
 def share_of_speed(reader, others, begin, seconds):
-    """What the others deliver while one hangs, of what they did just before."""
+    """The speed of the others while one hangs, divided by their speed just before."""
     return reader.speed(others, begin, begin + seconds) / reader.speed(
         others, begin - seconds, begin
     )
@@ -468,7 +470,7 @@ def figures_of_hanging(step_timeout, found, back, shares, unjust, reader):
 # ======================================================================================== partition
 @promise("a partition is survived", "link down for 30 s between the learner and two servers")
 def partition_is_survived(down_s=30.0, step_timeout=60.0, times=3, found_s=31.0):
-    """Servers have no more streams to give than are needed: those cut off must be given up."""
+    """Each server accepts only one stream. So it must give up the stream that was cut off."""
     found, back = [], []
     with folder() as path, two_machines() as machines:
         addresses = [f"{HOSTS['envs']}:{port}" for port in (5000, 5001)]
@@ -504,6 +506,6 @@ def partition_is_survived(down_s=30.0, step_timeout=60.0, times=3, found_s=31.0)
 
 @contextlib.contextmanager
 def folder():
-    """Of a short name, because sockets are in it."""
+    """A temporary folder with a short name, because paths of sockets must be short."""
     with tempfile.TemporaryDirectory(prefix="faults-") as path:
         yield Path(path)

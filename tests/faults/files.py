@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Checkpoints, disks, memory and numbers that go bad."""
+"""Promises about damaged checkpoints, full disks, small machines and non-finite numbers."""
 
 import contextlib
 import multiprocessing
@@ -29,7 +29,7 @@ FOREVER = "--total_steps 1_000_000_000".split()
 
 
 def finish(savedir: Path, *flags: str, **options) -> Program:
-    """The program, which ran to its end without an error."""
+    """Runs the program to its end and checks that it ended without an error."""
     with Program(savedir, *flags, **options) as program:
         assert program.wait_for_end() == 0, program.printed()
     return program
@@ -38,11 +38,11 @@ def finish(savedir: Path, *flags: str, **options) -> Program:
 # ====================================================================================== checkpoints
 @promise("a kill while a checkpoint is written loses nothing", "SIGKILL of a process that saves")
 def killed_while_saving(kills: int = 500, runs: int = 10) -> list[Figure]:
-    """The state is a real run's. Each of the processes goes on from what the one before left, and
-    saves without a pause, so each kill hits some moment of a save. Every so often the real program
-    goes on from it."""
+    """The state is that of a real run. Each process resumes from the file that the one before left,
+    and saves without a pause, so that each kill hits some moment of a save. Now and then the real
+    program resumes from the file."""
     rng = random.Random(0)
-    context = multiprocessing.get_context("forkserver")  # else the imports would take the time
+    context = multiprocessing.get_context("forkserver")  # imports only once, which is faster
     context.set_forkserver_preload(["tests.faults.files"])
     lost = in_the_middle = resumes = steps = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def killed_while_saving(kills: int = 500, runs: int = 10) -> list[Figure]:
 
 
 def _kill_a_saver(context, path: str, rng: random.Random) -> int:
-    """The step of the last save that it finished before it was killed."""
+    """Starts a process that saves, and kills it. Returns the step of its last finished save."""
     finished, progress = context.Pipe(duplex=False)
     saver = context.Process(target=_save_for_ever, args=(path, progress))
     saver.start()
@@ -104,7 +104,7 @@ def damaged(bits: int = 1000, cuts: int = 200) -> list[Figure]:
         whole, before = path.read_bytes(), checkpoint.load(f"{path}.previous")
         end = 8 * len(whole)
         places = rng.sample(range(end), bits)
-        places += rng.sample(range(end - 800, end), bits // 10)  # the digest, what is before it
+        places += rng.sample(range(end - 800, end), bits // 10)  # in and before the digest
         sizes = [0, 1, len(whole) - 1, *rng.sample(range(len(whole)), cuts)]
         versions = [_flipped(whole, bit) for bit in places] + [whole[:size] for size in sizes]
         versions.append(whole + b"x")
@@ -115,7 +115,7 @@ def damaged(bits: int = 1000, cuts: int = 200) -> list[Figure]:
             except checkpoint.CheckpointError:
                 refused += 1
             used += checkpoint.load_newest(str(path))["step"] == before["step"]
-        # And the program itself, on the last of them.
+        # The program itself must refuse the last of them, too.
         program = finish(Path(folder), *flags, "400")
         assert f"Resuming from step {before['step']}" in program.printed()
         assert "Checkpoint not usable" in program.printed()
@@ -135,7 +135,7 @@ def _flipped(whole: bytes, bit: int) -> bytes:
 def resumed_in_order(
     stops: int = 20, steps: int = 10_000, flags: tuple[str, ...] = ()
 ) -> list[Figure]:
-    """Bit for bit."""
+    """The checkpoints must be equal bit for bit."""
     rng = random.Random(0)
     different = 0
     learned = "model optimizer optimizer_name step updates skipped stats env spec".split()
@@ -166,8 +166,8 @@ def resumed_in_order(
 
 # ============================================================================================ disks
 def with_tmpfs(folder: Path, size: str) -> list[str]:
-    """Words to be put before a command, which then runs in a mount namespace of its own, with a
-    new disk of that size in `folder`. Needs root."""
+    """Returns words to put before a command. The command then runs in its own mount namespace, in
+    which `folder` is a new disk of that size. Needs root."""
     mount = 'mount -t tmpfs -o size=$0 tmpfs "$1" && shift && exec "$@"'
     return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, size, str(folder)]
 
@@ -186,7 +186,7 @@ def _full_disk(beast: str) -> list[Figure]:
             Program(disk, *flags, module=beast, before=with_tmpfs(disk, "4m"), TMPDIR=folder)
         )
         program.wait_for(lambda: re.search("Checkpoint saved at step [1-9]", program.printed()))
-        # Through this descriptor the disk can be seen from here, and when the program has ended.
+        # Through this descriptor the test sees the disk, even after the program has ended.
         descriptor = os.open(f"/proc/{program.pid}/root{disk}", os.O_DIRECTORY)
         stack.callback(os.close, descriptor)
         seen = Path(f"/proc/self/fd/{descriptor}")
@@ -219,7 +219,7 @@ def _full_disk(beast: str) -> list[Figure]:
         ]
 
 
-LARGE = {  # more than 64 MB of rollouts in MonoBeast's shared memory
+LARGE = {  # MonoBeast's rollouts need more than 64 MB of shared memory with these flags
     "monobeast": "--num_buffers 16384 --unroll_length 40".split(),
     "polybeast": [],
 }
@@ -255,10 +255,10 @@ def small_machine(beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
 # ========================================================================================== numbers
 @promise("no weight that is not finite is saved or acted with", "NaN, infinity in 1 % of batches")
 def not_finite(updates: int = 10_000, every: int = 100, beast: str = "monobeast") -> list[Figure]:
-    """In observations, rewards, the behaviour's and the learner's logits, and gradients, by turns.
-    Whoever acts or learns with a weight that is not finite fails, and is counted or ends the
-    run."""
-    steps = updates * 20 * 4  # CartPole: a little less, because some transitions are resets
+    """Spoils observations, rewards, the behaviour's logits, the learner's logits, and gradients, in
+    turns. A forward pass with a weight that is not finite raises. In an actor that is counted, and
+    in the learner it ends the run."""
+    steps = updates * 20 * 4  # needs a few more updates, because some transitions are resets
     flags = "--env CartPole-v1 --batch_size 4 --log_every 0.5 --reward_clipping none".split()
     flags += [*FLAGS[beast], *"--net tests.faults._nets.Spoiled --checkpoint_every 1".split()]
     flags += ["--total_steps", str(steps)]
@@ -279,7 +279,7 @@ def not_finite(updates: int = 10_000, every: int = 100, beast: str = "monobeast"
         failures = last_row.get("actor_restarts", 0) + last_row.get("stream_failures", 0)
         learned, skipped = state["updates"], state["skipped"]
 
-        start = 10  # and now all from the 10th on, in a run whose first dumps are long made
+        start = 10  # now all batches from the 10th on; the run has made its first dumps already
         flags[-1] = str(10 * steps)
         with Program(folder, *flags, SPOIL_FROM=start, **options) as program:
             code = program.wait_for_end()

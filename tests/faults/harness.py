@@ -1,9 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Promises about faults, each kept by breaking something real and measuring what follows.
+"""Promises about faults. Each is checked by breaking something real and measuring what happens.
 
-A promise is a function that breaks things and returns Figures; its keyword arguments say how often
-and for how long, and their defaults are the full form, which `make faults` runs. `make test` calls
-the same functions with smaller arguments and `hold`s what they return, with SLACK.
+A promise is a function that breaks something and returns Figures. Its keyword arguments say how
+often and for how long. `make faults` calls it with the defaults. `make test` calls it with smaller
+arguments and checks what it returns with `hold`, which allows some SLACK.
 """
 
 import importlib
@@ -12,11 +12,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-SLACK = 5.0  # of a test on a machine that is busy with other things; counts have none
+SLACK = 5.0  # tests may miss a bound by this factor, because the machine may be busy
 
 
 class Figure(NamedTuple):
-    """Something measured, and what was promised of it: at most or at least so much, or neither."""
+    """A measured value and its promised bounds, if it has any."""
 
     what: str
     measured: float
@@ -40,7 +40,12 @@ PROMISES: list[Promise] = []
 
 
 def promise(name: str, broken_by: str) -> Callable:
-    """Makes a promise of the function below: a row of the report."""
+    """Decorates a function that checks a promise, which becomes a row of the report.
+
+    Args:
+        name: what is promised.
+        broken_by: the faults with which it is checked.
+    """
 
     def add(keep: Callable[..., list[Figure]]) -> Callable[..., list[Figure]]:
         PROMISES.append(Promise(name, broken_by, keep))
@@ -50,14 +55,14 @@ def promise(name: str, broken_by: str) -> Callable:
 
 
 def hold(figures: Sequence[Figure], slack: float = SLACK) -> None:
-    """Raises AssertionError, naming all of them, unless every figure is held."""
+    """Raises AssertionError, with all figures that miss their bounds, if there are any."""
     assert figures, "nothing was measured"
     broken = [figure for figure in figures if not figure.is_held(slack)]
     assert not broken, "\n".join(map(str, broken))
 
 
 def median_and_p99(what: str, seconds: Sequence[float], at_most: float) -> list[Figure]:
-    """The two Figures of times that were measured more than once; the promise is about both."""
+    """Returns the median and the 99th percentile of measured times, both with the bound."""
     assert seconds, f"{what}: never measured"
     p99 = sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))]
     return [
@@ -67,7 +72,7 @@ def median_and_p99(what: str, seconds: Sequence[float], at_most: float) -> list[
 
 
 def all_promises() -> list[Promise]:
-    """Of all modules beside this one, in the modules' order."""
+    """The promises of all modules in this folder, in the order of the modules."""
     package = importlib.import_module("tests.faults")
     for module in pkgutil.iter_modules(package.__path__):
         if not module.name.startswith("_"):

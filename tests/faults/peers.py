@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Environments that go wrong, servers that are lost, learners that vanish; and what is learned."""
+"""Promises about failing environments, lost servers, killed learners, and learning under faults."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ FOREVER = ["--total_steps", 1_000_000_000]
 PACED = ["--env", "tests.support.envs:PacedCatch-v0"]
 LEARNER = ["--net", "monobeast.Net", "--batch_size", 4, "--log_every", 0.5, *FOREVER]
 
-MOODS = {  # of tests.support.envs.MoodyCatch, and what is then said of it
+MOODS = {  # a mood of tests.support.envs.MoodyCatch -> what the log then says
     "raise": "RuntimeError: the ball has rolled under the sofa",
     "changed shape": r"expected uint8\[1, 10, 5\], seen uint8\[1, 9, 5\]",
     "changed dtype": r"expected uint8\[1, 10, 5\], seen float64\[1, 10, 5\]",
@@ -34,7 +34,7 @@ MOODS = {  # of tests.support.envs.MoodyCatch, and what is then said of it
 
 @contextlib.contextmanager
 def folders(*names):
-    """Of these names, in a folder that is removed."""
+    """Yields folders with these names, in a temporary folder."""
     root = Path(tempfile.mkdtemp(prefix="faults-"))
     try:
         for name in names:
@@ -45,9 +45,9 @@ def folders(*names):
 
 
 def speed(learner, seconds):
-    """Steps a second from now on, for as long, and longer where a busy machine makes few."""
+    """The steps per second from now on, measured for `seconds` and for at least 500 steps."""
     number = len(learner.rows())
-    first = learner.wait_for(lambda: learner.rows()[number + 1 :])[0]  # is wholly after now
+    first = learner.wait_for(lambda: learner.rows()[number + 1 :])[0]  # begins after now
     end, step = first["_time"] + seconds, first["step"] + 500
     is_late = lambda row: row["_time"] >= end and row["step"] >= step
     last = learner.wait_for(lambda: list(filter(is_late, learner.rows())))
@@ -63,8 +63,8 @@ def streams(learner):
     "1 of 4 raises, changes shape, dtype, structure or size, gives NaN",
 )
 def one_bad_environment(seconds=20.0, step_s=0.005, until_given_up=True):
-    """Without a fault four streams share the steps; with one that is wrong from its third step on,
-    all steps are the other three's."""
+    """Without a fault four streams share the steps. When one of them fails from its third step on,
+    the other three must keep their speed."""
     env = ["--env", "tests.support.envs:MoodyCatch-v0"]
     with folders("good", "bad", "learner") as (good, bad, path):
         mood = bad / "mood"
@@ -99,7 +99,8 @@ def _shares_kept(learner, mood, seconds):
 
 
 def _given_up(learner, mood, address):
-    """A life ends at its third step; a failure more would come within 2 seconds."""
+    """Waits until the stream is given up, and counts its failures in the next 30 s. If it were not
+    given up, it would fail within 2 s."""
     learner.wait_for(lambda: streams(learner) == 4)
     mood.write_text("raise")
     said = f"{address}: .*(?:\n.*)*failures in a row without a rollout: given up"
@@ -140,7 +141,7 @@ def total_loss(server_timeout=60.0):
 
 
 class Held(NamedTuple):
-    """By the servers together."""
+    """The resources that the servers hold together."""
 
     descriptors: int
     threads: int
@@ -149,8 +150,8 @@ class Held(NamedTuple):
 
 @promise("learners may vanish", "SIGKILL of the learner, 50 times, with two streams a server")
 def learners_may_vanish(times=50, first=3):
-    """What servers hold is compared with the most that they held after the `first` learners, to
-    whose number thread pools and allocators have grown."""
+    """What the servers hold is compared with the most that they held after the `first` learners,
+    because thread pools and allocators grow with the first ones."""
     with folders("servers", "open", "learner") as (folder, opened, path):
         env = [*PACED, "--envs_per_server", 4]
         with ServerFleet(folder, *env, count=2, STEP_S=0.002, OPEN=opened) as fleet:
@@ -177,7 +178,7 @@ def learners_may_vanish(times=50, first=3):
 
 
 def _vanish(path, flags):
-    """A learner that is killed while it learns. Returns when."""
+    """Starts a learner and kills it while it learns. Returns the time of the kill."""
     with Poly(path, *flags) as learner:
         learner.wait_for(lambda: streams(learner) == 4)
         learner.wait_for_step(learner.rows()[-1]["step"])
@@ -206,7 +207,8 @@ def _held(pids):
 
 @promise("faults do not bias learning", "Catch, a kill every 5 s; 5 seeds, and 5 without kills")
 def faults_do_not_bias_learning(seeds=5, kill_every=5.0, most_kills=10**9, step_s=0.01, clean=True):
-    """Until the mean return of 50 games is 0.9; 1 is perfect, and chance below 0."""
+    """Trains until the mean return of 50 games is 0.9. The best return is 1, and random actions get
+    less than 0."""
     figures = []
     for module in ("polybeast", "monobeast"):
         for most in (0, most_kills) if clean else (most_kills,):
@@ -223,7 +225,7 @@ def faults_do_not_bias_learning(seeds=5, kill_every=5.0, most_kills=10**9, step_
 
 
 def _learn(module, seed, kill_every, most_kills, step_s):
-    """The steps that it took, None if it never came so far; how many processes were killed."""
+    """Returns the steps that learning took, or None if it failed, and the number of kills."""
     flags = "--batch_size 8 --unroll_length 10 --learning_rate 5e-3 --total_steps 100000"
     workers = {
         "polybeast": "--num_servers 4 --envs_per_server 8 --net monobeast.Net",

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Signals to a beast and what it starts, at any moment."""
+"""Promises about signals to a beast and its children, at any moment."""
 
 import contextlib
 import itertools
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Stopped(Program):
-    """A program to be stopped, whose temporary files are in savedir/t."""
+    """A program that will be stopped. Its temporary files are in savedir/t."""
 
     def __init__(self, savedir, beast):
         self.temporary = Path(savedir) / "t"
@@ -32,22 +32,22 @@ class Stopped(Program):
         self.before = self.step()
 
     def wait_for_imports(self):
-        """Until it is past its first lines, whose end Python itself must report to Ctrl-C."""
+        """Waits until its first lines have run. Before that, Python itself answers Ctrl-C."""
         self.wait_for(lambda: "numpy" in Path(f"/proc/{self.pid}/maps").read_text())
 
     def wait_for_training(self):
-        """Until this process, and not one before it, has logged a step of its own."""
+        """Waits until this process has logged a step beyond those that it resumed from."""
         steps = lambda: re.findall(r"\] step ([\d,]+) ", self.printed())
         self.wait_for(lambda: any(int(s.replace(",", "")) > self.before for s in steps()))
 
     def wait_for_a_save(self):
-        """Until a checkpoint is being written."""
+        """Waits until it writes a checkpoint."""
         self.wait_for_training()
         while not os.path.exists(self.path / "model.tar.tmp"):
             assert self.process.poll() is None, self.printed()
 
     def left(self):
-        """What is left of it: processes, sockets, folders, shared memory."""
+        """The processes, sockets, folders and shared memory that it has left."""
         names = self.temporary.glob("torchbeast*/**")
         return [*self.session(), *names, *(set(os.listdir("/dev/shm")) - self._shared_memory)]
 
@@ -98,7 +98,7 @@ def stopped(times: int = 100, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Fi
 
 
 def _stop_often(folder: str, beast: str, times: int) -> tuple[list[float], list[str]]:
-    """Each run goes on from what the one before it left."""
+    """Each run resumes from the checkpoint of the one before."""
     rng = random.Random(0)
     start_s = _seconds_to_first_step(folder, beast)
     seconds, problems = [], []
@@ -119,7 +119,7 @@ def _stop_often(folder: str, beast: str, times: int) -> tuple[list[float], list[
 
 
 def _all_pairs() -> list[tuple]:
-    """The first ones differ in both."""
+    """All pairs (signal, moment). The first pairs differ in both."""
     names, moments = list(SIGNALS), list(enumerate(MOMENTS))
     return [(names[(i + j) % len(names)], m) for j in range(len(names)) for i, m in moments]
 
@@ -136,8 +136,8 @@ def _seconds_to_first_step(folder: str, beast: str) -> float:
 
 
 def _problem(program: Stopped, code: int, moment) -> str:
-    """What is wrong with how it ended, if anything. It may be ended by the signal itself only
-    where there is nothing to save: before it trains, and when all is done."""
+    """What is wrong with the end of the program, or "". The signal itself may end it only when
+    there is nothing to save: before it trains, and when everything is done."""
     table, step = program.rows(), program.step()
     if left := program.left():
         return f"left {left}"
@@ -159,8 +159,8 @@ def _problem(program: Stopped, code: int, moment) -> str:
 # ========================================================================================= killing
 @promise("a kill leaves nothing, and the next start is clean", "SIGKILL of parent, learner, actors")
 def killed(times: int = 50, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
-    """An actor (or server) is killed and training goes on; then the main process, the learner and
-    parent of all, is: in every second life while it starts."""
+    """Kills an actor (or server), waits until training goes on, and then kills the main process,
+    which is the learner. Every second time it kills the main process while it starts."""
     figures = []
     for beast in beasts:
         rng, seconds, lost = random.Random(0), [], 0
@@ -190,7 +190,7 @@ def killed(times: int = 50, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figu
 
 
 def _kill_an_actor(program: Stopped) -> None:
-    """Waits until it has been replaced."""
+    """Kills an actor and waits until it has been replaced."""
     program.wait_for_training()
     failures = lambda: sum(
         program.rows()[-1].get(name, 0) for name in ("actor_restarts", "stream_failures")
@@ -206,7 +206,7 @@ def _kill_an_actor(program: Stopped) -> None:
 # ============================================================================== the servers' parent
 @promise("a run whose local servers' parent dies saves and says so", "SIGKILL of it, in PolyBeast")
 def servers_parent_killed(times: int = 20) -> list[Figure]:
-    """It restarts servers, so without it they would be missed one by one, and in silence."""
+    """This parent restarts servers that fail. Without it the servers would disappear unnoticed."""
     rng, seconds, unsaid, lost, left = random.Random(0), [], 0, 0, 0
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(times):

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Broken and hostile peers, in both directions, beside a stream that goes on."""
+"""Promises about broken and hostile servers and clients, beside a stream that must go on."""
 
 import collections
 import contextlib
@@ -28,12 +28,12 @@ from tests.support.client import SERVICE, Client, free_port
 from tests.support.processes import ROOT, wait_for
 
 T = 2
-# The last is what gRPC says of a compressed message.
+# gRPC answers a compressed message with UNIMPLEMENTED.
 REFUSED = re.compile("(INVALID_ARGUMENT|RESOURCE_EXHAUSTED|UNIMPLEMENTED): ")
 
 
 class Strange(gymnasium.Env):
-    """The corpus's environment. Its numbers are 7, which no message of the corpus has there."""
+    """An environment with the corpus's Spec. Its leaf x/y is 7, as in no message of the corpus."""
 
     metadata = {"frames_per_step": 4}
     observation_space = Dict(
@@ -57,7 +57,7 @@ class Strange(gymnasium.Env):
 
 @contextlib.contextmanager
 def serving(address: str, max_streams: int = 16) -> Iterator[Server]:
-    """The honest one."""
+    """Runs an honest server."""
     make_environment = lambda: Environment(Strange, corpus.N, "Strange-v0")
     server = Server(make_environment, address, max_streams=max_streams)
     server.start()
@@ -68,9 +68,12 @@ def serving(address: str, max_streams: int = 16) -> Iterator[Server]:
 
 
 class Stranger:
-    """A server that answers Describe with the first message, once or `times`, and each Stream with
-    the others, one for each Action. Then it keeps the stream open, unless `end` ends it. `reached`
-    and `dropped` are set when the learner opens a Stream and when it leaves it."""
+    """A hostile server.
+
+    It answers Describe with the first message, `times` times, and each Stream with the others, one
+    for each Action. Then it keeps the stream open, unless `end` ends it. `reached` is set when the
+    learner opens a Stream, and `dropped` when the learner leaves it.
+    """
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class Stranger:
 
     def _stream(self, requests, context):
         self.reached.set()
-        if not context.add_callback(self.dropped.set):  # it has gone already
+        if not context.add_callback(self.dropped.set):  # the learner has left already
             self.dropped.set()
         for message in self._messages[1:]:
             yield message
@@ -112,7 +115,8 @@ class Stranger:
 
 
 def strangers() -> dict[str, tuple[list[bytes], dict]]:
-    """Name -> messages and further arguments of a Stranger: the corpus, and gRPC misused."""
+    """The hostile servers: name -> messages and options of a Stranger. They use the corpus and
+    misuse gRPC."""
     found = corpus.conversations()
     spec, *steps = found["good-plain"]
     chosen = {
@@ -139,7 +143,7 @@ def _speak(context: grpc.ServicerContext) -> None:
 
 @contextlib.contextmanager
 def learning(good: str, addresses: list[str]) -> Iterator[tuple[ActorPool, BatchingQueue]]:
-    """A pool for all of them, with a network that always takes action 0."""
+    """Yields a pool for all servers, with a network that always takes action 0, and its queue."""
     queue, batcher = BatchingQueue(corpus.N, 4 * corpus.N), DynamicBatcher(1, 64, 5.0)
 
     def infer():
@@ -242,7 +246,7 @@ def refuses_clients(resets: int = 200) -> list[Figure]:
 
 
 def _reset(address: str, i: int) -> None:
-    """A connection that breaks off with RST, after more or less of HTTP/2."""
+    """Opens a connection, sends some bytes of HTTP/2 or none, and resets it with RST."""
     host, _, port = address.partition(":")
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\4" + bytes(5)
     said = [b"", preface[: i % 24], preface, preface + b"\xff" * 100, os.urandom(200)][i % 5]
@@ -271,7 +275,7 @@ def races_for_nothing(seconds: int = 60) -> list[Figure]:
 
 
 def _make(chore: str, flags: str, **environment: object) -> str:
-    """What it printed; AssertionError with that if it fails, as after a finding or a report."""
+    """Runs a make target and returns what it printed. If it fails, AssertionError has the end."""
     variables = {name: str(value) for name, value in environment.items()}
     run = subprocess.run(
         ["make", chore, f"FLAGS={flags}"],

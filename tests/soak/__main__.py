@@ -1,35 +1,36 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Trains under random faults for as long as asked, watches from outside, and reports.
+"""Trains under random faults for hours, watches the processes from outside, and writes a report.
 
     make soak                                       # PolyBeast for an hour; results/soak/polybeast
     make soak FLAGS="--beast monobeast --hours 8"
 
-Its environment takes 2 ms for a step, so speed is the environments' and not what a machine shared
-with others happens to have left: what is lost was lost to faults.
+The environment takes 2 ms for a step. So it limits the speed, and other work on the machine hardly
+changes the speed. Almost all lost steps are lost to faults.
 
-After a first stretch without faults, every few random seconds a fault is drawn from a shuffled
-deck, in which the frequent ones lie more than once:
+The soak begins with a stretch without faults. Then, after random pauses, it draws a fault from a
+shuffled deck, in which frequent faults lie several times:
 
-    PolyBeast   a server is killed, or stopped for longer than --step_timeout; strangers send
-                garbage, or connect and say nothing; the servers' parent is killed and, as a cluster
-                would, started again
-    MonoBeast   an actor is killed, or stopped for longer than --step_timeout
-    both        the learner is killed, or gets SIGTERM, and the same command goes on, as when Slurm
-                requeues it; the learner's disk is full for longer than a checkpoint takes to come
+    PolyBeast   A server is killed, or stopped for longer than --step_timeout. Strangers send
+                garbage, or connect and send nothing. The servers' parent is killed and started
+                again, as a cluster would do.
+    MonoBeast   An actor is killed, or stopped for longer than --step_timeout.
+    both        The learner is killed or gets SIGTERM, and the same command resumes the run, as when
+                Slurm requeues a job. The learner's disk is full for longer than the time between
+                two checkpoints.
 
-Those that end the learner or the servers' parent come in the first two thirds of --settle only; the
-oldest server or actor of then is spared too. So growth is measured in one life of each.
+Faults that end the learner or the servers' parent happen only in the first two thirds of --settle.
+After that time the server or actor that is then the oldest is spared, too. So growth is measured
+within one life of each process.
 
-- Effective training time is the share of wall time, from the first fault's turn to the end, in
-  which training advanced at half of its fault-free speed or more: the intervals between two rows of
-  the final logs.csv with at least half of the first stretch's median steps per second. That file
-  holds kept steps only: time whose work a kill undid is lost time.
-- Steps kept, of what the fault-free speed would have given in that time, count every smaller loss
-  too, but also whatever else the machine did.
-- A fault is survived once steps are made in an interval between two rows after its end, and all
-  streams are connected.
-- Growth is the median of the last tenth of the samples since --settle minus that of the first
-  tenth; memory is PSS, in MB of 1,000,000 bytes.
+- The effective training time is the share of the time, from the first fault to the end, in which
+  training ran at half of its fault-free speed or more. It is the sum of those intervals between two
+  rows of the final logs.csv that have at least half of the first stretch's median steps per second.
+  That file has no steps that a kill has undone, so the time for them counts as lost.
+- The steps kept are compared with those that the fault-free speed would have given in that time.
+  This share also counts smaller losses, whatever their cause.
+- A fault is survived once all streams are connected after its end and two rows show new steps.
+- Growth is the median of the last tenth of the samples since --settle, minus the median of the
+  first tenth. Memory is PSS, in MB of 1,000,000 bytes.
 """
 
 import argparse
@@ -60,12 +61,12 @@ from tests.support.client import Client
 from tests.support.processes import GUARD_S, Command, Program
 
 IDLE_CONNECTIONS = 50
-ENVS = 8  # in each server or actor: with 2 ms a step, a rollout of each comes every 0.3 s
-Faults = dict[str, tuple[int, Callable[[], None]]]  # how often each lies in the deck; what does it
+ENVS = 8  # in each server or actor; with 2 ms a step, each makes a rollout every 0.3 s
+Faults = dict[str, tuple[int, Callable[[], None]]]  # kind -> (its number in the deck, what does it)
 
 
 class Pace(NamedTuple):
-    """Seconds."""
+    """The soak's times, in seconds."""
 
     calm: float  # without faults, at the start and at the end
     sample: float
@@ -75,21 +76,21 @@ class Pace(NamedTuple):
 
 
 def pace_of(seconds: float) -> Pace:
-    """What a soak of so many seconds has time for."""
+    """The times of a soak of that length. Those of a short soak are shorter."""
     full, parts = Pace(120.0, 5.0, 2.0, 10.0, 5.0), Pace(8, 40, 60, 12, 10)
     return Pace(*(min(x, seconds / part) for x, part in zip(full, parts, strict=True)))
 
 
 # ======================================================================================= the beasts
 class MonoBeast:
-    """The learner with its actors, seen from outside.
+    """MonoBeast's learner and its actors, seen from outside.
 
     Args:
-        rest: waits for so many seconds, and watches meanwhile.
+        rest: waits for a number of seconds and watches meanwhile.
     """
 
     module, worker = "monobeast", "actor"
-    endings = {"learner killed", "learner terminated"}  # of a process whose growth is measured
+    endings = {"learner killed", "learner terminated"}  # end a process whose growth is measured
     parent: Command | None = None
 
     def __init__(
@@ -122,7 +123,7 @@ class MonoBeast:
         return faults | ({"disk full": (1, self.fill_disk)} if self.is_disk_small else {})
 
     def revive(self) -> str:
-        """Starts again what has ended of itself, and says what it was; "" if nothing has."""
+        """Restarts what has ended by itself. Returns what it was and why it ended, or ""."""
         if self.learner.process.poll() is None:
             return ""
         why = _obituary("the learner", self.learner)
@@ -130,7 +131,7 @@ class MonoBeast:
         return why
 
     def workers(self) -> list[int]:
-        """The oldest first."""
+        """The ids of the servers' or actors' processes, the oldest first."""
         return sorted(self.learner.actors(), key=_born)
 
     def victim(self) -> int:
@@ -139,7 +140,7 @@ class MonoBeast:
         raise ProcessLookupError(f"no {self.worker} is there")
 
     def stop_a_worker(self) -> None:
-        """It is found and ended meanwhile, or goes on afterwards."""
+        """Stops a worker. It is found and killed meanwhile, or it goes on afterwards."""
         pid = self.victim()
         os.kill(pid, signal.SIGSTOP)
         self.rest(1.5 * self.pace.step_timeout)
@@ -152,13 +153,14 @@ class MonoBeast:
         self.start()
 
     def terminate_learner(self) -> None:
-        terminate("the learner", self.learner, (0, 130, -signal.SIGTERM))  # or before it trained
+        before_training = 130, -signal.SIGTERM
+        terminate("the learner", self.learner, (0, *before_training))
         self.start()
 
     def fill_disk(self) -> None:
         rows = self.learner.rows()
         if not rows or rows[-1]["_time"] < self.started:
-            raise ProcessLookupError("nothing is trained; no run begins without a disk")
+            raise ProcessLookupError("training has not begun, and cannot begin on a full disk")
         ballast = self.disk / "ballast"
         with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(10**6)):
@@ -167,11 +169,11 @@ class MonoBeast:
         ballast.unlink()
 
     def end(self) -> None:
-        """As a user would."""
+        """Ends all programs, as a user would."""
         terminate("the learner", self.learner)
 
     def left(self, patience: float = 5.0) -> int:
-        """Processes that outlive the end."""
+        """The number of processes that are left `patience` seconds after the end."""
         end = time.time() + patience
         while (count := sum(len(c.session()) for c in self.commands)) and time.time() < end:
             time.sleep(0.1)
@@ -185,7 +187,7 @@ class MonoBeast:
 
 
 class PolyBeast(MonoBeast):
-    """The learner and, apart from it, `python -m polybeast_env` with its servers."""
+    """PolyBeast's learner and, started separately, `python -m polybeast_env` with its servers."""
 
     module, worker = "polybeast", "server"
     endings = MonoBeast.endings | {"servers' parent killed"}
@@ -231,11 +233,11 @@ class PolyBeast(MonoBeast):
         self.start_servers()
 
     def send_garbage(self) -> None:
-        """To each server: to its socket, and in place of actions."""
+        """Sends garbage to each server, to its socket and instead of actions."""
         texts = [random.randbytes(4096), b"GET / HTTP/1.1\r\n\r\n"]
         texts.append(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + random.randbytes(4096))
         for address in self.addresses:
-            with contextlib.suppress(OSError, grpc.RpcError):  # it is being started again
+            with contextlib.suppress(OSError, grpc.RpcError):  # the server may be starting again
                 for text in texts:
                     with connected(address) as stranger:
                         stranger.sendall(text)
@@ -248,7 +250,7 @@ class PolyBeast(MonoBeast):
     def connect_and_say_nothing(self) -> None:
         with contextlib.ExitStack() as strangers:
             for address in self.addresses * IDLE_CONNECTIONS:
-                with contextlib.suppress(OSError):  # the server is being started again
+                with contextlib.suppress(OSError):  # the server may be starting again
                     strangers.enter_context(connected(address))
             self.rest(self.pace.step_timeout)
 
@@ -261,8 +263,8 @@ BEASTS = {beast.module: beast for beast in (PolyBeast, MonoBeast)}
 
 
 def mount_small_disk(folder: Path, size: str = "128m") -> bool:
-    """A file system of its own at `folder`, which only this process and its children see, and which
-    ends with them; False where that is not allowed."""
+    """Mounts a small file system at `folder`. Only this process and its children see it, and it
+    ends with them. Returns False if this process is not allowed to mount."""
     NEW_NAMESPACE = 0x20000  # CLONE_NEWNS
     if sys.platform != "linux" or ctypes.CDLL(None).unshare(NEW_NAMESPACE):
         return False
@@ -296,15 +298,16 @@ def _born(pid: int) -> float:
 
 # ========================================================================================= the soak
 class Soak:
-    """Runs a beast under faults, and keeps what it sees. Times are the clock's, as in logs.csv."""
+    """Runs a beast under faults and records what happens. Times are seconds since the epoch, as in
+    logs.csv."""
 
     def __init__(self, flags: argparse.Namespace, folder: Path):
         self.flags, self.seconds = flags, 3600 * flags.hours
         self.pace = pace_of(self.seconds)
         self.samples: list[dict[str, Any]] = []
-        self.seen: list[Row] = []  # every row of logs.csv, also those that a kill undid
+        self.seen: list[Row] = []  # all rows of logs.csv, even those that a kill undid
         self.faults: list[dict[str, Any]] = []
-        self.wrong: list[str] = []  # ends that no fault should have caused
+        self.wrong: list[str] = []  # processes that ended although no fault should end them
         self._next_sample = 0.0
         random.seed(flags.seed)
         self.beast = BEASTS[flags.beast](flags.env, flags.workers, folder, self.pace, self.rest)
@@ -312,7 +315,7 @@ class Soak:
     def run(self) -> None:
         self.beast.start()
         self.rest_until(lambda: self.wrong or any(map(self.is_whole, self.seen)))
-        assert self.seen and not self.wrong, f"nothing is trained: {self.wrong}"
+        assert self.seen and not self.wrong, f"training did not begin: {self.wrong}"
         self.began = time.time()
         self.settles = self.began + 60 * self.flags.settle
         self.spares = self.began + 40 * self.flags.settle
@@ -344,7 +347,7 @@ class Soak:
     def break_by(self, kind: str, way: Callable[[], None]) -> None:
         fault: dict[str, Any] = {"kind": kind, "start": time.time()}
         print(f"{(fault['start'] - self.began) / 60:7.2f} min  {kind}", flush=True)
-        with contextlib.suppress(ProcessLookupError):  # nobody was there to be broken
+        with contextlib.suppress(ProcessLookupError):  # there was nothing to break
             self.blame(kind, way)
             self.faults.append(fault | {"end": time.time()})
 
@@ -408,17 +411,17 @@ def main() -> None:
         "tests.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--hours", type=float, default=1.0, help="From the first steps on.")
-    add("--settle", type=float, default=15.0, help="Minutes before growth is measured.")
+    add("--hours", type=float, default=1.0, help="Length, counted from the first steps.")
+    add("--settle", type=float, default=15.0, help="Minutes until growth is measured.")
     add("--every", type=float, default=10.0, help="Mean pause between two faults, in seconds.")
-    add("--faults", type=int, default=0, help="At least so many, however long they take.")
-    add("--beast", choices=BEASTS, default="polybeast")
-    add("--workers", type=int, default=4, help="Servers or actors.")
-    add("--env", default="tests.support.envs:PacedCatch-v0")
-    add("--seed", type=int, default=0, help="Of the faults.")
-    add("--out", type=Path, help="Default: results/soak/BEAST.")
+    add("--faults", type=int, default=0, help="Least number of faults. The soak may last longer.")
+    add("--beast", choices=BEASTS, default="polybeast", help="Program to run.")
+    add("--workers", type=int, default=4, help="Number of servers or actors.")
+    add("--env", default="tests.support.envs:PacedCatch-v0", help="Id of the environment.")
+    add("--seed", type=int, default=0, help="Seed of the random faults.")
+    add("--out", type=Path, help="Folder of the report. Default: results/soak/BEAST.")
     flags = parser.parse_args()
-    logging.getLogger("libtorchbeast").setLevel(logging.ERROR)  # half a row, while the disk is full
+    logging.getLogger("libtorchbeast").setLevel(logging.ERROR)  # no warnings of half rows
     out = flags.out or Path("results/soak") / flags.beast
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, contextlib.ExitStack() as stack:
         soak = Soak(flags, Path(folder))

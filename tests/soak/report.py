@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What a soak has shown: report.md, soak.json, soak.csv and soak.png."""
+"""Writes the results of a soak: report.md, soak.json, soak.csv and soak.png."""
 
 import csv
 import json
@@ -19,8 +19,8 @@ from tests.faults.harness import Figure
 
 Row = dict[str, float]
 
-# Pools of threads grow to their bound when it is first asked for, and a stream may be open or not:
-# one or two more or less are still flat, a leak would be dozens.
+# Pools of threads grow when more threads are first needed, and a stream may be open or closed. So a
+# growth by one or two does not count. A leak would be dozens.
 FLAT = 2
 MEASURES = {
     "mb": ("memory", "MB", 10.0),
@@ -47,7 +47,7 @@ def speeds(table: list[Row], start: float, end: float = float("inf")) -> list[fl
 
 
 def roles(soak: Any) -> dict[str, str]:
-    """The processes that are watched, and their titles."""
+    """The processes that are watched: role -> title."""
     parent = {"parent": "the servers' parent"} if soak.beast.parent else {}
     return {"learner": "the learner", **parent, "oldest": f"the oldest {soak.beast.worker}"}
 
@@ -86,7 +86,7 @@ def growths(soak: Any) -> list[Figure]:
 
 # ========================================================================================== files
 def write(folder: Path, soak: Any, about: str) -> bool:
-    """Returns whether everything that was promised is held."""
+    """Writes all files. Returns whether all promised bounds are met."""
     folder.mkdir(parents=True, exist_ok=True)
     since = lambda row, *keys: row | {key: row[key] - soak.began for key in keys}
     result = {

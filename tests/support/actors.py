@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Networks and an environment whose rollouts show every mistake, and the rollouts of one actor."""
+"""Networks and an environment whose rollouts reveal mistakes, and the rollouts of one actor."""
 
 import gymnasium
 import numpy as np
@@ -18,7 +18,7 @@ CLOSE = dict(rtol=1e-4, atol=1e-5)
 
 
 class Counting(gymnasium.Env):
-    """Shows where in its episode it is, and the last action; episodes of 1 to 8 steps."""
+    """It shows the place in the episode and the last action. Episodes have 1 to 8 steps."""
 
     observation_space = Box(-1, 100, (3,))
     action_space = Discrete(A)
@@ -42,12 +42,12 @@ class Counting(gymnasium.Env):
 
 
 class OnesNet(monobeast.Net):
-    """Starts every episode from ones, and keeps the states that it was given."""
+    """A network whose initial state is ones, and which records the states that it gets."""
 
     def __init__(self, spec, flags):
         super().__init__(spec, flags)
         self.given = []
-        with torch.no_grad():  # as large as after some training: a wrong state must show
+        with torch.no_grad():  # weights as large as after training, so that a wrong state matters
             nn.init.orthogonal_(self.policy.weight, 2.0)
 
     def initial_state(self, batch_size):
@@ -59,7 +59,7 @@ class OnesNet(monobeast.Net):
 
 
 class RuleNet(monobeast.Net):
-    """Chooses its own actions, and has two outputs that nobody else knows."""
+    """A network that chooses its own actions and has two outputs that are not in the contract."""
 
     def forward(self, inputs, core_state=()):
         outputs, core_state = super().forward(inputs, core_state)
@@ -86,7 +86,7 @@ def make_actor(net_class, *argv, create_env=Counting):
 
 
 def make_rollouts(actor, count=ROLLOUTS):
-    """`count` consecutive rollouts, their memory filled with rubbish before."""
+    """Makes `count` consecutive rollouts in memory that was not zero before."""
     row = {name: torch.from_numpy(value) for name, value in actor.row.items()}
     shapes = rollout_shapes(row, actor.core_state, T)
     rollouts = []

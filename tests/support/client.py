@@ -14,7 +14,7 @@ from libtorchbeast.rpcenv import rpcenv_pb2
 from libtorchbeast.rpcenv.wire import DTYPES
 from libtorchbeast.spec import Actions, Spec
 
-GUARD_S = 60.0  # no test depends on it: it only ends a call that hangs
+GUARD_S = 60.0  # only ends calls that hang; no test depends on its value
 SERVICE = "/rpcenv.RPCEnvServer"
 
 
@@ -31,7 +31,7 @@ def message_to_spec(message):
 
 
 class Client:
-    """A connection of its own to one server. Used as a context manager."""
+    """A separate connection to one server. Used as a context manager."""
 
     def __init__(self, address):
         options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
@@ -44,7 +44,7 @@ class Client:
         self._channel.close()
 
     def describe(self):
-        """Waits for the server."""
+        """Returns the server's description. Waits until the server answers."""
         call = self._channel.unary_unary(f"{SERVICE}/Describe")
         return rpcenv_pb2.Spec.FromString(call(b"", timeout=GUARD_S, wait_for_ready=True))
 
@@ -53,7 +53,7 @@ class Client:
         return call(HealthCheckRequest(service=service), timeout=GUARD_S).status
 
     def watch_health(self):
-        """Each status as it comes."""
+        """Yields each status when it arrives."""
         for answer in HealthStub(self._channel).Watch(HealthCheckRequest(), timeout=GUARD_S):
             yield answer.status
 
@@ -62,7 +62,8 @@ class Client:
 
 
 class Stream:
-    """`read` the first row, then `step`. Both raise grpc.RpcError if the stream has failed."""
+    """A stream. Call `read` for the first row, then `step`. Both raise grpc.RpcError if the stream
+    has failed."""
 
     def __init__(self, channel, spec, **options):
         self.spec = spec
@@ -89,13 +90,13 @@ class Stream:
         self._requests.put(None)
 
     def end(self):
-        """As a client should; waits until the server agrees."""
+        """Ends the stream as a client should, and waits for the server's status."""
         self._requests.put(None)
         assert list(self._call) == []
         return self._call.code()
 
     def failure(self):
-        """Code and text with which the server ends the stream."""
+        """Returns the code and the text with which the server ends the stream."""
         try:
             self.read()
         except grpc.RpcError as error:
@@ -105,7 +106,8 @@ class Stream:
 
 
 def decode(data, spec):
-    """A serialized Step as a row, read with the generated class; of stacks the newest frame."""
+    """Reads a serialized Step with the generated class and returns the row. Of a stack of frames it
+    has only the newest."""
     step = rpcenv_pb2.Step.FromString(data)
     row, offset = {}, 0
     for name, (shape, dtype) in spec.observations.items():
@@ -124,7 +126,7 @@ def decode(data, spec):
 
 
 def stacked(row, spec, before):
-    """The row with whole stacks; `before` is the row before, None at first."""
+    """Returns the row with complete stacks. `before` is the row before it, or None."""
     for name, k in spec.stacks.items():
         newest = row[name][:, None]
         older = before[name][:, 1:] if before else np.repeat(0 * newest, k - 1, axis=1)
@@ -134,7 +136,7 @@ def stacked(row, spec, before):
 
 
 def assert_rows_equal(seen, expected):
-    """All but `last_action`, which the client knows; bit for bit."""
+    """Asserts that two rows are equal bit for bit, except `last_action`, which no server sends."""
     assert seen.keys() == expected.keys() - {"last_action"}
     for name, array in seen.items():
         assert array.dtype == expected[name].dtype, name

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Equality of nested states, tensors bit for bit."""
+"""Asserts that nested states are equal, and their tensors bit for bit."""
 
 import torch
 

@@ -1,12 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What a broken or hostile server may say: the files of tests/core/corpus.
+"""Makes the files of tests/core/corpus: what a broken or hostile server may send.
 
-    python -m tests.support.corpus      # writes them anew
+    python -m tests.support.corpus      # writes the files again
 
-A conversation is a Spec and then Steps, serialized; a file has each behind its length in two bytes.
-`good-*` are taken; `spec-*` are refused for their Spec, `step-*` for their last Step. The C++ tests
-read the files, under sanitizers; libFuzzer starts from them; tests/faults/strangers.py plays them
-to the real ActorPool.
+A conversation is a serialized Spec, followed by serialized Steps. A file contains each message
+after its length in two bytes. A client accepts `good-*`, refuses `spec-*` because of the Spec, and
+refuses `step-*` because of the last Step. The C++ tests read the files under sanitizers, libFuzzer
+starts from them, and tests/faults/strangers.py sends them to the real ActorPool.
 """
 
 import struct
@@ -25,7 +25,8 @@ NAN, INFINITY = float("nan"), float("inf")
 
 
 def good_spec(**leaves) -> rpcenv_pb2.Spec:
-    """Of N environments; `leaves` come after the usual three: shape, dtype's number, stack."""
+    """A valid Spec of N environments. `leaves` are added to the usual three leaves. Each is a
+    shape, the number of a dtype, and a stack."""
     observations = {"frame": ((2, 3), "uint8"), "flag": ((), "bool"), "x/y": ((2,), "float32")}
     actions = Actions("discrete", (3,))
     message = spec_to_message(Spec("Strange-v0", N, observations, actions, 4))
@@ -35,7 +36,7 @@ def good_spec(**leaves) -> rpcenv_pb2.Spec:
 
 
 def good_step(first: bool, more: bytes = b"", **changes) -> rpcenv_pb2.Step:
-    """Fits `good_spec`, whose further leaves are `more`."""
+    """A valid Step for `good_spec`. `more` are the bytes of the leaves that were added."""
     fields = dict(
         observations=bytes(range(6 * N)) + b"\0\1" + np.ones(2 * N, "<f4").tobytes() + more,
         reward=[0.0, 0.0] if first else [1.0, -2.5],
@@ -51,7 +52,7 @@ def good_step(first: bool, more: bytes = b"", **changes) -> rpcenv_pb2.Step:
 
 
 def conversations() -> dict[str, list[bytes]]:
-    """Name -> the messages."""
+    """Returns all conversations: name -> messages."""
     messages = good_spec(), good_step(True), good_step(False)
     spec, first, next_ = (message.SerializeToString() for message in messages)
     found = {f"good-{name}": messages for name, messages in _good(spec, first, next_)}
@@ -216,7 +217,8 @@ def _bad_steps(good: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def actions() -> dict[str, bytes]:
-    """Name -> what a client may send instead of an Action of N numbers from 0 to 2."""
+    """Returns wrong Actions that a client may send: name -> bytes. A good one has N numbers from 0
+    to 2."""
     packed = lambda *numbers: field(1, b"".join(map(varint, numbers)))
     return {
         "empty": b"",
@@ -251,7 +253,7 @@ def _merged(message, fields):
 
 
 def _without(message: bytes, number: int) -> bytes:
-    """The good Spec or Step without one of its fields."""
+    """Returns the serialized Spec or Step without one of its fields."""
     kind = rpcenv_pb2.Spec if message.startswith(b"\x08") else rpcenv_pb2.Step
     copy = kind.FromString(message)
     copy.ClearField(kind.DESCRIPTOR.fields_by_number[number].name)
@@ -268,7 +270,7 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, data: bytes) -> bytes:
-    """A field of bytes, a text or a message."""
+    """A serialized field that holds bytes, a string or a message."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 

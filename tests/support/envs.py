@@ -12,12 +12,12 @@ import gymnasium
 import numpy as np
 
 ROWS, COLUMNS = 10, 5
-FAIL_AFTER = 40  # steps of one environment
+FAIL_AFTER = 40  # the steps after which environments of class BreakingCatch fail
 
 
 class Catch(gymnasium.Env):
-    """A ball falls from the top; the paddle in the lowest row moves left, stays or moves right.
-    The reward is 1 at the end of an episode of 9 steps if the ball was caught, else -1."""
+    """A ball falls from the top. The paddle in the lowest row moves left, stays or moves right. An
+    episode has 9 steps. Its last reward is 1 if the paddle has caught the ball, else -1."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (1, ROWS, COLUMNS), np.uint8)
     action_space = gymnasium.spaces.Discrete(3)
@@ -52,8 +52,8 @@ class Catch(gymnasium.Env):
 
 
 class EndlessCatch(Catch):
-    """The next ball belongs to the same episode: every transition is real, so steps can be counted
-    exactly."""
+    """The next ball belongs to the same episode. So every transition is real, and steps can be
+    counted exactly."""
 
     def step(self, action):
         observation, reward, at_end, _, info = super().step(action)
@@ -63,7 +63,7 @@ class EndlessCatch(Catch):
 
 
 class Sampled(gymnasium.Env):
-    """Observations are samples of its space; episodes end and are cut at random."""
+    """Observations are samples of its space. Episodes terminate and are truncated at random."""
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -77,7 +77,7 @@ class Sampled(gymnasium.Env):
 
 
 class BreakingCatch(Catch):
-    """Raises after some steps, in every life of an actor."""
+    """Raises after FAIL_AFTER steps, in every life of an actor."""
 
     steps = 0
 
@@ -92,9 +92,9 @@ class BreakingCatch(Catch):
 
 
 class TroubledCatch(BreakingCatch):
-    """Goes wrong once in each way: the first environments to come so far raise, hang, and give a
-    NaN as reward; the others never fail. TROUBLE names a folder for what has already happened.
-    And the first of all actors opens its environments slowly."""
+    """Fails once in each way. The first environments that reach FAIL_AFTER steps raise, hang, and
+    return NaN as the reward. The others never fail. The environment variable TROUBLE names a folder
+    that records what has happened. The first actor opens its environments slowly."""
 
     def __init__(self, render_mode=None):
         super().__init__(render_mode)
@@ -115,7 +115,8 @@ class TroubledCatch(BreakingCatch):
 
 
 class PacedCatch(Catch):
-    """A step takes STEP_S seconds (2 ms). OPEN may name a folder: a file for each open one."""
+    """A step takes STEP_S seconds (default 2 ms). If the environment variable OPEN names a folder,
+    it has a file for each environment that is open."""
 
     def __init__(self, render_mode=None):
         super().__init__(render_mode)
@@ -134,7 +135,7 @@ class PacedCatch(Catch):
 
 
 class MoodyCatch(PacedCatch):
-    """Goes wrong from its third step on in the way that the file MOOD then names."""
+    """Fails from its third step on, in the way that the file MOOD names at that time."""
 
     steps = 0
     boards = {
@@ -156,12 +157,13 @@ class MoodyCatch(PacedCatch):
 
 
 class Lives(gymnasium.Env):
-    """Shows a random number of its life, which begins with a seed, this life's steps, and its
-    process. ORDERS may name a folder: who removes a file from it does what the file's name says."""
+    """Its observation shows a random number for its life, which begins with a seed, the number of
+    steps in this life, and the process id. If the environment variable ORDERS names a folder, the
+    environment that removes a file from it does what the file's name says."""
 
     numbers = gymnasium.spaces.Box(0, 2**62, (), np.int64)
     observation_space = gymnasium.spaces.Dict(
-        {"frame": gymnasium.spaces.Box(0, 255, (1, 3, 3), np.uint8)}  # all that Net reads
+        {"frame": gymnasium.spaces.Box(0, 255, (1, 3, 3), np.uint8)}  # the only key that Net reads
         | dict.fromkeys(("life", "count", "process"), numbers)
     )
     action_space = gymnasium.spaces.Discrete(3)
@@ -194,14 +196,14 @@ class Lives(gymnasium.Env):
 
 
 class StillbornCatch(Catch):
-    """Cannot even begin."""
+    """Fails in its first reset."""
 
     def reset(self, *, seed=None, options=None):
         raise RuntimeError("the sofa does not fit through the door")
 
 
 class NoisyCatch(EndlessCatch):
-    """Prints what is no text, and more than a pipe holds."""
+    """Prints bytes that are not UTF-8, and more than fits into a pipe."""
 
     printed = False
 
@@ -213,7 +215,7 @@ class NoisyCatch(EndlessCatch):
 
 
 class ParentCatch(EndlessCatch):
-    """Has started a program that outlives it, and inherits whatever it may."""
+    """Starts a program that outlives it and inherits its descriptors."""
 
     def __init__(self):
         super().__init__()
@@ -221,7 +223,7 @@ class ParentCatch(EndlessCatch):
 
 
 def taken(path):
-    """Whether it was there, and no other process has removed it first."""
+    """Removes the file. Returns whether it existed and this process was the one to remove it."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -230,7 +232,7 @@ def taken(path):
 
 
 def first_time(what):
-    """Whether no process has asked this before."""
+    """Whether this is the first process that asks."""
     try:
         os.close(os.open(os.path.join(os.environ["TROUBLE"], what), os.O_CREAT | os.O_EXCL))
     except FileExistsError:

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Threads at queues and batchers, in which a failure is seen and nothing hangs."""
+"""Threads that use queues and batchers. Their failures reach the test, and none hangs for ever."""
 
 import contextlib
 import threading
@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-GUARD_S = 60.0  # no test depends on it: it only ends one that hangs
+GUARD_S = 60.0  # only ends tests that hang; no test depends on its value
 
 
 @contextlib.contextmanager
 def guarded(*closables):
-    """Closes them in the end; and should the test hang, so that what waits at them fails."""
+    """Closes the objects at the end. If the test hangs, closes them earlier, so that every wait on
+    them fails."""
     close = lambda: [closable.close() for closable in closables]
     timer = threading.Timer(GUARD_S, close)
     timer.start()
@@ -24,7 +25,7 @@ def guarded(*closables):
 
 
 def in_thread(function, *args):
-    """Runs it and returns a future that raises what it raised."""
+    """Runs the function in a thread and returns its future."""
     pool = ThreadPoolExecutor(1)
     try:
         return pool.submit(function, *args)
@@ -37,7 +38,7 @@ def bytes_of(tensor):
 
 
 def answer(batcher, net, sizes=None):
-    """An inference thread: net(inputs, core_state) gives the outputs of each batch."""
+    """Runs in an inference thread. It answers each batch with net(inputs, core_state)."""
     for batch in batcher:
         if sizes is not None:
             sizes.append(len(batch))

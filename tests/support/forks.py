@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Forks as diffs: applied to a clean copy of the repository, and trained in real processes."""
+"""Applies forks, which are diffs, to a clean copy of the repository, and trains with them."""
 
 import re
 import shlex
@@ -13,20 +13,20 @@ FORKS = {  # beast: the files that a fork edits
     "monobeast": {"monobeast.py"},
     "polybeast": {"polybeast.py", "polybeast_env.py"},
 }
-# Five updates; in bf16, as on a GPU, where a network's outputs must be float32 all the same.
+# Five updates. They run in bf16, as on a GPU, where a network's outputs must still be float32.
 SMALL = "--xpid run --total_steps 400 --batch_size 4 --precision bf16"
 ENVS = {"monobeast": "--envs_per_actor 4", "polybeast": "--envs_per_server 4 --num_servers 1"}
 
 
 def copy_repository(folder):
-    """The files that a clone has, and the extension."""
+    """Copies the files that a clone has, and the built extension."""
     ignored = shutil.ignore_patterns(".*", "results", "build", "__pycache__", "node_modules")
     return shutil.copytree(ROOT, folder, ignore=ignored)
 
 
 def apply(diff, folder):
-    """Copies the repository to `folder` and applies the diff; returns the names of the files that
-    have changed, new ones included."""
+    """Copies the repository to `folder` and applies the diff. Returns the names of the files that
+    it changes or adds."""
     copy_repository(folder)
     git = lambda *words: subprocess.run(
         ["git", *words], cwd=folder, check=True, capture_output=True, text=True
@@ -38,14 +38,14 @@ def apply(diff, folder):
 
 
 def command(example, beast):
-    """The first command of an example's README for the beast: it trains."""
+    """The words of the first command for the beast in an example's README."""
     text = (example / "README.md").read_text()
     return shlex.split(re.search(rf"^\.venv/bin/python (-m {beast} .*)$", text, re.MULTILINE)[1])
 
 
 def check_fork(example, beast, tmp_path):
-    """BEAST.diff of the example edits the marked files only, and its README's command, made small,
-    trains."""
+    """Checks that the example's BEAST.diff edits only the files that a fork may edit, and that the
+    README's command trains, with small settings."""
     copy = tmp_path / "copy"
     assert apply(example / f"{beast}.diff", copy) == FORKS[beast]
     flags = f"{SMALL} {ENVS[beast]} --savedir {tmp_path}".split()

@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Games for spaces_test.py, one for each kind of observations and actions: they are solved only by
-who sees all of the observation and whose actions arrive as they were meant."""
+"""Games for spaces_test.py, one for each kind of observations and actions. An agent can win only if
+it sees the whole observation and the environment gets exactly its actions."""
 
 import gymnasium
 import numpy as np
@@ -8,8 +8,8 @@ from gymnasium import spaces
 
 
 class Guess(gymnasium.Env):
-    """Eight times what the observation asks for is to be answered at once; the reward is at most 1.
-    A subclass says what is asked and what an answer is worth."""
+    """Each of the eight observations of a game asks for an action. The reward is at most 1. A
+    subclass defines what is asked and what an answer is worth."""
 
     def __init__(self, render_mode=None):
         self.render_mode = render_mode
@@ -27,7 +27,8 @@ class Guess(gymnasium.Env):
 
 
 class Pairs(Guess):
-    """Two numbers, shown in a Dict with a Tuple in it; -1, 0 or 1 for none, one or both of them."""
+    """The agent must repeat two numbers, which it sees in a Dict that contains a Tuple. The reward
+    is -1, 0 or 1 for none, one or both of them."""
 
     action_space = spaces.MultiDiscrete([3, 4])
     observation_space = spaces.Dict(
@@ -46,8 +47,8 @@ class Pairs(Guess):
 
 
 class Allowed(Guess):
-    """One of six, of which some are forbidden; who takes a forbidden one breaks the game. 1 for the
-    lowest one allowed."""
+    """Of six actions some are forbidden. A forbidden action raises. The lowest action that is
+    allowed gives a reward of 1."""
 
     action_space = spaces.Discrete(6)
     observation_space = spaces.Dict(action_mask=spaces.MultiBinary(6), copy=spaces.MultiBinary(6))
@@ -64,7 +65,8 @@ class Allowed(Guess):
 
 
 class Target(Guess):
-    """A point of a rectangle; 1 minus its distances in both directions, in half sides."""
+    """The agent must name a point in a rectangle. The reward is 1 minus the distances in both
+    directions, each divided by half of the side."""
 
     action_space = spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 10.0]), dtype=np.float64)
     observation_space = spaces.Box(-1, 1, (2,), np.float32)

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""MonoBeast in the test's own process, and the flags that make it small."""
+"""Runs MonoBeast in the test's own process, with small settings."""
 
 import pytest
 
@@ -12,17 +12,17 @@ IN_ORDER = (*CATCH, *"--num_actors 0 --envs_per_actor 4 --batch_size 4 --precisi
 
 
 def beast(savedir, *flags):
-    """MonoBeast in this process."""
+    """Runs MonoBeast in this process."""
     words = ["--savedir", savedir, "--xpid", "run", *flags]
     monobeast.main([str(word) for word in words])
 
 
 def refusal(savedir, *flags):
-    """The one line with which MonoBeast refuses to start."""
+    """Returns the line with which MonoBeast refuses to start."""
     with pytest.raises(SystemExit) as refused:
         beast(savedir, *flags)
     message = refused.value.code
-    assert isinstance(message, str) and "\n" not in message  # printed as it is, exit code 1
+    assert isinstance(message, str) and "\n" not in message  # Python prints it and exits with 1
     return message
 
 

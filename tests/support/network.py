@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Two machines: two network namespaces, joined by a cable.
+"""Simulates two machines by two network namespaces that a virtual cable connects.
 
-Needs root and iproute2. Nothing leaves the namespaces.
+This needs root and iproute2. No packet leaves the namespaces.
 """
 
 import contextlib
@@ -17,12 +17,13 @@ def ip(*words):
 
 
 class NoNamespaces(RuntimeError):
-    """Why there can be none here."""
+    """Network namespaces cannot be made here. The text says why."""
 
 
 @contextlib.contextmanager
 def two_machines():
-    """{"envs": namespace, "learner": namespace}; each has its end of the cable, called `cable`."""
+    """Yields {"envs": namespace, "learner": namespace}. In both, the device `cable` is one end of
+    the cable."""
     if shutil.which("ip") is None:
         raise NoNamespaces("needs iproute2: apt-get install iproute2")
     names = {machine: f"torchbeast-{machine}-{os.getpid()}" for machine in HOSTS}

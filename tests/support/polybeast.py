@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""PolyBeast in the test's own process or in one of its own, and the flags that make it small."""
+"""Runs PolyBeast in the test's process or in another one, with small settings."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ FOREVER = [*SMALL, "--total_steps", 1_000_000_000]
 
 
 class Poly(Program):
-    """PolyBeast in a process of its own, whose temporary files are in savedir/t."""
+    """PolyBeast in its own process. Its temporary files are in savedir/t."""
 
     def __init__(self, savedir, *flags, **environment):
         self.temporary = savedir / "t"
@@ -28,29 +28,29 @@ class Poly(Program):
         return (self.path / "out.log").read_text()
 
     def wait_until_nothing_is_left(self):
-        """No process, no socket, no folder."""
+        """Waits until no process is left, and checks that no socket and no folder are left."""
         wait_for(lambda: not self.session(), describe=self.printed)
         assert not list(self.temporary.glob("torchbeast*/**"))
 
     def stop(self):
-        """As Ctrl-C in a terminal does."""
+        """Stops it as Ctrl-C in a terminal does."""
         os.killpg(self.pid, signal.SIGINT)
         assert self.wait_for_end() == 0, self.printed()
         self.wait_until_nothing_is_left()
 
 
 def beast(savedir, *flags):
-    """PolyBeast in this process."""
+    """Runs PolyBeast in this process."""
     words = ["--savedir", savedir, "--xpid", "run", *flags]
     polybeast.main([str(word) for word in words])
 
 
 def refusal(savedir, *flags):
-    """The one line with which PolyBeast refuses to start."""
+    """Returns the line with which PolyBeast refuses to start."""
     with pytest.raises(SystemExit) as refused:
         beast(savedir, *flags)
     message = refused.value.code
-    assert isinstance(message, str) and "\n" not in message  # printed as it is, exit code 1
+    assert isinstance(message, str) and "\n" not in message  # Python prints it and exits with 1
     assert message.startswith("polybeast: error: ")
     return message.removeprefix("polybeast: error: ")
 

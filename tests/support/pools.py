@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""An ActorPool with real servers, and what its rollouts have to be."""
+"""An ActorPool with real servers, and the rollouts that it should make."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ def make_cartpole():
 
 
 def by_rule(inputs, core_state=()):
-    """Outputs that depend on the row only; [1, N] each."""
+    """A network whose outputs [1, N] depend only on the row."""
     number = 7 * inputs["episode_step"].long() + inputs["last_action"] + inputs["done"].long()
     outputs = {
         "action": number % 2,
@@ -42,14 +42,15 @@ def serving(create_env, address, num_envs=2, seed=0, **options):
 
 @contextlib.contextmanager
 def playing(addresses, net, queue, core_state=(), batcher=None, infer=answer, T=T, **options):
-    """A pool, and a thread that runs `infer(batcher, net)`. If that fails, so does the test."""
+    """Yields a pool, beside a thread that runs `infer(batcher, net)`. If that fails, the test
+    fails."""
     batcher = batcher or DynamicBatcher(1, 64, 20.0)
 
     def infer_and_close():
         try:
             infer(batcher, net)
         finally:
-            queue.close()  # who waits there need not wait any more
+            queue.close()  # wakes whoever waits for a rollout
 
     with guarded(batcher, queue):
         spec = describe(addresses[0])
@@ -64,7 +65,7 @@ def playing(addresses, net, queue, core_state=(), batcher=None, infer=answer, T=
 
 
 def expected_rollouts(create_env, num_envs, seed, count, net=by_rule):
-    """What stepping the environments here gives, as `count` rollouts."""
+    """Steps the environments in this process and returns `count` rollouts."""
     rows = []
     with contextlib.closing(Environment(create_env, num_envs)) as environment:
         row = environment.initial(seed)

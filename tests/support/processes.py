@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""A beast as a user runs it: in processes of its own, watched from outside."""
+"""Runs a beast as a user does, in its own processes, and watches it from outside."""
 
 import contextlib
 import os
@@ -16,12 +16,12 @@ import torch
 from libtorchbeast.loggers.csv_table import read_csv
 
 ROOT = Path(__file__).resolve().parents[2]
-GUARD_S = 240.0  # no test depends on it: it only ends one that hangs
+GUARD_S = 240.0  # only ends tests that hang; no test depends on its value
 
 
 class Command:
-    """A program in a session of its own, so that a signal to its process group is what Ctrl-C in a
-    terminal is. Used as a context manager, which leaves no process behind. What it prints goes to
+    """A program in its own session, so that a signal to its process group acts like Ctrl-C in a
+    terminal. Used as a context manager, which leaves no process behind. What it prints goes to
     folder/printed.
 
     Args:
@@ -65,7 +65,7 @@ class Command:
         return self._printed.read_text()
 
     def session(self):
-        """The ids of the processes that live of what it started, sessions of their own included."""
+        """The ids of all living processes that the program has started, in whatever session."""
         return {pid for pid, stat in _processes() if not stat.dead and self._started(pid, stat)}
 
     def _started(self, pid, stat):
@@ -83,7 +83,7 @@ class Command:
         return False
 
     def wait_for(self, fact):
-        """Waits until `fact()` holds, and returns what it returned; the process has to live."""
+        """Waits until `fact()` is true and returns its value. Fails if the process ends before."""
         return wait_for(fact, lambda: self.process.poll() is not None, self.printed)
 
     def wait_for_end(self):
@@ -91,11 +91,11 @@ class Command:
         try:
             return self.process.wait(GUARD_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"does not end; it printed:\n{self.printed()}") from None
+            raise AssertionError(f"it does not end. It printed:\n{self.printed()}") from None
 
 
 class Program(Command):
-    """`python -m MODULE --savedir savedir --xpid run ...`, perhaps behind another command."""
+    """`python -m MODULE --savedir savedir --xpid run FLAGS`, after the words of `before`."""
 
     def __init__(self, savedir, *flags, module="monobeast", before=(), **options):
         self.path = Path(savedir) / "run"
@@ -103,30 +103,31 @@ class Program(Command):
         super().__init__(savedir, [*before, *command], **options)
 
     def wait_for_step(self, step):
-        """Waits until logs.csv shows more than `step` steps; returns that row."""
+        """Waits until logs.csv has a row with more than `step` steps, and returns the row."""
         return self.wait_for(lambda: next((r for r in self.rows() if r["step"] > step), None))
 
     def rows(self):
         return rows(self.path)
 
     def step(self):
-        """The step of the newest checkpoint, 0 without one."""
+        """The step of the newest checkpoint, or 0 if there is none."""
         return load(self.path)["step"] if (self.path / "model.tar").exists() else 0
 
 
 def wait_for(fact, hopeless=lambda: False, describe=lambda: ""):
-    """Waits until `fact()` holds and returns what it returned."""
+    """Waits until `fact()` is true and returns its value. Fails after GUARD_S seconds, or if
+    `hopeless()` is true."""
     end = time.monotonic() + GUARD_S
     while True:
         over = hopeless() or time.monotonic() > end
         if seen := fact():
             return seen
-        assert not over, f"it will not come; printed:\n{describe()}"
+        assert not over, f"waited in vain. This was printed:\n{describe()}"
         time.sleep(0.02)
 
 
 def rows(path):
-    """logs.csv as dicts of floats, without the empty cells."""
+    """The rows of logs.csv as dicts of floats, without empty cells."""
     if not (path / "logs.csv").exists():
         return []
     return [{k: float(v) for k, v in row.items() if v} for row in read_csv(path / "logs.csv")[1]]
@@ -149,7 +150,7 @@ def _processes():
 
 
 def _read(path):
-    """What the file holds; nothing if its process has gone, or is another user's."""
+    """The content of a file in /proc. Empty if the process has ended or is another user's."""
     try:
         return Path(path).read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):

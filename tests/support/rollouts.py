@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Columns of rollouts of which no two are alike."""
+"""Columns of rollouts that all differ from each other."""
 
 import torch
 
@@ -7,7 +7,7 @@ T, LAYERS, H = 3, 2, 4
 
 
 def column(number):
-    """What column `number` of all holds: {name: [T+1, ...] or [layers, H]}; no two are alike."""
+    """The values of a column: {name: [T+1, ...] or [layers, H]}. No two columns are equal."""
     row = torch.arange(T + 1)
     return {
         "reward": number + row / 8,

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The files of a run, written and read back."""
+"""Writes the files of a run and reads them back."""
 
 import contextlib
 import resource
@@ -26,7 +26,8 @@ def column(path, name):
 
 @contextlib.contextmanager
 def file_size_limit(size):
-    """A disk that is full after `size` bytes of each file; the kernel's own error, root or not."""
+    """Acts like a full disk: the kernel refuses to make a file larger than `size` bytes, also if
+    root writes it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -37,7 +38,7 @@ def file_size_limit(size):
 
 WITHOUT_PACKAGE = """
 import sys
-sys.modules[sys.argv[2]] = None  # Its import now fails, as if it were not installed.
+sys.modules[sys.argv[2]] = None  # The import fails, as if it were not installed.
 from libtorchbeast.loggers.file_writer import FileWriter
 with FileWriter(sys.argv[1], "run", {}, ["step"]) as files:
     files.log({"step": 1})

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Environments of every kind that play a script, and the adapter around each."""
+"""Environments of every kind that follow a script, and the adapter around them."""
 
 import gymnasium
 import numpy as np
@@ -9,8 +9,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from libtorchbeast.environment import Environment
 
 A, N, STEPS = 5, 4, 300
-NOTHING = (0.0, False, False, False)  # what a reset to a new game gives
-# kind of observation -> (its space, what environment `i` shows in its row `t` after action `a`)
+NOTHING = (0.0, False, False, False)  # the row of a reset to a new game
+# kind of observation -> (its space, a function: environment i, row t, last action a -> observation)
 OBSERVATIONS = {
     "array": (Box(-1, 1e6, (3,)), lambda i, t, a: np.array([i, t, a], np.float32)),
     "image": (Box(0, 255, (1, 2, 2), np.uint8),
@@ -25,9 +25,9 @@ OBSERVATIONS = {
 
 
 def make_scripts(seed, life=True, both=True):
-    """scripts[i][t] = (reward, terminated, truncated, life_lost): what environment i's row t gives
-    unless it is the reset to a new game. Endings come in runs, so that some episodes have a step
-    only, and lives are lost in the very step that goes on after a life loss."""
+    """Returns scripts[i][t] = (reward, terminated, truncated, life_lost), the values of row t of
+    environment i, unless that row is the reset to a new game. Endings come in runs, so that some
+    episodes have only one step, and some lives are lost in the step after a life loss."""
     rng = np.random.default_rng(seed)
     ends = [(True, False, False), (False, True, False)]
     if both:
@@ -41,7 +41,7 @@ def make_scripts(seed, life=True, both=True):
             often = often if rng.random() < 0.9 else not often
             ending = rng.random() < (0.7 if often else 0.1)
             flags = ends[rng.integers(len(ends))] if ending else (False, False, False)
-            script.append((float(rng.integers(-40, 40)) / 4, *flags))  # quarters add up exactly
+            script.append((float(rng.integers(-40, 40)) / 4, *flags))  # sums of quarters are exact
         scripts.append(script)
     return scripts
 
@@ -51,7 +51,7 @@ def is_over(terminated, truncated, life_lost):
 
 
 class Scripted(gymnasium.Env):
-    """Plays its script. A reset after a life loss is a step of the game, as its info says."""
+    """Follows its script. A reset after a life loss is a step of the game, and its info says so."""
 
     action_space = Discrete(A)
 
@@ -107,7 +107,7 @@ class OldGym:
         observation, reward, terminated, truncated, _ = self._new.step(action)
         info = {"TimeLimit.truncated": True} if truncated else {}
         if terminated and self._new.t % 2:
-            info = {"TimeLimit.truncated": False}  # as the wrapper says where both came together
+            info = {"TimeLimit.truncated": False}  # what the wrapper says if both happen at once
         return observation, reward, terminated or truncated, info
 
     def close(self):
@@ -115,7 +115,7 @@ class OldGym:
 
 
 class ScriptedVector(VectorEnv):
-    """The scripts as one vector environment. Its step after a life loss goes on with the game."""
+    """A vector environment of all scripts. Its step after a life loss continues the game."""
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
@@ -156,7 +156,7 @@ class ScriptedVector(VectorEnv):
 
 
 class OneBuffer(Scripted):
-    """All environments write their observations into one and the same array."""
+    """All environments write their observations into the same array."""
 
     buffer = np.zeros(3, np.float32)
 
@@ -170,7 +170,7 @@ class OneBuffer(Scripted):
 
 
 def separate(scripts, kind="array", env_class=Scripted):
-    """An adapter of one environment for each script."""
+    """Makes an adapter with one environment for each script."""
     created = iter([env_class(script, i, kind) for i, script in enumerate(scripts)])
     return Environment(lambda: next(created), len(scripts), "scripted")
 

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Environments that a server has to serve, or to survive."""
+"""Environments that a server must serve or survive."""
 
 import copy
 
@@ -11,7 +11,7 @@ from tests.support.envs import Catch, Sampled
 
 
 class Nested(Sampled):
-    """A dict observation with a dict in it, an array without axes and one without elements."""
+    """Its observation is a dict that contains a dict, a scalar array and an empty array."""
 
     parts = {
         "image": gymnasium.spaces.Box(0, 255, (2, 3), np.uint8),
@@ -25,7 +25,7 @@ class Nested(Sampled):
 
 
 class Trouble(Catch):
-    """Goes wrong at its third step."""
+    """Fails in its third step."""
 
     steps = 0
 
@@ -35,7 +35,7 @@ class Trouble(Catch):
 
 
 class Stacked(Catch):
-    """Shows its two newest boards; what `metadata` says of it may be a lie."""
+    """Its observation is the two newest boards. Subclasses do not do what their metadata says."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (2, 10, 5), np.uint8)
     metadata = {"frame_stacks": {"frame": 2}}
@@ -98,14 +98,14 @@ class Exits(Trouble):
 
 
 class LooksLikeALostClient(Trouble):
-    """An environment may use gRPC itself."""
+    """Raises a gRPC error, as an environment that uses gRPC itself may."""
 
     def go_wrong(self):
         raise grpc.RpcError("from within")
 
 
 class Watched(Catch):
-    """Counts those that are open."""
+    """Counts the environments that are open."""
 
     def __init__(self, count):
         super().__init__()

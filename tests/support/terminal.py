@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""A beast in a pseudo-terminal."""
+"""Runs a beast in a pseudo-terminal."""
 
 import os
 import pty
@@ -18,7 +18,7 @@ BEASTS = {
 
 
 class InTerminal(Program):
-    """A beast in a session of its own, whose terminal is a pseudo-terminal."""
+    """A beast in its own session, whose terminal is a pseudo-terminal."""
 
     def __init__(self, folder, module, *before, flags=()):
         self.path, self._mark, self._ended, self._seen = folder / "run", None, None, b""
@@ -28,7 +28,7 @@ class InTerminal(Program):
         environment |= {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
-            os.chdir(folder)  # where nohup writes its file
+            os.chdir(folder)  # nohup writes its file here
             os.execvpe(command[0], command, environment)
 
     @property
@@ -45,7 +45,7 @@ class InTerminal(Program):
         while self._terminal and select.select([self._terminal], [], [], 0)[0]:
             try:
                 self._seen += os.read(self._terminal, 2**16)
-            except OSError:  # nobody writes any more
+            except OSError:  # all processes in the terminal have ended
                 break
         return self._seen.decode(errors="replace")
 

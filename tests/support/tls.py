@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The flags of TLS, and what both programs say of them."""
+"""The flags of TLS, and what both programs say about them."""
 
 import polybeast
 import polybeast_env
@@ -15,7 +15,7 @@ def flags_of(folder, name):
 
 
 def check(*words):
-    """Both programs say the same."""
+    """Returns the error that both programs raise for these flags, after checking that it is one."""
     said = set()
     for program in (polybeast_env, polybeast):
         try:
