@@ -1,23 +1,3 @@
-<<<<<<< HEAD
-# One word per chore; CI and the README use the same words.
-#   make train        set up, then train MonoBeast on Pong; again: go on where it stopped
-#   make poly         set up, build the extension, then train PolyBeast on Pong
-#   make test         set up, then run the whole test suite
-#   make test-examples  set up what the examples need, then do what each of them says
-#   make minatar      set up, then train MonoBeast on MinAtar Breakout
-#   make results-quick  the smallest published result once more, drawn beside it: two minutes
-#   make results-pong results-poly-pong  Pong, three seeds and one, with either beast
-#   make results-minatar-GAME results-poly-GAME  a MinAtar game, three seeds, with either beast
-#   make results-memory  a task that only a network with memory solves, three seeds
-#   make bench        parts and whole runs beside their ceilings: tables, JSON and CSV
-#   make faults       keeps each promise about faults in full: hours; results/faults
-#   make soak         an hour under random faults: results/soak
-#   make tsan asan    the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
-#   make fuzz         the C++ decoder of servers' messages under libFuzzer, ten minutes
-#   make lint format  check or mend the style
-#   make docs         docs/flags.md and docs/metrics.md from the code
-# FLAGS="--name value ..." goes to the program.
-=======
 # Targets that run Python first install what they need in .venv. CI uses the same targets.
 # FLAGS="--name value ..." is passed on to the program.
 #   make train          train MonoBeast on Pong; run it again to resume
@@ -34,10 +14,10 @@
 #   make soak           train for an hour under random faults; writes results/soak
 #   make tsan, asan     run the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make fuzz           fuzz the C++ decoder of servers' messages with libFuzzer for ten minutes
+#   make docs           write docs/flags.md and docs/metrics.md from the code
 #   make lint, format   check or correct the style
 #   make setup, build   install MonoBeast's packages, or also build PolyBeast's extension
 #   make clean          remove everything that was installed and built here
->>>>>>> h-english
 
 SHELL := /bin/bash
 PYTHON ?= python3
