@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from libtorchbeast import checkpoint
-from libtorchbeast.checkpoint import CheckpointError
+from libtorchbeast.checkpoint import CheckpointError, RunCheckpoints
+from libtorchbeast.flags import UserError
 from tests.support.compare import assert_same
 from tests.support.run_files import file_size_limit
 
@@ -167,3 +168,66 @@ def test_random_states_round_trip(path):
     draw()
     checkpoint.set_random_states(checkpoint.load(path))
     assert_same(draw(), expected)
+
+
+# ----------------------------------------------------------------------------- those of one run
+IDENTITY = {"env": "Pong", "net": {"conv.weight": [16, 4, 8, 8], "core.bias": [256], "old": [1]}}
+
+
+def checkpoints(path, enabled=True, **changes):
+    return RunCheckpoints(path, IDENTITY | changes, enabled)
+
+
+def updated(updates):
+    return {"updates": updates, "step": 10 * updates}
+
+
+def test_a_run_goes_on_from_its_newest_checkpoint(path, caplog):
+    caplog.set_level("INFO")
+    first = checkpoints(path)
+    assert first.load() is None and not first.is_behind(0) and first.is_behind(1)
+    first.save(updated(7))
+    assert (first.saved_updates, first.errors) == (7, 0)
+    assert f"Checkpoint saved at step 70: {path}" in caplog.text
+    assert not first.is_behind(7) and first.is_behind(8)
+    second = checkpoints(path)
+    assert second.is_behind(7)  # it has not looked yet
+    assert second.load() == updated(7) | IDENTITY
+    assert not second.is_behind(7) and second.is_behind(8)
+
+
+def test_a_checkpoint_of_another_identity_is_refused_with_what_differs(path):
+    checkpoints(path).save(updated(7))
+    with pytest.raises(UserError) as error:
+        checkpoints(path, env="Pong-v5").load()
+    assert str(error.value) == (
+        f"{path} is of another env: it has Pong, the flags now give Pong-v5. Choose another "
+        "--xpid, or the flags of that run."
+    )
+    net = {"conv.weight": [16, 4, 8, 8], "core.bias": [512], "new": [1]}
+    other = checkpoints(path, net=net)
+    with pytest.raises(UserError, match="is of another net: ") as error:
+        other.load()
+    assert "it has {'core.bias': [256], 'new': None, 'old': [1]}" in str(error.value)
+    assert "now give {'core.bias': [512], 'new': [1], 'old': None}" in str(error.value)
+    assert "conv.weight" not in str(error.value)
+    assert other.saved_updates == 0
+
+
+def test_a_full_disk_is_counted_and_costs_no_older_checkpoint(path, caplog):
+    run = checkpoints(path)
+    run.save(updated(7))
+    for errors in (1, 2):
+        with file_size_limit(100):
+            run.save(updated(8))
+        assert (run.errors, run.saved_updates) == (errors, 7) and run.is_behind(8)
+    assert caplog.text.count("Checkpoint not saved, the one before it stays") == 2
+    assert checkpoints(path).load()["updates"] == 7
+    run.save(updated(9))
+    assert (run.errors, run.saved_updates) == (2, 9) and not run.is_behind(9)
+
+
+def test_a_run_without_checkpoints_is_never_behind(path):
+    run = checkpoints(path, enabled=False)
+    run.save(updated(7))
+    assert not os.path.exists(path) and not run.is_behind(7)

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from libtorchbeast.rpcenv.tls import load_tls
 from libtorchbeast.tools import certificates
 from libtorchbeast.tools.certificates import make_ca
 from tests.faults import access
+from tests.faults._breaking import ServerFleet
 from tests.faults.harness import hold
 from tests.support.client import free_port
 from tests.support.processes import ROOT, Command, Program
@@ -134,6 +136,23 @@ def test_a_learner_without_tls_is_told_so_in_its_last_lines(tmp_path, folder):
     lines = learner.printed().strip().splitlines()[-2:]
     assert all("(perhaps the server wants TLS: --tls_cert)" in line for line in lines)
     assert "Traceback" not in learner.printed()
+
+
+def test_pem_files_are_read_once(tmp_path, folder):
+    """A server that starts again has the certificates of the first start, whatever the files hold
+    then: new ones would be no match for the learner's."""
+    here = shutil.copytree(folder, tmp_path / "here")
+    learner = load_tls(polybeast.parse(["--env", "Mock", *flags_of(here, "learner")]))
+    address = f"127.0.0.1:{free_port()}"
+    flags = ["--env", "Mock/4", *flags_of(here, "127.0.0.1")]
+    with ServerFleet(tmp_path, *flags, addresses=[address]) as servers:
+        servers.wait_for(lambda: servers.printed().count("Serving") == 1)
+        assert access.knock(address, learner) == ""
+        for path in here.iterdir():
+            path.write_text("no certificate")
+        servers.kill(0)
+        servers.wait_for(lambda: re.search("Serving.*(Serving|PEM form)", servers.printed(), re.S))
+        assert access.knock(address, learner) == ""
 
 
 def test_local_servers_get_no_flags_of_tls(folder):

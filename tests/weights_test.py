@@ -1,16 +1,27 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Weights on their way to actors and inference threads: whole, of one version, never torn."""
 
+import ctypes
 import itertools
+import platform
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 from torch import nn
 
 from libtorchbeast import workers
-from libtorchbeast.weights import NewestWeights, SharedWeights
+from libtorchbeast.flags import UserError
+from libtorchbeast.weights import NewestWeights, SharedWeights, memory_fence
 from tests.support.memory import GUARD, MOST, memories, receive
+
+try:
+    LIBATOMIC = ctypes.CDLL("libatomic.so.1")
+except OSError:
+    LIBATOMIC = None
+needs_libatomic = pytest.mark.skipif(LIBATOMIC is None, reason="libatomic.so.1 is not installed")
 
 
 class Weights(nn.Module):
@@ -50,17 +61,23 @@ def read_versions(weights, wanted):
     return seen
 
 
-def reader(inbox, outbox, weights, wanted):
+def reader(inbox, outbox, weights, wanted, machine):
+    weights._fence = memory_fence(machine)
     outbox.send_bytes(b"ready")
     outbox.send_bytes(read_versions(weights, wanted).to_bytes(4, "little"))
 
 
-def test_no_reader_ever_copies_a_torn_version():
-    """A process and a thread copy while another thread publishes as fast as it can."""
-    wanted = 80
+@pytest.mark.parametrize(
+    "machine", [platform.machine(), pytest.param("aarch64", marks=needs_libatomic)]
+)
+def test_no_reader_ever_copies_a_torn_version(monkeypatch, machine):
+    """A process and a thread copy while another thread publishes as fast as it can, with the fence
+    of this machine and with that of another one."""
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    wanted = 40
     net = Weights()
     weights = SharedWeights(net.fill(0), 0)
-    process = workers.Process(reader, (weights, wanted), name="reader")
+    process = workers.Process(reader, (weights, wanted, machine), name="reader")
     try:
         assert receive(process) == b"ready"
         with ThreadPoolExecutor(1) as pool:
@@ -103,6 +120,59 @@ def test_a_networks_tensor_may_have_any_name():
     assert weights.copy_to(net) == 5
     assert net.version.tolist() == [0, 1, 2]
     weights.close()
+
+
+class Library:
+    """A library of C in whose place it stands, which notes each call."""
+
+    def __init__(self, library, calls):
+        self._library, self._calls = library, calls
+
+    def __getattr__(self, name):
+        def call(*args):
+            self._calls.append((name, *args))
+            return getattr(self._library, name)(*args)
+
+        return call
+
+
+@needs_libatomic
+def test_the_fence_of_a_processor_that_reorders_stores_is_libatomics(monkeypatch):
+    calls = []
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(
+        ctypes, "CDLL", lambda name: Library({"libatomic.so.1": LIBATOMIC}[name], calls)
+    )
+    memory_fence("aarch64")()
+    memory_order_seq_cst = 5
+    fence = ("atomic_thread_fence", memory_order_seq_cst)
+    assert calls == [fence]
+    weights = SharedWeights({}, 1)
+    calls.clear()
+    weights.publish({}, 2)
+    assert calls == [fence] * 2  # after the weights, and after their number
+    calls.clear()
+    assert weights.copy_to(nn.Module()) == 2
+    assert calls == [fence] * 2  # before the weights, and after them
+    weights.close()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "AMD64", "i686"])
+def test_a_processor_that_keeps_the_order_needs_no_library(monkeypatch, machine):
+    monkeypatch.setattr(ctypes, "CDLL", None)  # a call would raise
+    assert memory_fence(machine)() is None
+
+
+def test_without_a_fence_weights_are_refused_with_the_package_to_install(monkeypatch):
+    def missing(name):
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    for library in (missing, lambda name: object()):  # or the function is not in it
+        monkeypatch.setattr(ctypes, "CDLL", library)
+        with pytest.raises(UserError, match=r"on riscv64 weights .*apt-get install libatomic1\)"):
+            memory_fence("riscv64")
 
 
 def test_no_thread_ever_copies_a_torn_version():

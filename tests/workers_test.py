@@ -1,7 +1,119 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Signs of life of threads and processes."""
+"""Threads that fail, signals that stop a program, and signs of life."""
+
+import select
+import signal
+import threading
+import traceback
+
+import pytest
 
 from libtorchbeast import workers
+from libtorchbeast.workers import PipeEvent, Threads, stop_signals_set
+
+GUARD = 60.0  # seconds; against a hang only
+
+
+@pytest.fixture
+def wakeup():
+    event = PipeEvent()
+    yield event
+    event.close()
+
+
+# ------------------------------------------------------------------------------------------ threads
+def woken(event):
+    """Waits as a main loop does."""
+    return bool(select.select([event], [], [], GUARD)[0]) and event.is_set()
+
+
+def test_the_first_failure_of_a_thread_wins_and_wakes(wakeup, caplog):
+    threads, go_on = Threads(wakeup), threading.Event()
+
+    def fail_later():
+        go_on.wait()
+        raise ValueError("the second")
+
+    def lose_the_ball(where):
+        raise RuntimeError(f"the ball is under {where}")
+
+    threads.start(fail_later, (), "later")
+    threads.raise_failure()  # there is none
+    assert not wakeup.is_set()
+    threads.start(lose_the_ball, ("the sofa",), "earlier")
+    assert woken(wakeup)
+    go_on.set()
+    threads.join(GUARD)
+    with pytest.raises(RuntimeError, match="under the sofa") as error:
+        threads.raise_failure()
+    assert traceback.extract_tb(error.value.__traceback__)[-1].name == "lose_the_ball"
+    assert "Thread earlier failed: RuntimeError" in caplog.text
+    assert "Thread later failed: ValueError('the second')" in caplog.text
+
+
+def test_a_thread_that_ends_without_a_failure_wakes_too(wakeup):
+    threads = Threads(wakeup)
+    threads.start(lambda: None, (), "short")
+    assert woken(wakeup)
+    threads.join(GUARD)
+    threads.raise_failure()
+
+
+def test_a_thread_that_does_not_end_is_not_waited_for(wakeup):
+    threads, end = Threads(wakeup), threading.Event()
+    threads.start(end.wait, (), "long")
+    threads.join(0.01)
+    assert not wakeup.is_set()
+    end.set()
+    threads.join(GUARD)
+    assert wakeup.is_set()
+
+
+# ------------------------------------------------------------------------------------------ signals
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture
+def seen():
+    """The signals that reached the handlers that were there before."""
+    seen = []
+    handlers = {s: signal.signal(s, lambda number, frame: seen.append(number)) for s in SIGNALS}
+    yield seen
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_to_stop_wakes_and_the_handlers_before_come_back(wakeup, seen, number):
+    with stop_signals_set(wakeup):
+        assert not wakeup.is_set()
+        signal.raise_signal(number)
+        assert woken(wakeup)
+    assert seen == []
+    for each in SIGNALS:
+        signal.raise_signal(each)
+    assert seen == SIGNALS
+
+
+def test_handlers_come_back_after_an_error_too(wakeup, seen):
+    with pytest.raises(ValueError), stop_signals_set(wakeup):
+        raise ValueError
+    for each in SIGNALS:
+        signal.raise_signal(each)
+    assert seen == SIGNALS and not wakeup.is_set()
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(wakeup, seen):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_signals_set(wakeup):
+        signal.raise_signal(signal.SIGHUP)
+        assert not wakeup.is_set()
+        signal.raise_signal(signal.SIGTERM)
+        assert wakeup.is_set()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+# ------------------------------------------------------------------------------------ signs of life
 
 
 def test_a_watcher_that_was_stopped_itself_takes_nothing_for_silence(monkeypatch):

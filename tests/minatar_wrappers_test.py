@@ -1,0 +1,75 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""MinAtar's games as the beasts' networks read them, beside the package's own games."""
+
+import re
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+import monobeast
+import polybeast_env
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from minatar_wrappers import is_minatar, make_minatar
+from tests.support.processes import ROOT
+
+GAMES = {  # channels and size of the minimal set of actions
+    "Asterix": (4, 5), "Breakout": (4, 3), "Freeway": (7, 3), "Seaquest": (10, 6),
+    "SpaceInvaders": (6, 4),
+}  # fmt: skip
+
+
+def test_ids():
+    assert is_minatar("MinAtar/Breakout-v1")
+    assert not any(map(is_minatar, ["Breakout-v5", "ALE/Breakout-v5", "minatar", "xMinAtar/A-v1"]))
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_a_game_has_its_channels_first_its_minimal_actions_and_sticky_ones(game):
+    channels, actions = GAMES[game]
+    env = make_minatar(f"MinAtar/{game}-v1")
+    spec = Environment(lambda: env, 1).spec
+    assert spec.observations == {"frame": ((channels, 10, 10), "bool")}
+    assert spec.num_actions == actions
+    assert env.unwrapped.game.sticky_action_prob == 0.1
+    env.close()
+
+
+def test_it_plays_the_packages_game():
+    """The same game without this wrapper shows the same frames, with the channels last."""
+    ours = make_minatar("MinAtar/Breakout-v1")
+    envs = [ours, gymnasium.make("MinAtar/Breakout-v1", disable_env_checker=True)]
+    frames = [env.reset(seed=3)[0] for env in envs]
+    shown = set()
+    for action in np.random.default_rng(0).integers(3, size=200).tolist():
+        assert frames[0].dtype == bool and frames[0].shape == (4, 10, 10)
+        np.testing.assert_array_equal(frames[0], np.moveaxis(frames[1], -1, 0))
+        shown.add(frames[0].tobytes())
+        steps = [env.step(action) for env in envs]
+        assert steps[0][1:] == steps[1][1:]
+        terminated = steps[0][2]
+        frames = [
+            env.reset()[0] if terminated else s[0] for env, s in zip(envs, steps, strict=True)
+        ]
+    assert len(shown) > 20
+
+
+@pytest.mark.parametrize("program", [monobeast, polybeast_env])
+def test_both_beasts_play_it(program):
+    env = program.create_env(program.parse(["--env", "MinAtar/Freeway-v1"]))
+    assert env.observation_space.shape == (7, 10, 10)
+
+
+def test_options_reach_the_game():
+    assert make_minatar("MinAtar/Breakout-v1", render_mode="array").render_mode == "array"
+
+
+def test_without_the_package(monkeypatch):
+    env = "MinAtar/Breakout-v1"
+    monkeypatch.delitem(gymnasium.registry, env, raising=False)
+    monkeypatch.setitem(sys.modules, "minatar.gym", None)  # as if it were not installed
+    (pin,) = re.findall(r"^MinAtar==\S+", (ROOT / "requirements-dev.txt").read_text(), re.M)
+    with pytest.raises(UserError, match=f"--env {env}: pip install {pin}$"):
+        make_minatar(env)

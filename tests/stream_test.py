@@ -1,0 +1,165 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A Stream without gRPC, and the environments that streams are made of."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from libtorchbeast.environment import Environment
+from libtorchbeast.rpcenv import rpcenv_pb2
+from libtorchbeast.rpcenv.stream import EnvironmentMaker, Limits, Stream
+from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit
+from libtorchbeast.rpcenv.wire import StepEncoder, WrongActions
+from libtorchbeast.workers import SilenceTimer
+from tests.support.client import assert_rows_equal, decode
+from tests.support.envs import Catch
+from tests.support.served_envs import Raises, Reversed, Watched
+
+N, SEED, STEPS = 2, 7, 25  # Catch's episodes have 10 rows
+LIMITS = Limits(step=TimeLimit(60.0, "a minute"), open=TimeLimit(60.0, "a minute"))
+
+
+def make_stream(maker, limits=LIMITS):
+    return Stream(0, SEED, maker, StepEncoder(maker.spec), limits)
+
+
+def catch_maker(create_env=Catch):
+    return EnvironmentMaker(lambda: Environment(create_env, N, "Catch"))
+
+
+def action(*actions):
+    return rpcenv_pb2.Action(actions=actions).SerializeToString()
+
+
+# ------------------------------------------------------------------------------------ environments
+def test_the_first_stream_takes_the_prepared_environment_and_others_their_own():
+    count = []
+    maker = catch_maker(lambda: Watched(count))
+    assert len(count) == N
+    timer = CallTimer(0)
+    first = maker.take(timer, LIMITS.open)
+    assert len(count) == N and first.spec is maker.spec
+    second = maker.take(timer, LIMITS.open)
+    assert len(count) == 2 * N and second is not first and second.spec == maker.spec
+    maker.close()  # both belong to those who took them
+    assert len(count) == 2 * N
+
+
+def test_a_prepared_environment_that_nobody_took_is_closed_once():
+    count = []
+    maker = catch_maker(lambda: Watched(count))
+    maker.close()
+    maker.close()  # Watched would raise
+    assert count == []
+
+
+def test_an_environment_of_another_spec_is_refused_and_closed():
+    count, sizes = [], iter([N, N + 1])
+    maker = EnvironmentMaker(lambda: Environment(lambda: Watched(count), next(sizes), "Catch"))
+    prepared = maker.take(CallTimer(0), LIMITS.open)
+    with pytest.raises(ValueError, match=rf"expected what it made before.*num_envs={N},.*seen"):
+        maker.take(CallTimer(0), LIMITS.open)
+    assert len(count) == N
+    prepared.close()
+
+
+def test_environments_are_made_one_at_a_time():
+    """`create_env` may be unsafe for threads: two that were inside at once would meet here."""
+    meeting, met = threading.Barrier(2), []
+
+    def create_env():
+        try:
+            met.append(meeting.wait(timeout=0.2))
+        except threading.BrokenBarrierError:
+            meeting.reset()
+        return Catch()
+
+    maker = EnvironmentMaker(lambda: Environment(create_env, 1, "Catch"))
+    with ThreadPoolExecutor(3) as pool:
+        taken = list(pool.map(lambda i: maker.take(CallTimer(i), LIMITS.open), range(3)))
+    assert len(set(taken)) == 3 and met == []
+
+
+# ------------------------------------------------------------------------------------------ streams
+def test_a_stream_plays_what_the_adapter_plays():
+    maker, expected = catch_maker(), Environment(Catch, N, "Catch")
+    actions = np.random.default_rng(0).integers(3, size=(STEPS, N))
+    stream = make_stream(maker)
+    steps = stream.play(iter([action(*row) for row in actions]))
+    assert_rows_equal(decode(next(steps), maker.spec), expected.initial(SEED))
+    for row in actions:
+        data = next(steps)
+        assert_rows_equal(decode(data, maker.spec), expected.step(row))
+        seconds = rpcenv_pb2.Step.FromString(data).environment_seconds
+        assert seconds == np.float32(stream.timer.seconds) > 0
+    assert next(steps, None) is None
+    stream.close()
+
+
+def test_a_request_that_does_not_fit_ends_the_stream_after_the_steps_before_it():
+    stream = make_stream(catch_maker())
+    steps = stream.play(iter([action(1, 1), action(1), action(1, 1)]))
+    next(steps), next(steps)
+    with pytest.raises(WrongActions, match="expected 2, seen 1"):
+        next(steps)
+    assert list(steps) == []
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "error", "text"),
+    [(Raises, RuntimeError, "under the sofa"), (Reversed, ValueError, "frame_stacks")],
+)
+def test_what_an_environment_raises_ends_its_stream(env, error, text):
+    stream = make_stream(catch_maker(env))
+    with pytest.raises(error, match=text):
+        list(stream.play(iter([action(1, 1)] * 5)))
+    stream.close()
+
+
+def test_a_stream_closes_its_environments_and_one_that_never_played_has_none():
+    count = []
+    maker = catch_maker(lambda: Watched(count))
+    make_stream(maker).close()
+    assert len(count) == N
+    stream = make_stream(maker)
+    next(stream.play(iter([])))
+    stream.close()
+    assert count == []
+
+
+def test_every_call_into_an_environment_has_its_limit():
+    """Each environment notes which limit the watchdog would find exceeded, were it 0 seconds."""
+    noted, silence = [], SilenceTimer()
+
+    def note(call):
+        limit = stream and stream.timer.exceeded(silence)
+        noted.append((call, limit and limit.words))
+
+    class Noting(Catch):
+        def __init__(self):
+            super().__init__()
+            note("open")
+
+        def reset(self, **options):
+            note("reset")
+            return super().reset(**options)
+
+        def step(self, action):
+            note("step")
+            return super().step(action)
+
+        def close(self):
+            note("close")
+
+    stream = None
+    maker = EnvironmentMaker(lambda: Environment(Noting, 1, "Catch"))
+    maker.close()  # so that the stream makes its own
+    stream = make_stream(maker, Limits(TimeLimit(-1e9, "a step"), TimeLimit(-1e9, "opening")))
+    list(stream.play(iter([action(1)])))
+    stream.close()
+    calls = [("open", "opening"), ("reset", "a step"), ("step", "a step"), ("close", "a step")]
+    assert noted == [("open", None), ("close", None), *calls]
+    assert stream.timer.exceeded(silence) is None  # no call is running
