@@ -16,7 +16,7 @@ SPEEDS = {}
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Trials take no time; their speed is `speeds[flag, value]`, and the product for many."""
+    """Replaces trials. The speed of one is the product of `speeds[flag, value]` over its flags."""
     trials = []
 
     def measure(beast, settings, seconds, folder):
@@ -94,7 +94,7 @@ def test_what_does_not_run_as_given_is_refused(measured):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("beast", [monobeast, polybeast])
 def test_real_trials_and_then_the_run(beast, tmp_path, capfd):
-    """One knob is left free; the run that follows is whole."""
+    """Only one knob is left to tune. The run that follows trains to its end."""
     given = {
         monobeast: "--envs_per_actor 8",
         polybeast: "--net monobeast.Net --num_servers 1 --envs_per_server 8 "

@@ -160,7 +160,7 @@ def test_every_published_run_has_a_command():
 
 
 def test_the_forks_shown_are_those_of_examples():
-    """... whose test applies them and trains."""
+    """The examples' tests apply these diffs and train with them."""
     shown = [path.read_text() for path in sorted((ROOT / "examples/minatar").glob("*.diff"))]
     assert code_blocks("diff") == shown
 
@@ -180,7 +180,7 @@ def test_what_a_page_names_is_there(page):
 
 
 def table_names(heading: str) -> set[str]:
-    """What stands in backquotes in the first column of the tables below a heading."""
+    """The words in backquotes in the first column of the tables below a heading."""
     section = README.split(f"## {heading}\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\|([^|]*)\|", section, re.MULTILINE)
     return set(re.findall(r"`-*([a-z0-9_]+)`", "".join(rows)))
