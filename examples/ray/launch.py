@@ -135,7 +135,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     polybeast.make_parser().parse_args(flags.learner_flags)
     words = ["--env", flags.env, *shlex.split(flags.server_flags)]
     flags.of_servers = polybeast_env.make_parser().parse_args(words)
-    polybeast_env.check_flags(flags.of_servers)
+    polybeast_env.complete_flags(flags.of_servers)
     return flags
 
 
