@@ -83,7 +83,14 @@ setup(
         "libtorchbeast",
         *(f"libtorchbeast.{name}" for name in ("rpcenv", "loggers", "tools")),
     ],
-    py_modules=["monobeast", "polybeast", "polybeast_env", "vtrace", "atari_wrappers"],
+    py_modules=[
+        "monobeast",
+        "polybeast",
+        "polybeast_env",
+        "vtrace",
+        "atari_wrappers",
+        "minatar_wrappers",
+    ],
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildExtension},
 )
