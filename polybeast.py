@@ -171,7 +171,8 @@ KNOBS: autotune.Knobs = {
     "envs_per_server": lambda f: [] if f.server_addresses else autotune.around(f.envs_per_server),
     "num_actors": lambda f: [2 * f.num_actors],
     "torch_threads": lambda f: [1, workers.available_cores()],
-    "min_inference_batch_size": lambda f: [1, f.num_actors * f.envs_per_server],  # any, all
+    # With 1 a batch waits for nobody, and with the number of environments it waits for all.
+    "min_inference_batch_size": lambda f: [1, f.num_actors * f.envs_per_server],
     "inference_timeout_ms": lambda f: [1, 3, 30] if f.min_inference_batch_size != 1 else [],
 }
 
