@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
-if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
+if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
     import libtorchbeast.workers
 
     libtorchbeast.workers.before_imports(__name__)

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
+if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
     import libtorchbeast.workers
 
     libtorchbeast.workers.before_imports(__name__)
