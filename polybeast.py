@@ -171,7 +171,7 @@ KNOBS: autotune.Knobs = {
     "envs_per_server": lambda f: [] if f.server_addresses else autotune.around(f.envs_per_server),
     "num_actors": lambda f: [2 * f.num_actors],
     "torch_threads": lambda f: [1, workers.available_cores()],
-    # With 1 a batch waits for nobody, and with the number of environments it waits for all.
+    # With 1 a batch does not wait. With the number of environments it waits for all of them.
     "min_inference_batch_size": lambda f: [1, f.num_actors * f.envs_per_server],
     "inference_timeout_ms": lambda f: [1, 3, 30] if f.min_inference_batch_size != 1 else [],
 }
@@ -211,6 +211,7 @@ def make_parser() -> Parser:
 
 
 def parse(argv: list[str]) -> Flags:
+    """The checked flags of a command line. Raises UserError for a wrong one."""
     return check_flags(parse_args(make_parser(), argv))
 
 
@@ -243,6 +244,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
 
 
 def require_at_least(draft: argparse.Namespace, name: str, other: str) -> None:
+    """Raises UserError if --name is less than --other, unless one of them is None."""
     value, least = getattr(draft, name), getattr(draft, other)
     holds = value is None or least is None or value >= least
     require(draft, name, holds, f"at least --{other} {least}")

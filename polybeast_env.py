@@ -137,6 +137,7 @@ def make_parser() -> Parser:
 
 
 def parse(argv: list[str]) -> Flags:
+    """The checked flags of a command line. Raises UserError for a wrong one."""
     draft = parse_args(make_parser(), argv)
     complete_flags(draft)
     return Flags(**vars(draft))
@@ -180,6 +181,7 @@ def is_atari(env: str) -> bool:
 
 # ========================================================================================== serving
 def make_environment(flags: Flags) -> Environment:
+    """Opens the environments of one stream, behind the adapter that makes rows of them."""
     return Environment(lambda: create_env(flags), flags.envs_per_server, flags.env)
 
 

@@ -59,6 +59,7 @@ def tune(
 
 
 def worker_counts(flags: Flags) -> list[int]:
+    """The numbers of workers that are worth trying on this machine."""
     cores = workers.available_cores()
     return sorted({1, max(1, cores // 2), max(1, cores - 1), cores})
 
