@@ -23,7 +23,7 @@ from collections.abc import Container, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
+if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
     import libtorchbeast.workers
 
     libtorchbeast.workers.before_imports(__name__)
@@ -234,6 +234,7 @@ def make_parser() -> Parser:
 
 
 def parse(argv: list[str]) -> Flags:
+    """The checked flags of a command line. Raises UserError for a wrong one."""
     return check_flags(parse_args(make_parser(), argv))
 
 
@@ -455,6 +456,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
 
 
 def make_environment(flags: Flags) -> Environment:
+    """Opens the environments of one actor, behind the adapter that makes rows of them."""
     return Environment(lambda: create_env(flags), flags.envs_per_actor, flags.env)
 
 

@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, NamedTuple
 
-if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
+if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
     import libtorchbeast.workers
 
     libtorchbeast.workers.before_imports(__name__)
@@ -171,7 +171,8 @@ KNOBS: autotune.Knobs = {
     "envs_per_server": lambda f: [] if f.server_addresses else autotune.around(f.envs_per_server),
     "num_actors": lambda f: [2 * f.num_actors],
     "torch_threads": lambda f: [1, workers.available_cores()],
-    "min_inference_batch_size": lambda f: [1, f.num_actors * f.envs_per_server],  # any, all
+    # With 1 a batch does not wait. With the number of environments it waits for all of them.
+    "min_inference_batch_size": lambda f: [1, f.num_actors * f.envs_per_server],
     "inference_timeout_ms": lambda f: [1, 3, 30] if f.min_inference_batch_size != 1 else [],
 }
 
@@ -210,6 +211,7 @@ def make_parser() -> Parser:
 
 
 def parse(argv: list[str]) -> Flags:
+    """The checked flags of a command line. Raises UserError for a wrong one."""
     return check_flags(parse_args(make_parser(), argv))
 
 
@@ -242,6 +244,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
 
 
 def require_at_least(draft: argparse.Namespace, name: str, other: str) -> None:
+    """Raises UserError if --name is less than --other, unless one of them is None."""
     value, least = getattr(draft, name), getattr(draft, other)
     holds = value is None or least is None or value >= least
     require(draft, name, holds, f"at least --{other} {least}")

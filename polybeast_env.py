@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
-if __name__ in ("__main__", "__mp_main__"):  # before the other imports, which take seconds
+if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
     import libtorchbeast.workers
 
     libtorchbeast.workers.before_imports(__name__)
@@ -137,6 +137,7 @@ def make_parser() -> Parser:
 
 
 def parse(argv: list[str]) -> Flags:
+    """The checked flags of a command line. Raises UserError for a wrong one."""
     draft = parse_args(make_parser(), argv)
     complete_flags(draft)
     return Flags(**vars(draft))
@@ -180,6 +181,7 @@ def is_atari(env: str) -> bool:
 
 # ========================================================================================== serving
 def make_environment(flags: Flags) -> Environment:
+    """Opens the environments of one stream, behind the adapter that makes rows of them."""
     return Environment(lambda: create_env(flags), flags.envs_per_server, flags.env)
 
 

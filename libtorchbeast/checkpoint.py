@@ -98,7 +98,7 @@ def load_newest(path: str) -> dict | None:
             continue
         if reasons:
             used = f"{candidate}, at step {state.get('step', 'unknown')}"
-            logger.error("Checkpoint not usable: %s. Using %s instead.", reasons[0], used)
+            logger.error("Checkpoint not usable: %s. The run uses %s.", reasons[0], used)
         return state
     raise CheckpointError(
         f"neither {path} nor {previous} can be used: {'; '.join(reasons)}. "

@@ -63,8 +63,8 @@ def open_each(flags: Flags) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether torch has the device, for example "cuda:1". The check does not open the device,
-    because a GPU may be set to accept only one process, and that is another one."""
+    """Whether torch has the device, for example "cuda:1". This does not open the device, because a
+    GPU may be set to accept one process only, and --autotune's trials need it next."""
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -96,7 +96,7 @@ def play(
     """Plays --num_episodes whole games, as many at once as `env` has environments.
 
     Args:
-        flags: A game is cut after --max_episode_steps.
+        flags: give --num_episodes and --max_episode_steps, after which a game is cut.
         seed: game i starts from `seed` + i.
         on_row: is called with each row [N, ...], which includes the network's outputs.
 
@@ -114,7 +114,8 @@ def _play_at_once(
     flags: Flags, net: nn.Module, env: Environment, seed: int, on_row: Callable[[Row], None]
 ) -> list[Game]:
     """Plays until each environment has ended its first game, and returns these games. Later games
-    of an environment are ignored: to take the games that end first would prefer short games."""
+    of an environment are ignored, because taking the games that end first would favour short ones.
+    """
     games: dict[int, Game] = {}
     row, core_state = env.initial(seed), models.initial_state(net, env.spec.num_envs)
     while True:
@@ -189,7 +190,7 @@ LONGEST_S = 3600.0  # an evaluation that takes longer is taken to hang
 
 
 class Evaluator:
-    """Evaluates the network in a process of its own while training goes on.
+    """Evaluates the network in a separate process while training goes on.
 
     An evaluation starts every --eval_every steps, or later if the one before has not ended. It
     plays --num_episodes games with the newest weights, as the mode `test` does. An evaluation that

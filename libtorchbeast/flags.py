@@ -167,7 +167,7 @@ def choose_xpid(flags: argparse.Namespace) -> None:
     plain = flags.xpid == os.path.basename(flags.xpid) and flags.xpid not in ("", ".", "..")
     require(flags, "xpid", plain, "a plain folder name")
     if flags.mode == "train":
-        require(flags, "xpid", flags.xpid != "latest", "another name: latest links to the newest")
+        require(flags, "xpid", flags.xpid != "latest", "another name: latest is a link")
 
 
 def as_plain(flags: dict[str, Any]) -> dict[str, Any]:

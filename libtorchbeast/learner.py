@@ -153,6 +153,8 @@ class Learner:
         self._one_at_a_time.release()
 
     def state_dict(self) -> dict[str, Any]:
+        """The learner's part of a checkpoint, with its tensors on the CPU. Waits for the running
+        update."""
         with self._one_at_a_time:
             self._updated.wait()
             return {

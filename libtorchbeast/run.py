@@ -178,6 +178,7 @@ class Run:
             self.checkpoint()
 
     def write_row(self) -> None:
+        """Writes a row of the log now."""
         self._row_due.restart()
         columns = {
             "updates": self.learner.updates,
@@ -188,6 +189,7 @@ class Run:
         self.log.write(self.learner.step, columns)
 
     def checkpoint(self) -> None:
+        """Saves a checkpoint now, unless --disable_checkpoint is given."""
         self._checkpoint_due.restart()
         state = self.learner.state_dict() | {
             "stats": self.stats.state_dict(),

@@ -98,7 +98,7 @@ def memory_fence(machine: str) -> Callable[[], None]:
         UserError: the processor needs a fence, and the system offers none.
     """
     if machine in ("x86_64", "AMD64", "i686"):
-        return lambda: None  # x86 reorders neither loads nor stores among each other
+        return lambda: None  # x86 keeps the order of loads, and the order of stores
     try:
         if sys.platform == "darwin":
             return ctypes.CDLL(None).OSMemoryBarrier
@@ -134,6 +134,7 @@ class NewestWeights:
 
     @torch.no_grad()
     def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
+        """Publishes a copy of `state_dict` as version `version`."""
         weights = {k: v.detach().to(self._device, copy=True) for k, v in state_dict.items()}
         copied = Event(self._device)
         copied.record()

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_a_server_that_ends_and_comes_back(address):
-    """Whole rollouts of the old stream, then those of a new one; none of both, none in part."""
+    """The queue gets whole rollouts of the old stream and then of the new one, and none of both."""
     queue = BatchingQueue(2, 2)
     expected = [expected_rollouts(Counting, 2, stream_seed(seed, 0), 100) for seed in (1, 2)]
     with serving(Counting, address, seed=1) as first, playing([address], by_rule, queue) as pool:
@@ -102,7 +102,7 @@ def test_a_failing_environment_is_an_event_and_a_new_stream(address):
 
 
 class Stuck(Catch):
-    """The first of all stays in its third step until it may go on."""
+    """The first environment stays in its third step until it may go on."""
 
     go_on = None
     steps = 0
@@ -148,7 +148,7 @@ def test_a_server_that_is_not_there(tmp_path):
     ],
 )
 def test_outputs_that_break_the_contract_end_the_pool(address, changes, state, text):
-    """For nothing else would help. And nobody waits for ever."""
+    """The pool must end, because a new stream would not help. Nothing may wait for ever."""
     queue = BatchingQueue(2, 2)
 
     def net(inputs, core_state):

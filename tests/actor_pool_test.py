@@ -42,7 +42,7 @@ class Varied(Sampled):
 
 
 class Numbered(Counting):
-    """Shows its own number, which no other has, in its observation; has a random reward."""
+    """Its observation is its own number, which no other environment has. Its rewards are random."""
 
     observation_space = Box(0, 1e6, (2,), np.float64)
     numbers = itertools.count()
@@ -84,7 +84,7 @@ def classic_breakout(num_envs):
 
 @pytest.mark.parametrize("make, count", [(breakout, 70), (pong, 45), (classic_breakout, 50)])
 def test_stacks_of_frames_are_what_the_environments_stack_themselves(address, make, count):
-    """Bit for bit, though only the newest frame travels: from game to game, and beyond a life."""
+    """They are equal bit for bit, across games and lives, though only the newest frame is sent."""
     queue, create_env = BatchingQueue(2, 2), lambda: make(2)
     expected = expected_rollouts(create_env, 2, stream_seed(11, 0), count)
     with serving(create_env, address, 2, seed=11), playing([address], by_rule, queue) as pool:
@@ -141,7 +141,7 @@ class Slow(Catch):
 
 
 def test_where_the_time_goes_and_how_long_an_answer_takes(address):
-    """Lower bounds: what else the machine does comes on top. And no second counts twice."""
+    """The bounds are lower bounds, because the machine may be busy. No second is counted twice."""
     rows = 0
 
     def infer(batcher, net):
@@ -179,7 +179,7 @@ INITIAL = torch.full((1, 1, 1), 5), torch.arange(6.0).view(2, 1, 3)
 
 
 def counting_net(inputs, core_state):
-    """Counts the rows of each episode from 5 on, in the state; shows it, and what it was given."""
+    """Counts the rows of each episode in its state, from 5 on. Outputs the count and its inputs."""
     reset = inputs["done"].view(1, -1, 1)
     after = tuple(
         torch.where(reset, initial, state) + 1

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("as_before")
 
 @pytest.fixture(scope="module")
 def recurrent():
-    """(network, rollouts, the states given to its forward, call by call)."""
+    """Returns the network, its rollouts, and the states of all calls of its forward."""
     actor = make_actor(OnesNet, "--use_lstm")
     rollouts = make_rollouts(actor)
     given, actor.net.given = actor.net.given, []
@@ -75,7 +75,7 @@ def test_replaying_a_rollout_reproduces_its_logits_and_values(any_net):
 
 @torch.no_grad()
 def test_replaying_a_rollout_reproduces_the_next_ones_state(recurrent):
-    """Its state is the one after rows 0..T-1, before row T's own step and reset."""
+    """The next rollout's state is the one after rows 0..T-1, before row T's step and reset."""
     net, rollouts, _ = recurrent
     for rollout, after in zip(rollouts, rollouts[1:], strict=False):
         _, state = net({k: v[:-1] for k, v in rows_of(rollout).items()}, core_state_of(rollout))
@@ -102,7 +102,7 @@ def test_a_rollouts_state_is_the_one_given_to_forward_at_its_row_0(recurrent):
 
 @torch.no_grad()
 def test_done_resets_to_the_initial_state_and_not_to_zeros(recurrent):
-    """At a `done` the outputs are those of the row alone, from ones, whatever was before."""
+    """At a `done` the outputs are those of the row alone, computed from a state of ones."""
     net, rollouts, _ = recurrent
     differs = 0
     for rollout in rollouts:
@@ -120,7 +120,7 @@ def test_done_resets_to_the_initial_state_and_not_to_zeros(recurrent):
 
 
 def test_an_action_leads_to_the_next_row(any_net):
-    """It is what the environment saw, and the next row's last_action; 0 at a reset."""
+    """The environment gets it, and it is the next row's last_action, which is 0 at a reset."""
     for rollout in any_net[1]:
         action, done = rollout["action"][:-1], rollout["done"][1:]
         assert torch.equal(rollout["last_action"][1:], action.masked_fill(done, 0))
@@ -129,7 +129,7 @@ def test_an_action_leads_to_the_next_row(any_net):
 
 
 def test_policy_version_is_of_the_weights_that_chose_the_action(any_net):
-    """So row 0, chosen when it was row T of the rollout before, carries the version before."""
+    """Row 0 was row T of the rollout before, so it carries that rollout's version."""
     for k, rollout in enumerate(any_net[1]):
         assert rollout["policy_version"].dtype == torch.int64
         assert rollout["policy_version"][1:].eq(k + 1).all()
@@ -137,7 +137,7 @@ def test_policy_version_is_of_the_weights_that_chose_the_action(any_net):
 
 
 def test_an_actors_very_first_row_carries_the_version_that_it_copied():
-    """After a resume, or in an actor that replaces another, that is not 0."""
+    """The version is not 0 after a resume, or in an actor that replaces another."""
     flags = make_flags()
     with contextlib.closing(monobeast.make_environment(flags)) as env:
         net = models.make_net(monobeast.Net, env.spec, flags)
@@ -157,7 +157,7 @@ def test_an_actors_very_first_row_carries_the_version_that_it_copied():
 
 
 def test_actions_and_outputs_of_the_nets_own_pass_through():
-    """Into the environment, the rollout, and back into the loss; also a further observation key."""
+    """They reach the environment, the rollout and the loss. So does another observation key."""
 
     class WithExtra(Counting):
         observation_space = Dict(frame=Counting.observation_space, extra=Box(0, 9, (2,), np.int16))
@@ -180,7 +180,7 @@ def test_actions_and_outputs_of_the_nets_own_pass_through():
 
 
 def test_a_networks_first_call_is_no_step_of_an_environment():
-    """--compile makes it long, and --step_timeout is for environments."""
+    """With --compile the first call is slow, but --step_timeout limits only environments."""
     clock, latencies = Clock(ACTOR_ACTIVITIES), Latencies()
     timed = []
 
@@ -202,7 +202,7 @@ def restarts(program):
 
 
 def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path):
-    """And a stopped one hinders nobody; a second run in the same folder is refused meanwhile."""
+    """A stopped actor delays no other. A second run in the same folder is refused meanwhile."""
     flags = [*FOREVER, "--env", "tests.support.envs:TroubledCatch-v0", "--step_timeout", 1]
     (tmp_path / "first").mkdir()
     with Program(tmp_path, *flags, TROUBLE=tmp_path / "first") as program:

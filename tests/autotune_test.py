@@ -16,7 +16,7 @@ SPEEDS = {}
 
 @pytest.fixture
 def measured(monkeypatch):
-    """Trials take no time; their speed is `speeds[flag, value]`, and the product for many."""
+    """Replaces trials. The speed of one is the product of `speeds[flag, value]` over its flags."""
     trials = []
 
     def measure(beast, settings, seconds, folder):
@@ -61,7 +61,7 @@ def test_the_fastest_wins_knob_after_knob(measured, capsys, monkeypatch):
     printed = capsys.readouterr().err
     assert "autotune: --num_actors 3: 150 steps/s" in printed
     assert "fails: MemoryError: too many environments" in printed
-    assert "fastest, 1.50 x the given flags: --num_actors 3\n" in printed
+    assert "fastest: --num_actors 3 (1.50 x the speed of the given flags)\n" in printed
 
 
 def test_less_than_noise_is_no_gain(measured):
@@ -94,7 +94,7 @@ def test_what_does_not_run_as_given_is_refused(measured):
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("beast", [monobeast, polybeast])
 def test_real_trials_and_then_the_run(beast, tmp_path, capfd):
-    """One knob is left free; the run that follows is whole."""
+    """Only one knob is left to tune. The run that follows trains to its end."""
     given = {
         monobeast: "--envs_per_actor 8",
         polybeast: "--net monobeast.Net --num_servers 1 --envs_per_server 8 "
@@ -105,7 +105,7 @@ def test_real_trials_and_then_the_run(beast, tmp_path, capfd):
     beast.main([*line.split(), "--savedir", str(tmp_path), "--xpid", "run"])
     printed = capfd.readouterr().err
     assert printed.count("autotune: --num_actors 2: ") == 1
-    assert "autotune: fastest, " in printed
+    assert "autotune: fastest: " in printed
     assert rows(tmp_path / "run")[-1]["step"] >= 500
     assert {path.name for path in tmp_path.iterdir()} == {"run", "latest"}
 

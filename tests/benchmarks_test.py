@@ -179,7 +179,7 @@ def test_a_run_and_its_parts(tmp_path):
 
 
 def test_transport_between_machines(tmp_path):
-    """... over TCP, which TLS is compared with."""
+    """Measures the transport over TCP, with which TLS is compared."""
     assert main(["--quick", "--out", str(tmp_path), "--only", "^transport over mTLS$"]) == 0
     parts = json.loads((tmp_path / "bench.json").read_text())["parts"]
     assert {part["name"] for part in parts} >= {"transport over TCP", "transport over mTLS"}

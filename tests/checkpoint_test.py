@@ -110,7 +110,7 @@ def test_damaged_newest_is_noticed_and_the_previous_used(path, caplog):
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert f"{path}: damaged" in record.message
-    assert f"Used instead: {path}.previous, at step 1" in record.message
+    assert f"The run uses {path}.previous, at step 1" in record.message
 
 
 def test_missing_newest_is_noticed_and_the_previous_used(path, caplog):

@@ -40,7 +40,7 @@ def test_which_devices_exist():
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)
 def test_a_copy_on_the_host_shares_nothing(device):
-    """... with an optimizer's state, whatever it nests."""
+    """The copy of an optimizer's state shares no memory with it, at any depth."""
     net = torch.nn.Linear(2, 2).to(device)
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.ones(1, 2, device=device)).sum().backward()
@@ -57,7 +57,7 @@ def test_a_copy_on_the_host_shares_nothing(device):
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)
 def test_one_streams_work_is_complete_for_another(device):
-    """Weights published by one thread and copied by others are of one version, and marks hold."""
+    """Weights that one thread publishes and others copy are of one version."""
     net = torch.nn.Linear(512, 512).to(device)
     newest = NewestWeights({k: torch.zeros_like(v) for k, v in net.state_dict().items()}, 0, device)
     event, failures, stop = Event(device), [], threading.Event()

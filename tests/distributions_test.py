@@ -43,7 +43,7 @@ def test_log_probabilities_and_entropies_are_pytorchs(ours):
 
 @pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
 def test_samples_have_the_frequencies_that_the_logits_say(ours):
-    """The mean of -log pi(a) over samples is the entropy, if and only if they are pi's."""
+    """The mean of -log pi(a) over samples is the entropy, if and only if pi made the samples."""
     torch.manual_seed(0)
     logits = torch.randn(1, ours.num_logits).expand(40_000, -1)
     samples = ours.sample(logits)

@@ -47,7 +47,7 @@ def test_every_caller_gets_the_answers_to_its_own_columns(minimum, maximum):
 
 
 def calls(batcher, *groups):
-    """Requests of the groups' values that wait in this order; one future for each."""
+    """Starts a request for each group of values, in this order. Returns a future for each."""
     futures, waiting = [], batcher.size()
     for values in groups:
         futures.append(in_thread(batcher.compute, *request(*values)))
@@ -75,7 +75,7 @@ def test_a_batch_is_the_oldest_requests_side_by_side_never_split():
 
 
 def test_a_batch_waits_for_the_minimum():
-    """However long: the timeout is a quarter of an hour."""
+    """The timeout is a quarter of an hour."""
     batcher = DynamicBatcher(4, 8, 1e6)
     with guarded(batcher):
         taking = in_thread(lambda: next(batcher))

@@ -106,7 +106,7 @@ def test_gymnasium_environments_give_the_rows_of_the_table(kind):
 
 
 def test_the_scripts_hold_every_case():
-    """What the other tests rely on: rows both first and last, over or not, after each ending."""
+    """Other tests need rows that are both first and last, over or not, after each ending."""
     rows = oracle(make_scripts(seed=1), random_actions(0))
     all_of = lambda name: np.stack([row[name] for row in rows])
     done, over, step = all_of("done"), all_of("episode_over"), all_of("episode_step")
@@ -134,7 +134,7 @@ def test_sync_vector_environment_gives_the_rows_of_the_table(kind):
 
 @pytest.mark.parametrize("kind", ["array", "image", "discrete"])
 def test_vector_environment_with_lives_gives_the_rows_of_the_table(kind):
-    """So the same scripts, separate or as a vector, give the same rows."""
+    """The same scripts give the same rows as separate environments and as a vector."""
     scripts = make_scripts(seed=1)
     assert_rows(vector(scripts, kind), scripts, kind)
 
@@ -152,7 +152,7 @@ def test_one_environment_alone():
 
 @pytest.mark.parametrize("make", [separate, vector, sync_vector])
 def test_initial_starts_all_over_again(make):
-    """In the middle of games, and right after an ended one."""
+    """It does so in the middle of a game and right after the end of one."""
     scripts = make_scripts(seed=5, life=False)
     env = make(scripts)
     actions = random_actions(5)
@@ -170,7 +170,7 @@ def test_environments_that_share_one_observation_buffer():
 
 @pytest.mark.parametrize("make", [separate, vector, sync_vector])
 def test_a_row_stays_valid_until_the_next_step(make):
-    """Whatever its reader does to the actions given, or to another adapter."""
+    """It does, even if the caller changes the actions or steps another adapter."""
     scripts = make_scripts(seed=7, life=False)
     env, other = make(scripts), make(scripts)
     row, _ = env.initial(0), other.initial(0)
@@ -281,7 +281,7 @@ F3 = np.zeros(3, np.float32)
 
 
 class Plain(gymnasium.Env):
-    """Returns what it is told to."""
+    """Returns the values that the test sets."""
 
     def __init__(self, space=None, action_space=None, first=F3, result=None):
         self.observation_space = space or Box(0, 1, (3,))
@@ -426,7 +426,7 @@ def test_a_vectors_observation_of_another_shape_is_refused(observation):
 @pytest.mark.parametrize("name", ["reward", "terminated", "truncated"])
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 1), (1, 2)], ids=str)
 def test_a_vectors_reward_or_flag_of_another_shape_is_refused(name, shape):
-    """Not broadcast: one environment's end would become everybody's."""
+    """If it were broadcast, the end of one environment would end all of them."""
     env = Environment(lambda: PlainVector({name: np.zeros(shape)}), 2)
     env.initial(0)
     with pytest.raises(ValueError, match="expected.*seen"):
@@ -474,7 +474,7 @@ def test_a_vectors_reward_that_is_not_finite_is_refused():
 
 
 def test_a_reward_at_a_life_losss_reset_that_is_not_finite_is_refused():
-    """It is no row's, but would be the game's return."""
+    """The reward is in no row, but it would become part of the game's return."""
     env = separate([[NOTHING, (1.0, True, False, True), (np.nan, False, False, False)]])
     env.initial(0)
     env.step(np.array([0]))
@@ -498,7 +498,7 @@ def test_a_reward_at_a_life_losss_reset_that_is_not_finite_is_refused():
     ids=["A", "-1", "N-1", "[N, 1]", "[1]", "[]", "float", "bool"],
 )
 def test_actions_out_of_range_or_shape_are_refused(make, actions, seen):
-    """Before they reach an environment: ale-py hangs on one. Also right after an episode's end."""
+    """They must not reach an environment, because ale-py hangs on them."""
     ending = [NOTHING, (0.0, True, False, False), *[(0.0, False, False, False)] * 3]
     env = make([ending] * N)
     env.initial(0)

@@ -47,7 +47,7 @@ def of_another_environment(flags):
 
 @pytest.fixture
 def evaluator():
-    """Makes Evaluators of a learner that stands at step 0, and ends what they started."""
+    """Makes Evaluators for a learner at step 0, and closes them at the end."""
     made = []
 
     def make(player=monobeast.player, **flags):
@@ -64,7 +64,7 @@ def evaluator():
 
 
 def advance(evaluator, step):
-    """Training has come to `step` when the next row is written."""
+    """Sets the learner's step and takes the columns of the next row."""
     evaluator._learner.step = step
     return evaluator.take()
 
@@ -76,7 +76,7 @@ def wait_for_row(evaluator):
 
 
 def played(flags, weights, seed):
-    """What the test mode makes of them."""
+    """Returns the games that the test mode plays with these weights."""
     net, env = monobeast.player(flags)
     net.load_state_dict(weights)
     seed_everything(seed)
@@ -84,7 +84,7 @@ def played(flags, weights, seed):
 
 
 def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
-    """Later weights do not matter to it. The process stays for the next one."""
+    """Later weights do not change it. The process is kept for the next evaluation."""
     e = evaluator(env="CartPole-v1", envs_per_actor=3)
     assert e.take() == advance(e, EVERY - 1) == {} and e._process is None
     pids = set()
@@ -113,7 +113,7 @@ def test_the_environment_for_benchmarks_can_be_evaluated():
 
 @pytest.mark.parametrize("more, seed, most", [("", 1, 20), ("--use_lstm", 0, 9)])
 def test_games_at_once_are_those_one_by_one(more, seed, most):
-    """More than the environments; some are cut."""
+    """There are more games than environments, and some games are cut."""
     line = f"--env CartPole-v1 --mode test --greedy --num_episodes 7 {more}"
     games = []
     for width in (1, 3):
@@ -143,7 +143,7 @@ class ShorterAndShorter(gymnasium.Env):
 
 
 def test_the_first_game_of_each_environment_counts():
-    """... though it plays on until the longest is over."""
+    """Later games do not count, though an environment plays until all first games are over."""
     flags = parse(num_episodes=5)
     with contextlib.closing(Environment(ShorterAndShorter, 3)) as env:
         games = evaluate.play(flags, models.make_net(monobeast.Net, env.spec, flags), env, seed=3)
@@ -220,7 +220,7 @@ def test_a_run_evaluates_and_leaves_nothing(tmp_path, module):
 
 
 def test_a_run_that_is_complete_starts_no_evaluation(tmp_path, monkeypatch):
-    """... whose step it has just reached."""
+    """No evaluation starts at the last step of the run."""
     started = []
     monkeypatch.setattr(Evaluator, "_start", lambda self: started.append(self._learner.step))
     words = "--env tests.support.envs:Catch-v0 --num_actors 0 --envs_per_actor 4 "

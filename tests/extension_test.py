@@ -95,7 +95,7 @@ def test_numpys_arrays_pass_too(name):
 
 @pytest.mark.parametrize("kind", [3, 11], ids=["CUDA", "ROCm"])
 def test_page_locked_memory_is_the_hosts(kind):
-    """As torch describes what `to_host` gives; there need not be a GPU for it."""
+    """torch describes the tensors of `to_host` like this. The test needs no GPU."""
     tensor = torch.arange(6)
 
     class Pinned:
@@ -114,7 +114,7 @@ def test_what_comes_from_a_gpu_passes():
 
 
 class Memory(bytearray):
-    """Can be watched."""
+    """Memory that can have a weak reference."""
 
 
 @pytest.mark.parametrize("contiguous", [True, False])
@@ -133,7 +133,7 @@ def test_memory_lives_as_long_as_its_last_user_and_no_longer(contiguous):
 
 
 def test_memory_of_tensors_is_given_back():
-    """Of those in a queue that is closed, of those taken, and of a batcher's."""
+    """The tensors are those in a closed queue, those taken from a queue, and those of a batcher."""
     memory = [Memory(b"\1" * 8) for _ in range(4)]
     alive = [weakref.ref(m) for m in memory]
     items = [{"x": np.frombuffer(m, np.uint8).reshape(1, 8)} for m in memory]

@@ -10,7 +10,7 @@ from tests.support.network import NoNamespaces
 
 
 def rollout(life, count):
-    """Of one environment, with these numbers in its rows."""
+    """A rollout of one environment with these numbers in its rows."""
     column = lambda numbers: torch.tensor(numbers).unsqueeze(1)
     zeros = torch.zeros(len(life), 1, dtype=torch.long)
     return {

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What both beasts, or the learner and its servers, call alike is alike."""
+"""Flags with the same name are the same in both beasts, and in the learner and its servers."""
 
 import json
 from multiprocessing.reduction import ForkingPickler
@@ -52,7 +52,7 @@ def test_a_flag_of_both_beasts_is_the_same_in_both(name):
 
 
 def test_the_beasts_differ_in_these_flags():
-    """So that a flag that one of them forgets is noticed."""
+    """This notices a flag that one of the beasts has forgotten."""
     assert MONO.keys() - POLY.keys() == {
         "envs_per_actor", "num_buffers", "max_actor_restarts", "barrier_updates"
     }  # fmt: skip
@@ -135,7 +135,7 @@ def test_checked_flags_cannot_be_changed_but_replaced(program):
 
 
 def test_settings_sent_as_json_are_the_flags_that_a_command_line_gives():
-    """Those of a fork too, whatever their type."""
+    """This holds for a fork's flags, too, of any type."""
 
     def make_parser():
         parser = polybeast_env.make_parser()

@@ -83,7 +83,7 @@ def test_environment_machines_need_no_torch():
 
 
 def test_an_environment_machine_needs_neither_torch_nor_rich():
-    """Nor gymnasium, for an environment that is none of its."""
+    """It does not need gymnasium either, for an environment that does not use it."""
     code = (
         "import sys, polybeast_env as p; p.create_env(p.parse(sys.argv[1:]));"
         "print({'torch', 'rich', 'gymnasium'} & set(sys.modules))"

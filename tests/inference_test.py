@@ -55,7 +55,7 @@ def poly_flags(*argv):
 @torch.no_grad()
 @pytest.mark.parametrize("lstm", [[], ["--use_lstm"]], ids=["feed-forward", "lstm"])
 def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_path, lstm):
-    """Through the real inference, two streams, batches of both."""
+    """It uses the real inference with two streams, and batches with rows of both."""
     flags = poly_flags("--precision", "fp32", "--savedir", str(tmp_path), *lstm)
     addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
     queue, clock = BatchingQueue(2, 2), Clock(INFERENCE_ACTIVITIES)
@@ -91,7 +91,7 @@ def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_pat
 
 
 class ShowsItsWeights(nn.Module):
-    """Of which each layer gives its number; all its weights are always the same number."""
+    """A network whose weights all are the same number. Each layer outputs this number."""
 
     distribution = Categorical(1)
 
@@ -110,7 +110,7 @@ class ShowsItsWeights(nn.Module):
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_path, precision):
-    """Also where weights are cast, and the casts kept; numbers below 256 are exact in bf16."""
+    """This holds with autocast, too, which caches casts. Numbers below 256 are exact in bf16."""
     flags = parse(*SMALL, "--precision", precision, "--savedir", tmp_path)
     net = ShowsItsWeights()
     run = Run(flags, None, net, torch.device("cpu"))

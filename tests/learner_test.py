@@ -50,7 +50,7 @@ def test_the_same_rollouts_give_both_learners_the_same_update_bit_for_bit(lstm, 
 
 
 class LearnedNet(monobeast.Net):
-    """Its first state is a parameter."""
+    """Its initial state is a parameter."""
 
     def __init__(self, spec, flags):
         super().__init__(spec, flags)
@@ -129,7 +129,7 @@ def test_non_finite_losses_end_the_run_only_when_they_persist(tmp_path):
 
 
 class CountingNet(monobeast.Net):
-    """Normalises by the mean of what it has seen, as a fork might."""
+    """Normalises observations by their running mean, as a fork may do."""
 
     def __init__(self, spec, flags):
         super().__init__(spec, flags)

@@ -28,7 +28,7 @@ def test_mock(name, shape):
 
 
 def test_mock_is_a_stack_of_frames():
-    """As stacking its newest frames here gives, whatever the ring does."""
+    """Its observation equals a stack of its newest frames that the test makes itself."""
     N = 40
     environment = Environment(lambda: make_mock("Mock", N), N)
     assert environment.spec.stacks == {"frame": 4}

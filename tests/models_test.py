@@ -18,7 +18,7 @@ from tests.support.actors import A, N, RuleNet, T, make_flags
 
 
 class FeedForwardNet(monobeast.Net):
-    """As in a fork that has deleted the core."""
+    """A network without a core, as a fork may have."""
 
     def initial_state(self, batch_size):
         return ()
@@ -143,7 +143,7 @@ def test_a_core_that_the_network_lacks_is_a_users_error():
 
 
 def test_a_compiled_network_computes_the_same_and_keeps_its_names(monkeypatch):
-    """With torch's compiler, but not its slow generation of code."""
+    """It uses torch's compiler without the slow generation of code."""
     seen, compile_ = [], nn.Module.compile
     backend = lambda graph, inputs: seen.append(graph) or graph.forward
     monkeypatch.setattr(
@@ -166,7 +166,7 @@ def test_a_compiled_network_computes_the_same_and_keeps_its_names(monkeypatch):
 
 
 class Obedient(nn.Module):
-    """Wants action 0 at any price."""
+    """A network that gives action 0 almost all of the probability."""
 
     distribution = Categorical(4)
 

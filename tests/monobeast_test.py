@@ -71,7 +71,7 @@ def test_two_learner_threads_count_every_step_once(tmp_path):
 
 
 def test_any_number_of_buffers_serves(tmp_path):
-    """Also more than 33: slot 33 is b"!", and so is the first byte of a failure."""
+    """More than 33 work, too, although slot 33 is b"!", the first byte of a failure."""
     flags = ["--num_actors", 1, "--envs_per_actor", 1, "--num_buffers", 40, "--batch_size", 4]
     with Program(
         tmp_path, "--env", "tests.support.envs:Catch-v0", *flags, "--total_steps", 4000
@@ -101,7 +101,7 @@ def test_memory_descriptors_and_threads_stay_flat(tmp_path):
 
 
 def usage(program):
-    """What the processes of a session hold together."""
+    """The resources that the processes of a session hold together."""
     total = dict(descriptors=0, threads=0, memory=0)
     for pid in program.session():
         # The least of many looks: a file that is just being written is no leak.
@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_run_in_order(tmp_path):
 
 
 def test_the_program_may_be_run_as_a_script(tmp_path):
-    """Also to go on with a run that `python -m` began."""
+    """The script can also resume a run that `python -m` has started."""
     for total_steps, program in ((500, ["-m", "monobeast"]), (1000, ["monobeast.py"])):
         words = ["--savedir", tmp_path, "--xpid", "run", *IN_ORDER, "--total_steps", total_steps]
         command = [sys.executable, *program, *map(str, words)]

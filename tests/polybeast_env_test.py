@@ -180,7 +180,7 @@ def test_a_killed_server_is_started_again_with_another_seed(tmp_path):
 
 
 def test_servers_of_all_machines_have_seeds_of_their_own(monkeypatch):
-    """Those that a learner starts have the same in each run, whatever their folder's name."""
+    """Servers that a learner starts have the same seeds in each run, in whatever folder."""
     seeds = set()
     for host in ("envs-1", "envs-2"):
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
@@ -191,7 +191,7 @@ def test_servers_of_all_machines_have_seeds_of_their_own(monkeypatch):
 
 
 def test_a_server_that_is_killed_before_it_serves_is_started_again(tmp_path):
-    """By hand, or because memory ran out: no mistake of the user's."""
+    """A kill is not the user's mistake, whether by hand or because memory ran out."""
     with Servers(tmp_path, *MOCK, "--num_servers", "1") as servers, servers.client() as client:
         os.kill(wait_for(servers.actors).pop(), signal.SIGKILL)
         servers.wait_for(lambda: "starts again in 0.5 s: exit code -9" in servers.printed())
@@ -229,7 +229,7 @@ def test_a_hung_environment_costs_its_server(tmp_path):
 
 # ------------------------------------------------------------------------------------ environments
 def test_create_env_for_playing():
-    """In the learner's test modes: single environments, which can be looked at."""
+    """In the learner's test modes it makes single environments that can render."""
     for name, mode in (
         ("PongNoFrameskip-v4", "test"),
         ("tests.support.envs:Catch-v0", "test_render"),

@@ -128,7 +128,7 @@ def test_killed_or_interrupted_in_the_middle_the_same_command_goes_on(tmp_path, 
 
 
 class Hanging(monobeast.Net):
-    """Whose second update never ends, until `go_on`."""
+    """A network whose second update does not end until `go_on` is set."""
 
     learned, go_on = 0, threading.Event()
 
@@ -216,7 +216,7 @@ class Servers(Command):
 
 
 def test_servers_that_come_late_go_and_come_back(tmp_path):
-    """Of two learners, one was told to be patient."""
+    """There are two learners. One waits long for its servers, and the other gives up."""
     addresses = [f"unix:{tmp_path}/s", f"127.0.0.1:{free_port()}"]
     flags = [*CATCH, *"--envs_per_server 4 --batch_size 4 --log_every 0.5".split()]
     flags += ["--total_steps", 1_000_000_000, "--server_addresses", ",".join(addresses)]
@@ -276,7 +276,7 @@ def test_other_environments_than_env_says_are_refused(tmp_path):
 
 @pytest.mark.parametrize("first", ["tests.support.envs:Catch-v0", "Other-v0"])
 def test_another_server_of_other_environments_is_left_alone(tmp_path, first):
-    """Whichever comes first."""
+    """This holds whichever server starts first."""
     addresses = [f"unix:{tmp_path}/a", f"unix:{tmp_path}/b"]
     names = ["tests.support.envs:Catch-v0", "Other-v0"]
     flags = ["--server_addresses", ",".join(addresses), "--num_servers", 2, "--total_steps", 400]
@@ -322,7 +322,7 @@ def test_a_deep_network_gets_all_cores_and_a_small_one_leaves_half(monkeypatch, 
 
 
 def test_servers_may_have_more_environments_a_stream_than_the_flag_says(tmp_path):
-    """The flag is of local servers."""
+    """The flag is only for local servers."""
     address = f"unix:{tmp_path}/s"
     flags = ["--server_addresses", address, "--envs_per_server", 1, "--server_timeout", 3]
     with serving(address, "tests.support.envs:Catch-v0"):

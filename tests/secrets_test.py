@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""No code that runs what it reads, and no file of a run that tells a secret."""
+"""No code runs what it reads, and no file of a run contains a secret."""
 
 import ast
 import shutil
@@ -19,7 +19,7 @@ MULTIPROCESSING = {"multiprocessing", "context", "torch.multiprocessing", "mp"}
 
 
 def findings(text):
-    """What of the above the Python text uses, as (line, what)."""
+    """The forbidden names that the Python text uses, as (line, name)."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             modules = [alias.name for alias in node.names]
@@ -86,7 +86,7 @@ SECRET = "s3cr3t-t0ken-0123456789"
 
 @pytest.mark.parametrize("module", ["monobeast", "polybeast"])
 def test_a_run_leaves_no_secret_in_its_files(tmp_path, module):
-    """Neither of the environment nor of the address that the repository came from."""
+    """They contain no secret of the environment variables or of the repository's URL."""
     tree = tmp_path / "tree"
     clone = ["git", "clone", "-q", "--shared", ROOT, tree]
     subprocess.run(clone, check=True)

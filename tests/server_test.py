@@ -59,7 +59,7 @@ def address(tmp_path):
 
 
 def rows_of(create_env, seed, actions, num_envs=3):
-    """What stepping the environments here gives."""
+    """The rows that stepping the environments in this process gives."""
     with contextlib.closing(Environment(create_env, num_envs)) as environment:
         yield environment.initial(seed)
         for action in actions:
@@ -320,7 +320,7 @@ time.sleep(3600)
 
 
 def test_a_client_whose_machine_stops_leaves_nothing(address, monkeypatch):
-    """It answers no more, but nothing is closed. The server's own times are tens of seconds."""
+    """The client does not answer, but closes nothing. The server's usual time limits are longer."""
     ends = ("_time_ms", "ping_timeout_ms", "keepalive_timeout_ms")
     times = [name for name in OPTIONS if name.endswith(ends)]
     assert len(times) == 3 and sum(OPTIONS[name] for name in times) < 60_000
@@ -350,7 +350,7 @@ def test_stopping_closes_all_environments(address):
 
 
 def test_stopping_refuses_new_streams_and_ends_running_ones_with_a_reason(address):
-    """At their next action; what waits for none meanwhile is ended by force."""
+    """Streams end at their next action. Those that get no action are ended by force."""
     with serving(Catch, address) as server, Client(address) as client:
         running, idle = client.stream(), client.stream()
         running.read(), idle.read(), running.step([1, 1, 1])
@@ -438,7 +438,7 @@ with Client(sys.argv[1]) as client:
 
 
 def test_environments_that_hang_while_they_open_cost_their_server(address):
-    """Else they would keep all later streams waiting."""
+    """Otherwise they would keep all later streams waiting."""
     command = [sys.executable, "-c", HANGS_WHILE_OPENING, address]
     ended = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, timeout=GUARD_S, text=True)
     assert ended.returncode == HUNG_EXIT_CODE, ended.stderr
@@ -530,5 +530,5 @@ server.stop(0).wait()
 
 
 def test_a_process_that_serves_may_start_others():
-    """As environments with a simulator of their own do."""
+    """Environments that start a simulator do this."""
     subprocess.run([sys.executable, "-c", FORKS], cwd=ROOT, check=True)

@@ -61,7 +61,7 @@ def test_descriptors_are_few_whatever_the_number_of_tensors_and_are_given_back()
 
 
 def other_side(inbox, outbox, memory):
-    """In a child: finds what the parent wrote, answers in the same place."""
+    """Runs in a child. It checks what the parent wrote and overwrites it with an answer."""
     for message in inbox:
         number = int.from_bytes(message, "little")
         assert_filled(memory, number)

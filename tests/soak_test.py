@@ -35,7 +35,7 @@ def test_training_survives_random_faults_and_reports_them(tmp_path, beast, fault
 
 
 def test_figures_of_a_run_that_stood_still_lost_work_and_leaked():
-    """For 20 of 100 seconds no step was kept, and for 10 half of the usual ones and one more."""
+    """In 20 of 100 s no step is kept, and in 10 s one more than half of the usual number."""
     kept, step = [], 0
     for second in range(101):
         kept.append({"_time": second, "step": step})

@@ -128,7 +128,7 @@ def test_a_cluster_with_what_the_command_makes_trains_and_tells_no_secret(tmp_pa
 
 
 def test_a_learner_without_tls_is_told_so_in_its_last_lines(tmp_path, folder):
-    """It waits for the server, as for one that comes late, and then says why not."""
+    """The learner waits for the server, as it does for a late one, and then says what is wrong."""
     theirs = flags_of(folder, "localhost")
     options = ["--server_timeout", 1]
     with servers_and_learner(tmp_path, theirs, [], *options) as (servers, learner):

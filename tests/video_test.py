@@ -50,7 +50,7 @@ def test_the_video_of_a_small_game(savedir):
 
 
 class OldCatch:
-    """As in the old Gym: four values from a step, and the mode is given to `render`."""
+    """An old Gym environment: `step` returns four values, and `render` takes the mode."""
 
     observation_space, action_space = Catch.observation_space, Catch.action_space
     metadata = {"render.modes": ["rgb_array"], "video.frames_per_second": 30}

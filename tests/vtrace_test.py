@@ -144,7 +144,7 @@ def test_from_logits_is_from_importance_weights_of_the_log_ratio():
 
 
 def worked_example():
-    """By hand: gamma .9, V = 1..5, r = [., 1, 1, 0, 1], row 2 truncated, row 3 done."""
+    """Computed by hand: gamma .9, V = 1..5, r = [., 1, 1, 0, 1], row 2 truncated, row 3 done."""
     rows = {
         "reward": torch.tensor([[9.0, 1.0, 1.0, 0.0, 1.0]]).T,
         "done": torch.tensor([[False, False, False, True, False]]).T,
@@ -340,7 +340,7 @@ def test_on_policy_advantage_is_that_of_gae(lambda_):
 
 @pytest.mark.parametrize("term", ["pg", "baseline", "entropy"])
 def test_unreal_transitions_have_no_gradient_at_all(term):
-    """Row T neither: no action of this rollout was taken from it."""
+    """Row T does not count either, because this rollout has no transition from it."""
     rows, outputs, pieces = rollout_of_episodes(7, (2, 0, 3))
     costs = {"baseline_cost": float(term == "baseline"), "entropy_cost": float(term == "entropy")}
     if term != "pg":  # no advantage, so that only one term is left
@@ -521,7 +521,7 @@ def test_unknown_reduction_is_refused():
 
 @pytest.mark.parametrize("name", ["discounts", "rewards", "values", "bootstrap_value", "real"])
 def test_errors_of_vtrace_name_tensor_seen_and_expected(name):
-    """Also of shapes that would broadcast."""
+    """They also name shapes that would broadcast."""
     arguments = to_tensors(random_arguments(np.random.default_rng(0), 4, 3))
     arguments["real"] = torch.ones(4, 3, dtype=torch.bool)
     expected = tuple(arguments[name].shape)
@@ -550,7 +550,7 @@ def test_no_gradient_flows_through_targets_and_advantages():
 
 @pytest.mark.parametrize("size", [50.0, 100.0, 1e4, 1e30])
 def test_huge_log_rhos_stay_finite(size):
-    """exp(log_rho) is infinite in float32 from 89 on; the thresholds hold it."""
+    """exp(log_rho) is infinite in float32 from 89 on, but the thresholds clip it."""
     arguments = {
         k: v.float()
         for k, v in to_tensors(random_arguments(np.random.default_rng(1), 6, 3)).items()

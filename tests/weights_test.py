@@ -112,7 +112,7 @@ def test_weights_start_with_their_version_and_give_their_memory_back():
 
 
 def test_a_networks_tensor_may_have_any_name():
-    """Also that of the memory's own counter."""
+    """It may even have the name of the memory's own counter."""
     net = nn.Module()
     net.register_buffer("version", torch.arange(3.0))
     weights = SharedWeights(net.state_dict(), 5)

@@ -53,7 +53,7 @@ def assert_decodes(data, row, spec):
 
 
 def generated(row, spec):
-    """What the generated class makes of the row."""
+    """The row as a Step, made with the generated class."""
     arrays = [row[name][:, -1] if name in spec.stacks else row[name] for name in spec.observations]
     return rpcenv_pb2.Step(
         observations=b"".join(a.astype(a.dtype.newbyteorder("<")).tobytes() for a in arrays),

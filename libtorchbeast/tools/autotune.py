@@ -53,11 +53,13 @@ def tune(
             trial = start | {name: value}
             if (seen := _try(beast, given, trial, seconds)) > GAIN * speed:
                 speed, found = seen, trial
-    say(f"fastest, {speed / first:.2f} x the given flags: {as_words(found) or 'the given flags'}")
+    gain = f"{speed / first:.2f} x the speed of the given flags"
+    say(f"fastest: {as_words(found) or 'the given flags'} ({gain})")
     return make_flags(given | found)
 
 
 def worker_counts(flags: Flags) -> list[int]:
+    """The numbers of workers that are worth trying on this machine."""
     cores = workers.available_cores()
     return sorted({1, max(1, cores // 2), max(1, cores - 1), cores})
 
