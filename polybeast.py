@@ -183,7 +183,7 @@ def make_parser() -> Parser:
     group = parser.add_argument_group("acting", "How the servers' environments get their actions.")
     add = group.add_argument
     add("--num_actors", type=whole(1),
-        help="StreamMonitor, spread round robin over the servers. Default: one for each server.")
+        help="Streams, spread round robin over the servers. Default: one for each server.")
     add("--server_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
         help="A run that has had no server for so long saves and ends.")
     add("--num_inference_threads", type=whole(1, 64), default=1,

@@ -102,7 +102,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
              + recipe_help(RECIPES, "envs_per_server"))
     add("--num_servers", type=whole(1),
         help="Server processes on this machine. Default: half the cores.")
-    add("--max_streams", type=whole(1), default=16, help="StreamMonitor that a server accepts.")
+    add("--max_streams", type=whole(1), default=16, help="Streams that a server accepts.")
     add("--pipes_basename", metavar="BASENAME",
         help="The servers listen on BASENAME.0, BASENAME.1 and so on. Default: "
              "unix:/tmp/polybeast-UID/server, a folder that only this user may enter. Servers that "
