@@ -2,6 +2,8 @@
 """Flags with the same name are the same in both beasts, and in the learner and its servers."""
 
 import json
+import subprocess
+import sys
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import monobeast
 import polybeast
 import polybeast_env
 from libtorchbeast.flags import Flags, UserError, from_settings, replace, to_json
+from tests.support.processes import ROOT
 
 # What two flags of one name must share, whoever has them.
 PROPERTIES = "option_strings dest nargs const default choices required metavar help".split()
@@ -149,6 +152,22 @@ def test_settings_sent_as_json_are_the_flags_that_a_command_line_gives():
         flags = make_parser().parse_args(line.split())
         sent = json.loads(to_json(vars(flags) | {"net": "of the learner alone"}))
         assert from_settings(make_parser(), sent) == flags
+
+
+READ = """
+import os, sys
+import polybeast_env as program
+flags = program.parse(sys.argv[1:])
+print(flags.env, flags.seed, flags.envs_per_server, os.read(0, 100))
+"""
+
+
+def test_flags_come_as_one_line_on_standard_input():
+    """What comes after the line is left there: a program may wait for the end of its input."""
+    line = to_json({"env": "Mock/4", "seed": 3, "total_steps": 9})
+    command = [sys.executable, "-c", READ, "--flags_from_stdin"]
+    seen = subprocess.check_output(command, input=line + b"more", cwd=ROOT)
+    assert seen == b"Mock/4 3 64 b'more'\n"
 
 
 def test_help_names_each_flag_with_a_sentence_and_each_group():

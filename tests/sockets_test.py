@@ -1,5 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Private folders, locks of sockets, and addresses that somebody listens on."""
+
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -10,8 +13,8 @@ import pytest
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.server import Server
-from libtorchbeast.rpcenv.sockets import SocketLock, make_private
-from tests.support.client import Client
+from libtorchbeast.rpcenv.sockets import SocketLock, claim_address, make_private
+from tests.support.client import Client, free_port
 from tests.support.envs import Catch
 from tests.support.processes import ROOT
 
@@ -95,6 +98,44 @@ def test_a_killed_owner_locks_nobody_out(tmp_path):
     assert (tmp_path / ".s.lock").exists()
     SocketLock(path).release()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_claimed_socket_is_refused_until_it_is_given_back(tmp_path):
+    address = f"unix:{tmp_path}/s"
+    for _ in range(2):
+        give_back = claim_address(address)
+        with pytest.raises(UserError, match=f"{address}: address already in use, by a server"):
+            claim_address(address)
+        give_back()
+        assert not list(tmp_path.iterdir())
+
+
+def test_the_socket_of_a_living_server_is_refused_and_that_of_a_dead_one_is_not(tmp_path):
+    """Whether or not the server claimed it."""
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        with pytest.raises(UserError, match="address already in use, by a server that lives"):
+            claim_address(f"unix:{path}")
+        assert list(tmp_path.iterdir()) == [path]  # a refused claim keeps no lock
+    assert path.exists()
+    claim_address(f"unix:{path}")()
+
+
+def test_a_port_is_used_if_it_is_at_any_address_of_the_host():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        for host in ("127.0.0.1", "localhost"):
+            address = f"{host}:{port}"
+            with pytest.raises(UserError, match=f"listen on {address}: address already in use"):
+                claim_address(address)
+    claim_address(f"localhost:{free_port()}")()
+
+
+def test_a_socket_in_a_folder_that_is_missing(tmp_path):
+    with pytest.raises(UserError, match="Cannot listen on unix:.*No such file or directory"):
+        claim_address(f"unix:{tmp_path}/missing/s")
 
 
 def test_of_servers_that_start_at_once_one_has_the_socket_and_keeps_it(tmp_path):

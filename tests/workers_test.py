@@ -61,7 +61,7 @@ def test_a_thread_that_ends_without_a_failure_wakes_too(wakeup):
 
 def test_a_thread_that_does_not_end_is_not_waited_for(wakeup):
     threads, end = Threads(wakeup), threading.Event()
-    threads.start(end.wait, (), "long")
+    threads.start(end.wait, (GUARD,), "long")
     threads.join(0.01)
     assert not wakeup.is_set()
     end.set()

@@ -106,7 +106,7 @@ class ThreadClocks:
 # ======================================================================================== latencies
 # Latencies are counted in buckets by their logarithm, eight for each doubling. The first bucket
 # begins at one microsecond, the last ends after about a quarter of an hour. PolyBeast's streams
-# count in the same buckets (src/monitor.h).
+# count in the same buckets (src/actor_times.h).
 LATENCY_BUCKETS = 240
 
 
