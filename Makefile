@@ -15,7 +15,8 @@
 #   make tsan, asan     run the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make fuzz           fuzz the C++ decoder of servers' messages with libFuzzer for ten minutes
 #   make docs           write docs/flags.md and docs/metrics.md from the code
-#   make lint, format   check or correct the style
+#   make lint           check the style and the types
+#   make format         correct the style
 #   make setup, build   install MonoBeast's packages, or also build PolyBeast's extension
 #   make clean          remove everything that was installed and built here
 
@@ -99,6 +100,7 @@ CPP := $(wildcard libtorchbeast/src/* tests/core/*.cc tests/core/*.h benchmarks/
 
 lint: .venv/development
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
 format: .venv/development
@@ -136,4 +138,4 @@ EXTENSION := setup.py requirements-poly.txt requirements-env.txt $(wildcard libt
 	@touch $@
 
 clean:
-	rm -rf .venv build libtorchbeast/*.so .pytest_cache .ruff_cache
+	rm -rf .venv build libtorchbeast/*.so .pytest_cache .ruff_cache .mypy_cache

@@ -40,6 +40,7 @@ max-pool of the last observation, which may then be up to one step old.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -74,15 +75,15 @@ def is_atari(env_id: str) -> bool:
 
 def _registered(env_id: str) -> dict:
     """The registry's kwargs of an id. Raises UnknownGame if the recipe does not accept it."""
+    name = "Pong"
     if is_atari(env_id):
         spec = gymnasium.registry.get(env_id)
         if spec is not None and isinstance(spec.kwargs["frameskip"], int):
             return spec.kwargs
-        name = _ATARI_NAME.fullmatch(env_id)[1]
-        forms = [f"{name}NoFrameskip-v4", f"ALE/{name}-v5"]
-    else:
-        forms = ["PongNoFrameskip-v4", "ALE/Pong-v5"]
-    forms = " or ".join(repr(form) for form in forms if form in gymnasium.registry)
+        if match := _ATARI_NAME.fullmatch(env_id):
+            name = match[1]
+    accepted = (f"{name}NoFrameskip-v4", f"ALE/{name}-v5")
+    forms = " or ".join(repr(form) for form in accepted if form in gymnasium.registry)
     raise UnknownGame(
         f"env_id: {env_id!r} is no Atari id of this recipe; expected one like {forms}"
     )
@@ -163,7 +164,7 @@ class AtariVector(VectorEnv):
     again. A life lost at the frame limit is `terminated` and `truncated`, but not `life_lost`.
     """
 
-    def __init__(self, vector: VectorEnv, terminal_on_life_loss: bool):
+    def __init__(self, vector: Any, terminal_on_life_loss: bool):
         self.num_envs = vector.num_envs
         self.observation_space = vector.observation_space
         self.action_space = vector.action_space
@@ -177,6 +178,7 @@ class AtariVector(VectorEnv):
         }
         self.terminal_on_life_loss = terminal_on_life_loss
         self._vector = vector
+        self._num_actions = vector.single_action_space.n
         self._over = self._life_lost = np.zeros(self.num_envs, np.bool_)
         self._press = _fire_or_noop([action.name for action in vector.ale.get_action_set()])
 
@@ -212,10 +214,9 @@ class AtariVector(VectorEnv):
                 f"actions: shape {actions.shape} of {actions.dtype}, "
                 f"expected shape {(self.num_envs,)} of integers"
             )
-        if actions.min() < 0 or actions.max() >= self.single_action_space.n:
+        if actions.min() < 0 or actions.max() >= self._num_actions:
             raise ValueError(
-                f"actions: {actions.min()}..{actions.max()}, "
-                f"expected 0..{self.single_action_space.n - 1}"
+                f"actions: {actions.min()}..{actions.max()}, expected 0..{self._num_actions - 1}"
             )
         return actions.astype(np.int64, copy=False)
 
@@ -274,9 +275,10 @@ def wrap_deepmind(
     `clip_rewards` clips each step's reward to [-1, 1]. Do not use it in training, where the loss
     clips rewards.
     """
+    game: Any = env.unwrapped
     if terminal_on_life_loss is None:
-        terminal_on_life_loss = env.unwrapped.ale.getFloat("repeat_action_probability") == 0
-    if env.unwrapped.get_action_meanings()[0] != "NOOP":
+        terminal_on_life_loss = game.ale.getFloat("repeat_action_probability") == 0
+    if game.get_action_meanings()[0] != "NOOP":
         noop_max = 0  # Backgammon and VideoCheckers, in which AtariPreprocessing cannot do no-ops
     if fire_on_reset:
         env = FireReset(env)
@@ -305,7 +307,7 @@ def wrap_pytorch(env: gymnasium.Env) -> gymnasium.Env:
     Raises:
         ValueError: these axes are equally long, or the observation is not a uint8 image.
     """
-    space = env.observation_space
+    space: Any = env.observation_space
     if space.dtype != np.uint8 or len(space.shape) != 3 or space.shape[0] == space.shape[2]:
         raise ValueError(f"observation: {space}, expected a uint8 image [C, H, W] or [H, W, C]")
     if space.shape[0] < space.shape[2]:
@@ -333,9 +335,10 @@ class FireReset(gymnasium.Wrapper):
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         obs, info = self.env.reset(seed=seed, options=options)
-        meanings = self.unwrapped.get_action_meanings()
+        game: Any = self.unwrapped
+        meanings = game.get_action_meanings()
         if "FIRE" in meanings:
-            obs, _, _, _, fired = self.unwrapped.step(meanings.index("FIRE"))
+            obs, _, _, _, fired = game.step(meanings.index("FIRE"))
             info.update(fired)
         return obs, info
 
@@ -353,13 +356,15 @@ class EpisodicLife(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, fire: bool = True):
         super().__init__(env)
-        self._press = _fire_or_noop(env.unwrapped.get_action_meanings()) if fire else 0
+        game: Any = env.unwrapped
+        self._press = _fire_or_noop(game.get_action_meanings()) if fire else 0
+        self._ale = game.ale
         self._lives = 0
         self._game_goes_on = False
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        lives = self.unwrapped.ale.lives()
+        lives = self._ale.lives()
         lost = 0 < lives < self._lives and not terminated
         self._lives = lives
         self._game_goes_on = lost and not truncated
@@ -371,6 +376,6 @@ class EpisodicLife(gymnasium.Wrapper):
             info.update(reset_reward=float(reward), terminated=terminated, truncated=truncated)
             return obs, info
         obs, info = self.env.reset(seed=seed, options=options)
-        self._lives = self.unwrapped.ale.lives()
+        self._lives = self._ale.lives()
         self._game_goes_on = False
         return obs, {**info, "life_lost": False}

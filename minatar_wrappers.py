@@ -33,8 +33,9 @@ def make_minatar(env: str, **options: Any) -> Any:
         except ImportError as error:
             raise UserError(f"--env {env}: pip install MinAtar==1.0.15") from error
         minatar.gym.register_envs()
-    game = gymnasium.make(env, disable_env_checker=True, **options)
+    game: Any = gymnasium.make(env, disable_env_checker=True, **options)
     channels = game.observation_space.shape[2]  # the game's own observations are [10, 10, C]
-    space = gymnasium.spaces.Box(0, 1, (channels, 10, 10), bool)
+    dtype: Any = bool  # gymnasium takes it, but its annotations do not
+    space = gymnasium.spaces.Box(0, 1, (channels, 10, 10), dtype)
     to_chw = lambda frame: frame.transpose(2, 0, 1)
     return gymnasium.wrappers.TransformObservation(game, to_chw, space)

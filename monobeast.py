@@ -95,7 +95,7 @@ def create_env(flags: Flags) -> Any:
             return atari_wrappers.make_atari_vector(flags.env, flags.envs_per_actor)
         env = atari_wrappers.make_atari(flags.env, render_mode="rgb_array")
         return atari_wrappers.wrap_pytorch(atari_wrappers.wrap_deepmind(env))
-    options = {"render_mode": "rgb_array"} if flags.mode == "test_render" else {}
+    options: dict[str, Any] = {"render_mode": "rgb_array"} if flags.mode == "test_render" else {}
     if minatar_wrappers.is_minatar(flags.env):
         return minatar_wrappers.make_minatar(flags.env, **options)
     return gymnasium.make(flags.env, disable_env_checker=True, **options)

@@ -253,7 +253,7 @@ def require_at_least(draft: argparse.Namespace, name: str, other: str) -> None:
 # ======================================================================================== inference
 def infer(
     run: Run,
-    batcher: Iterable[Any],
+    batcher: Iterable["libtorchbeast.Batch"],
     weights: NewestWeights,
     net: nn.Module,
     clock: Clock,
@@ -268,7 +268,8 @@ def infer(
             if weights.version != version:
                 version = weights.copy_to(net)
                 torch.clear_autocast_cache()  # it holds the old weights
-            row, core_state = (to_device(x, device) for x in batch.get_inputs())  # [1, B, ...]
+            row, core_state = batch.get_inputs()  # [1, B, ...]
+            row, core_state = to_device(row, device), to_device(core_state, device)
             outputs, core_state = to_host(*act_on(net, row, core_state))
             outputs["policy_version"] = torch.full((1, len(batch)), version)
             batch.set_outputs((outputs, core_state))
@@ -277,7 +278,10 @@ def infer(
 
 
 def start_inference(
-    run: Run, batcher: Iterable[Any], weights: NewestWeights, nets: list[nn.Module]
+    run: Run,
+    batcher: Iterable["libtorchbeast.Batch"],
+    weights: NewestWeights,
+    nets: list[nn.Module],
 ) -> None:
     """Starts one inference thread for each of `nets`."""
     clocks = ThreadClocks(INFERENCE_ACTIVITIES, len(nets))
@@ -380,7 +384,7 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None) -> None:
     pool.take_events()  # raises the error that stopped the pool, if there is one
 
 
-def make_batcher(flags: Flags, envs_per_stream: int) -> Any:
+def make_batcher(flags: Flags, envs_per_stream: int) -> "libtorchbeast.DynamicBatcher":
     maximum = flags.max_inference_batch_size or MAX_COUNT
     half = max(1, flags.num_actors // 2) * envs_per_stream
     minimum = flags.min_inference_batch_size or min(half, maximum)

@@ -11,7 +11,18 @@ PolyBeast's C++ extension is loaded on the first use of one of its names: `Actor
 
 import importlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from libtorchbeast._C import (  # noqa: F401  (what __getattr__ finds)
+        ActorPool,
+        Batch,
+        BatchingQueue,
+        ClosedBatchingQueue,
+        DynamicBatcher,
+        StreamError,
+        describe,
+    )
 
 # Turns off gRPC's support for forks, which must happen before gRPC is initialised. With it, a child
 # that this process or an environment starts may crash before it executes its program

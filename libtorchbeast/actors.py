@@ -12,11 +12,13 @@ complete and stay valid.
 """
 
 import collections
+import functools
 import logging
 import multiprocessing.connection
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -96,11 +98,11 @@ class Actors:
         Raises:
             ActorFailure: too many actors have failed. The text ends with the last one's traceback.
         """
-        by_handle: dict[object, int] = {}
+        by_handle: dict[Any, int] = {}
         for actor, process in enumerate(self._processes):
             by_handle[process.from_child] = by_handle[process.sentinel] = actor
         timeout = min(timeout, HEARTBEAT_S)
-        fired = multiprocessing.connection.wait([*by_handle, wakeup], timeout)
+        fired = multiprocessing.connection.wait([*by_handle, wakeup.fileno()], timeout)
         for actor in {by_handle[handle] for handle in fired if handle in by_handle}:
             self._handle(actor)
         self._end_hung_actors()
@@ -115,7 +117,7 @@ class Actors:
                 if self._closed:
                     return
                 slot = self._ready.popleft()
-            yield self._rollouts[slot], lambda slot=slot: self._release(slot)
+            yield self._rollouts[slot], functools.partial(self._release, slot)
 
     def close(self, deadline: float = 3.0) -> None:
         """Ends all iterators and processes. Kills processes that still run after `deadline` s."""

@@ -175,7 +175,9 @@ class RunCheckpoints:
 def random_states() -> dict:
     """Returns the states of the global random generators of Python, NumPy and torch, in types that
     `save` accepts. torch has one generator for the CPU and one for each CUDA device in use."""
-    name, key, *rest = np.random.get_state()
+    numpy_state = np.random.get_state(legacy=True)
+    assert isinstance(numpy_state, tuple)
+    name, key, *rest = numpy_state
     return dict(
         python=random.getstate(),
         numpy=(name, key.tolist(), *rest),
@@ -198,7 +200,7 @@ def set_random_states(states: dict) -> None:
         torch.cuda.set_rng_state(state, device)
 
 
-def _check_types(value: object, where: str) -> None:
+def _check_types(value: Any, where: str) -> None:
     """Raises ValueError unless `torch.load(weights_only=True)` will accept the value.
 
     Types must match exactly. A NumPy float or an enum would pass `isinstance`, but not the load.

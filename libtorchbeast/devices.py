@@ -26,7 +26,7 @@ def own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
-def cuda_is_wanted(flags: Any) -> bool:
+def cuda_is_wanted(flags: argparse.Namespace) -> bool:
     """Whether the learner uses a GPU if no flag names its device. A deterministic run (MonoBeast
     with --num_actors 0) does not, so that its numbers are the same on every machine."""
     in_order = flags.num_actors == 0
@@ -82,7 +82,7 @@ def to_device(tensors: Tensors, device: torch.device) -> Tensors:
     return _each(lambda tensor: tensor.pin_memory().to(device, non_blocking=True), tensors)
 
 
-def to_host(*groups: Tensors) -> list[Tensors]:
+def to_host(*groups: Any) -> list[Any]:
     """Copies the tensors of dicts and tuples to the CPU, and waits once for all of them."""
     copies = [_each(_begin_copy_to_host, group) for group in groups]
     if any(tensor.is_cuda for group in groups for tensor in _values(group)):

@@ -5,6 +5,7 @@ The loss in vtrace.py and the acting code know the actions only through the meth
 `Distribution`. `...` stands for any leading dimensions, which are [T, B] as a rule.
 """
 
+import functools
 import math
 from typing import Protocol
 
@@ -53,7 +54,8 @@ def make_distribution(actions: Actions) -> Distribution:
 class Categorical:
     """One of A actions, with the softmax of the logits [..., A] as probabilities."""
 
-    action_shape, action_dtype = (), torch.int64
+    action_shape: tuple[int, ...] = ()
+    action_dtype = torch.int64
 
     def __init__(self, num_actions: int):
         self.num_logits = self.num_features = num_actions
@@ -80,6 +82,7 @@ class MultiCategorical:
     """K independent choices. The logits of all choices stand one after the other, and actions are
     [..., K]."""
 
+    action_shape: tuple[int, ...]
     action_dtype = torch.int64
 
     def __init__(self, sizes: tuple[int, ...]):
@@ -89,10 +92,12 @@ class MultiCategorical:
 
     def log_prob(self, policy_logits: Tensor, actions: Tensor) -> Tensor:
         each = self._each(policy_logits)
-        return sum(p.log_prob(x, a) for p, x, a in zip(*each, actions.unbind(-1), strict=True))
+        parts = zip(*each, actions.unbind(-1), strict=True)
+        return functools.reduce(torch.add, (p.log_prob(x, a) for p, x, a in parts))
 
     def entropy(self, policy_logits: Tensor) -> Tensor:
-        return sum(p.entropy(x) for p, x in zip(*self._each(policy_logits), strict=True))
+        each = zip(*self._each(policy_logits), strict=True)
+        return functools.reduce(torch.add, (p.entropy(x) for p, x in each))
 
     def sample(self, policy_logits: Tensor) -> Tensor:
         each = zip(*self._each(policy_logits), strict=True)
@@ -119,6 +124,7 @@ class Gaussian:
     """
 
     LOG_STD = (-5.0, 2.0)
+    action_shape: tuple[int, ...]
     action_dtype = torch.float32
 
     def __init__(self, num_dimensions: int):

@@ -36,6 +36,8 @@ from libtorchbeast.spec import (
 )
 
 Row = dict[str, np.ndarray]
+# Observations, and `reward`, `terminated`, `truncated`, `life_lost` [N] of a step.
+Stepped = tuple[Row, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class Environment:
@@ -61,7 +63,7 @@ class Environment:
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
         first = self.first = create_env()  # the vector, or environment 0; videos render it
         if hasattr(first, "num_envs") and hasattr(first, "single_observation_space"):
-            self._source = _VectorSource(first, num_envs)
+            self._source: _VectorSource | _SingleSource = _VectorSource(first, num_envs)
         else:
             self._source = _SingleSource([first, *(create_env() for _ in range(num_envs - 1))])
         check_action_mask(self._source.observations, self._source.actions)
@@ -142,7 +144,7 @@ class _VectorSource:
     def reset(self, seed: int) -> Row:
         return self._checked(self._env.reset(seed=seed)[0])
 
-    def step(self, actions: np.ndarray, ended: np.ndarray):
+    def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
         if self.actions.kind != "discrete":
             actions = to_space(actions, self._action_space)
         observation, reward, terminated, truncated, info = self._env.step(actions)
@@ -197,7 +199,7 @@ class _SingleSource:
             self._write(i, _reset_with_seed(env, seed + i))
         return self._out
 
-    def step(self, actions: np.ndarray, ended: np.ndarray):
+    def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
         N = len(self._envs)
         reward = np.zeros(N, np.float64)
         terminated, truncated, life_lost = np.zeros((3, N), bool)

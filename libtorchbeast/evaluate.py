@@ -234,26 +234,28 @@ class Evaluator:
         state = self._learner.state_dict()
         self._step, self._next = state["step"], self._after(state["step"])
         try:
-            self._give(state)
+            process = self._give(state)
         except OSError as error:  # for example, no memory for one more process
             self._warn(f"failed: {error}")
             self.close()
             return
-        self._process.send(b"play")
+        process.send(b"play")
         self._started, self._is_playing = time.monotonic(), True
 
-    def _give(self, state: dict[str, Any]) -> None:
+    def _give(self, state: dict[str, Any]) -> workers.Process:
         """Hands the weights to the process, and starts the process if there is none."""
-        if self._process is not None:
+        if self._process is not None and self._weights is not None:
             self._weights.publish(state["model"], state["updates"])
-            return
+            return self._process
         # The state_dict itself is not an argument of the process, because starting a process waits
         # until it has read its arguments.
         self._weights = SharedWeights(state["model"], state["updates"])
         args = (self._player, self._flags, self._spec.signature(), self._weights)
         self._process = workers.Process(play_games, args, name="evaluation")
+        return self._process
 
     def _result(self) -> dict[str, float]:
+        assert self._process is not None
         is_late = time.monotonic() > self._started + LONGEST_S
         if not self._process.has_message():
             if is_late:

@@ -81,7 +81,7 @@ def _ranged(convert: type, low: float, high: float, lowest: str) -> Callable[[st
             raise argparse.ArgumentTypeError(f"{text}: expected {expected}")
         return value
 
-    checked.expected = f"{convert.__name__} {expected}"  # type: ignore[attr-defined]
+    checked.expected = f"{convert.__name__} {expected}"  # type: ignore[attr-defined]  # of a function
     return checked
 
 
@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False, exit_on_error=False,
         )  # fmt: skip
 
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
+    def parse_known_args(self, args=None, namespace=None):
         try:
             return super().parse_known_args(args, namespace)
         except argparse.ArgumentError as error:
@@ -142,7 +142,7 @@ def given(parser: argparse.ArgumentParser, argv: list[str]) -> dict[str, Any]:
     return vars(parser.parse_args(argv))
 
 
-def require(flags: Any, name: str, holds: bool, expected: str) -> None:
+def require(flags: argparse.Namespace, name: str, holds: bool, expected: str) -> None:
     """Raises UserError, with the flag's name, its value and `expected`, unless `holds`."""
     if not holds:
         raise UserError(f"--{name} {getattr(flags, name)}: expected {expected}")
@@ -180,7 +180,7 @@ def to_json(settings: dict[str, Any]) -> bytes:
     return json.dumps(as_plain(settings)).encode() + b"\n"
 
 
-def run_path(flags: Any) -> str:
+def run_path(flags: Flags) -> str:
     """The run's folder."""
     return os.path.join(os.path.expanduser(flags.savedir), flags.xpid)
 

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from torch import nn
 import vtrace
 from libtorchbeast import models
 from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
+from libtorchbeast.distributions import Distribution
 from libtorchbeast.flags import Flags
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
@@ -233,7 +234,7 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
         lambda_=flags.vtrace_lambda,
         clip_rewards=flags.reward_clipping == "abs_one",
         reduction=flags.loss_reduction,
-        distribution=net.distribution,
+        distribution=cast(Distribution, net.distribution),
     )
 
 

@@ -5,11 +5,12 @@ import importlib
 import itertools
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from libtorchbeast.distributions import MASKED, make_distribution
+from libtorchbeast.distributions import MASKED, Distribution, make_distribution
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.spec import Spec
 
@@ -38,7 +39,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
                 f"--net: expected MODULE.CLASS, for example monobeast.Net; seen {flags.net!r} "
                 f"({error})"
             ) from error
-    net = net_class(spec, flags)
+    net: Any = net_class(spec, flags)
     if flags.use_lstm and net.initial_state(1) == ():
         raise UserError(f"--use_lstm: {name_of(net)} has no recurrent state")
     net.distribution = make_distribution(spec.actions)
@@ -50,7 +51,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
 def initial_state(net: nn.Module, batch_size: int) -> CoreState:
     """The core state of an actor's first row: tensors [layers, B, H], float32 like those that
     `act_on` returns. It has no gradient, even if the network learns its initial state."""
-    return tuple(state.detach().float() for state in net.initial_state(batch_size))
+    return tuple(state.detach().float() for state in cast(Any, net).initial_state(batch_size))
 
 
 def compile_if_asked(net: nn.Module, flags: Flags) -> nn.Module:
@@ -72,7 +73,7 @@ def name_of(net: nn.Module) -> str:
     """The network's name as --net takes it, MODULE.CLASS, even if MODULE is the running program."""
     module, main = type(net).__module__, sys.modules["__main__"]
     if module == "__main__":  # the module of `python -m monobeast` or of `python monobeast.py`
-        module = main.__spec__.name if main.__spec__ else Path(main.__file__).stem
+        module = main.__spec__.name if main.__spec__ else Path(main.__file__ or "").stem
     return f"{module}.{type(net).__qualname__}"
 
 
@@ -206,7 +207,8 @@ def act_on(
         )
     outputs = {k: _float32(v) for k, v in outputs.items()}
     if "action" not in outputs:
-        choose = net.distribution.mode if greedy else net.distribution.sample
+        distribution = cast(Distribution, net.distribution)
+        choose = distribution.mode if greedy else distribution.sample
         outputs["action"] = choose(outputs["policy_logits"])
     return outputs, tuple(_float32(state) for state in core_state)
 

@@ -13,11 +13,10 @@ import resource
 import tempfile
 from multiprocessing import reduction
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from libtorchbeast.flags import require
+from libtorchbeast.flags import Flags, require
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
 
@@ -35,11 +34,11 @@ class SharedTensors:
 
     def __init__(self, shapes: Shapes):
         self._shapes = dict(shapes)
-        self._fd: int | None = _reserve(required_bytes(shapes))
-        self._map()
+        self._map(_reserve(required_bytes(shapes)))
 
-    def _map(self) -> None:
-        memory = mmap.mmap(self._fd, required_bytes(self._shapes))
+    def _map(self, fd: int) -> None:
+        self._fd: int | None = fd
+        memory = mmap.mmap(fd, required_bytes(self._shapes))
         everything = torch.frombuffer(memory, dtype=torch.uint8)
         self.tensors: dict[str, torch.Tensor] = {}
         start = 0
@@ -59,12 +58,12 @@ class SharedTensors:
         self.tensors = {}
 
     def __getstate__(self):
+        assert self._fd is not None, "closed"
         return {"shapes": self._shapes, "fd": reduction.DupFd(self._fd)}
 
     def __setstate__(self, state):
         self._shapes = state["shapes"]
-        self._fd = state["fd"].detach()
-        self._map()
+        self._map(state["fd"].detach())
 
 
 def required_bytes(shapes: Shapes) -> int:
@@ -104,7 +103,7 @@ def descriptors_left() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - used
 
 
-def require_descriptors(flags: Any) -> None:
+def require_descriptors(flags: Flags) -> None:
     """Raises UserError if this process may not open as many files as --num_actors actors need. Each
     actor needs four in both beasts: pipes and sentinels, or sockets and events. The logs and other
     files need a few more."""

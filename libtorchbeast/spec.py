@@ -117,7 +117,7 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
     parts = getattr(space, "spaces", None)
     if parts is not None:
         items = parts.items() if hasattr(parts, "items") else enumerate(parts)
-        leaves = {}
+        leaves: dict[str, tuple[tuple[int, ...], str]] = {}
         for key, part in items:
             more = flatten_space(part, f"{prefix}{key}/")
             if twice := sorted(leaves.keys() & more.keys()):

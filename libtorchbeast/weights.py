@@ -10,6 +10,7 @@ import platform
 import sys
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -71,7 +72,7 @@ class SharedWeights:
 
     def close(self) -> None:
         """Frees the memory in this process. No other method may be called afterwards."""
-        self._version = None
+        self._version = np.empty(0, np.int64)  # no view of the memory any more
         self._memory.close()
 
     def __getstate__(self):

@@ -130,7 +130,9 @@ class Process:
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        pid = self._process.pid
+        assert pid is not None  # the constructor has started it
+        return pid
 
     def send(self, message: bytes) -> None:
         """Sends a message, or drops it if the child has ended, which `receive` tells."""

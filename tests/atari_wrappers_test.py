@@ -435,6 +435,17 @@ def test_other_ids_are_refused_with_the_right_form(env_id):
             make(env_id)
 
 
+def test_an_id_that_somebody_registered_is_refused():
+    env_id = "Mine/Pong-v0"  # ale-py's environment, but not a name of its games
+    settings = {"game": "pong", "frameskip": (2, 5)}
+    gymnasium.register(env_id, entry_point="ale_py.env:AtariEnv", kwargs=settings)
+    try:
+        with pytest.raises(atari_wrappers.UnknownGame, match="expected one like 'PongNoFrameskip"):
+            atari_wrappers.make_atari(env_id)
+    finally:
+        del gymnasium.registry[env_id]
+
+
 @pytest.mark.parametrize(
     "sizes",
     [{"num_envs": 0}, {"num_envs": 1, "num_threads": 0}, {"num_envs": 1, "max_frames": 0}]

@@ -2,10 +2,10 @@
 """Says in words what limits a run and which flag to change, from the log's columns."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
+from libtorchbeast.flags import Flags
 from libtorchbeast.workers import available_cores
 
 Row = dict[str, float]  # columns of the log: of one row, or the means of many rows
@@ -49,7 +49,7 @@ class Advisor:
         cores: how many CPU cores this process may use. Default: as many as the system says.
     """
 
-    def __init__(self, flags: Any, cores: int | None = None):
+    def __init__(self, flags: Flags, cores: int | None = None):
         self._flags, self._cores = flags, cores or available_cores()
 
     def advise(self, row: Row) -> str:
@@ -138,7 +138,7 @@ class PolyBeastAdvisor(Advisor):
     def _for_actors(self, row: Row) -> str:
         names = ("environment", "transport", "batching", "inference")
         shares = {name: row.get(f"share_{name}", 0.0) for name in names}
-        most = max(shares, key=shares.get)
+        most = max(shares, key=lambda name: shares[name])
         advice = {
             "environment": self._for_environments,
             "transport": lambda row: f"{self._larger_streams()}: fewer, larger messages.",

@@ -83,7 +83,8 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
 def _open(path: Path, columns: list[str], last_step: int) -> int:
     """Makes the file ready for rows beyond `last_step`; returns the number of the next row."""
-    kept, discarded = [], []
+    kept: list[dict[str, str]] = []
+    discarded: list[dict[str, str]] = []
     for row in _rows_in(path, columns):
         (kept if float(row.get("step") or 0) <= last_step else discarded).append(row)
     if discarded:

@@ -34,10 +34,10 @@ class Stats:
         self._lock = threading.Lock()  # protects every attribute
         self._returns: collections.deque[float] = collections.deque(maxlen=RECENT_GAMES)
         self._lengths: collections.deque[int] = collections.deque(maxlen=RECENT_GAMES)
-        self._sums: collections.Counter[str] = collections.Counter()
+        self._sums: dict[str, float] = collections.defaultdict(float)
         self._updates = 0
         self._lag_max = 0.0
-        self._lags: collections.Counter[int] = collections.Counter()
+        self._lags: collections.Counter[float] = collections.Counter()
         self._inference_batches = self._inference_columns = 0
 
     def add_games(self, batch: Rollout) -> None:
@@ -109,8 +109,8 @@ class Means:
     """The mean of each column over many rows, in which a row counts by the seconds it covers."""
 
     def __init__(self):
-        self._sums: collections.Counter[str] = collections.Counter()
-        self._seconds: collections.Counter[str] = collections.Counter()
+        self._sums: dict[str, float] = collections.defaultdict(float)
+        self._seconds: dict[str, float] = collections.defaultdict(float)
 
     def add(self, row: dict[str, float], seconds: float) -> None:
         for name, value in row.items():

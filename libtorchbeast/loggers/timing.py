@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import psutil
 import torch
 
@@ -69,7 +70,7 @@ class Shares:
         read_seconds: returns the sums so far, one for each activity.
     """
 
-    def __init__(self, activities: Sequence[str], read_seconds: Callable[[], Sequence[float]]):
+    def __init__(self, activities: Sequence[str], read_seconds: Callable[[], npt.ArrayLike]):
         self._activities, self._read_seconds = activities, read_seconds
         self._before = np.array(read_seconds())
 
@@ -133,7 +134,7 @@ class LatencyPercentiles:
         read_counts: returns the counts so far, one for each of the LATENCY_BUCKETS.
     """
 
-    def __init__(self, read_counts: Callable[[], Sequence[int]]):
+    def __init__(self, read_counts: Callable[[], npt.ArrayLike]):
         self._read_counts = read_counts
         self._before = np.array(read_counts())
 

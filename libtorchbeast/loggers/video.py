@@ -41,7 +41,8 @@ def recorder(path: str, env: Environment) -> Iterator[Callable[[Row], None]]:
     panel = Panel()
     folder, file = os.path.split(path)
     unfinished = os.path.join(folder, "unfinished-" + file)
-    with imageio.get_writer(unfinished, fps=fps, macro_block_size=2) as video:
+    writer: Any = imageio.get_writer(unfinished, fps=fps, macro_block_size=2)
+    with writer as video:
         yield lambda row: video.append_data(panel.below(picture_of(env), row))
     os.replace(unfinished, path)
 
@@ -144,8 +145,8 @@ class Panel:
                 color = GOOD if reward > 0 else BAD
                 pen.line([(x, top), (x, bottom)], color, 2)
         pen.line(points, VALUE, 2, joint="curve")
-        x, y = points[-1]
-        pen.ellipse([x - 3, y - 3, x + 3, y + 3], VALUE)
+        end_x, end_y = points[-1]
+        pen.ellipse([end_x - 3, end_y - 3, end_x + 3, end_y + 3], VALUE)
 
 
 def _enlarged(picture: np.ndarray) -> np.ndarray:

@@ -4,11 +4,14 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import libtorchbeast
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.spec import Actions, Spec
+
+if TYPE_CHECKING:
+    from libtorchbeast._C import Spec as Description
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +20,7 @@ class ServersLost(RuntimeError):
     """No environment server answers, or answered in time. The text has each server's last error."""
 
 
-def spec_of(description: Any) -> Spec:
+def spec_of(description: "Description") -> Spec:
     """The Spec, from which a `Net` is made, of a description from `libtorchbeast.describe`."""
     return Spec(
         name=description.name,
@@ -34,7 +37,7 @@ def first_description(
     timeout: float,
     check: Callable[[], None] = lambda: None,
     tls: Tls | None = None,
-) -> Any:
+) -> "Description":
     """The description of the first server that answers.
 
     All servers are asked in turn, again and again. Between two rounds `check` is called.
@@ -70,7 +73,7 @@ class StreamMonitor:
         RuntimeError: from `check`, when the pool has failed.
     """
 
-    def __init__(self, pool: Any, timeout: float):
+    def __init__(self, pool: "libtorchbeast.ActorPool", timeout: float):
         self._pool, self._timeout = pool, timeout
         self._status = pool.status()
         self._last_connected = time.monotonic()

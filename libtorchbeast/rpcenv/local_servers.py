@@ -59,9 +59,11 @@ class LocalServers:
             "until_stdin_closes": self._folder,
         }
         without_tls = dict.fromkeys(tls.NAMES)  # Unix sockets use none
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
         with contextlib.suppress(BrokenPipeError):  # if the child has ended, `check` says why
-            self._process.stdin.write(to_json(vars(flags) | places | without_tls))
-            self._process.stdin.flush()
+            self._stdin.write(to_json(vars(flags) | places | without_tls))
+            self._stdin.flush()
         self._reader = threading.Thread(target=self._log_lines, name="local servers", daemon=True)
         self._reader.start()
 
@@ -70,7 +72,7 @@ class LocalServers:
 
     def __exit__(self, *exc_info) -> None:
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._stdin.close()
         try:
             self._process.wait(timeout=10.0)
         except subprocess.TimeoutExpired:
@@ -101,7 +103,7 @@ class LocalServers:
 
     def _log_lines(self) -> None:
         level = logging.INFO
-        for data in self._process.stdout:
+        for data in self._stdout:
             line = data.decode(errors="replace").rstrip()  # environments may print anything
             if line.startswith(ERROR):
                 self._error = line.removeprefix(ERROR)

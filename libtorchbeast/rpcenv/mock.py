@@ -34,7 +34,7 @@ class MockVectorEnv:
     1000 steps and end with reward 1. Those of different environments end at different times.
     """
 
-    metadata = {"autoreset_mode": "NextStep"}
+    metadata: dict[str, Any] = {"autoreset_mode": "NextStep"}
 
     def __init__(self, num_envs: int, shape: tuple[int, ...]):
         self.num_envs = num_envs

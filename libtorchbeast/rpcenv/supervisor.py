@@ -65,7 +65,7 @@ class Supervisor:
         handles = [h for process in running for h in (process.from_child, process.sentinel)]
         due = [w.due for w in self._workers if not w.process]
         timeout = max(0.0, min([time.monotonic() + HEARTBEAT_S, *due]) - time.monotonic())
-        multiprocessing.connection.wait([*handles, stop], timeout)
+        multiprocessing.connection.wait([*handles, stop.fileno()], timeout)
 
     def _read_messages(self, worker: "_Worker") -> None:
         while worker.process and worker.process.has_message():
@@ -118,6 +118,7 @@ class _Worker:
         self.ready_since = self.ready_since or self.last_sign
 
     def kill_for_silence(self, seconds: float) -> None:
+        assert self.process is not None
         logger.critical(
             "%s gave no sign of life for %g s (--step_timeout) and is killed",
             self.process.name,
@@ -128,6 +129,7 @@ class _Worker:
 
     def clean_up(self, last_message: bytes | None) -> str:
         """Removes the process, which has ended, and returns why: its traceback or exit code."""
+        assert self.process is not None
         exit_code = self.process.end(deadline=1.0)
         self.was_killed = last_message is None and exit_code == -signal.SIGKILL
         self._name, self.process = self.process.name, None

@@ -6,11 +6,11 @@ libtorchbeast/tools/certificates.py makes the files.
 
 import os
 import ssl
-from typing import Any, NamedTuple
+from typing import NamedTuple, NoReturn
 
 import grpc
 
-from libtorchbeast.flags import UserError, require
+from libtorchbeast.flags import Flags, UserError, require
 
 NAMES = ("tls_cert", "tls_key", "tls_ca")
 
@@ -26,7 +26,7 @@ class Tls(NamedTuple):
         return "Tls(...)"
 
 
-def load_tls(flags: Any) -> Tls | None:
+def load_tls(flags: Flags) -> Tls | None:
     """Reads and checks the files of --tls_cert, --tls_key and --tls_ca. None without these flags.
 
     Raises:
@@ -72,7 +72,7 @@ def add_port(server: grpc.Server, address: str, tls: Tls | None) -> None:
         os.umask(umask)
 
 
-def _read(flags: Any, name: str) -> bytes:
+def _read(flags: Flags, name: str) -> bytes:
     path = getattr(flags, name)
     try:
         with open(path, "rb") as file:
@@ -81,5 +81,5 @@ def _read(flags: Any, name: str) -> bytes:
         raise UserError(f"--{name} {path}: {error.strerror}") from error
 
 
-def _refuse_passphrase(flags: Any) -> str:
+def _refuse_passphrase(flags: Flags) -> NoReturn:
     raise UserError(f"--tls_key {flags.tls_key}: expected a key without a passphrase")

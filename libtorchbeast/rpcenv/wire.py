@@ -6,6 +6,7 @@ The learner's conversions are in C++ (libtorchbeast/src).
 
 import math
 import struct
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -61,8 +62,8 @@ class StepEncoder:
     def __init__(self, spec: Spec):
         N = spec.num_envs
         # For each array: the bytes before it, its key in the row, its shape and its dtype.
-        self._arrays = [
-            [b"", name, (N, *shape), _little_endian(name, dtype)]
+        self._arrays: list[tuple[bytes, str, tuple[int, ...], np.dtype]] = [
+            (b"", name, (N, *shape), _little_endian(name, dtype))
             for name, (shape, dtype) in spec.observations.items()
         ]
         self._stacks = spec.stacks
@@ -74,11 +75,11 @@ class StepEncoder:
         for name, dtype_name in ROW_FIELDS.items():
             dtype = _little_endian(name, dtype_name)
             prefix = _prefix(_field_number(name), N * dtype.itemsize)
-            self._arrays.append([prefix, name, (N,), dtype])
+            self._arrays.append((prefix, name, (N,), dtype))
         self._seconds_tag = _tag(_field_number("environment_seconds"), _FIXED_32)
 
     def __call__(self, row: Row, environment_seconds: float) -> bytes:
-        pieces = [self._start]
+        pieces: list[Any] = [self._start]
         for prefix, name, shape, dtype in self._arrays:
             array = row[name]
             if array.shape != shape or array.dtype != dtype:

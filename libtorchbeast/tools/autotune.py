@@ -128,6 +128,7 @@ def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> flo
             preexec_fn=lambda: workers.end_with_parent(signal.SIGTERM),
         )  # fmt: skip
     try:
+        assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:  # it may have ended already
             process.stdin.write(to_json(settings))
         (start, first), (end, last) = _watch(process, folder / "trial" / "logs.csv", seconds)

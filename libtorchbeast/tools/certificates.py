@@ -54,9 +54,9 @@ class Pair(NamedTuple):
     @classmethod
     def from_texts(cls, cert: bytes, key: bytes) -> "Pair":
         """Makes a pair of what `texts` returned."""
-        return cls(
-            x509.load_pem_x509_certificate(cert), serialization.load_pem_private_key(key, None)
-        )
+        private_key = serialization.load_pem_private_key(key, None)
+        assert isinstance(private_key, ec.EllipticCurvePrivateKey)
+        return cls(x509.load_pem_x509_certificate(cert), private_key)
 
     @classmethod
     def read(cls, folder: Path, name: str) -> "Pair":
@@ -89,7 +89,7 @@ def certify_learner(ca: Pair, days: float) -> Pair:
 def certify_host(ca: Pair, host: str, days: float) -> Pair:
     """Returns the pair for the servers on `host`, which is a name or an IP address."""
     try:
-        name = x509.IPAddress(ipaddress.ip_address(host))
+        name: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         name = x509.DNSName(host)
     purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
@@ -107,7 +107,7 @@ def _sign(name: str, days: float, ca: Pair | None, extensions: list[x509.Extensi
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(subject if is_ca else ca.cert.subject)
+        .issuer_name(subject if ca is None else ca.cert.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(min(now, until) - CLOCKS_DIFFER)
@@ -159,7 +159,7 @@ def hosts_of(flags: argparse.Namespace) -> list[str]:
     """
     hosts = [host.strip().strip("[]") for host in flags.hosts.split(",")]
     for i, host in enumerate(hosts):
-        is_name = re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", host)
+        is_name = re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", host) is not None
         require(flags, "hosts", is_name or _is_ip(host), f"names or IP addresses, seen {host!r}")
         taken = host in (LEARNER, CA) or host in hosts[:i]
         require(flags, "hosts", not taken, f"each once, and other names than {host!r}")

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from libtorchbeast import models
-from libtorchbeast.flags import UserError, run_path, shell_line
+from libtorchbeast.flags import Flags, UserError, run_path, shell_line
 from libtorchbeast.loggers import display
 from libtorchbeast.run import Run
 from libtorchbeast.spec import Spec
@@ -134,7 +134,7 @@ def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
     ]
 
 
-def _spec_of(module: str, flags: argparse.Namespace) -> Spec:
+def _spec_of(module: str, flags: Flags) -> Spec:
     """The spec of the environment that the program makes with these flags."""
     environments = importlib.import_module(ENVIRONMENTS[module])
     with contextlib.closing(environments.make_environment(flags)) as env:
