@@ -79,10 +79,7 @@ setup(
     version="0.6.0",
     python_requires=">=3.11",
     install_requires=requirements("requirements.txt"),
-    packages=[
-        "libtorchbeast",
-        *(f"libtorchbeast.{name}" for name in ("rpcenv", "loggers", "tools")),
-    ],
+    packages=["libtorchbeast", *(f"libtorchbeast.{folder}" for folder in FOLDERS)],
     py_modules=[
         "monobeast",
         "polybeast",

@@ -23,6 +23,7 @@ import ray
 
 import polybeast
 import polybeast_env
+from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.seeds import derive_seed
@@ -131,10 +132,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    flags, flags.learner_flags = make_parser().parse_known_args(argv)
-    polybeast.make_parser().parse_args(flags.learner_flags)
+    parser = make_parser()
+    flags, flags.learner_flags = parser.parse_known_args(argv)
     words = ["--env", flags.env, *shlex.split(flags.server_flags)]
-    flags.of_servers = polybeast_env.parse(words)
+    try:
+        polybeast.make_parser().parse_args(flags.learner_flags)
+        flags.of_servers = polybeast_env.parse(words)
+    except UserError as error:
+        parser.error(str(error))
     return flags
 
 

@@ -26,6 +26,7 @@ import submitit
 
 import polybeast
 import polybeast_env
+from libtorchbeast.flags import UserError
 from libtorchbeast.tools import certificates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -232,9 +233,13 @@ def make_parser() -> argparse.ArgumentParser:
 def parse(argv: list[str]) -> argparse.Namespace:
     """Parses the flags, also those of the programs, so that wrong ones are refused before the jobs
     are queued."""
-    flags, flags.learner_flags = make_parser().parse_known_args(argv)
-    polybeast.make_parser().parse_args(flags.learner_flags)
-    polybeast_env.make_parser().parse_args(shlex.split(flags.server_flags))
+    parser = make_parser()
+    flags, flags.learner_flags = parser.parse_known_args(argv)
+    try:
+        polybeast.make_parser().parse_args(flags.learner_flags)
+        polybeast_env.make_parser().parse_args(shlex.split(flags.server_flags))
+    except UserError as error:
+        parser.error(str(error))
     return flags
 
 
