@@ -229,6 +229,7 @@ def make_parser() -> Parser:
              "the environments start afresh. Such a run stops and saves checkpoints only at "
              "barriers.")
     add_learner_flags(parser, RECIPES)
+    # A fork adds its own flags here.
     return parser
 # fmt: on
 
@@ -374,8 +375,11 @@ def train(flags: Flags) -> Run:
 
 
 def describe(flags: Flags) -> tuple[Spec, Shapes]:
-    """Returns the environments' spec and the shapes of one actor's rollout. It opens a set of
-    environments to look at, and closes it again."""
+    """Returns the environments' spec and the shapes of one actor's rollout.
+
+    The shapes of the network's outputs and states are known only after it was called, so this opens
+    an actor's environments, plays one row with a network that is thrown away, and closes them.
+    """
     try:
         env = make_environment(flags)
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
@@ -404,6 +408,7 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
     run.log.sources += [*times.sources(), lambda: {"actor_restarts": actors.restarts}]
     pinned = learner.device.type == "cuda"
     try:
+        # Each learner thread: rollouts -> batch -> Learner.update -> weights.publish
         run.start_learners(
             lambda: batches(actors.rollouts(), flags.batch_size, pinned), weights.publish
         )

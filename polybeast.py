@@ -206,6 +206,7 @@ def make_parser() -> Parser:
         help="Number of rollouts, each of one environment, that may wait for the learner. Above "
              "it the streams wait. Default: --batch_size.")
     add_learner_flags(parser, RECIPES)
+    # A fork adds its own flags here, or to polybeast_env.add_flags if create_env reads them.
     return parser
 # fmt: on
 

@@ -76,7 +76,7 @@ class Environment:
             frames_per_step=int(metadata.get("frames_per_step", 1)),
             stacks=_checked_stacks(metadata.get("frame_stacks", {}), self._source.observations),
         )
-        # Of the last row. What follows an ended episode or game is the first row of another.
+        # Whether the last row ended an episode (or a game), so that the next row begins another.
         self._episode_ended = np.ones(num_envs, bool)
         self._game_ended = np.ones(num_envs, bool)
         # Of the whole game so far.

@@ -33,6 +33,11 @@ class Flags(argparse.Namespace):
     def __init__(self, **values: Any):
         self.__dict__.update(values)
 
+    def __getattr__(self, name: str) -> Any:  # called only for a name that does not exist
+        raise AttributeError(
+            f"there is no flag --{name} in this program; docs/fork.md says where to add one"
+        )
+
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"flags cannot be changed (--{name}); use libtorchbeast.flags.replace")
 
@@ -198,8 +203,8 @@ def add_environment_flags(parser: argparse.ArgumentParser) -> argparse._Argument
     group = parser.add_argument_group("environment", "Which environments are played.")
     add = group.add_argument
     add("--env", default="PongNoFrameskip-v4",
-        help="Id of a Gymnasium environment. For benchmarks PolyBeast also has the environments "
-             "Mock and Mock/4x10x10, which do nothing in a step.")
+        help="Id of a Gymnasium environment; MODULE:ID imports MODULE first. For benchmarks "
+             "PolyBeast also has Mock and Mock/4x10x10, which do nothing in a step.")
     add("--seed", type=whole(0), default=0,
         help="Seed of all random numbers: in the environments, the actions and the first weights.")
     add("--step_timeout", type=real(0.1, LONGEST_S), default=60.0, metavar="SECONDS",

@@ -133,6 +133,8 @@ def test_checked_flags_cannot_be_changed_but_replaced(program):
     assert replace(other, env="CartPole-v1") == flags
     with pytest.raises(AttributeError, match="typo"):
         replace(flags, typo=1)
+    with pytest.raises(AttributeError, match="no flag --typo in this program; docs/fork.md"):
+        flags.typo  # noqa: B018
     copy = ForkingPickler.loads(ForkingPickler.dumps(flags))  # as a spawned process gets them
     assert copy == flags and isinstance(copy, Flags)
 

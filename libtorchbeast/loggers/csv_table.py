@@ -45,7 +45,9 @@ class CsvTable:
         fieldnames = self._columns[2:]
         unknown = sorted(set(row) - set(fieldnames))
         if unknown:
-            raise ValueError(f"unknown columns {unknown}; logs.csv has {fieldnames}")
+            raise ValueError(
+                f"columns {unknown}: expected names of libtorchbeast/loggers/columns.py"
+            )
         numbers = {name: _number(name, value) for name, value in row.items()}
         return {k: v for k, v in numbers.items() if v is not None and math.isfinite(v)}
 

@@ -46,7 +46,7 @@ class RunLog:
         }
         for source in self.sources:
             row |= source()
-        if self.last_row.get("updates"):  # the row with the first update is of the start
+        if self.last_row.get("updates"):  # rows up to the first update measure the start-up
             self._means.add(row, seconds)
         self.last_row = row
         self._writer.log(row, self._stats.histograms())

@@ -23,7 +23,7 @@ Counts = dict[float, int]  # how often each value occurred
 
 class Tracker(Protocol):
     def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:
-        """Adds the numbers of a row, which has a `step`, and histograms, none of which is empty.
+        """Adds the numbers of a row, among which is `step`, and histograms that are not empty.
 
         Raises:
             OSError: they cannot be written.

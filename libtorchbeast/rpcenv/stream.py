@@ -34,7 +34,7 @@ class EnvironmentMaker:
         self.spec: Spec = self._prepared.spec
 
     def take(self, timer: CallTimer, limit: TimeLimit) -> Environment:
-        """The prepared environment, or a new one, which `timer` allows `limit` to be made.
+        """Returns the prepared environment, or makes one, for which `timer` allows `limit`.
 
         Raises:
             ValueError: its Spec differs from that of the first environment.

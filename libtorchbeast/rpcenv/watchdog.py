@@ -44,7 +44,7 @@ class CallTimer:
             self.seconds = time.monotonic() - began
 
     def exceeded(self, silence_timer: SilenceTimer) -> TimeLimit | None:
-        """The limit of the running call, if it already takes longer than that."""
+        """Returns the limit that the running call has exceeded, or None."""
         if running := self._running:
             began, limit = running
             if silence_timer.silence(began) > limit.seconds:

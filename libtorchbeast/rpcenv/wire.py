@@ -102,7 +102,7 @@ class StackCheck:
     """Checks that the observations in `spec.stacks` are stacks of frames as `rpcenv.proto` says.
 
     It is called with every row of one Stream. To cost next to nothing it compares one environment
-    a step, each in its turn. So it finds an error of every step at once, and a rare one later.
+    a step, each in its turn. An error in every step is found at once, a rare error later.
 
     Raises:
         ValueError: an environment's observation is not such a stack.
