@@ -202,7 +202,7 @@ def test_a_checkpoint_of_another_identity_is_refused_with_what_differs(path):
         checkpoints(path, env="Pong-v5").load()
     assert str(error.value) == (
         f"{path} is of another env: it has Pong, the flags now give Pong-v5. Choose another "
-        "--xpid, or the flags of that run."
+        "--xpid, or use the flags of that run."
     )
     net = {"conv.weight": [16, 4, 8, 8], "core.bias": [512], "new": [1]}
     other = checkpoints(path, net=net)
@@ -221,7 +221,7 @@ def test_a_full_disk_is_counted_and_costs_no_older_checkpoint(path, caplog):
         with file_size_limit(100):
             run.save(updated(8))
         assert (run.errors, run.saved_updates) == (errors, 7) and run.is_behind(8)
-    assert caplog.text.count("Checkpoint not saved, the one before it stays") == 2
+    assert caplog.text.count("Checkpoint not saved. The one before it is kept") == 2
     assert checkpoints(path).load()["updates"] == 7
     run.save(updated(9))
     assert (run.errors, run.saved_updates) == (2, 9) and not run.is_behind(9)

@@ -45,7 +45,7 @@ def test_numbers_of_every_kind(tmp_path):
 
 def test_wrong_rows_are_refused_and_write_nothing(tmp_path):
     with writer(tmp_path) as files:
-        with pytest.raises(ValueError, match=r"columns \['_time', 'los'\]: expected those that"):
+        with pytest.raises(ValueError, match=r"columns \['_time', 'los'\]: expected names of"):
             files.log({"step": 1, "los": 2, "_time": 3})
         with pytest.raises(ValueError, match="column 'loss' takes numbers, not 'high'"):
             files.log({"step": 1, "loss": "high"})

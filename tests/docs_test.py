@@ -87,6 +87,7 @@ NOT_RUN = {
 OTHER_FLAGS = {
     "--groups": "tools.plot",
     "--y": "tools.plot",
+    "--out": "tools.plot",
     "--hosts": "tools.certificates",
     "--only": "benchmarks, tests.faults",
     "--seconds": "benchmarks",
