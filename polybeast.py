@@ -300,9 +300,9 @@ def train(flags: Flags) -> Run:
         ServersLost: no server could be reached for --server_timeout.
         Exception: the first failure of a thread, and what `Run` raises.
     """
+    tls = load_tls(flags)
     require_descriptors(flags)
     devices.open_each(flags)
-    tls = load_tls(flags)
     seed_everything(flags.seed)
     torch.set_num_threads(flags.torch_threads)
     # Threads hand over the interpreter lock sooner. This gave 1.15 times the steps on MinAtar.

@@ -54,7 +54,7 @@ from libtorchbeast.rpcenv.addresses import check_local, parse_addresses
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.sockets import make_private, private_folder
 from libtorchbeast.rpcenv.supervisor import StartFailure, Supervisor
-from libtorchbeast.rpcenv.tls import Tls, load_tls
+from libtorchbeast.rpcenv.tls import Tls, load_tls, uses_tls
 from libtorchbeast.seeds import derive_seed
 
 logger = logging.getLogger("polybeast_env")
@@ -158,7 +158,7 @@ def complete_flags(draft: argparse.Namespace) -> None:
         draft.num_servers = count
     if draft.num_servers is None:
         draft.num_servers = max(1, workers.available_cores() // 2)
-    if draft.tls_cert is None and not draft.insecure:
+    if not uses_tls(draft) and not draft.insecure:
         check_local(addresses(draft))
 
 

@@ -162,7 +162,7 @@ class Actors:
             self._processes[actor].ask_to_end()
         if not failure:  # the process has ended without a word
             exit_code = self._processes[actor].end(deadline=1.0)
-            failure = f"it ended without an error (exit code {exit_code})"
+            failure = f"its process ended without a traceback (exit code {exit_code})"
         self.restarts += 1
         now = time.monotonic()
         self._failures.append(now)

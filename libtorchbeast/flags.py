@@ -41,6 +41,9 @@ class Flags(argparse.Namespace):
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"flags cannot be changed (--{name}); use libtorchbeast.flags.replace")
 
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"flags cannot be changed (--{name})")
+
 
 def replace(flags: Flags, **changes: Any) -> Flags:
     """Returns a copy of `flags` with some values changed.
@@ -66,7 +69,7 @@ def real(low: float, high: float = math.inf) -> Callable[[str], float]:
 
 def positive(high: float = math.inf) -> Callable[[str], float]:
     """The type of a flag that is a finite number above 0 and at most `high`."""
-    smallest = 5e-324  # of the floats above 0
+    smallest = 1e-300
     return _ranged(float, smallest, high, "more than 0")
 
 
@@ -105,7 +108,8 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         except argparse.ArgumentError as error:
             name = (error.argument_name or "").split("/")[0]
-            raise UserError(f"{name} {error.message}") from None
+            is_value = error.__context__.__class__ is argparse.ArgumentTypeError
+            raise UserError(f"{name}{' ' if is_value else ': '}{error.message}") from None
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -128,15 +132,31 @@ def parse_args(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Nam
     if argv != ["--flags_from_stdin"]:
         return parser.parse_args(argv)
     with open(0, "rb", buffering=0, closefd=False) as stdin:  # no byte beyond the line is read
-        return from_settings(parser, json.loads(stdin.readline()))
+        line = stdin.readline()
+    try:
+        return from_settings(parser, dict(json.loads(line)))
+    except (ValueError, TypeError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"--flags_from_stdin: expected flags as JSON, seen {line[:40]!r}") from None
 
 
 def from_settings(parser: argparse.ArgumentParser, settings: dict[str, Any]) -> argparse.Namespace:
     """Parses `settings` (name -> value) as if they had been given on the command line. Strings are
     converted to the flag's type. Names that the parser does not know are ignored."""
-    known = vars(parser.parse_args([])).keys() & settings.keys()
-    parser.set_defaults(**{name: settings[name] for name in known})
-    return parser.parse_args([])
+    values = {name: settings.get(name, default) for name, default in parser._defaults.items()}
+    for action in parser._actions:
+        value = settings.get(action.dest, action.default)
+        if value is not argparse.SUPPRESS:
+            values[action.dest] = _converted(value, action.type)
+    return argparse.Namespace(**values)
+
+
+def _converted(value: Any, flag_type: Any) -> Any:
+    """Converts what is still a string, also in a list, as the parser does with a command line."""
+    if isinstance(value, list):
+        return [_converted(item, flag_type) for item in value]
+    return flag_type(value) if isinstance(value, str) and callable(flag_type) else value
 
 
 def given(parser: argparse.ArgumentParser, argv: list[str]) -> dict[str, Any]:

@@ -100,6 +100,7 @@ class Run:
         if state is not None:
             self._resume(state)
         stack.enter_context(workers.stop_signals_set(self.wakeup))
+        stack.callback(writer.close)  # signals are still held; closing twice does no harm
         self._start = time.monotonic()
         self._row_due = _Timer(self.flags.log_every)
         self._checkpoint_due = _Timer(self.flags.checkpoint_every)

@@ -12,7 +12,6 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 import atari_wrappers
-import polybeast
 from libtorchbeast import ActorPool, BatchingQueue, DynamicBatcher, describe
 from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv.client import spec_of
@@ -164,7 +163,7 @@ def test_where_the_time_goes_and_how_long_an_answer_takes(address):
         pool.close()
         seconds, latencies = pool.seconds(), pool.latencies()
         lasted = time.perf_counter() - start
-    names = dict(zip(polybeast.SHARES, seconds, strict=True))
+    names = dict(zip(ActorPool.ACTIVITIES, seconds, strict=True))
     assert 15 <= rows <= 30 and sum(seconds) <= lasted
     assert names["environment"] >= (rows - 5) * 0.02  # resets take none
     assert names["inference"] >= (rows - 1) * 0.03

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Flags with the same name are the same in both beasts, and in the learner and its servers."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -128,6 +129,8 @@ def test_checked_flags_cannot_be_changed_but_replaced(program):
     flags = program.parse(["--env", "CartPole-v1"])
     with pytest.raises(AttributeError, match="--env"):
         flags.env = "Other-v0"
+    with pytest.raises(AttributeError, match="--env"):
+        del flags.env
     other = replace(flags, env="Other-v0")
     assert (flags.env, other.env) == ("CartPole-v1", "Other-v0")
     assert replace(other, env="CartPole-v1") == flags
@@ -147,11 +150,14 @@ def test_settings_sent_as_json_are_the_flags_that_a_command_line_gives():
         parser.add_argument("--difficulty", type=float, default=0.5)
         parser.add_argument("--no_sound", dest="sound", action="store_false")
         parser.add_argument("--levels", type=int, nargs="+")
-        parser.add_argument("--maps", type=Path)
+        parser.add_argument("--maps", type=Path, nargs="+")
+        parser.add_argument("--secret", default=argparse.SUPPRESS)
+        parser.add_argument("--size", type=int, required=True)
         return parser
 
-    for line in ("", "--difficulty 0 --maps /a", "--no_sound", "--levels 0 7 --num_servers 2"):
-        flags = make_parser().parse_args(line.split())
+    lines = ["", "--difficulty 0 --maps /a /b", "--no_sound --secret x", "--levels 0 7"]
+    for line in lines:
+        flags = make_parser().parse_args(["--size", "3", *line.split()])
         sent = json.loads(to_json(vars(flags) | {"net": "of the learner alone"}))
         assert from_settings(make_parser(), sent) == flags
 
@@ -170,6 +176,14 @@ def test_flags_come_as_one_line_on_standard_input():
     command = [sys.executable, "-c", READ, "--flags_from_stdin"]
     seen = subprocess.check_output(command, input=line + b"more", cwd=ROOT)
     assert seen == b"Mock/4 3 64 b'more'\n"
+
+
+@pytest.mark.parametrize("line", [b"", b"\n", b"garbage\n", b"[]\n", b"null\n"])
+def test_no_flags_on_standard_input_are_told_in_one_line(line):
+    command = [sys.executable, "-m", "polybeast_env", "--flags_from_stdin"]
+    done = subprocess.run(command, input=line, cwd=ROOT, capture_output=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"polybeast_env: error: --flags_from_stdin: expected flags")
 
 
 def test_help_names_each_flag_with_a_sentence_and_each_group():

@@ -14,3 +14,5 @@ def test_servers_may_print_whatever_they_like(tmp_path):
     flags += "--step_timeout 5 --server_timeout 10"
     beast(tmp_path, *SMALL, *flags.split())
     assert rows(tmp_path / "run")[-1]["stream_failures"] == 0
+    lines = (tmp_path / "run/out.log").read_text().split("\n")
+    assert {line.split()[-1] for line in lines if line.endswith("0%")} == {"10%", "100%"}

@@ -205,7 +205,7 @@ def test_an_unknown_or_shortened_flag_is_refused(flag, capsys):
 
 
 def test_an_unknown_choice_is_refused():
-    with pytest.raises(UserError, match="--mode invalid choice: 'play' .choose from"):
+    with pytest.raises(UserError, match="--mode: invalid choice: 'play' .choose from"):
         parse("--mode", "play")
 
 

@@ -2,16 +2,35 @@
 """A run from its start or resume to its last checkpoint: what it takes up, and what it refuses."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 
 import monobeast
+from libtorchbeast.loggers import trackers
+from libtorchbeast.loggers.trackers import TensorBoard
 from tests.support.monobeast import IN_ORDER, beast, refusal
 from tests.support.processes import load, rows
 
 pytestmark = pytest.mark.usefixtures("as_before")
+
+
+def test_signals_are_held_until_the_files_are_closed(tmp_path, monkeypatch):
+    """A second Ctrl-C while TensorBoard writes its last events would lose them."""
+    handlers = []
+
+    class Watched(TensorBoard):
+        def close(self):
+            handlers.append(signal.getsignal(signal.SIGINT))
+            super().close()
+
+    monkeypatch.setattr(trackers, "TensorBoard", Watched)
+    before = signal.getsignal(signal.SIGINT)
+    beast(tmp_path, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 200)
+    assert len(handlers) == 1 and handlers[0] is not before
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 class OtherNet(monobeast.Net):

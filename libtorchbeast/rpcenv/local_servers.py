@@ -2,6 +2,7 @@
 """Environment servers that a learner starts on its own machine and that end with the learner."""
 
 import contextlib
+import io
 import logging
 import secrets
 import shutil
@@ -61,11 +62,11 @@ class LocalServers:
         without_tls = dict.fromkeys(tls.NAMES)  # Unix sockets use none
         assert self._process.stdin is not None and self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._reader = threading.Thread(target=self._log_lines, name="local servers", daemon=True)
+        self._reader.start()
         with contextlib.suppress(BrokenPipeError):  # if the child has ended, `check` says why
             self._stdin.write(to_json(vars(flags) | places | without_tls))
             self._stdin.flush()
-        self._reader = threading.Thread(target=self._log_lines, name="local servers", daemon=True)
-        self._reader.start()
 
     def __enter__(self) -> "LocalServers":
         return self
@@ -103,8 +104,9 @@ class LocalServers:
 
     def _log_lines(self) -> None:
         level = logging.INFO
-        for data in self._stdout:
-            line = data.decode(errors="replace").rstrip()  # environments may print anything
+        # Environments may print anything, progress bars with carriage returns among it.
+        for line in io.TextIOWrapper(self._stdout, encoding="utf-8", errors="replace"):
+            line = line.rstrip()
             if line.startswith(ERROR):
                 self._error = line.removeprefix(ERROR)
                 continue

@@ -4,6 +4,7 @@
 libtorchbeast/tools/certificates.py makes the files.
 """
 
+import argparse
 import os
 import ssl
 from typing import NamedTuple, NoReturn
@@ -26,18 +27,29 @@ class Tls(NamedTuple):
         return "Tls(...)"
 
 
+def uses_tls(flags: argparse.Namespace) -> bool:
+    """Whether the flags of TLS are given.
+
+    Raises:
+        UserError: only some of them are, or --insecure besides.
+    """
+    given = [name for name in NAMES if getattr(flags, name) is not None]
+    if not given:
+        return False
+    for name in NAMES:
+        require(flags, name, name in given, f"a PEM file, because --{given[0]} is given")
+    require(flags, "insecure", not flags.insecure, f"not with --{given[0]}, which it contradicts")
+    return True
+
+
 def load_tls(flags: Flags) -> Tls | None:
     """Reads and checks the files of --tls_cert, --tls_key and --tls_ca. None without these flags.
 
     Raises:
         UserError: the text names the flag and the file.
     """
-    given = [name for name in NAMES if getattr(flags, name) is not None]
-    if not given:
+    if not uses_tls(flags):
         return None
-    for name in NAMES:
-        require(flags, name, name in given, f"a PEM file, because --{given[0]} is given")
-    require(flags, "insecure", not flags.insecure, f"not with --{given[0]}, which it contradicts")
     texts = Tls(*(_read(flags, name) for name in NAMES))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for name in ("tls_cert", "tls_ca"):

@@ -55,7 +55,7 @@ def tune(
                 speed, found = seen, trial
     gain = f"{speed / first:.2f} x the speed of the given flags"
     say(f"fastest: {as_words(found) or 'the given flags'} ({gain})")
-    return make_flags(given | found)
+    return make_flags(given | found | {"autotune": None})
 
 
 def worker_counts(flags: Flags) -> list[int]:

@@ -210,7 +210,7 @@ class NoisyCatch(EndlessCatch):
     def step(self, action):
         if not self.printed:
             self.printed = True
-            os.write(2, b"\xff\xfe\n" + 100 * (b"x" * 1023 + b"\n"))
+            os.write(2, b"10%\r100%\n\xff\xfe\n" + 100 * (b"x" * 1023 + b"\n"))
         return super().step(action)
 
 
