@@ -134,11 +134,12 @@ def parse_args(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Nam
     with open(0, "rb", buffering=0, closefd=False) as stdin:  # no byte beyond the line is read
         line = stdin.readline()
     try:
-        return from_settings(parser, dict(json.loads(line)))
-    except (ValueError, TypeError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"--flags_from_stdin: expected flags as JSON, seen {line[:40]!r}") from None
+        settings = json.loads(line)
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict):
+        raise UserError(f"--flags_from_stdin: expected flags as JSON, seen {line[:40]!r}")
+    return from_settings(parser, settings)
 
 
 def from_settings(parser: argparse.ArgumentParser, settings: dict[str, Any]) -> argparse.Namespace:
