@@ -14,6 +14,7 @@ from typing import NamedTuple
 import monobeast
 import polybeast
 import polybeast_env
+from libtorchbeast.flags import help_of
 from libtorchbeast.loggers.columns import GROUPS
 
 FOLDER = Path(__file__).parent
@@ -67,7 +68,7 @@ class Flag(NamedTuple):
 
 def split_default(action: argparse.Action) -> tuple[str, str]:
     """Returns the flag's default and the rest of its help."""
-    text = (action.help or "") % {"default": action.default}
+    text = help_of(action)
     stated = re.search(r"\s*Default: (.*?)\.(?=\s|$)", text)
     if stated:
         return stated[1], (text[: stated.start()] + text[stated.end() :]).strip()

@@ -8,6 +8,7 @@ does not import torch, because environment servers use it too.
 
 import argparse
 import datetime
+import difflib
 import json
 import math
 import os
@@ -58,22 +59,34 @@ def replace(flags: Flags, **changes: Any) -> Flags:
 
 # ======================================================================= types that are also ranges
 def whole(low: int, high: int = MAX_COUNT) -> Callable[[str], int]:
-    """The type of a flag that is a whole number from `low` to `high`."""
-    return _ranged(int, low, high, f"at least {low}")
+    """The type of a flag that is a whole number from `low` to `high`, also written like 1e6."""
+    return _ranged(_whole, "a whole number", low, high, f"at least {low}")
 
 
 def real(low: float, high: float = math.inf) -> Callable[[str], float]:
     """The type of a flag that is a finite number from `low` to `high`."""
-    return _ranged(float, low, high, f"at least {low:g}")
+    return _ranged(float, "a number", low, high, f"at least {low:g}")
 
 
 def positive(high: float = math.inf) -> Callable[[str], float]:
     """The type of a flag that is a finite number above 0 and at most `high`."""
     smallest = 1e-300
-    return _ranged(float, smallest, high, "more than 0")
+    return _ranged(float, "a number", smallest, high, "more than 0")
 
 
-def _ranged(convert: type, low: float, high: float, lowest: str) -> Callable[[str], Any]:
+def _whole(text: str) -> int:
+    """Raises ValueError unless the text is a whole number; 10_000.0 and 1e4 are the same one."""
+    try:
+        return int(text)
+    except ValueError:
+        if not (value := float(text)).is_integer():
+            raise
+        return int(value)
+
+
+def _ranged(
+    convert: Callable[[str], Any], kind: str, low: float, high: float, lowest: str
+) -> Callable[[str], Any]:
     highest = f"{high:,.0f}" if high > 1e6 else f"{high:g}"
     expected = lowest if high == math.inf else f"{lowest} and at most {highest}"
 
@@ -81,27 +94,37 @@ def _ranged(convert: type, low: float, high: float, lowest: str) -> Callable[[st
         try:
             value = convert(text)
         except ValueError:
-            kind = "a whole number" if convert is int else "a number"
             raise argparse.ArgumentTypeError(f"{text}: expected {kind}, {expected}") from None
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"{text}: expected a finite number, {expected}")
         if not low <= value <= high:
             raise argparse.ArgumentTypeError(f"{text}: expected {expected}")
         return value
 
-    checked.expected = f"{convert.__name__} {expected}"  # type: ignore[attr-defined]  # of a function
+    # For the help text. A bound above a million only guards against an overflow.
+    shown = lowest if high > 1e6 else expected
+    checked.range = f"Range: {shown}."  # type: ignore[attr-defined]  # of a function
     return checked
 
 
 # ============================================================================= parsing and checking
 class Parser(argparse.ArgumentParser):
-    """A parser that accepts no abbreviated flags and raises UserError for a wrong value."""
+    """A parser that accepts no abbreviated flags and raises UserError for a wrong flag or value."""
 
     def __init__(self, program: str, description: str | None):
         super().__init__(
             program, description=description, formatter_class=HelpFormatter,
             allow_abbrev=False, exit_on_error=False,
         )  # fmt: skip
+
+    def parse_args(self, args=None, namespace=None):
+        namespace, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            word = next((w for w in unknown if w.startswith("-")), unknown[0]).partition("=")[0]
+            near = difflib.get_close_matches(word, self._option_string_actions, 1)
+            hint = f"did you mean {near[0]}?" if near else "--help lists all flags"
+            raise UserError(f"unrecognized flag {word}: {hint}")
+        return namespace
 
     def parse_known_args(self, args=None, namespace=None):
         try:
@@ -111,15 +134,24 @@ class Parser(argparse.ArgumentParser):
             is_value = error.__context__.__class__ is argparse.ArgumentTypeError
             raise UserError(f"{name}{' ' if is_value else ': '}{error.message}") from None
 
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Appends the default to a flag's help, unless the help already contains "Default:"."""
 
-    def _get_help_string(self, action: argparse.Action) -> str:
-        text = action.help or ""
-        if action.default is None or action.nargs == 0 or "Default:" in text:
-            return text
-        return f"{text} Default: %(default)s."
+    def _expand_help(self, action: argparse.Action) -> str:
+        text = help_of(action)
+        no_default = action.default in (None, argparse.SUPPRESS) or action.nargs == 0
+        return text if no_default or "Default:" in text else f"{text} Default: {action.default}."
+
+
+def help_of(action: argparse.Action) -> str:
+    """A flag's help, with its number's range. A percent sign may stand alone, unlike in argparse,
+    but argparse's %% and %(default)s are understood."""
+    text = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+    return f"{text} {getattr(action.type, 'range', '')}".rstrip()
 
 
 def parse_args(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
@@ -127,7 +159,7 @@ def parse_args(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Nam
     JSON on standard input, which another program has made with `to_json`.
 
     Raises:
-        UserError: a value has the wrong type or is out of range.
+        UserError: there is no such flag, or a value has the wrong type or is out of range.
     """
     if argv != ["--flags_from_stdin"]:
         return parser.parse_args(argv)

@@ -13,7 +13,7 @@ import pytest
 import monobeast
 import polybeast
 import polybeast_env
-from libtorchbeast.flags import Flags, UserError, from_settings, replace, to_json
+from libtorchbeast.flags import Flags, UserError, from_settings, real, replace, to_json, whole
 from tests.support.processes import ROOT
 
 # What two flags of one name must share, whoever has them.
@@ -46,8 +46,11 @@ def differences(one, other):
 
 
 def range_of(action):
-    """The kind of number and its bounds, or the type."""
-    return getattr(action.type, "expected", action.type)
+    """What the type says of a word that is no number: the kind of number and its bounds."""
+    try:
+        return action.type and action.type("word") and action.type
+    except argparse.ArgumentTypeError as error:
+        return str(error)
 
 
 @pytest.mark.parametrize("name", sorted(MONO.keys() & POLY.keys()))
@@ -110,6 +113,11 @@ def test_every_number_has_a_range(program):
     [
         ("--batch_size 0", "--batch_size 0: expected at least 1 and at most 2,147,483,647"),
         ("--batch_size 1.5", "--batch_size 1.5: expected a whole number, at least 1 and at most"),
+        ("--total_steps 1e-6", "--total_steps 1e-6: expected a whole number, at least 1 and at"),
+        ("--total_steps 1e999", "--total_steps 1e999: expected a whole number, at least 1 and at"),
+        ("--total_steps 1e6a", "--total_steps 1e6a: expected a whole number, at least 1 and at"),
+        (f"--seed 1{'0' * 400}", f"--seed 1{'0' * 400}: expected at least 0 and at most 2,147,"),
+        ("--total_steps 1e19", "--total_steps 1e19: expected at least 1 and at most 4,611,686,018"),
         ("--discounting 1.1", "--discounting 1.1: expected at least 0 and at most 1"),
         ("--epsilon nan", "--epsilon nan: expected a finite number, at least 1e-12"),
         ("--learning_rate 0", "--learning_rate 0: expected more than 0 and at most 1000"),
@@ -122,6 +130,35 @@ def test_a_value_out_of_range_is_told_with_flag_value_and_range(words, said):
         with pytest.raises(UserError) as error:
             program.parse(words.split())
         assert str(error.value).startswith(said)
+
+
+@pytest.mark.parametrize("number", ["1000000", "1_000_000", "1e6", "1E+6", "1_000_000.0"])
+def test_a_whole_number_may_be_written_in_several_ways(number):
+    flags = monobeast.parse(["--total_steps", number])
+    assert flags.total_steps == 10**6 and isinstance(flags.total_steps, int)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--learnin_rate 0.1", "unrecognized flag --learnin_rate: did you mean --learning_rate?"),
+        ("--total-steps=1e6", "unrecognized flag --total-steps: did you mean --total_steps?"),
+        ("--seed 1 --zzz", "unrecognized flag --zzz: --help lists all flags"),
+        ("--total_steps 1 000", "unrecognized flag 000: --help lists all flags"),
+    ],
+)
+def test_an_unknown_flag_is_answered_with_the_nearest_one(words, said):
+    for program in (monobeast, polybeast):
+        with pytest.raises(UserError) as error:
+            program.parse(words.split())
+        assert str(error.value) == said
+
+
+def test_a_missing_flag_is_told_in_one_line():
+    parser = monobeast.make_parser()
+    parser.add_argument("--size", type=whole(1), required=True)
+    with pytest.raises(UserError, match="^the following arguments are required: --size$"):
+        parser.parse_args([])
 
 
 @pytest.mark.parametrize("program", [monobeast, polybeast, polybeast_env])
@@ -193,3 +230,17 @@ def test_help_names_each_flag_with_a_sentence_and_each_group():
             assert action.dest == "help" or action.help.rstrip().endswith((".", ")")), action.dest
         for group in parser._action_groups[2:]:  # after argparse's own two
             assert group.description.endswith(".") and group._group_actions, group.title
+
+
+def test_help_shows_ranges_and_defaults_and_takes_percent_signs_as_they_are():
+    parser = monobeast.make_parser()
+    add = parser.add_argument
+    add("--noise", type=real(0, 50), default=5.0, help="Noise, in % of the signal (100 %).")
+    add("--old", default=3, help="As argparse wants it: 50%%, by default %(default)s. Default: 3.")
+    add("--secret", default=argparse.SUPPRESS, help="Not set unless given.")
+    shown = " ".join(parser.format_help().split())
+    assert "in % of the signal (100 %). Range: at least 0 and at most 50. Default: 5.0." in shown
+    assert "As argparse wants it: 50%, by default 3. Default: 3." in shown
+    assert "Not set unless given." in shown
+    assert "Number of agent steps in a rollout. Range: at least 1. Default: 20." in shown
+    assert "Discount factor gamma. Range: at least 0 and at most 1. Default: 0.99." in shown
