@@ -3,10 +3,12 @@
 
 import contextlib
 import ctypes
+import importlib.util
 import logging
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -91,6 +93,30 @@ def _exit_after(parent) -> None:
     """Serves macOS, and parents that ended before `end_with_parent` was called."""
     parent.join()
     os._exit(1)
+
+
+def start_program(module: str, env: dict[str, str] | None = None, **options) -> subprocess.Popen:
+    """Runs a program of this repository, with --flags_from_stdin, as a child that ends with this
+    process. Whatever the working directory, it imports from where this process does.
+
+    Args:
+        module: the program's module, which this process can import.
+        env: environment variables that this process does not have.
+        options: of subprocess.Popen.
+    """
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None
+    path = [os.path.abspath(sys.path[0]), os.environ.get("PYTHONPATH", "")]
+    variables = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    return subprocess.Popen(
+        [sys.executable, spec.origin, "--flags_from_stdin"],
+        stdin=subprocess.PIPE,
+        env=os.environ | variables | (env or {}),
+        start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
+        # Needed while the child imports, because then it does not read its standard input yet.
+        preexec_fn=lambda: end_with_parent(signal.SIGTERM),
+        **options,
+    )
 
 
 class Process:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from tests.support.client import free_port
 from tests.support.envs import Catch
 from tests.support.games import Pairs
 from tests.support.polybeast import CATCH, FOREVER, SMALL, Poly, beast, parse, refusal
-from tests.support.processes import GUARD_S, Command, load, rows, wait_for
+from tests.support.processes import GUARD_S, ROOT, Command, load, rows, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -137,6 +138,14 @@ class Hanging(monobeast.Net):
             Hanging.learned += 1
             assert self.learned < 2 or self.go_on.wait(GUARD_S)
         return super().forward(inputs, core_state)
+
+
+def test_the_script_runs_in_any_folder(tmp_path):
+    """The servers that it starts import what it imports, from where it does."""
+    words = [*SMALL, "--total_steps", 100, "--savedir", tmp_path, "--xpid", "run"]
+    command = [sys.executable, ROOT / "polybeast.py", *words]
+    run = subprocess.run([*map(str, command)], cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
 
 
 def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(tmp_path, monkeypatch):

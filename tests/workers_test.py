@@ -3,6 +3,7 @@
 
 import select
 import signal
+import subprocess
 import threading
 import traceback
 
@@ -67,6 +68,29 @@ def test_a_thread_that_does_not_end_is_not_waited_for(wakeup):
     end.set()
     threads.join(GUARD)
     assert wakeup.is_set()
+
+
+# ----------------------------------------------------------------------------------------- programs
+PROGRAM = """
+import os, sys
+import helper
+print(helper.NAME, os.environ["EXTRA"], sys.argv[1:], sys.stdin.read())
+"""
+
+
+def test_a_program_and_what_it_imports_are_found_from_any_folder(tmp_path, monkeypatch):
+    for name in ("programs", "helpers", "elsewhere"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "programs/program_of_a_test.py").write_text(PROGRAM)
+    (tmp_path / "helpers/helper.py").write_text("NAME = 'mine'")
+    (tmp_path / "elsewhere/program_of_a_test.py").write_text("raise Exception('another one')")
+    monkeypatch.syspath_prepend(tmp_path / "programs")
+    monkeypatch.syspath_prepend(tmp_path / "helpers")  # as `python -m` puts the working directory
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    pipe = subprocess.PIPE
+    with workers.start_program("program_of_a_test", {"EXTRA": "1"}, stdout=pipe) as process:
+        printed, _ = process.communicate(b"flags")
+    assert printed == b"mine 1 ['--flags_from_stdin'] flags\n"
 
 
 # ------------------------------------------------------------------------------------------ signals

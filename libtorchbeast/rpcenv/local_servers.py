@@ -6,9 +6,7 @@ import io
 import logging
 import secrets
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from typing import Any
@@ -25,7 +23,7 @@ ERROR = "polybeast_env: error: "  # the last line of a child that fails begins w
 
 
 class LocalServers:
-    """Runs `python -m polybeast_env` as a child, with servers on Unix sockets. A context manager.
+    """Runs polybeast_env.py as a child, with servers on Unix sockets. A context manager.
 
     What the child prints goes to this process's log. The child gets its flags through a pipe, which
     is its standard input. The pipe closes when this process ends, even if it is killed, and then
@@ -45,14 +43,8 @@ class LocalServers:
         basename = flags.pipes_basename or f"unix:{self._folder}/server"
         self.addresses = [f"{basename}.{i}" for i in range(flags.num_servers)]
         self._error = ""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "polybeast_env", "--flags_from_stdin"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
-            # Needed while the child imports, because then it does not read its standard input yet.
-            preexec_fn=lambda: workers.end_with_parent(signal.SIGTERM),
+        self._process = workers.start_program(
+            "polybeast_env", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         places = {
             "server_addresses": ",".join(self.addresses),

@@ -2,10 +2,8 @@
 """--autotune: finds the fastest settings by short runs on this machine and environment."""
 
 import contextlib
-import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -120,13 +118,8 @@ def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> flo
     }
     printed = folder / "printed"
     with printed.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", beast, "--flags_from_stdin"],
-            stdin=subprocess.PIPE, stdout=file, stderr=file,
-            env=os.environ | {"WANDB_MODE": "disabled"},  # a trial is not worth logging
-            start_new_session=True,  # Ctrl-C reaches only this process, which ends the trial
-            preexec_fn=lambda: workers.end_with_parent(signal.SIGTERM),
-        )  # fmt: skip
+        not_logged = {"WANDB_MODE": "disabled"}  # a trial is not worth it
+        process = workers.start_program(beast, not_logged, stdout=file, stderr=file)
     try:
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:  # it may have ended already

@@ -232,5 +232,6 @@ def servers_parent_killed(times: int = 20) -> list[Figure]:
 
 def _servers_parent(program: Stopped) -> int:
     title = lambda pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    (parent,) = (pid for pid in program.session() if b"polybeast_env" in title(pid))
+    is_parent = lambda pid: any(word.endswith(b"/polybeast_env.py") for word in title(pid))
+    (parent,) = filter(is_parent, program.session())
     return parent
