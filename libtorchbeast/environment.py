@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from libtorchbeast.seeds import first_seed
 from libtorchbeast.spec import (
     Actions,
     Spec,
@@ -86,7 +87,7 @@ class Environment:
     def initial(self, seed: int) -> Row:
         """Resets everything, environment i with `seed` + i, and returns the first row."""
         self._episode_ended[:] = self._game_ended[:] = True
-        observations = self._source.reset(seed)
+        observations = self._source.reset(first_seed(seed, self.spec.num_envs))
         never = np.zeros(self.spec.num_envs, bool)
         zero = np.zeros(self.spec.num_envs, np.float32)
         none = self.spec.actions.zeros(self.spec.num_envs)

@@ -5,6 +5,13 @@ import random
 
 import numpy as np
 
+MAX_SEED = 2**31 - 1  # the largest that every environment takes
+
+
+def first_seed(seed: int, count: int) -> int:
+    """Returns `seed`, or a smaller one if `count` seeds from there on would exceed MAX_SEED."""
+    return seed % (MAX_SEED + 2 - count)
+
 
 def derive_seed(*numbers: int) -> int:
     """Mixes numbers into one seed: other numbers give another seed."""

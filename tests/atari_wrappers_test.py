@@ -1,5 +1,6 @@
 """The two forms of the Atari recipe against each other, and each against what it promises."""
 
+import contextlib
 from types import SimpleNamespace
 
 import gymnasium
@@ -8,6 +9,8 @@ import pytest
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import atari_wrappers
+from libtorchbeast.environment import Environment
+from libtorchbeast.seeds import MAX_SEED
 
 FIRE = 1  # in every game below
 NOT_ATARI = ["CartPole-v1", "MinAtar/Breakout-v1", "NoSuchGame-v4", "NoSuchGameNoFrameskip-v4", ""]
@@ -360,6 +363,15 @@ def test_noop_starts_follow_the_seeds():
     starts = [player.reset(seed=n % 4)[1]["episode_frame_number"] for n in range(8)]
     assert starts[:4] == starts[4:] and len(set(starts)) > 1
     assert min(starts) >= 2 and max(starts) <= 31  # FIRE and 1 to 30
+
+
+@pytest.mark.parametrize("form", ["native", "classic"])
+def test_the_largest_seed_is_taken(form):
+    """Environment i gets the seed + i, which must not exceed what the emulator takes."""
+    forms = {"native": lambda: atari_wrappers.make_atari_vector("PongNoFrameskip-v4", 2)}
+    forms["classic"] = lambda: classic("PongNoFrameskip-v4")
+    with contextlib.closing(Environment(forms[form], 2)) as env:
+        assert env.initial(MAX_SEED)["done"].all()
 
 
 def test_vector_environment_says_what_it_is():

@@ -7,13 +7,20 @@ import random
 import numpy as np
 import torch
 
-from libtorchbeast.seeds import derive_seed, seed_everything
+from libtorchbeast.seeds import MAX_SEED, derive_seed, first_seed, seed_everything
 
 
 def test_derived_seeds_differ_wherever_a_number_does():
     seeds = [derive_seed(*numbers) for numbers in itertools.product(range(10), repeat=3)]
     assert len(set(seeds)) == 1000 and all(0 <= seed < 2**31 for seed in seeds)
     assert derive_seed(1, 2, 3) == seeds[123]
+
+
+def test_seeds_that_are_counted_on_from_one_stay_in_range():
+    for seed in (0, 1, 12345, MAX_SEED - 15):
+        assert first_seed(seed, 16) == seed
+    firsts = [first_seed(seed, 16) for seed in range(MAX_SEED - 14, MAX_SEED + 20)]
+    assert firsts == list(range(len(firsts)))
 
 
 def test_the_same_seed_gives_the_same_draws_of_all_generators():
