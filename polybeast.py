@@ -75,7 +75,7 @@ from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.tls import Tls, load_tls
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import seed_everything
-from libtorchbeast.shared_memory import require_descriptors
+from libtorchbeast.shared_memory import require_descriptors, require_stream_memory
 from libtorchbeast.spec import Spec
 from libtorchbeast.tools import autotune
 from libtorchbeast.weights import NewestWeights
@@ -311,11 +311,13 @@ def train(flags: Flags) -> Run:
         check_description(flags, servers.description)
         spec = spec_of(servers.description)
         net = models.make_net(Net, spec, flags)
+        state = models.initial_state(net, 1)
+        max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
         with Run(flags, spec, net, device, PolyBeastAdvisor(flags).advise) as run:
             if not run.finished():
                 run.evaluate_with(player)
-                train_with_servers(run, servers, tls)
+                train_with_servers(run, servers, tls, max_bytes)
     return run
 
 
@@ -347,9 +349,10 @@ def check_description(flags: Flags, description: Any) -> None:
     require(flags, name, fits, f"at least the {N} environments of a stream")
 
 
-def train_with_servers(run: Run, servers: Servers, tls: Tls | None) -> None:
+def train_with_servers(run: Run, servers: Servers, tls: Tls | None, max_bytes: int) -> None:
     """Trains with the actor pool's threads, which hold the streams, inference threads, which answer
-    them, and learner threads. This thread supervises them all."""
+    them, and learner threads. This thread supervises them all. A stream whose rollouts would have
+    more than `max_bytes` is refused."""
     flags, learner = run.flags, run.learner
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
@@ -361,6 +364,7 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None) -> None:
         [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
         models.initial_state(nets[0], 1), servers.description,
         step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout, tls=tls,
+        max_rollout_bytes=max_bytes,
     )  # fmt: skip
     try:
         streams = StreamMonitor(pool, flags.server_timeout)

@@ -99,6 +99,10 @@ class Spec:
     @property
     def name(self) -> str: ...
     @property
+    def row_bytes(self) -> int:
+        """At least the bytes of one environment's row, without the network's outputs."""
+
+    @property
     def observations(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape (of one environment) and dtype of each array of an observation."""
 
@@ -123,7 +127,7 @@ class ActorPool:
     """One thread and one stream for each of `addresses`. A stream that fails is opened again.
 
     Whole rollouts, dicts of tensors [T+1, N, ...] and core_state/i [layers, N, ...], go to
-    `learner_queue`.
+    `learner_queue`. A stream whose rollouts would have more than `max_rollout_bytes` fails.
     """
 
     ACTIVITIES: ClassVar[
@@ -141,6 +145,7 @@ class ActorPool:
         step_timeout: float = 60.0,
         reset_timeout: float = 300.0,
         tls: _PemTexts | None = None,
+        max_rollout_bytes: int = 2**31,
     ) -> None: ...
     def status(self) -> list[Status]:
         """Returns a Status for each of the addresses."""

@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from libtorchbeast.flags import Flags, require
+from libtorchbeast.flags import Flags
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.shared_memory import (
     Shapes,
     SharedTensors,
-    available_bytes,
     require_descriptors,
+    require_memory,
     required_bytes,
 )
 from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, SilenceTimer, longest_silence
@@ -212,15 +212,7 @@ def check_limits(flags: Flags, shapes: Shapes) -> None:
     """
     in_order = flags.num_actors == 0
     needed = required_bytes(shapes if in_order else slot_shapes(flags, shapes))
-    available = available_bytes()
-    MiB = 2**20
-    require(
-        flags,
-        "unroll_length" if in_order else "num_buffers",
-        available is None or needed < available,
-        f"a smaller number: {needed / MiB:,.0f} MiB of memory would be needed, "
-        f"{(available or 0) / MiB:,.0f} MiB are available",
-    )
+    require_memory(flags, "unroll_length" if in_order else "num_buffers", needed)
     require_descriptors(flags)
 
 

@@ -13,10 +13,14 @@ import resource
 import tempfile
 from multiprocessing import reduction
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from libtorchbeast.flags import Flags, require
+
+if TYPE_CHECKING:
+    from libtorchbeast._C import Spec as Description
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
 
@@ -101,6 +105,37 @@ def descriptors_left() -> int:
     except OSError:
         used = 64
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - used
+
+
+def require_memory(flags: Flags, name: str, needed: int) -> None:
+    """Raises UserError, which asks for a smaller --`name`, unless `needed` bytes are available."""
+    available, MiB = available_bytes(), 2**20
+    require(
+        flags,
+        name,
+        available is None or needed < available,
+        f"a smaller number, or fewer environments: {needed / MiB:,.0f} MiB of memory would be "
+        f"needed, {(available or 0) / MiB:,.0f} MiB are available",
+    )
+
+
+def require_stream_memory(
+    flags: Flags, description: "Description", core_state: tuple[torch.Tensor, ...]
+) -> int:
+    """Raises UserError unless the rollouts of all streams, and a batch of them, fit into memory.
+
+    Args:
+        description: one server's environments; another server may have more in a stream.
+        core_state: of one environment, [layers, 1, H].
+
+    Returns:
+        The most bytes that one stream's rollout may have.
+    """
+    column = (flags.unroll_length + 1) * description.row_bytes + sum(t.nbytes for t in core_state)
+    rollouts = 2 * flags.num_actors  # each stream fills one while the one before waits
+    columns = rollouts * description.num_envs + flags.batch_size
+    require_memory(flags, "unroll_length", columns * column)
+    return (available_bytes() or 2**40) // rollouts
 
 
 def require_descriptors(flags: Flags) -> None:

@@ -91,6 +91,23 @@ def test_more_environments_than_an_inference_batch_holds_are_refused(address):
         )
 
 
+def test_environments_whose_rollouts_do_not_fit_into_memory_are_refused(tmp_path):
+    """The first server has as many as just fit, and goes on."""
+    addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
+    queue = BatchingQueue(2, 2)
+    with serving(Catch, addresses[0], 2), serving(Catch, addresses[1], 3):
+        column = (T + 1) * describe(addresses[0]).row_bytes
+        with playing(addresses, by_rule, queue, max_rollout_bytes=2 * column) as pool:
+            events = []
+            wait_for(lambda: events.extend(pool.take_events()) or events)
+            assert events[0] == (
+                f"actor 1, {addresses[1]}: RESOURCE_EXHAUSTED: environments a stream: expected at "
+                f"most 2, whose rollouts fit into memory ({column} bytes each), seen 3"
+            )
+            queue.dequeue()
+            assert connected(pool) == 1
+
+
 def test_a_failing_environment_is_an_event_and_a_new_stream(address):
     queue = BatchingQueue(2, 2)
     with serving(BreakingCatch, address), playing([address], by_rule, queue) as pool:

@@ -299,6 +299,12 @@ def test_another_server_of_other_environments_is_left_alone(tmp_path, first):
     assert "expected tests.support.envs:Catch-v0: frame" in log and "seen Other-v0: frame" in log
 
 
+def test_too_little_memory_is_one_line_before_anything_starts(tmp_path):
+    message = refusal(tmp_path, *SMALL, "--unroll_length", 10**9)
+    assert message.startswith(f"--unroll_length {10**9}: expected a smaller number, or fewer env")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_largest_batch_below_one_stream_is_refused(tmp_path):
     flags = ["--envs_per_server", 4, "--max_inference_batch_size", 3]
     message = refusal(tmp_path, *SMALL, *flags)

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -25,7 +26,8 @@ namespace torchbeast {
 // whole rollouts to the queue.
 //
 // A stream that fails, for whatever reason, loses its partial rollout. TakeEvents reports it, and
-// after a Backoff the actor opens a new stream, with a new episode and the initial state.
+// after a Backoff the actor opens a new stream, with a new episode and the initial state. A stream
+// for which there is too little memory fails in the same way.
 //
 // Only outputs of the network that break the contract end the whole pool, because a new stream
 // would not help: `action` must be as the Spec has it, and all outputs are [1, N, ...] and keep
@@ -126,6 +128,9 @@ class ActorPool {
       } catch (const Closed&) {
         return;
       } catch (const StreamError& error) {
+        monitor_.Report(i, error.what() + backoff.Count(error));
+      } catch (const std::bad_alloc&) {
+        const StreamError error("RESOURCE_EXHAUSTED", "the learner has no memory for the stream");
         monitor_.Report(i, error.what() + backoff.Count(error));
       } catch (const Unanswered& error) {
         monitor_.Report(i, std::string("ABORTED: ") + error.what());

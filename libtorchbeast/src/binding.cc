@@ -242,6 +242,7 @@ void BindPool(py::module_& m) {
       .def_readonly("action_sizes", &Spec::action_sizes)
       .def_readonly("frames_per_step", &Spec::frames_per_step)
       .def_readonly("name", &Spec::name)
+      .def_property_readonly("row_bytes", &Spec::row_bytes)
       .def_property_readonly("observations", &ObservationsOf)
       .def_property_readonly("stacks", &StacksOf);
 
@@ -255,13 +256,15 @@ void BindPool(py::module_& m) {
                             std::shared_ptr<DynamicBatcher> batcher,
                             const std::vector<std::string>& addresses,
                             const py::iterable& initial_core_state, const Spec& spec,
-                            double step_timeout, double reset_timeout, const PemTexts& tls) {
+                            double step_timeout, double reset_timeout, const PemTexts& tls,
+                            int64_t max_rollout_bytes) {
     ActorPool::Options options;
     options.spec = spec;
     options.unroll_length = unroll_length;
     options.initial_core_state = StateFrom(initial_core_state);
     options.step_timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * step_timeout));
     options.reset_timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * reset_timeout));
+    options.max_rollout_bytes = max_rollout_bytes;
     py::gil_scoped_release no_gil;
     return std::shared_ptr<ActorPool>(
         new ActorPool(std::move(options), std::move(queue), std::move(batcher),
@@ -275,12 +278,13 @@ void BindPool(py::module_& m) {
       m, "ActorPool",
       "One thread and one stream for each of `addresses`. A stream that fails is opened again.\n"
       "Whole rollouts, dicts of tensors [T+1, N, ...] and core_state/i [layers, N, ...], go to\n"
-      "`learner_queue`.");
+      "`learner_queue`. A stream whose rollouts would have more than `max_rollout_bytes` fails.");
   pool.attr("ACTIVITIES") = py::tuple(py::cast(ActorTimes::kActivities));
   pool.def(py::init(make_pool), py::arg("unroll_length"), py::arg("learner_queue"),
            py::arg("inference_batcher"), py::arg("addresses"), py::arg("initial_core_state"),
            py::arg("spec"), py::arg("step_timeout") = 60.0, py::arg("reset_timeout") = 300.0,
-           py::arg("tls") = std::nullopt)
+           py::arg("tls") = std::nullopt,
+           py::arg("max_rollout_bytes") = ActorPool::Options().max_rollout_bytes)
       .def("status", &ActorPool::status, NoGil(), "Returns a Status for each of the addresses.")
       .def("take_events", &ActorPool::TakeEvents, NoGil(),
            "Returns what went wrong since the last call, as strings\n"

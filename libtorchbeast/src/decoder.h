@@ -19,8 +19,8 @@
 
 namespace torchbeast {
 
-constexpr int64_t kMaxBytes = int64_t{1} << 31;  // the limit of gRPC and protobuf for a message
-constexpr int64_t kMaxEnvs = 1 << 20;
+constexpr int64_t kMaxBytes = int64_t{1} << 31;    // the limit of gRPC and protobuf for a message
+constexpr int64_t kMaxEnvs = 1 << 16;              // of one stream
 constexpr int64_t kMaxActions = int64_t{1} << 31;  // actions are sent as int32
 constexpr int64_t kMaxReals = 1 << 16;             // the real numbers of one action
 constexpr size_t kMaxLeaves = 256, kMaxAxes = 16, kMaxActionSizes = 1024;

@@ -171,13 +171,11 @@ class GrpcStream : public Stream {
 
   Spec Open() override {
     const Spec spec = DescribeIn(address_, &describe_context_, tls_);
-    // Adds 32 bytes for each environment's other numbers, and the tags and lengths of the fields.
-    const auto with_others = [&](int64_t bytes) { return spec.num_envs * (bytes + 32) + 1024; };
-    const int64_t action_bytes = NumElements(spec.action_shape()) * spec.action_dtype().size();
-    const int64_t row_bytes = with_others(spec.observation_bytes() + action_bytes);
+    const int64_t row_bytes = spec.num_envs * spec.row_bytes() + 1024;
     if (row_bytes >= kMaxBytes) throw BadSpec("a row of " + std::to_string(row_bytes) + " bytes");
-    const int step_bytes = static_cast<int>(with_others(spec.wire_bytes()));
-    channel_ = MakeChannel(address_, step_bytes, tls_);
+    // Adds 32 bytes for each environment's other numbers, and the tags and lengths of the fields.
+    const int64_t step_bytes = spec.num_envs * (spec.wire_bytes() + 32) + 1024;
+    channel_ = MakeChannel(address_, static_cast<int>(step_bytes), tls_);
     stream_ = Start("/rpcenv.RPCEnvServer/Stream", channel_.get(), &context_);
     return spec;
   }

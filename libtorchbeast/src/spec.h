@@ -84,6 +84,11 @@ struct Spec {
     for (const Leaf& leaf : observations) bytes += leaf.wire_bytes();
     return bytes;
   }
+  // At least the bytes of one environment's row: its observations, its last action, and 32 for its
+  // other numbers.
+  int64_t row_bytes() const {
+    return observation_bytes() + NumElements(action_shape()) * action_dtype().size() + 32;
+  }
 
   // Whether both describe the same environments. Their number may differ.
   bool Fits(const Spec& other) const {

@@ -40,6 +40,7 @@ class StreamSession {
     Arrays initial_core_state;  // [layers, 1, ...]; every environment begins with it
     Milliseconds step_timeout{60'000};
     Milliseconds reset_timeout{300'000};  // for the first Step, for which environments are made
+    int64_t max_rollout_bytes = int64_t{1} << 31;  // of one stream's environments together
   };
 
   // Opens the stream and plays row 0. Everything that it is given must outlive it.
@@ -90,7 +91,20 @@ class StreamSession {
                                                    " (the largest inference batch), seen " +
                                                    std::to_string(seen.num_envs));
     }
+    CheckMemory(seen);
     return seen.num_envs;
+  }
+
+  // Throws before anything is allocated for the stream's environments.
+  void CheckMemory(const Spec& spec) const {
+    int64_t column = (options_.unroll_length + 1) * spec.row_bytes();  // of a rollout
+    for (const Array& state : options_.initial_core_state) column += state.bytes();
+    const int64_t most = options_.max_rollout_bytes / column;
+    if (spec.num_envs <= most) return;
+    throw StreamError("RESOURCE_EXHAUSTED",
+                      "environments a stream: expected at most " + std::to_string(most) +
+                          ", whose rollouts fit into memory (" + std::to_string(column) +
+                          " bytes each), seen " + std::to_string(spec.num_envs));
   }
 
   void PlayRow(int64_t t, Milliseconds timeout) {

@@ -3,6 +3,7 @@
 // Streams of a pool that fail, hang or send what is wrong, and the back-off after that.
 #include <algorithm>
 #include <limits>
+#include <new>
 
 #include "pool_harness.h"
 
@@ -133,6 +134,31 @@ TEST_CASE("pool: a Spec that does not fit, or too many environments, ends that s
     if (a < 6)
       CHECK(Has(events[a], "expected Counting: count int64[], flags bool[2], frame uint8[3]"));
   }
+  harness.End();
+}
+
+TEST_CASE("pool: a stream for which there is too little memory ends, and others go on") {
+  Sizes sizes;
+  sizes.max_rollout_bytes = 5 * 252 + 251;
+  PoolHarness harness(3, sizes, [](int a, int life) {
+    Plan plan = Good(a == 2 ? 5 : 1);
+    if (a == 0 && life == 0) plan.change_spec = [](Spec* spec) { spec->num_envs = 6; };
+    if (a == 1 && life == 0) {
+      plan.at = 2;
+      plan.change_step = [](FakeStep*) { throw std::bad_alloc(); };
+    }
+    return plan;
+  });
+  Checker checker(harness);
+  checker.Run(2, 1, 1);
+  checker.Run(3, 0, 2);
+  const std::vector<std::string> events = harness.Events(2);
+  REQUIRE(events.size() == 2);
+  // 4 rows of 57 bytes, and a state of 24
+  CHECK(events[0] == Event(0,
+                           "RESOURCE_EXHAUSTED: environments a stream: expected at most 5, whose "
+                           "rollouts fit into memory (252 bytes each), seen 6"));
+  CHECK(events[1] == Event(1, "RESOURCE_EXHAUSTED: the learner has no memory for the stream"));
   harness.End();
 }
 

@@ -29,6 +29,7 @@ struct Sizes {
   std::chrono::milliseconds step_timeout = std::chrono::hours(1),
                             reset_timeout = std::chrono::hours(1), rest = std::chrono::hours(1);
   int failure_budget = 20;
+  int64_t max_rollout_bytes = int64_t{1} << 31;
   int answerers = 2;
 };
 
@@ -62,6 +63,7 @@ struct PoolHarness {
     options.reset_timeout = sizes.reset_timeout;
     options.failure_budget = sizes.failure_budget;
     options.rest = sizes.rest;
+    options.max_rollout_bytes = sizes.max_rollout_bytes;
     pool = std::make_unique<ActorPool>(std::move(options), queue, batcher, transport,
                                        Addresses(actors));
   }

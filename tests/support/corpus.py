@@ -109,6 +109,7 @@ def _bad_specs(good: bytes) -> Iterator[tuple[str, bytes]]:
     yield "length-of-2-to-the-64", good + b"\x3a" + b"\xff" * 9 + b"\1"
     yield "no-environments", changed(num_envs=0)
     yield "too-many-environments", changed(num_envs=2**32 - 1)
+    yield "environments-2-to-the-20", changed(num_envs=2**20)
     yield "environments-of-64-bits", changed(num_envs=0) + b"\x10" + varint(2**64 - 1)
     yield "dtype-0", with_leaf(dtype=0)
     yield "dtype-14", with_leaf(dtype=14)
