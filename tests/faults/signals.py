@@ -12,7 +12,6 @@ import tempfile
 import time
 from pathlib import Path
 
-from libtorchbeast import workers
 from tests.faults.files import CATCH, FLAGS, FOREVER
 from tests.faults.harness import Figure, median_and_p99, promise
 from tests.support.processes import Program, wait_for
@@ -143,9 +142,8 @@ def _problem(program: Stopped, code: int, moment) -> str:
         return f"left {left}"
     if "Traceback" in program.printed() or "Exception" in program.printed():
         return "printed a traceback"
-    if code not in (0, *(-number for number in workers.stop_signals())) or (
-        code and moment in MOMENTS[1:3]
-    ):
+    ends = (0, -signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
+    if code not in ends or (code and moment in MOMENTS[1:3]):
         return f"exit code {code}"
     if [row["_tick"] for row in table] != list(range(len(table))):
         return "a torn logs.csv"

@@ -19,6 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 GUARD_S = 240.0  # only ends tests that hang; no test depends on its value
 
 
+def heed_hangups():
+    """SIGHUP does what it usually does, even if the tests run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Command:
     """A program in its own session, so that a signal to its process group acts like Ctrl-C in a
     terminal. Used as a context manager, which leaves no process behind. What it prints goes to
@@ -31,9 +36,13 @@ class Command:
     _mark = None
 
     def __init__(self, folder, command, files=None, **environment):
-        environment["TORCHBEAST_TEST"] = uuid.uuid4().hex
-        self._mark = f"TORCHBEAST_TEST={environment['TORCHBEAST_TEST']}".encode()
-        limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+        environment |= self.mark()
+
+        def set_up():
+            heed_hangups()
+            if files:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
         self._printed = Path(folder) / "printed"
         with open(self._printed, "w") as printed:
             self.process = subprocess.Popen(
@@ -44,18 +53,27 @@ class Command:
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=limit if files else None,
+                preexec_fn=set_up,
             )
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc_info):
+        self.kill_all()
+        self.process.wait()
+
+    def kill_all(self):
         while pids := self.session():
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+
+    def mark(self):
+        """Returns an environment variable by which `session` finds whatever has it."""
+        name, value = "TORCHBEAST_TEST", uuid.uuid4().hex
+        self._mark = f"{name}={value}".encode()
+        return {name: value}
 
     @property
     def pid(self):

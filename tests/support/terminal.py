@@ -4,10 +4,9 @@
 import os
 import pty
 import select
-import signal
 import sys
 
-from tests.support.processes import ROOT, Program, wait_for
+from tests.support.processes import ROOT, Program, heed_hangups, wait_for
 
 FLAGS = "--env tests.support.envs:Catch-v0 --batch_size 4 --log_every 0.5".split()
 FLAGS += ["--total_steps", "1000000000"]
@@ -21,13 +20,14 @@ class InTerminal(Program):
     """A beast in its own session, whose terminal is a pseudo-terminal."""
 
     def __init__(self, folder, module, *before, flags=()):
-        self.path, self._mark, self._ended, self._seen = folder / "run", None, None, b""
+        self.path, self._ended, self._seen = folder / "run", None, b""
         program = [sys.executable, "-m", module, "--savedir", str(folder), "--xpid", "run"]
         command = [*before, *program, *FLAGS, *BEASTS[module], *flags]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
-        environment |= {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+        environment |= {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"} | self.mark()
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
+            heed_hangups()
             os.chdir(folder)  # nohup writes its file here
             os.execvpe(command[0], command, environment)
 
@@ -60,9 +60,8 @@ class InTerminal(Program):
         return self._ended is not None
 
     def __exit__(self, *exc_info):
-        while not self.has_ended() or self.session():
-            for pid in self.session():
-                os.kill(pid, signal.SIGKILL)
+        self.kill_all()
+        wait_for(self.has_ended)
 
     def wait_for_end(self):
         wait_for(self.has_ended)
