@@ -2,10 +2,11 @@
 """Installs the package and builds PolyBeast's C++ extension, libtorchbeast._C.
 
     python setup.py build_ext --inplace          # builds the extension only; `make build` does this
-    pip install -e .                             # installs the package with the extension
+    pip install .                                # installs the programs and the extension
+    pip install -e .                             # the same, but edits here take effect
 
 The extension needs the system's gRPC C++ (grpc++ in pkg-config). If that is missing, `pip install`
-leaves the extension out, because MonoBeast works without it.
+leaves the extension out, because MonoBeast works without it; `pip install -v` says so.
 """
 
 import os
@@ -55,7 +56,7 @@ def extensions() -> list[Extension]:
         pkg_config("--exists")
     except (OSError, subprocess.CalledProcessError):
         if "build_ext" not in sys.argv:  # build_ext itself says what is missing
-            print(f"PolyBeast's extension is left out. {HOW}", file=sys.stderr)
+            print("PolyBeast's extension is left out: pkg-config finds no grpc++", file=sys.stderr)
             return []
     return [
         Extension(
@@ -80,6 +81,7 @@ setup(
     python_requires=">=3.11",
     install_requires=requirements("requirements.txt"),
     packages=["libtorchbeast", *(f"libtorchbeast.{folder}" for folder in FOLDERS)],
+    package_data={"libtorchbeast": ["_C.pyi"], "libtorchbeast.rpcenv": ["rpcenv.proto"]},
     py_modules=[
         "monobeast",
         "polybeast",
