@@ -14,7 +14,7 @@ from torch import nn
 import vtrace
 from libtorchbeast import models
 from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
-from libtorchbeast.distributions import Distribution
+from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
@@ -47,6 +47,11 @@ class Learner:
     """
 
     def __init__(self, net: nn.Module, flags: Flags, device: torch.device, dump_dir: str | None):
+        if flags.precision == "bf16" and isinstance(cast(Distribution, net.distribution), Gaussian):
+            logger.warning(
+                "--precision bf16: with Box actions the importance weights are noisy, unless "
+                "actors and learner compute on the same kind of device; auto computes in float32"
+            )
         self.net = models.compile_if_asked(net.to(device), flags)
         self.device = device
         self.step = self.updates = self.skipped = 0
@@ -238,7 +243,7 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
     """
     device = batch["reward"].device
     rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
-    with models.autocast(flags.precision, device):
+    with models.autocast(net, flags.precision, device):
         outputs, _ = forward(net, rows, core_state_of(batch))
     return vtrace.impala_loss(
         rows,

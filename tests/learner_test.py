@@ -12,6 +12,7 @@ from libtorchbeast import BatchingQueue, learner, models
 from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
 from libtorchbeast.rollouts import batches
+from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import OnesNet, make_actor, make_flags, make_rollouts
 from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast, parse
@@ -184,6 +185,16 @@ def test_a_run_goes_on_after_batches_without_a_real_transition(tmp_path):
     beast(tmp_path, *IN_ORDER, *env, "--total_steps", 100, "--barrier_updates", 10)
     state = torch.load(tmp_path / "run" / "model.tar", weights_only=True)
     assert (state["step"], state["updates"], state["skipped"]) == (120, 30, 0)
+
+
+def test_bf16_with_a_gaussian_policy_is_obeyed_with_a_warning(caplog):
+    flags = make_flags("--precision", "bf16")
+    spec = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("box", (2,)))
+    net = models.make_net(monobeast.Net, spec, flags)
+    Learner(net, flags, torch.device("cpu"), None)
+    assert "--precision bf16: with Box actions the importance weights are noisy" in caplog.text
+    with models.autocast(net, flags.precision, torch.device("cpu")):
+        assert torch.is_autocast_enabled("cpu")
 
 
 HUGE = "--learning_rate 1000 --grad_norm_clipping 1e12 --epsilon 1e-12 --momentum 1".split()
