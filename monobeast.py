@@ -287,7 +287,7 @@ class Actor:
             self.choose(version)
 
     def autocast(self):
-        return models.autocast(self.precision, torch.device("cpu"))
+        return models.autocast(self.net, self.precision, torch.device("cpu"))
 
     def choose(self, version: int) -> None:
         """Adds the network's outputs and the chosen action to the current row."""

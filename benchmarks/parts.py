@@ -172,7 +172,7 @@ def inference(task: list, columns: int) -> Measure:
     def step() -> int:
         nonlocal state
         # An actor stays in this context for a rollout too. Each weight is cast once in it.
-        with models.autocast(flags.precision, torch.device("cpu")):
+        with models.autocast(net, flags.precision, torch.device("cpu")):
             for _ in range(flags.unroll_length):
                 _, state = act_on(net, rows, state)
         return flags.unroll_length * columns
@@ -253,7 +253,7 @@ def rollout(env: Any, net: Any, flags: Any, T: int) -> dict[str, Any]:
     N = env.spec.num_envs
     row, state = first_row(env), net.initial_state(N)
     rows, first_state = [], {f"core_state/{i}": v for i, v in enumerate(state)}
-    with models.autocast(flags.precision, torch.device("cpu")):
+    with models.autocast(net, flags.precision, torch.device("cpu")):
         for _ in range(T + 1):
             outputs, state = act_on(net, {k: v[None] for k, v in row.items()}, state)
             outputs = {k: v[0] for k, v in outputs.items()}

@@ -118,12 +118,15 @@ class MultiCategorical:
 class Gaussian:
     """D real numbers that are independent given x.
 
-    The logits [..., 2 D] are the D means, followed by the D logarithms of the standard deviations,
-    which are clamped to LOG_STD. Actions are not squashed. The environment's adapter clips them to
-    the bounds, and `log_prob` takes the density of the action before it was clipped.
+    The logits [..., 2 D] are the D means, followed by D numbers that become the logarithms of the
+    standard deviations. A sigmoid keeps these within LOG_STD and maps 0 to 0. It has a slope
+    everywhere: with a hard limit, a policy that entropy has pushed over it could never come back.
+
+    Actions are not squashed. The environment's adapter clips them to the bounds, and `log_prob`
+    takes the density of the action before it was clipped.
     """
 
-    LOG_STD = (-5.0, 2.0)
+    LOG_STD = (-5.0, 2.0)  # 0 must be between them
     action_shape: tuple[int, ...]
     action_dtype = torch.float32
 
@@ -151,5 +154,10 @@ class Gaussian:
         return actions.float()
 
     def _parameters(self, policy_logits: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = policy_logits.chunk(2, dim=-1)
-        return mean, log_std.clamp(*self.LOG_STD)
+        mean, raw = policy_logits.chunk(2, dim=-1)
+        low, high = self.LOG_STD
+        width = high - low
+        x = 4 / width * raw + math.log(-low / high)  # so that the steepest slope is 1, and 0 -> 0
+        # Both are low + width * sigmoid(x). In float32 sigmoid(20) is 1, and its slope would be 0.
+        log_std = torch.where(x < 0, low + width * x.sigmoid(), high - width * (-x).sigmoid())
+        return mean, log_std

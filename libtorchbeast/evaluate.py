@@ -104,7 +104,7 @@ def play(
         The games in the order of their seeds.
     """
     games: list[Game] = []
-    with models.autocast(flags.precision, torch.device("cpu")):
+    with models.autocast(net, flags.precision, torch.device("cpu")):
         while len(games) < flags.num_episodes:
             games += _play_at_once(flags, net, env, seed + len(games), on_row)
     return games[: flags.num_episodes]

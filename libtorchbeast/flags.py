@@ -319,7 +319,7 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
     add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
         help="Precision of convolutions and matrix products. auto takes bf16 if the hardware has "
-             "instructions for it, else fp32.")
+             "instructions for it and the actions are no Box, else fp32.")
     add("--compile", action="store_true",
         help="Compile the network with torch.compile, which takes minutes at the start. On a CPU "
              "training was not faster with it.")

@@ -14,7 +14,7 @@ from torch import nn
 import vtrace
 from libtorchbeast import models
 from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
-from libtorchbeast.distributions import Distribution
+from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
@@ -24,6 +24,7 @@ from libtorchbeast.rollouts import Rollout, core_state_of
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
 
 MAX_SKIPPED_IN_A_ROW = 20
+MAX_EMPTY_IN_A_ROW = 1000
 MAX_DUMPS = 3
 CLOSE_S = 60.0  # an update of a large network on a CPU may take this long
 
@@ -46,12 +47,17 @@ class Learner:
     """
 
     def __init__(self, net: nn.Module, flags: Flags, device: torch.device, dump_dir: str | None):
+        if flags.precision == "bf16" and isinstance(cast(Distribution, net.distribution), Gaussian):
+            logger.warning(
+                "--precision bf16: with Box actions the importance weights are noisy, unless "
+                "actors and learner compute on the same kind of device; auto computes in float32"
+            )
         self.net = models.compile_if_asked(net.to(device), flags)
         self.device = device
         self.step = self.updates = self.skipped = 0
         self._flags = flags
         self._dump_dir = dump_dir
-        self._skipped_in_a_row = 0
+        self._skipped_in_a_row = self._empty_in_a_row = 0
         self._optimizer = _make_optimizer(net, flags)
         self._closed = False
         self._updated = Event(device)
@@ -74,14 +80,19 @@ class Learner:
             Numbers for the log, and `lags`, a dict that maps a lag to the number of transitions
             that had it. The lag of a transition is the number of updates between the weights that
             chose its action and the weights that learn from it. None if the update was skipped or
-            the learner is closed.
+            the learner is closed. A batch without a real transition, which short rollouts may give,
+            is skipped too, but not counted: although its gradient is 0, the optimizer's averages
+            would move the weights.
 
         Raises:
             FloatingPointError: too many updates in a row had a non-finite loss or gradient.
+            RuntimeError: too many batches in a row had no real transition.
         """
         on_device = to_device(batch, self.device)
         with self._one_at_a_time:
             if self._closed:
+                return None
+            if self._is_empty(batch):
                 return None
             self._updated.wait()  # for another thread's update, which may still run on the device
             lag = self.updates - batch["policy_version"][:-1]
@@ -115,6 +126,17 @@ class Learner:
         # Copies all numbers to the host at once, because each copy from a GPU is a wait.
         values = torch.stack([norm.detach(), *(x.detach().to(norm.dtype) for x in loss)]).tolist()
         return dict(zip(("grad_norm", *loss._fields), values, strict=True))
+
+    def _is_empty(self, batch: Rollout) -> bool:
+        """Whether no transition of the batch is real."""
+        is_empty = bool(batch["done"][1:].all())
+        self._empty_in_a_row = self._empty_in_a_row + 1 if is_empty else 0
+        if self._empty_in_a_row >= MAX_EMPTY_IN_A_ROW:
+            raise RuntimeError(
+                f"{MAX_EMPTY_IN_A_ROW} batches in a row had no transition to learn from: each row "
+                f"of the environments begins an episode"
+            )
+        return is_empty
 
     def _skip(self, batch: Rollout, numbers: dict[str, float]) -> None:
         self.skipped += 1
@@ -221,7 +243,7 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
     """
     device = batch["reward"].device
     rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
-    with models.autocast(flags.precision, device):
+    with models.autocast(net, flags.precision, device):
         outputs, _ = forward(net, rows, core_state_of(batch))
     return vtrace.impala_loss(
         rows,

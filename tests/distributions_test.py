@@ -18,7 +18,8 @@ def torch_distribution(ours, logits):
     if isinstance(ours, Categorical):
         return D.Categorical(logits=logits)
     if isinstance(ours, Gaussian):
-        mean, log_std = logits.chunk(2, dim=-1)
+        mean, raw = logits.chunk(2, dim=-1)
+        log_std = -5 + 7 * torch.sigmoid(4 / 7 * raw + math.log(5 / 2))
         return D.Independent(D.Normal(mean, log_std.exp()), 1)
     return [D.Categorical(logits=x) for x in logits.split(ours.sizes, dim=-1)]
 
@@ -59,6 +60,44 @@ def test_a_gaussians_spread_is_kept_within_bounds():
     entropies = Gaussian(1).entropy(logits) - 0.5 * math.log(2 * math.pi * math.e)
     assert entropies.tolist() == pytest.approx([high, low])
     assert Gaussian(1).log_prob(logits, torch.zeros(2, 1)).isfinite().all()
+
+
+def log_std_of(raw):
+    """The logarithms of the standard deviations that a network's numbers [...] give."""
+    logits = torch.stack([torch.zeros_like(raw), raw], dim=-1)
+    return Gaussian(1).entropy(logits) - 0.5 * math.log(2 * math.pi * math.e)
+
+
+def test_a_gaussians_spread_has_a_slope_everywhere():
+    raw = torch.linspace(-100, 100, 2001, requires_grad=True)
+    log_std = log_std_of(raw)
+    (slope,) = torch.autograd.grad(log_std.sum(), raw)
+    assert slope.min() > 0 and slope.max() == pytest.approx(1, abs=1e-3)
+    assert log_std.diff().min() >= 0
+    exact = raw.detach().double().requires_grad_()
+    expected = -5 + 7 * torch.sigmoid(4 / 7 * exact + math.log(5 / 2))
+    (expected_slope,) = torch.autograd.grad(expected.sum(), exact)
+    torch.testing.assert_close(log_std.double(), expected, rtol=0, atol=1e-6)
+    middle = raw.abs() < 20  # where float64 does not round the slope to 0
+    torch.testing.assert_close(slope[middle].double(), expected_slope[middle], rtol=1e-4, atol=0)
+    assert log_std_of(torch.zeros(1)).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_a_policy_that_entropy_has_made_wide_becomes_narrow_again():
+    """As in a run whose rewards come late."""
+    raw = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.Adam([raw], lr=0.05, eps=1e-5)
+
+    def minimize(loss):
+        for _ in range(1000):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+
+    minimize(lambda: -0.01 * log_std_of(raw).sum())
+    assert raw > 5 and log_std_of(raw) > 1.9
+    minimize(lambda: log_std_of(raw).exp().square().sum())  # the mean square of a sampled action
+    assert log_std_of(raw) < -2
 
 
 @pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)

@@ -12,11 +12,12 @@ from libtorchbeast import BatchingQueue, learner, models
 from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
 from libtorchbeast.rollouts import batches
+from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import OnesNet, make_actor, make_flags, make_rollouts
 from tests.support.compare import assert_same
-from tests.support.monobeast import IN_ORDER, parse
+from tests.support.monobeast import IN_ORDER, beast, parse
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 
 
 @pytest.mark.parametrize("lstm", [[], ["--use_lstm"]], ids=["feed-forward", "lstm"])
@@ -147,6 +148,53 @@ def test_a_skipped_batch_leaves_no_trace_in_running_means(tmp_path):
     assert before["mean"].abs().sum() > 0
     assert learning.update(spoilt="frame") is None
     assert_same(learning.weights(), before)
+
+
+def test_a_batch_without_a_real_transition_changes_nothing(tmp_path):
+    """It has a gradient of 0, but the optimizer's averages would move the weights."""
+    learning = Learning(tmp_path, CountingNet)
+    assert learning.update() is not None
+    before, state = learning.weights(), learning.learner.state_dict()
+    real = learning.batch
+    learning.batch = real | {"done": torch.ones_like(real["done"])}
+    assert learning.update() is None
+    assert_same(learning.weights(), before)
+    assert_same(learning.learner.state_dict(), state)  # `skipped` is in it
+    assert learning.published == [1] and not list(tmp_path.iterdir())
+    learning.batch = real
+    assert learning.update() is not None and learning.published == [1, 2]
+
+
+def test_batches_without_a_real_transition_end_the_run_only_when_they_persist(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(learner, "MAX_EMPTY_IN_A_ROW", 3)
+    learning = Learning(tmp_path)
+    real = learning.batch
+    empty = real | {"done": torch.ones_like(real["done"])}
+    for batch in (empty, empty, real, empty, empty):  # a real one starts the count again
+        learning.batch = batch
+        learning.update()
+    with pytest.raises(RuntimeError, match="3 batches in a row had no transition to learn from"):
+        learning.update()
+
+
+def test_a_run_goes_on_after_batches_without_a_real_transition(tmp_path):
+    """Here every second batch has none: the environments' resets fall together."""
+    env = ("--env", "tests.support.envs:OneStepCatch-v0", "--unroll_length", 1)
+    beast(tmp_path, *IN_ORDER, *env, "--total_steps", 100, "--barrier_updates", 10)
+    state = torch.load(tmp_path / "run" / "model.tar", weights_only=True)
+    assert (state["step"], state["updates"], state["skipped"]) == (120, 30, 0)
+
+
+def test_bf16_with_a_gaussian_policy_is_obeyed_with_a_warning(caplog):
+    flags = make_flags("--precision", "bf16")
+    spec = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("box", (2,)))
+    net = models.make_net(monobeast.Net, spec, flags)
+    Learner(net, flags, torch.device("cpu"), None)
+    assert "--precision bf16: with Box actions the importance weights are noisy" in caplog.text
+    with models.autocast(net, flags.precision, torch.device("cpu")):
+        assert torch.is_autocast_enabled("cpu")
 
 
 HUGE = "--learning_rate 1000 --grad_norm_clipping 1e12 --epsilon 1e-12 --momentum 1".split()

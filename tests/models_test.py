@@ -13,8 +13,11 @@ from libtorchbeast import models
 from libtorchbeast.distributions import MASKED, Categorical
 from libtorchbeast.flags import UserError
 from libtorchbeast.models import act_on, forward
+from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.spec import Actions, Spec
+from tests.support import actors
 from tests.support.actors import A, N, RuleNet, T, make_flags
+from tests.support.compare import assert_same
 
 
 class FeedForwardNet(monobeast.Net):
@@ -90,11 +93,84 @@ def test_unroll_takes_either_precision_on_any_processor(device):
     state = (torch.randn(1, 3, 8, device=device), torch.randn(1, 3, 8, device=device))
     seen = {}
     for precision in ("fp32", "bf16"):
-        with models.autocast(precision, torch.device(device)):
+        with models.autocast(Obedient(), precision, torch.device(device)):
             output, _ = models.unroll(core, inputs, done, state, state)
         assert output.dtype != torch.float16
         seen[precision] = output.float()
     torch.testing.assert_close(seen["bf16"], seen["fp32"], rtol=0.05, atol=0.05)
+
+
+def log_rhos_of(actions, rows=4096):
+    """log(pi/mu) [rows] of an actor that computes in float32 and a learner that computes in bf16,
+    with the same weights, of the size that training gives them; and what autocast gives them."""
+    torch.manual_seed(0)
+    spec = Spec("some", 1, {"frame": ((17,), "float32")}, actions)
+    net = models.make_net(monobeast.Net, spec, make_flags())
+    D = net.distribution
+    nn.init.orthogonal_(net.policy.weight, 1.0)
+    if actions.kind == "box":
+        net.policy.bias.data[D.num_logits // 2 :] = -10.0  # log_std -4.9, near its lower limit
+    row = {
+        "frame": torch.randn(1, rows, 17),
+        "reward": torch.zeros(1, rows),
+        "last_action": torch.zeros(1, rows, *D.action_shape, dtype=D.action_dtype),
+    }
+    mu, _ = act_on(net, row, ())
+
+    def log_rho():
+        pi, _ = act_on(net, row, ())
+        at_action = [D.log_prob(o["policy_logits"], mu["action"]) for o in (pi, mu)]
+        return at_action[0] - at_action[1]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        unlike = log_rho()
+    with models.autocast(net, "auto", torch.device("cpu")):
+        return unlike, log_rho()
+
+
+def test_unequal_precision_makes_no_importance_weight_noisy(monkeypatch):
+    """A softmax's get little noise. A Gaussian's would get much, so it always runs in float32."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    softmax, as_chosen = log_rhos_of(Actions("discrete", (6,)))
+    assert 0 < softmax.std() < 0.02 and as_chosen.std() > 0
+    gaussian, as_chosen = log_rhos_of(Actions("box", (6,)))
+    assert gaussian.std() > 0.1 and as_chosen.eq(0).all()
+
+
+@pytest.mark.parametrize("lstm", [[], ["--use_lstm"]], ids=["feed-forward", "lstm"])
+def test_a_network_that_keeps_casts_computes_the_same_bit_for_bit(lstm):
+    actor = actors.make_actor(actors.OnesNet, *lstm)
+    (rollout,) = actors.make_rollouts(actor, 1)
+    net, rows, state = actor.net, actors.rows_of(rollout), core_state_of(rollout)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        expected = net(rows, state)
+        models.keep_casts(net, rows, state)
+        assert_same(net(rows, state), expected)
+    assert net.fc[0].weight.dtype == torch.bfloat16
+    assert net.policy.weight.dtype == torch.float32
+
+
+class Tied(nn.Module):
+    """Uses one layer in autocast and outside of it, and another one in autocast only."""
+
+    def __init__(self):
+        super().__init__()
+        self.both, self.one = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, inputs, core_state):
+        x = self.one(self.both(inputs["x"]))
+        with torch.autocast("cpu", enabled=False):
+            return {"baseline": self.both(x.float())}, core_state
+
+
+@torch.no_grad()
+def test_a_layer_that_also_runs_outside_of_autocast_stays_in_float32():
+    net, rows = Tied(), {"x": torch.randn(1, 2, 3)}
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = net(rows, ())
+        models.keep_casts(net, rows, ())
+        assert_same(net(rows, ()), expected)
+    assert (net.both.weight.dtype, net.one.weight.dtype) == (torch.float32, torch.bfloat16)
 
 
 def test_no_gradient_crosses_a_reset():

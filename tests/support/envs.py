@@ -62,6 +62,14 @@ class EndlessCatch(Catch):
         return observation, reward, False, False, info
 
 
+class OneStepCatch(Catch):
+    """An episode has one step, so every second transition leads across a reset."""
+
+    def step(self, action):
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, True, False, info
+
+
 class Sampled(gymnasium.Env):
     """Observations are samples of its space. Episodes terminate and are truncated at random."""
 
@@ -241,7 +249,7 @@ def first_time(what):
 
 
 for env in (
-    Catch, EndlessCatch, BreakingCatch, TroubledCatch, PacedCatch, MoodyCatch, StillbornCatch,
-    NoisyCatch, ParentCatch, Lives,
+    Catch, EndlessCatch, OneStepCatch, BreakingCatch, TroubledCatch, PacedCatch, MoodyCatch,
+    StillbornCatch, NoisyCatch, ParentCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)
