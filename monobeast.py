@@ -71,7 +71,7 @@ from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.models import CoreState, act_on
-from libtorchbeast.rollouts import batches, rollout_shapes
+from libtorchbeast.rollouts import Barrier, batches, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.shared_memory import Shapes, SharedTensors
@@ -224,10 +224,10 @@ def make_parser() -> Parser:
     acting("--max_actor_restarts", type=whole(0), default=10,
         help="A failed actor is replaced. The run ends when more than this number of actors have "
              "failed within ten minutes.")
-    acting("--barrier_updates", type=whole(1), default=25,
-        help="Number of updates between two barriers of a run with --num_actors 0. At a barrier "
-             "the environments start afresh. Such a run stops and saves checkpoints only at "
-             "barriers.")
+    acting("--barrier_updates", type=whole(1), default=1000,
+        help="With --num_actors 0: number of updates after which a barrier is due. It comes when "
+             "the games that then run have ended. There the environments start afresh, so that a "
+             "run can resume bit for bit. Only there --checkpoint_every saves.")
     add_learner_flags(parser, RECIPES)
     # A fork adds its own flags here.
     return parser
@@ -427,36 +427,36 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
 def train_in_order(run: Run, shapes: Shapes) -> None:
     """Acts and learns in turns. The same seed gives the same numbers, bit for bit.
 
-    A checkpoint does not hold the environments. So every --barrier_updates updates the environments
-    and all random generators start afresh from (seed, updates), whether or not the run stops there.
-    The run stops and saves checkpoints only at these barriers. Therefore a run that was stopped and
-    resumed computes the same numbers as one that was not.
+    A checkpoint does not hold the environments. So at each barrier they and all random generators
+    start afresh from (seed, updates), whether or not the run stops there. A run that resumes from a
+    barrier's checkpoint therefore computes the same numbers as one that was not stopped.
     """
     flags, learner = run.flags, run.learner
     rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
-    arrays = {k: tensor.numpy() for k, tensor in rollout.items()}
-    clock, latencies = Clock(ACTOR_ACTIVITIES), Latencies()
 
-    def rollouts(actor: Actor):
-        while True:
-            actor.unroll(arrays, learner.updates)
+    def rollouts(actor: Actor, barrier: Barrier):
+        while not (barrier.reached() or run.finished()):
+            actor.unroll({k: tensor.numpy() for k, tensor in rollout.items()}, learner.updates)
+            run.stats.add_games(rollout, barrier.playing)
+            barrier.add(rollout, learner.updates)
             yield rollout, lambda: None
 
     while not run.finished():
+        run.between_barriers = True
         seed = derive_seed(flags.seed, learner.updates)
         seed_everything(seed)
-        run.may_checkpoint = False
+        barrier = Barrier(learner.updates, flags)
         with contextlib.closing(make_environment(flags)) as env:
+            clock, latencies = Clock(ACTOR_ACTIVITIES), Latencies()
             actor = Actor(env, learner.net, seed, flags, clock, latencies, learner.updates)
-            for batch in batches(rollouts(actor), flags.batch_size):
-                run.stats.add_games(batch)
-                numbers = learner.update(batch, publish=lambda state_dict, version: None)
-                if numbers is None:
-                    continue
-                run.stats.add_update(numbers)
-                if learner.updates % flags.barrier_updates == 0:
-                    break
-        run.may_checkpoint = True
+            for batch in batches(rollouts(actor, barrier), flags.batch_size):
+                if run.finished():  # in the middle of a rollout
+                    return
+                if numbers := learner.update(batch, publish=lambda state_dict, version: None):
+                    run.stats.add_update(numbers)
+                run.tick()
+        run.between_barriers = not barrier.reached()
+        run.stats.restart()
         run.tick()
 
 

@@ -5,14 +5,19 @@ A rollout of N columns is a dict of rows [T+1, N, ...] and core states `core_sta
 [layers, N, H]. In both, dimension 1 is the column. A batch is the same with `batch_size` columns.
 """
 
+import logging
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
+from libtorchbeast.flags import Flags
 from libtorchbeast.models import CoreState
 from libtorchbeast.shared_memory import Shapes
 
 Rollout = dict[str, torch.Tensor]
+
+logger = logging.getLogger(__name__)
 
 
 def rollout_shapes(
@@ -69,3 +74,45 @@ def batches(
             if filled == batch_size:
                 yield batch
                 filled = 0
+
+
+class Barrier:
+    """The next barrier of a run that acts and learns in turns (--num_actors 0).
+
+    It is due --barrier_updates updates after the one before, and reached when every game has ended
+    that ran when it became due, and no column is left over. It depends on counts only and never on
+    the clock.
+
+    Args:
+        updates: how many there were at the barrier before.
+
+    Attributes:
+        playing: bool [N], the environments in which games count. All games count that began before
+            the barrier was due, and none that began later: of those the barrier cuts the long ones,
+            so that short games would count too often.
+    """
+
+    LONG = 1000  # updates; after waiting for so many, the run says so
+
+    def __init__(self, updates: int, flags: Flags):
+        self.playing = torch.ones(flags.envs_per_actor, dtype=torch.bool)
+        self._due = updates + flags.barrier_updates
+        self._warn_at: float = self._due + self.LONG
+        self._batch_size, self._columns = flags.batch_size, 0
+
+    def add(self, rollout: Rollout, updates: int) -> None:
+        """Takes note of a rollout of all environments, which began after `updates` updates."""
+        self._columns += len(self.playing)
+        if updates >= self._due:
+            self.playing &= ~rollout["episode_over"][1:].any(dim=0)
+        if updates >= self._warn_at:
+            self._warn_at = math.inf
+            logger.warning(
+                "The barrier that was due at update %d waits for %d games. Until they end, this "
+                "run saves a checkpoint only if it is stopped.",
+                self._due,
+                int(self.playing.sum()),
+            )
+
+    def reached(self) -> bool:
+        return not self.playing.any() and self._columns % self._batch_size == 0

@@ -47,8 +47,9 @@ class Run:
         wakeup: is set when the run must end, because of a signal or the failure of a thread.
         threads: the program's threads. The first failure of one ends the run.
         log: the rows of the log. Owners of workers append to `log.sources`.
-        may_checkpoint: False between two barriers of a deterministic run (--num_actors 0), because
-            a run could not resume exactly from there. The last barrier's checkpoint is kept.
+        between_barriers: True between two barriers of a deterministic run (--num_actors 0), which
+            could not resume exactly from there. `tick` then saves no checkpoint. If the run ends
+            there, its last checkpoint says where it was made.
 
     Raises:
         UserError: the checkpoint belongs to another environment or network.
@@ -71,7 +72,7 @@ class Run:
         self.stats = Stats()
         self.wakeup = workers.PipeEvent()
         self.threads = workers.Threads(self.wakeup)
-        self.may_checkpoint = True
+        self.between_barriers = False
         self._hours_before = 0.0
 
     def __enter__(self) -> "Run":
@@ -175,7 +176,7 @@ class Run:
         """Writes a row of the log if one is due, and a checkpoint if one is due."""
         if self._row_due.seconds_left() == 0.0:
             self.write_row()
-        if self._checkpoint_due.seconds_left() == 0.0:
+        if self._checkpoint_due.seconds_left() == 0.0 and not self.between_barriers:
             self.checkpoint()
 
     def write_row(self) -> None:
@@ -195,6 +196,7 @@ class Run:
         state = self.learner.state_dict() | {
             "stats": self.stats.state_dict(),
             "hours": self.hours,
+            "between_barriers": self.between_barriers,
             "random_states": checkpoint.random_states(),
             "flags": as_plain(vars(self.flags)),
         }
@@ -227,7 +229,7 @@ class Run:
         )
 
     def _unsaved(self) -> bool:
-        return self.may_checkpoint and self.checkpoints.is_behind(self.learner.updates)
+        return self.checkpoints.is_behind(self.learner.updates)
 
     def _resume(self, state: dict[str, Any]) -> None:
         flags = as_plain(vars(self.flags))
@@ -240,6 +242,11 @@ class Run:
         self._hours_before = state["hours"]
         checkpoint.set_random_states(state["random_states"])
         logger.info("Resuming from step %d: %s", self.learner.step, self.checkpoints.path)
+        if state.get("between_barriers"):  # version 0.6 did not save there
+            logger.warning(
+                "This checkpoint was made between two barriers, where the run was stopped: what "
+                "follows is not, bit for bit, what would have followed without the stop."
+            )
 
 
 def _identity(spec: Spec, net: nn.Module, flags: Flags) -> dict[str, Any]:

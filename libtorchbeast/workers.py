@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Threads and processes that report how they end, and processes that end with their parent."""
 
+import collections
 import contextlib
 import ctypes
 import importlib.util
@@ -269,25 +270,37 @@ def longest_silence(step_timeout: float) -> float:
 class SilenceTimer:
     """Measures how long others have given no sign of life, for a process that checks this often.
 
-    This process may itself be stopped for a while, by Ctrl-Z or by a scheduler. That time does not
-    count as silence, because the others were probably stopped with it.
+    This process may itself stall for a while: Ctrl-Z or a scheduler stops it, or a slow disk holds
+    it up. That time does not count as silence, because the others were perhaps stopped with it.
+    Silence before and after it does.
     """
 
-    STOPPED_S = 5.0  # this process was stopped if two ticks are further apart
+    STALL_S = 5.0  # this process has stalled if two ticks are further apart
+    MOST_STALLS = 1000  # that are remembered
 
     def __init__(self):
-        self._last_tick = self._counted_from = time.monotonic()
+        self._last_tick = time.monotonic()
+        # When each stall began and ended, oldest first.
+        self._stalls: collections.deque[tuple[float, float]] = collections.deque(
+            maxlen=self.MOST_STALLS
+        )
 
     def tick(self) -> None:
         """To be called before each check, a few times a second."""
         now = time.monotonic()
-        if now - self._last_tick > self.STOPPED_S:
-            self._counted_from = now
+        if now - self._last_tick > self.STALL_S:
+            self._stalls.append((self._last_tick, now))
         self._last_tick = now
 
     def silence(self, last_sign: float) -> float:
-        """Seconds from `last_sign`, a time of time.monotonic(), to the last tick."""
-        return self._last_tick - max(last_sign, self._counted_from)
+        """Seconds from `last_sign`, a time of time.monotonic(), to the last tick, without the time
+        in which this process stalled."""
+        seconds = self._last_tick - last_sign
+        for began, ended in reversed(self._stalls):
+            if ended <= last_sign:
+                break
+            seconds -= ended - max(began, last_sign)
+        return seconds
 
 
 class Thread(threading.Thread):

@@ -18,7 +18,7 @@ def test_damaged():
 
 
 def test_resumed_in_order():
-    hold(files.resumed_in_order(stops=2, steps=4000, flags=("--use_lstm",)))
+    hold(files.resumed_in_order(kills=2, steps=8000, flags=("--use_lstm",)))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import A, make_flags
 from tests.support.compare import assert_same
 from tests.support.monobeast import CATCH, IN_ORDER, PARALLEL, beast, parse
-from tests.support.processes import ROOT, Program, load, wait_for
+from tests.support.processes import ROOT, Program, load, rows, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -115,11 +115,62 @@ def usage(program):
 
 
 # =========================================================================== stopping, resuming
+def learned(savedir):
+    state = load(savedir / "run")
+    return {k: state[k] for k in ("model", "optimizer", "stats", "step", "between_barriers")}
+
+
 def test_the_same_seed_gives_the_same_run_in_order(tmp_path):
-    for name in ("a", "b"):
-        beast(tmp_path / name, *IN_ORDER, "--barrier_updates", 3, "--total_steps", 1500)
-    a, b = (load(tmp_path / name / "run") for name in ("a", "b"))
-    assert_same((a["model"], a["optimizer"], a["stats"]), (b["model"], b["optimizer"], b["stats"]))
+    """Whenever rows are written."""
+    for name, seconds in (("a", 0.1), ("b", 100)):
+        flags = ["--barrier_updates", 3, "--log_every", seconds, "--total_steps", 1500]
+        beast(tmp_path / name, *IN_ORDER, *flags)
+    assert len(rows(tmp_path / "a/run")) > len(rows(tmp_path / "b/run")) == 1
+    assert_same(learned(tmp_path / "a"), learned(tmp_path / "b"))
+
+
+# A game of Catch has 9 steps and a reset, so that an update of 4 x 20 rows has 72 steps. A barrier
+# is due after each update, and comes after the next, in which the games then running end.
+EACH = [*IN_ORDER, "--barrier_updates", 1, "--no_learning_rate_decay", "--total_steps"]
+INEXACT = "not, bit for bit"
+
+
+def test_a_stop_at_a_barrier_changes_nothing(tmp_path):
+    beast(tmp_path / "unbroken", *EACH, 72 * 6)
+    for updates in (2, 4, 6):
+        beast(tmp_path / "stopped", *EACH, 72 * updates)
+        assert learned(tmp_path / "stopped")["step"] == 72 * updates
+        assert not learned(tmp_path / "stopped")["between_barriers"]
+    assert_same(learned(tmp_path / "stopped"), learned(tmp_path / "unbroken"))
+    assert INEXACT not in (tmp_path / "stopped/run/out.log").read_text()
+
+
+def test_a_stop_between_two_barriers_is_saved_and_the_resume_says_so(tmp_path):
+    for updates in (3, 5):
+        beast(tmp_path, *EACH, 72 * updates)
+        assert learned(tmp_path)["step"] == 72 * updates
+        assert learned(tmp_path)["between_barriers"] == (updates == 3)
+    assert (tmp_path / "run/out.log").read_text().count(INEXACT) == 1
+
+
+def test_a_run_in_order_is_complete_and_obeys_after_an_update(tmp_path):
+    """Although the next barrier is far away. An update has at most 4 x 20 steps."""
+    flags = [*IN_ORDER, "--barrier_updates", 10**6, "--log_every", 0.1]
+    beast(tmp_path, *flags, "--total_steps", 1500)
+    assert 1500 <= load(tmp_path / "run")["step"] < 1500 + 80
+    (tmp_path / "forever").mkdir()
+    with Program(tmp_path / "forever", *flags, "--total_steps", 10**9) as program:
+        program.wait_for(lambda: len(program.rows()) > 3)
+        program.process.terminate()
+        assert program.wait_for_end() == 0, program.printed()
+    assert program.step() == program.rows()[-1]["step"] > 0
+
+
+def test_a_run_in_order_plays_long_games_to_their_end_and_counts_them(tmp_path):
+    """Games have 5 or 60 steps, and a barrier is due every 4. All have to count alike."""
+    flags = "--env tests.support.envs:ShortOrLong-v0 --barrier_updates 1 --unroll_length 4"
+    beast(tmp_path, *IN_ORDER[2:], *flags.split(), "--total_steps", 7000)
+    assert rows(tmp_path / "run")[-1]["mean_game_length"] == pytest.approx(32.5, rel=0.2)
 
 
 def test_the_program_may_be_run_as_a_script(tmp_path):

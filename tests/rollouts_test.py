@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from libtorchbeast.rollouts import batches, core_state_of, rollout_shapes
+from libtorchbeast.rollouts import Barrier, batches, core_state_of, rollout_shapes
+from tests.support.monobeast import parse
 from tests.support.rollouts import LAYERS, H, T, assert_equal, columns
 
 
@@ -90,3 +91,42 @@ def test_rollout_shapes_are_of_T_plus_1_rows_and_one_state():
         "done": ((T + 1, 5), torch.bool),
         "core_state/0": ((LAYERS, 5, H), torch.float32),
     }
+
+
+def two_environments(flags):
+    return parse(*flags.split(), "--num_actors", 0, "--envs_per_actor", 2)
+
+
+def over(*rows):
+    """A rollout of two environments: row 0, and `episode_over` in the others."""
+    return {"episode_over": torch.tensor([[1, 1], *rows], dtype=torch.bool)}
+
+
+def test_a_barrier_waits_for_the_games_that_run_when_it_is_due():
+    barrier = Barrier(7, two_environments("--barrier_updates 3 --batch_size 2"))
+    barrier.add(over([1, 1]), updates=9)  # it is not yet due: games go on after these
+    assert barrier.playing.tolist() == [True, True] and not barrier.reached()
+    barrier.add(over([0, 1], [0, 0]), updates=10)
+    assert barrier.playing.tolist() == [True, False] and not barrier.reached()
+    barrier.add(over([0, 1], [0, 0]), updates=11)
+    assert barrier.playing.tolist() == [True, False] and not barrier.reached()
+    barrier.add(over([0, 0], [1, 0]), updates=12)
+    assert barrier.reached()
+
+
+def test_a_barrier_leaves_no_column_over():
+    barrier = Barrier(0, two_environments("--barrier_updates 1 --batch_size 6"))
+    reached = []
+    for updates in (0, 0, 0, 1, 1, 1):
+        barrier.add(over([1, 1]), updates)
+        reached.append(barrier.reached())
+    assert reached == [False] * 5 + [True]
+
+
+def test_a_barrier_that_waits_long_says_so_once(caplog):
+    barrier = Barrier(0, two_environments("--barrier_updates 5 --batch_size 2"))
+    barrier.add(over([0, 1]), updates=4 + Barrier.LONG)
+    assert not caplog.text
+    for later in range(5, 9):
+        barrier.add(over([0, 1]), updates=later + Barrier.LONG)
+    assert caplog.text.count("due at update 5 waits for 1 games") == 1

@@ -1,6 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Numbers of a run's batches and updates, and means over rows, against what was put in."""
 
+import random
+
+import pytest
 import torch
 
 from libtorchbeast.loggers.columns import RECENT_GAMES
@@ -24,21 +27,114 @@ def test_a_game_counts_in_the_row_where_it_ends_but_not_in_row_0():
     """Row 0 is the last row of the rollout before, which has counted it."""
     stats = Stats()
     assert stats.take() == {"games": 0}
-    stats.add_games(batch([1, 0, 1, 0, 1], [100, 2, 4, 1, -8], [50, 1, 7, 1, 3]))
-    stats.add_games(batch([1, 0], [100, 2], [50, 1]))
-    expected = {"games": 2, "mean_game_return": -2.0, "mean_game_length": 5.0}
+    stats.add_games(batch([0, 0, 1, 0, 0, 1], [0, 2, 4, 0, 1, -8], [0, 1, 2, 0, 1, 2]))
+    expected = {"games": 2, "mean_game_return": -2.0, "mean_game_length": 2.0}
+    stats.add_games(batch([1, 0], [-8, 0], [2, 0]))
     assert stats.take() == stats.take() == expected
+
+
+def games_of(lengths):
+    """A batch of one column with games of these lengths, whose returns equal their lengths."""
+    rows = [(step == length, step) for length in lengths for step in range(length + 1)]
+    over, steps = zip((True, 0), *rows, strict=True)
+    return batch(over, steps, steps)
 
 
 def test_the_mean_is_of_recent_games_and_survives_a_resume():
     stats, resumed = Stats(), Stats()
-    zeros = [0.0] * (RECENT_GAMES + 1)
-    stats.add_games(batch([1] * len(zeros), zeros, zeros))
+    stats.add_games(games_of([1] * (RECENT_GAMES + 1)))
     resumed.load_state_dict(stats.state_dict())
-    resumed.add_games(batch([0, 1], [0, 50], [0, 200]))
-    seen = {"games": RECENT_GAMES + 1, "mean_game_return": 0.5, "mean_game_length": 2.0}
+    resumed.add_games(games_of([51]))
+    seen = {"games": RECENT_GAMES + 2, "mean_game_return": 1.5, "mean_game_length": 1.5}
     assert resumed.take() == seen
-    assert resumed.histograms()["game_return"] == {0.0: RECENT_GAMES - 1, 50.0: 1}
+    assert resumed.histograms()["game_return"] == {1.0: RECENT_GAMES - 1, 51.0: 1}
+
+
+class Vector:
+    """Environments whose games have the lengths that `draw(rng)` returns. Their returns equal
+    their lengths."""
+
+    def __init__(self, draw, num_envs):
+        self.draw, self.rng = draw, random.Random(0)
+        self.envs = [[0, draw(self.rng)] for _ in range(num_envs)]  # step and length of the game
+        self.row = [0] * num_envs, [False] * num_envs
+
+    def rollout(self, T=20):
+        rows = [self.row]
+        for _ in range(T):
+            for env in self.envs:
+                env[:] = (env[0] + 1, env[1]) if env[0] < env[1] else (0, self.draw(self.rng))
+            rows.append(([step for step, _ in self.envs], [a == b for a, b in self.envs]))
+        self.row = rows[-1]
+        steps, over = (torch.tensor([row[i] for row in rows]) for i in (0, 1))
+        return {"episode_step": steps, "episode_return": steps.float(), "episode_over": over}
+
+
+def means(stats, vector, rollouts):
+    """The value of mean_game_return after each rollout, None where the cell is empty."""
+    seen = []
+    for _ in range(rollouts):
+        stats.add_games(vector.rollout())
+        seen.append(stats.take().get("mean_game_return"))
+    return seen
+
+
+@pytest.mark.parametrize(
+    "draw, mean",
+    [
+        (lambda rng: rng.choice([50, 2000]), 1025),
+        (lambda rng: rng.randint(300, 1200), 750),
+        (lambda rng: 1 + int(rng.expovariate(1 / 300)), 300),
+    ],
+    ids=["50 or 2,000", "even", "exponential"],
+)
+def test_short_games_that_end_first_are_not_the_mean(draw, mean):
+    """With games of 50 or 2,000 steps it was 50 until step 2,000."""
+    shown = means(Stats(), Vector(draw, num_envs=128), 120)
+    first = next(value for value in shown if value)
+    assert shown[0] is None and first == pytest.approx(mean, rel=0.15)
+
+
+def test_after_a_restart_the_mean_from_before_stays_until_the_new_one_is_known():
+    stats = Stats()
+    stats.add_games(games_of([70] * RECENT_GAMES))
+    stats.restart()
+    shown = means(stats, Vector(lambda rng: rng.randint(100, 200), num_envs=128), 10)
+    assert set(shown[:9]) == {70.0} and shown[9] == pytest.approx(150, rel=0.1)
+
+
+def test_environments_that_never_end_a_game_hide_the_others_only_at_first():
+    """One of 16 is endless. That the others can end their games makes it a rare exception."""
+    stats, others = Stats(), Vector(lambda rng: rng.choice([8, 12]), num_envs=15)
+    endless = Vector(lambda rng: 10**9, num_envs=1)
+    shown = []
+    for _ in range(8):
+        stats.add_games(endless.rollout())
+        shown += means(stats, others, 1)
+    assert shown[0] is None and shown[-1] == pytest.approx(10, rel=0.1)
+
+
+def test_one_environment_ahead_of_the_others_says_nothing_about_them():
+    stats, others = Stats(), Vector(lambda rng: rng.choice([60, 100, 200]), num_envs=31)
+    first = Vector(lambda rng: 90, num_envs=1)
+    for _ in range(4):
+        assert means(stats, first, 1) == means(stats, others, 1) == [None]
+        means(stats, first, 1)  # it is twice as fast
+    assert means(stats, others, 7)[-1] == pytest.approx(120, rel=0.1)
+
+
+def test_environments_that_are_replaced_do_not_keep_the_mean_away():
+    stats = Stats()
+    for _ in range(3):  # each is lost in its first game
+        stats.add_games(Vector(lambda rng: 30, num_envs=4).rollout())
+    assert set(means(stats, Vector(lambda rng: 30, num_envs=16), 2)) == {None, 30}
+
+
+def test_only_the_given_columns_count():
+    stats, column = Stats(), games_of([3])
+    two = {k: torch.cat([v, v + v if k != "episode_over" else v], dim=1) for k, v in column.items()}
+    stats.add_games(two, torch.tensor([True, False]))
+    assert stats.take() == {"games": 1, "mean_game_return": 3.0, "mean_game_length": 3.0}
 
 
 def test_updates_give_means_and_the_largest_lag_since_the_last_row():

@@ -138,14 +138,40 @@ def test_under_nohup_a_closed_terminal_stops_nothing(wakeup, seen):
 
 
 # ------------------------------------------------------------------------------------ signs of life
+@pytest.fixture
+def clock(monkeypatch):
+    """A list with one number, the time."""
+    now = [100.0]
+    monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
+    return now
 
 
-def test_a_watcher_that_was_stopped_itself_takes_nothing_for_silence(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(workers.time, "monotonic", lambda: now)
+def test_a_watcher_that_was_stopped_itself_takes_nothing_for_silence(clock):
     silence_timer = workers.SilenceTimer()
-    for later, silence in [(1, 1), (2, 3), (4, 7), (60, 0), (3, 3)]:
-        now += later
+    for later, silence in [(1, 1), (2, 3), (4, 7), (3600, 7), (3, 10)]:
+        clock[0] += later
         silence_timer.tick()
         assert silence_timer.silence(100.0) == silence
-    assert silence_timer.silence(now - 2) == 2
+    assert silence_timer.silence(clock[0] - 2) == 2
+    assert silence_timer.silence(clock[0] - 1000) == 3  # a sign in the middle of the stop
+
+
+def test_a_hang_is_found_although_the_watcher_stalls_again_and_again(clock):
+    """Each checkpoint may hold it up for 6 s. A hang of 1,400 s was not found so."""
+    silence_timer, hung_since = workers.SilenceTimer(), clock[0]
+    for second in range(1, 1401):
+        clock[0] += 6 if second % 30 == 0 else 0.5
+        silence_timer.tick()
+        if silence_timer.silence(hung_since) > 60:
+            break
+    assert clock[0] - hung_since < 90
+
+
+def test_a_watcher_forgets_its_oldest_stalls_only(clock):
+    silence_timer = workers.SilenceTimer()
+    for _ in range(3 * silence_timer.MOST_STALLS):
+        for later in (10, 1):
+            clock[0] += later
+            silence_timer.tick()
+    recently = clock[0] - 11 * silence_timer.MOST_STALLS
+    assert silence_timer.silence(recently) == silence_timer.MOST_STALLS

@@ -21,8 +21,13 @@ GROUPS: dict[str, dict[str, str]] = {
     "Games": {
         "games": "The number of whole games that have ended since the run began.",
         "mean_game_return": f"The mean return of the last {RECENT_GAMES} games, with unclipped "
-        "rewards.",
-        "mean_game_length": f"The mean length of the last {RECENT_GAMES} games, in agent steps.",
+        "rewards. After a start the short games end first, and their mean is not that of all "
+        "games. So the cell stays empty, or after a resume as it was, until games of almost every "
+        "length have ended: until an estimated 98 % of all games are no longer than these. From "
+        "then on it counts the games that have ended so far, each as often as games of its length "
+        "begin, and every game that ends later. Games that never end do not count. They delay the "
+        "first value until they are fewer than 2 % of the games that have begun.",
+        "mean_game_length": "The mean length of the same games, in agent steps.",
         "eval_step": "The step of the weights that played the evaluation that has just ended.",
         "mean_eval_return": "The mean return of the games of that evaluation.",
         "eval_cpu_s": "The CPU seconds that this evaluation took.",

@@ -84,6 +84,19 @@ class Sampled(gymnasium.Env):
         return self.observation_space.sample(), float(action) - 0.25, over, cut, {}
 
 
+class ShortOrLong(Catch):
+    """A game has 5 or 60 steps, as a coin says. Each step gives 1."""
+
+    def drop(self):
+        self.row, self.column = 0, 0
+        self.left = int(self.np_random.choice([5, 60]))
+
+    def step(self, action):
+        self.left -= 1
+        self.row = (self.row + 1) % ROWS
+        return self.board(), 1.0, self.left == 0, False, {}
+
+
 class BreakingCatch(Catch):
     """Raises after FAIL_AFTER steps, in every life of an actor."""
 
@@ -249,7 +262,7 @@ def first_time(what):
 
 
 for env in (
-    Catch, EndlessCatch, OneStepCatch, BreakingCatch, TroubledCatch, PacedCatch, MoodyCatch,
-    StillbornCatch, NoisyCatch, ParentCatch, Lives,
+    Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, TroubledCatch, PacedCatch,
+    MoodyCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)
