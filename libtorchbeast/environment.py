@@ -8,10 +8,10 @@
   - a vector environment with next-step autoreset; it is called once for all environments.
 
 What else an environment may say:
-  - `info["life_lost"]`: `terminated` means no more than that a life was lost. The episode ends for
-    the learner, but the game goes on. A single environment then plays on in its next `reset()`,
-    which is a step of the game. Its info may say what that step gave: `reset_reward`, `terminated`,
-    `truncated`, `life_lost`. (`atari_wrappers.py` does both.)
+  - `info["torchbeast"]["life_lost"]`: `terminated` means no more than that a life was lost. The
+    episode ends for the learner, but the game goes on. A single environment then plays on in its
+    next `reset()`, which is a step of the game. `info["torchbeast"]` of that reset may say what the
+    step gave: `reward`, `terminated`, `truncated`, `life_lost`. (`atari_wrappers.py` does both.)
   - `metadata["frames_per_step"]`: the number of emulator frames per step. Default: 1.
   - `metadata["frame_stacks"] = {"frame": 4}`: the observation `frame`, [4, ...], is a stack of the
     4 newest frames, oldest first, with zeros before a game's first frame. PolyBeast's servers then
@@ -62,8 +62,14 @@ class Environment:
 
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
         first = self.first = create_env()  # the vector, or environment 0; videos render it
+        self._source: _VectorSource | _SingleSource
         if hasattr(first, "num_envs") and hasattr(first, "single_observation_space"):
-            self._source: _VectorSource | _SingleSource = _VectorSource(first, num_envs)
+            _check_vector(first, num_envs)
+            # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its
+            # environments are stepped here.
+            name_of_class = f"{type(first).__module__}.{type(first).__name__}"
+            is_sync = name_of_class == "gymnasium.vector.sync_vector_env.SyncVectorEnv"
+            self._source = _SingleSource(first.envs) if is_sync else _VectorSource(first)
         else:
             self._source = _SingleSource([first, *(create_env() for _ in range(num_envs - 1))])
         check_action_mask(self._source.observations, self._source.actions)
@@ -121,22 +127,25 @@ class Environment:
         }
 
 
+def _check_vector(env: Any, num_envs: int) -> None:
+    mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+    if getattr(mode, "value", mode) != "NextStep":
+        raise ValueError(
+            f"Vector environment: expected autoreset_mode AutoresetMode.NEXT_STEP in its "
+            f"metadata, seen {mode}"
+        )
+    if env.num_envs != num_envs:
+        raise ValueError(
+            f"Vector environment: expected num_envs {num_envs} (the flag), seen {env.num_envs}"
+        )
+
+
 class _VectorSource:
     """A vector environment, which resets its environments itself."""
 
-    def __init__(self, env: Any, num_envs: int):
-        mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
-        if getattr(mode, "value", mode) != "NextStep":
-            raise ValueError(
-                f"Vector environment: expected autoreset_mode AutoresetMode.NEXT_STEP in its "
-                f"metadata, seen {mode}"
-            )
-        if env.num_envs != num_envs:
-            raise ValueError(
-                f"Vector environment: expected num_envs {num_envs} (the flag), seen {env.num_envs}"
-            )
+    def __init__(self, env: Any):
         self._env = env
-        self._never = np.zeros(num_envs, bool)
+        self._never = np.zeros(env.num_envs, bool)
         self.observations = flatten_space(env.single_observation_space)
         self._action_space = env.single_action_space
         self.actions: Actions = describe_actions(self._action_space)
@@ -148,13 +157,18 @@ class _VectorSource:
         if self.actions.kind != "discrete":
             actions = to_space(actions, self._action_space)
         observation, reward, terminated, truncated, info = self._env.step(actions)
-        life_lost = info.get("life_lost", self._never)
+        own = info.get("torchbeast", {})
+        if "reward" in own:  # beside it there are ends that the vector has not noticed
+            raise ValueError(
+                "Vector environment: after a lost life one of its environments went on in its "
+                "reset, which a vector cannot pass on; let create_env return single environments"
+            )
         return (
             self._checked(observation),
             self._array("Reward", reward, np.float32),
             self._array("Terminated", terminated, bool),
             self._array("Truncated", truncated, bool),
-            self._array("life_lost", life_lost, bool),
+            self._array("life_lost", own.get("life_lost", self._never), bool),
         )
 
     def _array(self, name: str, values: Any, dtype: Any) -> np.ndarray:
@@ -215,8 +229,8 @@ class _SingleSource:
             else:
                 observation, reward[i], terminated[i], truncated[i], info = _step(env, action)
             self._write(i, observation)
-            if info:
-                life_lost[i] = bool(info.get("life_lost", False))
+            if info and "torchbeast" in info:
+                life_lost[i] = bool(info["torchbeast"].get("life_lost", False))
         return self._out, reward, terminated, truncated, life_lost
 
     def close(self) -> None:
@@ -268,13 +282,9 @@ def _reset(env: Any):
     if not _has_info(result):
         return result, 0.0, False, False, {}
     observation, info = result
-    return (
-        observation,
-        info.get("reset_reward", 0.0),
-        info.get("terminated", False),
-        info.get("truncated", False),
-        info,
-    )
+    own = info.get("torchbeast", {})
+    flags = own.get("terminated", False), own.get("truncated", False)
+    return observation, own.get("reward", 0.0), *flags, info
 
 
 def _has_info(result: Any) -> bool:
