@@ -170,7 +170,8 @@ def to_space(actions: np.ndarray, space: Any) -> np.ndarray:
         return actions
     bounded = np.isfinite(space.low) & np.isfinite(space.high)
     low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
-    actions = np.where(bounded, low + (actions + 1) / 2 * (high - low), actions)
+    share = (np.clip(actions, -1, 1) + 1) / 2
+    actions = np.where(bounded, low * (1 - share) + high * share, actions)  # never overflows
     return np.clip(actions, space.low, space.high).astype(space.dtype)
 
 
