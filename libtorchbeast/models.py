@@ -3,6 +3,7 @@
 
 import importlib
 import itertools
+import math
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -96,12 +97,69 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
-def check_image(shape: tuple[int, ...]) -> None:
+class Parts:
+    """The parts of an observation as the networks here read them: the images become the channels of
+    one image, and all other parts become one vector. An `action_mask` is read only if it is alone.
+
+    An image is a part [C, H, W], or one with more axes in front, such as a stack [S, C, H, W]. A
+    part [H, W] is a grey image if it is at least 36 x 36. Images are enlarged to the greatest H and
+    W of any.
+
+    Attributes:
+        image_shape: (C, H, W), or None if no part is an image.
+        width: F, how many numbers the vector has.
+
+    Raises:
+        UserError: the channels of an image are its last axis.
+    """
+
+    def __init__(self, spec: Spec):
+        shapes = {name: shape for name, (shape, _) in spec.observations.items()}
+        if len(shapes) > 1:
+            shapes.pop("action_mask", None)
+        for name, shape in shapes.items():
+            check_image(shape, name)
+        images = {k: shape for k, shape in shapes.items() if _is_image(shape)}
+        C = sum(math.prod(shape[:-2]) for shape in images.values())
+        H, W = (max((shape[axis] for shape in images.values()), default=0) for axis in (-2, -1))
+        self._size = (H, W)
+        self.image_shape = (C, H, W) if images else None
+        self.width = sum(math.prod(shapes[k]) for k in shapes.keys() - images.keys())
+        self._images = {k: shape[-2:] for k, shape in images.items()}
+        self._vectors = [k for k in shapes if k not in images]
+
+    def __call__(self, inputs: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
+        """Returns the image [T * B, C, H, W] and the vector [T * B, F] of the rows [T, B, ...], as
+        `as_floats` converts them. One that has no parts is None."""
+        N = inputs["reward"].numel()
+        images = [as_floats(inputs[k].reshape(N, -1, *s)) for k, s in self._images.items()]
+        if any(x.shape[-2:] != self._size for x in images):
+            images = [nn.functional.interpolate(x, self._size) for x in images]
+        vectors = [as_floats(inputs[k].reshape(N, -1)) for k in self._vectors]
+        return _joined(images), _joined(vectors)
+
+    def zeros(self) -> tuple[Tensor | None, Tensor | None]:
+        """An image [1, C, H, W] and a vector [1, F] of zeros, to find out a layer's size."""
+        image, F = self.image_shape, self.width
+        return torch.zeros(1, *image) if image else None, torch.zeros(1, F) if F else None
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    least = 36 if len(shape) == 2 else 3  # a smaller [H, W] is rather a table of numbers
+    return len(shape) >= 2 and min(shape[-2:]) >= least
+
+
+def _joined(parts: list[Tensor]) -> Tensor | None:
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0] if parts else None
+
+
+def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
     """Raises UserError if an observation of this shape looks like an image [H, W, C]."""
-    if len(shape) == 3 and shape[2] in (1, 3, 4) and shape[2] < min(shape[:2]):
+    if len(shape) >= 3 and shape[-1] in (1, 3, 4) and shape[-1] < min(shape[-3:-1]):
         raise UserError(
-            f"Observation frame {list(shape)}: expected an image [C, H, W], but this looks like "
-            f"[H, W, C]; atari_wrappers.wrap_pytorch transposes images of bytes"
+            f"Observation {name} {list(shape)}: expected an image [C, H, W], but this looks like "
+            f"[H, W, C]; transpose it in create_env, as atari_wrappers.wrap_pytorch does for an "
+            f"observation that is one image of bytes"
         )
 
 

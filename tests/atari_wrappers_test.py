@@ -375,7 +375,8 @@ def test_vector_environment_says_what_it_is():
     assert env.num_envs == 3 and env.single_action_space.n == 6
     obs, info = env.reset(seed=0)
     assert obs in env.observation_space and obs[0] in env.single_observation_space
-    assert info["torchbeast"]["life_lost"].dtype == np.bool_ and info["torchbeast"]["life_lost"].shape == (3,)
+    life_lost = info["torchbeast"]["life_lost"]
+    assert life_lost.dtype == np.bool_ and life_lost.shape == (3,)
     with pytest.raises(ValueError, match="options"):
         env.reset(options={"reset_mask": np.ones(3, bool)})
     env.close()
