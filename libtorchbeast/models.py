@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from libtorchbeast.distributions import MASKED, Distribution, make_distribution
 from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.net_check import check_net
 from libtorchbeast.spec import Spec
 
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
@@ -25,8 +26,8 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
         The network on the CPU, float32. Its attribute `distribution` says what its logits mean.
 
     Raises:
-        UserError: --net does not name a network class, or --use_lstm is given and the network has
-            no recurrent state.
+        UserError: --net does not name a network class, --use_lstm is given and the network has no
+            recurrent state, or the network does not keep the contract of docs/fork.md.
     """
     net_class = own
     if flags.net:
@@ -44,6 +45,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     if flags.use_lstm and net.initial_state(1) == ():
         raise UserError(f"--use_lstm: {name_of(net)} has no recurrent state")
     net.distribution = make_distribution(spec.actions)
+    check_net(net, spec)
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net
@@ -181,7 +183,8 @@ def unroll(
     """Runs a recurrent core over T rows. It restarts from `initial_state` where an episode begins.
 
     Args:
-        core: a module like nn.LSTM: ([T, B, F], state) -> ([T, B, H], state).
+        core: nn.LSTM, nn.GRU, nn.RNN, or a module ([T, B, F], state) -> ([T, B, H], state) whose
+            state is a tuple.
         inputs: [T, B, F] float.
         done: [T, B] bool, True where the row is the first of its episode.
         state: the state before row 0, a tuple of [layers, B, H].
@@ -199,6 +202,7 @@ def unroll(
             return unroll(core, inputs.float(), done, state, initial_state)
     T = inputs.shape[0]
     begins = done.any(dim=1).tolist()
+    is_single = isinstance(core, nn.GRU | nn.RNN)  # their state is one tensor
     # The core runs over all rows between two resets in one call.
     cuts = [0] + [t for t in range(1, T) if begins[t]] + [T]
     outputs = []
@@ -209,9 +213,10 @@ def unroll(
                 torch.where(reset, initial, current)
                 for initial, current in zip(initial_state, state, strict=True)
             )
-        output, state = core(inputs[start:stop], state)
+        output, after = core(inputs[start:stop], state[0] if is_single else state)
+        state = (after,) if is_single else tuple(after)
         outputs.append(output)
-    return torch.cat(outputs), tuple(state)
+    return torch.cat(outputs), state
 
 
 def forward(
@@ -255,19 +260,21 @@ def act_on(
         one is taken.
 
     Raises:
-        ValueError: an output has the name of one of the environment's keys.
+        ValueError: the logits are not finite. (On a GPU torch raises an error of its own.)
     """
     outputs, core_state = forward(net, row, core_state)
-    if outputs.keys() & row.keys():
-        raise ValueError(
-            f"forward returned {sorted(outputs.keys() & row.keys())}: expected names that the "
-            f"environment's rows do not have"
-        )
     outputs = {k: _float32(v) for k, v in outputs.items()}
     if "action" not in outputs:
         distribution = cast(Distribution, net.distribution)
         choose = distribution.mode if greedy else distribution.sample
-        outputs["action"] = choose(outputs["policy_logits"])
+        logits = outputs["policy_logits"]
+        try:
+            outputs["action"] = choose(logits)
+        except RuntimeError as error:
+            if logits.isfinite().all():
+                raise
+            seen = "NaN or infinity in policy_logits"
+            raise ValueError(f"Your network returned {seen}; expected finite numbers") from error
     return outputs, tuple(_float32(state) for state in core_state)
 
 

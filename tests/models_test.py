@@ -49,15 +49,17 @@ def test_actions_are_sampled_from_the_policy_or_are_its_mode():
     assert outputs["action"].eq(0).all()
 
 
-@pytest.mark.parametrize("state_count", [1, 2])
+@pytest.mark.parametrize("state_count, wrapped", [(1, False), (1, True), (2, False)])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_unroll_is_a_plain_loop_over_time(share, state_count):
+def test_unroll_is_a_plain_loop_over_time(share, state_count, wrapped):
     T, B, F, H, layers = 11, 4, 3, 5, 2
     torch.manual_seed(state_count)
     core = nn.LSTM(F, H, layers)
-    if state_count == 1:
+    called = core  # as the loop below calls it
+    if state_count == 1:  # nn.GRU itself, or wrapped so that its state is a tuple
         gru = nn.GRU(F, H, layers)
-        core = lambda x, state: (lambda y, h: (y, (h,)))(*gru(x, *state))
+        called = lambda x, state: (lambda y, h: (y, (h,)))(*gru(x, *state))
+        core = called if wrapped else gru
     inputs, done = torch.randn(T, B, F), torch.rand(T, B) < share
     random_state = lambda: tuple(torch.randn(layers, B, H) for _ in range(state_count))
     given, initial = random_state(), random_state()
@@ -68,7 +70,7 @@ def test_unroll_is_a_plain_loop_over_time(share, state_count):
             for s, i in zip(state, initial, strict=True):
                 if done[t, b]:
                     s[:, b] = i[:, b]
-        output, state = core(inputs[t : t + 1], state)
+        output, state = called(inputs[t : t + 1], state)
         expected.append(output[0])
     untouched = copy.deepcopy((given, initial))
     seen, seen_state = models.unroll(core, inputs, done, given, initial)
