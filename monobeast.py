@@ -46,7 +46,7 @@ from libtorchbeast.actors import (
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.devices import cuda_is_wanted
 from libtorchbeast.distributions import make_distribution
-from libtorchbeast.environment import Environment
+from libtorchbeast.environment import Environment, told
 from libtorchbeast.flags import (
     Flags,
     Parser,
@@ -374,16 +374,13 @@ def describe(flags: Flags) -> tuple[Spec, Shapes]:
     """Returns the environments' spec and the shapes of one actor's rollout.
 
     The shapes of the network's outputs and states are known only after it was called, so this opens
-    an actor's environments, plays one row with a network that is thrown away, and closes them.
+    an actor's environments, plays one step with a network that is thrown away, and closes them.
     """
-    try:
-        env = make_environment(flags)
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise UserError(f"--env {flags.env}: {error}") from error
-    with contextlib.closing(env):
+    with told(flags.env), contextlib.closing(make_environment(flags)) as env:
         net = models.make_net(Net, env.spec, flags)
         sample = Actor(env, net, flags.seed, flags, Clock(ACTOR_ACTIVITIES), Latencies())
         row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
+        env.step(sample.row["action"])  # finds a wrong environment before any actor starts
         return env.spec, rollout_shapes(row, sample.core_state, flags.unroll_length)
 
 
