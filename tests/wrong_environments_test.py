@@ -53,6 +53,13 @@ def test_create_env_without_a_return_is_named(returned, tmp_path, monkeypatch):
     assert "create_env returned " in message and message.endswith(expected)
 
 
+@pytest.mark.parametrize("name", ["Mine-v0", "mine/Mine-v0"])
+def test_an_id_that_nobody_registered_gets_the_form_that_imports_it(name, tmp_path):
+    message = mono.refusal(tmp_path, "--env", name)
+    assert message.endswith(f"name the module too: --env MODULE:{name}")
+    assert "MODULE" not in mono.refusal(tmp_path, "--env", f"tests.support.envs:{name}")
+
+
 def test_a_networks_own_error_keeps_its_traceback():
     """It is no environment's fault, though the environment is open."""
     with pytest.raises(ZeroDivisionError), told("Some-v0"):
