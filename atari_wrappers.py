@@ -155,8 +155,9 @@ class AtariVector(VectorEnv):
     """Whole games on ale-py's `AtariVectorEnv`, with next-step autoreset and life loss as a flag.
 
     `step(actions)`, with integers [N], returns observation uint8 [N, 4, 84, 84], unclipped reward
-    float32 [N], terminated bool [N], truncated bool [N] and info. The info has `life_lost` bool
-    [N], and ale-py's `lives`, `frame_number`, `episode_frame_number` and `env_id`, int32 [N] each.
+    float32 [N], terminated bool [N], truncated bool [N] and info. The info has ale-py's `lives`,
+    `frame_number`, `episode_frame_number` and `env_id`, int32 [N] each, and `torchbeast`, a dict
+    with `life_lost` bool [N].
 
     With `terminal_on_life_loss`, a step that loses a life but not the last one is `terminated` and
     `life_lost`. The game goes on: the next step presses FIRE (NOOP if the game has no FIRE) in
@@ -189,7 +190,7 @@ class AtariVector(VectorEnv):
         obs, info = self._vector.reset(seed=seed)
         self._lives = info["lives"].copy()
         self._over = self._life_lost = np.zeros(self.num_envs, np.bool_)
-        return obs, {**info, "life_lost": self._life_lost.copy()}
+        return obs, {**info, "torchbeast": {"life_lost": self._life_lost.copy()}}
 
     def step(self, actions: np.ndarray):
         """One agent step of every game. ValueError: actions of a wrong shape, dtype or range."""
@@ -203,7 +204,7 @@ class AtariVector(VectorEnv):
         self._lives = lives.copy()
         self._over = terminated | truncated
         self._life_lost = lost & ~truncated
-        info = {**info, "life_lost": self._life_lost.copy()}
+        info = {**info, "torchbeast": {"life_lost": self._life_lost.copy()}}
         return obs, reward.astype(np.float32), terminated | lost, truncated, info
 
     def _checked(self, actions: np.ndarray) -> np.ndarray:
@@ -346,12 +347,13 @@ class FireReset(gymnasium.Wrapper):
 class EpisodicLife(gymnasium.Wrapper):
     """Losing a life but not the last one ends the episode, but not the game.
 
-    `step` then returns terminated=True and info["life_lost"]=True, which is False on every other
-    step. The next `reset()` plays one ordinary step of the same game: with FIRE if the game has it
-    and `fire` is set, else with NOOP. The reset's info has that step's `reset_reward` (a float,
-    which counts in the game), `terminated`, `truncated` and `life_lost`. If one of these flags is
-    set, reset again. Any other `reset`, and one with a seed, starts a new game; its info has no
-    `reset_reward`. A life lost at the frame limit is `terminated` and `truncated`, not `life_lost`.
+    `step` then returns terminated=True and info["torchbeast"]["life_lost"]=True, which is False on
+    every other step. The next `reset()` plays one ordinary step of the same game: with FIRE if the
+    game has it and `fire` is set, else with NOOP. info["torchbeast"] of that reset has the step's
+    `reward` (a float, which counts in the game), `terminated`, `truncated` and `life_lost`. If one
+    of these flags is set, reset again. Any other `reset`, and one with a seed, starts a new game;
+    its info["torchbeast"] has `life_lost` only. A life lost at the frame limit is `terminated` and
+    `truncated`, not `life_lost`.
     """
 
     def __init__(self, env: gymnasium.Env, fire: bool = True):
@@ -368,14 +370,17 @@ class EpisodicLife(gymnasium.Wrapper):
         lost = 0 < lives < self._lives and not terminated
         self._lives = lives
         self._game_goes_on = lost and not truncated
-        return obs, reward, terminated or lost, truncated, {**info, "life_lost": self._game_goes_on}
+        info = {**info, "torchbeast": {"life_lost": self._game_goes_on}}
+        return obs, reward, terminated or lost, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
         if self._game_goes_on and seed is None:
             obs, reward, terminated, truncated, info = self.step(self._press)
-            info.update(reset_reward=float(reward), terminated=terminated, truncated=truncated)
+            info["torchbeast"].update(
+                reward=float(reward), terminated=terminated, truncated=truncated
+            )
             return obs, info
         obs, info = self.env.reset(seed=seed, options=options)
         self._lives = self._ale.lives()
         self._game_goes_on = False
-        return obs, {**info, "life_lost": False}
+        return obs, {**info, "torchbeast": {"life_lost": False}}

@@ -17,7 +17,6 @@ To add an environment or a model, edit the two places marked FORK HERE and nothi
 import argparse
 import contextlib
 import logging
-import math
 import sys
 from collections.abc import Container, Iterator
 from multiprocessing.connection import Connection
@@ -47,7 +46,7 @@ from libtorchbeast.actors import (
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.devices import cuda_is_wanted
 from libtorchbeast.distributions import make_distribution
-from libtorchbeast.environment import Environment
+from libtorchbeast.environment import Environment, told
 from libtorchbeast.flags import (
     Flags,
     Parser,
@@ -103,36 +102,32 @@ def create_env(flags: Flags) -> Any:
 
 # ======================================================================================= FORK HERE
 class Net(nn.Module):
-    """TorchBeast's shallow network. Images smaller than 36 x 36 get a smaller trunk. Observations
-    that are not images are joined into one vector and get a linear trunk."""
+    """TorchBeast's shallow network. Images smaller than 36 x 36 get a smaller trunk. What is not an
+    image (see `models.Parts`) joins the trunk's output, or without images gets a linear trunk."""
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
         self.distribution = make_distribution(spec.actions)
-        shape, _ = spec.observations.get("frame", ((), ""))
-        models.check_image(shape)
-        self.flat = [] if len(shape) == 3 else [k for k in spec.observations if k != "action_mask"]
-        if len(shape) == 3 and min(shape[1:]) >= 36:  # [C, H, W]
+        self.parts = models.Parts(spec)
+        C, *size = self.parts.image_shape or (0,)
+        if C and min(size) >= 36:
             self.trunk = nn.Sequential(
-                nn.Conv2d(shape[0], 32, 8, stride=4), nn.ReLU(),
+                nn.Conv2d(C, 32, 8, stride=4), nn.ReLU(),
                 nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
                 nn.Conv2d(64, 64, 3, stride=1), nn.ReLU(), nn.Flatten(),
             )  # fmt: skip
-            width = 512
-        elif len(shape) == 3:
-            self.trunk = nn.Sequential(nn.Conv2d(shape[0], 16, 3), nn.ReLU(), nn.Flatten())
-            width = 128
+        elif C:
+            self.trunk = nn.Sequential(nn.Conv2d(C, 16, 3), nn.ReLU(), nn.Flatten())
         else:
-            shape = (sum(math.prod(spec.observations[k][0]) for k in self.flat),)
             self.trunk = nn.Sequential(nn.Flatten(), nn.LazyLinear(128), nn.ReLU())
-            width = 128
+        width = 512 if C and min(size) >= 36 else 128
         self.fc = nn.Sequential(nn.LazyLinear(width), nn.ReLU())
         core_width = width + 1 + self.distribution.num_features  # fc, clipped reward, last action
         self.core = nn.LSTM(core_width, core_width, num_layers=2) if flags.use_lstm else None
         self.policy = nn.Linear(core_width, self.distribution.num_logits)
         self.baseline = nn.Linear(core_width, 1)
         with torch.no_grad():
-            self.fc(self.trunk(torch.zeros(1, *shape)))  # gives the lazy layers their sizes
+            self.see(*self.parts.zeros())  # gives the lazy layers their sizes
         self._initialize()
 
     def _initialize(self) -> None:
@@ -153,14 +148,15 @@ class Net(nn.Module):
         device = self.policy.weight.device
         return (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
 
+    def see(self, image: torch.Tensor | None, vector: torch.Tensor | None) -> torch.Tensor:
+        """[N, C, H, W] or None, and [N, F] or None -> [N, width]."""
+        x = self.trunk(vector if image is None else image)
+        is_both = image is not None and vector is not None
+        return self.fc(torch.cat([x, vector], dim=1) if is_both else x)
+
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
         T, B = inputs["reward"].shape
-        if self.flat:  # not an image: join all observations into one vector
-            parts = [models.as_floats(inputs[k].reshape(T * B, -1)) for k in self.flat]
-            x = torch.cat(parts, dim=-1)
-        else:
-            x = models.as_floats(inputs["frame"].flatten(0, 1))  # [T * B, C, H, W]
-        x = self.fc(self.trunk(x)).float()  # [T * B, width]
+        x = self.see(*self.parts(inputs)).float()  # [T * B, width]
         last_action = self.distribution.features(inputs["last_action"]).flatten(0, 1)
         clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)
         x = torch.cat([x, clipped_reward, last_action], dim=-1)
@@ -378,16 +374,13 @@ def describe(flags: Flags) -> tuple[Spec, Shapes]:
     """Returns the environments' spec and the shapes of one actor's rollout.
 
     The shapes of the network's outputs and states are known only after it was called, so this opens
-    an actor's environments, plays one row with a network that is thrown away, and closes them.
+    an actor's environments, plays one step with a network that is thrown away, and closes them.
     """
-    try:
-        env = make_environment(flags)
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise UserError(f"--env {flags.env}: {error}") from error
-    with contextlib.closing(env):
+    with told(flags.env), contextlib.closing(make_environment(flags)) as env:
         net = models.make_net(Net, env.spec, flags)
         sample = Actor(env, net, flags.seed, flags, Clock(ACTOR_ACTIVITIES), Latencies())
         row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
+        env.step(sample.row["action"])  # finds a wrong environment before any actor starts
         return env.spec, rollout_shapes(row, sample.core_state, flags.unroll_length)
 
 

@@ -86,24 +86,24 @@ logger = logging.getLogger("polybeast")
 # ======================================================================================= FORK HERE
 class Net(nn.Module):
     """TorchBeast's deep network for images: the residual network of 15 convolutions that the IMPALA
-    paper shows in figure 3 (right). It also reads the clipped reward."""
+    paper shows in figure 3 (right). It also reads the clipped reward, and the parts of an
+    observation that are not images."""
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
-        shape, _ = spec.observations.get("frame", ((), ""))
-        models.check_image(shape)
-        if len(shape) != 3:
+        self.parts = models.Parts(spec)
+        if self.parts.image_shape is None:
             raise UserError(
-                f"polybeast.Net reads images, `frame` [C, H, W]; the environment has "
-                f"{spec.observations}. Perhaps --net monobeast.Net?"
+                f"polybeast.Net reads images [C, H, W]; the environment has {spec.observations}. "
+                f"Perhaps --net monobeast.Net?"
             )
         self.distribution = make_distribution(spec.actions)
-        channels = [shape[0], 16, 32, 32]
+        channels = [self.parts.image_shape[0], 16, 32, 32]
         sections = [Section(*channels[i : i + 2]) for i in range(3)]
         self.trunk = nn.Sequential(*sections, nn.ReLU(), nn.Flatten())
         with torch.no_grad():
-            features = self.trunk(torch.zeros(1, *shape)).shape[1]
-        self.fc = nn.Sequential(nn.Linear(features, 256), nn.ReLU())
+            features = self.trunk(torch.zeros(1, *self.parts.image_shape)).shape[1]
+        self.fc = nn.Sequential(nn.Linear(features + self.parts.width, 256), nn.ReLU())
         self.core = nn.LSTM(256 + 1, 256) if flags.use_lstm else None
         core_width = 256 if flags.use_lstm else 256 + 1  # fc, clipped reward
         self.policy = nn.Linear(core_width, self.distribution.num_logits)
@@ -120,10 +120,10 @@ class Net(nn.Module):
         return (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
 
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
-        frame = inputs["frame"]  # [T, B, C, H, W]
-        T, B, *shape = frame.shape
-        x = models.as_floats(frame.reshape(T * B, *shape))
-        x = self.fc(self.trunk(x)).float()  # [T * B, 256]
+        T, B = inputs["reward"].shape
+        image, vector = self.parts(inputs)  # [T * B, C, H, W], [T * B, F] or None
+        x = self.trunk(image)
+        x = self.fc(x if vector is None else torch.cat([x, vector], dim=1)).float()  # [T * B, 256]
         clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)
         x = torch.cat([x, clipped_reward], dim=-1)
         if self.core is not None:

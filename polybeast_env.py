@@ -36,7 +36,7 @@ if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports 
     libtorchbeast.workers.before_imports(__name__)
 
 from libtorchbeast import workers
-from libtorchbeast.environment import Environment
+from libtorchbeast.environment import Environment, told
 from libtorchbeast.flags import (
     Flags,
     Parser,
@@ -46,6 +46,7 @@ from libtorchbeast.flags import (
     apply_recipe,
     parse_args,
     recipe_help,
+    replace,
     require,
     whole,
 )
@@ -197,15 +198,18 @@ def serve(
     """Runs in a server process. It serves until `inbox` ends, and meanwhile sends b"." to `outbox`
     at intervals as its sign of life."""
     set_up_logging(flags)
-    server = Server(
-        lambda: make_environment(flags),
-        address,
-        max_streams=flags.max_streams,
-        seed=server_seed(flags.seed, address, index, life),
-        step_timeout=flags.step_timeout,
-        tls=tls,
-        sign_of_life=lambda: outbox.send_bytes(b"."),
-    )
+    with told(flags.env):
+        if index == life == 0:
+            try_environment(flags)
+        server = Server(
+            lambda: make_environment(flags),
+            address,
+            max_streams=flags.max_streams,
+            seed=server_seed(flags.seed, address, index, life),
+            step_timeout=flags.step_timeout,
+            tls=tls,
+            sign_of_life=lambda: outbox.send_bytes(b"."),
+        )
     server.start()
     logger.info(
         "Serving %s, %d environments per stream, on %s", flags.env, flags.envs_per_server, address
@@ -213,6 +217,14 @@ def serve(
     for _ in inbox:
         pass
     server.stop()
+
+
+def try_environment(flags: Flags) -> None:
+    """Plays one step in one environment, so that a wrong one is found before a learner trains."""
+    with contextlib.closing(make_environment(replace(flags, envs_per_server=1))) as env:
+        row = env.initial(seed=0)
+        if "action_mask" not in row:  # any action is allowed
+            env.step(env.spec.actions.zeros(1))
 
 
 def server_seed(seed: int, address: str, index: int, life: int) -> int:
@@ -279,9 +291,7 @@ def explain(failure: str) -> str:
     """Returns the last line of a traceback, and logs the whole unless the user made the mistake."""
     last = failure.splitlines()[-1]
     kind, _, text = last.partition(": ")
-    if kind.endswith((".UserError", ".UnknownGame")) or kind.startswith(
-        ("gymnasium.error.", "ModuleNotFoundError")
-    ):
+    if kind.endswith(".UserError"):
         return text
     logger.error("A server failed: %s", failure)
     return last

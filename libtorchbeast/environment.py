@@ -8,10 +8,10 @@
   - a vector environment with next-step autoreset; it is called once for all environments.
 
 What else an environment may say:
-  - `info["life_lost"]`: `terminated` means no more than that a life was lost. The episode ends for
-    the learner, but the game goes on. A single environment then plays on in its next `reset()`,
-    which is a step of the game. Its info may say what that step gave: `reset_reward`, `terminated`,
-    `truncated`, `life_lost`. (`atari_wrappers.py` does both.)
+  - `info["torchbeast"]["life_lost"]`: `terminated` means no more than that a life was lost. The
+    episode ends for the learner, but the game goes on. A single environment then plays on in its
+    next `reset()`, which is a step of the game. `info["torchbeast"]` of that reset may say what the
+    step gave: `reward`, `terminated`, `truncated`, `life_lost`. (`atari_wrappers.py` does both.)
   - `metadata["frames_per_step"]`: the number of emulator frames per step. Default: 1.
   - `metadata["frame_stacks"] = {"frame": 4}`: the observation `frame`, [4, ...], is a stack of the
     4 newest frames, oldest first, with zeros before a game's first frame. PolyBeast's servers then
@@ -20,21 +20,28 @@ What else an environment may say:
 This module needs numpy only, neither torch nor gymnasium.
 """
 
-from collections.abc import Callable
+import contextlib
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
+from libtorchbeast.flags import UserError
 from libtorchbeast.seeds import first_seed
 from libtorchbeast.spec import (
     Actions,
     Spec,
+    brief,
     check_action_mask,
     describe_actions,
     flatten_observation,
     flatten_space,
     to_space,
 )
+
+LARGEST_REWARD = float(np.finfo(np.float32).max)
 
 Row = dict[str, np.ndarray]
 # Observations, and `reward`, `terminated`, `truncated`, `life_lost` [N] of a step.
@@ -56,15 +63,23 @@ class Environment:
         name: The environment's, for messages and checkpoints.
 
     Raises:
-        ValueError: from the constructor for an environment that is not accepted; from `step` for an
-            action out of range, a number that is not finite, or an observation that differs from
-            the spec.
+        UserError: from the constructor for an environment that is not accepted; from `initial` and
+            `step` for a number that is not finite, or an observation that differs from the spec.
+        ValueError: from `step` for an action out of range.
     """
 
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
         first = self.first = create_env()  # the vector, or environment 0; videos render it
-        if hasattr(first, "num_envs") and hasattr(first, "single_observation_space"):
-            self._source: _VectorSource | _SingleSource = _VectorSource(first, num_envs)
+        is_vector = hasattr(first, "num_envs") and hasattr(first, "single_observation_space")
+        _check_parts(first, "single_" if is_vector else "")
+        self._source: _VectorSource | _SingleSource
+        if is_vector:
+            _check_vector(first, num_envs)
+            # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its
+            # environments are stepped here.
+            name_of_class = f"{type(first).__module__}.{type(first).__name__}"
+            is_sync = name_of_class == "gymnasium.vector.sync_vector_env.SyncVectorEnv"
+            self._source = _SingleSource(first.envs) if is_sync else _VectorSource(first)
         else:
             self._source = _SingleSource([first, *(create_env() for _ in range(num_envs - 1))])
         check_action_mask(self._source.observations, self._source.actions)
@@ -102,8 +117,6 @@ class Environment:
         self._source.close()
 
     def _row(self, observations, reward, terminated, truncated, life_lost, actions) -> Row:
-        if not (np.abs(reward) <= np.finfo(np.float32).max).all():  # NaN compares as False
-            raise ValueError(f"Reward: expected finite numbers, seen {reward.tolist()}")
         done, new_game = self._episode_ended, self._game_ended
         self._episode_ended = terminated | truncated
         self._game_ended = truncated | (terminated & ~life_lost)
@@ -122,22 +135,34 @@ class Environment:
         }
 
 
+def _check_parts(env: Any, single: str) -> None:
+    for part in ("reset", "step", f"{single}observation_space", f"{single}action_space"):
+        if not hasattr(env, part):
+            raise UserError(
+                f"create_env returned {brief(env)}, which has no {part}; expected an environment "
+                f"(does create_env lack a return?)"
+            )
+
+
+def _check_vector(env: Any, num_envs: int) -> None:
+    mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+    if getattr(mode, "value", mode) != "NextStep":
+        raise UserError(
+            f"Vector environment: expected autoreset_mode AutoresetMode.NEXT_STEP in its "
+            f"metadata, seen {mode}"
+        )
+    if env.num_envs != num_envs:
+        raise UserError(
+            f"Vector environment: expected num_envs {num_envs} (the flag), seen {env.num_envs}"
+        )
+
+
 class _VectorSource:
     """A vector environment, which resets its environments itself."""
 
-    def __init__(self, env: Any, num_envs: int):
-        mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
-        if getattr(mode, "value", mode) != "NextStep":
-            raise ValueError(
-                f"Vector environment: expected autoreset_mode AutoresetMode.NEXT_STEP in its "
-                f"metadata, seen {mode}"
-            )
-        if env.num_envs != num_envs:
-            raise ValueError(
-                f"Vector environment: expected num_envs {num_envs} (the flag), seen {env.num_envs}"
-            )
+    def __init__(self, env: Any):
         self._env = env
-        self._never = np.zeros(num_envs, bool)
+        self._never = np.zeros(env.num_envs, bool)
         self.observations = flatten_space(env.single_observation_space)
         self._action_space = env.single_action_space
         self.actions: Actions = describe_actions(self._action_space)
@@ -149,21 +174,24 @@ class _VectorSource:
         if self.actions.kind != "discrete":
             actions = to_space(actions, self._action_space)
         observation, reward, terminated, truncated, info = self._env.step(actions)
-        life_lost = info.get("life_lost", self._never)
+        own = info.get("torchbeast", {})
+        if "reward" in own:  # beside it there are ends that the vector has not noticed
+            raise UserError(
+                "Vector environment: after a lost life one of its environments went on in its "
+                "reset, which a vector cannot pass on; let create_env return single environments"
+            )
         return (
             self._checked(observation),
-            self._array("Reward", reward, np.float32),
+            _checked_rewards(self._array("Reward", reward, np.float64)),
             self._array("Terminated", terminated, bool),
             self._array("Truncated", truncated, bool),
-            self._array("life_lost", life_lost, bool),
+            self._array("life_lost", own.get("life_lost", self._never), bool),
         )
 
     def _array(self, name: str, values: Any, dtype: Any) -> np.ndarray:
         array = np.array(values, dtype)
         if array.shape != self._never.shape:
-            raise ValueError(
-                f"{name}: expected {len(self._never)} values, seen {list(array.shape)}"
-            )
+            raise UserError(f"{name}: expected {len(self._never)} values, seen {list(array.shape)}")
         return array
 
     def close(self) -> None:
@@ -202,7 +230,7 @@ class _SingleSource:
 
     def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
         N = len(self._envs)
-        reward = np.zeros(N, np.float64)
+        reward: list[Any] = [0.0] * N
         terminated, truncated, life_lost = np.zeros((3, N), bool)
         if self.actions.kind == "discrete":
             each_action = actions.tolist()  # Python's own numbers
@@ -216,9 +244,9 @@ class _SingleSource:
             else:
                 observation, reward[i], terminated[i], truncated[i], info = _step(env, action)
             self._write(i, observation)
-            if info:
-                life_lost[i] = bool(info.get("life_lost", False))
-        return self._out, reward, terminated, truncated, life_lost
+            if info and "torchbeast" in info:
+                life_lost[i] = bool(info["torchbeast"].get("life_lost", False))
+        return self._out, _checked_rewards(reward), terminated, truncated, life_lost
 
     def close(self) -> None:
         for env in self._envs:
@@ -241,10 +269,12 @@ class _SingleSource:
 
 def _step(env: Any, action: Any):
     result = env.step(action)
-    if len(result) == 5:
+    count = len(result) if isinstance(result, tuple | list) else 1
+    if count == 5:
         return result
-    if len(result) != 4:
-        raise ValueError(f"step() returned {len(result)} values, expected 5 (gymnasium) or 4 (gym)")
+    if count != 4:
+        seen = f"{count} values" if count > 1 else brief(result)
+        raise UserError(f"step() returned {seen}, expected 5 values (gymnasium) or 4 (gym)")
     observation, reward, ended, info = result
     truncated = bool(ended and info.get("TimeLimit.truncated", False))
     return observation, reward, ended and not truncated, truncated, info
@@ -269,13 +299,9 @@ def _reset(env: Any):
     if not _has_info(result):
         return result, 0.0, False, False, {}
     observation, info = result
-    return (
-        observation,
-        info.get("reset_reward", 0.0),
-        info.get("terminated", False),
-        info.get("truncated", False),
-        info,
-    )
+    own = info.get("torchbeast", {})
+    flags = own.get("terminated", False), own.get("truncated", False)
+    return observation, own.get("reward", 0.0), *flags, info
 
 
 def _has_info(result: Any) -> bool:
@@ -283,15 +309,33 @@ def _has_info(result: Any) -> bool:
     return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
 
 
+def _checked_rewards(rewards: Any) -> np.ndarray:
+    """Returns the rewards of N environments as float64 [N]."""
+    with contextlib.suppress(TypeError, ValueError):  # not all are numbers
+        array = np.asarray(rewards, np.float64)
+        if array.ndim == 1 and (np.abs(array) <= LARGEST_REWARD).all():  # NaN compares as False
+            return array
+    for i, reward in enumerate(rewards):
+        with contextlib.suppress(TypeError, ValueError):
+            if np.ndim(reward) == 0 and abs(float(reward)) <= LARGEST_REWARD:
+                continue
+        seen = brief(reward.tolist() if hasattr(reward, "tolist") else reward)
+        kind = type(reward).__name__
+        raise UserError(
+            f"Reward: expected a finite number, seen {seen} (a {kind}) from environment {i}"
+        )
+    raise AssertionError(rewards)  # one of them is wrong
+
+
 def _checked_stacks(stacks: dict[str, int], observations: dict) -> dict[str, int]:
     for name, k in stacks.items():
         if name not in observations:
-            raise ValueError(
+            raise UserError(
                 f'metadata["frame_stacks"]: expected names of {sorted(observations)}, seen {name!r}'
             )
         shape, _ = observations[name]
         if k < 2 or shape[:1] != (k,):
-            raise ValueError(
+            raise UserError(
                 f'metadata["frame_stacks"] {stacks}: expected {name!r} [{k}, ...], at least 2 '
                 f"frames, seen {list(shape)}"
             )
@@ -300,16 +344,56 @@ def _checked_stacks(stacks: dict[str, int], observations: dict) -> dict[str, int
 
 def _check_names(leaves: dict, expected: dict) -> None:
     if leaves.keys() != expected.keys():
-        raise ValueError(f"Observation: expected keys {sorted(expected)}, seen {sorted(leaves)}")
+        raise UserError(f"Observation: expected keys {sorted(expected)}, seen {sorted(leaves)}")
 
 
 def _checked_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     array = np.asarray(leaf)
     if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise ValueError(
+        raise UserError(
             f"Observation {name!r}: expected {np.dtype(dtype).name}{list(shape)}, "
             f"seen {array.dtype}{list(array.shape)}"
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(f"Observation {name!r}: expected finite numbers, seen {array.tolist()}")
+        wrong = array[~np.isfinite(array)]
+        raise UserError(
+            f"Observation {name!r}: expected finite numbers, seen {wrong[0]} in {wrong.size} of "
+            f"{array.size} places"
+        )
     return array.astype(dtype, copy=False)
+
+
+@contextlib.contextmanager
+def told(name: str) -> Iterator[None]:
+    """A context in which what the code of the environment `name` raises becomes a UserError: one
+    sentence with the error and the line that raised it. Other errors stay as they are."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if place := _place_in_environment(error):
+            raise UserError(f"--env {name}: {_sentence(name, error, place)}") from error
+        raise
+
+
+def _sentence(name: str, error: Exception, place: str) -> str:
+    kind, text = type(error).__name__, " ".join(str(error).split())
+    if kind in ("NameNotFound", "NamespaceNotFound") and ":" not in name:
+        return f"{text} If a module registers it, name the module too: --env MODULE:{name}"
+    is_clear = isinstance(error, ModuleNotFoundError) or type(error).__module__ == "gymnasium.error"
+    return text if is_clear else f"{kind}: {text} ({place})"
+
+
+def _place_in_environment(error: Exception) -> str:
+    """Returns "FILE:LINE, in FUNCTION" if code called from here raised the error, else "". Lines of
+    installed packages are named only if there are no others."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without `told` itself
+    here = [i for i, frame in enumerate(frames) if frame.filename == __file__]
+    if not here:
+        return ""
+    called = frames[here[-1] + 1 :] or frames[-1:]
+    installed = (sysconfig.get_path("stdlib"), "<")
+    is_own = lambda f: not f.filename.startswith(installed) and "site-packages" not in f.filename
+    frame = [*called, *filter(is_own, called)][-1]
+    return f"{frame.filename}:{frame.lineno}, in {frame.name}"

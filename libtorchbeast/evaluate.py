@@ -10,7 +10,6 @@ from collections.abc import Callable, Container, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-import gymnasium
 import numpy as np
 import rich.console
 import rich.table
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
-from libtorchbeast.environment import Environment, Row
+from libtorchbeast.environment import Environment, Row, told
 from libtorchbeast.flags import Flags, UserError, replace, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.models import act_on
@@ -56,7 +55,7 @@ def load(
 
     Raises:
         UserError: the run has no checkpoint, the checkpoint does not fit the environment or the
-            network, or the environment is not installed here.
+            network, or the environment cannot be made here.
     """
     path = os.path.join(run_path(flags), "model.tar")
     state = checkpoint.load_newest(path)
@@ -65,10 +64,8 @@ def load(
     run_flags = state["flags"] | {"env": state["env"]}  # the name that the servers gave
     own = [name for name in ("env", "net", "use_lstm") if name not in given]
     flags = replace(flags, **{name: run_flags[name] for name in own})
-    try:
+    with told(flags.env):
         net, env = player(flags)
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise UserError(f"--env {flags.env}: {error}") from error
     if "net" not in given and models.name_of(net) != state["net"]:
         env.close()
         raise UserError(

@@ -20,12 +20,14 @@ from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import forward
 from libtorchbeast.rollouts import Rollout, core_state_of
+from libtorchbeast.spec import ROW_KEYS
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
 
 MAX_SKIPPED_IN_A_ROW = 20
 MAX_EMPTY_IN_A_ROW = 1000
 MAX_DUMPS = 3
+VERY_LARGE = 1e6  # with observations above this, losses and gradients may overflow
 CLOSE_S = 60.0  # an update of a large network on a CPU may take this long
 
 logger = logging.getLogger(__name__)
@@ -149,7 +151,7 @@ class Learner:
                 torch.save({"batch": batch, "model": self.net.state_dict()}, where)
             except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
                 where = f"not dumped: {error}"
-        seen = ", ".join(f"{k} {v:g}" for k, v in numbers.items())
+        seen = ", ".join(f"{k} {v:g}" for k, v in numbers.items()) + _hint(batch)
         logger.error(
             "Update %d skipped: loss or gradient not finite (%s; batch: %s)",
             self.updates,
@@ -229,6 +231,16 @@ def learn(
             if numbers is not None:
                 stats.add_update(numbers)
             clock.lap("learning")
+
+
+def _hint(batch: Rollout) -> str:
+    """Says which observation has very large numbers, if one has."""
+    own = [k for k in batch if k in ROW_KEYS or k.startswith("core_state/")]
+    sizes = [(v.float().abs().max(), k) for k, v in batch.items() if k not in own and v.numel()]
+    size, name = max(sizes, default=(torch.zeros(()), ""))
+    if not size > VERY_LARGE:
+        return ""
+    return f"; {name!r} has numbers as large as {size:g}: scale it down in create_env"
 
 
 def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaLoss:

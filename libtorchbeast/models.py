@@ -3,17 +3,18 @@
 
 import importlib
 import itertools
+import math
 import sys
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from torch.utils._pytree import tree_map
 
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
 from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.net_check import check_net
 from libtorchbeast.spec import Spec
 
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
@@ -26,8 +27,8 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
         The network on the CPU, float32. Its attribute `distribution` says what its logits mean.
 
     Raises:
-        UserError: --net does not name a network class, or --use_lstm is given and the network has
-            no recurrent state.
+        UserError: --net does not name a network class, --use_lstm is given and the network has no
+            recurrent state, or the network does not keep the contract of docs/fork.md.
     """
     net_class = own
     if flags.net:
@@ -45,6 +46,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     if flags.use_lstm and net.initial_state(1) == ():
         raise UserError(f"--use_lstm: {name_of(net)} has no recurrent state")
     net.distribution = make_distribution(spec.actions)
+    check_net(net, spec)
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net
@@ -127,7 +129,7 @@ def keep_casts(net: nn.Module, row: dict[str, Tensor], core_state: CoreState) ->
     def note(layer: nn.Module, _: Any) -> None:
         uses.setdefault(layer, set()).add(torch.is_autocast_enabled(device))
 
-    kinds = (nn.Linear, _ConvNd, nn.LSTM)
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM)
     layers = [layer for layer in net.modules() if isinstance(layer, kinds)]
     hooks = [layer.register_forward_pre_hook(note) for layer in layers]
     net.forward(row, core_state)  # even if the network will be compiled
@@ -143,12 +145,69 @@ def keep_casts(net: nn.Module, row: dict[str, Tensor], core_state: CoreState) ->
                 )
 
 
-def check_image(shape: tuple[int, ...]) -> None:
+class Parts:
+    """The parts of an observation as the networks here read them: the images become the channels of
+    one image, and all other parts become one vector. An `action_mask` is read only if it is alone.
+
+    An image is a part [C, H, W], or one with more axes in front, such as a stack [S, C, H, W]. A
+    part [H, W] is a grey image if it is at least 36 x 36. Images are enlarged to the greatest H and
+    W of any.
+
+    Attributes:
+        image_shape: (C, H, W), or None if no part is an image.
+        width: F, how many numbers the vector has.
+
+    Raises:
+        UserError: the channels of an image are its last axis.
+    """
+
+    def __init__(self, spec: Spec):
+        shapes = {name: shape for name, (shape, _) in spec.observations.items()}
+        if len(shapes) > 1:
+            shapes.pop("action_mask", None)
+        for name, shape in shapes.items():
+            check_image(shape, name)
+        images = {k: shape for k, shape in shapes.items() if _is_image(shape)}
+        C = sum(math.prod(shape[:-2]) for shape in images.values())
+        H, W = (max((shape[axis] for shape in images.values()), default=0) for axis in (-2, -1))
+        self._size = (H, W)
+        self.image_shape = (C, H, W) if images else None
+        self.width = sum(math.prod(shapes[k]) for k in shapes.keys() - images.keys())
+        self._images = {k: shape[-2:] for k, shape in images.items()}
+        self._vectors = [k for k in shapes if k not in images]
+
+    def __call__(self, inputs: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
+        """Returns the image [T * B, C, H, W] and the vector [T * B, F] of the rows [T, B, ...], as
+        `as_floats` converts them. One that has no parts is None."""
+        N = inputs["reward"].numel()
+        images = [as_floats(inputs[k].reshape(N, -1, *s)) for k, s in self._images.items()]
+        if any(x.shape[-2:] != self._size for x in images):
+            images = [nn.functional.interpolate(x, self._size) for x in images]
+        vectors = [as_floats(inputs[k].reshape(N, -1)) for k in self._vectors]
+        return _joined(images), _joined(vectors)
+
+    def zeros(self) -> tuple[Tensor | None, Tensor | None]:
+        """An image [1, C, H, W] and a vector [1, F] of zeros, to find out a layer's size."""
+        image, F = self.image_shape, self.width
+        return torch.zeros(1, *image) if image else None, torch.zeros(1, F) if F else None
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    least = 36 if len(shape) == 2 else 3  # a smaller [H, W] is rather a table of numbers
+    return len(shape) >= 2 and min(shape[-2:]) >= least
+
+
+def _joined(parts: list[Tensor]) -> Tensor | None:
+    return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0] if parts else None
+
+
+def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
     """Raises UserError if an observation of this shape looks like an image [H, W, C]."""
-    if len(shape) == 3 and shape[2] in (1, 3, 4) and shape[2] < min(shape[:2]):
+    if len(shape) >= 3 and shape[-1] in (1, 3, 4) and shape[-1] < min(shape[-3:-1]):
         raise UserError(
-            f"Observation frame {list(shape)}: expected an image [C, H, W], but this looks like "
-            f"[H, W, C]; atari_wrappers.wrap_pytorch transposes images of bytes"
+            f"Observation {name} {list(shape)}: expected an image [C, H, W], but this looks like "
+            f"[H, W, C]; transpose it in create_env, as atari_wrappers.wrap_pytorch does for an "
+            f"observation that is one image of bytes"
         )
 
 
@@ -170,7 +229,8 @@ def unroll(
     """Runs a recurrent core over T rows. It restarts from `initial_state` where an episode begins.
 
     Args:
-        core: a module like nn.LSTM: ([T, B, F], state) -> ([T, B, H], state).
+        core: nn.LSTM, nn.GRU, nn.RNN, or a module ([T, B, F], state) -> ([T, B, H], state) whose
+            state is a tuple.
         inputs: [T, B, F] float.
         done: [T, B] bool, True where the row is the first of its episode.
         state: the state before row 0, a tuple of [layers, B, H].
@@ -188,6 +248,7 @@ def unroll(
             return unroll(core, inputs.float(), done, state, initial_state)
     T = inputs.shape[0]
     begins = done.any(dim=1).tolist()
+    is_single = isinstance(core, nn.GRU | nn.RNN)  # their state is one tensor
     # The core runs over all rows between two resets in one call.
     cuts = [0] + [t for t in range(1, T) if begins[t]] + [T]
     outputs = []
@@ -198,9 +259,10 @@ def unroll(
                 torch.where(reset, initial, current)
                 for initial, current in zip(initial_state, state, strict=True)
             )
-        output, state = core(inputs[start:stop], state)
+        output, after = core(inputs[start:stop], state[0] if is_single else state)
+        state = (after,) if is_single else tuple(after)
         outputs.append(output)
-    return torch.cat(outputs), tuple(state)
+    return torch.cat(outputs), state
 
 
 def forward(
@@ -244,19 +306,21 @@ def act_on(
         one is taken.
 
     Raises:
-        ValueError: an output has the name of one of the environment's keys.
+        ValueError: the logits are not finite. (On a GPU torch raises an error of its own.)
     """
     outputs, core_state = forward(net, row, core_state)
-    if outputs.keys() & row.keys():
-        raise ValueError(
-            f"forward returned {sorted(outputs.keys() & row.keys())}: expected names that the "
-            f"environment's rows do not have"
-        )
     outputs = {k: _float32(v) for k, v in outputs.items()}
     if "action" not in outputs:
         distribution = cast(Distribution, net.distribution)
         choose = distribution.mode if greedy else distribution.sample
-        outputs["action"] = choose(outputs["policy_logits"])
+        logits = outputs["policy_logits"]
+        try:
+            outputs["action"] = choose(logits)
+        except RuntimeError as error:
+            if logits.isfinite().all():
+                raise
+            seen = "NaN or infinity in policy_logits"
+            raise ValueError(f"Your network returned {seen}; expected finite numbers") from error
     return outputs, tuple(_float32(state) for state in core_state)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from libtorchbeast.flags import UserError
+
 # What a row says about each environment besides its observation: key -> dtype of an array [N].
 # They are also the fields of a Step, in its order; rpcenv.proto says what each of them means.
 ROW_FIELDS = {
@@ -91,10 +93,10 @@ class Spec:
         """A, for discrete actions only. libtorchbeast.distributions handles all kinds.
 
         Raises:
-            ValueError: the actions are of another kind.
+            UserError: the actions are of another kind.
         """
         if self.actions.kind != "discrete":
-            raise ValueError(f"{self.name}: expected discrete actions, seen {self.actions}")
+            raise UserError(f"{self.name}: expected discrete actions, seen {self.actions}")
         return self.actions.sizes[0]
 
     def signature(self) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
     the keys of nested parts are joined by "/".
 
     Raises:
-        ValueError: a leaf has no shape or a non-numeric dtype, or its name is in ROW_KEYS.
+        UserError: a leaf has no shape or a non-numeric dtype, or its name is in ROW_KEYS.
     """
     parts = getattr(space, "spaces", None)
     if parts is not None:
@@ -121,16 +123,22 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
         for key, part in items:
             more = flatten_space(part, f"{prefix}{key}/")
             if twice := sorted(leaves.keys() & more.keys()):
-                raise ValueError(f"Observation keys: expected each once, seen {twice} twice")
+                raise UserError(f"Observation keys: expected each once, seen {twice} twice")
             leaves.update(more)
         return leaves
     name = prefix[:-1] or "frame"
     if name in ROW_KEYS or name.startswith("core_state/"):
-        raise ValueError(f"The observation key {name!r} is also a row's key; please rename it")
+        raise UserError(f"The observation key {name!r} is also a row's key; please rename it")
     shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
     if shape is None or dtype is None or np.dtype(dtype).kind not in "biuf":
-        raise ValueError(f"Observation {name!r}: expected a numeric array space, seen {space}")
+        raise UserError(f"Observation {name!r}: expected an array of numbers, seen {brief(space)}")
     return {name: (tuple(shape), np.dtype(dtype).name)}
+
+
+def brief(value: Any) -> str:
+    """What an environment gave, in one line of at most 100 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 100 else text[:97] + "..."
 
 
 def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
@@ -145,7 +153,7 @@ def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def describe_actions(space: Any) -> Actions:
-    """Returns the Actions of an action space. Raises ValueError for one that agents do not know."""
+    """Returns the Actions of an action space. Raises UserError for one that agents do not know."""
     shape, starts_at_0 = getattr(space, "shape", ()), not np.any(getattr(space, "start", 0))
     if starts_at_0 and hasattr(space, "n") and shape == ():
         return Actions("discrete", (int(space.n),))
@@ -153,9 +161,9 @@ def describe_actions(space: Any) -> Actions:
         return Actions("multi_discrete", tuple(int(n) for n in np.ravel(space.nvec)))
     if hasattr(space, "low") and np.dtype(space.dtype).kind == "f":
         return Actions("box", (math.prod(shape),))
-    raise ValueError(
+    raise UserError(
         f"Action space: expected Discrete or MultiDiscrete starting at 0, or a Box of floats, "
-        f"seen {space}"
+        f"seen {brief(space)}"
     )
 
 
@@ -170,7 +178,8 @@ def to_space(actions: np.ndarray, space: Any) -> np.ndarray:
         return actions
     bounded = np.isfinite(space.low) & np.isfinite(space.high)
     low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
-    actions = np.where(bounded, low + (actions + 1) / 2 * (high - low), actions)
+    share = (np.clip(actions, -1, 1) + 1) / 2
+    actions = np.where(bounded, low * (1 - share) + high * share, actions)  # never overflows
     return np.clip(actions, space.low, space.high).astype(space.dtype)
 
 
@@ -181,13 +190,13 @@ def check_action_mask(observations: dict, actions: Actions) -> None:
     the parts one after the other, [A_1 + ... + A_K].
 
     Raises:
-        ValueError: the mask has another shape or dtype, or the actions are a Box.
+        UserError: the mask has another shape or dtype, or the actions are a Box.
     """
     if "action_mask" not in observations:
         return
     shape, dtype = observations["action_mask"]
     if actions.kind == "box" or shape != (sum(actions.sizes),) or np.dtype(dtype).kind not in "biu":
-        raise ValueError(
+        raise UserError(
             f"action_mask: expected a bool or integer for each action, "
             f"{[sum(actions.sizes)]}, and no Box of actions; seen {dtype}{list(shape)} and "
             f"{actions.kind} actions"

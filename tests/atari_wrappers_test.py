@@ -31,12 +31,14 @@ def classic_rows(env, actions):
     for action in actions:
         if ended:
             obs, info = env.reset()
-            reward = info.get("reset_reward", 0.0)
-            terminated, truncated = info.get("terminated", False), info.get("truncated", False)
+            own = info.get("torchbeast", {})
+            reward = own.get("reward", 0.0)
+            terminated, truncated = own.get("terminated", False), own.get("truncated", False)
         else:
             obs, reward, terminated, truncated, info = env.step(int(action))
         ended = terminated or truncated
-        yield obs, float(reward), terminated, truncated, info.get("life_lost", False), info["lives"]
+        life_lost = info.get("torchbeast", {}).get("life_lost", False)
+        yield obs, float(reward), terminated, truncated, life_lost, info["lives"]
 
 
 def native_rows(env, actions):
@@ -44,7 +46,7 @@ def native_rows(env, actions):
     for action in actions:
         obs, reward, terminated, truncated, info = env.step(np.array([action]))
         assert obs.shape == (1, 4, 84, 84) and obs.dtype == np.uint8 and reward.dtype == np.float32
-        flags = terminated[0], truncated[0], info["life_lost"][0]
+        flags = terminated[0], truncated[0], info["torchbeast"]["life_lost"][0]
         yield obs[0], float(reward[0]), *map(bool, flags), int(info["lives"][0])
 
 
@@ -62,7 +64,7 @@ def play_both(env_id, actions, *, max_frames=108_000, seed=0, life=None):
     player.unwrapped.load_game()
     first, first_info = player.reset()
     np.testing.assert_array_equal(obs[0], first)
-    assert not info["life_lost"][0]
+    assert not info["torchbeast"]["life_lost"][0]
     for key in ["lives", "episode_frame_number"]:
         assert info[key][0] == first_info[key]
     rows = []
@@ -151,7 +153,7 @@ def test_seaquest_goes_on_after_each_life_and_ends_after_the_last():
         if terminated[0]:
             lives.append(int(info["lives"][0]))
             scores.append(score)
-        if terminated[0] and not info["life_lost"][0]:
+        if terminated[0] and not info["torchbeast"]["life_lost"][0]:
             break
     assert lives == [3, 2, 1, 0] and 0 < scores[0] < scores[-1]
     assert env.step(np.array([0]))[4]["lives"][0] == 4  # the next game
@@ -311,12 +313,12 @@ def test_classic_reset_with_a_seed_or_within_a_life_starts_a_new_game():
     env = classic("BreakoutNoFrameskip-v4", noop_max=0)
     start = env.reset(seed=0)[1]["episode_frame_number"]
     for seed in [None, 0]:
-        info = {"life_lost": False}
-        while not info["life_lost"]:
+        info = {"torchbeast": {"life_lost": False}}
+        while not info["torchbeast"]["life_lost"]:
             info = env.step(0)[4]
         _, info = env.reset(seed=seed)
         restarted = info["episode_frame_number"] == start
-        assert restarted == (seed is not None) == ("reset_reward" not in info)
+        assert restarted == (seed is not None) == ("reward" not in info["torchbeast"])
         env.step(0)
         obs, info = env.reset()  # in the middle of a life
         assert info["episode_frame_number"] == start and not obs[:3].any() and obs[3].any()
@@ -347,7 +349,7 @@ def test_callers_actions_are_not_written_to():
     env.reset(seed=0)
     actions, life_lost = np.array([0]), False
     while not life_lost:
-        life_lost = env.step(actions)[4]["life_lost"][0]
+        life_lost = env.step(actions)[4]["torchbeast"]["life_lost"][0]
     env.step(actions)
     assert actions[0] == 0
 
@@ -385,7 +387,8 @@ def test_vector_environment_says_what_it_is():
     assert env.num_envs == 3 and env.single_action_space.n == 6
     obs, info = env.reset(seed=0)
     assert obs in env.observation_space and obs[0] in env.single_observation_space
-    assert info["life_lost"].dtype == np.bool_ and info["life_lost"].shape == (3,)
+    life_lost = info["torchbeast"]["life_lost"]
+    assert life_lost.dtype == np.bool_ and life_lost.shape == (3,)
     with pytest.raises(ValueError, match="options"):
         env.reset(options={"reset_mask": np.ones(3, bool)})
     env.close()

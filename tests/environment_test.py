@@ -127,9 +127,45 @@ def test_old_gym_environments_give_the_rows_of_the_table(kind):
 
 @pytest.mark.parametrize("kind", OBSERVATIONS)
 def test_sync_vector_environment_gives_the_rows_of_the_table(kind):
-    """Gymnasium's own vector environment, with next-step autoreset."""
-    scripts = make_scripts(seed=3, life=False)
+    """Gymnasium's own vector environment, with next-step autoreset. Lives are lost in it, and the
+    resets after that have rewards and ends."""
+    scripts = make_scripts(seed=3)
     assert_rows(sync_vector(scripts, kind), scripts, kind)
+
+
+def test_a_sync_vector_loses_no_reward_of_a_reset_after_a_lost_life():
+    life_lost, reset, end = (10.0, True, False, True), (9.0, False, False, False), (9.0, True, 0, 0)
+    env = sync_vector([[NOTHING, life_lost, reset, end]])
+    env.initial(0)
+    rows = [env.step(np.array([0])) for _ in range(3)]
+    assert rows[-1]["episode_over"].all() and rows[-1]["episode_return"] == 28  # it was 19
+
+
+def test_a_vector_that_would_lose_the_reset_after_a_lost_life_is_refused():
+    life = [NOTHING, (0.0, True, False, True), (9.0, False, False, False)]
+    vector = SyncVectorEnv([lambda: Scripted(life, 0)], autoreset_mode=AutoresetMode.NEXT_STEP)
+    env = Environment(lambda: gymnasium.wrappers.vector.RecordEpisodeStatistics(vector), 1)
+    env.initial(0)
+    env.step(np.array([0]))
+    with pytest.raises(ValueError, match="Vector environment: after a lost life"):
+        env.step(np.array([0]))
+
+
+def test_a_foreign_info_means_nothing():
+    """Other libraries have keys with such names too, for instance of the episode before."""
+
+    class Foreign(Plain):
+        info = dict(terminated=True, truncated=True, life_lost=True, reset_reward=9.0)
+
+        def reset(self, **kwargs):
+            return F3, self.info
+
+    env = Environment(lambda: Foreign(result=(F3, 1.0, True, False, Foreign.info)), 1)
+    env.initial(0)
+    assert env.step(np.array([0]))["episode_over"].all()
+    row = env.step(np.array([0]))
+    assert row["done"].all() and row["episode_return"] == 0
+    assert not (row["terminated"] | row["truncated"] | row["episode_over"]).any()
 
 
 @pytest.mark.parametrize("kind", ["array", "image", "discrete"])
@@ -360,7 +396,7 @@ def test_an_observation_key_that_is_a_rows_is_refused(key):
 
 @pytest.mark.parametrize("space", [gymnasium.spaces.Text(5), gymnasium.spaces.Sequence(Box(0, 1))])
 def test_observations_that_are_no_arrays_are_refused(space):
-    with pytest.raises(ValueError, match="expected a numeric array space"):
+    with pytest.raises(ValueError, match="expected an array of numbers, seen"):
         Environment(lambda: Plain(space), 1)
 
 
@@ -462,14 +498,14 @@ def test_observation_keys_that_become_one_are_refused():
 def test_a_reward_that_is_not_finite_in_float32_is_refused(reward):
     env = Environment(lambda: Plain(result=(F3, reward, False, False, {})), 1)
     env.initial(0)
-    with pytest.raises(ValueError, match="Reward: expected finite numbers, seen"):
+    with pytest.raises(ValueError, match="Reward: expected a finite number, seen"):
         env.step(np.array([0]))
 
 
 def test_a_vectors_reward_that_is_not_finite_is_refused():
     env = Environment(lambda: PlainVector({"reward": np.array([0, np.nan], np.float32)}), 2)
     env.initial(0)
-    with pytest.raises(ValueError, match=r"Reward: expected finite numbers, seen \[0.0, nan\]"):
+    with pytest.raises(ValueError, match=r"seen nan \(a float64\) from environment 1"):
         env.step(np.zeros(2, np.int64))
 
 

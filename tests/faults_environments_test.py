@@ -11,10 +11,10 @@ from tests.support.network import NoNamespaces
 
 def rollout(life, count):
     """A rollout of one environment with these numbers in its rows."""
-    column = lambda numbers: torch.tensor(numbers).unsqueeze(1)
+    column = lambda numbers: torch.tensor(numbers).view(-1, 1, 1).view(torch.uint8)
     zeros = torch.zeros(len(life), 1, dtype=torch.long)
     return {
-        **dict(life=column(life), count=column(count), process=zeros),
+        **dict(life=column(life), count=column(count), process=column([0] * len(life))),
         **dict(done=zeros.bool(), action=zeros, last_action=zeros),
         "core_state/0": torch.tensor([[[float(count[0])]]]),
     }

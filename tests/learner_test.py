@@ -129,6 +129,15 @@ def test_non_finite_losses_end_the_run_only_when_they_persist(tmp_path):
     assert {path.name for path in tmp_path.glob("nonfinite-*.tar")} == names
 
 
+def test_very_large_observations_are_named(tmp_path, caplog):
+    learning = Learning(tmp_path)
+    assert learning.update(spoilt="frame") is None and "scale it" not in caplog.text
+    learning.batch["frame"] *= 1e15
+    assert learning.update() is None
+    assert "'frame' has numbers as large as " in caplog.text
+    assert "e+15: scale it down in create_env" in caplog.text
+
+
 class CountingNet(monobeast.Net):
     """Normalises observations by their running mean, as a fork may do."""
 

@@ -52,15 +52,17 @@ def test_actions_are_sampled_from_the_policy_or_are_its_mode():
     assert outputs["action"].eq(0).all()
 
 
-@pytest.mark.parametrize("state_count", [1, 2])
+@pytest.mark.parametrize("state_count, wrapped", [(1, False), (1, True), (2, False)])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_unroll_is_a_plain_loop_over_time(share, state_count):
+def test_unroll_is_a_plain_loop_over_time(share, state_count, wrapped):
     T, B, F, H, layers = 11, 4, 3, 5, 2
     torch.manual_seed(state_count)
     core = nn.LSTM(F, H, layers)
-    if state_count == 1:
+    called = core  # as the loop below calls it
+    if state_count == 1:  # nn.GRU itself, or wrapped so that its state is a tuple
         gru = nn.GRU(F, H, layers)
-        core = lambda x, state: (lambda y, h: (y, (h,)))(*gru(x, *state))
+        called = lambda x, state: (lambda y, h: (y, (h,)))(*gru(x, *state))
+        core = called if wrapped else gru
     inputs, done = torch.randn(T, B, F), torch.rand(T, B) < share
     random_state = lambda: tuple(torch.randn(layers, B, H) for _ in range(state_count))
     given, initial = random_state(), random_state()
@@ -71,7 +73,7 @@ def test_unroll_is_a_plain_loop_over_time(share, state_count):
             for s, i in zip(state, initial, strict=True):
                 if done[t, b]:
                     s[:, b] = i[:, b]
-        output, state = core(inputs[t : t + 1], state)
+        output, state = called(inputs[t : t + 1], state)
         expected.append(output[0])
     untouched = copy.deepcopy((given, initial))
     seen, seen_state = models.unroll(core, inputs, done, given, initial)
@@ -204,12 +206,74 @@ def test_net_flag_that_names_no_class_is_a_users_error(name):
         models.make_net(monobeast.Net, SPEC, make_flags("--net", name))
 
 
-@pytest.mark.parametrize("net", ["monobeast.Net", "polybeast.Net"])
+def made(net, observations):
+    """A network for an environment with these observations, {name: (shape, dtype)}."""
+    spec = Spec("some", 1, observations, Actions("discrete", (A,)))
+    return models.make_net(monobeast.Net, spec, make_flags("--net", net))
+
+
+NETS = ["monobeast.Net", "polybeast.Net"]
+
+
+@pytest.mark.parametrize("net", NETS)
 def test_an_image_with_the_channels_last_is_a_users_error(net):
-    spec = lambda *shape: Spec("some", 1, {"frame": (shape, "uint8")}, Actions("discrete", (A,)))
-    models.make_net(monobeast.Net, spec(3, 40, 40), make_flags("--net", net))
-    with pytest.raises(UserError, match=r"\[40, 40, 3\]: expected an image \[C, H, W\]"):
-        models.make_net(monobeast.Net, spec(40, 40, 3), make_flags("--net", net))
+    made(net, {"frame": ((3, 40, 40), "uint8")})
+    for name, shape in (("frame", (40, 40, 3)), ("screen", (240, 320, 3)), ("s", (4, 40, 40, 3))):
+        observations = {name: (shape, "uint8"), "health": ((1,), "float32")}
+        with pytest.raises(UserError, match=rf"{name} \[.* 3\]: expected an image \[C, H, W\]"):
+            made(net, observations)
+
+
+MIXED = {
+    "grey": ((40, 48), "uint8"),
+    "health": ((2, 3), "float32"),
+    "screen": ((3, 40, 48), "uint8"),
+    "stack": ((2, 3, 40, 48), "float32"),
+    "ammo": ((), "int64"),
+}
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_images_are_read_with_convolutions_and_all_else_as_a_vector(net):
+    """A linear layer on all pixels would have 29 million weights."""
+    net = made(net, MIXED | {"action_mask": ((A,), "int8")})
+    first = next(module for module in net.modules() if isinstance(module, nn.Conv2d))
+    assert first.in_channels == 1 + 3 + 6
+    assert sum(weight.numel() for weight in net.parameters()) < 10**6
+    row = lambda shape, dtype: torch.randint(0, 9, (T, N, *shape)).to(getattr(torch, dtype))
+    rows = {name: row(*leaf) for name, leaf in MIXED.items()}
+    rows |= {"reward": torch.zeros(T, N), "last_action": torch.zeros(T, N, dtype=torch.int64)}
+    before = net(rows)[0]["baseline"]
+    for name in MIXED:
+        other = net(rows | {name: rows[name] + 1})[0]["baseline"]
+        assert other.ne(before).all(), name
+
+
+def test_one_image_alone_and_one_vector_alone_keep_their_parameters():
+    """Checkpoints of older versions have these names."""
+    image, vector = (made("monobeast.Net", {"frame": (s, "uint8")}) for s in ((2, 9, 9), (5, 4)))
+    assert image.trunk[0].weight.shape == (16, 2, 3, 3) and image.fc[0].in_features == 16 * 7 * 7
+    assert vector.trunk[1].weight.shape == (128, 20) and vector.fc[0].in_features == 128
+    grey = made("monobeast.Net", {"frame": ((64, 64), "uint8")})
+    assert grey.trunk[0].weight.shape == (32, 1, 8, 8)
+    mask = made("monobeast.Net", {"action_mask": ((A,), "int8")})
+    assert mask.trunk[1].weight.shape == (128, A)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_images_of_several_sizes_and_many_other_parts_are_read(net):
+    """These are parts of NetHack's observation. Most are too flat for an image."""
+    parts = {
+        "glyphs": ((21, 79), "int16"),
+        "blstats": ((27,), "int64"),
+        "inv_strs": ((55, 80), "uint8"),
+        "descriptions": ((21, 79, 80), "uint8"),
+    }
+    net = made(net, parts)
+    assert net.parts.image_shape == (22, 79, 80) and net.parts.width == 21 * 79 + 27
+    row = {k: torch.ones(1, 1, *shape, dtype=getattr(torch, d)) for k, (shape, d) in parts.items()}
+    image, _ = net.parts(row | {"reward": torch.zeros(1, 1)})
+    assert image.shape == (1, 22, 79, 80) and image.eq(1 / 255).all()
 
 
 def test_a_core_that_the_network_lacks_is_a_users_error():

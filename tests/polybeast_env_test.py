@@ -105,7 +105,7 @@ def test_flags_that_cannot_work(given, message):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--env", "NoSuchThing-v0"], "error: Environment `NoSuchThing` doesn't exist."),
+        (["--env", "NoSuchThing-v0"], "error: --env NoSuchThing-v0: Environment `NoSuc"),
         (["--env", "Mock/4x"], "error: --env Mock/4x: expected Mock or Mock/SIZExSIZE..."),
         (["--env", "tests.support.envs:nothing"], "error: "),
     ],

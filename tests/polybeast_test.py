@@ -187,7 +187,7 @@ def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
     event = r"unix:\S+/server\.[01]: "
     assert re.search(event + "INTERNAL: Traceback", program.log())
     assert "RuntimeError: the ball has rolled under the sofa" in program.log()
-    assert "Reward: expected finite numbers, seen [nan" in program.log()
+    assert "Reward: expected a finite number, seen nan" in program.log()
     assert "took longer than --step_timeout 1 for one step" in program.log()
     assert re.search(event + r"UNAVAILABLE: \w+", program.log())
     assert "failed and starts again in 0.5 s: exit code -9" in program.log()
@@ -201,6 +201,7 @@ def test_an_environment_that_raises_in_every_life_still_trains(tmp_path):
 
 
 def test_an_environment_that_cannot_begin_ends_the_run_and_is_named(tmp_path):
+    """Its servers could not find this out beforehand."""
     flags = ["--env", "tests.support.envs:StillbornCatch-v0", "--server_timeout", 4]
     with pytest.raises(SystemExit) as refused:
         beast(tmp_path, *FOREVER, *flags)

@@ -33,3 +33,11 @@ def test_a_box_is_reached_from_end_to_end_and_never_left():
     seen = to_space(actions, space)
     assert seen.dtype == np.float64
     assert seen.tolist() == [[-2, 0, -1, 1], [0, 5, 0, 1], [2, 10, 1, 1], [2, 0, 9, 9]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest_bounds_do_not_overflow(dtype):
+    most = np.finfo(dtype).max
+    space = spaces.Box(-most, most, (5,), dtype)
+    seen = to_space(np.array([[-9, -1, 0, 1, 9]], np.float32), space)
+    assert seen.tolist() == [[-most, -most, 0, most, most]]

@@ -93,6 +93,20 @@ class UndrawnCatch(Catch):
         raise gymnasium.error.DependencyNotInstalled("pygame is not installed")
 
 
+class KeylessCatch(Catch):
+    """Draws from an observation that create_env has not asked for, as NetHack does."""
+
+    def render(self):
+        return [self.board()][["glyphs"].index("tty_chars")]
+
+
+class SpokenCatch(Catch):
+    metadata = {"render_modes": ["human", "ansi"]}
+
+    def render(self):
+        return "Invalid render mode"
+
+
 class BlindCatch(Catch):
     render = gymnasium.Env.render
 
@@ -105,6 +119,14 @@ VIEWABLE = {
 UNVIEWABLE = {
     "nothing to call": (lambda: make_mock("Mock/4x4", 1), r"has no render\(\) that could draw it"),
     "declared only": (BlindCatch, "is not implemented"),
+    "a key lacks": (
+        lambda: KeylessCatch("rgb_array"),
+        r"render\(\) raised ValueError: 'tty_chars' is not in list; .* a missing observation key$",
+    ),
+    "no such mode": (
+        lambda: SpokenCatch("rgb_array"),
+        r"gave str \[\], .* with a render_mode that gives one, of \['human', 'ansi'\]",
+    ),
     "a package lacks": (lambda: UndrawnCatch("rgb_array"), "pygame is not installed"),
     "no mode": (Catch, r"gave NoneType \[\], expected an array .* render_mode='rgb_array'"),
     "no mode in a vector": (lambda: vector_of(Catch), r"gave NoneType \[\], expected"),

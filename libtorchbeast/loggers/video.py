@@ -63,7 +63,7 @@ def picture_of(env: Environment) -> np.ndarray:
         raise UserError(
             f"--mode test_render: {env.spec.name}.render() gave {type(seen).__name__} "
             f"{list(picture.shape)}, expected an array [H, W, 3]; create_env has to make it with "
-            f"render_mode='rgb_array'"
+            f"{_mode_of(env)}"
         )
     if picture.dtype.kind in "bf":  # these range from 0 to 1
         picture = 255 * picture
@@ -83,6 +83,19 @@ def _render(env: Environment) -> Any:
         raise UserError(
             f"--mode test_render: {name} has a render() that is not implemented"
         ) from None
+    except Exception as error:
+        raise UserError(
+            f"--mode test_render: {name}.render() raised {type(error).__name__}: {error}; "
+            f"create_env has to make it with all that its render() reads, for example with a "
+            f"missing observation key"
+        ) from error
+
+
+def _mode_of(env: Environment) -> str:
+    """The render mode that create_env has to choose, in words."""
+    modes = (getattr(env.first, "metadata", None) or {}).get("render_modes") or ["rgb_array"]
+    is_known = "rgb_array" in modes
+    return "render_mode='rgb_array'" if is_known else f"a render_mode that gives one, of {modes}"
 
 
 class Panel:

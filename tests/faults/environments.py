@@ -156,7 +156,7 @@ class Reader:
             good = self._is_of_one_life(rollout)
             self.mixed += int((~good).sum())
             self.rollouts += len(good)
-            process = int(rollout["process"][0, 0])
+            process = int(number(rollout["process"])[0, 0])
             self.arrivals.append((time.monotonic(), process, len(good)))
             release()
             self.may_read.wait()
@@ -164,7 +164,7 @@ class Reader:
     def _is_of_one_life(self, rollout):
         """Returns [B] bool: whether all rows of a column belong to one life, without a gap, and
         begin where this life's last rollout ended. Checks recurrent states and actions too."""
-        life, count, process = (rollout[name] for name in ("life", "count", "process"))
+        life, count, process = (number(rollout[name]) for name in ("life", "count", "process"))
         good = (life == life[0]).all(0) & (process == process[0]).all(0)
         good &= (count - count[0] == torch.arange(len(count)).unsqueeze(1)).all(0)
         action = torch.where(rollout["done"][1:], 0, rollout["action"][:-1])
@@ -186,6 +186,11 @@ class Reader:
         return sum(arrived) / (end - begin)
 
 
+def number(part):
+    """The numbers [T, B] of a part of Lives' observation, [T, B, 8] bytes."""
+    return part.clone().view(torch.int64).squeeze(-1)
+
+
 @contextlib.contextmanager
 def playing(fleet, step_timeout=60.0):
     """Yields an actor pool with a stream to each server of the fleet, and its Reader."""
@@ -201,7 +206,7 @@ def playing(fleet, step_timeout=60.0):
     def answer():
         for batch in batcher:
             row, (rows_before,) = batch.get_inputs()
-            batch.set_outputs(({"action": row["count"] % 3}, (rows_before + 1,)))
+            batch.set_outputs(({"action": number(row["count"]) % 3}, (rows_before + 1,)))
 
     inference = beast_workers.Thread(answer, (), "inference", lambda thread: None)
     inference.start()

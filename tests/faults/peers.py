@@ -28,7 +28,7 @@ MOODS = {  # a mood of tests.support.envs.MoodyCatch -> what the log then says
     "changed dtype": r"expected uint8\[1, 10, 5\], seen float64\[1, 10, 5\]",
     "changed structure": r"expected keys \['frame'\], seen \['board'\]",
     "larger observation": r"expected uint8\[1, 10, 5\], seen uint8\[1, 10000, 5\]",
-    "NaN reward": r"Reward: expected finite numbers, seen \[nan",
+    "NaN reward": "Reward: expected a finite number, seen nan",
 }
 
 

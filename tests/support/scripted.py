@@ -69,17 +69,15 @@ class Scripted(gymnasium.Env):
             return self._show(self.index, self.t, -1), {}
         reward, terminated, truncated, life_lost = self.script[self.t]
         self.goes_on = not is_over(terminated, truncated, life_lost)
-        info = dict(
-            reset_reward=reward, terminated=terminated, truncated=truncated, life_lost=life_lost
-        )
-        return self._show(self.index, self.t, -1), info
+        own = dict(reward=reward, terminated=terminated, truncated=truncated, life_lost=life_lost)
+        return self._show(self.index, self.t, -1), {"torchbeast": own}
 
     def step(self, action):
         assert isinstance(action, (int, np.integer)), action
         self.t += 1
         reward, terminated, truncated, life_lost = self.script[self.t]
         self.goes_on = not is_over(terminated, truncated, life_lost)
-        info = {"life_lost": True} if life_lost else {}
+        info = {"torchbeast": {"life_lost": True}} if life_lost else {}
         return self._show(self.index, self.t, action), reward, terminated, truncated, info
 
     def close(self):
@@ -138,17 +136,19 @@ class ScriptedVector(VectorEnv):
         for env, action, ended in zip(self.envs, actions, self.ended, strict=True):
             if ended:
                 observation, info = env.reset()
-                flags = [info.get(k, False) for k in ("terminated", "truncated", "life_lost")]
-                results.append((observation, info.get("reset_reward", 0.0), *flags))
+                own = info.get("torchbeast", {})
+                flags = [own.get(k, False) for k in ("terminated", "truncated", "life_lost")]
+                results.append((observation, own.get("reward", 0.0), *flags))
             else:
                 *result, info = env.step(action)
-                results.append((*result, info.get("life_lost", False)))
+                results.append((*result, info.get("torchbeast", {}).get("life_lost", False)))
         observations, rewards, terminated, truncated, life_lost = map(
             np.stack, zip(*results, strict=True)
         )
         self.ended = terminated | truncated
         rewards = rewards.astype(np.float32)
-        return observations, rewards, terminated, truncated, {"life_lost": life_lost}
+        info = {"torchbeast": {"life_lost": life_lost}}
+        return observations, rewards, terminated, truncated, info
 
     def close(self, **kwargs):
         for env in self.envs:

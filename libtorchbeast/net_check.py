@@ -1,0 +1,103 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Checks a network against the contract of docs/fork.md, before a run starts."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from libtorchbeast.distributions import Distribution
+from libtorchbeast.flags import UserError
+from libtorchbeast.spec import ROW_FIELDS, Spec
+
+
+def check_net(net: Any, spec: Spec) -> None:
+    """Checks a network that `make_net` makes, with one call on rows of zeros. The call leaves no
+    trace in the network's buffers and in torch's random numbers.
+
+    Raises:
+        UserError: a part of the network, its state or its outputs is not what docs/fork.md says.
+    """
+    for name, module in net.named_modules():
+        seen = f"has {type(module).__name__} in training mode ({name or 'itself'})"
+        why = "with which actors and learner would compute different policies"
+        instead = "for example LayerNorm instead of BatchNorm, and dropout 0"
+        _expect(not (module.training and _varies(module)), f"{seen}, {why}", instead)
+    T, B = 3, 2  # unequal, so that exchanged axes are noticed
+    rows = _zeros(spec, T, B)
+    buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        state = net.initial_state(B)
+        is_state = isinstance(state, tuple) and all(_is_state(x, B) for x in state)
+        expected = f"a tuple of float tensors [layers, {B}, H], or ()"
+        _expect(is_state, f"gives {_said(state)} as initial_state({B})", expected)
+        result = net(rows, state)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)
+    _expect(is_pair, f"returned {_said(result)}", "a pair: a dict of outputs, and the core state")
+    outputs, next_state = result
+    _check_outputs(outputs, rows, net.distribution)
+    seen, expected = _said(next_state), _said(state)
+    _expect(seen == expected, f"returned the core state {seen}", f"{expected}, as initial_state")
+
+
+def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Distribution) -> None:
+    T, B = rows["done"].shape
+    in_rows = sorted(outputs.keys() & rows.keys())
+    _expect(not in_rows, f"returned outputs {in_rows}", "names that rows do not have")
+    lacks = sorted({"policy_logits", "baseline"} - outputs.keys())
+    _expect(not lacks, f"returned the outputs {sorted(outputs)}", f"{lacks} among them")
+    known = {
+        "policy_logits": torch.zeros(T, B, actions.num_logits),
+        "baseline": torch.zeros(T, B),
+        "action": torch.zeros(T, B, *actions.action_shape, dtype=actions.action_dtype),
+    }
+    for name, seen in outputs.items():
+        shape = tuple(getattr(seen, "shape", ()))
+        fits = _said(seen) == _said(known[name]) if name in known else shape[:2] == (T, B)
+        expected = _said(known[name]) if name in known else f"a tensor [{T}, {B}, ...]"
+        where = f"for {T} rows of {B} environments"
+        _expect(fits, f"returned {name} {_said(seen)} {where}", expected)
+    for name in ("policy_logits", "baseline"):
+        is_finite = bool(outputs[name].isfinite().all())
+        seen = f"returned NaN or infinity in {name} for observations of zeros"
+        _expect(is_finite, seen, "finite numbers")
+
+
+def _expect(holds: bool, seen: str, expected: str) -> None:
+    if not holds:
+        raise UserError(f"Your network {seen}; expected {expected}")
+
+
+def _varies(module: nn.Module) -> bool:
+    """Whether a module in training mode computes other outputs in other batches or calls."""
+    if isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+        return module.dropout > 0
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p > 0
+    return isinstance(module, nn.modules.batchnorm._BatchNorm)
+
+
+def _zeros(spec: Spec, T: int, B: int) -> dict[str, Tensor]:
+    """Rows as an actor gives them to a network. The first one begins an episode."""
+    leaves = spec.observations | {name: ((), dtype) for name, dtype in ROW_FIELDS.items()}
+    leaves["last_action"] = (spec.actions.shape, spec.actions.dtype.name)
+    rows = {k: torch.from_numpy(np.zeros((T, B, *s), dtype)) for k, (s, dtype) in leaves.items()}
+    rows["done"][0] = True
+    return rows
+
+
+def _is_state(value: Any, B: int) -> bool:
+    is_float = isinstance(value, Tensor) and value.is_floating_point()
+    return is_float and value.dim() >= 2 and value.shape[1] == B
+
+
+def _said(value: Any) -> str:
+    """What a network returned, in words: tensors as dtype[shape], anything else by its type."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_said, value))})"
+    return f"a {type(value).__name__}"

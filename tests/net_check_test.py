@@ -1,0 +1,188 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A network that breaks its contract is refused before a run starts, with one sentence."""
+
+import pytest
+import torch
+from torch import nn
+
+import monobeast
+from libtorchbeast import models
+from libtorchbeast.flags import UserError
+from libtorchbeast.spec import Actions, Spec
+from tests.support.actors import A, make_flags
+from tests.support.monobeast import refusal
+
+SPEC = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (A,)))
+
+
+class Sound(nn.Module):
+    """Keeps the contract. Its subclasses break it in one place each."""
+
+    def __init__(self, spec, flags):
+        super().__init__()
+        self.linear = nn.Linear(4, A + 1)
+        self.core = nn.GRU(A + 1, A + 1)
+
+    def initial_state(self, batch_size):
+        return (torch.zeros(1, batch_size, A + 1),)
+
+    def forward(self, inputs, core_state):
+        x, core_state = models.unroll(
+            self.core, self.linear(inputs["frame"]), inputs["done"], core_state,
+            self.initial_state(inputs["done"].shape[1]),
+        )  # fmt: skip
+        return self.result(dict(policy_logits=x[..., :A], baseline=x[..., A]), core_state)
+
+    def result(self, outputs, core_state):
+        return outputs, core_state
+
+
+def made(net_class, spec=SPEC):
+    return models.make_net(net_class, spec, make_flags())
+
+
+def with_result(result):
+    return type("Broken", (Sound,), {"result": lambda net, *returned: result(*returned)})
+
+
+def with_state(initial_state):
+    return type("Broken", (Sound,), {"initial_state": lambda net, B: initial_state(B)})
+
+
+def with_module(module):
+    def init(net, spec, flags):
+        Sound.__init__(net, spec, flags)
+        net.part = module()
+
+    return type("Broken", (Sound,), {"__init__": init})
+
+
+RESULTS = {
+    "no state": (lambda outputs, state: outputs, r"returned a dict; expected a pair: a dict of"),
+    "three": (lambda outputs, state: (outputs, state, 0), r"returned \(a dict, .*, a int\); exp"),
+    "no dict": (lambda outputs, state: (outputs["baseline"], state),
+                r"returned \(float32\[3, 2\], \(float32\[1, 2, 4\]\)\); expected a pair"),
+    "no baseline": (lambda outputs, state: (dict(policy_logits=outputs["policy_logits"]), state),
+                    r"returned the outputs \['policy_logits'\]; expected \['baseline'\] among"),
+    "width": (lambda outputs, state: (outputs | {"policy_logits": torch.zeros(3, 2, 9)}, state),
+              r"returned policy_logits float32\[3, 2, 9\] for 3 rows of 2 environments; expected "
+              rf"float32\[3, 2, {A}\]"),
+    "axes": (lambda outputs, state: ({k: v.transpose(0, 1) for k, v in outputs.items()}, state),
+             rf"returned policy_logits float32\[2, 3, {A}\] .*; expected float32\[3, 2, {A}\]"),
+    "dtype": (lambda outputs, state: (outputs | {"baseline": outputs["baseline"].double()}, state),
+              r"returned baseline float64\[3, 2\] .*; expected float32\[3, 2\]"),
+    "one axis": (lambda outputs, state: (outputs | {"baseline": torch.zeros(3, 2, 1)}, state),
+                 r"returned baseline float32\[3, 2, 1\] .*; expected float32\[3, 2\]"),
+    "action": (lambda outputs, state: (outputs | {"action": torch.zeros(3, 2)}, state),
+               r"returned action float32\[3, 2\] .*; expected int64\[3, 2\]"),
+    "a number": (lambda outputs, state: (outputs | {"loss": torch.tensor(0.5)}, state),
+                 r"returned loss float32\[\] .*; expected a tensor \[3, 2, ...\]"),
+    "a row's key": (lambda outputs, state: (outputs | {"reward": torch.zeros(3, 2)}, state),
+                    r"returned outputs \['reward'\]; expected names that rows do not have"),
+    "NaN": (lambda outputs, state: (outputs | {"baseline": outputs["baseline"] / 0}, state),
+            "returned NaN or infinity in baseline for observations of zeros; expected finite"),
+    "last row": (lambda outputs, state: (outputs, (state[0][:, :, 0],)),
+                 r"returned the core state \(float32\[1, 2\]\); expected \(float32\[1, 2, 4\]\)"),
+    "no tuple": (lambda outputs, state: (outputs, state[0]),
+                 r"returned the core state float32\[1, 2, 4\]; expected \(float32\[1, 2, 4\]\)"),
+}  # fmt: skip
+STATES = {
+    "a tensor": (lambda B: torch.zeros(1, B, 4), r"float32\[1, 2, 4\]"),
+    "integers": (lambda B: (torch.zeros(1, B, 4, dtype=torch.int64),), r"\(int64\[1, 2, 4\]\)"),
+    "B first": (lambda B: (torch.zeros(B, 1, 4),), r"\(float32\[2, 1, 4\]\)"),
+    "None": (lambda B: None, "a NoneType"),
+}
+MODULES = {
+    "BatchNorm2d": lambda: nn.BatchNorm2d(3),
+    "Dropout": lambda: nn.Sequential(nn.Dropout(0.1)),
+    "LSTM": lambda: nn.LSTM(3, 3, 2, dropout=0.1),
+    "MultiheadAttention": lambda: nn.MultiheadAttention(4, 2, dropout=0.1),
+}
+
+
+def test_a_sound_network_is_taken_as_it_is():
+    """One with a GRU, whose state is one tensor."""
+    assert type(made(Sound)) is Sound
+
+
+@pytest.mark.parametrize("what", RESULTS)
+def test_a_wrong_result_is_refused(what):
+    result, text = RESULTS[what]
+    with pytest.raises(UserError, match=f"^Your network {text}"):
+        made(with_result(result))
+
+
+@pytest.mark.parametrize("what", STATES)
+def test_a_wrong_initial_state_is_refused(what):
+    initial_state, seen = STATES[what]
+    expected = r"expected a tuple of float tensors \[layers, 2, H\], or \(\)$"
+    with pytest.raises(
+        UserError, match=rf"^Your network gives {seen} as initial_state\(2\); {expected}"
+    ):
+        made(with_state(initial_state))
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_parts_that_vary_from_call_to_call_are_refused_in_training_mode(kind):
+    with pytest.raises(UserError, match=rf"^Your network has {kind} in training mode \(part"):
+        made(with_module(MODULES[kind]))
+    made(with_module(lambda: MODULES[kind]().eval()))  # a frozen part does not vary
+
+
+def test_parts_that_do_not_vary_are_taken():
+    for module in (lambda: nn.LayerNorm(3), lambda: nn.Dropout(0.0), lambda: nn.LSTM(3, 3)):
+        made(with_module(module))
+
+
+class Counting(Sound):
+    """Has a buffer and a layer without sizes, and draws random numbers."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.linear = nn.LazyLinear(A + 1)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs, core_state):
+        self.calls += 1 + torch.rand(())
+        return super().forward(inputs, core_state)
+
+
+def test_the_check_leaves_no_trace():
+    torch.manual_seed(0)
+    net = made(Counting)
+    after = torch.rand(())
+    assert net.calls == 0 and net.linear.in_features == 4
+    torch.manual_seed(0)
+    Counting(SPEC, make_flags())
+    assert torch.rand(()) == after
+
+
+@pytest.mark.parametrize(
+    "observations, actions",
+    [
+        ({"a/b": ((2, 3, 3), "uint8"), "c": ((), "int64")}, Actions("multi_discrete", (2, 3))),
+        ({"frame": ((3, 40, 40), "bool")}, Actions("box", (2,))),
+        ({"frame": ((3,), "float64"), "action_mask": ((2,), "int8")}, Actions("discrete", (2,))),
+    ],
+)
+@pytest.mark.parametrize("lstm", [[], ["--use_lstm"]])
+def test_every_kind_of_spec_can_be_checked(observations, actions, lstm):
+    models.make_net(monobeast.Net, Spec("some", 1, observations, actions), make_flags(*lstm))
+
+
+class Wide(Sound):
+    def result(self, outputs, core_state):
+        return {k: torch.cat([v, v], dim=-1) for k, v in outputs.items()}, core_state
+
+
+def test_a_run_is_refused_before_it_writes_anything(tmp_path):
+    flags = ["--env", "CartPole-v1", "--net", f"{__name__}.Wide"]
+    assert "Your network returned policy_logits" in refusal(tmp_path, *flags)
+    assert not list(tmp_path.iterdir())
+
+
+def test_logits_that_become_nan_later_are_named():
+    net = made(with_result(lambda outputs, state: (outputs, state)))
+    row = {"frame": torch.full((1, 2, 4), float("nan")), "done": torch.zeros(1, 2).bool()}
+    with pytest.raises(ValueError, match="^Your network returned NaN or infinity in policy_logits"):
+        models.act_on(net, row, models.initial_state(net, 2))

@@ -1,0 +1,101 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Environments that break their contract: `--env tests.support.wrong_envs:NaN-v0`."""
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Text
+
+OBSERVATION = np.zeros(4, np.float32)
+
+
+class Sound(gymnasium.Env):
+    """Keeps the contract. Its subclasses break it in one place each."""
+
+    observation_space, action_space = Box(-1, 1, (4,), np.float32), Discrete(2)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        return self.observation(), {}
+
+    def step(self, action):
+        return self.observation(), self.reward(), False, False, {}
+
+    def observation(self):
+        return OBSERVATION
+
+    def reward(self):
+        return 0.0
+
+
+class Observes(Sound):
+    def observation(self):
+        return self.seen
+
+
+class Rewards(Sound):
+    def reward(self):
+        return self.given
+
+
+class Stillborn(Sound):
+    def reset(self, *, seed=None, options=None):
+        raise RuntimeError("no simulator\non port 7")
+
+
+class Misused(Sound):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2).reshape(3), {}
+
+
+class StepsIntoNothing(Sound):
+    def step(self, action):
+        pass
+
+
+def variant(base, **values):
+    return type("Variant", (base,), values)
+
+
+# Name -> (class, what is said of it).
+WRONG = {
+    "Spoken": (variant(Sound, observation_space=Text(5)), "Observation 'frame': expected an array"),
+    "Counted": (
+        variant(Sound, action_space=Discrete(2, start=1)),
+        r"Action space: expected .*, seen Discrete\(2, start=1\)$",
+    ),
+    "Spaceless": (variant(Sound, observation_space=None), "Observation 'frame': .*, seen None$"),
+    "NaN": (
+        variant(Observes, seen=np.array([0, 0, np.nan, 0], np.float32)),
+        "Observation 'frame': expected finite numbers, seen nan in 1 of 4 places$",
+    ),
+    "Longer": (
+        variant(Observes, seen=np.zeros(5, np.float32)),
+        r"Observation 'frame': expected float32\[4\], seen float32\[5\]$",
+    ),
+    "Typed": (
+        variant(Sound, observation_space=Box(0, 255, (4,), np.uint8)),
+        r"Observation 'frame': expected uint8\[4\], seen float32\[4\]$",
+    ),
+    "Unrewarding": (
+        variant(Rewards, given=None),
+        r"Reward: expected a finite number, seen None \(a NoneType\) from environment 0$",
+    ),
+    "Generous": (
+        variant(Rewards, given=np.ones(1)),
+        r"Reward: expected a finite number, seen \[1.0\] \(a ndarray\) from environment 0$",
+    ),
+    "Stillborn": (
+        Stillborn,
+        r"RuntimeError: no simulator on port 7 \(\S*wrong_envs.py:\d+, in reset\)$",
+    ),
+    "Misused": (Misused, r"ValueError: cannot reshape .* \(\S*wrong_envs.py:\d+, in reset\)$"),
+    "StepsIntoNothing": (
+        StepsIntoNothing,
+        r"step\(\) returned None, expected 5 values \(gymnasium\) or 4 \(gym\)$",
+    ),
+}
+
+for name, (env_class, _) in WRONG.items():
+    gymnasium.register(f"{name}-v0", env_class)

@@ -1,0 +1,78 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A wrong environment ends a run in one line, before anything is trained or written."""
+
+import re
+import traceback
+
+import pytest
+
+import monobeast
+import polybeast_env
+from libtorchbeast.environment import told
+from libtorchbeast.flags import UserError
+from tests.support import monobeast as mono
+from tests.support import polybeast as poly
+from tests.support.wrong_envs import WRONG
+
+pytestmark = pytest.mark.usefixtures("as_before")
+
+
+def name_of(wrong):
+    return f"tests.support.wrong_envs:{wrong}-v0"
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_monobeast_says_it_in_one_line(wrong, tmp_path):
+    message = mono.refusal(tmp_path, "--env", name_of(wrong), "--envs_per_actor", 2)
+    assert re.search(WRONG[wrong][1], message), message
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_first_server_says_it_in_one_line(wrong):
+    """Its process sends a traceback, of which `explain` takes the line for the terminal."""
+    flags = polybeast_env.parse(["--env", name_of(wrong), "--num_servers", "1"])
+    with pytest.raises(UserError) as refused, told(flags.env):
+        polybeast_env.try_environment(flags)
+    line = polybeast_env.explain("".join(traceback.format_exception(refused.value)).strip())
+    assert re.search(WRONG[wrong][1], line), line
+
+
+def test_polybeast_ends_with_what_its_server_said(tmp_path):
+    flags = ["--env", name_of("Stillborn"), "--num_servers", 2, "--net", "monobeast.Net"]
+    message = poly.refusal(tmp_path, *flags)
+    assert message.startswith("the local environment servers ended: --env tests.support.wrong_envs")
+    assert re.search(WRONG["Stillborn"][1], message), message
+
+
+@pytest.mark.parametrize("returned", [None, 7, object])
+def test_create_env_without_a_return_is_named(returned, tmp_path, monkeypatch):
+    monkeypatch.setattr(monobeast, "create_env", lambda flags: returned)
+    message = mono.refusal(tmp_path, *mono.CATCH)
+    expected = "has no reset; expected an environment (does create_env lack a return?)"
+    assert "create_env returned " in message and message.endswith(expected)
+
+
+@pytest.mark.parametrize("name", ["Mine-v0", "mine/Mine-v0"])
+def test_an_id_that_nobody_registered_gets_the_form_that_imports_it(name, tmp_path):
+    message = mono.refusal(tmp_path, "--env", name)
+    assert message.endswith(f"name the module too: --env MODULE:{name}")
+    assert "MODULE" not in mono.refusal(tmp_path, "--env", f"tests.support.envs:{name}")
+
+
+def test_a_networks_own_error_keeps_its_traceback():
+    """It is no environment's fault, though the environment is open."""
+    with pytest.raises(ZeroDivisionError), told("Some-v0"):
+        1 / 0  # noqa: B018
+
+
+def test_an_error_in_an_installed_package_is_placed_in_the_forks_code(monkeypatch, tmp_path):
+    def create_env(flags):
+        return gymnasium.make("CartPole-v1", colour="red")
+
+    gymnasium = monobeast.gymnasium
+    monkeypatch.setattr(monobeast, "create_env", create_env)
+    message = mono.refusal(tmp_path, *mono.CATCH)
+    assert message.startswith("monobeast: error: --env tests.support.envs:Catch-v0: TypeError: ")
+    line = create_env.__code__.co_firstlineno + 1
+    assert message.endswith(f"({__file__}:{line}, in create_env)")
