@@ -136,10 +136,13 @@ def test_a_whole_study(tmp_path):
         *"21 22 0.5".split(),
     ]
     lowest, *_, highest = found["--lr"]
-    assert lowest == ["--lr", BREAKOUT, ASTERIX, "interquartile mean, normalized"]
-    assert highest[:3] == ["0.003", "13.9 (13.4 to 14.4)", "23.9 (23.4 to 24.4)"]
-    assert found["--gamma"][1][:2] == ["0.9", "12.5 (12 to 13)"]
-    assert [row[:2] for row in found["setting"]][:2] == [["setting", "games"], ["0.001 0.9", "2"]]
+    assert lowest == ["--lr", "runs", BREAKOUT, ASTERIX, "interquartile mean"]
+    assert highest[:4] == ["0.003", "8", "13.9 (13.4 to 14.4)", "23.9 (23.4 to 24.4)"]
+    assert found["--gamma"][1][:3] == ["0.9", "8", "12.5 (12 to 13)"]
+    assert [row[:2] for row in found["setting"]][:2] == [
+        ["setting", "games"],
+        ["lr=0.001 gamma=0.9", "2"],
+    ]
     assert found["game random"][1][:3] == [BREAKOUT, "0.38", "17.5"]
     pictures = re.findall(r"\]\((.*?)\)", text)
     assert len(pictures) == 3
@@ -155,7 +158,7 @@ def test_flags_that_were_changed_one_at_a_time(tmp_path):
     make_study(folder, f"--env {BREAKOUT} --seed 1-2 --lr 1,2 --gamma 1", score)
     make_study(folder, f"--env {BREAKOUT} --seed 1-2 --lr 1 --gamma 2,3", score)
     found = tables(write(folder)[0])
-    cut = lambda table: [row[:2] for row in table[1:]]
+    cut = lambda table: [[row[0], row[2]] for row in table[1:]]
     assert cut(found["--lr"]) == [["1.0", "1 (1 to 1)"], ["2.0", "3 (3 to 3)"]]
     wanted = [["1.0", "1 (1 to 1)"], ["2.0", "1 (1 to 1)"], ["3.0", "5 (5 to 5)"]]
     assert cut(found["--gamma"]) == wanted
@@ -166,7 +169,7 @@ def test_tied_flags_have_one_effect(tmp_path):
     line = f"--env {BREAKOUT} --seed 1-2 --lr,gamma 1,2 3,4"
     make_study(folder, line, lambda values: float(values["gamma"]))
     text, _ = write(folder)
-    assert tables(text)["--lr --gamma"][1][:2] == ["1.0 3.0", "3 (3 to 3)"]
+    assert tables(text)["--lr --gamma"][1][:3] == ["1.0 3.0", "2", "3 (3 to 3)"]
     assert text.count("## Effect of") == 1
 
 
@@ -193,7 +196,7 @@ def test_games_without_a_reference_have_no_aggregate(tmp_path):
     file = tmp_path / "own.csv"
     file.write_text("game,random,reference,source\nCartPole,0,2,me\n")
     text, _ = write(tmp_path / "study", "--reference", str(file))
-    assert tables(text)["setting"][1] == ["1.0", "1", "0.5 (0.5 to 0.5)"]
+    assert tables(text)["setting"][1] == ["lr=1.0", "1", "0.5 (0.5 to 0.5)"]
 
 
 def test_a_folder_without_a_plan(tmp_path):

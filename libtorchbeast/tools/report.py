@@ -168,9 +168,8 @@ class Report:
         parts = [f"# {self.study.name}", self.introduction(), self.of_games(), self.curves()]
         parts += [self.of_all_games()] if self.references else []
         parts += [self.of_factor(i) for i in range(len(self.study.factors))]
-        parts += ["Left out, because not complete:\n", *self.study.left_out] * bool(
-            self.study.left_out
-        )
+        if self.study.left_out:
+            parts.append("\n".join(["## Not complete\n", *self.study.left_out]))
         (self.folder / "report.md").write_text("\n\n".join(parts) + "\n")
 
     def introduction(self) -> str:
@@ -185,7 +184,7 @@ class Report:
         """A row for each game and setting, also written to report.csv."""
         rows = []
         for (game, setting), results in self.cells.items():
-            scores = [result.score for result in results]
+            scores = self.scores((game, setting))
             hours = np.mean([result.hours for result in results])
             seen = [f"{number:.4g}" for number in (min(scores), max(scores), hours)]
             rows.append([game, *setting, len(scores), estimate([scores], mean), *seen])
@@ -213,66 +212,62 @@ class Report:
             pictures.append(f"![{game}: mean and range of the runs]({name})")
         return "\n\n".join(pictures)
 
+    def scores(self, cell: Cell) -> list[float]:
+        return [result.score for result in self.cells[cell]]
+
     def normalized(self, cells: Iterable[Cell]) -> list[list[float]]:
         """The scores of those cells that have any and whose game has a reference, as
         (score - random) / (reference - random)."""
         strata = []
-        for game, setting in cells:
-            if game in self.references and (game, setting) in self.cells:
-                low, high = (float(self.references[game][name]) for name in ("random", "reference"))
-                scores = [result.score for result in self.cells[game, setting]]
-                strata.append([(score - low) / (high - low) for score in scores])
+        for cell in cells:
+            if cell in self.cells and cell[0] in self.references:
+                row = self.references[cell[0]]
+                low, high = float(row["random"]), float(row["reference"])
+                strata.append([(score - low) / (high - low) for score in self.scores(cell)])
         return strata
 
     def of_all_games(self) -> str:
         """The aggregates of each setting over the games that have a reference."""
-        strata = {s: self.normalized((game, s) for game in self.games) for s in self.settings}
-        strata = {setting: games for setting, games in strata.items() if games}
-        rows = [
-            [" ".join(s) or "all", len(g), estimate(g, interquartile_mean)]
-            for s, g in strata.items()
-        ]
-        draw_profiles(
-            {row[0]: games for row, games in zip(rows, strata.values(), strict=True)},
-            self.folder / "report_profile.png",
-        )
+        strata = {}
+        for setting in self.settings:
+            words = [f"{','.join(f)}={v}" for f, v in zip(self.study.factors, setting, strict=True)]
+            if games := self.normalized((game, setting) for game in self.games):
+                strata[" ".join(words) or "all runs"] = games
+        draw_profiles(strata, self.folder / "report_profile.png")
+        rows = [[n, len(games), estimate(games, interquartile_mean)] for n, games in strata.items()]
         columns = ["random", "reference", "source"]
-        references = [[g, *(row[k] for k in columns)] for g, row in self.references.items()]
-        return "\n\n".join(
-            [
-                "## Over games",
-                "Interquartile mean of (score - random) / (reference - random):",
-                table(["setting", "games", "interquartile mean"], rows),
-                "![Share of runs above each normalized score, with 95 % bands](report_profile.png)",
-                table(["game", *columns], references),
-            ]
-        )
+        sources = [[game, *(row[k] for k in columns)] for game, row in self.references.items()]
+        parts = [
+            "## Over games",
+            "The interquartile mean of (score - random) / (reference - random):",
+        ]
+        parts.append(table(["setting", "games", "interquartile mean"], rows))
+        parts.append("![The share of runs above each score, with 95 % bands](report_profile.png)")
+        return "\n\n".join([*parts, table(["game", *columns], sources)])
 
     def of_factor(self, index: int) -> str:
-        """The effect of one factor: the means over all other settings that exist with each of its
-        values, so that nothing but this factor differs between two rows."""
+        """The effect of one factor: means over those games and settings of the other factors that
+        exist with each of its values. So nothing but this factor differs between two rows."""
         others: dict[Cell, dict[str, Cell]] = {}
         for game, setting in self.cells:
             rest = (*setting[:index], *setting[index + 1 :])
             others.setdefault((game, rest), {})[setting[index]] = game, setting
         values = list(dict.fromkeys(setting[index] for setting in self.settings))
         matched = [cells for cells in others.values() if len(cells) == len(values)]
-        games = [game for game in self.games if any(c[values[0]][0] == game for c in matched)]
         name = " ".join(f"--{flag}" for flag in self.study.factors[index])
         if not matched:
-            return f"## Effect of {name}\n\nNo other setting has been run with each of its values."
-        rows = []
+            return f"## Effect of {name}\n\nNo other setting was run with each of its values."
+        games = list(dict.fromkeys(game for cells in matched for game, _ in cells.values()))
+        rows: list[list] = []
         for value in values:
-            cells = [c[value] for c in matched]
-            by_game = [[self.scores(c) for c in cells if c[0] == game] for game in games]
-            normalized = self.normalized(cells)
-            rows.append([value, *(estimate(strata, mean) for strata in by_game)])
-            rows[-1] += [estimate(normalized, interquartile_mean)] if normalized else []
-        aggregate = ["interquartile mean, normalized"] if len(rows[0]) > 1 + len(games) else []
-        return f"## Effect of {name}\n\n{table([name, *games, *aggregate], rows)}"
-
-    def scores(self, cell: Cell) -> list[float]:
-        return [result.score for result in self.cells[cell]]
+            cells = [by_value[value] for by_value in matched]
+            strata = {g: [self.scores(cell) for cell in cells if cell[0] == g] for g in games}
+            rows.append([value, sum(len(self.cells[cell]) for cell in cells)])
+            rows[-1] += [estimate(strata[game], mean) for game in games]
+            if normalized := self.normalized(cells):
+                rows[-1].append(estimate(normalized, interquartile_mean))
+        header = [name, "runs", *games, "interquartile mean"][: len(rows[0])]
+        return f"## Effect of {name}\n\n{table(header, rows)}"
 
 
 def table(header: Sequence, rows: Iterable[Sequence]) -> str:
@@ -294,7 +289,7 @@ def draw_profiles(strata: dict[str, list[list[float]]], path: Path) -> None:
     axes.set_xlabel("score, normalized: 0 is random play, 1 the reference")
     axes.set_ylabel("share of runs above it")
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
 
 
