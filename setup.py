@@ -80,6 +80,7 @@ setup(
     python_requires=">=3.11",
     install_requires=requirements("requirements.txt"),
     packages=["libtorchbeast", *(f"libtorchbeast.{folder}" for folder in FOLDERS)],
+    package_data={"libtorchbeast.tools": ["scores.csv"]},
     py_modules=[
         "monobeast",
         "polybeast",

@@ -208,6 +208,18 @@ def test_a_folder_without_a_plan(tmp_path):
     assert means[ASTERIX, "monobeast.Net"] == pytest.approx((33.0 + 33.8 + 38.5) / 3, abs=0.1)
 
 
+def test_runs_without_common_steps_have_no_curves(tmp_path):
+    steps = lambda values: 10 * int(values["seed"])
+    make_study(tmp_path / "study", "--env X-v0 --seed 1-2", lambda values: 1.0, steps=steps)
+    for logs in (tmp_path / "study").glob("*/logs.csv"):
+        header, _, row = logs.read_text().splitlines()
+        logs.write_text(f"{header}\n{row}\n")
+    assert (
+        "X-v0 has no curves: the runs of group 'X-v0' have no steps in"
+        in write(tmp_path / "study")[0]
+    )
+
+
 def test_many_settings_get_panels_of_their_own(tmp_path):
     make_study(tmp_path / "study", "--env X-v0 --lr 1-8", lambda values: float(values["lr"]))
     assert len(write(tmp_path / "study")[1]) == 8

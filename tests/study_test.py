@@ -88,6 +88,8 @@ def test_names_do_not_depend_on_the_other_values(tmp_path):
     assert names(tmp_path, "") == ["run"]
     with pytest.raises(UserError, match="2 combinations have the name A-B"):
         names(tmp_path, "--env A/B,A:B")
+    with pytest.raises(UserError, match="--xpid after `--`"):
+        make_runs(tmp_path, [], ["python", "--xpid=a"])
 
 
 def test_plans_add_up(tmp_path):

@@ -208,8 +208,11 @@ class Report:
             paths = [str(result.path) for result in self.study.results if result.game == game]
             grouped = SEED if self.study.seeds else None
             many = len(self.settings) > MANY
-            plot(paths, str(self.folder / name), self.y, group_by=grouped, panels=many)
-            pictures.append(f"![{game}: mean and range of the runs]({name})")
+            try:
+                plot(paths, str(self.folder / name), self.y, group_by=grouped, panels=many)
+                pictures.append(f"![{game}: mean and range of the runs]({name})")
+            except ValueError as error:
+                pictures.append(f"{game} has no curves: {error}")
         return "\n\n".join(pictures)
 
     def scores(self, cell: Cell) -> list[float]:

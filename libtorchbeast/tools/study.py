@@ -69,8 +69,10 @@ def make_runs(folder: Path, factors: list[Factor], program: list[str]) -> list[R
     """A run for each combination. The value `on` gives a flag without a value, `off` no flag.
 
     Raises:
-        UserError: two combinations have the same name.
+        UserError: two combinations have the same name, or the program has --xpid or --savedir.
     """
+    if taken := {"--xpid", "--savedir"} & {word.split("=")[0] for word in program}:
+        raise UserError(f"{min(taken)} after `--`: the sweep chooses it for each run")
     if program[0] in ("python", "python3"):
         program = [sys.executable, *program[1:]]
     runs = []
