@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A sweep makes each run once, whatever happens to its launcher."""
 
+import contextlib
 import os
 import pty
 import re
@@ -17,7 +18,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.tools import sweep
 from libtorchbeast.tools.study import last_row, read_plan, saved_step
-from tests.support.processes import Command, rows, wait_for
+from tests.support.processes import ROOT, Command, rows, wait_for
 
 FAKE = "-- python -m tests.support.fake_program"
 
@@ -135,6 +136,17 @@ def test_a_mistake_is_one_line(tmp_path, line, message):
     assert not (tmp_path / "study").exists()
 
 
+def test_a_run_that_was_killed_is_tried_again(tmp_path):
+    line = f"--seed 1 {FAKE} --total_steps 100"
+    path = tmp_path / "study/seed1"
+    with Sweep(tmp_path, line) as launcher:
+        launcher.wait_for(lambda: saved_step(path / "model.tar") > 3)
+        os.kill(int((path / "lock").read_text()), signal.SIGKILL)
+        assert launcher.wait_for_end() == 0
+        assert "exit code -9, will be tried again" in launcher.printed()
+    assert saved_step(path / "model.tar") == 100
+
+
 # ============================================================================================ slots
 def test_slots_do_not_overlap(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {9, 2, 4, 5, 7})
@@ -229,25 +241,42 @@ def test_slurm_starts_a_run_again_after_it_moved_it(tmp_path):
 
 
 # ======================================================================================== the table
-def test_a_terminal_shows_the_runs(tmp_path):
-    terminal, inside = pty.openpty()
-    command = [sys.executable, "-m", "libtorchbeast.tools.sweep"]
-    command += words(tmp_path, f"--seed 1 {FAKE} --total_steps 1000000")
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
-    with subprocess.Popen(command, stderr=inside, env=environment) as process:
-        seen = ""
+class InTerminal:
+    """A sweep in its own session, whose terminal is a pseudo-terminal."""
 
-        def table_is_there():
-            nonlocal seen
-            while select.select([terminal], [], [], 0)[0]:
-                seen += os.read(terminal, 2**16).decode()
-            return re.search(r"seed1 +│ 0.0% +│ [\d.]+ +│ [\d.e+]+", seen)
+    def __init__(self, folder, line):
+        command = [sys.executable, "-m", "libtorchbeast.tools.sweep", *words(folder, line)]
+        environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
+        self.session_leader, self.terminal = pty.fork()
+        if self.session_leader == 0:
+            os.chdir(ROOT)
+            os.execvpe(command[0], command, environment)
+        self.seen = ""
 
-        try:
-            wait_for(table_is_there, lambda: process.poll() is not None, lambda: seen)
-        finally:
-            process.terminate()
-    assert "hours left" in seen and "0 complete, 0 waiting, 0 failed" in seen
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.session_leader, signal.SIGKILL)
+
+    def shows(self, pattern):
+        while select.select([self.terminal], [], [], 0)[0]:
+            self.seen += os.read(self.terminal, 2**16).decode(errors="replace")
+        return re.search(pattern, self.seen)
+
+
+def test_a_terminal_shows_the_runs_and_stops_them_when_it_is_closed(tmp_path):
+    model = tmp_path / "study/seed1/model.tar"
+    with InTerminal(tmp_path, f"--seed 1 {FAKE} --total_steps 1000000") as launcher:
+        row = r"seed1 +│ 0.0% +│ [\d.]+ +│ [\d.e+]+"
+        wait_for(lambda: launcher.shows(row), describe=lambda: launcher.seen)
+        assert "hours left" in launcher.seen and "0 complete, 0 waiting, 0 failed" in launcher.seen
+        os.close(launcher.terminal)
+        _, status = os.waitpid(launcher.session_leader, 0)
+    assert os.waitstatus_to_exitcode(status) > 0
+    with hold(model.parent):  # the run has ended
+        assert counted(model.parent) == list(range(1, saved_step(model) + 1))
 
 
 # ============================================================================================= real

@@ -192,7 +192,8 @@ def last_lines(run: Run) -> str:
 
 
 def say(text: str) -> None:
-    console.print(text, soft_wrap=True, markup=False, highlight=False)
+    with contextlib.suppress(OSError):  # the terminal may be closed while runs are stopped
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def _number(value: float | None) -> str:
@@ -326,7 +327,7 @@ def launch(launcher: Launcher) -> int:
 
     def show() -> None:
         nonlocal last_shown
-        if console.is_terminal and time.monotonic() > last_shown + 2:
+        if console.is_terminal and not stop.is_set() and time.monotonic() > last_shown + 2:
             last_shown = time.monotonic()
             live.update(launcher.table(), refresh=True)
 
