@@ -240,6 +240,16 @@ def test_slurm_starts_a_run_again_after_it_moved_it(tmp_path):
     assert "Sent 0 jobs" in complete(tmp_path, line)
 
 
+@pytest.mark.parametrize(
+    "options, message",
+    [("", "Could not detect"), ("cluster=local a_b=1", "Unknown executor 'a'"), ("x", "")],
+)
+def test_a_mistake_about_slurm_is_told(tmp_path, options, message):
+    pytest.importorskip("submitit")
+    with pytest.raises(UserError, match=f"--slurm: .*{message}"):
+        sweep.sweep(words(tmp_path, f"--seed 1 --slurm {options} {FAKE}"))
+
+
 # ======================================================================================== the table
 class InTerminal:
     """A sweep in its own session, whose terminal is a pseudo-terminal."""

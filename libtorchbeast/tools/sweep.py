@@ -230,20 +230,29 @@ class SlurmJob:
 
 
 def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
-    """Sends the runs to Slurm, as jobs of one array."""
+    """Sends the runs to Slurm, as jobs of one array.
+
+    Raises:
+        UserError: submitit or Slurm is not installed, or a parameter is none of submitit's.
+    """
     try:
         import submitit
+
+        options = dict(word.split("=", 1) for word in flags.slurm)
+        options = {name: int(text) if text.isdigit() else text for name, text in options.items()}
+        cluster = options.pop("cluster", "slurm")  # the tests' is another one
+        executor = submitit.AutoExecutor(folder / "slurm", cluster=cluster)
+        executor.update_parameters(
+            **{"name": folder.name, "cpus_per_task": flags.cores_per_run}
+            | {"gpus_per_node": flags.gpus_per_run or None}
+            | options
+        )
+        with executor.batch():
+            jobs = [executor.submit(SlurmJob(run)) for run in runs]
     except ImportError:
         raise UserError("--slurm: pip install submitit==1.5.4") from None
-    options = dict(word.split("=", 1) for word in flags.slurm)
-    executor = submitit.AutoExecutor(folder / "slurm", cluster=options.pop("cluster", "slurm"))
-    executor.update_parameters(
-        name=folder.name, cpus_per_task=flags.cores_per_run,
-        gpus_per_node=flags.gpus_per_run or None,
-        **{name: int(text) if text.isdigit() else text for name, text in options.items()},
-    )  # fmt: skip
-    with executor.batch():
-        jobs = [executor.submit(SlurmJob(run)) for run in runs]
+    except (RuntimeError, NameError, ValueError) as error:
+        raise UserError(f"--slurm: {error}") from error
     say(f"Sent {len(jobs)} jobs: {' '.join(job.job_id for job in jobs)}. They print into {folder}.")
 
 
