@@ -84,6 +84,7 @@ def test_a_study_grows(tmp_path):
 
 
 def test_a_dry_run_prints_and_does_nothing(tmp_path, capfd):
+    cores = len(os.sched_getaffinity(0))
     assert sweep.sweep(words(tmp_path, f"--seed 1-3 --dry_run {FAKE}")) == 0
     out, err = capfd.readouterr()
     lines = [shlex.split(line) for line in out.splitlines()]
@@ -94,7 +95,7 @@ def test_a_dry_run_prints_and_does_nothing(tmp_path, capfd):
         and not (tmp_path / "study").exists()
     )
     subprocess.run(lines[0], check=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
-    assert sweep.sweep(words(tmp_path, f"--seed 1-3 --dry_run --cores_per_run 2 {FAKE}")) == 0
+    assert sweep.sweep(words(tmp_path, f"--seed 1-3 --dry_run --cores_per_run {cores} {FAKE}")) == 0
     assert "1 of 3 runs are complete, about 0.1 hours\n" in capfd.readouterr().err
 
 

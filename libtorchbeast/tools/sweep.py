@@ -241,7 +241,9 @@ def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
         options = dict(word.split("=", 1) for word in flags.slurm)
         options = {name: int(text) if text.isdigit() else text for name, text in options.items()}
         cluster = options.pop("cluster", "slurm")  # the tests' is another one
-        executor = submitit.AutoExecutor(folder / "slurm", cluster=cluster)
+        executor = submitit.AutoExecutor(
+            folder / "slurm", cluster=cluster, slurm_max_num_timeout=10**6
+        )
         executor.update_parameters(
             **{"name": folder.name, "cpus_per_task": flags.cores_per_run}
             | {"gpus_per_node": flags.gpus_per_run or None}
