@@ -123,10 +123,11 @@ def test_a_whole_study(tmp_path):
     text, rows = write(folder)
     assert f"python -m libtorchbeast.tools.sweep {line}\n" in text and "16 runs." in text
     assert len(rows) == 8
-    header = "game lr gamma seeds score low high lowest highest hours"
+    header = "game lr gamma seeds score low high lowest highest hours scores"
     assert list(rows[4]) == header.split()
     assert list(rows[4].values())[:4] == [ASTERIX, "0.001", "0.9", "2"]
-    numbers = [float(value) for value in list(rows[4].values())[4:]]
+    numbers = [float(value) for value in list(rows[4].values())[4:-1]]
+    assert rows[4]["scores"] == "21 22"
     assert numbers == pytest.approx([21.5, 21, 22, 21, 22, 0.5])
     found = tables(text)
     assert found["game lr"][5] == [

@@ -197,8 +197,10 @@ class Report:
         at = header.index("score")
         with open(self.folder / "report.csv", "w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([*header[: at + 1], "low", "high", *header[at + 1 :]])
-            writer.writerows([*row[:at], *row[at], *row[at + 1 :]] for row in rows)
+            writer.writerow([*header[: at + 1], "low", "high", *header[at + 1 :], "scores"])
+            for row, cell in zip(rows, self.cells, strict=True):
+                scores = " ".join(f"{score:.6g}" for score in self.scores(cell))
+                writer.writerow([*row[:at], *row[at], *row[at + 1 :], scores])
 
     def curves(self) -> str:
         """Draws a picture for each game: the mean of each setting's runs, and their range."""
