@@ -238,22 +238,19 @@ def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
     try:
         import submitit
 
-        options = dict(word.split("=", 1) for word in flags.slurm)
-        options = {name: int(text) if text.isdigit() else text for name, text in options.items()}
-        cluster = options.pop("cluster", "slurm")  # the tests' is another one
-        executor = submitit.AutoExecutor(
-            folder / "slurm", cluster=cluster, slurm_max_num_timeout=10**6
-        )
-        executor.update_parameters(
-            **{"name": folder.name, "cpus_per_task": flags.cores_per_run}
-            | {"gpus_per_node": flags.gpus_per_run or None}
-            | options
-        )
+        options: dict[str, Any] = {"name": folder.name, "cpus_per_task": flags.cores_per_run}
+        options["gpus_per_node"] = flags.gpus_per_run or None
+        for name, text in (word.split("=", 1) for word in flags.slurm):
+            options[name] = int(text) if text.isdigit() else text
+        cluster = options.pop("cluster", "slurm")  # the tests have another one
+        place = folder / "slurm"
+        executor = submitit.AutoExecutor(place, cluster=cluster, slurm_max_num_timeout=10**6)
+        executor.update_parameters(**options)
         with executor.batch():
             jobs = [executor.submit(SlurmJob(run)) for run in runs]
     except ImportError:
         raise UserError("--slurm: pip install submitit==1.5.4") from None
-    except (RuntimeError, NameError, ValueError) as error:
+    except (RuntimeError, NameError, ValueError, AssertionError) as error:
         raise UserError(f"--slurm: {error}") from error
     say(f"Sent {len(jobs)} jobs: {' '.join(job.job_id for job in jobs)}. They print into {folder}.")
 
