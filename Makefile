@@ -7,7 +7,8 @@
 #   make test-examples  run the tests of the examples
 #   make results-quick  repeat the smallest published result and plot both, in two minutes
 #   make results-pong, results-poly-pong  train MonoBeast on Pong with three seeds, PolyBeast with one
-#   make results-minatar-GAME, results-poly-GAME  train either beast on a MinAtar game, three seeds
+#   make results-minatar  train MonoBeast on five games of MinAtar with three seeds
+#   make results-minatar-GAME, results-poly-GAME  train either beast on one of them
 #   make results-memory  train on a task that needs memory, with and without an LSTM, three seeds
 #   make bench          measure the speed of the parts and of whole runs
 #   make faults         test in full, for hours, what happens after faults; writes results/faults
@@ -25,7 +26,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar results-quick results-pong results-poly-pong results-memory test test-examples bench faults soak tsan asan fuzz lint format docs \
+.PHONY: train poly minatar results-quick results-pong results-poly-pong results-minatar results-memory test test-examples bench faults soak tsan asan fuzz lint format docs \
 	setup build clean
 
 train: .venv/runtime
@@ -37,38 +38,42 @@ poly: .venv/extension
 minatar: .venv/development
 	$(BIN)/python -m monobeast --xpid minatar-breakout --env MinAtar/Breakout-v1 $(FLAGS)
 
-results-pong: SEEDS = 0 1 2
+# Each of these is a study in ~/logs/torchbeast/NAME, which the same command goes on with. A run has
+# all cores, one run at a time; SLOTS="--cores_per_run 1" makes it one for each core.
+SLOTS ?= --cores_per_run $$(nproc)
+SWEEP := $(BIN)/python -m libtorchbeast.tools.sweep
+SEEDS := 1-3
+
+results-pong: SEEDS := 0-2
 results-pong: .venv/runtime
-	for seed in $(SEEDS); do \
-		$(BIN)/python -m monobeast --seed $$seed --xpid pong-$$seed $(FLAGS) || exit; done
+	$(SWEEP) $@ $(SLOTS) --seed $(SEEDS) -- python -m monobeast $(FLAGS)
 
-results-poly-pong: SEEDS = 0
+results-poly-pong: SEEDS := 0
 results-poly-pong: .venv/extension
-	for seed in $(SEEDS); do \
-		$(BIN)/python -m polybeast --net monobeast.Net --seed $$seed --xpid pong-poly-$$seed $(FLAGS) || exit; done
+	$(SWEEP) $@ $(SLOTS) --seed $(SEEDS) -- python -m polybeast --net monobeast.Net $(FLAGS)
 
-MINATAR = --total_steps 5_000_000 --log_every 2 --env MinAtar
-SEEDS := 1 2 3
+MINATAR := --total_steps 5_000_000 --log_every 2
 
 results-quick: .venv/development
-	$(BIN)/python -m monobeast $(MINATAR)/Asterix-v1 --seed 4 --xpid quick $(FLAGS)
+	$(BIN)/python -m monobeast $(MINATAR) --env MinAtar/Asterix-v1 --seed 4 --xpid quick $(FLAGS)
 	$(BIN)/python -m libtorchbeast.tools.plot results/minatar/Asterix-[123] ~/logs/torchbeast/quick --groups --out ~/logs/torchbeast/quick/plot.png
 
-results-minatar-%: .venv/development
-	for seed in $(SEEDS); do \
-		$(BIN)/python -m monobeast $(MINATAR)/$*-v1 --seed $$seed --xpid $*-$$seed $(FLAGS) || exit; done
+GAMES := MinAtar/Asterix-v1,MinAtar/Breakout-v1,MinAtar/Freeway-v1,MinAtar/Seaquest-v1,MinAtar/SpaceInvaders-v1
+
+results-minatar: .venv/development
+	$(SWEEP) $@ $(SLOTS) --env $(GAMES) --seed $(SEEDS) -- python -m monobeast $(MINATAR) $(FLAGS)
+
+results-minatar-%:
+	@$(MAKE) --no-print-directory results-minatar GAMES=MinAtar/$*-v1
 
 results-poly-%: .venv/development .venv/extension
-	for seed in $(SEEDS); do \
-		$(BIN)/python -m polybeast --net monobeast.Net $(MINATAR)/$*-v1 --seed $$seed \
-			--xpid $*-poly-$$seed $(FLAGS) || exit; done
+	$(SWEEP) results-poly-minatar $(SLOTS) --env MinAtar/$*-v1 --seed $(SEEDS) -- \
+		python -m polybeast --net monobeast.Net $(MINATAR) $(FLAGS)
 
-RECALL = --env examples.memory.recall:Recall-v0 --learning_rate 4e-4 --batch_size 8 --total_steps 1_000_000 --log_every 2
+RECALL := --env examples.memory.recall:Recall-v0 --learning_rate 4e-4 --batch_size 8 --total_steps 1_000_000 --log_every 2
 
 results-memory: .venv/runtime
-	for seed in $(SEEDS); do \
-		$(BIN)/python -m monobeast $(RECALL) --seed $$seed --xpid feedforward-$$seed $(FLAGS) || exit; \
-		$(BIN)/python -m monobeast $(RECALL) --seed $$seed --xpid lstm-$$seed --use_lstm $(FLAGS) || exit; done
+	$(SWEEP) $@ $(SLOTS) --use_lstm off,on --seed $(SEEDS) -- python -m monobeast $(RECALL) $(FLAGS)
 
 test: .venv/development .venv/extension
 	@bash .ci/packages $(BIN)/python test

@@ -81,7 +81,11 @@ setup(
     python_requires=">=3.11",
     install_requires=requirements("requirements.txt"),
     packages=["libtorchbeast", *(f"libtorchbeast.{folder}" for folder in FOLDERS)],
-    package_data={"libtorchbeast": ["_C.pyi"], "libtorchbeast.rpcenv": ["rpcenv.proto"]},
+    package_data={
+        "libtorchbeast": ["_C.pyi"],
+        "libtorchbeast.rpcenv": ["rpcenv.proto"],
+        "libtorchbeast.tools": ["scores.csv"],
+    },
     py_modules=[
         "monobeast",
         "polybeast",

@@ -12,6 +12,7 @@ import monobeast
 import polybeast
 import polybeast_env
 from docs import generate
+from libtorchbeast.tools import plot, report, sweep
 from tests.support.forks import copy_repository
 
 ROOT = Path(__file__).parent.parent
@@ -45,6 +46,15 @@ SCALED = {
         "--only '^transport_small$|^raw Pong$'"  # benchmarks_test.py has a whole run
     ),
     "make lint": "{}",
+    ".venv/bin/python -m libtorchbeast.tools.sweep lr --env MinAtar/Breakout-v1,MinAtar/Asterix-v1 "
+    "--seed 1-5 --learning_rate 1e-3,3e-3 -- python -m monobeast --total_steps 5_000_000": (
+        ".venv/bin/python -m libtorchbeast.tools.sweep lr --env MinAtar/Breakout-v1 --seed 1-2 "
+        "--savedir {savedir} -- python -m monobeast --total_steps 2000 --envs_per_actor 4 "
+        "--batch_size 4 --log_every 0.5"
+    ),
+    ".venv/bin/python -m libtorchbeast.tools.report ~/logs/torchbeast/lr": (
+        ".venv/bin/python -m libtorchbeast.tools.report {savedir}/lr"
+    ),
     ".venv/bin/python -m libtorchbeast.tools.certificates certificates --hosts envs-1,envs-2": (
         ".venv/bin/python -m libtorchbeast.tools.certificates {savedir}/certificates --hosts envs-1"
     ),
@@ -55,6 +65,7 @@ RESULTS = "results_test.py makes its run, in small"
 FORK = "test_the_readmes_fork_trains does it, in a copy"
 MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
 OLD = "from_torchbeast_test.py does it"
+REPORT = "report_test.py reports the runs that were published"
 NOT_RUN = {
     "make results-quick": RESULTS,
     "make results-poly-pong": RESULTS,
@@ -79,15 +90,13 @@ NOT_RUN = {
     ".venv/bin/python -m polybeast --xpid pong-many --server_addresses "
     "envs-1:5000-5015,envs-2:5000-5015 --tls_cert certificates/learner.crt "
     "--tls_key certificates/learner.key --tls_ca certificates/ca.crt": MANY_MACHINES,
+    ".venv/bin/python -m libtorchbeast.tools.report ~/logs/torchbeast/results-minatar": REPORT,
     ".venv/bin/python -m libtorchbeast.tools.from_torchbeast OLD/model.tar --xpid old": OLD,
     ".venv/bin/python -m libtorchbeast.tools.plot OLD/logs.csv": OLD,
 }
 
 # Flags on these pages that are not the beasts' or their servers'.
 OTHER_FLAGS = {
-    "--groups": "tools.plot",
-    "--y": "tools.plot",
-    "--out": "tools.plot",
     "--hosts": "tools.certificates",
     "--only": "benchmarks, tests.faults",
     "--seconds": "benchmarks",
@@ -201,7 +210,8 @@ def options(program) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_flags_named_on_a_page_exist(page):
-    known = OTHER_FLAGS.keys() | options(monobeast) | options(polybeast) | options(polybeast_env)
+    programs = monobeast, polybeast, polybeast_env, sweep, report, plot
+    known = set(OTHER_FLAGS).union(*map(options, programs))
     assert set(re.findall(r"(?<![\w-])--[a-z]\w*", page.read_text())) <= known
 
 

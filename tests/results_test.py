@@ -17,14 +17,21 @@ RECALL = {"env": "examples.memory.recall:Recall-v0", "learning_rate": 4e-4, "see
 
 # The runs that each command makes, with the flags that make them what they are published as.
 PUBLISHED = {
-    "results-pong": {"pong-1": PONG | {"seed": 1}},
-    "results-poly-pong": {"pong-poly-1": PONG | {"seed": 1, "net": "monobeast.Net"}},
+    "results-pong": {"results-pong/seed1": PONG | {"seed": 1}},
+    "results-poly-pong": {
+        "results-poly-pong/seed1": PONG | {"seed": 1, "net": "monobeast.Net"},
+    },
     "results-quick": {"quick": ASTERIX | {"seed": 4}},
-    "results-minatar-Asterix": {"Asterix-1": ASTERIX | {"seed": 1}},
-    "results-poly-Asterix": {"Asterix-poly-1": ASTERIX | {"seed": 1, "net": "monobeast.Net"}},
+    "results-minatar-Asterix": {
+        "results-minatar/MinAtar-Asterix-v1_seed1": ASTERIX | {"seed": 1},
+    },
+    "results-poly-Asterix": {
+        "results-poly-minatar/MinAtar-Asterix-v1_seed1": ASTERIX
+        | {"seed": 1, "net": "monobeast.Net"},
+    },
     "results-memory": {
-        "feedforward-1": RECALL | {"use_lstm": False},
-        "lstm-1": RECALL | {"use_lstm": True},
+        "results-memory/use_lstm=off_seed1": RECALL | {"use_lstm": False},
+        "results-memory/use_lstm=on_seed1": RECALL | {"use_lstm": True},
     },
 }
 
@@ -39,10 +46,10 @@ def test_published_runs(target, tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
     folder = tmp_path / "logs/torchbeast"
     seen = {}
-    for path in folder.glob("*/meta.json"):
+    for path in {path.resolve() for path in folder.rglob("meta.json")}:
         flags = json.loads(path.read_text())["flags"]
-        wanted = PUBLISHED[target].get(path.parent.resolve().name, {})
-        seen[path.parent.resolve().name] = {name: flags[name] for name in wanted}
+        run = str(path.parent.relative_to(folder.resolve()))
+        seen[run] = {name: flags[name] for name in PUBLISHED[target].get(run, {})}
     assert seen == PUBLISHED[target]
     assert (folder / "quick/plot.png").exists() == (target == "results-quick")
 

@@ -1,0 +1,331 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Reports what a study (tools.sweep) has found: tables with intervals, and curves.
+
+    python -m libtorchbeast.tools.report ~/logs/torchbeast/NAME
+
+It writes report.md, report.csv and pictures into that folder. The score of a run is the last
+mean_game_return of its log: the mean return of its last 100 games. Runs that are not complete have
+no score. docs/studies.md says how intervals and aggregates are computed.
+"""
+
+import argparse
+import csv
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from libtorchbeast.tools.plot import SEED, plot, read_curve
+from libtorchbeast.tools.study import flags_of, last_row, read_plan
+
+REFERENCES = Path(__file__).with_name("scores.csv")
+SAMPLES = 10_000  # of the bootstrap
+MANY = 6  # settings; if there are more, each gets a panel of its own
+NOT_SWEPT = {"xpid", "savedir"}  # flags that differ between the runs of any folder
+
+# Takes resamples of each stratum [samples, n], with another n for each; returns [samples, ...].
+Statistic = Callable[[Sequence[np.ndarray]], np.ndarray]
+
+
+class Result(NamedTuple):
+    """A run that is complete."""
+
+    path: Path
+    game: str  # its --env
+    setting: tuple[str, ...]  # for each factor of the study, the values of its flags
+    score: float
+    hours: float
+
+
+class Study(NamedTuple):
+    name: str
+    commands: list[str]  # of tools.sweep
+    factors: list[list[str]]  # names of the swept flags except env and seed; tied ones together
+    seeds: bool  # whether seeds are swept, so that the runs of a setting form groups
+    results: list[Result]
+    left_out: list[str]  # why, for each run that has no score
+
+
+class Estimate(NamedTuple):
+    """A number with its 95 % interval; low and high are None if a stratum has a single score."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        interval = "" if self.low is None else f" ({self.low:.3g} to {self.high:.3g})"
+        return f"{self.value:.3g}{interval}"
+
+
+# ======================================================================================= statistics
+def estimate(strata: Sequence[Sequence[float]], statistic: Statistic) -> Estimate:
+    """The statistic of the scores in all strata, with its percentile interval from the stratified
+    bootstrap: each stratum is resampled for itself, with replacement."""
+    arrays = [np.asarray(scores, float) for scores in strata]
+    value = float(statistic([array[None] for array in arrays])[0])
+    if min(map(len, arrays)) < 2:
+        return Estimate(value, None, None)
+    low, high = np.percentile(statistic(resamples(arrays)), [2.5, 97.5])
+    return Estimate(value, float(low), float(high))
+
+
+def resamples(strata: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """For each stratum [n], resamples of it [SAMPLES, n]."""
+    random = np.random.default_rng(0)
+    return [scores[random.integers(len(scores), size=(SAMPLES, len(scores)))] for scores in strata]
+
+
+def mean(strata: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean of the strata's means, so that each counts the same."""
+    return np.mean([scores.mean(-1) for scores in strata], axis=0)
+
+
+def interquartile_mean(strata: Sequence[np.ndarray]) -> np.ndarray:
+    """The mean of all scores without their lowest and highest quarter (Agarwal et al. 2021)."""
+    scores = np.sort(np.concatenate(strata, axis=-1))
+    cut = scores.shape[-1] // 4
+    return scores[..., cut : scores.shape[-1] - cut].mean(-1)
+
+
+def profile(strata: Sequence[np.ndarray], levels: np.ndarray) -> np.ndarray:
+    """The share of runs whose score is above each level: [samples, levels]."""
+    scores = np.concatenate(strata, axis=-1)
+    return np.stack([(scores > level).mean(-1) for level in levels], axis=-1)
+
+
+# ========================================================================================== reading
+def read_study(folder: Path, y: str) -> Study:
+    """Reads the plan and all runs in the folder.
+
+    Raises:
+        ValueError: no run is complete, or a log has no column `y`.
+    """
+    plan, folder = read_plan(folder), folder.resolve()
+    found = {path.parent.resolve() for path in folder.glob("*/logs.csv")}
+    place = {name: i for i, name in enumerate(plan["runs"])}
+    paths = sorted(found, key=lambda path: (place.get(path.name, len(place)), path.name))
+    flags = {path: flags_of(path) for path in paths}
+    swept = plan["factors"] or _differing([*flags.values()])
+    factors = [names for names in swept if not {"env", "seed"} & set(names)]
+    left_out = [f"- {name}: has not begun" for name in plan["runs"] if folder / name not in paths]
+    results = []
+    for path in paths:
+        row, total = last_row(path), flags[path].get("total_steps", 0)
+        scores = read_curve(path / "logs.csv", y).y
+        if row.get("step", 0) < total or not scores:
+            left_out.append(f"- {path.name}: at step {row.get('step', 0):,.0f} of {total:,}")
+            continue
+        planned = plan["runs"].get(path.name, {"values": {}})["values"]
+        values = planned | {name: str(value) for name, value in flags[path].items()}
+        setting = tuple(" ".join(values.get(name, "off") for name in names) for names in factors)
+        game = values.get("env", "unknown")
+        results.append(Result(path, game, setting, scores[-1], row.get("hours", 0.0)))
+    if not results:
+        raise ValueError(f"{folder}: no run is complete")
+    return Study(folder.name, plan["commands"], factors, ["seed"] in swept, results, left_out)
+
+
+def _differing(flags: list[dict[str, Any]]) -> list[list[str]]:
+    """Of a folder without a plan: the flags that all runs have, but not all with the same value."""
+    names = [k for k in (flags or [{}])[0] if k not in NOT_SWEPT and all(k in f for f in flags)]
+    return [[name] for name in names if any(f[name] != flags[0][name] for f in flags)]
+
+
+def read_references(path: Path) -> dict[str, dict[str, str]]:
+    """The columns game, random, reference and source of a CSV file, by game."""
+    with open(path, newline="") as file:
+        return {row["game"]: row for row in csv.DictReader(file)}
+
+
+def game_of(env: str) -> str:
+    """The game's name in the file of references: Pong of PongNoFrameskip-v4 and ALE/Pong-v5."""
+    return re.sub(r"^ALE/|(NoFrameskip|Deterministic)?-v\d+$", "", env)
+
+
+# =========================================================================================== tables
+Cell = tuple[str, tuple[str, ...]]  # a game and a setting
+
+
+class Report:
+    """The report of a study, in the study's folder."""
+
+    def __init__(self, folder: Path, study: Study, references: dict[str, dict[str, str]], y: str):
+        self.folder, self.study, self.y = folder, study, y
+        self.cells: dict[Cell, list[Result]] = {}
+        for result in study.results:
+            self.cells.setdefault((result.game, result.setting), []).append(result)
+        self.games = list(dict.fromkeys(game for game, _ in self.cells))
+        self.settings = list(dict.fromkeys(setting for _, setting in self.cells))
+        known = {game: references.get(game_of(game)) for game in self.games}
+        self.references = {game: row for game, row in known.items() if row}
+
+    def write(self) -> None:
+        parts = [f"# {self.study.name}", self.introduction(), self.of_games(), self.curves()]
+        parts += [self.of_all_games()] if self.references else []
+        parts += [self.of_factor(i) for i in range(len(self.study.factors))]
+        if self.study.left_out:
+            parts.append("\n".join(["## Not complete\n", *self.study.left_out]))
+        (self.folder / "report.md").write_text("\n\n".join(parts) + "\n")
+
+    def introduction(self) -> str:
+        commands = "".join(f"```bash\n{command}\n```\n\n" for command in self.study.commands)
+        return (
+            f"{commands}{len(self.study.results)} runs. The score of a run is the last {self.y} of "
+            f"its log.\nIn parentheses: 95 % intervals over seeds, from {SAMPLES:,} samples of the "
+            "stratified bootstrap.\nWith few seeds they are too narrow, with one there is none."
+        )
+
+    def of_games(self) -> str:
+        """A row for each game and setting, also written to report.csv."""
+        rows = []
+        for (game, setting), results in self.cells.items():
+            scores = self.scores((game, setting))
+            hours = np.mean([result.hours for result in results])
+            seen = [f"{number:.4g}" for number in (min(scores), max(scores), hours)]
+            rows.append([game, *setting, len(scores), estimate([scores], mean), *seen])
+        header = ["game", *map(" ".join, self.study.factors), "seeds", "score"]
+        header += ["lowest", "highest", "hours"]
+        self.write_csv(header, rows)
+        return table(header, rows)
+
+    def write_csv(self, header: list[str], rows: list[list]) -> None:
+        at = header.index("score")
+        with open(self.folder / "report.csv", "w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow([*header[: at + 1], "low", "high", *header[at + 1 :], "scores"])
+            for row, cell in zip(rows, self.cells, strict=True):
+                scores = " ".join(f"{score:.6g}" for score in self.scores(cell))
+                writer.writerow([*row[:at], *row[at], *row[at + 1 :], scores])
+
+    def curves(self) -> str:
+        """Draws a picture for each game: the mean of each setting's runs, and their range."""
+        pictures = []
+        for game in self.games:
+            name = "report_" + re.sub(r"[^\w.-]+", "-", game) + ".png"
+            paths = [str(result.path) for result in self.study.results if result.game == game]
+            grouped = SEED if self.study.seeds else None
+            many = len(self.settings) > MANY
+            try:
+                plot(paths, str(self.folder / name), self.y, group_by=grouped, panels=many)
+                pictures.append(f"![{game}: mean and range of the runs]({name})")
+            except ValueError as error:
+                pictures.append(f"{game} has no curves: {error}")
+        return "\n\n".join(pictures)
+
+    def scores(self, cell: Cell) -> list[float]:
+        return [result.score for result in self.cells[cell]]
+
+    def normalized(self, cells: Iterable[Cell]) -> list[list[float]]:
+        """The scores of those cells that have any and whose game has a reference, as
+        (score - random) / (reference - random)."""
+        strata = []
+        for cell in cells:
+            if cell in self.cells and cell[0] in self.references:
+                row = self.references[cell[0]]
+                low, high = float(row["random"]), float(row["reference"])
+                strata.append([(score - low) / (high - low) for score in self.scores(cell)])
+        return strata
+
+    def of_all_games(self) -> str:
+        """The aggregates of each setting over the games that have a reference."""
+        strata = {}
+        for setting in self.settings:
+            words = [f"{','.join(f)}={v}" for f, v in zip(self.study.factors, setting, strict=True)]
+            if games := self.normalized((game, setting) for game in self.games):
+                strata[" ".join(words) or "all runs"] = games
+        draw_profiles(strata, self.folder / "report_profile.png")
+        rows = [[n, len(games), estimate(games, interquartile_mean)] for n, games in strata.items()]
+        columns = ["random", "reference", "source"]
+        sources = [[game, *(row[k] for k in columns)] for game, row in self.references.items()]
+        parts = [
+            "## Over games",
+            "The interquartile mean of (score - random) / (reference - random):",
+        ]
+        parts.append(table(["setting", "games", "interquartile mean"], rows))
+        parts.append("![The share of runs above each score, with 95 % bands](report_profile.png)")
+        return "\n\n".join([*parts, table(["game", *columns], sources)])
+
+    def of_factor(self, index: int) -> str:
+        """The effect of one factor: means over those games and settings of the other factors that
+        exist with each of its values. So nothing but this factor differs between two rows."""
+        others: dict[Cell, dict[str, Cell]] = {}
+        for game, setting in self.cells:
+            rest = (*setting[:index], *setting[index + 1 :])
+            others.setdefault((game, rest), {})[setting[index]] = game, setting
+        values = list(dict.fromkeys(setting[index] for setting in self.settings))
+        matched = [cells for cells in others.values() if len(cells) == len(values)]
+        name = " ".join(f"--{flag}" for flag in self.study.factors[index])
+        if not matched:
+            return f"## Effect of {name}\n\nNo other setting was run with each of its values."
+        games = list(dict.fromkeys(game for cells in matched for game, _ in cells.values()))
+        rows: list[list] = []
+        for value in values:
+            cells = [by_value[value] for by_value in matched]
+            strata = {g: [self.scores(cell) for cell in cells if cell[0] == g] for g in games}
+            rows.append([value, sum(len(self.cells[cell]) for cell in cells)])
+            rows[-1] += [estimate(strata[game], mean) for game in games]
+            if normalized := self.normalized(cells):
+                rows[-1].append(estimate(normalized, interquartile_mean))
+        header = [name, "runs", *games, "interquartile mean"][: len(rows[0])]
+        return f"## Effect of {name}\n\n{table(header, rows)}"
+
+
+def table(header: Sequence, rows: Iterable[Sequence]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def draw_profiles(strata: dict[str, list[list[float]]], path: Path) -> None:
+    """Draws, for each name, the share of runs above each normalized score, with 95 % bands."""
+    every = [score for games in strata.values() for scores in games for score in scores]
+    levels = np.linspace(min(0.0, *every), max(1.0, *every), 101)
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name, games in strata.items():
+        arrays = [np.asarray(scores) for scores in games]
+        low, high = np.percentile(profile(resamples(arrays), levels), [2.5, 97.5], axis=0)
+        [line] = axes.plot(levels, profile([a[None] for a in arrays], levels)[0], label=name)
+        axes.fill_between(levels, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set_xlabel("score, normalized: 0 is random play, 1 the reference")
+    axes.set_ylabel("share of runs above it")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command. A mistake of the user ends it with one line on stderr and exit code 1."""
+    flags = make_parser().parse_args(argv)
+    folder = Path(flags.folder).expanduser()
+    try:
+        references = read_references(Path(flags.reference))
+        Report(folder, read_study(folder, flags.y), references, flags.y).write()
+    except (OSError, ValueError) as error:
+        sys.exit(f"report: {error}")
+    print(folder / "report.md")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m libtorchbeast.tools.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="The folder of a study, or of any runs.")
+    add(
+        "--reference", default=str(REFERENCES), metavar="FILE",
+        help="Random and reference scores of games: a CSV file with the columns game, random, "
+        "reference and source. Default: %(default)s.",
+    )  # fmt: skip
+    add("--y", default="mean_game_return", help="The score's column. Default: %(default)s.")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The folder of a study: its plan, and how far its runs are. docs/studies.md names the files."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import pickle
+import re
+import sys
+import zipfile
+from collections import Counter, OrderedDict
+from pathlib import Path
+from typing import Any
+
+from libtorchbeast.flags import UserError
+from libtorchbeast.loggers.files import write_whole
+
+Factor = list[dict[str, str]]  # the settings of flags that change together: flag -> value
+
+
+@dataclasses.dataclass(eq=False)
+class Run:
+    """A run of the study, which may not have begun."""
+
+    path: Path  # of its folder
+    values: dict[str, str]  # of the swept flags
+    command: list[str]
+
+
+# ========================================================================================= the plan
+def parse_factors(words: list[str]) -> list[Factor]:
+    """Reads `--flag LIST` and, of flags that are tied, `--flag,other LIST LIST`.
+
+    Raises:
+        UserError: the words have another form, or name a flag twice.
+    """
+    words = sum((word.split("=", 1) if word[:2] == "--" else [word] for word in words), [])
+    factors: list[Factor] = []
+    while words:
+        head, lists = words.pop(0), []
+        while words and words[0][:2] != "--":
+            lists.append(_values(words.pop(0)))
+        names, lengths = head[2:].split(","), [len(values) for values in lists]
+        if head[:2] != "--" or len(lists) != len(names) or len(set(lengths)) != 1 or 0 in lengths:
+            expected = "for each flag one list, all of the same length and none empty"
+            raise UserError(f"{head} with {lengths} values: expected {expected}")
+        settings = zip(*lists, strict=True)
+        factors.append([dict(zip(names, values, strict=True)) for values in settings])
+    for name, count in Counter(name for factor in factors for name in factor[0]).items():
+        if count > 1 or name == "xpid":
+            raise UserError(f"--{name}: expected each flag once, and no --xpid")
+    return factors
+
+
+def _values(text: str) -> list[str]:
+    """Splits at commas; 1-3 becomes 1, 2, 3. A character after a backslash stands for itself."""
+    values: list[str] = []
+    for part in re.split(r"(?<!\\),", text):
+        if ends := re.fullmatch(r"(\d+)-(\d+)", part):
+            values += map(str, range(int(ends[1]), int(ends[2]) + 1))
+        else:
+            values.append(re.sub(r"\\(.)", r"\1", part))
+    return values
+
+
+def make_runs(folder: Path, factors: list[Factor], program: list[str]) -> list[Run]:
+    """A run for each combination. The value `on` gives a flag without a value, `off` no flag.
+
+    Raises:
+        UserError: two combinations have the same name, or the program has --xpid or --savedir.
+    """
+    if taken := {"--xpid", "--savedir"} & {word.split("=")[0] for word in program}:
+        raise UserError(f"{min(taken)} after `--`: the sweep chooses it for each run")
+    if program[0] in ("python", "python3"):
+        program = [sys.executable, *program[1:]]
+    runs = []
+    for settings in itertools.product(*factors):
+        values = {name: value for setting in settings for name, value in setting.items()}
+        command = list(program)
+        for name, value in values.items():
+            command += {"on": [f"--{name}"], "off": []}.get(value, [f"--{name}", value])
+        xpid = name_of(values)
+        runs.append(
+            Run(folder / xpid, values, [*command, "--savedir", str(folder), "--xpid", xpid])
+        )
+    [(xpid, count)] = Counter(run.path.name for run in runs).most_common(1)
+    if count > 1:
+        raise UserError(f"{count} combinations have the name {xpid}")
+    return runs
+
+
+def name_of(values: dict[str, str]) -> str:
+    """The xpid. The seed's number ends it, as tools.plot expects of the runs of a group."""
+    words = {name: f"{name}={value}" for name, value in values.items()}
+    words |= {name: values[name] for name in ("env",) if name in values}
+    if "seed" in words:
+        words["seed"] = f"seed{values['seed']}"
+    order = sorted(words, key=lambda name: (name != "env") + (name == "seed"))
+    return re.sub(r"[^\w.=+-]+", "-", "_".join(words[name] for name in order)) or "run"
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """What plan.json holds: the commands of the sweep, the names of the flags that are swept (those
+    that are tied, together), and for each run its values of these flags and its command."""
+    path = folder / "plan.json"
+    empty: dict[str, Any] = {"commands": [], "factors": [], "runs": {}}
+    return json.loads(path.read_text()) if path.exists() else empty
+
+
+def add_to_plan(folder: Path, command: str, factors: list[Factor], runs: list[Run]) -> list[str]:
+    """Writes plan.json; returns the names of runs that had another command before."""
+    plan = read_plan(folder)
+    new = {run.path.name: {"values": run.values, "command": run.command} for run in runs}
+    before = plan["runs"]
+    plan["runs"] = before | new
+    plan["commands"] += [command] if command not in plan["commands"] else []
+    plan["factors"] += [n for factor in factors if (n := list(factor[0])) not in plan["factors"]]
+    write_whole(folder / "plan.json", json.dumps(plan, indent=1) + "\n")
+    return [name for name in new if before.get(name, new[name]) != new[name]]
+
+
+# ============================================================================= how far the runs are
+def flags_of(path: Path) -> dict[str, Any]:
+    """The flags with which the run was started last, from meta.json; {} if it has not begun."""
+    with contextlib.suppress(FileNotFoundError):
+        meta = json.loads((path / "meta.json").read_text())
+        changes = [entry["changed_flags"].items() for entry in meta["resumed"]]
+        return meta["flags"] | {k: v["new"] for change in changes for k, v in change}
+    return {}
+
+
+def last_row(path: Path) -> dict[str, float]:
+    """The last whole row of logs.csv without its empty cells; {} if there is none."""
+    with contextlib.suppress(FileNotFoundError), open(path / "logs.csv", "rb") as file:
+        header = file.readline().decode().strip().split(",")
+        start, size = file.tell(), file.seek(0, os.SEEK_END)
+        file.seek(max(start, size - 10_000))
+        rows = file.read().decode().split("\n")[:-1]  # behind the last "\n" a row may be half done
+        cells = zip(header, rows[-1].split(",") if rows else [], strict=False)
+        return {name: float(cell) for name, cell in cells if cell}
+    return {}
+
+
+def total_steps(run: Run) -> int | None:
+    """The --total_steps of its command, else of its meta.json. None if neither has it."""
+    given = re.findall(r" --total_steps[ =]([\d_]+)(?= )", f" {' '.join(run.command)} ")
+    return int(given[-1]) if given else flags_of(run.path).get("total_steps")
+
+
+def is_complete(run: Run) -> bool:
+    """Whether a checkpoint has all the run's steps, or the log has if the run saves none."""
+    total = total_steps(run)
+    if flags_of(run.path).get("disable_checkpoint"):
+        step = last_row(run.path).get("step", 0)
+    else:
+        step = saved_step(run.path / "model.tar")
+    return total is not None and step >= total
+
+
+def hours_left(run: Run) -> float | None:
+    """From the run's own speed. None if it has none yet."""
+    row, total = last_row(run.path), total_steps(run)
+    if not row.get("step") or not total:
+        return None
+    return row.get("hours", 0.0) * max(0.0, total / row["step"] - 1)
+
+
+def saved_step(checkpoint: Path) -> int:
+    """The step of a checkpoint; 0 if it cannot be read, because then its program says why."""
+    try:
+        with zipfile.ZipFile(checkpoint) as archive:
+            [name] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+            return _PlainValues(archive.open(name)).load()["step"]
+    except Exception:  # a damaged file can raise anything
+        return 0
+
+
+class _PlainValues(pickle.Unpickler):
+    """Reads numbers and strings. What belongs to a package, like torch's tensors, becomes None."""
+
+    def persistent_load(self, pid):
+        return None
+
+    def find_class(self, module, name):
+        return OrderedDict if name == "OrderedDict" else lambda *args: None

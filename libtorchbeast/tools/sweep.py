@@ -1,0 +1,353 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Trains every combination of some flags' values, as many runs at a time as fit.
+
+    python -m libtorchbeast.tools.sweep NAME --env MinAtar/Breakout-v1,MinAtar/Seaquest-v1 \\
+        --seed 1-5 --learning_rate 1e-3,3e-3 -- python -m monobeast --total_steps 5_000_000
+
+The words after `--` are the program of each run. Flags before `--` that are none of the options
+below are swept. The runs lie in SAVEDIR/NAME, and the same command goes on with all of them.
+docs/studies.md says more.
+"""
+
+import argparse
+import contextlib
+import math
+import os
+import re
+import select
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import rich.live
+import rich.table
+
+from libtorchbeast import workers
+from libtorchbeast.flags import Parser, UserError, add_run_flags, whole
+from libtorchbeast.loggers.display import console
+from libtorchbeast.loggers.files import RunInUse, hold
+from libtorchbeast.tools.study import (
+    Run,
+    add_to_plan,
+    hours_left,
+    is_complete,
+    last_row,
+    make_runs,
+    parse_factors,
+    total_steps,
+)
+
+POLL_S = 0.2  # time between two looks at the runs
+
+
+# ============================================================================================ slots
+class Slot(NamedTuple):
+    """What a run has for itself; None in a job of Slurm, which gives it."""
+
+    cores: list[int]
+    gpus: list[str]
+
+
+def make_slots(cores_per_run: int, gpus_per_run: int, runs_per_gpu: int) -> list[Slot]:
+    """Divides the cores and GPUs that this process may use into as many slots as fit.
+
+    Raises:
+        UserError: not even one fits.
+    """
+    cores = list(range(workers.available_cores()))
+    if hasattr(os, "sched_getaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+    gpus = [gpu for gpu in _gpus() for _ in range(runs_per_gpu)] if gpus_per_run else []
+    count = len(cores) // cores_per_run
+    if gpus_per_run:
+        count = min(count, len(gpus) // gpus_per_run)
+    if not count:
+        wanted = f"{cores_per_run} cores and {gpus_per_run} GPUs"
+        raise UserError(f"a run needs {wanted}; there are {len(cores)} and {len(gpus)}")
+    of = lambda items, size, i: items[i * size : (i + 1) * size]
+    return [Slot(of(cores, cores_per_run, i), of(gpus, gpus_per_run, i)) for i in range(count)]
+
+
+def _gpus() -> list[str]:
+    """The GPUs that CUDA_VISIBLE_DEVICES names, or else all."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if "CUDA_VISIBLE_DEVICES" not in os.environ:
+        command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+        with contextlib.suppress(OSError):
+            listed = subprocess.run(command, capture_output=True, text=True).stdout
+    return re.findall(r"[^\s,]+", listed)
+
+
+# ======================================================================================== launching
+class Launcher:
+    """Keeps every slot busy with a run until none waits."""
+
+    def __init__(self, runs: list[Run], slots: list[Slot], retries: int):
+        self.waiting, self.free, self.retries = list(runs), list(slots), retries
+        self.num_slots = len(slots)
+        self.running: dict[Run, tuple[Slot, subprocess.Popen]] = {}
+        self.complete: list[Run] = []
+        self.failed: list[Run] = []
+        self._failures: Counter[Run] = Counter()
+
+    def work(self, stop: workers.PipeEvent, show: Callable[[], None]) -> None:
+        """Returns when each run is complete or given up, or has stopped because `stop` was set."""
+        stopping = False
+        while self.running or (self.waiting and not stopping):
+            if not stopping:
+                self._start_some()
+                select.select([stop], [], [], POLL_S)
+            if stop.is_set() and not stopping:
+                say("Stopping. Each run saves a checkpoint; the same command goes on from there.")
+                for _, process in self.running.values():
+                    process.terminate()
+            elif stopping:
+                time.sleep(POLL_S)
+            stopping = stop.is_set()
+            for run, (slot, process) in list(self.running.items()):
+                if process.poll() is not None:
+                    del self.running[run]
+                    self.free.insert(0, slot)
+                    self._ended(run, process.returncode, stopping)
+            show()
+
+    def _start_some(self) -> None:
+        for run in [*self.waiting]:
+            if not self.free:
+                return
+            try:
+                with hold(run.path):
+                    complete = is_complete(run)
+            except RunInUse:  # by a run of a killed launcher that still saves, or by the user
+                continue
+            self.waiting.remove(run)
+            if complete:
+                self.complete.append(run)
+            else:
+                slot = self.free.pop(0)
+                self.running[run] = slot, start(run, slot)
+                say(f"{run.path.name}: starts on cores {slot.cores}, GPUs {slot.gpus}")
+
+    def _ended(self, run: Run, code: int, stopping: bool) -> None:
+        row = last_row(run.path)
+        at = f"at step {row.get('step', 0):,.0f}, return {_number(row.get('mean_game_return'))}"
+        if is_complete(run):
+            self.complete.append(run)
+            say(f"{run.path.name}: complete {at}, {_number(row.get('hours'))} hours")
+        elif stopping:
+            say(f"{run.path.name}: stopped {at}, exit code {code}")
+        else:
+            self._failures[run] += 1
+            again = self._failures[run] <= self.retries
+            (self.waiting if again else self.failed).append(run)
+            then = "will be tried again" if again else "given up"
+            say(f"{run.path.name}: failed {at}, exit code {code}, {then}:\n{last_lines(run)}")
+
+    def table(self) -> rich.table.Table:
+        """The runs that are running, and how many are not."""
+        counts = {name: len(getattr(self, name)) for name in ("complete", "waiting", "failed")}
+        left = estimate(self.complete, [*self.running, *self.waiting], self.num_slots)
+        caption = ", ".join(f"{count} {name}" for name, count in counts.items()) + left
+        table = rich.table.Table("run", "progress", "return", "hours left", caption=caption)
+        for run in self.running:
+            row, total = last_row(run.path), total_steps(run)
+            progress = f"{row.get('step', 0) / total:.1%}" if total else "-"
+            score = _number(row.get("mean_game_return"))
+            table.add_row(run.path.name, progress, score, _number(hours_left(run)))
+        return table
+
+
+def start(run: Run, slot: Slot | None) -> subprocess.Popen:
+    """Starts the run's program. It gets SIGTERM, and saves a checkpoint, if this process ends."""
+    launcher = os.getpid()
+
+    def set_up() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # this process's handler would swallow it
+        workers.end_with_parent(signal.SIGTERM)
+        if os.getppid() != launcher:  # it ended before the line above
+            os._exit(1)
+        if slot is not None and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, slot.cores)
+
+    run.path.mkdir(parents=True, exist_ok=True)
+    with open(run.path / "printed.txt", "a") as printed:
+        return subprocess.Popen(
+            run.command, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed,
+            env=os.environ | ({"CUDA_VISIBLE_DEVICES": ",".join(slot.gpus)} if slot else {}),
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops the runs
+            preexec_fn=set_up,
+        )  # fmt: skip
+
+
+def last_lines(run: Run) -> str:
+    lines = (run.path / "printed.txt").read_text(errors="replace").splitlines()
+    return "\n".join(f"    {line}" for line in lines[-5:])
+
+
+def say(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be closed while runs are stopped
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+# ============================================================================================ Slurm
+class SlurmJob:
+    """A run in a job of Slurm. submitit calls `checkpoint` when the job must leave its machine."""
+
+    def __init__(self, run: Run):
+        self._run = run
+        self._process: subprocess.Popen | None = None
+
+    def __call__(self) -> None:
+        if not is_complete(self._run):  # or an earlier job has completed it
+            self._process = start(self._run, None)
+            self._wait(self._process.pid)
+            if not is_complete(self._run):
+                raise RuntimeError(f"{self._run.path} failed:\n{last_lines(self._run)}")
+
+    def checkpoint(self) -> Any:
+        """Stops the run, and returns what the job shall do when Slurm starts it again."""
+        import submitit
+
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGTERM)
+            self._wait(self._process.pid)
+        return submitit.helpers.DelayedSubmission(SlurmJob(self._run))
+
+    def _wait(self, pid: int) -> None:
+        """Popen.wait would not do: it holds a lock while `checkpoint` interrupts it."""
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
+    """Sends the runs to Slurm, as jobs of one array.
+
+    Raises:
+        UserError: submitit or Slurm is not installed, or a parameter is none of submitit's.
+    """
+    try:
+        import submitit
+
+        options: dict[str, Any] = {"name": folder.name, "cpus_per_task": flags.cores_per_run}
+        options["gpus_per_node"] = flags.gpus_per_run or None
+        for name, text in (word.split("=", 1) for word in flags.slurm):
+            options[name] = int(text) if text.isdigit() else text
+        cluster = options.pop("cluster", "slurm")  # the tests have another one
+        place = folder / "slurm"
+        executor = submitit.AutoExecutor(place, cluster=cluster, slurm_max_num_timeout=10**6)
+        executor.update_parameters(**options)
+        with executor.batch():
+            jobs = [executor.submit(SlurmJob(run)) for run in runs]
+    except ImportError:
+        raise UserError("--slurm: pip install submitit==1.5.4") from None
+    except (RuntimeError, NameError, ValueError, AssertionError) as error:
+        raise UserError(f"--slurm: {error}") from error
+    say(f"Sent {len(jobs)} jobs: {' '.join(job.job_id for job in jobs)}. They print into {folder}.")
+
+
+# ============================================================================================= main
+# fmt: off
+def make_parser() -> Parser:
+    parser, others = Parser("python -m libtorchbeast.tools.sweep", __doc__), Parser("", None)
+    add_run_flags(others)
+    add = parser.add_argument
+    add("name", metavar="NAME", help="Name of the study, and of its folder in --savedir.")
+    add("--savedir", default=others.get_default("savedir"), help="Folder that holds all studies.")
+    add("--cores_per_run", type=whole(1), default=1, help="Number of cores of each run.")
+    add("--gpus_per_run", type=whole(0), default=0, help="Number of GPUs of each run.")
+    add("--runs_per_gpu", type=whole(1), default=1, help="Number of runs that share a GPU.")
+    add("--retries", type=whole(0), default=1,
+        help="How many times a run that failed is tried again.")
+    add("--dry_run", action="store_true",
+        help="Only print the commands of the runs that are not complete.")
+    add("--slurm", nargs="*", metavar="KEY=VALUE",
+        help="Send the runs to Slurm. KEY=VALUE are parameters of submitit, for example "
+             "timeout_min=600 slurm_partition=gpu.")
+    return parser
+# fmt: on
+
+
+def main(argv: list[str] | None = None) -> None:
+    """The command. It exits with 0 if all runs are complete or were sent to Slurm."""
+    try:
+        sys.exit(sweep(sys.argv[1:] if argv is None else argv))
+    except (UserError, OSError) as error:
+        sys.exit(f"sweep: error: {error}")
+    except RunInUse as error:
+        sys.exit(f"sweep: error: another launcher is at work: {str(error).partition(';')[0]}")
+
+
+def sweep(argv: list[str]) -> int:
+    """Does what the command says; returns the exit code."""
+    cut = argv.index("--") if "--" in argv else len(argv)
+    program = argv[cut + 1 :]
+    flags, words = make_parser().parse_known_args(argv[:cut])
+    if argv[0] != flags.name or flags.name != os.path.basename(flags.name) or not program:
+        raise UserError("expected NAME, flags, and `-- python -m PROGRAM`, in this order")
+    if flags.runs_per_gpu > 1 and flags.gpus_per_run != 1:
+        raise UserError(f"--runs_per_gpu {flags.runs_per_gpu}: expected --gpus_per_run 1 with it")
+    folder = Path(flags.savedir).expanduser() / flags.name
+    factors = parse_factors(words)
+    runs = make_runs(folder, factors, program)
+    here = flags.slurm is None
+    slots = make_slots(flags.cores_per_run, flags.gpus_per_run, flags.runs_per_gpu) if here else []
+    complete = [run for run in runs if is_complete(run)]
+    others = [run for run in runs if run not in complete]
+    left = estimate(complete, others, len(slots) or 1)
+    say(f"{folder}: {len(complete)} of {len(runs)} runs are complete{left}")
+    if flags.dry_run:
+        print("".join(f"{shlex.join(run.command)}\n" for run in others), end="")
+        return 0
+    with hold(folder):
+        command = shlex.join(["python", "-m", "libtorchbeast.tools.sweep", *argv])
+        for name in add_to_plan(folder, command, factors, runs):
+            say(f"{name}: its command has changed. If it is complete, it stays as it is.")
+        if here:
+            return launch(Launcher(runs, slots, flags.retries))
+        submit(folder, others, flags)
+        return 0
+
+
+def estimate(complete: list[Run], others: list[Run], slots: int) -> str:
+    """How long the others will take, in words. Those that have not begun will take as long as the
+    complete ones have taken; without any of these the text is empty."""
+    done = [last_row(run.path).get("hours", 0.0) for run in complete]
+    if not done or not others:
+        return ""
+    left = [statistics.fmean(done) if (h := hours_left(run)) is None else h for run in others]
+    return f", about {max(max(left), sum(left) / slots):.2g} hours"
+
+
+def launch(launcher: Launcher) -> int:
+    """Works with a live table, if there is a terminal. Returns the exit code."""
+    live = rich.live.Live(console=console, auto_refresh=False, transient=True)
+    stop, last_shown = workers.PipeEvent(), -math.inf
+
+    def show() -> None:
+        nonlocal last_shown
+        if console.is_terminal and not stop.is_set() and time.monotonic() > last_shown + 2:
+            last_shown = time.monotonic()
+            live.update(launcher.table(), refresh=True)
+
+    with workers.stop_signals_set(stop), live if console.is_terminal else contextlib.nullcontext():
+        launcher.work(stop, show)
+    if stop.is_set():
+        return 130
+    for run in launcher.failed:
+        say(f"{run.path.name}: failed {1 + launcher.retries} times; see {run.path}/printed.txt")
+    say(f"{len(launcher.complete)} runs are complete, {len(launcher.failed)} failed.")
+    return int(bool(launcher.failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What a report says of a study, and its statistics beside those of scipy."""
+
+import csv
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from libtorchbeast.tools import report
+from libtorchbeast.tools.study import add_to_plan, make_runs, parse_factors
+from minatar_wrappers import make_minatar
+from tests.support.processes import ROOT
+
+BREAKOUT, ASTERIX = "MinAtar/Breakout-v1", "MinAtar/Asterix-v1"
+
+
+def make_study(folder, line, score, total=10, steps=lambda values: 10):
+    """A study whose runs have the score `score(values)`, in the last of two rows."""
+    factors = parse_factors(line.split())
+    runs = make_runs(folder, factors, ["python"])
+    folder.mkdir(exist_ok=True)
+    add_to_plan(folder, f"python -m libtorchbeast.tools.sweep {line}", factors, runs)
+    for run in runs:
+        step = steps(run.values)
+        if step is None:
+            continue
+        run.path.mkdir(exist_ok=True)
+        flags = {"total_steps": total, "use_lstm": False} | run.values
+        flags |= {name: float(flags[name]) for name in ("lr", "gamma") if name in flags}
+        (run.path / "meta.json").write_text(json.dumps({"flags": flags, "resumed": []}))
+        rows = [f"0,100,1,1,-7,0.1,{step / 10}", f"1,110,{step},{step},{score(run.values)},0.5,"]
+        header = "_tick,_time,step,frame,mean_game_return,hours,other"
+        (run.path / "logs.csv").write_text("\n".join([header, *rows, ""]))
+
+
+def write(folder, *flags):
+    """Returns the report's text and the rows of its CSV file."""
+    report.main([str(folder), *flags])
+    with open(folder / "report.csv", newline="") as file:
+        return (folder / "report.md").read_text(), list(csv.DictReader(file))
+
+
+def tables(text):
+    """The cells of each table. Its name is its first heading, with the second of those that would
+    else be alike."""
+    found = {}
+    for block in text.split("\n\n"):
+        if block.startswith("|"):
+            cells = [line.strip("| ").split(" | ") for line in block.splitlines()]
+            name = " ".join(cells[0][:2]) if cells[0][0] == "game" else cells[0][0]
+            found[name] = [cells[0], *cells[2:]]
+    return found
+
+
+# ===================================================================================== statistics
+@pytest.mark.parametrize("sizes", [(1,), (3,), (3, 3, 3), (10, 2, 5), (1, 9)])
+def test_the_interquartile_mean_is_scipys_trimmed_mean(sizes):
+    random = np.random.default_rng(1)
+    strata = [random.normal(size=(7, n)) for n in sizes]
+    wanted = scipy.stats.trim_mean(np.concatenate(strata, axis=-1), 0.25, axis=-1)
+    np.testing.assert_allclose(report.interquartile_mean(strata), wanted)
+
+
+def pooled(statistic):
+    return lambda *samples, axis: statistic(np.concatenate(samples, axis=axis), axis)
+
+
+def trimmed(scores, axis):
+    return scipy.stats.trim_mean(scores, 0.25, axis)
+
+
+@pytest.mark.parametrize(
+    "statistic, oracle, sizes",
+    [
+        (report.mean, pooled(np.mean), (8,)),
+        (report.mean, pooled(np.mean), (5, 5, 5)),
+        (
+            report.interquartile_mean,
+            pooled(trimmed),
+            (5, 9, 3),
+        ),
+    ],
+)
+def test_intervals_are_scipys(statistic, oracle, sizes):
+    """scipy resamples each of several samples for itself, which is the stratified bootstrap. The
+    two differ by the noise of 10,000 resamples, a hundredth of the interval."""
+    random = np.random.default_rng(2)
+    strata = [random.gamma(2.0, size=n) + 3 * i for i, n in enumerate(sizes)]
+    wanted = scipy.stats.bootstrap(
+        strata, oracle, n_resamples=10_000, method="percentile", random_state=3
+    ).confidence_interval
+    value, low, high = report.estimate(strata, statistic)
+    assert value == pytest.approx(oracle(*strata, axis=-1))
+    assert [low, high] == pytest.approx([*wanted], abs=0.05 * (wanted.high - wanted.low))
+
+
+def test_a_profile_is_the_share_above_each_level():
+    strata = [np.array([[0.0, 1.0]]), np.array([[0.5, 2.0]])]
+    levels = np.array([-1.0, 0.0, 0.7, 2.0])
+    assert report.profile(strata, levels).tolist() == [[1.0, 0.75, 0.5, 0.0]]
+
+
+def test_one_seed_has_no_interval():
+    assert str(report.estimate([[1.0, 2.0], [5.0]], report.mean)) == "3.25"
+    assert str(report.estimate([[2.0, 2.0]], report.mean)) == "2 (2 to 2)"
+
+
+# ======================================================================================== reports
+def test_a_whole_study(tmp_path):
+    """The flags' effects are added up in the scores, so the means over all others are known."""
+    folder = tmp_path / "study"
+    line = f"--env {BREAKOUT},{ASTERIX} --seed 1-2 --lr 1e-3,3e-3 --gamma 0.9,0.99"
+
+    def score(values):
+        of_flags = 1000 * float(values["lr"]) + 10 * float(values["gamma"]) + int(values["seed"])
+        return of_flags + 10 * (values["env"] == ASTERIX)
+
+    make_study(folder, line, score)
+    text, rows = write(folder)
+    assert f"python -m libtorchbeast.tools.sweep {line}\n" in text and "16 runs." in text
+    assert len(rows) == 8
+    header = "game lr gamma seeds score low high lowest highest hours scores"
+    assert list(rows[4]) == header.split()
+    assert list(rows[4].values())[:4] == [ASTERIX, "0.001", "0.9", "2"]
+    numbers = [float(value) for value in list(rows[4].values())[4:-1]]
+    assert rows[4]["scores"] == "21 22"
+    assert numbers == pytest.approx([21.5, 21, 22, 21, 22, 0.5])
+    found = tables(text)
+    assert found["game lr"][5] == [
+        ASTERIX,
+        *"0.001 0.9 2".split(),
+        "21.5 (21 to 22)",
+        *"21 22 0.5".split(),
+    ]
+    lowest, *_, highest = found["--lr"]
+    assert lowest == ["--lr", "runs", BREAKOUT, ASTERIX, "interquartile mean"]
+    assert highest[:4] == ["0.003", "8", "13.9 (13.4 to 14.4)", "23.9 (23.4 to 24.4)"]
+    assert found["--gamma"][1][:3] == ["0.9", "8", "12.5 (12 to 13)"]
+    assert [row[:2] for row in found["setting"]][:2] == [
+        ["setting", "games"],
+        ["lr=0.001 gamma=0.9", "2"],
+    ]
+    assert found["game random"][1][:3] == [BREAKOUT, "0.38", "17.5"]
+    pictures = re.findall(r"\]\((.*?)\)", text)
+    assert len(pictures) == 3
+    for name in pictures:
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_flags_that_were_changed_one_at_a_time(tmp_path):
+    """Two commands of one study share their first setting. The rows of a table differ only in the
+    table's flag."""
+    folder = tmp_path / "study"
+    score = lambda values: 1.0 + 2 * (values.get("lr") == "2") + 4 * (values.get("gamma") == "3")
+    make_study(folder, f"--env {BREAKOUT} --seed 1-2 --lr 1,2 --gamma 1", score)
+    make_study(folder, f"--env {BREAKOUT} --seed 1-2 --lr 1 --gamma 2,3", score)
+    found = tables(write(folder)[0])
+    cut = lambda table: [[row[0], row[2]] for row in table[1:]]
+    assert cut(found["--lr"]) == [["1.0", "1 (1 to 1)"], ["2.0", "3 (3 to 3)"]]
+    wanted = [["1.0", "1 (1 to 1)"], ["2.0", "1 (1 to 1)"], ["3.0", "5 (5 to 5)"]]
+    assert cut(found["--gamma"]) == wanted
+
+
+def test_tied_flags_have_one_effect(tmp_path):
+    folder = tmp_path / "study"
+    line = f"--env {BREAKOUT} --seed 1-2 --lr,gamma 1,2 3,4"
+    make_study(folder, line, lambda values: float(values["gamma"]))
+    text, _ = write(folder)
+    assert tables(text)["--lr --gamma"][1][:3] == ["1.0 3.0", "2", "3 (3 to 3)"]
+    assert text.count("## Effect of") == 1
+
+
+def test_a_flag_without_a_value(tmp_path):
+    make_study(tmp_path / "study", "--env X-v0 --no_decay off,on --seed 1-2", lambda values: 1.0)
+    text, _ = write(tmp_path / "study")
+    assert [row[0] for row in tables(text)["--no_decay"]] == ["--no_decay", "off", "on"]
+
+
+def test_runs_that_are_not_complete_have_no_score(tmp_path):
+    steps = lambda values: {"1": 10, "2": 9, "3": None}[values["seed"]]
+    make_study(tmp_path / "study", f"--env {BREAKOUT} --seed 1-3", lambda values: 1.0, steps=steps)
+    text, [row] = write(tmp_path / "study")
+    assert row["seeds"] == "1" and row["score"] == "1.0" and row["low"] == ""
+    assert "- MinAtar-Breakout-v1_seed2: at step 9 of 10" in text
+    assert "- MinAtar-Breakout-v1_seed3: has not begun" in text
+
+
+def test_games_without_a_reference_have_no_aggregate(tmp_path):
+    line = "--env CartPole-v1 --seed 1-2 --lr 1,2"
+    make_study(tmp_path / "study", line, lambda values: 1.0)
+    text, _ = write(tmp_path / "study")
+    assert "Over games" not in text and "interquartile" not in text
+    file = tmp_path / "own.csv"
+    file.write_text("game,random,reference,source\nCartPole,0,2,me\n")
+    text, _ = write(tmp_path / "study", "--reference", str(file))
+    assert tables(text)["setting"][1] == ["lr=1.0", "1", "0.5 (0.5 to 0.5)"]
+
+
+def test_a_folder_without_a_plan(tmp_path):
+    """The published MinAtar runs, and their means in docs/results.md."""
+    folder = shutil.copytree(ROOT / "results/minatar", tmp_path / "minatar")
+    _, rows = write(folder)
+    means = {(row["game"], row["net"]): float(row["score"]) for row in rows}
+    assert means["MinAtar/Seaquest-v1", "None"] == pytest.approx((76.9 + 7.7 + 6.3) / 3, abs=0.1)
+    assert means[ASTERIX, "monobeast.Net"] == pytest.approx((33.0 + 33.8 + 38.5) / 3, abs=0.1)
+
+
+def test_runs_without_common_steps_have_no_curves(tmp_path):
+    steps = lambda values: 10 * int(values["seed"])
+    make_study(tmp_path / "study", "--env X-v0 --seed 1-2", lambda values: 1.0, steps=steps)
+    for logs in (tmp_path / "study").glob("*/logs.csv"):
+        header, _, row = logs.read_text().splitlines()
+        logs.write_text(f"{header}\n{row}\n")
+    assert (
+        "X-v0 has no curves: the runs of group 'X-v0' have no steps in"
+        in write(tmp_path / "study")[0]
+    )
+
+
+def test_many_settings_get_panels_of_their_own(tmp_path):
+    make_study(tmp_path / "study", "--env X-v0 --lr 1-8", lambda values: float(values["lr"]))
+    assert len(write(tmp_path / "study")[1]) == 8
+
+
+# ============================================================================= references, errors
+def test_the_references_are_whole():
+    references = report.read_references(report.REFERENCES)
+    games = "Asterix Breakout Freeway Seaquest SpaceInvaders"
+    atari = "BeamRider Breakout Freeway Pong Qbert Seaquest SpaceInvaders"
+    assert [*references] == [*(f"MinAtar/{game}" for game in games.split()), *atari.split()]
+    for row in references.values():
+        assert float(row["random"]) < float(row["reference"]) and "arXiv" in row["source"]
+
+
+def test_games_are_found_by_the_names_of_environments():
+    names = ["PongNoFrameskip-v4", "PongDeterministic-v0", "ALE/Pong-v5", "MinAtar/Freeway-v1"]
+    assert [report.game_of(name) for name in names] == ["Pong"] * 3 + ["MinAtar/Freeway"]
+
+
+def test_random_play_is_as_measured():
+    env = make_minatar(BREAKOUT)
+    env.action_space.seed(1)
+    returns = []
+    for game in range(300):
+        env.reset(seed=game)
+        steps = iter(lambda: env.step(env.action_space.sample()), None)
+        returns.append(0.0)
+        for _, reward, terminated, truncated, _ in steps:
+            returns[-1] += reward
+            if terminated or truncated:
+                break
+    known = float(report.read_references(report.REFERENCES)["MinAtar/Breakout"]["random"])
+    assert np.mean(returns) == pytest.approx(known, abs=5 * np.std(returns) / 300**0.5)
+
+
+def test_a_mistake_is_one_line(tmp_path):
+    make_study(tmp_path / "young", "--seed 1", lambda values: 1.0, steps=lambda values: 5)
+    for argv, message in [
+        ([str(tmp_path / "no")], "no: no run is complete"),
+        ([str(tmp_path / "young")], "young: no run is complete"),
+        ([str(tmp_path / "young"), "--y", "loss"], "no column ['loss']"),
+        ([str(tmp_path / "young"), "--reference", "/nonexistent"], "/nonexistent"),
+    ]:
+        with pytest.raises(SystemExit) as refused:
+            report.main(argv)
+        assert refused.value.code.startswith("report: ") and message in refused.value.code

@@ -1,0 +1,159 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A study's plan, and what its files say about how far a run is."""
+
+import json
+import sys
+
+import pytest
+
+from libtorchbeast import checkpoint
+from libtorchbeast.flags import UserError
+from libtorchbeast.tools.study import (
+    Run,
+    add_to_plan,
+    flags_of,
+    hours_left,
+    is_complete,
+    last_row,
+    make_runs,
+    parse_factors,
+    read_plan,
+    saved_step,
+    total_steps,
+)
+from tests.support.monobeast import IN_ORDER, beast
+from tests.support.run_files import log_steps, writer
+
+
+def factors(line):
+    return parse_factors(line.split())
+
+
+def names(folder, line):
+    return [run.path.name for run in make_runs(folder, factors(line), ["python"])]
+
+
+# ========================================================================================= the plan
+def test_a_list_has_values_and_ranges():
+    assert factors("--seed 1-3,7") == [[{"seed": "1"}, {"seed": "2"}, {"seed": "3"}, {"seed": "7"}]]
+    assert factors("--env=a,b --x 1e-3") == [[{"env": "a"}, {"env": "b"}], [{"x": "1e-3"}]]
+    assert factors(r"--x a\,b,1\-5,\\") == [[{"x": "a,b"}, {"x": "1-5"}, {"x": "\\"}]]
+    assert factors("--x -1,-2") == [[{"x": "-1"}, {"x": "-2"}]]
+
+
+def test_tied_flags_change_together():
+    [pairs] = factors("--learning_rate,discounting 1e-3,3e-3 0.99,0.997")
+    assert pairs == [
+        {"learning_rate": "1e-3", "discounting": "0.99"},
+        {"learning_rate": "3e-3", "discounting": "0.997"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("--seed", "--seed with .* values: expected for each flag one list"),
+        ("1,2", "1,2 with"),
+        ("--seed 5-1", r"--seed with \[0\] values: expected .* none empty"),
+        ("--a,b 1,2", "expected for each flag one list"),
+        (
+            "--a,b 1,2 1-3",
+            r"\[2, 3\] values: expected .* all of the same length",
+        ),
+        ("--a 1 --b 2 --a,c 1 2", "--a: expected each flag once"),
+        ("--xpid a,b", "no --xpid"),
+    ],
+)
+def test_a_mistake_is_told(line, message):
+    with pytest.raises(UserError, match=message):
+        factors(line)
+
+
+def test_each_combination_is_a_run(tmp_path):
+    line = "--env MinAtar/Breakout-v1,a:B-v0 --seed 1-2 --lr,gamma 1e-3,2e-3 .9,1 --lstm off,on"
+    runs = make_runs(tmp_path, factors(line), ["python", "-m", "monobeast", "--n", "3"])
+    assert len(runs) == 16
+    assert runs[5].path == tmp_path / "MinAtar-Breakout-v1_lr=1e-3_gamma=.9_lstm=on_seed2"
+    program = [sys.executable, "-m", "monobeast", "--n", "3"]
+    swept = "--env MinAtar/Breakout-v1 --seed 2 --lr 1e-3 --gamma .9 --lstm".split()
+    place = ["--savedir", str(tmp_path), "--xpid", runs[5].path.name]
+    assert runs[5].command == [*program, *swept, *place]
+    assert "--lstm" not in runs[4].command and "off" not in runs[4].command
+
+
+def test_names_do_not_depend_on_the_other_values(tmp_path):
+    """So that a study which is given more seeds goes on with the runs that it has."""
+    assert names(tmp_path, "--seed 1-2") == ["seed1", "seed2"]
+    assert names(tmp_path, "--seed 1-3 --env A/B-v1")[1] == "A-B-v1_seed2"
+    assert names(tmp_path, "") == ["run"]
+    with pytest.raises(UserError, match="2 combinations have the name A-B"):
+        names(tmp_path, "--env A/B,A:B")
+    with pytest.raises(UserError, match="--xpid after `--`"):
+        make_runs(tmp_path, [], ["python", "--xpid=a"])
+
+
+def test_plans_add_up(tmp_path):
+    runs = make_runs(tmp_path, factors("--seed 1"), ["python", "-m", "monobeast"])
+    assert add_to_plan(tmp_path, "first", factors("--seed 1"), runs) == []
+    more = make_runs(tmp_path, factors("--seed 1-2"), ["python", "-m", "monobeast", "--n", "1"])
+    assert add_to_plan(tmp_path, "second", factors("--seed 1-2"), more) == ["seed1"]
+    plan = read_plan(tmp_path)
+    assert plan["commands"] == ["first", "second"] and plan["factors"] == [["seed"]]
+    assert plan["runs"]["seed2"] == {"values": {"seed": "2"}, "command": more[1].command}
+    assert plan["runs"]["seed1"]["command"] == more[0].command
+
+
+# ============================================================================= how far the runs are
+def test_the_files_of_a_beast(tmp_path):
+    run = Run(tmp_path / "run", {}, [])
+    assert (flags_of(run.path), last_row(run.path), saved_step(run.path / "model.tar")) == (
+        {},
+        {},
+        0,
+    )
+    assert total_steps(run) is None and not is_complete(run) and hours_left(run) is None
+    beast(tmp_path, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 500, "--use_lstm")
+    assert flags_of(run.path)["total_steps"] == total_steps(run) == 500
+    step = checkpoint.load(str(run.path / "model.tar"))["step"]
+    assert saved_step(run.path / "model.tar") == last_row(run.path)["step"] == step >= 500
+    assert is_complete(run) and hours_left(run) == 0.0
+    run.command = ["python", "--total_steps", "1_000", "--x"]
+    assert total_steps(run) == 1000 and not is_complete(run) and hours_left(run) > 0.0
+
+
+def test_only_a_checkpoint_makes_a_run_complete(tmp_path):
+    """The log may be ahead of it: a run may be killed between its last row and its checkpoint."""
+    log_steps(tmp_path, [1, 10], flags={"total_steps": 10})
+    run = Run(tmp_path / "run", {}, [])
+    assert not is_complete(run)
+    (run.path / "model.tar").write_bytes(b"PK damaged")
+    assert not is_complete(run)
+
+
+def test_a_run_without_checkpoints_is_complete_by_its_log(tmp_path):
+    log_steps(tmp_path, [1, 10], flags={"total_steps": 10, "disable_checkpoint": True})
+    assert is_complete(Run(tmp_path / "run", {}, []))
+    assert not is_complete(Run(tmp_path / "run", {}, ["--total_steps=11"]))
+
+
+def test_the_newest_flags_count(tmp_path):
+    log_steps(tmp_path, [1], flags={"total_steps": 10, "seed": 1})
+    with writer(tmp_path, flags={"total_steps": 20, "seed": 1}, resume_step=1):
+        assert flags_of(tmp_path / "run") == {"total_steps": 20, "seed": 1}
+
+
+def test_the_last_row_is_whole(tmp_path):
+    log_steps(tmp_path, range(1000))
+    logs = tmp_path / "run" / "logs.csv"
+    logs.write_text(logs.read_text() + "1000,5,100")
+    row = last_row(tmp_path / "run")
+    assert (row["_tick"], row["step"], row["loss"]) == (999, 999, 99.9)
+    assert "mean_game_return" not in row  # its cell is empty
+    logs.write_text("_tick,_time,step\n")
+    assert last_row(tmp_path / "run") == {}
+
+
+def test_a_plan_is_json(tmp_path):
+    assert read_plan(tmp_path) == {"commands": [], "factors": [], "runs": {}}
+    add_to_plan(tmp_path, "line", [], [])
+    assert json.loads((tmp_path / "plan.json").read_text())["commands"] == ["line"]

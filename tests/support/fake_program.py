@@ -1,0 +1,69 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A program that trains nothing, but leaves a run's files as a beast does, within milliseconds.
+
+It adds a line to the file `counted` for each step, so that a test sees steps that are lost or made
+twice. With --fail_at it fails when it comes to that step for the first time.
+"""
+
+import argparse
+import json
+import os
+import pickle
+import signal
+import time
+import zipfile
+from pathlib import Path
+
+from libtorchbeast.loggers.csv_table import CsvTable
+from libtorchbeast.loggers.files import hold, write_whole
+from libtorchbeast.tools.study import saved_step
+
+STEP_S = 0.01
+
+
+def save(path, step):
+    with zipfile.ZipFile(f"{path}.tmp", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"step": step}))
+    os.replace(f"{path}.tmp", path)
+
+
+def train(flags, path, stopped):
+    write_whole(path / "meta.json", json.dumps({"flags": vars(flags), "resumed": []}))
+    step = saved_step(path / "model.tar")
+    table = CsvTable(path / "logs.csv", ["step", "frame", "hours", "mean_game_return"], step)
+    while step < flags.total_steps and not stopped:
+        time.sleep(STEP_S)
+        step += 1
+        if step == flags.fail_at and not (path / "failed").exists():
+            (path / "failed").touch()
+            raise RuntimeError(f"fails at step {step}")
+        score = flags.seed + 1000 * flags.learning_rate * step / flags.total_steps
+        row = {"step": step, "frame": step, "hours": step / 100, "mean_game_return": score}
+        table.append(row)
+        save(path / "model.tar", step)
+        with open(path / "counted", "a") as counted:
+            counted.write(f"{step}\n")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--savedir")
+    parser.add_argument("--xpid")
+    parser.add_argument("--env", default="Fake-v0")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--learning_rate", type=float, default=0.1)
+    parser.add_argument("--discounting", type=float, default=0.99)
+    parser.add_argument("--use_lstm", action="store_true")
+    parser.add_argument("--total_steps", type=int, default=5)
+    parser.add_argument("--fail_at", type=int, default=-1)
+    flags = parser.parse_args()
+    stopped = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
+    print(f"cores {sorted(os.sched_getaffinity(0))}, GPUs {os.environ['CUDA_VISIBLE_DEVICES']}")
+    path = Path(flags.savedir) / flags.xpid
+    with hold(path):
+        train(flags, path, stopped)
+
+
+if __name__ == "__main__":
+    main()

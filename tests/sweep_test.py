@@ -1,0 +1,309 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A sweep makes each run once, whatever happens to its launcher."""
+
+import contextlib
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from libtorchbeast.flags import UserError
+from libtorchbeast.loggers.files import hold
+from libtorchbeast.tools import sweep
+from libtorchbeast.tools.study import last_row, read_plan, saved_step
+from tests.support.processes import ROOT, Command, rows, wait_for
+
+FAKE = "-- python -m tests.support.fake_program"
+
+
+def words(folder, line):
+    """The arguments of a sweep `study`, with the program FAKE unless the line has one."""
+    line = line if "--" in line.split() else f"{line} {FAKE}"
+    return ["study", "--savedir", str(folder), *line.split()]
+
+
+class Sweep(Command):
+    def __init__(self, folder, line, module="libtorchbeast.tools.sweep", before=(), **options):
+        self.path = folder / "study"
+        program = [sys.executable, "-m", module]
+        super().__init__(folder, [*program, *before, *words(folder, line)], **options)
+
+
+def complete(folder, line):
+    """Runs a sweep to its end; returns what it printed."""
+    with Sweep(folder, line) as launcher:
+        assert launcher.wait_for_end() == 0, launcher.printed()
+        return launcher.printed()
+
+
+def counted(path):
+    """The steps that a run has made, in the order in which it made them."""
+    return [int(line) for line in (path / "counted").read_text().split()]
+
+
+def names(folder):
+    return sorted(path.parent.name for path in (folder / "study").glob("*/counted"))
+
+
+# ============================================================================================ whole
+def test_every_combination_is_trained_once(tmp_path):
+    line = "--learning_rate 1e-3,3e-3 --seed 1-2 --use_lstm off,on"
+    printed = complete(tmp_path, line)
+    wanted = [
+        f"learning_rate={rate}_use_lstm={lstm}_seed{seed}"
+        for rate in ("1e-3", "3e-3")
+        for lstm in ("off", "on")
+        for seed in (1, 2)
+    ]
+    assert names(tmp_path) == wanted and sorted(read_plan(tmp_path / "study")["runs"]) == wanted
+    for name in wanted:
+        path = tmp_path / "study" / name
+        assert counted(path) == [row["step"] for row in rows(path)] == [1, 2, 3, 4, 5]
+        assert printed.count(f"{name}: starts on cores") == 1
+        assert printed.count(f"{name}: complete at step 5, return ") == 1
+    assert "0 of 8 runs are complete\n" in printed and "8 runs are complete, 0 failed." in printed
+    again = complete(tmp_path, line)
+    assert "8 of 8 runs are complete\n" in again and "starts" not in again
+
+
+def test_a_study_grows(tmp_path):
+    complete(tmp_path, "--seed 1")
+    printed = complete(tmp_path, "--seed 1-2")
+    assert "1 of 2 runs are complete, about 0.05 hours\n" in printed  # as long as the first took
+    assert counted(tmp_path / "study/seed1") == counted(tmp_path / "study/seed2")
+    printed = complete(tmp_path, f"--seed 1-2 {FAKE} --total_steps 7")
+    assert "seed1: its command has changed" in printed
+    assert counted(tmp_path / "study/seed1") == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_dry_run_prints_and_does_nothing(tmp_path, capfd):
+    cores = len(os.sched_getaffinity(0))
+    assert sweep.sweep(words(tmp_path, f"--seed 1-3 --dry_run {FAKE}")) == 0
+    out, err = capfd.readouterr()
+    lines = [shlex.split(line) for line in out.splitlines()]
+    assert [line[-1] for line in lines] == ["seed1", "seed2", "seed3"]
+    assert (
+        "0 of 3 runs are complete\n" in err
+        and "hours" not in err
+        and not (tmp_path / "study").exists()
+    )
+    subprocess.run(lines[0], check=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
+    assert sweep.sweep(words(tmp_path, f"--seed 1-3 --dry_run --cores_per_run {cores} {FAKE}")) == 0
+    assert "1 of 3 runs are complete, about 0.1 hours\n" in capfd.readouterr().err
+
+
+# ========================================================================================= failures
+def test_what_fails_is_told_and_tried_again(tmp_path):
+    printed = complete(tmp_path, f"--seed 1 {FAKE} --fail_at 3")
+    assert "seed1: failed at step 2, return " in printed
+    assert "exit code 1, will be tried again:" in printed
+    assert "    RuntimeError: fails at step 3\n" in printed
+    assert counted(tmp_path / "study/seed1") == [1, 2, 3, 4, 5]
+
+
+def test_what_fails_too_often_is_given_up_and_the_rest_goes_on(tmp_path):
+    line = f"--cores_per_run 1 --retries 0 --seed 1 --learning_rate oops,1e-3 {FAKE}"
+    with Sweep(tmp_path, line) as launcher:
+        assert launcher.wait_for_end() == 1
+        printed = launcher.printed()
+    assert "learning_rate=oops_seed1: failed at step 0, return -, exit code 2, given up:" in printed
+    assert "error: argument --learning_rate: invalid float value: 'oops'" in printed
+    assert "1 runs are complete, 1 failed." in printed
+    assert names(tmp_path) == ["learning_rate=1e-3_seed1"]
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("--seed 1", "expected NAME, flags, and `-- python -m PROGRAM`"),
+        (f"--seed 1 --cores_per_run 0 {FAKE}", "--cores_per_run 0: expected at least 1"),
+        (f"--runs_per_gpu 2 {FAKE}", "--runs_per_gpu 2: expected --gpus_per_run 1"),
+        (f"--cores_per_run 9999 {FAKE}", "a run needs 9999 cores and 0 GPUs; there are"),
+        (f"--seed 1 --xpid a {FAKE}", "no --xpid"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, line, message):
+    argv = ["study", "--savedir", str(tmp_path), *line.split()]
+    with pytest.raises(SystemExit) as refused:
+        sweep.main(argv)
+    assert refused.value.code.startswith("sweep: error: ") and message in refused.value.code
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_run_that_was_killed_is_tried_again(tmp_path):
+    line = f"--seed 1 {FAKE} --total_steps 100"
+    path = tmp_path / "study/seed1"
+    with Sweep(tmp_path, line) as launcher:
+        launcher.wait_for(lambda: saved_step(path / "model.tar") > 3)
+        os.kill(int((path / "lock").read_text()), signal.SIGKILL)
+        assert launcher.wait_for_end() == 0
+        assert "exit code -9, will be tried again" in launcher.printed()
+    assert saved_step(path / "model.tar") == 100
+
+
+# ============================================================================================ slots
+def test_slots_do_not_overlap(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {9, 2, 4, 5, 7})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,3")
+    assert sweep.make_slots(2, 0, 1) == [([2, 4], []), ([5, 7], [])]
+    assert sweep.make_slots(1, 1, 1) == [([2], ["GPU-a"]), ([4], ["3"])]
+    assert [slot.gpus for slot in sweep.make_slots(1, 1, 2)] == [["GPU-a"], ["GPU-a"], ["3"], ["3"]]
+    assert sweep.make_slots(2, 2, 1) == [([2, 4], ["GPU-a", "3"])]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UserError, match="a run needs 1 cores and 1 GPUs; there are 5 and 0"):
+        sweep.make_slots(1, 1, 1)
+
+
+def test_a_run_has_its_slot(tmp_path):
+    """The fake program prints the cores and GPUs that it may use."""
+    cores = sorted(os.sched_getaffinity(0))
+    line = f"--cores_per_run {len(cores)} --gpus_per_run 1 --seed 1"
+    with Sweep(tmp_path, line, CUDA_VISIBLE_DEVICES="5,7") as launcher:
+        assert launcher.wait_for_end() == 0
+    assert (tmp_path / "study/seed1/printed.txt").read_text() == f"cores {cores}, GPUs 5\n"
+    complete(tmp_path, "--cores_per_run 1 --seed 2")
+    assert (tmp_path / "study/seed2/printed.txt").read_text() == f"cores {cores[:1]}, GPUs \n"
+
+
+# ========================================================================================== the end
+def test_killed_at_a_hundred_moments(tmp_path):
+    """It takes 15 s, because each of a hundred launchers needs time to start some runs."""
+    line = f"--seed 1-20 {FAKE} --total_steps 40"
+    options = dict(module="tests.support.killed_launchers", before=[tmp_path / "study", 100])
+    with Sweep(tmp_path, line, **options) as killer:
+        killer.wait_for(lambda: "killed all" in killer.printed())
+        wait_for(lambda: killer.session() <= {killer.pid})  # nothing is left running
+    complete(tmp_path, line)
+    for path in (tmp_path / "study").glob("seed*"):
+        assert counted(path) == [row["step"] for row in rows(path)] == list(range(1, 41))
+    assert len(names(tmp_path)) == 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_all_runs_with_their_checkpoints(tmp_path, number):
+    line = f"--seed 1-3 {FAKE} --total_steps 1000000"
+    with Sweep(tmp_path, line) as launcher:
+        launcher.wait_for(lambda: saved_step(tmp_path / "study/seed1/model.tar") > 3)
+        os.kill(launcher.pid, number)
+        assert launcher.wait_for_end() == 130
+        assert launcher.session() == set()
+        printed = launcher.printed()
+    step = saved_step(tmp_path / "study/seed1/model.tar")
+    assert f"seed1: stopped at step {step}, return " in printed and "exit code 0" in printed
+    assert f"{step + 2} hours" not in printed and "failed" not in printed
+    complete(tmp_path, f"--seed 1-3 {FAKE} --total_steps {step + 2}")
+    assert counted(tmp_path / "study/seed1") == list(range(1, step + 3))
+
+
+def test_a_second_launcher_is_refused(tmp_path):
+    line = f"--seed 1 {FAKE} --total_steps 1000000"
+    with Sweep(tmp_path, line) as first:
+        first.wait_for(lambda: saved_step(tmp_path / "study/seed1/model.tar") > 0)
+        with pytest.raises(SystemExit) as refused:
+            sweep.main(words(tmp_path, line))
+        assert re.fullmatch(
+            rf"sweep: error: another launcher .* {tmp_path}/study is in use by process {first.pid}",
+            refused.value.code,
+        )
+
+
+def test_a_run_that_another_process_has_open_is_waited_for(tmp_path):
+    with hold(tmp_path / "study/seed1"), Sweep(tmp_path, "--seed 1-2") as launcher:
+        launcher.wait_for(lambda: "seed2: complete" in launcher.printed())
+        assert launcher.process.poll() is None and "seed1:" not in launcher.printed()
+    assert complete(tmp_path, "--seed 1-2").count("starts") == 1
+
+
+# ============================================================================================ Slurm
+def test_slurm_starts_a_run_again_after_it_moved_it(tmp_path):
+    """With submitit's local jobs, which get the signal that Slurm sends before it moves a job."""
+    pytest.importorskip("submitit")
+    line = f"--seed 1-2 --slurm cluster=local timeout_min=5 {FAKE} --total_steps 200"
+    paths = [tmp_path / "study" / name for name in ("seed1", "seed2")]
+    with Sweep(tmp_path, line) as launcher:
+        assert launcher.wait_for_end() == 0
+        assert "Sent 2 jobs: " in launcher.printed()
+        wait_for(lambda: all(saved_step(path / "model.tar") > 3 for path in paths))
+        for pid in launcher.session():
+            if b"submitit.core._submit" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGUSR2)
+        wait_for(lambda: not launcher.session())
+    for path in paths:
+        assert counted(path) == list(range(1, 201))
+        assert len((path / "printed.txt").read_text().splitlines()) == 2  # one for each start
+    assert "Sent 0 jobs" in complete(tmp_path, line)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [("", "Could not detect"), ("cluster=local a_b=1", "Unknown executor 'a'"), ("x", "")],
+)
+def test_a_mistake_about_slurm_is_told(tmp_path, options, message):
+    pytest.importorskip("submitit")
+    with pytest.raises(UserError, match=f"--slurm: .*{message}"):
+        sweep.sweep(words(tmp_path, f"--seed 1 --slurm {options} {FAKE}"))
+
+
+# ======================================================================================== the table
+class InTerminal:
+    """A sweep in its own session, whose terminal is a pseudo-terminal."""
+
+    def __init__(self, folder, line):
+        command = [sys.executable, "-m", "libtorchbeast.tools.sweep", *words(folder, line)]
+        environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
+        self.session_leader, self.terminal = pty.fork()
+        if self.session_leader == 0:
+            os.chdir(ROOT)
+            os.execvpe(command[0], command, environment)
+        self.seen = ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc_info):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.session_leader, signal.SIGKILL)
+
+    def shows(self, pattern):
+        while select.select([self.terminal], [], [], 0)[0]:
+            self.seen += os.read(self.terminal, 2**16).decode(errors="replace")
+        return re.search(pattern, self.seen)
+
+
+def test_a_terminal_shows_the_runs_and_stops_them_when_it_is_closed(tmp_path):
+    model = tmp_path / "study/seed1/model.tar"
+    with InTerminal(tmp_path, f"--seed 1 {FAKE} --total_steps 1000000") as launcher:
+        row = r"seed1 +│ 0.0% +│ [\d.]+ +│ [\d.e+]+"
+        wait_for(lambda: launcher.shows(row), describe=lambda: launcher.seen)
+        assert "hours left" in launcher.seen and "0 complete, 0 waiting, 0 failed" in launcher.seen
+        os.close(launcher.terminal)
+        _, status = os.waitpid(launcher.session_leader, 0)
+    assert os.waitstatus_to_exitcode(status) > 0
+    with hold(model.parent):  # the run has ended
+        assert counted(model.parent) == list(range(1, saved_step(model) + 1))
+
+
+# ============================================================================================= real
+@pytest.mark.timeout(240)
+def test_monobeast(tmp_path):
+    """It takes some seconds: a program of this repository is interrupted, resumed and completed."""
+    program = "-- python -m monobeast --envs_per_actor 4 --batch_size 4 --log_every 0.5"
+    line = f"--env tests.support.envs:Catch-v0 --seed 1 {program}"
+    path = tmp_path / "study" / "tests.support.envs-Catch-v0_seed1"
+    with Sweep(tmp_path, f"{line} --total_steps 1_000_000_000") as launcher:
+        launcher.wait_for(lambda: last_row(path).get("step"))
+        os.kill(launcher.pid, signal.SIGKILL)
+        launcher.process.wait()
+        wait_for(lambda: not launcher.session())
+    step = saved_step(path / "model.tar")
+    assert step > 0
+    complete(tmp_path, f"{line} --total_steps {step + 1000}")
+    assert saved_step(path / "model.tar") >= step + 1000
+    assert f"Resuming from step {step}" in (path / "printed.txt").read_text()
