@@ -269,11 +269,14 @@ class _SingleSource:
 
 def _step(env: Any, action: Any):
     result = env.step(action)
-    count = len(result) if isinstance(result, tuple | list) else 1
+    try:
+        count = len(result)
+    except TypeError:  # None, if `step` lacks a return
+        count = None
     if count == 5:
         return result
     if count != 4:
-        seen = f"{count} values" if count > 1 else brief(result)
+        seen = brief(result) if count is None else f"{count} values"
         raise UserError(f"step() returned {seen}, expected 5 values (gymnasium) or 4 (gym)")
     observation, reward, ended, info = result
     truncated = bool(ended and info.get("TimeLimit.truncated", False))
