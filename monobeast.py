@@ -73,7 +73,7 @@ from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, La
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rollouts import batches, rollout_shapes
 from libtorchbeast.run import Run
-from libtorchbeast.seeds import derive_seed, seed_everything
+from libtorchbeast.seeds import derive_seed, seed_everything, seeded
 from libtorchbeast.shared_memory import Shapes, SharedTensors
 from libtorchbeast.spec import Spec
 from libtorchbeast.tools import autotune
@@ -335,7 +335,7 @@ def act(
     with a rollout, and sends the slot's number to `outbox`, until `inbox` ends."""
     torch.set_num_threads(1)  # other actors use the other cores
     seed_everything(seed)
-    env = make_environment(flags)
+    env = make_environment(flags, seed)
     net = models.compile_if_asked(models.make_net(Net, env.spec, flags), flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
     clock, latencies = times.clock(actor), times.latencies(actor)
@@ -446,7 +446,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         seed = derive_seed(flags.seed, learner.updates)
         seed_everything(seed)
         run.may_checkpoint = False
-        with contextlib.closing(make_environment(flags)) as env:
+        with contextlib.closing(make_environment(flags, seed)) as env:
             actor = Actor(env, learner.net, seed, flags, clock, latencies, learner.updates)
             for batch in batches(rollouts(actor), flags.batch_size):
                 run.stats.add_games(batch)
@@ -460,9 +460,9 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         run.tick()
 
 
-def make_environment(flags: Flags) -> Environment:
-    """Opens the environments of one actor, behind the adapter that makes rows of them."""
-    return Environment(lambda: create_env(flags), flags.envs_per_actor, flags.env)
+def make_environment(flags: Flags, seed: int | None = None) -> Environment:
+    """The environments of one actor, behind the adapter that makes rows of them."""
+    return Environment(seeded(create_env, flags, seed), flags.envs_per_actor, flags.env)
 
 
 # ==================================================================================== test and main

@@ -19,6 +19,7 @@ polybeast_env.py.
 import argparse
 import contextlib
 import logging
+import os
 import select
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -35,7 +36,7 @@ from torch import nn
 import libtorchbeast
 import polybeast_env
 from libtorchbeast import devices, evaluate, models, workers
-from libtorchbeast.checkpoint import CheckpointError
+from libtorchbeast.checkpoint import CheckpointError, saved_updates
 from libtorchbeast.devices import own_stream, to_device, to_host
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
@@ -56,6 +57,7 @@ from libtorchbeast.flags import (
     real,
     replace,
     require,
+    run_path,
     whole,
 )
 from libtorchbeast.loggers import display
@@ -335,7 +337,8 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         description = first_description(addresses, flags.server_timeout, tls=tls)
         yield Servers(addresses, description, check=lambda: None)
         return
-    with LocalServers(flags) as local:
+    updates = saved_updates(os.path.join(run_path(flags), "model.tar"))
+    with LocalServers(flags, updates) as local:
         yield Servers(local.addresses, local.describe(flags.server_timeout), local.check)
 
 

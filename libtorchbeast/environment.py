@@ -133,7 +133,9 @@ class _VectorSource:
             )
         if env.num_envs != num_envs:
             raise ValueError(
-                f"Vector environment: expected num_envs {num_envs} (the flag), seen {env.num_envs}"
+                f"Vector environment: expected num_envs {num_envs} (--envs_per_actor or "
+                "--envs_per_server; in the test modes not more than --num_episodes), seen "
+                f"{env.num_envs}"
             )
         self._env = env
         self._never = np.zeros(num_envs, bool)
