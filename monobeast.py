@@ -16,10 +16,11 @@ To add an environment or a model, edit the two places marked FORK HERE and nothi
 
 import argparse
 import contextlib
+import dataclasses
 import logging
 import math
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -40,6 +41,7 @@ from libtorchbeast.actors import (
     MAX_SLOTS_PER_ACTOR,
     Actors,
     check_limits,
+    first_environment_watched,
     slot_of,
     slot_shapes,
     start_pulse,
@@ -277,10 +279,11 @@ class Actor:
         clock: Clock,
         latencies: Latencies,
         version: int = 0,
+        opened: Callable[[int], None] = lambda count: None,  # see Environment.initial
     ):
         self.env, self.net, self.precision = env, net, flags.precision
         self.clock, self.latencies = clock, latencies
-        self.row = env.initial(seed)
+        self.row = env.initial(seed, opened)
         clock.lap("environment")  # the network's first call, slow with --compile, is not timed here
         self.next_core_state = models.initial_state(net, env.spec.num_envs)
         with self.autocast():
@@ -335,14 +338,14 @@ def act(
     with a rollout, and sends the slot's number to `outbox`, until `inbox` ends."""
     torch.set_num_threads(1)  # other actors use the other cores
     seed_everything(seed)
+    opened = times.begin_opening(actor)
     env = make_environment(flags, seed)
     net = models.compile_if_asked(models.make_net(Net, env.spec, flags), flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
     clock, latencies = times.clock(actor), times.latencies(actor)
     version = weights.copy_to(net)
     start_pulse(times.signs_of_life[actor], flags.step_timeout)
-    clock.begin_call()
-    worker = Actor(env, net, seed, flags, clock, latencies, version)
+    worker = Actor(env, net, seed, flags, clock, latencies, version, opened)
     for message in inbox:
         slot = slot_of(message)
         version = weights.copy_to(net)
@@ -378,17 +381,21 @@ def describe(flags: Flags) -> tuple[Spec, Shapes]:
     """Returns the environments' spec and the shapes of one actor's rollout.
 
     The shapes of the network's outputs and states are known only after it was called, so this opens
-    an actor's environments, plays one row with a network that is thrown away, and closes them.
+    one environment and plays one row with a network that is thrown away.
     """
-    try:
-        env = make_environment(flags)
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise UserError(f"--env {flags.env}: {error}") from error
-    with contextlib.closing(env):
-        net = models.make_net(Net, env.spec, flags)
-        sample = Actor(env, net, flags.seed, flags, Clock(ACTOR_ACTIVITIES), Latencies())
-        row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
-        return env.spec, rollout_shapes(row, sample.core_state, flags.unroll_length)
+    N = flags.envs_per_actor
+    with first_environment_watched(flags.open_timeout) as opened:
+        try:
+            env = Environment.of_first(seeded(create_env, flags), N, flags.env)
+        except (gymnasium.error.Error, ModuleNotFoundError) as error:
+            raise UserError(f"--env {flags.env}: {error}") from error
+        with contextlib.closing(env):
+            net = models.make_net(Net, env.spec, flags)
+            clock = Clock(ACTOR_ACTIVITIES)
+            sample = Actor(env, net, flags.seed, flags, clock, Latencies(), opened=opened)
+            row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
+            shapes = rollout_shapes(row, sample.core_state, flags.unroll_length, N)
+            return dataclasses.replace(env.spec, num_envs=N), shapes
 
 
 def train_in_parallel(run: Run, shapes: Shapes) -> None:

@@ -19,6 +19,7 @@ polybeast_env.py.
 import argparse
 import contextlib
 import logging
+import math
 import os
 import select
 import sys
@@ -339,7 +340,8 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         return
     updates = saved_updates(os.path.join(run_path(flags), "model.tar"))
     with LocalServers(flags, updates) as local:
-        yield Servers(local.addresses, local.describe(flags.server_timeout), local.check)
+        description = local.describe(flags.open_timeout + flags.server_timeout)
+        yield Servers(local.addresses, description, local.check)
 
 
 def check_description(flags: Flags, description: Any) -> None:
@@ -363,7 +365,7 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None) -> None:
         flags.unroll_length, queue, batcher,
         [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
         models.initial_state(nets[0], 1), servers.description,
-        step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout, tls=tls,
+        step_timeout=flags.step_timeout, reset_timeout=longest_opening(flags, servers), tls=tls,
     )  # fmt: skip
     try:
         streams = StreamMonitor(pool, flags.server_timeout)
@@ -386,6 +388,14 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None) -> None:
         run.threads.join(timeout=5.0)
     run.threads.raise_failure()
     pool.take_events()  # raises the error that stopped the pool, if there is one
+
+
+def longest_opening(flags: Flags, servers: Servers) -> float:
+    """Seconds after which a stream is given up that has not begun. A server opens the environments
+    of its streams one after the other, and ends itself if one of them takes too long."""
+    streams = math.ceil(flags.num_actors / len(servers.addresses))
+    opening = streams * servers.description.num_envs * flags.open_timeout
+    return min(flags.server_timeout + opening, LONGEST_S)
 
 
 def make_batcher(flags: Flags, envs_per_stream: int) -> "libtorchbeast.DynamicBatcher":

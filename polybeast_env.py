@@ -212,6 +212,7 @@ def serve(
         max_streams=flags.max_streams,
         seed=seed,
         step_timeout=flags.step_timeout,
+        open_timeout=flags.open_timeout,
         tls=tls,
         sign_of_life=lambda: outbox.send_bytes(b"."),
     )
@@ -251,7 +252,8 @@ def supervise(flags: Flags) -> None:
         return workers.Process(serve, args, name=f"Server {index} ({where[index]})")
 
     with workers.stop_signals_set(stop), new_folder(flags.until_stdin_closes):
-        Supervisor(start, len(where), workers.longest_silence(flags.step_timeout)).run(stop)
+        silence = workers.longest_silence(flags.step_timeout)
+        Supervisor(start, len(where), silence, flags.open_timeout).run(stop)
 
 
 @contextlib.contextmanager
@@ -293,7 +295,8 @@ def explain(failure: str) -> str:
         ("gymnasium.error.", "ModuleNotFoundError")
     ):
         return text
-    logger.error("A server failed: %s", failure)
+    if failure != last:
+        logger.error("A server failed: %s", failure)
     return last
 
 

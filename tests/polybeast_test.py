@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import imageio.v2 as imageio
 import pytest
@@ -199,6 +200,13 @@ def test_an_environment_that_cannot_begin_ends_the_run_and_is_named(tmp_path):
     assert "no environment server for 4 s (--server_timeout); the last of each:" in message
     assert re.search(r"\n  unix:\S+/server\.0: INTERNAL: Traceback", message)
     assert message.endswith("RuntimeError: the sofa does not fit through the door")
+
+
+def test_a_stream_may_open_as_long_as_each_of_its_environments_comes_in_time():
+    flags = parse("--env", "Mock", "--num_servers", 2, "--num_actors", 3, "--open_timeout", 7)
+    description = SimpleNamespace(num_envs=64)
+    servers = polybeast.Servers(["unix:/a", "unix:/b"], description, check=lambda: None)
+    assert polybeast.longest_opening(flags, servers) == 300 + 2 * 64 * 7
 
 
 class Servers(Command):

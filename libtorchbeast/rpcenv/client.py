@@ -69,7 +69,8 @@ class StreamMonitor:
     `check` logs what happened to them since its last call. Call it once a second or more often.
 
     Raises:
-        ServersLost: from `check`, when none has been connected for `timeout` seconds.
+        ServersLost: from `check`, when none has been connected for `timeout` seconds, not counting
+            streams that open their environments for the first time.
         RuntimeError: from `check`, when the pool has failed.
     """
 
@@ -86,7 +87,7 @@ class StreamMonitor:
             is_new = not was.connected or now.failures > was.failures
             if now.connected and now.failures and is_new:
                 logger.info("Streaming again: actor %d, %s", actor, now.address)
-        if any(stream.connected for stream in self._status):
+        if any(stream.connected or not stream.failures for stream in self._status):
             self._last_connected = time.monotonic()
         elif time.monotonic() - self._last_connected > self._timeout:
             errors = {s.address: s.last_error or "no answer" for s in self._status}
