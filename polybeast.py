@@ -368,7 +368,8 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None) -> None:
         step_timeout=flags.step_timeout, reset_timeout=longest_opening(flags, servers), tls=tls,
     )  # fmt: skip
     try:
-        streams = StreamMonitor(pool, flags.server_timeout)
+        are_local = flags.server_addresses is None
+        streams = StreamMonitor(pool, flags.server_timeout, are_local)
         run.log.sources += [
             Shares(pool.ACTIVITIES, pool.seconds).take,
             LatencyPercentiles(pool.latencies).take,

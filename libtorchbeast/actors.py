@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from libtorchbeast.flags import Flags, require
+from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.shared_memory import (
@@ -82,6 +82,9 @@ class Actors:
         self._silence_timer, self._reminder = SilenceTimer(), Reminder()
         self._why_killed: dict[int, str] = {}  # actor -> why `_watch` has killed it
         self._has_delivered = False  # whether any actor has ever completed a rollout
+        # Until then, the actors that have failed, and the last lines of what they said.
+        self._failed: set[int] = set()
+        self._causes: set[str] = set()
         self._failures: collections.deque[float] = collections.deque()  # the times of recent ones
         self._lives = [0] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
@@ -107,6 +110,7 @@ class Actors:
 
         Raises:
             ActorFailure: too many actors have failed. The text ends with the last one's traceback.
+            UserError: every actor has failed in the same way, and none has completed a rollout.
         """
         by_handle: dict[Any, int] = {}
         for actor, process in enumerate(self._processes):
@@ -173,6 +177,7 @@ class Actors:
             self._processes[actor].ask_to_end()
         why_killed = self._why_killed.pop(actor, "")
         failure = failure or why_killed
+        cause = failure.splitlines()[-1] if failure else ""
         if not failure:  # the process has ended without a word
             exit_code = self._processes[actor].end(deadline=1.0)
             failure = f"its process ended without a traceback (exit code {exit_code})"
@@ -181,7 +186,11 @@ class Actors:
         self._failures.append(now)
         while now - self._failures[0] > RESTART_WINDOW_S:
             self._failures.popleft()
-        logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, failure)
+        told = cause if cause in self._causes else failure
+        logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, told)
+        if cause and not self._has_delivered:
+            self._failed.add(actor)
+            self._causes.add(cause)
         self._processes[actor].end(deadline=0.2)  # short, because other actors may fail meanwhile
         self._end_if_hopeless(actor, failure)
         self._lives[actor] += 1
@@ -194,7 +203,15 @@ class Actors:
     def _end_if_hopeless(self, actor: int, failure: str) -> None:
         """Raises what `wait` says."""
         most = self._flags.max_actor_restarts
-        if len(self._failures) > most:
+        are_too_many = len(self._failures) > most
+        have_all_failed = len(self._failed) == len(self._lives) and self.restarts > 1
+        are_alike = not self._has_delivered and len(self._causes) == 1
+        if are_alike and (have_all_failed or are_too_many):
+            raise UserError(
+                "no actor has completed a rollout, and all failures are alike: "
+                + "".join(self._causes)
+            )
+        if are_too_many:
             raise ActorFailure(
                 f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "
                 f"(--max_actor_restarts {most}); the last, actor {actor}: {failure}"

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Which actors count as hung, and what the log says of them."""
+"""Which actors count as hung, what the log says of them, and when their failures end the run."""
 
 import multiprocessing
 import re
@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from libtorchbeast import actors as actors_module
-from libtorchbeast.actors import Actors, slot_message
+from libtorchbeast.actors import ActorFailure, Actors, slot_message
+from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.workers import PipeEvent, Process
@@ -16,6 +17,7 @@ from tests.support.monobeast import parse
 from tests.support.processes import Program, wait_for
 
 N = 4
+TRACEBACK = b"!Traceback (most recent call last):\n  in step\nRuntimeError: the sofa"
 
 
 class FakeProcess:
@@ -115,6 +117,42 @@ def test_a_first_rollout_that_takes_long_is_told(monkeypatch, caplog):
             crew.times.signs_of_life[0] = crew.times.calls_began[0] = crew.now
             crew.look(1)
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("num_actors", [1, 3, 20])
+def test_failures_that_are_all_alike_end_the_run_at_once(monkeypatch, caplog, num_actors):
+    """One traceback is enough. A single actor is tried twice."""
+    crew = Crew(monkeypatch, num_actors)
+    failures = 2 if num_actors == 1 else min(num_actors, crew.flags.max_actor_restarts + 1)
+    with pytest.raises(UserError) as error:
+        for i in range(failures):
+            assert crew.actors.restarts == i
+            crew[i % num_actors].says(TRACEBACK)
+            crew.look()
+    seen = str(error.value)
+    assert seen.endswith("and all failures are alike: RuntimeError: the sofa"), seen
+    assert caplog.text.count("Traceback") == 1 and len(caplog.messages) == failures
+
+
+@pytest.mark.parametrize("why", ["another cause", "a kill", "a rollout"])
+def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, why):
+    crew = Crew(monkeypatch, 2, "--max_actor_restarts", 4)
+    if why == "a rollout":
+        crew[0].says(slot_message(0))
+    for _ in range(2):
+        crew[0].says(TRACEBACK)
+        crew.look()
+    if why == "a kill":
+        crew[1].kill()
+    else:
+        crew[1].says(TRACEBACK + b" and the table" * (why == "another cause"))
+    crew.look()
+    assert crew.actors.restarts == 3
+    if why != "a kill":
+        with pytest.raises(ActorFailure, match="5 actors failed .* actor 1: Traceback"):
+            for _ in range(2):
+                crew[1].says(TRACEBACK)
+                crew.look()
 
 
 @pytest.mark.usefixtures("as_before")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import libtorchbeast
+from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv import client
 from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, first_description
 
@@ -59,3 +60,29 @@ def test_streams_that_open_slowly_are_not_lost(monkeypatch):
     now += 1.0
     with pytest.raises(ServersLost, match="for 60 s"):
         monitor.check()
+
+
+ALIKE = "INTERNAL: Traceback\n{}\nRuntimeError: the sofa".format
+
+
+def test_local_streams_that_all_fail_alike_end_the_run():
+    pool = Pool((False, 1, ALIKE("in step")), (False, 1, ALIKE("in reset")))
+    StreamMonitor(pool, 60.0).check()  # other machines have time
+    with pytest.raises(UserError, match="no stream has .* alike: RuntimeError: the sofa$"):
+        StreamMonitor(pool, 60.0, are_local=True).check()
+    pool.waited = 0.1  # for the learner, with a complete rollout
+    StreamMonitor(pool, 60.0, are_local=True).check()
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        [(False, 1, ALIKE("a single stream, once"))],
+        [(False, 5, ALIKE("")), (False, 0, "")],
+        [(False, 5, ALIKE("")), (False, 1, ALIKE("") + " and the table")],
+        [(False, 5, "UNAVAILABLE: Socket closed")] * 2,
+    ],
+    ids=["once", "one has not failed", "two causes", "killed servers"],
+)
+def test_local_streams_that_may_recover_are_tried_again(streams):
+    StreamMonitor(Pool(*streams), 60.0, are_local=True).check()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import libtorchbeast
+from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.spec import Actions, Spec
 
@@ -68,14 +69,19 @@ class StreamMonitor:
 
     `check` logs what happened to them since its last call. Call it once a second or more often.
 
+    Args:
+        are_local: Whether the servers are on this machine, all alike. If every stream to them has
+            failed in the same way, and none has completed a rollout, nothing will help.
+
     Raises:
         ServersLost: from `check`, when none has been connected for `timeout` seconds, not counting
             streams that open their environments for the first time.
+        UserError: from `check`, when nothing will help.
         RuntimeError: from `check`, when the pool has failed.
     """
 
-    def __init__(self, pool: "libtorchbeast.ActorPool", timeout: float):
-        self._pool, self._timeout = pool, timeout
+    def __init__(self, pool: "libtorchbeast.ActorPool", timeout: float, are_local: bool = False):
+        self._pool, self._timeout, self._are_local = pool, timeout, are_local
         self._status = pool.status()
         self._last_connected = time.monotonic()
 
@@ -87,11 +93,26 @@ class StreamMonitor:
             is_new = not was.connected or now.failures > was.failures
             if now.connected and now.failures and is_new:
                 logger.info("Streaming again: actor %d, %s", actor, now.address)
+        if self._are_local:
+            self._end_if_hopeless()
         if any(stream.connected or not stream.failures for stream in self._status):
             self._last_connected = time.monotonic()
         elif time.monotonic() - self._last_connected > self._timeout:
             errors = {s.address: s.last_error or "no answer" for s in self._status}
             raise ServersLost(_message(self._timeout, errors))
+
+    def _end_if_hopeless(self) -> None:
+        num_failures = sum(stream.failures for stream in self._status)
+        if num_failures < 2 or not all(stream.failures for stream in self._status):
+            return
+        first, *others = [stream.last_error for stream in self._status]
+        cause = first.splitlines()[-1]
+        has_delivered = self._pool.seconds()[self._pool.ACTIVITIES.index("actor_waiting")] > 0
+        is_raised = first.startswith("INTERNAL")  # by an environment; other errors may pass
+        if is_raised and not has_delivered and all(e.splitlines()[-1] == cause for e in others):
+            raise UserError(
+                f"no stream has completed a rollout, and all failures are alike: {cause}"
+            )
 
     def row(self) -> dict[str, float]:
         """Columns of the log, as of the last `check`."""
