@@ -281,16 +281,13 @@ class Actor:
         version: int = 0,
         opened: Callable[[int], None] = lambda count: None,  # see Environment.initial
     ):
-        self.env, self.net, self.precision = env, net, flags.precision
-        self.clock, self.latencies = clock, latencies
+        self.env, self.net, self.clock, self.latencies = env, net, clock, latencies
+        self.autocast = lambda: models.autocast(flags.precision, torch.device("cpu"))
         self.row = env.initial(seed, opened)
         clock.lap("environment")  # the network's first call, slow with --compile, is not timed here
         self.next_core_state = models.initial_state(net, env.spec.num_envs)
         with self.autocast():
             self.choose(version)
-
-    def autocast(self):
-        return models.autocast(self.precision, torch.device("cpu"))
 
     def choose(self, version: int) -> None:
         """Adds the network's outputs and the chosen action to the current row."""

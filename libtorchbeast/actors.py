@@ -265,11 +265,12 @@ def first_environment_watched(open_timeout: float) -> Iterator[Callable[[int], N
     is_open = threading.Event()
 
     def watch():
-        reminder, end = Reminder(), time.monotonic() + open_timeout
-        while not is_open.wait(min(HEARTBEAT_S, open_timeout / 4)):
+        reminder, waited = Reminder(), 0.0  # without the time for which this process was stopped
+        while not is_open.wait(interval := min(HEARTBEAT_S, open_timeout / 4)):
+            waited += interval
             if seconds := reminder.due(True):
                 logger.info("The first environment is being waited for, %.0f s so far.", seconds)
-            if time.monotonic() > end:
+            if waited > open_timeout:
                 limit = f"--open_timeout {open_timeout:g}"
                 logger.critical("The first environment took longer than %s to open.", limit)
                 os._exit(1)  # nothing runs yet that would have to be ended or saved

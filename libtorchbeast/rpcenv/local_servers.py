@@ -41,7 +41,7 @@ class LocalServers:
         addresses: one address for each server.
     """
 
-    def __init__(self, flags: Flags, updates: int):
+    def __init__(self, flags: Flags, updates: int = 0):
         # The child makes this folder and removes it, because this process may be killed.
         self._folder = f"{tempfile.gettempdir()}/torchbeast-{secrets.token_hex(4)}"
         basename = flags.pipes_basename or f"unix:{self._folder}/server"
