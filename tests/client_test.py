@@ -46,14 +46,18 @@ class Pool:
         return [1.0, self.waited]
 
 
-def test_streams_that_open_slowly_are_not_lost(monkeypatch):
+def test_streams_that_open_slowly_are_told_and_not_lost(monkeypatch, caplog):
     now = 1000.0
     monkeypatch.setattr(client.time, "monotonic", lambda: now)
     pool = Pool((False, 0, ""), (False, 3, "UNAVAILABLE: gone"))
     monitor = StreamMonitor(pool, timeout=60.0)
-    for _ in range(10):
-        now += 50.0
-        monitor.check()
+    with caplog.at_level("INFO"):
+        for _ in range(100):
+            now += 5.0
+            monitor.check()
+    told = [text.partition(" no stream")[0] for text in caplog.messages]
+    assert told == [f"After {seconds} s" for seconds in (5, 10, 20, 40, 80, 160, 320)]
+    assert "(--envs_per_server)" in caplog.text
     pool.streams = [(False, 1, "INTERNAL: slow"), (False, 4, "UNAVAILABLE: gone")]
     now += 60.0
     monitor.check()

@@ -10,6 +10,7 @@ import libtorchbeast
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.workers import Reminder
 
 if TYPE_CHECKING:
     from libtorchbeast._C import Spec as Description
@@ -84,6 +85,7 @@ class StreamMonitor:
         self._pool, self._timeout, self._are_local = pool, timeout, are_local
         self._status = pool.status()
         self._last_connected = time.monotonic()
+        self._reminder = Reminder()
 
     def check(self) -> None:
         for event in self._pool.take_events():
@@ -93,7 +95,15 @@ class StreamMonitor:
             is_new = not was.connected or now.failures > was.failures
             if now.connected and now.failures and is_new:
                 logger.info("Streaming again: actor %d, %s", actor, now.address)
-        if self._are_local:
+        # From then on the actors have waited for the learner's queue, if only for a moment.
+        has_delivered = self._pool.seconds()[self._pool.ACTIVITIES.index("actor_waiting")] > 0
+        if seconds := self._reminder.due(not has_delivered):
+            logger.info(
+                "After %.0f s no stream has completed a rollout. If the simulator is slow, fewer "
+                "environments start sooner (--envs_per_server).",
+                seconds,
+            )
+        if self._are_local and not has_delivered:
             self._end_if_hopeless()
         if any(stream.connected or not stream.failures for stream in self._status):
             self._last_connected = time.monotonic()
@@ -107,9 +117,8 @@ class StreamMonitor:
             return
         first, *others = [stream.last_error for stream in self._status]
         cause = first.splitlines()[-1]
-        has_delivered = self._pool.seconds()[self._pool.ACTIVITIES.index("actor_waiting")] > 0
         is_raised = first.startswith("INTERNAL")  # by an environment; other errors may pass
-        if is_raised and not has_delivered and all(e.splitlines()[-1] == cause for e in others):
+        if is_raised and all(error.splitlines()[-1] == cause for error in others):
             raise UserError(
                 f"no stream has completed a rollout, and all failures are alike: {cause}"
             )
