@@ -16,9 +16,10 @@ To add an environment or a model, edit the two places marked FORK HERE and nothi
 
 import argparse
 import contextlib
+import dataclasses
 import logging
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -39,6 +40,7 @@ from libtorchbeast.actors import (
     MAX_SLOTS_PER_ACTOR,
     Actors,
     check_limits,
+    first_environment_watched,
     slot_of,
     slot_shapes,
     start_pulse,
@@ -72,7 +74,7 @@ from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, La
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rollouts import Barrier, batches, rollout_shapes
 from libtorchbeast.run import Run
-from libtorchbeast.seeds import derive_seed, seed_everything
+from libtorchbeast.seeds import derive_seed, seed_everything, seeded
 from libtorchbeast.shared_memory import Shapes, SharedTensors
 from libtorchbeast.spec import Spec
 from libtorchbeast.tools import autotune
@@ -273,17 +275,15 @@ class Actor:
         clock: Clock,
         latencies: Latencies,
         version: int = 0,
+        opened: Callable[[int], None] = lambda count: None,  # see Environment.initial
     ):
-        self.env, self.net, self.precision = env, net, flags.precision
-        self.clock, self.latencies = clock, latencies
-        self.row = env.initial(seed)
+        self.env, self.net, self.clock, self.latencies = env, net, clock, latencies
+        self.autocast = lambda: models.autocast(net, flags.precision, torch.device("cpu"))
+        self.row = env.initial(seed, opened)
         clock.lap("environment")  # the network's first call, slow with --compile, is not timed here
         self.next_core_state = models.initial_state(net, env.spec.num_envs)
         with self.autocast():
             self.choose(version)
-
-    def autocast(self):
-        return models.autocast(self.net, self.precision, torch.device("cpu"))
 
     def choose(self, version: int) -> None:
         """Adds the network's outputs and the chosen action to the current row."""
@@ -331,14 +331,14 @@ def act(
     with a rollout, and sends the slot's number to `outbox`, until `inbox` ends."""
     torch.set_num_threads(1)  # other actors use the other cores
     seed_everything(seed)
-    env = make_environment(flags)
+    opened = times.begin_opening(actor)
+    env = make_environment(flags, seed)
     net = models.compile_if_asked(models.make_net(Net, env.spec, flags), flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
     clock, latencies = times.clock(actor), times.latencies(actor)
     version = weights.copy_to(net)
     start_pulse(times.signs_of_life[actor], flags.step_timeout)
-    clock.begin_call()
-    worker = Actor(env, net, seed, flags, clock, latencies, version)
+    worker = Actor(env, net, seed, flags, clock, latencies, version, opened)
     for message in inbox:
         slot = slot_of(message)
         version = weights.copy_to(net)
@@ -374,14 +374,19 @@ def describe(flags: Flags) -> tuple[Spec, Shapes]:
     """Returns the environments' spec and the shapes of one actor's rollout.
 
     The shapes of the network's outputs and states are known only after it was called, so this opens
-    an actor's environments, plays one step with a network that is thrown away, and closes them.
+    one environment and plays one step with a network that is thrown away.
     """
-    with told(flags.env), contextlib.closing(make_environment(flags)) as env:
-        net = models.make_net(Net, env.spec, flags)
-        sample = Actor(env, net, flags.seed, flags, Clock(ACTOR_ACTIVITIES), Latencies())
-        row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
-        env.step(sample.row["action"])  # finds a wrong environment before any actor starts
-        return env.spec, rollout_shapes(row, sample.core_state, flags.unroll_length)
+    N = flags.envs_per_actor
+    with first_environment_watched(flags.open_timeout) as opened, told(flags.env):
+        env = Environment.of_first(seeded(create_env, flags), N, flags.env)
+        with contextlib.closing(env):
+            net = models.make_net(Net, env.spec, flags)
+            clock = Clock(ACTOR_ACTIVITIES)
+            sample = Actor(env, net, flags.seed, flags, clock, Latencies(), opened=opened)
+            row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
+            env.step(sample.row["action"])  # finds a wrong environment before any actor starts
+            shapes = rollout_shapes(row, sample.core_state, flags.unroll_length, N)
+            return dataclasses.replace(env.spec, num_envs=N), shapes
 
 
 def train_in_parallel(run: Run, shapes: Shapes) -> None:
@@ -439,7 +444,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         seed = derive_seed(flags.seed, learner.updates)
         seed_everything(seed)
         barrier = Barrier(learner.updates, flags)
-        with contextlib.closing(make_environment(flags)) as env:
+        with contextlib.closing(make_environment(flags, seed)) as env:
             clock, latencies = Clock(ACTOR_ACTIVITIES), Latencies()
             actor = Actor(env, learner.net, seed, flags, clock, latencies, learner.updates)
             for batch in batches(rollouts(actor, barrier), flags.batch_size):
@@ -453,9 +458,9 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         run.tick()
 
 
-def make_environment(flags: Flags) -> Environment:
-    """Opens the environments of one actor, behind the adapter that makes rows of them."""
-    return Environment(lambda: create_env(flags), flags.envs_per_actor, flags.env)
+def make_environment(flags: Flags, seed: int | None = None) -> Environment:
+    """The environments of one actor, behind the adapter that makes rows of them."""
+    return Environment(seeded(create_env, flags, seed), flags.envs_per_actor, flags.env)
 
 
 # ==================================================================================== test and main

@@ -19,6 +19,8 @@ polybeast_env.py.
 import argparse
 import contextlib
 import logging
+import math
+import os
 import select
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator
@@ -35,7 +37,7 @@ from torch import nn
 import libtorchbeast
 import polybeast_env
 from libtorchbeast import devices, evaluate, models, workers
-from libtorchbeast.checkpoint import CheckpointError
+from libtorchbeast.checkpoint import CheckpointError, saved_updates
 from libtorchbeast.devices import own_stream, to_device, to_host
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
@@ -56,6 +58,7 @@ from libtorchbeast.flags import (
     real,
     replace,
     require,
+    run_path,
     whole,
 )
 from libtorchbeast.loggers import display
@@ -339,8 +342,10 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         description = first_description(addresses, flags.server_timeout, tls=tls)
         yield Servers(addresses, description, check=lambda: None)
         return
-    with LocalServers(flags) as local:
-        yield Servers(local.addresses, local.describe(flags.server_timeout), local.check)
+    updates = saved_updates(os.path.join(run_path(flags), "model.tar"))
+    with LocalServers(flags, updates) as local:
+        description = local.describe(flags.open_timeout + flags.server_timeout)
+        yield Servers(local.addresses, description, local.check)
 
 
 def check_description(flags: Flags, description: Any) -> None:
@@ -365,11 +370,12 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None, max_bytes: i
         flags.unroll_length, queue, batcher,
         [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
         models.initial_state(nets[0], 1), servers.description,
-        step_timeout=flags.step_timeout, reset_timeout=flags.server_timeout, tls=tls,
+        step_timeout=flags.step_timeout, reset_timeout=longest_opening(flags, servers), tls=tls,
         max_rollout_bytes=max_bytes,
     )  # fmt: skip
     try:
-        streams = StreamMonitor(pool, flags.server_timeout)
+        are_local = flags.server_addresses is None
+        streams = StreamMonitor(pool, flags.server_timeout, are_local)
         run.log.sources += [
             Shares(pool.ACTIVITIES, pool.seconds).take,
             LatencyPercentiles(pool.latencies).take,
@@ -389,6 +395,14 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None, max_bytes: i
         run.threads.join(timeout=5.0)
     run.threads.raise_failure()
     pool.take_events()  # raises the error that stopped the pool, if there is one
+
+
+def longest_opening(flags: Flags, servers: Servers) -> float:
+    """Seconds after which a stream is given up that has not begun. A server opens the environments
+    of its streams one after the other, and ends itself if one of them takes too long."""
+    streams = math.ceil(flags.num_actors / len(servers.addresses))
+    opening = streams * servers.description.num_envs * flags.open_timeout
+    return min(flags.server_timeout + opening, LONGEST_S)
 
 
 def make_batcher(flags: Flags, envs_per_stream: int) -> "libtorchbeast.DynamicBatcher":

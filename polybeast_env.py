@@ -19,6 +19,7 @@ To add an environment, edit the place marked FORK HERE and nothing else.
 
 import argparse
 import contextlib
+import itertools
 import logging
 import os
 import shutil
@@ -26,7 +27,7 @@ import socket
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -52,11 +53,11 @@ from libtorchbeast.flags import (
 )
 from libtorchbeast.rpcenv import mock
 from libtorchbeast.rpcenv.addresses import check_local, parse_addresses
-from libtorchbeast.rpcenv.server import Server
+from libtorchbeast.rpcenv.server import Server, stream_seed
 from libtorchbeast.rpcenv.sockets import make_private, private_folder
 from libtorchbeast.rpcenv.supervisor import StartFailure, Supervisor
 from libtorchbeast.rpcenv.tls import Tls, load_tls, uses_tls
-from libtorchbeast.seeds import derive_seed
+from libtorchbeast.seeds import derive_seed, seeded
 
 logger = logging.getLogger("polybeast_env")
 
@@ -132,7 +133,8 @@ def make_parser() -> Parser:
         help="End when standard input is closed, so that the servers do not outlive the program "
              "that started this one. Until then FOLDER, which only this user may enter, holds the "
              "sockets.")
-    parser.set_defaults(mode="train")
+    # Not flags of the command line. `updates` are those of the run when it started this program.
+    parser.set_defaults(mode="train", updates=0)
     return parser
 # fmt: on
 
@@ -181,9 +183,15 @@ def is_atari(env: str) -> bool:
 
 
 # ========================================================================================== serving
-def make_environment(flags: Flags) -> Environment:
-    """Opens the environments of one stream, behind the adapter that makes rows of them."""
-    return Environment(lambda: create_env(flags), flags.envs_per_server, flags.env)
+def make_environment(flags: Flags, seed: int | None = None) -> Environment:
+    """The environments of one stream, behind the adapter that makes rows of them."""
+    return Environment(seeded(create_env, flags, seed), flags.envs_per_server, flags.env)
+
+
+def maker(flags: Flags, seed: int) -> Callable[[], Environment]:
+    """Returns a function that makes the environments of a server's streams 0, 1, 2 and so on."""
+    streams = itertools.count()
+    return lambda: make_environment(flags, stream_seed(seed, next(streams)))
 
 
 def serve(
@@ -198,15 +206,17 @@ def serve(
     """Runs in a server process. It serves until `inbox` ends, and meanwhile sends b"." to `outbox`
     at intervals as its sign of life."""
     set_up_logging(flags)
+    seed = server_seed(flags.seed, address, index, life, flags.updates)
     with told(flags.env):
         if index == life == 0:
             try_environment(flags)
         server = Server(
-            lambda: make_environment(flags),
+            maker(flags, seed),
             address,
             max_streams=flags.max_streams,
-            seed=server_seed(flags.seed, address, index, life),
+            seed=seed,
             step_timeout=flags.step_timeout,
+            open_timeout=flags.open_timeout,
             tls=tls,
             sign_of_life=lambda: outbox.send_bytes(b"."),
         )
@@ -227,11 +237,12 @@ def try_environment(flags: Flags) -> None:
             env.step(env.spec.actions.zeros(1))
 
 
-def server_seed(seed: int, address: str, index: int, life: int) -> int:
-    """Returns a seed that differs between servers, also across machines, and between the lives of a
-    server. A socket's folder is left out, because local servers get a new folder in each run."""
+def server_seed(seed: int, address: str, index: int, life: int, updates: int = 0) -> int:
+    """Returns a seed that differs between servers, also across machines, between the lives of a
+    server, and between the starts of a run, which has made `updates` updates before. A socket's
+    folder is left out, because local servers get a new folder at each start."""
     where = f"{socket.gethostname()} {os.path.basename(address)}"
-    return derive_seed(seed, zlib.crc32(where.encode()), index, life)
+    return derive_seed(seed, zlib.crc32(where.encode()), index, life, updates)
 
 
 def supervise(flags: Flags) -> None:
@@ -253,7 +264,8 @@ def supervise(flags: Flags) -> None:
         return workers.Process(serve, args, name=f"Server {index} ({where[index]})")
 
     with workers.stop_signals_set(stop), new_folder(flags.until_stdin_closes):
-        Supervisor(start, len(where), workers.longest_silence(flags.step_timeout)).run(stop)
+        silence = workers.longest_silence(flags.step_timeout)
+        Supervisor(start, len(where), silence, flags.open_timeout).run(stop)
 
 
 @contextlib.contextmanager
@@ -293,7 +305,8 @@ def explain(failure: str) -> str:
     kind, _, text = last.partition(": ")
     if kind.endswith(".UserError"):
         return text
-    logger.error("A server failed: %s", failure)
+    if failure != last:
+        logger.error("A server failed: %s", failure)
     return last
 
 

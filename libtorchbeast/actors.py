@@ -12,9 +12,11 @@ complete and stay valid.
 """
 
 import collections
+import contextlib
 import functools
 import logging
 import multiprocessing.connection
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from libtorchbeast.flags import Flags
+from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.shared_memory import (
@@ -32,7 +34,14 @@ from libtorchbeast.shared_memory import (
     require_memory,
     required_bytes,
 )
-from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, SilenceTimer, longest_silence
+from libtorchbeast.workers import (
+    HEARTBEAT_S,
+    PipeEvent,
+    Process,
+    Reminder,
+    SilenceTimer,
+    longest_silence,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -67,11 +76,15 @@ class Actors:
         times: ActorTimes,
     ):
         self.restarts = 0
-        self._start = start
-        self._max_restarts = flags.max_actor_restarts
-        self._step_timeout = flags.step_timeout
+        self._start, self._flags = start, flags
         self._calls_began, self._signs_of_life = times.calls_began, times.signs_of_life
-        self._silence_timer = SilenceTimer()
+        self._opened = times.opened
+        self._silence_timer, self._reminder = SilenceTimer(), Reminder()
+        self._why_killed: dict[int, str] = {}  # actor -> why `_watch` has killed it
+        self._has_delivered = False  # whether any actor has ever completed a rollout
+        # Until then, the actors that have failed, and the last lines of what they said.
+        self._failed: set[int] = set()
+        self._causes: set[str] = set()
         self._failures: collections.deque[float] = collections.deque()  # the times of recent ones
         self._lives = [0] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
@@ -97,6 +110,7 @@ class Actors:
 
         Raises:
             ActorFailure: too many actors have failed. The text ends with the last one's traceback.
+            UserError: every actor has failed in the same way, and none has completed a rollout.
         """
         by_handle: dict[Any, int] = {}
         for actor, process in enumerate(self._processes):
@@ -105,7 +119,7 @@ class Actors:
         fired = multiprocessing.connection.wait([*by_handle, wakeup.fileno()], timeout)
         for actor in {by_handle[handle] for handle in fired if handle in by_handle}:
             self._handle(actor)
-        self._end_hung_actors()
+        self._watch()
 
     def rollouts(self) -> Iterator[tuple[Rollout, Callable[[], None]]]:
         """Yields filled rollouts ([T+1, N, ...] rows), oldest first, until the actors are closed.
@@ -156,10 +170,14 @@ class Actors:
                 self._with_actor[actor].remove(slot)
                 self._ready.append(slot)
                 self._ready_or_closed.notify()
+            self._has_delivered = True
 
     def _replace(self, actor: int, failure: str) -> None:
         with self._ready_or_closed:  # so that no learner writes to the pipe while it is closed
             self._processes[actor].ask_to_end()
+        why_killed = self._why_killed.pop(actor, "")
+        failure = failure or why_killed
+        cause = failure.splitlines()[-1] if failure else ""
         if not failure:  # the process has ended without a word
             exit_code = self._processes[actor].end(deadline=1.0)
             failure = f"its process ended without a traceback (exit code {exit_code})"
@@ -168,34 +186,100 @@ class Actors:
         self._failures.append(now)
         while now - self._failures[0] > RESTART_WINDOW_S:
             self._failures.popleft()
-        logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, failure)
+        told = cause if cause in self._causes else failure
+        logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, told)
+        if cause and not self._has_delivered:
+            self._failed.add(actor)
+            self._causes.add(cause)
         self._processes[actor].end(deadline=0.2)  # short, because other actors may fail meanwhile
-        if len(self._failures) > self._max_restarts:
-            raise ActorFailure(
-                f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "
-                f"(--max_actor_restarts {self._max_restarts}); the last, actor {actor}: {failure}"
-            )
+        self._end_if_hopeless(actor, failure)
         self._lives[actor] += 1
-        self._calls_began[actor] = self._signs_of_life[actor] = 0.0
+        self._calls_began[actor] = self._signs_of_life[actor] = self._opened[actor] = 0
         process = self._start(actor, self._lives[actor])
         with self._ready_or_closed:
             self._processes[actor] = process
             self._send_all(actor)
 
-    def _end_hung_actors(self) -> None:
+    def _end_if_hopeless(self, actor: int, failure: str) -> None:
+        """Raises what `wait` says."""
+        most = self._flags.max_actor_restarts
+        are_too_many = len(self._failures) > most
+        have_all_failed = len(self._failed) == len(self._lives) and self.restarts > 1
+        are_alike = not self._has_delivered and len(self._causes) == 1
+        if are_alike and (have_all_failed or are_too_many):
+            raise UserError(
+                "no actor has completed a rollout, and all failures are alike: "
+                + "".join(self._causes)
+            )
+        if are_too_many:
+            raise ActorFailure(
+                f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "
+                f"(--max_actor_restarts {most}); the last, actor {actor}: {failure}"
+            )
+
+    def _watch(self) -> None:
+        """Kills actors that hang, and says now and then what the run waits for."""
         self._silence_timer.tick()
-        silence = self._silence_timer.silence
         began, signs = self._calls_began[:, 0].tolist(), self._signs_of_life[:, 0].tolist()
+        opened, N = self._opened[:, 0].tolist(), self._flags.envs_per_actor
         for actor, process in enumerate(self._processes):
-            if began[actor] and silence(began[actor]) > self._step_timeout:
-                why = "its environments took longer than --step_timeout %g for one step"
-            elif signs[actor] and silence(signs[actor]) > longest_silence(self._step_timeout):
-                why = "it gave no sign of life for %g s (--step_timeout)"
-            else:
-                continue
-            self._calls_began[actor] = self._signs_of_life[actor] = 0.0
-            process.kill()
-            logger.error("Actor %d: " + why, actor, self._step_timeout)
+            if why := self._why_hung(opened[actor], began[actor], signs[actor]):
+                self._why_killed[actor] = f"It was killed, because {why}"
+                self._calls_began[actor] = self._signs_of_life[actor] = 0.0
+                process.kill()
+        opening = {count: actor for actor, count in enumerate(opened) if began[actor] and count < N}
+        is_starting = bool(opening) or (any(opened) and not self._has_delivered)
+        if seconds := self._reminder.due(is_starting):
+            steps = self._flags.unroll_length
+            what = f"no rollout, {steps} steps of {N} environments, is complete"
+            if opening:
+                least = min(opening)
+                what = f"actor {opening[least]} waits for its environment {least + 1} of {N}"
+            logger.info(
+                "After %.0f s %s. If the simulator is slow, fewer environments start sooner "
+                "(--envs_per_actor).",
+                seconds,
+                what,
+            )
+
+    def _why_hung(self, opened: int, call_began: float, sign_of_life: float) -> str:
+        """Why an actor counts as hung, or "" for one that does not."""
+        flags, silence = self._flags, self._silence_timer.silence
+        if opened < flags.envs_per_actor:
+            if call_began and silence(call_began) > flags.open_timeout:
+                which = f"environment {opened + 1} of {flags.envs_per_actor}"
+                return f"{which} took longer than --open_timeout {flags.open_timeout:g} to open"
+        elif call_began and silence(call_began) > flags.step_timeout:
+            limit = f"--step_timeout {flags.step_timeout:g}"
+            return f"its environments took longer than {limit} for one step"
+        elif sign_of_life and silence(sign_of_life) > longest_silence(flags.step_timeout):
+            return f"it gave no sign of life for {flags.step_timeout:g} s (--step_timeout)"
+        return ""
+
+
+@contextlib.contextmanager
+def first_environment_watched(open_timeout: float) -> Iterator[Callable[[int], None]]:
+    """While this process opens the environment from which it learns the spec, the log says after a
+    few seconds what is being waited for. If it takes longer than `open_timeout` seconds, this
+    process ends. Yields the argument `opened` of Environment.initial."""
+    is_open = threading.Event()
+
+    def watch():
+        reminder, waited = Reminder(), 0.0  # without the time for which this process was stopped
+        while not is_open.wait(interval := min(HEARTBEAT_S, open_timeout / 4)):
+            waited += interval
+            if seconds := reminder.due(True):
+                logger.info("The first environment is being waited for, %.0f s so far.", seconds)
+            if waited > open_timeout:
+                limit = f"--open_timeout {open_timeout:g}"
+                logger.critical("The first environment took longer than %s to open.", limit)
+                os._exit(1)  # nothing runs yet that would have to be ended or saved
+
+    threading.Thread(target=watch, name="first environment", daemon=True).start()
+    try:
+        yield lambda count: is_open.set()
+    finally:
+        is_open.set()
 
 
 def slot_shapes(flags: Flags, shapes: Shapes) -> Shapes:

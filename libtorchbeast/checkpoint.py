@@ -106,6 +106,13 @@ def load_newest(path: str) -> dict | None:
     )
 
 
+def saved_updates(path: str) -> int:
+    """Returns the number of updates in the newest checkpoint, 0 in a new run. Raises what
+    `load_newest` raises."""
+    state = load_newest(path)
+    return 0 if state is None else state["updates"]
+
+
 class RunCheckpoints:
     """Saves and loads the checkpoints of one run.
 

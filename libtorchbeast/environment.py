@@ -70,18 +70,21 @@ class Environment:
 
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
         first = self.first = create_env()  # the vector, or environment 0; videos render it
-        is_vector = hasattr(first, "num_envs") and hasattr(first, "single_observation_space")
-        _check_parts(first, "single_" if is_vector else "")
+        vector = is_vector(first)
+        _check_parts(first, "single_" if vector else "")
         self._source: _VectorSource | _SingleSource
-        if is_vector:
+        if vector:
             _check_vector(first, num_envs)
-            # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its
-            # environments are stepped here.
-            name_of_class = f"{type(first).__module__}.{type(first).__name__}"
-            is_sync = name_of_class == "gymnasium.vector.sync_vector_env.SyncVectorEnv"
-            self._source = _SingleSource(first.envs) if is_sync else _VectorSource(first)
+        # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its environments
+        # are stepped here.
+        name_of_class = f"{type(first).__module__}.{type(first).__name__}"
+        if name_of_class == "gymnasium.vector.sync_vector_env.SyncVectorEnv":
+            others = iter(first.envs[1:])
+            self._source = _SingleSource(first.envs[0], lambda: next(others), num_envs)
+        elif vector:
+            self._source = _VectorSource(first)
         else:
-            self._source = _SingleSource([first, *(create_env() for _ in range(num_envs - 1))])
+            self._source = _SingleSource(first, create_env, num_envs)
         check_action_mask(self._source.observations, self._source.actions)
         metadata = getattr(first, "metadata", None) or {}
         self.spec = Spec(
@@ -99,10 +102,23 @@ class Environment:
         self._steps = np.zeros(num_envs, np.int32)
         self._return = np.zeros(num_envs, np.float64)
 
-    def initial(self, seed: int) -> Row:
-        """Resets everything, environment i with `seed` + i, and returns the first row."""
+    @classmethod
+    def of_first(cls, create_env: Callable[[], Any], num_envs: int, name: str) -> "Environment":
+        """Opens a single environment only, to learn the spec. A vector of `num_envs` cannot be
+        opened in part."""
+        first = create_env()
+        return cls(lambda: first, num_envs if is_vector(first) else 1, name)
+
+    def initial(self, seed: int, opened: Callable[[int], None] = lambda count: None) -> Row:
+        """Opens the environments that are not open yet, resets all of them, environment i with
+        `seed` + i, and returns the first row. The constructor opens only the first, which gives the
+        spec.
+
+        Args:
+            opened: `opened(k)` is called as soon as k environments are open and reset.
+        """
         self._episode_ended[:] = self._game_ended[:] = True
-        observations = self._source.reset(first_seed(seed, self.spec.num_envs))
+        observations = self._source.reset(first_seed(seed, self.spec.num_envs), opened)
         never = np.zeros(self.spec.num_envs, bool)
         zero = np.zeros(self.spec.num_envs, np.float32)
         none = self.spec.actions.zeros(self.spec.num_envs)
@@ -153,7 +169,9 @@ def _check_vector(env: Any, num_envs: int) -> None:
         )
     if env.num_envs != num_envs:
         raise UserError(
-            f"Vector environment: expected num_envs {num_envs} (the flag), seen {env.num_envs}"
+            f"Vector environment: expected num_envs {num_envs} (--envs_per_actor or "
+            f"--envs_per_server; in the test modes not more than --num_episodes), seen "
+            f"{env.num_envs}"
         )
 
 
@@ -167,8 +185,10 @@ class _VectorSource:
         self._action_space = env.single_action_space
         self.actions: Actions = describe_actions(self._action_space)
 
-    def reset(self, seed: int) -> Row:
-        return self._checked(self._env.reset(seed=seed)[0])
+    def reset(self, seed: int, opened: Callable[[int], None]) -> Row:
+        observation = self._checked(self._env.reset(seed=seed)[0])
+        opened(len(self._never))
+        return observation
 
     def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
         if self.actions.kind != "discrete":
@@ -209,13 +229,13 @@ class _VectorSource:
 class _SingleSource:
     """Single environments, reset here in the step after an episode's last observation."""
 
-    def __init__(self, envs: list[Any]):
-        self._envs = envs
-        self.observations = flatten_space(envs[0].observation_space)
-        self._action_space = envs[0].action_space
+    def __init__(self, first: Any, create_env: Callable[[], Any], num_envs: int):
+        self._envs, self._create_env, self._num_envs = [first], create_env, num_envs
+        self.observations = flatten_space(first.observation_space)
+        self._action_space = first.action_space
         self.actions: Actions = describe_actions(self._action_space)
         self._out = {
-            name: np.zeros((len(envs), *shape), dtype)
+            name: np.zeros((num_envs, *shape), dtype)
             for name, (shape, dtype) in self.observations.items()
         }
         # With dtype objects, because comparing them is several times faster than comparing names.
@@ -223,9 +243,12 @@ class _SingleSource:
             (name, shape, np.dtype(dtype)) for name, (shape, dtype) in self.observations.items()
         ]
 
-    def reset(self, seed: int) -> Row:
-        for i, env in enumerate(self._envs):
-            self._write(i, _reset_with_seed(env, seed + i))
+    def reset(self, seed: int, opened: Callable[[int], None]) -> Row:
+        for i in range(self._num_envs):
+            if i == len(self._envs):
+                self._envs.append(self._create_env())
+            self._write(i, _reset_with_seed(self._envs[i], seed + i))
+            opened(i + 1)
         return self._out
 
     def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
@@ -265,6 +288,11 @@ class _SingleSource:
             if not plain or dtype.kind == "f":  # floats may be infinite or NaN
                 leaf = _checked_leaf(name, leaf, shape, dtype)
             self._out[name][i] = leaf
+
+
+def is_vector(env: Any) -> bool:
+    """Whether `create_env` returned a vector environment, and not a single one."""
+    return hasattr(env, "num_envs") and hasattr(env, "single_observation_space")
 
 
 def _step(env: Any, action: Any):

@@ -261,9 +261,11 @@ def add_environment_flags(parser: argparse.ArgumentParser) -> argparse._Argument
     add("--seed", type=whole(0), default=0,
         help="Seed of all random numbers: in the environments, the actions and the first weights.")
     add("--step_timeout", type=real(0.1, LONGEST_S), default=60.0, metavar="SECONDS",
-        help="Longest time that one step or reset of the environments of an actor or a stream may "
-             "take. A process that takes longer is killed and replaced. The time to open the "
-             "environments is not limited.")
+        help="Longest time that one step of the environments of an actor or a stream may take. A "
+             "process that takes longer is killed and replaced.")
+    add("--open_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
+        help="Longest time that opening one environment and its first reset may take. (A vector "
+             "environment counts as one.) A process that takes longer is killed and replaced.")
     return group
 
 

@@ -21,18 +21,21 @@ logger = logging.getLogger(__name__)
 
 
 def rollout_shapes(
-    row: dict[str, torch.Tensor], core_state: CoreState, unroll_length: int
+    row: dict[str, torch.Tensor], core_state: CoreState, unroll_length: int, num_envs: int
 ) -> Shapes:
     """The shapes and dtypes of a rollout: {name: (shape, dtype)}.
 
     Args:
-        row: [N, ...] tensors, any row of it.
-        core_state: tuple of [layers, N, H].
+        row: tensors [any number of environments, ...], any row of it.
+        core_state: tuple of [layers, any number of environments, H].
         unroll_length: T.
+        num_envs: N, the rollout's columns.
     """
-    shapes: Shapes = {k: ((unroll_length + 1, *v.shape), v.dtype) for k, v in row.items()}
+    T, N = unroll_length, num_envs
+    shapes: Shapes = {k: ((T + 1, N, *v.shape[1:]), v.dtype) for k, v in row.items()}
     for i, state in enumerate(core_state):
-        shapes[f"core_state/{i}"] = (tuple(state.shape), state.dtype)
+        layers, _, *sizes = state.shape
+        shapes[f"core_state/{i}"] = ((layers, N, *sizes), state.dtype)
     return shapes
 
 

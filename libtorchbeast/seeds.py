@@ -1,9 +1,14 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Random seeds. Environment servers use this module, so it imports torch only where needed."""
 
+import itertools
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+
+from libtorchbeast.flags import Flags
 
 MAX_SEED = 2**31 - 1  # the largest that every environment takes
 
@@ -16,6 +21,15 @@ def first_seed(seed: int, count: int) -> int:
 def derive_seed(*numbers: int) -> int:
     """Mixes numbers into one seed: other numbers give another seed."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
+
+
+def seeded(
+    create_env: Callable[[Flags], Any], flags: Flags, seed: int | None = None
+) -> Callable[[], Any]:
+    """Returns a function that calls `create_env` with one more flag, `env_seed`. It is `seed` (by
+    default --seed) at the first call, `seed` + 1 at the next, and so on."""
+    seeds = itertools.count(flags.seed if seed is None else seed)
+    return lambda: create_env(Flags(**vars(flags) | {"env_seed": next(seeds)}))
 
 
 def seed_everything(seed: int) -> None:

@@ -303,6 +303,28 @@ class SilenceTimer:
         return seconds
 
 
+class Reminder:
+    """Tells when the log should say that something still lasts: after 5, 10, 20, ... seconds."""
+
+    FIRST_S = 5.0
+
+    def __init__(self):
+        self._began: float | None = None
+
+    def due(self, lasts: bool) -> float:
+        """To be called a few times a second. Returns for how many seconds it has lasted if the log
+        should say so now, else 0."""
+        now = time.monotonic()
+        if not lasts:
+            self._began = None
+        elif self._began is None:
+            self._began, self._wait = now, self.FIRST_S
+        elif now - self._began >= self._wait:
+            self._wait *= 2
+            return now - self._began
+        return 0.0
+
+
 class Thread(threading.Thread):
     """A daemon thread that keeps the exception it ended with and calls `on_end(self)`."""
 

@@ -1,13 +1,16 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The learner's search for its servers."""
+"""The learner's search for its servers, and its watch on their streams."""
 
 import contextlib
 import socket
+from types import SimpleNamespace
 
 import pytest
 
 import libtorchbeast
-from libtorchbeast.rpcenv.client import ServersLost, first_description
+from libtorchbeast.flags import UserError
+from libtorchbeast.rpcenv import client
+from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, first_description
 
 
 def test_silent_addresses_do_not_stretch_the_timeout(tmp_path):
@@ -22,3 +25,68 @@ def test_silent_addresses_do_not_stretch_the_timeout(tmp_path):
             with pytest.raises(ServersLost, match="no environment server for 1 s"):
                 first_description(addresses, 1.0)
     assert asked[0] <= 1.0 and sum(asked) <= 1.0 + 0.1 * len(asked)
+
+
+class Pool:
+    """An ActorPool whose streams are as the test says."""
+
+    ACTIVITIES = ("transport", "actor_waiting")
+
+    def __init__(self, *streams):
+        self.streams, self.waited = streams, 0.0
+
+    def status(self):
+        names = ("connected", "failures", "last_error")
+        return [SimpleNamespace(address="unix:/s", **dict(zip(names, s))) for s in self.streams]  # noqa: B905
+
+    def take_events(self):
+        return []
+
+    def seconds(self):
+        return [1.0, self.waited]
+
+
+def test_streams_that_open_slowly_are_told_and_not_lost(monkeypatch, caplog):
+    now = 1000.0
+    monkeypatch.setattr(client.time, "monotonic", lambda: now)
+    pool = Pool((False, 0, ""), (False, 3, "UNAVAILABLE: gone"))
+    monitor = StreamMonitor(pool, timeout=60.0)
+    with caplog.at_level("INFO"):
+        for _ in range(100):
+            now += 5.0
+            monitor.check()
+    told = [text.partition(" no stream")[0] for text in caplog.messages]
+    assert told == [f"After {seconds} s" for seconds in (5, 10, 20, 40, 80, 160, 320)]
+    assert "(--envs_per_server)" in caplog.text
+    pool.streams = [(False, 1, "INTERNAL: slow"), (False, 4, "UNAVAILABLE: gone")]
+    now += 60.0
+    monitor.check()
+    now += 1.0
+    with pytest.raises(ServersLost, match="for 60 s"):
+        monitor.check()
+
+
+ALIKE = "INTERNAL: Traceback\n{}\nRuntimeError: the sofa".format
+
+
+def test_local_streams_that_all_fail_alike_end_the_run():
+    pool = Pool((False, 1, ALIKE("in step")), (False, 1, ALIKE("in reset")))
+    StreamMonitor(pool, 60.0).check()  # other machines have time
+    with pytest.raises(UserError, match="no stream has .* alike: RuntimeError: the sofa$"):
+        StreamMonitor(pool, 60.0, are_local=True).check()
+    pool.waited = 0.1  # for the learner, with a complete rollout
+    StreamMonitor(pool, 60.0, are_local=True).check()
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [
+        [(False, 1, ALIKE("a single stream, once"))],
+        [(False, 5, ALIKE("")), (False, 0, "")],
+        [(False, 5, ALIKE("")), (False, 1, ALIKE("") + " and the table")],
+        [(False, 5, "UNAVAILABLE: Socket closed")] * 2,
+    ],
+    ids=["once", "one has not failed", "two causes", "killed servers"],
+)
+def test_local_streams_that_may_recover_are_tried_again(streams):
+    StreamMonitor(Pool(*streams), 60.0, are_local=True).check()

@@ -244,10 +244,16 @@ def test_close_closes_every_environment(env_class):
 
 
 def test_create_env_is_called_once_per_environment_or_once_for_a_vector():
+    """Single ones are opened and reset one after the other, and only the first for the spec."""
     scripts, calls = make_scripts(seed=8), []
-    Environment(lambda: calls.append("one") or Scripted(scripts[0], 0), N)
-    Environment(lambda: calls.append("vector") or ScriptedVector(scripts), N)
-    assert calls == ["one"] * N + ["vector"]
+    single = Environment(lambda: calls.append("one") or Scripted(scripts[0], 0), N)
+    vector = Environment(lambda: calls.append("vector") or ScriptedVector(scripts), N)
+    assert calls == ["one", "vector"]
+    single.initial(0, calls.append)
+    vector.initial(0, calls.append)
+    assert calls[2:] == [1, "one", 2, "one", 3, "one", 4, N]
+    single.initial(0)
+    assert calls[10:] == []  # all are open
 
 
 @pytest.mark.parametrize("make", [separate, vector])

@@ -3,8 +3,13 @@
 
 import pytest
 
-from tests.support.polybeast import SMALL, beast
-from tests.support.processes import rows
+import polybeast
+from libtorchbeast.flags import UserError
+from libtorchbeast.rpcenv.client import spec_of
+from libtorchbeast.rpcenv.local_servers import LocalServers
+from tests.support.client import Client
+from tests.support.polybeast import SMALL, beast, parse
+from tests.support.processes import load, rows
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -16,3 +21,31 @@ def test_servers_may_print_whatever_they_like(tmp_path):
     assert rows(tmp_path / "run")[-1]["stream_failures"] == 0
     lines = (tmp_path / "run/out.log").read_text().split("\n")
     assert {line.split()[-1] for line in lines if line.endswith("0%")} == {"10%", "100%"}
+
+
+def test_a_resumed_run_does_not_play_the_same_first_levels_again():
+    """After the same number of updates it does."""
+    flags = parse(*SMALL, "--num_servers", 1, "--envs_per_server", 8)
+    first = []
+    for updates in (3, 3, 70):
+        with LocalServers(flags, updates) as local:
+            spec = spec_of(local.describe(60.0))
+            with Client(local.addresses[0]) as client:
+                first.append(client.stream().read()["frame"].tobytes())
+    assert spec.num_envs == 8
+    assert first[0] == first[1] != first[2]
+
+
+def test_local_servers_are_told_how_many_updates_the_run_has_made(tmp_path, monkeypatch):
+    told = []
+
+    def start(flags, updates):
+        told.append(updates)
+        raise UserError("that will do")
+
+    beast(tmp_path, *SMALL, "--total_steps", 400)
+    monkeypatch.setattr(polybeast, "LocalServers", start)
+    for name in ("run", "new"):
+        with pytest.raises(SystemExit):
+            beast(tmp_path, *SMALL, "--xpid", name)
+    assert told == [load(tmp_path / "run")["updates"], 0] and told[0] > 0

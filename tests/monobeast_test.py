@@ -237,6 +237,7 @@ def test_too_little_memory_is_one_line_before_anything_starts(tmp_path, flags, n
         ("--checkpoint_every 0", r"--checkpoint_every 0: expected at least 1"),
         ("--barrier_updates 0", r"--barrier_updates 0: expected at least 1"),
         ("--step_timeout 0", r"--step_timeout 0: expected at least 0.1"),
+        ("--open_timeout 0", r"--open_timeout 0: expected at least 0.1"),
         ("--max_actor_restarts -1", r"--max_actor_restarts -1: expected at least 0"),
         ("--num_episodes 0", r"--num_episodes 0: expected at least 1"),
         ("--max_episode_steps 0", r"--max_episode_steps 0: expected at least 1"),

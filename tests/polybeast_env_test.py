@@ -240,6 +240,18 @@ def test_create_env_for_playing():
             assert not hasattr(env, "num_envs") and env.unwrapped.render_mode == "rgb_array"
 
 
+def test_each_stream_has_environments_of_its_own_seeds(monkeypatch):
+    """Also those that ignore the seed of `reset`, as EnvPool's do, see it in `flags.env_seed`."""
+    seeds = []
+    create_env = lambda flags: seeds.append(flags.env_seed) or Catch()
+    monkeypatch.setattr(polybeast_env, "create_env", create_env)
+    make = polybeast_env.maker(parse(*CATCH), seed=7)
+    for stream in range(3):
+        make().initial(0)
+        assert seeds[2 * stream :] == [stream_seed(7, stream), stream_seed(7, stream) + 1]
+    assert len(set(seeds)) == 6
+
+
 def test_a_folder_that_was_there_is_left_alone(tmp_path):
     (tmp_path / "thesis").touch()
     with pytest.raises(FileExistsError), polybeast_env.new_folder(str(tmp_path)):

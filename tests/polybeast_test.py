@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import imageio.v2 as imageio
 import pytest
@@ -23,7 +24,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.loggers import video
 from libtorchbeast.rpcenv.server import Server
 from tests.support.client import free_port
-from tests.support.envs import Catch
+from tests.support.envs import Catch, StillbornCatch
 from tests.support.games import Pairs
 from tests.support.polybeast import CATCH, FOREVER, SMALL, Poly, beast, parse, refusal
 from tests.support.processes import GUARD_S, ROOT, Command, load, rows, wait_for
@@ -200,15 +201,29 @@ def test_an_environment_that_raises_in_every_life_still_trains(tmp_path):
     assert last["step"] >= 1000 and last["stream_failures"] >= 3
 
 
-def test_an_environment_that_cannot_begin_ends_the_run_and_is_named(tmp_path):
-    """Its servers could not find this out beforehand."""
-    flags = ["--env", "tests.support.envs:StillbornCatch-v0", "--server_timeout", 4]
-    with pytest.raises(SystemExit) as refused:
+def test_an_environment_that_cannot_begin_ends_the_run_at_once(tmp_path):
+    flags = ["--env", "tests.support.envs:StillbornCatch-v0", "--num_servers", 2]
+    message = refusal(tmp_path, *FOREVER, *flags)
+    assert message.startswith("no stream has completed a rollout, and all failures are alike: ")
+    assert message.endswith("RuntimeError: the sofa does not fit through the door")
+
+
+def test_servers_of_other_machines_have_time_to_be_mended(tmp_path):
+    name, address = "tests.support.envs:StillbornCatch-v0", f"unix:{tmp_path}/s"
+    flags = ["--env", name, "--server_addresses", address, "--server_timeout", 4]
+    with serving(address, name, StillbornCatch), pytest.raises(SystemExit) as refused:
         beast(tmp_path, *FOREVER, *flags)
     message = refused.value.code
     assert "no environment server for 4 s (--server_timeout); the last of each:" in message
-    assert re.search(r"\n  unix:\S+/server\.0: INTERNAL: Traceback", message)
+    assert f"\n  {address}: INTERNAL: Traceback" in message
     assert message.endswith("RuntimeError: the sofa does not fit through the door")
+
+
+def test_a_stream_may_open_as_long_as_each_of_its_environments_comes_in_time():
+    flags = parse("--env", "Mock", "--num_servers", 2, "--num_actors", 3, "--open_timeout", 7)
+    description = SimpleNamespace(num_envs=64)
+    servers = polybeast.Servers(["unix:/a", "unix:/b"], description, check=lambda: None)
+    assert polybeast.longest_opening(flags, servers) == 300 + 2 * 64 * 7
 
 
 class Servers(Command):
@@ -266,9 +281,9 @@ def test_servers_that_come_late_go_and_come_back(tmp_path):
 
 
 @contextlib.contextmanager
-def serving(address, name):
-    """Catch, in this process."""
-    server = Server(lambda: Environment(Catch, 4, name), address)
+def serving(address, name, create_env=Catch):
+    """Serves environments in this process."""
+    server = Server(lambda: Environment(create_env, 4, name), address)
     server.start()
     try:
         yield

@@ -75,7 +75,7 @@ def test_columns_of_a_core_state_travel_with_their_rows():
 def test_core_state_keeps_its_order(count):
     states = tuple(torch.full((LAYERS, 5, H), float(i)) for i in range(count))
     row = {"reward": torch.zeros(5)}
-    shapes = rollout_shapes(row, states, T)
+    shapes = rollout_shapes(row, states, T, 5)
     rollout = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in shapes.items()}
     for i, state in enumerate(states):
         rollout[f"core_state/{i}"].copy_(state)
@@ -85,8 +85,9 @@ def test_core_state_keeps_its_order(count):
 
 
 def test_rollout_shapes_are_of_T_plus_1_rows_and_one_state():
-    row = {"frame": torch.zeros(5, 4, 8, 8, dtype=torch.uint8), "done": torch.zeros(5).bool()}
-    assert rollout_shapes(row, (torch.zeros(LAYERS, 5, H),), T) == {
+    """They are learned from any number of environments."""
+    row = {"frame": torch.zeros(1, 4, 8, 8, dtype=torch.uint8), "done": torch.zeros(1).bool()}
+    assert rollout_shapes(row, (torch.zeros(LAYERS, 1, H),), T, 5) == {
         "frame": ((T + 1, 5, 4, 8, 8), torch.uint8),
         "done": ((T + 1, 5), torch.bool),
         "core_state/0": ((LAYERS, 5, H), torch.float32),

@@ -7,7 +7,8 @@ import random
 import numpy as np
 import torch
 
-from libtorchbeast.seeds import MAX_SEED, derive_seed, first_seed, seed_everything
+from libtorchbeast.flags import Flags
+from libtorchbeast.seeds import MAX_SEED, derive_seed, first_seed, seed_everything, seeded
 
 
 def test_derived_seeds_differ_wherever_a_number_does():
@@ -30,3 +31,11 @@ def test_the_same_seed_gives_the_same_draws_of_all_generators():
 
     first, same, other = draw(1), draw(1), draw(2)
     assert first == same and all(a != b for a, b in zip(first, other, strict=True))
+
+
+def test_each_call_of_create_env_sees_a_seed_of_its_own():
+    flags = Flags(env="Catch", seed=5)
+    for seed, expected in ((None, [5, 6, 7]), (80, [80, 81, 82])):
+        create_env = seeded(lambda flags: (flags.env, flags.env_seed), flags, seed)
+        assert [create_env() for _ in expected] == [("Catch", seed) for seed in expected]
+    assert not hasattr(flags, "env_seed")  # it is not logged with the run's flags

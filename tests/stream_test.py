@@ -35,16 +35,19 @@ def action(*actions):
 
 # ------------------------------------------------------------------------------------ environments
 def test_the_first_stream_takes_the_prepared_environment_and_others_their_own():
+    """The spec comes from one environment. Only a Stream opens the others."""
     count = []
     maker = catch_maker(lambda: Watched(count))
-    assert len(count) == N
+    assert len(count) == 1
     timer = CallTimer(0)
     first = maker.take(timer, LIMITS.open)
-    assert len(count) == N and first.spec is maker.spec
+    assert len(count) == 1 and first.spec is maker.spec
+    first.initial(SEED)
+    assert len(count) == N
     second = maker.take(timer, LIMITS.open)
-    assert len(count) == 2 * N and second is not first and second.spec == maker.spec
+    assert len(count) == N + 1 and second is not first and second.spec == maker.spec
     maker.close()  # both belong to those who took them
-    assert len(count) == 2 * N
+    assert len(count) == N + 1
 
 
 def test_a_prepared_environment_that_nobody_took_is_closed_once():
@@ -61,7 +64,7 @@ def test_an_environment_of_another_spec_is_refused_and_closed():
     prepared = maker.take(CallTimer(0), LIMITS.open)
     with pytest.raises(ValueError, match=rf"expected what it made before.*num_envs={N},.*seen"):
         maker.take(CallTimer(0), LIMITS.open)
-    assert len(count) == N
+    assert len(count) == 1
     prepared.close()
 
 
@@ -76,10 +79,11 @@ def test_environments_are_made_one_at_a_time():
             meeting.reset()
         return Catch()
 
-    maker = EnvironmentMaker(lambda: Environment(create_env, 1, "Catch"))
+    maker = EnvironmentMaker(lambda: Environment(create_env, N, "Catch"))
+    streams = [make_stream(maker) for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
-        taken = list(pool.map(lambda i: maker.take(CallTimer(i), LIMITS.open), range(3)))
-    assert len(set(taken)) == 3 and met == []
+        list(pool.map(lambda stream: next(stream.play(iter([]))), streams))
+    assert len({stream._environment for stream in streams}) == 3 and met == []
 
 
 # ------------------------------------------------------------------------------------------ streams
@@ -123,7 +127,7 @@ def test_a_stream_closes_its_environments_and_one_that_never_played_has_none():
     count = []
     maker = catch_maker(lambda: Watched(count))
     make_stream(maker).close()
-    assert len(count) == N
+    assert len(count) == 1
     stream = make_stream(maker)
     next(stream.play(iter([])))
     stream.close()
@@ -160,6 +164,6 @@ def test_every_call_into_an_environment_has_its_limit():
     stream = make_stream(maker, Limits(TimeLimit(-1e9, "a step"), TimeLimit(-1e9, "opening")))
     list(stream.play(iter([action(1)])))
     stream.close()
-    calls = [("open", "opening"), ("reset", "a step"), ("step", "a step"), ("close", "a step")]
+    calls = [("open", "opening"), ("reset", "opening"), ("step", "a step"), ("close", "a step")]
     assert noted == [("open", None), ("close", None), *calls]
     assert stream.timer.exceeded(silence) is None  # no call is running

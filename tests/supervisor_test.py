@@ -1,29 +1,38 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The supervisor of environment servers: when it gives up, and when it tries again."""
 
+import signal
+
 import pytest
 
 from libtorchbeast.rpcenv import supervisor
 
 
-def test_an_address_in_use_ends_all_whoever_serves_first(tmp_path):
-    class Process:
-        name, sentinel, from_child = "Server", 0, 0
+class Process:
+    """A process that has sent these messages. Killed, it ends without another one."""
 
-        def __init__(self, messages):
-            self._messages = messages
+    name, sentinel, from_child = "Server 0", 0, 0
 
-        def has_message(self):
-            return bool(self._messages)
+    def __init__(self, messages):
+        self._messages, self._exit_code = messages, 1
 
-        def receive(self):
-            return self._messages.pop(0)
+    def has_message(self):
+        return bool(self._messages)
 
-        def end(self, deadline):
-            return 1
+    def receive(self):
+        return self._messages.pop(0)
 
+    def kill(self):
+        self._messages.append(None)
+        self._exit_code = -signal.SIGKILL
+
+    def end(self, deadline):
+        return self._exit_code
+
+
+def test_an_address_in_use_ends_all_whoever_serves_first():
     processes = [Process([b"."]), Process([b"!address in use"])]
-    watched = supervisor.Supervisor(lambda index, life: processes[index], 2, 60.0)
+    watched = supervisor.Supervisor(lambda index, life: processes[index], 2, 60.0, 300.0)
     for worker in watched._workers:
         worker.start_if_due()
     watched._read_messages(watched._workers[0])
@@ -53,3 +62,46 @@ def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch)
         delays.append(worker.due - now)
         now = worker.due
     assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30, 0.5, 1]
+
+
+def test_a_server_that_hangs_is_told_and_killed_once(monkeypatch, caplog):
+    """Before it serves for the first time that ends all, because a restart would not help."""
+    now = 100.0
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
+    processes = iter([Process([]), Process([b"."]), Process([])])
+    start = lambda index, life: next(processes)
+    watched = supervisor.Supervisor(start, 1, longest_silence=60.0, open_timeout=20.0)
+    (worker,) = watched._workers
+
+    def after(seconds):
+        nonlocal now
+        for _ in range(seconds):
+            now += 1
+            watched._silence_timer.tick()
+            watched._kill_if_hung(worker)
+            watched._say_who_is_not_ready()
+            watched._read_messages(worker)
+
+    worker.start_if_due()
+    with caplog.at_level("INFO"):
+        after(20)
+    assert caplog.messages == [
+        f"The first environment of Server 0 is being waited for, {s} s so far." for s in (5, 10)
+    ]
+    with pytest.raises(supervisor.StartFailure) as failure:
+        after(1)
+    why = "the first environment of Server 0 took longer than --open_timeout 20 to open"
+    assert str(failure.value) == why
+
+    caplog.clear()
+    worker.start_if_due()
+    after(63)
+    worker.start_if_due()
+    after(21)
+    assert caplog.messages == [
+        f"Server 0 failed and starts again in {delay} s: {why}"
+        for delay, why in [
+            ("0.5", "it gave no sign of life for 60 s (--step_timeout) and was killed"),
+            ("1", why),
+        ]
+    ]

@@ -5,7 +5,10 @@ import itertools
 import time
 
 from libtorchbeast import workers
-from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit
+from libtorchbeast.environment import Environment
+from libtorchbeast.rpcenv import watchdog
+from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit, Watchdog
+from tests.support.envs import Catch
 
 
 def test_a_call_in_whose_time_the_server_was_stopped_itself_is_no_hang(monkeypatch):
@@ -22,3 +25,37 @@ def test_a_call_in_whose_time_the_server_was_stopped_itself_is_no_hang(monkeypat
         return [look() for _ in range(5)]
 
     assert timer.run(limit, stopped) == [None] * 4 + [limit]
+
+
+def test_a_slow_opening_that_moves_is_told_and_not_ended(monkeypatch, caplog):
+    """The limit counts from the last environment that was opened. The log says which is next."""
+    now, ended = 1000.0, []
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(watchdog.os, "_exit", ended.append)
+    timer, limit = CallTimer(3, num_envs=4), TimeLimit(3.0, "--open_timeout 3 to open")
+    dog = Watchdog("unix:/s", lambda: [timer], lambda: None, 1.0)
+    silence_timer = workers.SilenceTimer()
+
+    def passes(seconds):
+        nonlocal now
+        for _ in range(seconds):
+            now += 1.0
+            dog._look(silence_timer)
+
+    def create_env():
+        passes(3)
+        return Catch()
+
+    with caplog.at_level("INFO"):
+        timer.run(limit, Environment(create_env, 4).initial, 0, timer.opened)
+    assert ended == [] and timer.num_opened == 4
+    assert [record.getMessage().partition(". ")[0] for record in caplog.records] == [
+        "unix:/s: stream 3 has been opening its environments for 5 s and waits for number 3 of 4"
+    ]
+    assert "(--envs_per_server)" in caplog.text
+
+    timer.opened(2)
+    timer.run(limit, passes, 4)
+    assert ended == [watchdog.HUNG_EXIT_CODE]
+    told = "stream 3 took longer than --open_timeout 3 to open environment 3 of 4; this process"
+    assert told in caplog.text

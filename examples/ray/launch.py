@@ -45,12 +45,14 @@ class EnvServer:
         host = ray.util.get_node_ip_address()
         self.address = f"{host}:{port}"
         pair = certificates.certify_host(certificates.Pair.from_texts(*ca), host, DAYS)
+        seed = derive_seed(flags.seed, port, time.time_ns())  # another seed after a restart
         self.server = Server(
-            lambda: polybeast_env.make_environment(flags),
+            polybeast_env.maker(flags, seed),
             self.address,
             max_streams=flags.max_streams,
-            seed=derive_seed(flags.seed, port, time.time_ns()),  # another seed after a restart
+            seed=seed,
             step_timeout=flags.step_timeout,
+            open_timeout=flags.open_timeout,
             tls=Tls(*pair.texts(), ca[0]),
         )
         self.server.start()

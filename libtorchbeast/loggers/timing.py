@@ -169,6 +169,7 @@ class ActorTimes:
                 "seconds": ((num_actors, len(ACTOR_ACTIVITIES)), torch.float64),
                 "call_began": ((num_actors, 1), torch.float64),
                 "sign_of_life": ((num_actors, 1), torch.float64),
+                "opened": ((num_actors, 1), torch.int64),
                 "latencies": ((num_actors, LATENCY_BUCKETS), torch.int64),
             }
         )
@@ -182,6 +183,22 @@ class ActorTimes:
     def signs_of_life(self) -> np.ndarray:
         """float64 [num_actors, 1]: when each actor last showed that it lives; 0: not yet."""
         return self._memory["sign_of_life"].numpy()
+
+    @property
+    def opened(self) -> np.ndarray:
+        """int64 [num_actors, 1]: how many environments each actor has opened and reset."""
+        return self._memory["opened"].numpy()
+
+    def begin_opening(self, actor: int) -> Callable[[int], None]:
+        """An actor calls this before it opens its environments, and calls the function that this
+        returns when it has opened and reset 1, 2, ... of them."""
+
+        def opened(count: int) -> None:
+            self.calls_began[actor] = self.signs_of_life[actor] = time.monotonic()
+            self.opened[actor] = count
+
+        opened(0)
+        return opened
 
     def clock(self, actor: int) -> Clock:
         seconds = self._memory["seconds"][actor].numpy()

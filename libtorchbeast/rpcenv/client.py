@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import libtorchbeast
+from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.workers import Reminder
 
 if TYPE_CHECKING:
     from libtorchbeast._C import Spec as Description
@@ -68,15 +70,22 @@ class StreamMonitor:
 
     `check` logs what happened to them since its last call. Call it once a second or more often.
 
+    Args:
+        are_local: Whether the servers are on this machine, all alike. If every stream to them has
+            failed in the same way, and none has completed a rollout, nothing will help.
+
     Raises:
-        ServersLost: from `check`, when none has been connected for `timeout` seconds.
+        ServersLost: from `check`, when none has been connected for `timeout` seconds, not counting
+            streams that open their environments for the first time.
+        UserError: from `check`, when nothing will help.
         RuntimeError: from `check`, when the pool has failed.
     """
 
-    def __init__(self, pool: "libtorchbeast.ActorPool", timeout: float):
-        self._pool, self._timeout = pool, timeout
+    def __init__(self, pool: "libtorchbeast.ActorPool", timeout: float, are_local: bool = False):
+        self._pool, self._timeout, self._are_local = pool, timeout, are_local
         self._status = pool.status()
         self._last_connected = time.monotonic()
+        self._reminder = Reminder()
 
     def check(self) -> None:
         for event in self._pool.take_events():
@@ -86,11 +95,33 @@ class StreamMonitor:
             is_new = not was.connected or now.failures > was.failures
             if now.connected and now.failures and is_new:
                 logger.info("Streaming again: actor %d, %s", actor, now.address)
-        if any(stream.connected for stream in self._status):
+        # From then on the actors have waited for the learner's queue, if only for a moment.
+        has_delivered = self._pool.seconds()[self._pool.ACTIVITIES.index("actor_waiting")] > 0
+        if seconds := self._reminder.due(not has_delivered):
+            logger.info(
+                "After %.0f s no stream has completed a rollout. If the simulator is slow, fewer "
+                "environments start sooner (--envs_per_server).",
+                seconds,
+            )
+        if self._are_local and not has_delivered:
+            self._end_if_hopeless()
+        if any(stream.connected or not stream.failures for stream in self._status):
             self._last_connected = time.monotonic()
         elif time.monotonic() - self._last_connected > self._timeout:
             errors = {s.address: s.last_error or "no answer" for s in self._status}
             raise ServersLost(_message(self._timeout, errors))
+
+    def _end_if_hopeless(self) -> None:
+        num_failures = sum(stream.failures for stream in self._status)
+        if num_failures < 2 or not all(stream.failures for stream in self._status):
+            return
+        first, *others = [stream.last_error for stream in self._status]
+        cause = first.splitlines()[-1]
+        is_raised = first.startswith("INTERNAL")  # by an environment; other errors may pass
+        if is_raised and all(error.splitlines()[-1] == cause for error in others):
+            raise UserError(
+                f"no stream has completed a rollout, and all failures are alike: {cause}"
+            )
 
     def row(self) -> dict[str, float]:
         """Columns of the log, as of the last `check`."""

@@ -32,12 +32,14 @@ class LocalServers:
     Args:
         flags: the learner's flags. The child takes those that it knows, except for those of
             addresses and TLS.
+        updates: how many updates the run has made before. A resumed run so gets other seeds, and
+            its environments do not begin with the same levels again.
 
     Attributes:
         addresses: one address for each server.
     """
 
-    def __init__(self, flags: Flags):
+    def __init__(self, flags: Flags, updates: int = 0):
         # The child makes this folder and removes it, because this process may be killed.
         self._folder = f"{tempfile.gettempdir()}/torchbeast-{secrets.token_hex(4)}"
         basename = flags.pipes_basename or f"unix:{self._folder}/server"
@@ -50,6 +52,7 @@ class LocalServers:
             "server_addresses": ",".join(self.addresses),
             "pipes_basename": None,
             "until_stdin_closes": self._folder,
+            "updates": updates,
         }
         without_tls = dict.fromkeys(tls.NAMES)  # Unix sockets use none
         assert self._process.stdin is not None and self._process.stdout is not None

@@ -64,11 +64,12 @@ def stream_seed(seed: int, stream: int) -> int:
 class Server:
     """Serves `make_environment()`'s environments on `address` from `start` to `stop`.
 
-    One environment is made at once: it gives the Spec, and the first Stream takes it; each further
-    Stream makes its own. A Stream can harm the others in one way only: if one of its steps, its
-    reset or its closing takes longer than `step_timeout` seconds, or its opening longer than
-    `open_timeout`, the whole process ends with exit code 3 (see watchdog.py). The watchdog's thread
-    calls `sign_of_life` at least twice a second from `start` to `stop`.
+    `make_environment` is called at once: its first environment gives the Spec, and the first Stream
+    takes it and opens the others; each further Stream makes its own. A Stream can harm the others
+    in one way only: if one of its steps or its closing takes longer than `step_timeout` seconds, or
+    the opening and first reset of one of its environments longer than `open_timeout`, the whole
+    process ends with exit code 3 (see watchdog.py). The watchdog's thread calls `sign_of_life` at
+    least twice a second from `start` to `stop`.
 
     The server answers grpc.health.v1 too, for itself and for rpcenv.RPCEnvServer: SERVING until
     `stop`.
@@ -92,8 +93,8 @@ class Server:
     ):
         self.address, self._max_streams, self._seed = address, max_streams, seed
         self._limits = Limits(
-            TimeLimit(step_timeout, f"--step_timeout {step_timeout:g} for one step or reset"),
-            TimeLimit(open_timeout, f"{open_timeout:g} s to open"),
+            TimeLimit(step_timeout, f"--step_timeout {step_timeout:g} for one step"),
+            TimeLimit(open_timeout, f"--open_timeout {open_timeout:g} to open"),
         )
         self._watchdog = Watchdog(address, self._timers, sign_of_life, step_timeout / 4)
         self._health = HealthServicer()

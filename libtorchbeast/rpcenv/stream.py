@@ -3,7 +3,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit
@@ -14,23 +14,23 @@ from libtorchbeast.spec import Spec
 class Limits(NamedTuple):
     """How long a Stream's environments may take."""
 
-    step: TimeLimit  # for a step, a reset or closing
-    open: TimeLimit
+    step: TimeLimit  # for a step or closing
+    open: TimeLimit  # for opening and first resetting one environment
 
 
 class EnvironmentMaker:
     """Makes the environments of all Streams of a server, all with the same Spec.
 
-    One environment is made at once: it gives `spec`, and the first Stream takes it. Any thread may
-    take environments, but they are made one at a time, so that `create_env` need not be safe for
-    threads.
+    The first is made at once: it gives `spec`, and the first Stream takes it. Any thread may take
+    environments, but must hold `opening` until it has called `initial`, which opens the rest of
+    them. So they are opened one at a time, and `create_env` need not be safe for threads.
     """
 
     def __init__(self, make_environment: Callable[[], Environment]):
         self._make_environment = make_environment
         self._prepared: Environment | None = make_environment()
         self._taking = threading.Lock()  # protects _prepared
-        self._making = threading.Lock()  # held while an environment is made
+        self.opening = threading.Lock()
         self.spec: Spec = self._prepared.spec
 
     def take(self, timer: CallTimer, limit: TimeLimit) -> Environment:
@@ -41,8 +41,7 @@ class EnvironmentMaker:
         """
         if prepared := self._take_prepared():
             return prepared
-        with self._making:
-            environment = timer.run(limit, self._make_environment)
+        environment = timer.run(limit, self._make_environment)
         if environment.spec != self.spec:
             environment.close()
             raise ValueError(
@@ -73,7 +72,7 @@ class Stream:
         limits: Limits,
     ):
         self.number, self._seed = number, seed
-        self.timer = CallTimer(number)
+        self.timer = CallTimer(number, environments.spec.num_envs)
         self._environments, self._encode, self._limits = environments, encode, limits
         self._check_stacks = StackCheck(environments.spec)
         self._environment: Environment | None = None
@@ -85,17 +84,20 @@ class Stream:
             WrongActions: a request does not fit the Spec.
             Exception: whatever making or stepping the environments raises.
         """
-        env = self._environment = self._environments.take(self.timer, self._limits.open)
-        yield self._step(env.initial, self._seed)
+        limit, timer = self._limits.open, self.timer
+        with self._environments.opening:
+            env = self._environment = self._environments.take(timer, limit)
+            row = timer.run(limit, env.initial, self._seed, timer.opened)
+        yield self._encoded(row)
         for request in requests:
-            yield self._step(env.step, decode_actions(request, env.spec))
+            actions = decode_actions(request, env.spec)
+            yield self._encoded(timer.run(self._limits.step, env.step, actions))
 
     def close(self) -> None:
         """Closes the environments. Raises whatever that raises."""
         if self._environment is not None:
             self.timer.run(self._limits.step, self._environment.close)
 
-    def _step(self, call: Callable[..., Row], *args: Any) -> bytes:
-        row = self.timer.run(self._limits.step, call, *args)
+    def _encoded(self, row: Row) -> bytes:
         self._check_stacks(row)
         return self._encode(row, self.timer.seconds)

@@ -2,13 +2,12 @@
 """Keeps processes running: one that ends is started again, more and more slowly if that goes on."""
 
 import logging
-import math
 import multiprocessing.connection
 import signal
 import time
 from collections.abc import Callable
 
-from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, SilenceTimer
+from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, Reminder, SilenceTimer
 
 logger = logging.getLogger(__name__)
 
@@ -19,10 +18,10 @@ END_S = 3.0  # processes have this time to end by themselves
 
 
 class StartFailure(RuntimeError):
-    """A process failed before it was ready for the first time, and nobody killed it.
+    """A process failed before it was ready for the first time, and nobody else killed it.
 
-    That is a user's mistake, which no restart repairs. The text is the process's traceback or its
-    exit code.
+    That is a user's mistake, which no restart repairs. The text is the process's traceback, its
+    exit code, or why it was killed.
     """
 
 
@@ -30,14 +29,21 @@ class Supervisor:
     """Runs processes number 0 to `count` - 1, which should never end.
 
     `start(index, life)` starts one; `life` counts its starts from 0. A process sends b"." when it
-    is ready, and then again and again. One that is silent for `longest_silence` seconds hangs or
-    was stopped, and is killed. One thread uses this object.
+    is ready, which takes at most `open_timeout` seconds, and then again and again. One that is
+    silent for `longest_silence` seconds hangs or was stopped. Processes that take longer are
+    killed. One thread uses this object.
     """
 
-    def __init__(self, start: Callable[[int, int], Process], count: int, longest_silence: float):
+    def __init__(
+        self,
+        start: Callable[[int, int], Process],
+        count: int,
+        longest_silence: float,
+        open_timeout: float,
+    ):
         self._workers = [_Worker(start, index) for index in range(count)]
-        self._longest_silence = longest_silence
-        self._silence_timer = SilenceTimer()
+        self._longest_silence, self._open_timeout = longest_silence, open_timeout
+        self._silence_timer, self._reminder = SilenceTimer(), Reminder()
 
     def run(self, stop: PipeEvent) -> None:
         """Runs the processes until `stop` is set, and ends them.
@@ -54,7 +60,8 @@ class Supervisor:
                     self._read_messages(worker)
                 self._silence_timer.tick()
                 for worker in self._workers:
-                    self._kill_if_silent(worker)
+                    self._kill_if_hung(worker)
+                self._say_who_is_not_ready()
         finally:
             self._end_all()
 
@@ -78,10 +85,24 @@ class Supervisor:
             else:
                 worker.record_sign_of_life()
 
-    def _kill_if_silent(self, worker: "_Worker") -> None:
-        silence = self._silence_timer.silence(worker.last_sign)
-        if worker.ready_since and silence > self._longest_silence:
-            worker.kill_for_silence(self._longest_silence)
+    def _kill_if_hung(self, worker: "_Worker") -> None:
+        silence = self._silence_timer.silence
+        if not worker.process or worker.why_killed:
+            return
+        if worker.ready_since:
+            if silence(worker.last_sign) > self._longest_silence:
+                seconds = f"{self._longest_silence:g} s (--step_timeout)"
+                worker.kill(f"it gave no sign of life for {seconds} and was killed")
+        elif silence(worker.started) > self._open_timeout:
+            limit = f"--open_timeout {self._open_timeout:g}"
+            name = worker.process.name
+            worker.kill(f"the first environment of {name} took longer than {limit} to open")
+
+    def _say_who_is_not_ready(self) -> None:
+        opening = [w.process.name for w in self._workers if w.process and not w.ready_since]
+        if seconds := self._reminder.due(bool(opening)):
+            what = f"The first environment of {', '.join(opening)}"
+            logger.info("%s is being waited for, %.0f s so far.", what, seconds)
 
     def _end_all(self) -> None:
         processes = [w.process for w in self._workers if w.process]
@@ -101,40 +122,38 @@ class _Worker:
         self.process: Process | None = None
         self.was_ready = False  # in any life
         self.was_killed = False  # by somebody's SIGKILL, or because memory ran out
+        self.why_killed = ""  # why this program has killed it
         self.due = 0.0  # when to start the process, if there is none
         self._life = 0
         self._delay = FIRST_DELAY_S
-        # Times of the first and the last sign of life in this life, 0 before there was one.
-        self.ready_since = self.last_sign = 0.0
+        # Times of the start and of the first and the last sign of life in this life, 0 before it.
+        self.started = self.ready_since = self.last_sign = 0.0
 
     def start_if_due(self) -> None:
         if self.process is None and time.monotonic() >= self.due:
             self.process = self._start(self._index, self._life)
             self._life += 1
+            self.started = time.monotonic()
 
     def record_sign_of_life(self) -> None:
         self.was_ready = True
         self.last_sign = time.monotonic()
         self.ready_since = self.ready_since or self.last_sign
 
-    def kill_for_silence(self, seconds: float) -> None:
+    def kill(self, why: str) -> None:
         assert self.process is not None
-        logger.critical(
-            "%s gave no sign of life for %g s (--step_timeout) and is killed",
-            self.process.name,
-            seconds,
-        )
+        self.why_killed = why
         self.process.kill()
-        self.last_sign = math.inf  # it is killed only once
 
     def clean_up(self, last_message: bytes | None) -> str:
-        """Removes the process, which has ended, and returns why: its traceback or exit code."""
+        """Removes the process, which has ended, and returns why."""
         assert self.process is not None
         exit_code = self.process.end(deadline=1.0)
-        self.was_killed = last_message is None and exit_code == -signal.SIGKILL
+        why, self.why_killed = self.why_killed, ""
+        self.was_killed = last_message is None and exit_code == -signal.SIGKILL and not why
         self._name, self.process = self.process.name, None
         traceback = (last_message or b"")[1:].decode(errors="replace").strip()
-        return traceback or f"exit code {exit_code}"
+        return traceback or why or f"exit code {exit_code}"
 
     def schedule_restart(self, failure: str) -> None:
         if self.ready_since and time.monotonic() - self.ready_since > STABLE_S:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from libtorchbeast.workers import HEARTBEAT_S, SilenceTimer
+from libtorchbeast.workers import HEARTBEAT_S, Reminder, SilenceTimer
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,10 @@ class CallTimer:
     Its Stream's thread makes the calls; the watchdog's thread asks whether one takes too long.
     """
 
-    def __init__(self, stream_number: int):
-        self.stream_number = stream_number
+    def __init__(self, stream_number: int, num_envs: int = 1):
+        self.stream_number, self.num_envs = stream_number, num_envs
+        self.num_opened = 0  # how many of the environments are open and reset
+        self.reminder = Reminder()
         self.seconds = 0.0  # that the last call took
         self._running: tuple[float, TimeLimit] | None = None  # when it began, and its limit
 
@@ -42,6 +44,16 @@ class CallTimer:
         finally:
             self._running = None
             self.seconds = time.monotonic() - began
+
+    def opened(self, count: int) -> None:
+        """The running call has opened `count` environments. Its limit counts from here again."""
+        self.num_opened = count
+        if running := self._running:
+            self._running = time.monotonic(), running[1]
+
+    @property
+    def is_opening(self) -> bool:
+        return self._running is not None and self.num_opened < self.num_envs
 
     def exceeded(self, silence_timer: SilenceTimer) -> TimeLimit | None:
         """Returns the limit that the running call has exceeded, or None."""
@@ -85,16 +97,32 @@ class Watchdog:
             self._sign_of_life()
             if self._stopped.wait(self._interval):
                 return
-            silence_timer.tick()
-            for timer in self._timers():
-                if limit := timer.exceeded(silence_timer):
-                    self._end_process(timer.stream_number, limit)
+            self._look(silence_timer)
 
-    def _end_process(self, stream_number: int, limit: TimeLimit) -> None:
+    def _look(self, silence_timer: SilenceTimer) -> None:
+        silence_timer.tick()
+        for timer in self._timers():
+            if limit := timer.exceeded(silence_timer):
+                self._end_process(timer, limit)
+            if seconds := timer.reminder.due(timer.is_opening):
+                logger.info(
+                    "%s: stream %d has been opening its environments for %.0f s and waits for "
+                    "number %d of %d. If the simulator is slow, fewer of them start sooner "
+                    "(--envs_per_server).",
+                    self._address,
+                    timer.stream_number,
+                    seconds,
+                    timer.num_opened + 1,
+                    timer.num_envs,
+                )
+
+    def _end_process(self, timer: CallTimer, limit: TimeLimit) -> None:
+        which = f" environment {timer.num_opened + 1} of {timer.num_envs}"
         logger.critical(
-            "%s: the environments of stream %d took longer than %s; this process ends",
+            "%s: the environments of stream %d took longer than %s%s; this process ends",
             self._address,
-            stream_number,
+            timer.stream_number,
             limit.words,
+            which if timer.is_opening else "",
         )
         os._exit(HUNG_EXIT_CODE)

@@ -88,7 +88,7 @@ def make_actor(net_class, *argv, create_env=Counting):
 def make_rollouts(actor, count=ROLLOUTS):
     """Makes `count` consecutive rollouts in memory that was not zero before."""
     row = {name: torch.from_numpy(value) for name, value in actor.row.items()}
-    shapes = rollout_shapes(row, actor.core_state, T)
+    shapes = rollout_shapes(row, actor.core_state, T, N)
     rollouts = []
     for k in range(count):
         rollout = {n: torch.full(shape, 1, dtype=dtype) for n, (shape, dtype) in shapes.items()}

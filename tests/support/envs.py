@@ -135,6 +135,18 @@ class TroubledCatch(BreakingCatch):
         return Catch.step(self, action)
 
 
+class ShutCatch(Catch):
+    """The second environment that a child process opens hangs, once. TROUBLE is as above."""
+
+    opened = 0
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        ShutCatch.opened += 1
+        if ShutCatch.opened == 2 and multiprocessing.parent_process() and first_time("hang"):
+            time.sleep(3600)
+
+
 class PacedCatch(Catch):
     """A step takes STEP_S seconds (default 2 ms). If the environment variable OPEN names a folder,
     it has a file for each environment that is open."""
@@ -264,7 +276,7 @@ def first_time(what):
 
 
 for env in (
-    Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, TroubledCatch, PacedCatch,
-    MoodyCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
+    Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, TroubledCatch, ShutCatch,
+    PacedCatch, MoodyCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)

@@ -1,0 +1,185 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Which actors count as hung, what the log says of them, and when their failures end the run."""
+
+import multiprocessing
+import re
+import threading
+
+import pytest
+import torch
+
+from libtorchbeast import actors as actors_module
+from libtorchbeast.actors import ActorFailure, Actors, first_environment_watched, slot_message
+from libtorchbeast.flags import UserError
+from libtorchbeast.loggers.timing import ActorTimes
+from libtorchbeast.shared_memory import SharedTensors
+from libtorchbeast.workers import PipeEvent, Process
+from tests.support.monobeast import parse
+from tests.support.processes import GUARD_S, Program, wait_for
+
+N = 4
+TRACEBACK = b"!Traceback (most recent call last):\n  in step\nRuntimeError: the sofa"
+
+
+class FakeProcess:
+    """A process that the test lets send messages. Killed, it ends without a message."""
+
+    def __init__(self):
+        self.from_child, self._to_parent = multiprocessing.Pipe(duplex=False)
+        self.sentinel, self._ended = multiprocessing.Pipe(duplex=False)
+
+    def says(self, message):
+        self._to_parent.send_bytes(message)
+
+    def kill(self):
+        self._to_parent.close()
+        self._ended.close()
+
+    has_message, receive = Process.has_message, Process.receive
+    send = lambda self, message: None
+    ask_to_end = lambda self: None
+    end = lambda self, deadline: -9
+
+
+class Crew:
+    """The actors of a run, without processes, and their clock."""
+
+    def __init__(self, monkeypatch, num_actors, *flags):
+        words = ["--num_actors", num_actors, "--envs_per_actor", N, "--num_buffers", N * num_actors]
+        self.flags = parse(*words, "--open_timeout", 20, "--step_timeout", 10, *flags)
+        self.now = 1000.0
+        monkeypatch.setattr(actors_module.time, "monotonic", self.clock)
+        self.times, self.wakeup = ActorTimes(num_actors), PipeEvent()
+        slots = SharedTensors({"reward": ((num_actors, 2, N), torch.float32)})
+        self.actors = Actors(lambda actor, life: FakeProcess(), self.flags, slots, self.times)
+
+    def __getitem__(self, actor):
+        return self.actors._processes[actor]
+
+    def clock(self):
+        self.now += 1e-6  # else waits of pipes would not end
+        return self.now
+
+    def look(self, seconds=0):
+        """Lets the time pass, and the main loop look once in each second."""
+        for second in range(seconds + 1):
+            self.now += bool(second)
+            self.actors.wait(self.wakeup, 0.0)
+
+
+def test_an_opening_is_limited_from_one_environment_to_the_next(monkeypatch, caplog):
+    """So a slow simulator takes as long as it needs. The log says what is being waited for. An
+    actor that opens gives no sign of life, because it may hold Python's lock."""
+    crew = Crew(monkeypatch, 2)
+    first, second = (crew.times.begin_opening(actor) for actor in (0, 1))
+    with caplog.at_level("INFO"):
+        second(1)
+        for count in range(1, N):
+            crew.look(19)
+            first(count), second(count + 1)
+        assert crew.actors.restarts == 0
+        assert [text.partition(". ")[0] for text in caplog.messages] == [
+            "After 5 s actor 0 waits for its environment 1 of 4",
+            "After 10 s actor 0 waits for its environment 1 of 4",
+            "After 20 s actor 0 waits for its environment 2 of 4",
+            "After 40 s actor 0 waits for its environment 3 of 4",
+        ]
+        assert "(--envs_per_actor)" in caplog.text
+
+
+def test_a_killed_actor_is_reported_once_and_as_that(monkeypatch, caplog):
+    crew = Crew(monkeypatch, 2)
+    crew.times.begin_opening(0)
+    crew.look(21)
+    crew.look()
+    killed = "Actor 0 failed; its unfinished rollout is dropped. It was killed, because"
+    assert caplog.messages == [
+        f"{killed} environment 1 of 4 took longer than --open_timeout 20 to open"
+    ]
+    caplog.clear()
+    crew.times.begin_opening(0)(N)
+    crew.times.calls_began[0] = 0  # it chooses actions
+    crew.look(11)
+    crew.look()
+    assert caplog.messages == [f"{killed} it gave no sign of life for 10 s (--step_timeout)"]
+
+
+def test_a_first_rollout_that_takes_long_is_told(monkeypatch, caplog):
+    crew = Crew(monkeypatch, 1)
+    with caplog.at_level("INFO"):
+        crew.times.begin_opening(0)(N)
+        for _ in range(8):
+            crew.times.signs_of_life[0] = crew.times.calls_began[0] = crew.now
+            crew.look(1)
+        assert caplog.messages[0].startswith("After 5 s no rollout, 20 steps of 4 environments, is")
+        crew[0].says(slot_message(0))
+        caplog.clear()
+        for _ in range(20):
+            crew.times.signs_of_life[0] = crew.times.calls_began[0] = crew.now
+            crew.look(1)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("num_actors", [1, 3, 20])
+def test_failures_that_are_all_alike_end_the_run_at_once(monkeypatch, caplog, num_actors):
+    """One traceback is enough. A single actor is tried twice."""
+    crew = Crew(monkeypatch, num_actors)
+    failures = 2 if num_actors == 1 else min(num_actors, crew.flags.max_actor_restarts + 1)
+    with pytest.raises(UserError) as error:
+        for i in range(failures):
+            assert crew.actors.restarts == i
+            crew[i % num_actors].says(TRACEBACK)
+            crew.look()
+    seen = str(error.value)
+    assert seen.endswith("and all failures are alike: RuntimeError: the sofa"), seen
+    assert caplog.text.count("Traceback") == 1 and len(caplog.messages) == failures
+
+
+@pytest.mark.parametrize("why", ["another cause", "a kill", "a rollout"])
+def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, why):
+    crew = Crew(monkeypatch, 2, "--max_actor_restarts", 4)
+    if why == "a rollout":
+        crew[0].says(slot_message(0))
+    for _ in range(2):
+        crew[0].says(TRACEBACK)
+        crew.look()
+    if why == "a kill":
+        crew[1].kill()
+    else:
+        crew[1].says(TRACEBACK + b" and the table" * (why == "another cause"))
+    crew.look()
+    assert crew.actors.restarts == 3
+    if why != "a kill":
+        with pytest.raises(ActorFailure, match="5 actors failed .* actor 1: Traceback"):
+            for _ in range(2):
+                crew[1].says(TRACEBACK)
+                crew.look()
+
+
+def test_a_first_environment_that_hangs_is_told_and_ends_the_program(monkeypatch, caplog):
+    ended = threading.Event()
+    monkeypatch.setattr(actors_module.os, "_exit", lambda code: ended.set())
+    monkeypatch.setattr(actors_module.Reminder, "FIRST_S", 0.0)
+    with caplog.at_level("INFO"), first_environment_watched(0.1):
+        assert ended.wait(GUARD_S)
+    for told in (
+        "is being waited for, 0 s so far.",
+        "took longer than --open_timeout 0.1 to open.",
+    ):
+        assert f"The first environment {told}" in caplog.messages
+
+
+@pytest.mark.usefixtures("as_before")
+def test_an_actor_that_hangs_while_it_opens_is_replaced(tmp_path):
+    """In processes. It takes as long as the limit, which must be longer than a good opening."""
+    flags = "--env tests.support.envs:ShutCatch-v0 --num_actors 2 --envs_per_actor 4 --batch_size 4"
+    flags = [*flags.split(), "--log_every", 0.5, "--open_timeout", 3, "--total_steps", 10**9]
+    with Program(tmp_path, *flags, TROUBLE=tmp_path) as program:
+        program.wait_for_step(0)
+        program.wait_for(lambda: program.rows()[-1].get("actor_restarts") == 1)
+        program.process.terminate()
+        assert program.wait_for_end() == 0, program.printed()
+        wait_for(lambda: not program.session())
+    told = (program.path / "out.log").read_text()
+    (line,) = re.findall(r"Actor \d failed.*", told)
+    assert "because environment 2 of 4 took longer than --open_timeout 3 to open" in line
