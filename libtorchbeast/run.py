@@ -173,7 +173,10 @@ class Run:
         return min(self._row_due.seconds_left(), self._checkpoint_due.seconds_left(), 1.0)
 
     def tick(self) -> None:
-        """Writes a row of the log if one is due, and a checkpoint if one is due."""
+        """Writes a row of the log if one is due, and a checkpoint if one is due. When the run is
+        complete, its last row follows its last checkpoint (`__exit__`)."""
+        if self.complete():
+            return
         if self._row_due.seconds_left() == 0.0:
             self.write_row()
         if self._checkpoint_due.seconds_left() == 0.0 and not self.between_barriers:

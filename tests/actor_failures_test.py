@@ -88,6 +88,7 @@ def test_an_opening_is_limited_from_one_environment_to_the_next(monkeypatch, cap
 
 
 def test_a_killed_actor_is_reported_once_and_as_that(monkeypatch, caplog):
+    caplog.set_level("WARNING", "libtorchbeast")
     crew = Crew(monkeypatch, 2)
     crew.times.begin_opening(0)
     crew.look(21)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import monobeast
+from libtorchbeast import checkpoint, run
 from libtorchbeast.loggers import trackers
 from libtorchbeast.loggers.trackers import TensorBoard
 from tests.support.monobeast import IN_ORDER, beast, refusal
@@ -43,6 +44,20 @@ def test_a_last_checkpoint_that_fails_is_not_a_success(tmp_path, capsys):
         beast(tmp_path, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 200)
     assert "not saved" in capsys.readouterr().err
     assert rows(tmp_path / "run")[-1]["checkpoint_errors"] == 1
+
+
+def test_the_last_row_follows_the_last_checkpoint(tmp_path, monkeypatch):
+    """So whoever reads the log knows that a complete run is saved (tools.sweep)."""
+    monkeypatch.setattr(run._Timer, "seconds_left", lambda timer: 0.0)  # a row is always due
+    logged, save = [], checkpoint.save
+
+    def spy(path, state):
+        logged.append([row["step"] for row in rows(tmp_path / "run")])
+        save(path, state)
+
+    monkeypatch.setattr(checkpoint, "save", spy)
+    beast(tmp_path, *IN_ORDER, "--total_steps", 200)
+    assert logged[-1] and max(logged[-1]) < 200 <= rows(tmp_path / "run")[-1]["step"]
 
 
 def flip_a_byte(path):

@@ -17,7 +17,7 @@ import pytest
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.tools import sweep
-from libtorchbeast.tools.study import last_row, read_plan, saved_step
+from libtorchbeast.tools.study import last_row, read_plan
 from tests.support.processes import ROOT, Command, rows, wait_for
 
 FAKE = "-- python -m tests.support.fake_program"
@@ -46,6 +46,10 @@ def complete(folder, line):
 def counted(path):
     """The steps that a run has made, in the order in which it made them."""
     return [int(line) for line in (path / "counted").read_text().split()]
+
+
+def step_of(path):
+    return int(last_row(path).get("step", 0))
 
 
 def names(folder):
@@ -141,11 +145,11 @@ def test_a_run_that_was_killed_is_tried_again(tmp_path):
     line = f"--seed 1 {FAKE} --total_steps 100"
     path = tmp_path / "study/seed1"
     with Sweep(tmp_path, line) as launcher:
-        launcher.wait_for(lambda: saved_step(path / "model.tar") > 3)
+        launcher.wait_for(lambda: step_of(path) > 3)
         os.kill(int((path / "lock").read_text()), signal.SIGKILL)
         assert launcher.wait_for_end() == 0
         assert "exit code -9, will be tried again" in launcher.printed()
-    assert saved_step(path / "model.tar") == 100
+    assert step_of(path) == 100
 
 
 # ============================================================================================ slots
@@ -190,12 +194,12 @@ def test_killed_at_a_hundred_moments(tmp_path):
 def test_a_signal_stops_all_runs_with_their_checkpoints(tmp_path, number):
     line = f"--seed 1-3 {FAKE} --total_steps 1000000"
     with Sweep(tmp_path, line) as launcher:
-        launcher.wait_for(lambda: saved_step(tmp_path / "study/seed1/model.tar") > 3)
+        launcher.wait_for(lambda: step_of(tmp_path / "study/seed1") > 3)
         os.kill(launcher.pid, number)
         assert launcher.wait_for_end() == 130
         assert launcher.session() == set()
         printed = launcher.printed()
-    step = saved_step(tmp_path / "study/seed1/model.tar")
+    step = step_of(tmp_path / "study/seed1")
     assert f"seed1: stopped at step {step}, return " in printed and "exit code 0" in printed
     assert f"{step + 2} hours" not in printed and "failed" not in printed
     complete(tmp_path, f"--seed 1-3 {FAKE} --total_steps {step + 2}")
@@ -205,7 +209,7 @@ def test_a_signal_stops_all_runs_with_their_checkpoints(tmp_path, number):
 def test_a_second_launcher_is_refused(tmp_path):
     line = f"--seed 1 {FAKE} --total_steps 1000000"
     with Sweep(tmp_path, line) as first:
-        first.wait_for(lambda: saved_step(tmp_path / "study/seed1/model.tar") > 0)
+        first.wait_for(lambda: step_of(tmp_path / "study/seed1") > 0)
         with pytest.raises(SystemExit) as refused:
             sweep.main(words(tmp_path, line))
         assert re.fullmatch(
@@ -230,7 +234,7 @@ def test_slurm_starts_a_run_again_after_it_moved_it(tmp_path):
     with Sweep(tmp_path, line) as launcher:
         assert launcher.wait_for_end() == 0
         assert "Sent 2 jobs: " in launcher.printed()
-        wait_for(lambda: all(saved_step(path / "model.tar") > 3 for path in paths))
+        wait_for(lambda: all(step_of(path) > 3 for path in paths))
         for pid in launcher.session():
             if b"submitit.core._submit" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGUSR2)
@@ -278,7 +282,7 @@ class InTerminal:
 
 
 def test_a_terminal_shows_the_runs_and_stops_them_when_it_is_closed(tmp_path):
-    model = tmp_path / "study/seed1/model.tar"
+    path = tmp_path / "study/seed1"
     with InTerminal(tmp_path, f"--seed 1 {FAKE} --total_steps 1000000") as launcher:
         row = r"seed1 +│ 0.0% +│ [\d.]+ +│ [\d.e+]+"
         wait_for(lambda: launcher.shows(row), describe=lambda: launcher.seen)
@@ -286,8 +290,8 @@ def test_a_terminal_shows_the_runs_and_stops_them_when_it_is_closed(tmp_path):
         os.close(launcher.terminal)
         _, status = os.waitpid(launcher.session_leader, 0)
     assert os.waitstatus_to_exitcode(status) > 0
-    with hold(model.parent):  # the run has ended
-        assert counted(model.parent) == list(range(1, saved_step(model) + 1))
+    with hold(path):  # the run has ended
+        assert counted(path) == list(range(1, step_of(path) + 1))
 
 
 # ============================================================================================= real
@@ -302,8 +306,8 @@ def test_monobeast(tmp_path):
         os.kill(launcher.pid, signal.SIGKILL)
         launcher.process.wait()
         wait_for(lambda: not launcher.session())
-    step = saved_step(path / "model.tar")
+    step = step_of(path)
     assert step > 0
     complete(tmp_path, f"{line} --total_steps {step + 1000}")
-    assert saved_step(path / "model.tar") >= step + 1000
+    assert step_of(path) >= step + 1000
     assert f"Resuming from step {step}" in (path / "printed.txt").read_text()

@@ -6,15 +6,13 @@ import dataclasses
 import itertools
 import json
 import os
-import pickle
 import re
 import sys
-import zipfile
-from collections import Counter, OrderedDict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import UserError, whole
 from libtorchbeast.loggers.files import write_whole
 
 Factor = list[dict[str, str]]  # the settings of flags that change together: flag -> value
@@ -145,18 +143,15 @@ def last_row(path: Path) -> dict[str, float]:
 
 def total_steps(run: Run) -> int | None:
     """The --total_steps of its command, else of its meta.json. None if neither has it."""
-    given = re.findall(r" --total_steps[ =]([\d_]+)(?= )", f" {' '.join(run.command)} ")
-    return int(given[-1]) if given else flags_of(run.path).get("total_steps")
+    given = re.findall(r" --total_steps[ =](\S+)", f" {' '.join(run.command)}")
+    return whole(0)(given[-1]) if given else flags_of(run.path).get("total_steps")
 
 
 def is_complete(run: Run) -> bool:
-    """Whether a checkpoint has all the run's steps, or the log has if the run saves none."""
+    """Whether the log has all the run's steps. A run saves its last checkpoint before its last
+    row."""
     total = total_steps(run)
-    if flags_of(run.path).get("disable_checkpoint"):
-        step = last_row(run.path).get("step", 0)
-    else:
-        step = saved_step(run.path / "model.tar")
-    return total is not None and step >= total
+    return total is not None and last_row(run.path).get("step", 0) >= total
 
 
 def hours_left(run: Run) -> float | None:
@@ -165,23 +160,3 @@ def hours_left(run: Run) -> float | None:
     if not row.get("step") or not total:
         return None
     return row.get("hours", 0.0) * max(0.0, total / row["step"] - 1)
-
-
-def saved_step(checkpoint: Path) -> int:
-    """The step of a checkpoint; 0 if it cannot be read, because then its program says why."""
-    try:
-        with zipfile.ZipFile(checkpoint) as archive:
-            [name] = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-            return _PlainValues(archive.open(name)).load()["step"]
-    except Exception:  # a damaged file can raise anything
-        return 0
-
-
-class _PlainValues(pickle.Unpickler):
-    """Reads numbers and strings. What belongs to a package, like torch's tensors, becomes None."""
-
-    def persistent_load(self, pid):
-        return None
-
-    def find_class(self, module, name):
-        return OrderedDict if name == "OrderedDict" else lambda *args: None

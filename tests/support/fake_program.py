@@ -8,28 +8,20 @@ twice. With --fail_at it fails when it comes to that step for the first time.
 import argparse
 import json
 import os
-import pickle
 import signal
 import time
-import zipfile
 from pathlib import Path
 
 from libtorchbeast.loggers.csv_table import CsvTable
 from libtorchbeast.loggers.files import hold, write_whole
-from libtorchbeast.tools.study import saved_step
 
 STEP_S = 0.01
 
 
-def save(path, step):
-    with zipfile.ZipFile(f"{path}.tmp", "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps({"step": step}))
-    os.replace(f"{path}.tmp", path)
-
-
 def train(flags, path, stopped):
     write_whole(path / "meta.json", json.dumps({"flags": vars(flags), "resumed": []}))
-    step = saved_step(path / "model.tar")
+    checkpoint = path / "model.tar"
+    step = int(checkpoint.read_text()) if checkpoint.exists() else 0
     table = CsvTable(path / "logs.csv", ["step", "frame", "hours", "mean_game_return"], step)
     while step < flags.total_steps and not stopped:
         time.sleep(STEP_S)
@@ -39,8 +31,8 @@ def train(flags, path, stopped):
             raise RuntimeError(f"fails at step {step}")
         score = flags.seed + 1000 * flags.learning_rate * step / flags.total_steps
         row = {"step": step, "frame": step, "hours": step / 100, "mean_game_return": score}
+        write_whole(checkpoint, str(step))
         table.append(row)
-        save(path / "model.tar", step)
         with open(path / "counted", "a") as counted:
             counted.write(f"{step}\n")
 
