@@ -225,7 +225,7 @@ def make_parser() -> Parser:
     acting("--barrier_updates", type=whole(1), default=1000,
         help="With --num_actors 0: number of updates after which a barrier is due. It comes when "
              "the games that then run have ended. There the environments start afresh, so that a "
-             "run can resume bit for bit. Only there --checkpoint_every saves.")
+             "run can resume bit for bit. Timed checkpoints are saved only there.")
     add_learner_flags(parser, RECIPES)
     # A fork adds its own flags here.
     return parser

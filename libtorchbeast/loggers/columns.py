@@ -21,12 +21,12 @@ GROUPS: dict[str, dict[str, str]] = {
     "Games": {
         "games": "The number of whole games that have ended since the run began.",
         "mean_game_return": f"The mean return of the last {RECENT_GAMES} games, with unclipped "
-        "rewards. After a start the short games end first, and their mean is not that of all "
-        "games. So the cell stays empty, or after a resume as it was, until games of almost every "
-        "length have ended: until an estimated 98 % of all games are no longer than these. From "
-        "then on it counts the games that have ended so far, each as often as games of its length "
-        "begin, and every game that ends later. Games that never end do not count. They delay the "
-        "first value until they are fewer than 2 % of the games that have begun.",
+        "rewards. The games that end first after a start are the short ones, and their mean would "
+        "mislead. So the cell stays empty, or after a resume as it was, until at most 2 % of all "
+        "games are longer than the longest that has ended (an estimate of Kaplan and Meier). The "
+        "first value weighs the games so far by how many of their length begin; later games count "
+        "as they end. Games that never end do not count. While they are more than 2 % of all "
+        "games, the cell stays empty.",
         "mean_game_length": "The mean length of the same games, in agent steps.",
         "eval_step": "The step of the weights that played the evaluation that has just ended.",
         "mean_eval_return": "The mean return of the games of that evaluation.",
