@@ -267,15 +267,13 @@ def infer(
     device = next(net.parameters()).device
     with own_stream(device), models.autocast(net, run.flags.precision, device):
         version = weights.copy_to(net)
-        for number, batch in enumerate(batcher):
+        for batch in batcher:
             clock.lap("answer_waiting")
             if weights.version != version:
                 version = weights.copy_to(net)
-                torch.clear_autocast_cache()  # it may hold old weights
+                torch.clear_autocast_cache()  # it holds the old weights
             row, core_state = batch.get_inputs()  # [1, B, ...]
             row, core_state = to_device(row, device), to_device(core_state, device)
-            if number == 0:
-                models.keep_casts(net, row, core_state)
             outputs, core_state = to_host(*act_on(net, row, core_state))
             outputs["policy_version"] = torch.full((1, len(batch)), version)
             batch.set_outputs((outputs, core_state))

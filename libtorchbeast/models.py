@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
 from libtorchbeast.flags import Flags, UserError
@@ -105,44 +104,6 @@ def autocast(net: nn.Module, precision: str, device: torch.device) -> torch.auto
         precision = "fp32"
     dtype = choose_precision(precision, device)
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
-
-
-@torch.no_grad()
-def keep_casts(net: nn.Module, row: dict[str, Tensor], core_state: CoreState) -> None:
-    """Makes the layers of `net` that run in autocast keep their weights in its dtype. From then on
-    copying weights into `net` casts them once, and computing does not. Autocast's own cache cannot
-    be relied on: it belongs to the process, and any thread that leaves autocast empties it.
-
-    It must be called inside the autocast context, and calls the network once to see which layers
-    run in it.
-
-    Args:
-        net: a network that is not trained itself.
-        row: [1, N, ...] tensors, on the network's device.
-        core_state: tuple of [layers, N, H].
-    """
-    device = next(iter(row.values())).device.type
-    if not torch.is_autocast_enabled(device):
-        return
-    uses: dict[nn.Module, set[bool]] = {}
-
-    def note(layer: nn.Module, _: Any) -> None:
-        uses.setdefault(layer, set()).add(torch.is_autocast_enabled(device))
-
-    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM)
-    layers = [layer for layer in net.modules() if isinstance(layer, kinds)]
-    hooks = [layer.register_forward_pre_hook(note) for layer in layers]
-    net.forward(row, core_state)  # even if the network will be compiled
-    for hook in hooks:
-        hook.remove()
-    dtype = torch.get_autocast_dtype(device)
-    for layer, in_autocast in uses.items():
-        if in_autocast == {True}:
-            layer.to(dtype)
-            if isinstance(layer, nn.LSTM):  # refuses inputs of another dtype than its weights
-                layer.register_forward_pre_hook(
-                    lambda _, inputs: tree_map(lambda x: x.to(dtype), inputs)
-                )
 
 
 class Parts:

@@ -1,10 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """PolyBeast's inference: a replay computes what it has stored, and no batch mixes two versions."""
 
-import collections
 import contextlib
 import itertools
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,19 +10,16 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-import monobeast
 import polybeast
 from libtorchbeast import BatchingQueue, DynamicBatcher, describe, models
 from libtorchbeast.distributions import Categorical
-from libtorchbeast.learner import compute_loss
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock
 from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.rpcenv.client import spec_of
 from libtorchbeast.run import Run
 from libtorchbeast.weights import NewestWeights
-from tests.support.actors import CLOSE, Counting, make_actor, make_rollouts, rows_of
+from tests.support.actors import CLOSE, Counting
 from tests.support.polybeast import SMALL, parse
 from tests.support.pools import playing, serving
 
@@ -145,83 +140,3 @@ def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_
             thread.result()
     run.wakeup.close()
     assert min(map(len, seen)) >= wanted
-
-
-class Casts(TorchDispatchMode):
-    """Counts how often the calling thread converts each of a network's weights to bf16."""
-
-    def __init__(self, net):
-        super().__init__()
-        self._names = {id(weight): name for name, weight in net.named_parameters()}
-        self.counts = collections.Counter()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        to_bf16 = kwargs.get("dtype") == torch.bfloat16
-        if function is torch.ops.aten.copy_.default:
-            to_bf16 = args[0].dtype == torch.bfloat16 and args[1].dtype == torch.float32
-        if to_bf16 and id(args[0]) in self._names:
-            self.counts[self._names[id(args[0])]] += 1
-        return function(*args, **kwargs)
-
-
-class Given:
-    """A batch of rows, as from the dynamic batcher."""
-
-    def __init__(self, rollout):
-        outputs = ("policy_logits", "baseline", "action", "policy_version")
-        self._rows = {k: v[:1] for k, v in rows_of(rollout).items() if k not in outputs}
-        self._core_state = core_state_of(rollout)
-
-    def __len__(self):
-        return self._rows["reward"].shape[1]
-
-    def get_inputs(self):
-        return self._rows, self._core_state
-
-    def set_outputs(self, outputs):
-        pass
-
-
-@pytest.mark.parametrize("num_threads", [1, 2])
-@pytest.mark.parametrize("lstm", [[], ["--use_lstm"]], ids=["feed-forward", "lstm"])
-def test_inference_casts_weights_once_a_version_though_learners_leave_autocast(
-    tmp_path, lstm, num_threads
-):
-    """Autocast's cache belongs to the process, and whoever leaves autocast empties it."""
-    flags = poly_flags("--precision", "bf16", "--savedir", str(tmp_path), *lstm)
-    actor = make_actor(monobeast.Net, *lstm)
-    (rollout,) = make_rollouts(actor, 1)
-    net, spec = actor.net, actor.env.spec
-    nets = [models.make_net(monobeast.Net, spec, flags) for _ in range(num_threads)]
-    run = Run(flags, None, net, torch.device("cpu"))
-    weights = NewestWeights(net.state_dict(), 0, torch.device("cpu"))
-    turn = threading.Barrier(num_threads)
-    has_bf16 = models.choose_precision("auto", torch.device("cpu")) == torch.bfloat16
-    layers = ("trunk", "fc", "core") if has_bf16 else ("trunk", "fc")  # and not the heads
-
-    def by_one_thread(do):
-        if turn.wait() == 0:
-            with ThreadPoolExecutor(1) as learner:
-                learner.submit(do).result()
-        turn.wait()
-
-    def batches(casts):
-        yield Given(rollout)  # the first one shows which layers run in autocast
-        for version in range(1, 4):
-            by_one_thread(lambda version=version: weights.publish(net.state_dict(), version))
-            casts.counts.clear()
-            for _ in range(3):
-                yield Given(rollout)
-                by_one_thread(lambda: compute_loss(net, rollout, flags))
-            in_bf16 = {k for k, _ in net.named_parameters() if k.startswith(layers)}
-            assert casts.counts == dict.fromkeys(in_bf16, 1)
-
-    def infer(own):
-        with Casts(own) as casts:
-            polybeast.infer(run, batches(casts), weights, own, Clock(INFERENCE_ACTIVITIES))
-
-    with ThreadPoolExecutor(num_threads) as pool:
-        for thread in [pool.submit(infer, own) for own in nets]:
-            thread.result()
-    run.wakeup.close()

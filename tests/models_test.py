@@ -13,11 +13,8 @@ from libtorchbeast import models
 from libtorchbeast.distributions import MASKED, Categorical
 from libtorchbeast.flags import UserError
 from libtorchbeast.models import act_on, forward
-from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.spec import Actions, Spec
-from tests.support import actors
 from tests.support.actors import A, N, RuleNet, T, make_flags
-from tests.support.compare import assert_same
 
 
 class FeedForwardNet(monobeast.Net):
@@ -137,42 +134,6 @@ def test_unequal_precision_makes_no_importance_weight_noisy(monkeypatch):
     assert 0 < softmax.std() < 0.02 and as_chosen.std() > 0
     gaussian, as_chosen = log_rhos_of(Actions("box", (6,)))
     assert gaussian.std() > 0.1 and as_chosen.eq(0).all()
-
-
-@pytest.mark.parametrize("lstm", [[], ["--use_lstm"]], ids=["feed-forward", "lstm"])
-def test_a_network_that_keeps_casts_computes_the_same_bit_for_bit(lstm):
-    actor = actors.make_actor(actors.OnesNet, *lstm)
-    (rollout,) = actors.make_rollouts(actor, 1)
-    net, rows, state = actor.net, actors.rows_of(rollout), core_state_of(rollout)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        expected = net(rows, state)
-        models.keep_casts(net, rows, state)
-        assert_same(net(rows, state), expected)
-    assert net.fc[0].weight.dtype == torch.bfloat16
-    assert net.policy.weight.dtype == torch.float32
-
-
-class Tied(nn.Module):
-    """Uses one layer in autocast and outside of it, and another one in autocast only."""
-
-    def __init__(self):
-        super().__init__()
-        self.both, self.one = nn.Linear(3, 3), nn.Linear(3, 3)
-
-    def forward(self, inputs, core_state):
-        x = self.one(self.both(inputs["x"]))
-        with torch.autocast("cpu", enabled=False):
-            return {"baseline": self.both(x.float())}, core_state
-
-
-@torch.no_grad()
-def test_a_layer_that_also_runs_outside_of_autocast_stays_in_float32():
-    net, rows = Tied(), {"x": torch.randn(1, 2, 3)}
-    with torch.autocast("cpu", torch.bfloat16):
-        expected = net(rows, ())
-        models.keep_casts(net, rows, ())
-        assert_same(net(rows, ()), expected)
-    assert (net.both.weight.dtype, net.one.weight.dtype) == (torch.float32, torch.bfloat16)
 
 
 def test_no_gradient_crosses_a_reset():
