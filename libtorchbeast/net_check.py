@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Checks a network against the contract of docs/fork.md, before a run starts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from libtorchbeast.spec import ROW_FIELDS, Spec
 
 
 def check_net(net: Any, spec: Spec) -> None:
-    """Checks a network that `make_net` makes, with one call on rows of zeros. The call leaves no
-    trace in the network's buffers and in torch's random numbers.
+    """Checks a network that `make_net` makes, with calls on rows of zeros. They leave no trace in
+    the network's buffers and in torch's random numbers.
 
     Raises:
         UserError: a part of the network, its state or its outputs is not what docs/fork.md says.
@@ -26,21 +27,46 @@ def check_net(net: Any, spec: Spec) -> None:
         _expect(not (module.training and _varies(module)), f"{seen}, {why}", instead)
     T, B = 3, 2  # unequal, so that exchanged axes are noticed
     rows = _zeros(spec, T, B)
-    buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        state = net.initial_state(B)
-        is_state = isinstance(state, tuple) and all(_is_state(x, B) for x in state)
-        expected = f"a tuple of float tensors [layers, {B}, H], or ()"
-        _expect(is_state, f"gives {_said(state)} as initial_state({B})", expected)
-        result = net(rows, state)
-        for buffer, before in buffers:
-            buffer.copy_(before)
+    state = _called(net, net.initial_state, B)
+    is_state = isinstance(state, tuple) and all(_is_state(x, B) for x in state)
+    expected = f"a tuple of float tensors [layers, {B}, H], or ()"
+    _expect(is_state, f"gives {_said(state)} as initial_state({B})", expected)
+    result = _called(net, net, rows, state)
     is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)
     _expect(is_pair, f"returned {_said(result)}", "a pair: a dict of outputs, and the core state")
     outputs, next_state = result
     _check_outputs(outputs, rows, net.distribution)
     seen, expected = _said(next_state), _said(state)
     _expect(seen == expected, f"returned the core state {seen}", f"{expected}, as initial_state")
+    if state:
+        _check_restart(net, {name: values[:1] for name, values in rows.items()}, state)
+
+
+@torch.no_grad()
+def _called(net: nn.Module, function: Callable[..., Any], *inputs: Any) -> Any:
+    """Returns `function(*inputs)`, without a trace in the buffers of `net` and in torch's random
+    numbers. So each call begins with the same ones."""
+    buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+    with torch.random.fork_rng(devices=[]):
+        result = function(*inputs)
+    for buffer, before in buffers:
+        buffer.copy_(before)
+    return result
+
+
+def _check_restart(net: nn.Module, row: dict[str, Tensor], state: tuple[Tensor, ...]) -> None:
+    """Two calls with a row that begins an episode must give the same, whatever the state."""
+
+    def results(state: tuple[Tensor, ...]) -> list[Tensor]:
+        outputs, next_state = _called(net, net, row, state)
+        return [outputs["policy_logits"], outputs["baseline"], *next_state]
+
+    pairs = zip(results(state), results(tuple(x + 1 for x in state)), strict=True)
+    if not all(torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in pairs):
+        raise UserError(
+            "Your network does not restart its core state where `done` is true; pass the state "
+            "through models.unroll, or replace it by initial_state there (docs/fork.md)"
+        )
 
 
 def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Distribution) -> None:

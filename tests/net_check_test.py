@@ -9,7 +9,7 @@ import monobeast
 from libtorchbeast import models
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import Actions, Spec
-from tests.support.actors import A, make_flags
+from tests.support.actors import A, OnesNet, make_flags
 from tests.support.monobeast import refusal
 
 SPEC = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (A,)))
@@ -132,6 +132,53 @@ def test_parts_that_vary_from_call_to_call_are_refused_in_training_mode(kind):
 def test_parts_that_do_not_vary_are_taken():
     for module in (lambda: nn.LayerNorm(3), lambda: nn.Dropout(0.0), lambda: nn.LSTM(3, 3)):
         made(with_module(module))
+
+
+class RestartingItself(Sound):
+    """Restarts without models.unroll, from an initial state that it learns."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.start = nn.Parameter(torch.rand(1, 1, A + 1))
+
+    def initial_state(self, batch_size):
+        return (self.start.expand(-1, batch_size, -1),)
+
+    def forward(self, inputs, core_state):
+        x, outputs = self.linear(inputs["frame"]), []
+        for row, done in zip(x, inputs["done"].float()[..., None], strict=True):
+            core_state = core_state[0] + done * (self.start - core_state[0])  # rounds
+            output, core_state = self.core(row[None], core_state)
+            outputs.append(output)
+            core_state = (core_state,)
+        x = torch.cat(outputs)
+        return dict(policy_logits=x[..., :A], baseline=x[..., A]), core_state
+
+
+class Remembering(Sound):
+    def forward(self, inputs, core_state):
+        x, state = self.core(self.linear(inputs["frame"]), core_state[0])
+        return dict(policy_logits=x[..., :A], baseline=x[..., A]), (state,)
+
+
+class RememberingLSTM(monobeast.Net):
+    """Has forgotten to take the episodes' ends from its inputs."""
+
+    def forward(self, inputs, core_state=()):
+        return super().forward(inputs | {"done": torch.zeros_like(inputs["done"])}, core_state)
+
+
+def test_a_core_state_that_ignores_done_is_refused():
+    text = "^Your network does not restart its core state where `done` is true; pass .*fork.md"
+    with pytest.raises(UserError, match=text):
+        made(Remembering)
+    for precision in ("fp32", "bf16"):
+        flags = make_flags("--use_lstm", "--precision", precision)
+        with pytest.raises(UserError, match=text):
+            models.make_net(RememberingLSTM, SPEC, flags)
+        models.make_net(monobeast.Net, SPEC, flags)
+        models.make_net(OnesNet, SPEC, flags)
+        models.make_net(RestartingItself, SPEC, make_flags("--precision", precision))
 
 
 class Counting(Sound):
