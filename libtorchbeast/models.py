@@ -46,7 +46,8 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     if flags.use_lstm and net.initial_state(1) == ():
         raise UserError(f"--use_lstm: {name_of(net)} has no recurrent state")
     net.distribution = make_distribution(spec.actions)
-    check_net(net, spec)
+    with autocast(net, flags.precision, torch.device("cpu")):  # on leaving, its cache is emptied
+        check_net(net, spec)
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net

@@ -14,8 +14,9 @@ from libtorchbeast.spec import ROW_FIELDS, Spec
 
 
 def check_net(net: Any, spec: Spec) -> None:
-    """Checks a network that `make_net` makes, with calls on rows of zeros. They leave no trace in
-    the network's buffers and in torch's random numbers.
+    """Checks a network that `make_net` makes, with calls on rows of zeros, in the precision of the
+    caller's autocast context. They leave no trace in the network's buffers and in torch's random
+    numbers.
 
     Raises:
         UserError: a part of the network, its state or its outputs is not what docs/fork.md says.
@@ -36,7 +37,8 @@ def check_net(net: Any, spec: Spec) -> None:
     _expect(is_pair, f"returned {_said(result)}", "a pair: a dict of outputs, and the core state")
     outputs, next_state = result
     _check_outputs(outputs, rows, net.distribution)
-    seen, expected = _said(next_state), _said(state)
+    # A state in bfloat16 is taken, because rollouts keep it in float32.
+    seen, expected = (_said(x).replace("bfloat16", "float32") for x in (next_state, state))
     _expect(seen == expected, f"returned the core state {seen}", f"{expected}, as initial_state")
     if state:
         _check_restart(net, {name: values[:1] for name, values in rows.items()}, state)
@@ -59,7 +61,7 @@ def _check_restart(net: nn.Module, row: dict[str, Tensor], state: tuple[Tensor, 
 
     def results(state: tuple[Tensor, ...]) -> list[Tensor]:
         outputs, next_state = _called(net, net, row, state)
-        return [outputs["policy_logits"], outputs["baseline"], *next_state]
+        return [outputs["policy_logits"], outputs["baseline"], *(x.float() for x in next_state)]
 
     pairs = zip(results(state), results(tuple(x + 1 for x in state)), strict=True)
     if not all(torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in pairs):
@@ -80,6 +82,10 @@ def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Di
         "baseline": torch.zeros(T, B),
         "action": torch.zeros(T, B, *actions.action_shape, dtype=actions.action_dtype),
     }
+    for name in ("policy_logits", "baseline"):
+        seen = f"returned `{name}` in bfloat16"
+        heads = "compute the heads inside torch.autocast(..., enabled=False), as monobeast.Net does"
+        _expect(not _is_bf16(outputs[name]), seen, f"float32: {heads}")
     for name, seen in outputs.items():
         shape = tuple(getattr(seen, "shape", ()))
         fits = _said(seen) == _said(known[name]) if name in known else shape[:2] == (T, B)
@@ -118,6 +124,10 @@ def _zeros(spec: Spec, T: int, B: int) -> dict[str, Tensor]:
 def _is_state(value: Any, B: int) -> bool:
     is_float = isinstance(value, Tensor) and value.is_floating_point()
     return is_float and value.dim() >= 2 and value.shape[1] == B
+
+
+def _is_bf16(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.bfloat16
 
 
 def _said(value: Any) -> str:

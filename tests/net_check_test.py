@@ -181,6 +181,46 @@ def test_a_core_state_that_ignores_done_is_refused():
         models.make_net(RestartingItself, SPEC, make_flags("--precision", precision))
 
 
+class HeadsInAutocast(Sound):
+    def forward(self, inputs, core_state):
+        x = self.linear(inputs["frame"])
+        return dict(policy_logits=x[..., :A].float(), baseline=x[..., A]), ()
+
+    def initial_state(self, batch_size):
+        return ()
+
+
+def test_heads_in_the_precision_of_autocast_are_refused():
+    made(HeadsInAutocast)  # in float32
+    with pytest.raises(UserError) as refused:
+        models.make_net(HeadsInAutocast, SPEC, make_flags("--precision", "bf16"))
+    assert str(refused.value) == (
+        "Your network returned `baseline` in bfloat16; expected float32: compute the heads inside "
+        "torch.autocast(..., enabled=False), as monobeast.Net does"
+    )
+
+
+def test_a_core_state_in_bfloat16_is_taken():
+    """It is float32 in rollouts, like that of an LSTM on a CPU that has instructions for it."""
+
+    def result(outputs, state):
+        return {k: v.float() for k, v in outputs.items()}, (state[0].bfloat16(),)
+
+    models.make_net(with_result(result), SPEC, make_flags("--precision", "bf16"))
+
+
+def test_the_check_leaves_no_casts_of_weights_behind():
+    """A cast in autocast's cache would be taken after the weights have changed."""
+    flags = make_flags("--precision", "bf16")
+    net, row = models.make_net(monobeast.Net, SPEC, flags), {"reward": torch.zeros(1, 1)}
+    row |= {"frame": torch.ones(1, 1, 4), "last_action": torch.zeros(1, 1, dtype=torch.int64)}
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.zero_()
+        with models.autocast(net, flags.precision, torch.device("cpu")):
+            assert net(row)[0]["baseline"].eq(0).all()
+
+
 class Counting(Sound):
     """Has a buffer and a layer without sizes, and draws random numbers."""
 
