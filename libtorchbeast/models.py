@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
 from libtorchbeast.flags import Flags, UserError
-from libtorchbeast.net_check import check_net
+from libtorchbeast.net_check import call_own, check_net
 from libtorchbeast.spec import Spec
 
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
@@ -28,7 +28,8 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
 
     Raises:
         UserError: --net does not name a network class, --use_lstm is given and the network has no
-            recurrent state, or the network does not keep the contract of docs/fork.md.
+            recurrent state, or the network raises an error or does not keep the contract of
+            docs/fork.md.
     """
     net_class = own
     if flags.net:
@@ -42,8 +43,8 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
                 f"--net: expected MODULE.CLASS, for example monobeast.Net; seen {flags.net!r} "
                 f"({error})"
             ) from error
-    net: Any = net_class(spec, flags)
-    if flags.use_lstm and net.initial_state(1) == ():
+    net: Any = call_own("__init__", net_class, spec, flags)
+    if flags.use_lstm and call_own("initial_state", lambda: net.initial_state(1)) == ():
         raise UserError(f"--use_lstm: {name_of(net)} has no recurrent state")
     net.distribution = make_distribution(spec.actions)
     with autocast(net, flags.precision, torch.device("cpu")):  # on leaving, its cache is emptied

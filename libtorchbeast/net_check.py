@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Checks a network against the contract of docs/fork.md, before a run starts."""
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from libtorchbeast.distributions import Distribution
 from libtorchbeast.flags import UserError
+from libtorchbeast.origin import described, own_frame
 from libtorchbeast.spec import ROW_FIELDS, Spec
 
 
@@ -28,11 +30,13 @@ def check_net(net: Any, spec: Spec) -> None:
         _expect(not (module.training and _varies(module)), f"{seen}, {why}", instead)
     T, B = 3, 2  # unequal, so that exchanged axes are noticed
     rows = _zeros(spec, T, B)
-    state = _called(net, net.initial_state, B)
+    has_state = hasattr(net, "initial_state")
+    _expect(has_state, "has no method initial_state", "one that returns (), or a core state")
+    state = _called(net, "initial_state", B)
     is_state = isinstance(state, tuple) and all(_is_state(x, B) for x in state)
     expected = f"a tuple of float tensors [layers, {B}, H], or ()"
     _expect(is_state, f"gives {_said(state)} as initial_state({B})", expected)
-    result = _called(net, net, rows, state)
+    result = _called(net, "forward", rows, state)
     is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)
     _expect(is_pair, f"returned {_said(result)}", "a pair: a dict of outputs, and the core state")
     outputs, next_state = result
@@ -44,13 +48,38 @@ def check_net(net: Any, spec: Spec) -> None:
         _check_restart(net, {name: values[:1] for name, values in rows.items()}, state)
 
 
+def call_own(part: str, function: Callable[..., Any], *inputs: Any) -> Any:
+    """Returns `function(*inputs)`, a call of the network's `part`: "__init__", "initial_state" or
+    "forward".
+
+    Raises:
+        UserError: it raised an error. The message names the line, and what a forward may read.
+    """
+    try:
+        return function(*inputs)
+    except UserError:
+        raise
+    except Exception as error:
+        frame = own_frame(traceback.extract_tb(error.__traceback__)[1:])  # without this function
+        place = f" ({frame.filename}:{frame.lineno})" if frame else ""
+        given = f"; its inputs are {_inputs_said(inputs[0])}" if part == "forward" else ""
+        said = f"Your network raised {described(error)} in {part}{place}{given}"
+        raise UserError(said) from error
+
+
+def _inputs_said(rows: dict[str, Tensor]) -> str:
+    own = [f"{name} {_said(x)}" for name, x in rows.items() if name not in ROW_FIELDS]
+    return f"{', '.join(own)}, and {list(rows['done'].shape)} each: {', '.join(ROW_FIELDS)}"
+
+
 @torch.no_grad()
-def _called(net: nn.Module, function: Callable[..., Any], *inputs: Any) -> Any:
-    """Returns `function(*inputs)`, without a trace in the buffers of `net` and in torch's random
-    numbers. So each call begins with the same ones."""
+def _called(net: nn.Module, part: str, *inputs: Any) -> Any:
+    """Returns what the network's `part` returns, without a trace in its buffers and in torch's
+    random numbers. So each call begins with the same ones."""
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
     with torch.random.fork_rng(devices=[]):
-        result = function(*inputs)
+        function = net if part == "forward" else getattr(net, part)
+        result = call_own(part, function, *inputs)
     for buffer, before in buffers:
         buffer.copy_(before)
     return result
@@ -60,7 +89,7 @@ def _check_restart(net: nn.Module, row: dict[str, Tensor], state: tuple[Tensor, 
     """Two calls with a row that begins an episode must give the same, whatever the state."""
 
     def results(state: tuple[Tensor, ...]) -> list[Tensor]:
-        outputs, next_state = _called(net, net, row, state)
+        outputs, next_state = _called(net, "forward", row, state)
         return [outputs["policy_logits"], outputs["baseline"], *(x.float() for x in next_state)]
 
     pairs = zip(results(state), results(tuple(x + 1 for x in state)), strict=True)

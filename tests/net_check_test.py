@@ -257,6 +257,52 @@ def test_every_kind_of_spec_can_be_checked(observations, actions, lstm):
     models.make_net(monobeast.Net, Spec("some", 1, observations, actions), make_flags(*lstm))
 
 
+def fails(*_):
+    raise KeyError("frame")
+
+
+@pytest.mark.parametrize("part", ["__init__", "initial_state", "forward"])
+def test_an_error_of_the_network_is_one_sentence_with_its_line(part):
+    with pytest.raises(UserError) as refused:
+        made(type("Broken", (Sound,), {part: fails}))
+    place = f"{__file__}:{fails.__code__.co_firstlineno + 1}"
+    said = f"Your network raised KeyError: 'frame' in {part} ({place})"
+    inputs = (
+        "; its inputs are frame float32[3, 2, 4], last_action int64[3, 2], and [3, 2] each: "
+        "reward, done, terminated, truncated, episode_over, episode_step, episode_return"
+    )
+    assert str(refused.value) == said + inputs * (part == "forward")
+    assert type(refused.value.__cause__) is KeyError
+
+
+class Narrow(Sound):
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.core = nn.GRU(A, A + 1)
+
+
+def test_an_error_inside_this_package_or_torch_names_the_networks_own_line():
+    """Here the GRU gets inputs of a wrong width, in models.unroll."""
+    with pytest.raises(UserError, match=rf"RuntimeError: .* in forward \({__file__}:\d+\); its"):
+        made(Narrow)
+
+
+def test_a_users_error_of_the_network_stays_as_it_is():
+    def refuse(*_):
+        raise UserError("Not for this game")
+
+    with pytest.raises(UserError, match="^Not for this game$"):
+        made(type("Broken", (Sound,), {"__init__": refuse}))
+
+
+def test_a_network_without_initial_state_is_refused():
+    net_class = type(
+        "Stateless", (nn.Module,), {"__init__": lambda net, *_: nn.Module.__init__(net)}
+    )
+    with pytest.raises(UserError, match="^Your network has no method initial_state; expected one"):
+        made(net_class)
+
+
 class Wide(Sound):
     def result(self, outputs, core_state):
         return {k: torch.cat([v, v], dim=-1) for k, v in outputs.items()}, core_state
