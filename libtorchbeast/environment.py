@@ -21,6 +21,7 @@ This module needs numpy only, neither torch nor gymnasium.
 """
 
 import contextlib
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -413,7 +414,13 @@ def _sentence(name: str, error: Exception, place: str) -> str:
     if kind in ("NameNotFound", "NamespaceNotFound") and ":" not in name:
         return f"{text} If a module registers it, name the module too: --env MODULE:{name}"
     is_clear = isinstance(error, ModuleNotFoundError) or type(error).__module__ == "gymnasium.error"
-    return text if is_clear else f"{described(error)} ({place})"
+    if is_clear:
+        return text
+    lacks_keyword = re.search(
+        r"\breset\(\) got an unexpected keyword argument '(seed|options)'", text
+    )
+    accept = "; reset must accept them: def reset(self, *, seed=None, options=None)"
+    return f"{described(error)} ({place}){accept if lacks_keyword else ''}"
 
 
 def _place_in_environment(error: Exception) -> str:
