@@ -208,8 +208,7 @@ def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
     if len(shape) >= 3 and shape[-1] in (1, 3, 4) and shape[-1] < min(shape[-3:-1]):
         raise UserError(
             f"Observation {name} {list(shape)}: expected an image [C, H, W], but this looks like "
-            f"[H, W, C]; transpose it in create_env, as atari_wrappers.wrap_pytorch does for an "
-            f"observation that is one image of bytes"
+            f"[H, W, C]; transpose it, and its space, in create_env (docs/fork.md)"
         )
 
 
