@@ -21,7 +21,7 @@ This module needs numpy only, neither torch nor gymnasium.
 """
 
 import contextlib
-import sysconfig
+import re
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from libtorchbeast.flags import UserError
+from libtorchbeast.origin import described, own_frame
 from libtorchbeast.seeds import first_seed
 from libtorchbeast.spec import (
     Actions,
@@ -413,7 +414,13 @@ def _sentence(name: str, error: Exception, place: str) -> str:
     if kind in ("NameNotFound", "NamespaceNotFound") and ":" not in name:
         return f"{text} If a module registers it, name the module too: --env MODULE:{name}"
     is_clear = isinstance(error, ModuleNotFoundError) or type(error).__module__ == "gymnasium.error"
-    return text if is_clear else f"{kind}: {text} ({place})"
+    if is_clear:
+        return text
+    lacks_keyword = re.search(
+        r"\breset\(\) got an unexpected keyword argument '(seed|options)'", text
+    )
+    accept = "; reset must accept them: def reset(self, *, seed=None, options=None)"
+    return f"{described(error)} ({place}){accept if lacks_keyword else ''}"
 
 
 def _place_in_environment(error: Exception) -> str:
@@ -424,7 +431,5 @@ def _place_in_environment(error: Exception) -> str:
     if not here:
         return ""
     called = frames[here[-1] + 1 :] or frames[-1:]
-    installed = (sysconfig.get_path("stdlib"), "<")
-    is_own = lambda f: not f.filename.startswith(installed) and "site-packages" not in f.filename
-    frame = [*called, *filter(is_own, called)][-1]
+    frame = own_frame(called) or called[-1]
     return f"{frame.filename}:{frame.lineno}, in {frame.name}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
 from libtorchbeast.flags import Flags, UserError
-from libtorchbeast.net_check import check_net
+from libtorchbeast.net_check import call_own, check_net
 from libtorchbeast.spec import Spec
 
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
@@ -27,7 +27,8 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
 
     Raises:
         UserError: --net does not name a network class, --use_lstm is given and the network has no
-            recurrent state, or the network does not keep the contract of docs/fork.md.
+            recurrent state, or the network raises an error or does not keep the contract of
+            docs/fork.md.
     """
     net_class = own
     if flags.net:
@@ -41,11 +42,12 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
                 f"--net: expected MODULE.CLASS, for example monobeast.Net; seen {flags.net!r} "
                 f"({error})"
             ) from error
-    net: Any = net_class(spec, flags)
-    if flags.use_lstm and net.initial_state(1) == ():
+    net: Any = call_own("__init__", net_class, spec, flags)
+    if flags.use_lstm and call_own("initial_state", lambda: net.initial_state(1)) == ():
         raise UserError(f"--use_lstm: {name_of(net)} has no recurrent state")
     net.distribution = make_distribution(spec.actions)
-    check_net(net, spec)
+    with autocast(net, flags.precision, torch.device("cpu")):  # on leaving, its cache is emptied
+        check_net(net, spec)
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net
@@ -167,8 +169,7 @@ def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
     if len(shape) >= 3 and shape[-1] in (1, 3, 4) and shape[-1] < min(shape[-3:-1]):
         raise UserError(
             f"Observation {name} {list(shape)}: expected an image [C, H, W], but this looks like "
-            f"[H, W, C]; transpose it in create_env, as atari_wrappers.wrap_pytorch does for an "
-            f"observation that is one image of bytes"
+            f"[H, W, C]; transpose it, and its space, in create_env (docs/fork.md)"
         )
 
 

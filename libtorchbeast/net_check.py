@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Checks a network against the contract of docs/fork.md, before a run starts."""
 
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,14 @@ from torch import Tensor, nn
 
 from libtorchbeast.distributions import Distribution
 from libtorchbeast.flags import UserError
+from libtorchbeast.origin import described, own_frame
 from libtorchbeast.spec import ROW_FIELDS, Spec
 
 
 def check_net(net: Any, spec: Spec) -> None:
-    """Checks a network that `make_net` makes, with one call on rows of zeros. The call leaves no
-    trace in the network's buffers and in torch's random numbers.
+    """Checks a network that `make_net` makes, with calls on rows of zeros, in the precision of the
+    caller's autocast context. They leave no trace in the network's buffers and in torch's random
+    numbers.
 
     Raises:
         UserError: a part of the network, its state or its outputs is not what docs/fork.md says.
@@ -26,21 +30,74 @@ def check_net(net: Any, spec: Spec) -> None:
         _expect(not (module.training and _varies(module)), f"{seen}, {why}", instead)
     T, B = 3, 2  # unequal, so that exchanged axes are noticed
     rows = _zeros(spec, T, B)
-    buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        state = net.initial_state(B)
-        is_state = isinstance(state, tuple) and all(_is_state(x, B) for x in state)
-        expected = f"a tuple of float tensors [layers, {B}, H], or ()"
-        _expect(is_state, f"gives {_said(state)} as initial_state({B})", expected)
-        result = net(rows, state)
-        for buffer, before in buffers:
-            buffer.copy_(before)
+    has_state = hasattr(net, "initial_state")
+    _expect(has_state, "has no method initial_state", "one that returns (), or a core state")
+    state = _called(net, "initial_state", B)
+    is_state = isinstance(state, tuple) and all(_is_state(x, B) for x in state)
+    expected = f"a tuple of float tensors [layers, {B}, H], or ()"
+    _expect(is_state, f"gives {_said(state)} as initial_state({B})", expected)
+    result = _called(net, "forward", rows, state)
     is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)
     _expect(is_pair, f"returned {_said(result)}", "a pair: a dict of outputs, and the core state")
     outputs, next_state = result
     _check_outputs(outputs, rows, net.distribution)
-    seen, expected = _said(next_state), _said(state)
+    # A state in bfloat16 is taken, because rollouts keep it in float32.
+    seen, expected = (_said(x).replace("bfloat16", "float32") for x in (next_state, state))
     _expect(seen == expected, f"returned the core state {seen}", f"{expected}, as initial_state")
+    if state:
+        _check_restart(net, {name: values[:1] for name, values in rows.items()}, state)
+
+
+def call_own(part: str, function: Callable[..., Any], *inputs: Any) -> Any:
+    """Returns `function(*inputs)`, a call of the network's `part`: "__init__", "initial_state" or
+    "forward".
+
+    Raises:
+        UserError: it raised an error. The message names the line, and what a forward may read.
+    """
+    try:
+        return function(*inputs)
+    except UserError:
+        raise
+    except Exception as error:
+        frame = own_frame(traceback.extract_tb(error.__traceback__)[1:])  # without this function
+        place = f" ({frame.filename}:{frame.lineno})" if frame else ""
+        given = f"; its inputs are {_inputs_said(inputs[0])}" if part == "forward" else ""
+        said = f"Your network raised {described(error)} in {part}{place}{given}"
+        raise UserError(said) from error
+
+
+def _inputs_said(rows: dict[str, Tensor]) -> str:
+    own = [f"{name} {_said(x)}" for name, x in rows.items() if name not in ROW_FIELDS]
+    return f"{', '.join(own)}, and {list(rows['done'].shape)} each: {', '.join(ROW_FIELDS)}"
+
+
+@torch.no_grad()
+def _called(net: nn.Module, part: str, *inputs: Any) -> Any:
+    """Returns what the network's `part` returns, without a trace in its buffers and in torch's
+    random numbers. So each call begins with the same ones."""
+    buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+    with torch.random.fork_rng(devices=[]):
+        function = net if part == "forward" else getattr(net, part)
+        result = call_own(part, function, *inputs)
+    for buffer, before in buffers:
+        buffer.copy_(before)
+    return result
+
+
+def _check_restart(net: nn.Module, row: dict[str, Tensor], state: tuple[Tensor, ...]) -> None:
+    """Two calls with a row that begins an episode must give the same, whatever the state."""
+
+    def results(state: tuple[Tensor, ...]) -> list[Tensor]:
+        outputs, next_state = _called(net, "forward", row, state)
+        return [outputs["policy_logits"], outputs["baseline"], *(x.float() for x in next_state)]
+
+    pairs = zip(results(state), results(tuple(x + 1 for x in state)), strict=True)
+    if not all(torch.allclose(a, b, rtol=1e-3, atol=1e-3) for a, b in pairs):
+        raise UserError(
+            "Your network does not restart its core state where `done` is true; pass the state "
+            "through models.unroll, or replace it by initial_state there (docs/fork.md)"
+        )
 
 
 def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Distribution) -> None:
@@ -54,6 +111,10 @@ def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Di
         "baseline": torch.zeros(T, B),
         "action": torch.zeros(T, B, *actions.action_shape, dtype=actions.action_dtype),
     }
+    for name in ("policy_logits", "baseline"):
+        seen = f"returned `{name}` in bfloat16"
+        heads = "compute the heads inside torch.autocast(..., enabled=False), as monobeast.Net does"
+        _expect(not _is_bf16(outputs[name]), seen, f"float32: {heads}")
     for name, seen in outputs.items():
         shape = tuple(getattr(seen, "shape", ()))
         fits = _said(seen) == _said(known[name]) if name in known else shape[:2] == (T, B)
@@ -92,6 +153,10 @@ def _zeros(spec: Spec, T: int, B: int) -> dict[str, Tensor]:
 def _is_state(value: Any, B: int) -> bool:
     is_float = isinstance(value, Tensor) and value.is_floating_point()
     return is_float and value.dim() >= 2 and value.shape[1] == B
+
+
+def _is_bf16(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.bfloat16
 
 
 def _said(value: Any) -> str:

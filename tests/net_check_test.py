@@ -9,7 +9,7 @@ import monobeast
 from libtorchbeast import models
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import Actions, Spec
-from tests.support.actors import A, make_flags
+from tests.support.actors import A, OnesNet, make_flags
 from tests.support.monobeast import refusal
 
 SPEC = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (A,)))
@@ -134,6 +134,93 @@ def test_parts_that_do_not_vary_are_taken():
         made(with_module(module))
 
 
+class RestartingItself(Sound):
+    """Restarts without models.unroll, from an initial state that it learns."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.start = nn.Parameter(torch.rand(1, 1, A + 1))
+
+    def initial_state(self, batch_size):
+        return (self.start.expand(-1, batch_size, -1),)
+
+    def forward(self, inputs, core_state):
+        x, outputs = self.linear(inputs["frame"]), []
+        for row, done in zip(x, inputs["done"].float()[..., None], strict=True):
+            core_state = core_state[0] + done * (self.start - core_state[0])  # rounds
+            output, core_state = self.core(row[None], core_state)
+            outputs.append(output)
+            core_state = (core_state,)
+        x = torch.cat(outputs)
+        return dict(policy_logits=x[..., :A], baseline=x[..., A]), core_state
+
+
+class Remembering(Sound):
+    def forward(self, inputs, core_state):
+        x, state = self.core(self.linear(inputs["frame"]), core_state[0])
+        return dict(policy_logits=x[..., :A], baseline=x[..., A]), (state,)
+
+
+class RememberingLSTM(monobeast.Net):
+    """Has forgotten to take the episodes' ends from its inputs."""
+
+    def forward(self, inputs, core_state=()):
+        return super().forward(inputs | {"done": torch.zeros_like(inputs["done"])}, core_state)
+
+
+def test_a_core_state_that_ignores_done_is_refused():
+    text = "^Your network does not restart its core state where `done` is true; pass .*fork.md"
+    with pytest.raises(UserError, match=text):
+        made(Remembering)
+    for precision in ("fp32", "bf16"):
+        flags = make_flags("--use_lstm", "--precision", precision)
+        with pytest.raises(UserError, match=text):
+            models.make_net(RememberingLSTM, SPEC, flags)
+        models.make_net(monobeast.Net, SPEC, flags)
+        models.make_net(OnesNet, SPEC, flags)
+        models.make_net(RestartingItself, SPEC, make_flags("--precision", precision))
+
+
+class HeadsInAutocast(Sound):
+    def forward(self, inputs, core_state):
+        x = self.linear(inputs["frame"])
+        return dict(policy_logits=x[..., :A].float(), baseline=x[..., A]), ()
+
+    def initial_state(self, batch_size):
+        return ()
+
+
+def test_heads_in_the_precision_of_autocast_are_refused():
+    made(HeadsInAutocast)  # in float32
+    with pytest.raises(UserError) as refused:
+        models.make_net(HeadsInAutocast, SPEC, make_flags("--precision", "bf16"))
+    assert str(refused.value) == (
+        "Your network returned `baseline` in bfloat16; expected float32: compute the heads inside "
+        "torch.autocast(..., enabled=False), as monobeast.Net does"
+    )
+
+
+def test_a_core_state_in_bfloat16_is_taken():
+    """It is float32 in rollouts, like that of an LSTM on a CPU that has instructions for it."""
+
+    def result(outputs, state):
+        return {k: v.float() for k, v in outputs.items()}, (state[0].bfloat16(),)
+
+    models.make_net(with_result(result), SPEC, make_flags("--precision", "bf16"))
+
+
+def test_the_check_leaves_no_casts_of_weights_behind():
+    """A cast in autocast's cache would be taken after the weights have changed."""
+    flags = make_flags("--precision", "bf16")
+    net, row = models.make_net(monobeast.Net, SPEC, flags), {"reward": torch.zeros(1, 1)}
+    row |= {"frame": torch.ones(1, 1, 4), "last_action": torch.zeros(1, 1, dtype=torch.int64)}
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.zero_()
+        with models.autocast(net, flags.precision, torch.device("cpu")):
+            assert net(row)[0]["baseline"].eq(0).all()
+
+
 class Counting(Sound):
     """Has a buffer and a layer without sizes, and draws random numbers."""
 
@@ -168,6 +255,52 @@ def test_the_check_leaves_no_trace():
 @pytest.mark.parametrize("lstm", [[], ["--use_lstm"]])
 def test_every_kind_of_spec_can_be_checked(observations, actions, lstm):
     models.make_net(monobeast.Net, Spec("some", 1, observations, actions), make_flags(*lstm))
+
+
+def fails(*_):
+    raise KeyError("frame")
+
+
+@pytest.mark.parametrize("part", ["__init__", "initial_state", "forward"])
+def test_an_error_of_the_network_is_one_sentence_with_its_line(part):
+    with pytest.raises(UserError) as refused:
+        made(type("Broken", (Sound,), {part: fails}))
+    place = f"{__file__}:{fails.__code__.co_firstlineno + 1}"
+    said = f"Your network raised KeyError: 'frame' in {part} ({place})"
+    inputs = (
+        "; its inputs are frame float32[3, 2, 4], last_action int64[3, 2], and [3, 2] each: "
+        "reward, done, terminated, truncated, episode_over, episode_step, episode_return"
+    )
+    assert str(refused.value) == said + inputs * (part == "forward")
+    assert type(refused.value.__cause__) is KeyError
+
+
+class Narrow(Sound):
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.core = nn.GRU(A, A + 1)
+
+
+def test_an_error_inside_this_package_or_torch_names_the_networks_own_line():
+    """Here the GRU gets inputs of a wrong width, in models.unroll."""
+    with pytest.raises(UserError, match=rf"RuntimeError: .* in forward \({__file__}:\d+\); its"):
+        made(Narrow)
+
+
+def test_a_users_error_of_the_network_stays_as_it_is():
+    def refuse(*_):
+        raise UserError("Not for this game")
+
+    with pytest.raises(UserError, match="^Not for this game$"):
+        made(type("Broken", (Sound,), {"__init__": refuse}))
+
+
+def test_a_network_without_initial_state_is_refused():
+    net_class = type(
+        "Stateless", (nn.Module,), {"__init__": lambda net, *_: nn.Module.__init__(net)}
+    )
+    with pytest.raises(UserError, match="^Your network has no method initial_state; expected one"):
+        made(net_class)
 
 
 class Wide(Sound):

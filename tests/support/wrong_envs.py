@@ -49,6 +49,16 @@ class Misused(Sound):
         return np.zeros(2).reshape(3), {}
 
 
+class Optionless(Sound):
+    def reset(self, *, seed=None):
+        return self.observation(), {}
+
+
+class Seedless(Sound):
+    def reset(self):
+        return self.observation(), {}
+
+
 class StepsIntoNothing(Sound):
     def step(self, action):
         pass
@@ -57,6 +67,11 @@ class StepsIntoNothing(Sound):
 def variant(base, **values):
     return type("Variant", (base,), values)
 
+
+ACCEPT = (
+    r"\(\S*core.py:\d+, in reset\); "
+    r"reset must accept them: def reset\(self, \*, seed=None, options=None\)$"
+)
 
 # Name -> (class, what is said of it).
 WRONG = {
@@ -91,6 +106,8 @@ WRONG = {
         r"RuntimeError: no simulator on port 7 \(\S*wrong_envs.py:\d+, in reset\)$",
     ),
     "Misused": (Misused, r"ValueError: cannot reshape .* \(\S*wrong_envs.py:\d+, in reset\)$"),
+    "Optionless": (Optionless, f"'options' {ACCEPT}"),
+    "Seedless": (Seedless, f"'seed' {ACCEPT}"),
     "StepsIntoNothing": (
         StepsIntoNothing,
         r"step\(\) returned None, expected 5 values \(gymnasium\) or 4 \(gym\)$",
