@@ -100,7 +100,7 @@ class Run:
         stack.callback(writer.close)
         if state is not None:
             self._resume(state)
-        stack.enter_context(workers.stop_signals_set(self.wakeup))
+        self._signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
         stack.callback(writer.close)  # signals are still held; closing twice does no harm
         self._start = time.monotonic()
         self._row_due = _Timer(self.flags.log_every)
@@ -130,6 +130,8 @@ class Run:
                 self.write_row()
                 where = "; ".join(self.where_time_went())
                 logger.info("Where the time went: %s", where)
+                if error is None:
+                    logger.info("%s", self.summary())
         finally:
             self._opened.__exit__(kind, error, traceback)
         if error is None and self._unsaved():
@@ -207,12 +209,13 @@ class Run:
 
     def summary(self) -> str:
         """How the run ended, in one sentence."""
-        step = f"Step {self.learner.step:,}: "
+        how = " by ".join(["stopped", *self._signals[:1]])
+        summary = f"Step {self.learner.step:,}: {'complete' if self.complete() else how}. "
         if self._unsaved() or self.flags.disable_checkpoint:
-            return step + f"ended. This step is not saved. {self.path}"
-        if self.complete():
-            return step + f"complete. {self.path}"
-        return step + f"stopped. Resume it with --xpid {self.flags.xpid}. {self.path}"
+            summary += "This step is not saved. "
+        elif not self.complete():
+            summary += f"Resume it with --xpid {self.flags.xpid}. "
+        return summary + self.path
 
     def where_time_went(self) -> list[str]:
         """Lines that say how the run's workers spent their time, and which flag to change."""
