@@ -240,7 +240,7 @@ class Run:
     def _resume(self, state: dict[str, Any]) -> None:
         flags = as_plain(vars(self.flags))
         for name, before in state["flags"].items():
-            now = flags.get(name)
+            now = flags.get(name, before)  # a flag of the other beast does not change
             if now != before:
                 logger.warning("--%s changes from %r to %r", name, before, now)
         self.learner.load_state_dict(state)

@@ -122,9 +122,24 @@ def test_other_changed_flags_are_taken_and_logged(savedir):
     beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--no_learning_rate_decay", *changes)
     meta = json.loads((savedir / "run/meta.json").read_text())
     assert meta["resumed"][-1]["changed_flags"]["entropy_cost"] == {"old": 0.01, "new": 0.02}
-    assert "--entropy_cost changes from 0.01 to 0.02" in (savedir / "run/out.log").read_text()
+    log = (savedir / "run/out.log").read_text()
+    assert "--entropy_cost changes from 0.01 to 0.02" in log
+    assert log.count("entropy_cost") == 1
     assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.002)
     assert load(savedir / "run")["flags"]["entropy_cost"] == 0.02
+
+
+def test_a_flag_that_only_the_other_beast_has_does_not_change(savedir, monkeypatch, capsys):
+    load_state = checkpoint.RunCheckpoints.load
+
+    def of_polybeast(self):
+        state = load_state(self)
+        return state | {"flags": state["flags"] | {"num_servers": 2}}
+
+    monkeypatch.setattr(checkpoint.RunCheckpoints, "load", of_polybeast)
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1500)
+    said = capsys.readouterr().err
+    assert "--total_steps changes from" in said and "num_servers" not in said
 
 
 def test_a_complete_run_started_again_says_so_and_stays(savedir, capsys):
