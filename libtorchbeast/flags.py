@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 MAX_COUNT = 2**31 - 1
 MAX_STEPS = 2**62
+SAVEDIR = "~/logs/torchbeast"
 LONGEST_S = 1e9  # seconds; the nanoseconds of much longer times would overflow 64 bits
 
 Recipes = dict[str, dict[str, Any]]  # "atari" or "other" -> defaults by the flag's name
@@ -290,7 +291,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     add("--xpid",
         help="Name of the run, and of its folder in --savedir. If the run exists, it is resumed. "
              "Default: a name made from the date and the time; in the test modes, the newest run.")
-    add("--savedir", default="~/logs/torchbeast", help="Folder that holds all runs.")
+    add("--savedir", default=SAVEDIR, help="Folder that holds all runs.")
     add("--log_every", type=real(0.1), default=10.0, metavar="SECONDS",
         help="Time between two rows of the log.")
     add("--checkpoint_every", type=real(1), default=300.0, metavar="SECONDS",

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from libtorchbeast.flags import SAVEDIR
 from libtorchbeast.tools.plot import SEED, plot, read_curve
 from libtorchbeast.tools.study import flags_of, last_row, read_plan
 
@@ -302,7 +303,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command. A mistake of the user ends it with one line on stderr and exit code 1."""
     flags = make_parser().parse_args(argv)
     folder = Path(flags.folder).expanduser()
+    if not folder.is_dir():  # the name of a study, as for the sweep
+        folder = Path(SAVEDIR).expanduser() / folder
     try:
+        if not folder.is_dir():
+            raise ValueError(f"there is no folder {Path(flags.folder).expanduser().resolve()}")
         references = read_references(Path(flags.reference))
         Report(folder, read_study(folder, flags.y), references, flags.y).write()
     except (OSError, ValueError) as error:
@@ -317,7 +322,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("folder", metavar="FOLDER", help="The folder of a study, or of any runs.")
+    add("folder", metavar="FOLDER", help="The folder of a study or of any runs, or a study's name.")
     add(
         "--reference", default=str(REFERENCES), metavar="FILE",
         help="Random and reference scores of games: a CSV file with the columns game, random, "

@@ -30,7 +30,7 @@ import rich.live
 import rich.table
 
 from libtorchbeast import workers
-from libtorchbeast.flags import Parser, UserError, add_run_flags, whole
+from libtorchbeast.flags import SAVEDIR, Parser, UserError, whole
 from libtorchbeast.loggers.display import console
 from libtorchbeast.loggers.files import RunInUse, hold
 from libtorchbeast.tools.study import (
@@ -258,11 +258,10 @@ def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
 # ============================================================================================= main
 # fmt: off
 def make_parser() -> Parser:
-    parser, others = Parser("python -m libtorchbeast.tools.sweep", __doc__), Parser("", None)
-    add_run_flags(others)
+    parser = Parser("python -m libtorchbeast.tools.sweep", __doc__)
     add = parser.add_argument
     add("name", metavar="NAME", help="Name of the study, and of its folder in --savedir.")
-    add("--savedir", default=others.get_default("savedir"), help="Folder that holds all studies.")
+    add("--savedir", default=SAVEDIR, help="Folder that holds all studies.")
     add("--cores_per_run", type=whole(1), default=1, help="Number of cores of each run.")
     add("--gpus_per_run", type=whole(0), default=0, help="Number of GPUs of each run.")
     add("--runs_per_gpu", type=whole(1), default=1, help="Number of runs that share a GPU.")
