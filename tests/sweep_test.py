@@ -171,8 +171,10 @@ def test_a_run_has_its_slot(tmp_path):
     line = f"--cores_per_run {len(cores)} --gpus_per_run 1 --seed 1"
     with Sweep(tmp_path, line, CUDA_VISIBLE_DEVICES="5,7") as launcher:
         assert launcher.wait_for_end() == 0
+        shown = ", ".join(map(str, cores))
+        assert f"seed1: starts on cores {shown}, GPUs 5\n" in launcher.printed()
     assert (tmp_path / "study/seed1/printed.txt").read_text() == f"cores {cores}, GPUs 5\n"
-    complete(tmp_path, "--cores_per_run 1 --seed 2")
+    assert f"starts on cores {cores[0]}\n" in complete(tmp_path, "--cores_per_run 1 --seed 2")
     assert (tmp_path / "study/seed2/printed.txt").read_text() == f"cores {cores[:1]}, GPUs \n"
 
 

@@ -133,7 +133,8 @@ class Launcher:
             else:
                 slot = self.free.pop(0)
                 self.running[run] = slot, start(run, slot)
-                say(f"{run.path.name}: starts on cores {slot.cores}, GPUs {slot.gpus}")
+                gpus = f", GPUs {', '.join(slot.gpus)}" if slot.gpus else ""
+                say(f"{run.path.name}: starts on cores {', '.join(map(str, slot.cores))}{gpus}")
 
     def _ended(self, run: Run, code: int, stopping: bool) -> None:
         row = last_row(run.path)
