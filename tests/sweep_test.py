@@ -123,6 +123,15 @@ def test_what_fails_too_often_is_given_up_and_the_rest_goes_on(tmp_path):
     assert names(tmp_path) == ["learning_rate=1e-3_seed1"]
 
 
+def test_what_the_program_refuses_is_not_tried_again(tmp_path):
+    with Sweep(tmp_path, "--refuse on --seed 1") as launcher:
+        assert launcher.wait_for_end() == 1
+        printed = launcher.printed()
+    told = "exit code 1, given up:\n    fake_program: error: --refuse is a mistake of the user\n"
+    assert told in printed and printed.count("starts on") == 1
+    assert printed.count("a mistake of the user") == 1
+
+
 @pytest.mark.parametrize(
     "line, message",
     [

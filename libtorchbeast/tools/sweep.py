@@ -146,10 +146,13 @@ class Launcher:
             say(f"{run.path.name}: stopped {at}, exit code {code}")
         else:
             self._failures[run] += 1
-            again = self._failures[run] <= self.retries
+            # An error of one line, as for a misspelt flag, does not get better by itself.
+            refused = code == 1 and re.match(r" +\w+: error: ", last_lines(run, 1))
+            again = self._failures[run] <= self.retries and not refused
             (self.waiting if again else self.failed).append(run)
             then = "will be tried again" if again else "given up"
-            say(f"{run.path.name}: failed {at}, exit code {code}, {then}:\n{last_lines(run)}")
+            seen = last_lines(run, 1 if refused else 5)
+            say(f"{run.path.name}: failed {at}, exit code {code}, {then}:\n{seen}")
 
     def table(self) -> rich.table.Table:
         """The runs that are running, and how many are not."""
@@ -187,9 +190,9 @@ def start(run: Run, slot: Slot | None) -> subprocess.Popen:
         )  # fmt: skip
 
 
-def last_lines(run: Run) -> str:
+def last_lines(run: Run, count: int = 5) -> str:
     lines = (run.path / "printed.txt").read_text(errors="replace").splitlines()
-    return "\n".join(f"    {line}" for line in lines[-5:])
+    return "\n".join(f"    {line}" for line in lines[-count:])
 
 
 def say(text: str) -> None:
@@ -344,7 +347,7 @@ def launch(launcher: Launcher) -> int:
     if stop.is_set():
         return 130
     for run in launcher.failed:
-        say(f"{run.path.name}: failed {1 + launcher.retries} times; see {run.path}/printed.txt")
+        say(f"{run.path.name}: failed; see {run.path}/printed.txt")
     say(f"{len(launcher.complete)} runs are complete, {len(launcher.failed)} failed.")
     return int(bool(launcher.failed))
 
