@@ -23,6 +23,7 @@ from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.run_log import RunLog
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, CpuCores, ThreadClocks
+from libtorchbeast.loggers.trackers import check_wandb
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 
@@ -52,7 +53,8 @@ class Run:
             there, its last checkpoint says where it was made.
 
     Raises:
-        UserError: the checkpoint belongs to another environment or network.
+        UserError: the checkpoint belongs to another environment or network, or --wandb is given
+            without its package.
         CheckpointError: the folder's checkpoints cannot be read, or the last one cannot be saved.
         RunInUse: another process runs this run.
         UpdateHung: the last update did not end. In that case nothing was saved.
@@ -76,6 +78,7 @@ class Run:
         self._hours_before = 0.0
 
     def __enter__(self) -> "Run":
+        check_wandb(vars(self.flags))
         with contextlib.ExitStack() as stack:  # if a line below raises, this undoes those before it
             stack.callback(self.wakeup.close)
             stack.enter_context(hold(self.path))

@@ -3,6 +3,7 @@
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,12 @@ def test_a_run_that_a_signal_stops_says_so(tmp_path, capsys, monkeypatch, flags,
     said = capsys.readouterr().err
     assert said.count(f"Step {step:,.0f}: stopped by SIGTERM. {what_next} {tmp_path}/run\n") == 1
     assert said.count("stopped by") == 1 and "complete" not in said
+
+
+def test_weights_and_biases_is_missed_before_the_folder_is_made(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    assert refusal(tmp_path, *IN_ORDER, "--wandb") == "monobeast: error: --wandb: pip install wandb"
+    assert list(tmp_path.iterdir()) == []
 
 
 class OtherNet(monobeast.Net):
