@@ -9,16 +9,18 @@ does not import torch, because environment servers use it too.
 import argparse
 import datetime
 import difflib
+import itertools
 import json
 import math
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 MAX_COUNT = 2**31 - 1
 MAX_STEPS = 2**62
+SAVEDIR = "~/logs/torchbeast"
 LONGEST_S = 1e9  # seconds; the nanoseconds of much longer times would overflow 64 bits
 
 Recipes = dict[str, dict[str, Any]]  # "atari" or "other" -> defaults by the flag's name
@@ -120,10 +122,14 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args=None, namespace=None):
         namespace, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            word = next((w for w in unknown if w.startswith("-")), unknown[0]).partition("=")[0]
-            near = difflib.get_close_matches(word, self._option_string_actions, 1)
-            hint = f"did you mean {near[0]}?" if near else "--help lists all flags"
-            raise UserError(f"unrecognized flag {word}: {hint}")
+            flag = next((word for word in unknown if word.startswith("-")), None)
+            if flag is None:
+                raise UserError(self._unexpected(unknown[0], args or sys.argv[1:]))
+            flag = flag.partition("=")[0]
+            names = {string.lstrip("-"): string for string in self._option_string_actions}
+            near = difflib.get_close_matches(flag.lstrip("-"), names, 1)
+            hint = f"did you mean {names[near[0]]}?" if near else "--help lists all flags"
+            raise UserError(f"unrecognized flag {flag}: {hint}")
         return namespace
 
     def parse_known_args(self, args=None, namespace=None):
@@ -133,6 +139,13 @@ class Parser(argparse.ArgumentParser):
             name = (error.argument_name or "").split("/")[0]
             is_value = error.__context__.__class__ is argparse.ArgumentTypeError
             raise UserError(f"{name}{' ' if is_value else ': '}{error.message}") from None
+
+    def _unexpected(self, word: str, args: Sequence[str]) -> str:
+        """What is wrong with a word that is neither a flag nor a flag's value."""
+        bare = {s for s, action in self._option_string_actions.items() if action.nargs == 0}
+        before = [flag for flag, value in itertools.pairwise(args) if value == word]
+        why = next((f", and {flag} takes no value" for flag in before if flag in bare), "")
+        return f"unexpected {word!r}: flags begin with --{why}"
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message)
@@ -278,7 +291,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     add("--xpid",
         help="Name of the run, and of its folder in --savedir. If the run exists, it is resumed. "
              "Default: a name made from the date and the time; in the test modes, the newest run.")
-    add("--savedir", default="~/logs/torchbeast", help="Folder that holds all runs.")
+    add("--savedir", default=SAVEDIR, help="Folder that holds all runs.")
     add("--log_every", type=real(0.1), default=10.0, metavar="SECONDS",
         help="Time between two rows of the log.")
     add("--checkpoint_every", type=real(1), default=300.0, metavar="SECONDS",

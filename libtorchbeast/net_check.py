@@ -16,9 +16,9 @@ from libtorchbeast.spec import ROW_FIELDS, Spec
 
 
 def check_net(net: Any, spec: Spec) -> None:
-    """Checks a network that `make_net` makes, with calls on rows of zeros, in the precision of the
-    caller's autocast context. They leave no trace in the network's buffers and in torch's random
-    numbers.
+    """Checks a network that `make_net` makes, with calls on rows of zeros, or of ones if it cannot
+    read zeros, in the precision of the caller's autocast context. They leave no trace in the
+    network's buffers and in torch's random numbers.
 
     Raises:
         UserError: a part of the network, its state or its outputs is not what docs/fork.md says.
@@ -29,14 +29,13 @@ def check_net(net: Any, spec: Spec) -> None:
         instead = "for example LayerNorm instead of BatchNorm, and dropout 0"
         _expect(not (module.training and _varies(module)), f"{seen}, {why}", instead)
     T, B = 3, 2  # unequal, so that exchanged axes are noticed
-    rows = _zeros(spec, T, B)
     has_state = hasattr(net, "initial_state")
     _expect(has_state, "has no method initial_state", "one that returns (), or a core state")
     state = _called(net, "initial_state", B)
     is_state = isinstance(state, tuple) and all(_is_state(x, B) for x in state)
     expected = f"a tuple of float tensors [layers, {B}, H], or ()"
     _expect(is_state, f"gives {_said(state)} as initial_state({B})", expected)
-    result = _called(net, "forward", rows, state)
+    rows, result = _first_call(net, spec, T, B, state)
     is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)
     _expect(is_pair, f"returned {_said(result)}", "a pair: a dict of outputs, and the core state")
     outputs, next_state = result
@@ -85,6 +84,28 @@ def _called(net: nn.Module, part: str, *inputs: Any) -> Any:
     return result
 
 
+def _first_call(net: nn.Module, spec: Spec, T: int, B: int, state: tuple) -> tuple[dict, Any]:
+    """Returns rows and what the network returned for them. An observation space may lack zeros, so
+    a network that raises or returns NaN for them is called with ones."""
+    failures = []
+    for value in (0, 1):
+        rows = _rows(spec, T, B, value)
+        try:
+            result = _called(net, "forward", rows, state)
+        except UserError as error:
+            failures.append(error)
+            continue
+        if value == 1 or not _has_nan(result):
+            return rows, result
+    raise failures[0]
+
+
+def _has_nan(result: Any) -> bool:
+    outputs = result[0] if isinstance(result, tuple) and result else {}
+    values = outputs.values() if isinstance(outputs, dict) else ()
+    return any(isinstance(x, Tensor) and not x.isfinite().all() for x in values)
+
+
 def _check_restart(net: nn.Module, row: dict[str, Tensor], state: tuple[Tensor, ...]) -> None:
     """Two calls with a row that begins an episode must give the same, whatever the state."""
 
@@ -123,7 +144,7 @@ def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Di
         _expect(fits, f"returned {name} {_said(seen)} {where}", expected)
     for name in ("policy_logits", "baseline"):
         is_finite = bool(outputs[name].isfinite().all())
-        seen = f"returned NaN or infinity in {name} for observations of zeros"
+        seen = f"returned NaN or infinity in {name} for observations of zeros and of ones"
         _expect(is_finite, seen, "finite numbers")
 
 
@@ -141,11 +162,14 @@ def _varies(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
-def _zeros(spec: Spec, T: int, B: int) -> dict[str, Tensor]:
-    """Rows as an actor gives them to a network. The first one begins an episode."""
+def _rows(spec: Spec, T: int, B: int, value: int) -> dict[str, Tensor]:
+    """Rows as an actor gives them to a network, whose observations have `value` everywhere. The
+    first row begins an episode."""
     leaves = spec.observations | {name: ((), dtype) for name, dtype in ROW_FIELDS.items()}
     leaves["last_action"] = (spec.actions.shape, spec.actions.dtype.name)
     rows = {k: torch.from_numpy(np.zeros((T, B, *s), dtype)) for k, (s, dtype) in leaves.items()}
+    for name in spec.observations:
+        rows[name].fill_(value)
     rows["done"][0] = True
     return rows
 

@@ -23,6 +23,7 @@ from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.run_log import RunLog
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, CpuCores, ThreadClocks
+from libtorchbeast.loggers.trackers import check_wandb
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 
@@ -52,7 +53,8 @@ class Run:
             there, its last checkpoint says where it was made.
 
     Raises:
-        UserError: the checkpoint belongs to another environment or network.
+        UserError: the checkpoint belongs to another environment or network, or --wandb is given
+            without its package.
         CheckpointError: the folder's checkpoints cannot be read, or the last one cannot be saved.
         RunInUse: another process runs this run.
         UpdateHung: the last update did not end. In that case nothing was saved.
@@ -76,6 +78,7 @@ class Run:
         self._hours_before = 0.0
 
     def __enter__(self) -> "Run":
+        check_wandb(vars(self.flags))
         with contextlib.ExitStack() as stack:  # if a line below raises, this undoes those before it
             stack.callback(self.wakeup.close)
             stack.enter_context(hold(self.path))
@@ -100,7 +103,7 @@ class Run:
         stack.callback(writer.close)
         if state is not None:
             self._resume(state)
-        stack.enter_context(workers.stop_signals_set(self.wakeup))
+        self._signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
         stack.callback(writer.close)  # signals are still held; closing twice does no harm
         self._start = time.monotonic()
         self._row_due = _Timer(self.flags.log_every)
@@ -130,6 +133,8 @@ class Run:
                 self.write_row()
                 where = "; ".join(self.where_time_went())
                 logger.info("Where the time went: %s", where)
+                if error is None:
+                    logger.info("%s", self.summary())
         finally:
             self._opened.__exit__(kind, error, traceback)
         if error is None and self._unsaved():
@@ -207,12 +212,13 @@ class Run:
 
     def summary(self) -> str:
         """How the run ended, in one sentence."""
-        step = f"Step {self.learner.step:,}: "
+        how = " by ".join(["stopped", *self._signals[:1]])
+        summary = f"Step {self.learner.step:,}: {'complete' if self.complete() else how}. "
         if self._unsaved() or self.flags.disable_checkpoint:
-            return step + f"ended. This step is not saved. {self.path}"
-        if self.complete():
-            return step + f"complete. {self.path}"
-        return step + f"stopped. Resume it with --xpid {self.flags.xpid}. {self.path}"
+            summary += "This step is not saved. "
+        elif not self.complete():
+            summary += f"Resume it with --xpid {self.flags.xpid}. "
+        return summary + self.path
 
     def where_time_went(self) -> list[str]:
         """Lines that say how the run's workers spent their time, and which flag to change."""
@@ -237,7 +243,7 @@ class Run:
     def _resume(self, state: dict[str, Any]) -> None:
         flags = as_plain(vars(self.flags))
         for name, before in state["flags"].items():
-            now = flags.get(name)
+            now = flags.get(name, before)  # a flag of the other beast does not change
             if now != before:
                 logger.warning("--%s changes from %r to %r", name, before, now)
         self.learner.load_state_dict(state)

@@ -377,11 +377,18 @@ class Threads:
 
 
 @contextlib.contextmanager
-def stop_signals_set(wakeup: PipeEvent) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP set `wakeup`, and do nothing else, as long as this lasts."""
-    handlers = {s: signal.signal(s, lambda number, frame: wakeup.set()) for s in stop_signals()}
+def stop_signals_set(wakeup: PipeEvent) -> Iterator[list[str]]:
+    """SIGINT, SIGTERM and SIGHUP set `wakeup`, and do nothing else, as long as this lasts. The list
+    gets their names in the order in which they come."""
+    received: list[str] = []
+
+    def stop(number, frame) -> None:
+        received.append(signal.Signals(number).name)
+        wakeup.set()
+
+    handlers = {number: signal.signal(number, stop) for number in stop_signals()}
     try:
-        yield
+        yield received
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)

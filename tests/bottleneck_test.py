@@ -113,6 +113,26 @@ def test_advice(beast, line, columns, limits, change):
         assert getattr(tried, flag) == int(value)
 
 
+@pytest.mark.parametrize(
+    "beast, line, learner_waiting",
+    [
+        ("mono", "--num_actors 1", 0.0),
+        ("mono", "--num_actors 1", 0.5),
+        ("poly", "--num_servers 1", 0.5),
+    ],
+)
+def test_other_programs_are_not_taken_for_the_run(beast, line, learner_waiting):
+    module, advisor = {
+        "mono": (monobeast, MonoBeastAdvisor),
+        "poly": (polybeast, PolyBeastAdvisor),
+    }[beast]
+    flags = module.parse(["--env", "CartPole-v1", *line.split()])
+    advise = advisor(flags, cores=2).advise
+    said = advise(row(learner_waiting=learner_waiting) | {"cpu_cores": 0.5})
+    assert "other programs use 1.5 of 2 cores" in said and "all cores" not in said
+    assert "all cores are busy" in advise(row(learner_waiting=learner_waiting) | {"cpu_cores": 1.9})
+
+
 def test_a_gpu_that_always_answers_gets_another_thread():
     flags = replace(polybeast.parse("--env CartPole-v1".split()), inference_device="cuda")
     columns = row(actor="inference", learner_waiting=0.5, share_answer_waiting=0.05)

@@ -144,7 +144,12 @@ def test_a_whole_number_may_be_written_in_several_ways(number):
         ("--learnin_rate 0.1", "unrecognized flag --learnin_rate: did you mean --learning_rate?"),
         ("--total-steps=1e6", "unrecognized flag --total-steps: did you mean --total_steps?"),
         ("--seed 1 --zzz", "unrecognized flag --zzz: --help lists all flags"),
-        ("--total_steps 1 000", "unrecognized flag 000: --help lists all flags"),
+        ("--lr 0.1", "unrecognized flag --lr: --help lists all flags"),
+        ("--total_steps 1 000", "unexpected '000': flags begin with --"),
+        (
+            "--xpid true --use_lstm true",
+            "unexpected 'true': flags begin with --, and --use_lstm takes no value",
+        ),
     ],
 )
 def test_an_unknown_flag_is_answered_with_the_nearest_one(words, said):

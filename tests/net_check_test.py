@@ -57,6 +57,21 @@ def with_module(module):
     return type("Broken", (Sound,), {"__init__": init})
 
 
+class WithoutZeros(Sound):
+    """For observations from 1 on: it cannot look up a 0, or divides by it."""
+
+    def forward(self, inputs, core_state):
+        frame = inputs["frame"] - 1 if self.looks_up else inputs["frame"]
+        rows = nn.functional.embedding(frame.long(), torch.ones(9, 4))[..., 0]
+        rows = rows if self.looks_up else frame / frame.mean()
+        return super().forward(inputs | {"frame": rows}, core_state)
+
+
+@pytest.mark.parametrize("looks_up", [True, False])
+def test_a_network_for_observations_without_zeros_is_taken(looks_up):
+    made(type("OfOnes", (WithoutZeros,), {"looks_up": looks_up}))
+
+
 RESULTS = {
     "no state": (lambda outputs, state: outputs, r"returned a dict; expected a pair: a dict of"),
     "three": (lambda outputs, state: (outputs, state, 0), r"returned \(a dict, .*, a int\); exp"),
@@ -80,7 +95,7 @@ RESULTS = {
     "a row's key": (lambda outputs, state: (outputs | {"reward": torch.zeros(3, 2)}, state),
                     r"returned outputs \['reward'\]; expected names that rows do not have"),
     "NaN": (lambda outputs, state: (outputs | {"baseline": outputs["baseline"] / 0}, state),
-            "returned NaN or infinity in baseline for observations of zeros; expected finite"),
+            "returned NaN or infinity in baseline for observations of zeros and of ones; expected finite"),
     "last row": (lambda outputs, state: (outputs, (state[0][:, :, 0],)),
                  r"returned the core state \(float32\[1, 2\]\); expected \(float32\[1, 2, 4\]\)"),
     "no tuple": (lambda outputs, state: (outputs, state[0]),

@@ -5,6 +5,7 @@ import csv
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -260,7 +261,8 @@ def test_random_play_is_as_measured():
 def test_a_mistake_is_one_line(tmp_path):
     make_study(tmp_path / "young", "--seed 1", lambda values: 1.0, steps=lambda values: 5)
     for argv, message in [
-        ([str(tmp_path / "no")], "no: no run is complete"),
+        ([str(tmp_path / "no")], f"there is no folder {tmp_path}/no"),
+        (["no_such_study"], f"there is no folder {Path.cwd()}/no_such_study"),
         ([str(tmp_path / "young")], "young: no run is complete"),
         ([str(tmp_path / "young"), "--y", "loss"], "no column ['loss']"),
         ([str(tmp_path / "young"), "--reference", "/nonexistent"], "/nonexistent"),
@@ -268,3 +270,10 @@ def test_a_mistake_is_one_line(tmp_path):
         with pytest.raises(SystemExit) as refused:
             report.main(argv)
         assert refused.value.code.startswith("report: ") and message in refused.value.code
+
+
+def test_a_studys_name_stands_for_its_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "SAVEDIR", str(tmp_path))
+    make_study(tmp_path / "some_study", "--seed 1", lambda values: 1.0)
+    report.main(["some_study"])
+    assert capsys.readouterr().out == f"{tmp_path}/some_study/report.md\n"

@@ -3,6 +3,7 @@
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,25 @@ def test_signals_are_held_until_the_files_are_closed(tmp_path, monkeypatch):
     beast(tmp_path, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 200)
     assert len(handlers) == 1 and handlers[0] is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    "flags, what_next",
+    [([], "Resume it with --xpid run."), (["--disable_checkpoint"], "This step is not saved.")],
+)
+def test_a_run_that_a_signal_stops_says_so(tmp_path, capsys, monkeypatch, flags, what_next):
+    monkeypatch.setattr(run.Run, "tick", lambda run: signal.raise_signal(signal.SIGTERM))
+    beast(tmp_path, *IN_ORDER, "--total_steps", 10**9, *flags)
+    step = rows(tmp_path / "run")[-1]["step"]
+    said = capsys.readouterr().err
+    assert said.count(f"Step {step:,.0f}: stopped by SIGTERM. {what_next} {tmp_path}/run\n") == 1
+    assert said.count("stopped by") == 1 and "complete" not in said
+
+
+def test_weights_and_biases_is_missed_before_the_folder_is_made(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    assert refusal(tmp_path, *IN_ORDER, "--wandb") == "monobeast: error: --wandb: pip install wandb"
+    assert list(tmp_path.iterdir()) == []
 
 
 class OtherNet(monobeast.Net):
@@ -109,9 +129,24 @@ def test_other_changed_flags_are_taken_and_logged(savedir):
     beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--no_learning_rate_decay", *changes)
     meta = json.loads((savedir / "run/meta.json").read_text())
     assert meta["resumed"][-1]["changed_flags"]["entropy_cost"] == {"old": 0.01, "new": 0.02}
-    assert "--entropy_cost changes from 0.01 to 0.02" in (savedir / "run/out.log").read_text()
+    log = (savedir / "run/out.log").read_text()
+    assert "--entropy_cost changes from 0.01 to 0.02" in log
+    assert log.count("entropy_cost") == 1
     assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.002)
     assert load(savedir / "run")["flags"]["entropy_cost"] == 0.02
+
+
+def test_a_flag_that_only_the_other_beast_has_does_not_change(savedir, monkeypatch, capsys):
+    load_state = checkpoint.RunCheckpoints.load
+
+    def of_polybeast(self):
+        state = load_state(self)
+        return state | {"flags": state["flags"] | {"num_servers": 2}}
+
+    monkeypatch.setattr(checkpoint.RunCheckpoints, "load", of_polybeast)
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1500)
+    said = capsys.readouterr().err
+    assert "--total_steps changes from" in said and "num_servers" not in said
 
 
 def test_a_complete_run_started_again_says_so_and_stays(savedir, capsys):

@@ -123,6 +123,15 @@ def test_what_fails_too_often_is_given_up_and_the_rest_goes_on(tmp_path):
     assert names(tmp_path) == ["learning_rate=1e-3_seed1"]
 
 
+def test_what_the_program_refuses_is_not_tried_again(tmp_path):
+    with Sweep(tmp_path, "--refuse on --seed 1") as launcher:
+        assert launcher.wait_for_end() == 1
+        printed = launcher.printed()
+    told = "exit code 1, given up:\n    fake_program: error: --refuse is a mistake of the user\n"
+    assert told in printed and printed.count("starts on") == 1
+    assert printed.count("a mistake of the user") == 1
+
+
 @pytest.mark.parametrize(
     "line, message",
     [
@@ -171,8 +180,10 @@ def test_a_run_has_its_slot(tmp_path):
     line = f"--cores_per_run {len(cores)} --gpus_per_run 1 --seed 1"
     with Sweep(tmp_path, line, CUDA_VISIBLE_DEVICES="5,7") as launcher:
         assert launcher.wait_for_end() == 0
+        shown = ", ".join(map(str, cores))
+        assert f"seed1: starts on cores {shown}, GPUs 5\n" in launcher.printed()
     assert (tmp_path / "study/seed1/printed.txt").read_text() == f"cores {cores}, GPUs 5\n"
-    complete(tmp_path, "--cores_per_run 1 --seed 2")
+    assert f"starts on cores {cores[0]}\n" in complete(tmp_path, "--cores_per_run 1 --seed 2")
     assert (tmp_path / "study/seed2/printed.txt").read_text() == f"cores {cores[:1]}, GPUs \n"
 
 

@@ -9,7 +9,6 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
-from libtorchbeast.flags import UserError
 from tests.support.processes import ROOT
 from tests.support.run_files import WITHOUT_PACKAGE, column, log_steps, writer
 
@@ -52,13 +51,6 @@ def test_tensorboard_has_hyperparameters_and_histograms(tmp_path):
     assert hparams["learning_rate"].number_value == 0.5
     assert hparams["env"].string_value == "Catch" and hparams["use_lstm"].number_value == 1
     assert hparams["net"].string_value == "None"
-
-
-def test_weights_and_biases_where_it_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match="--wandb: pip install wandb"):
-        writer(tmp_path, flags={"wandb": True})
-    assert column(tmp_path / "run" / "logs.csv", "step") == []
 
 
 def test_weights_and_biases_gets_the_rows_also_after_a_resume(tmp_path, monkeypatch):

@@ -109,11 +109,11 @@ def seen():
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_to_stop_wakes_and_the_handlers_before_come_back(wakeup, seen, number):
-    with stop_signals_set(wakeup):
+    with stop_signals_set(wakeup) as names:
         assert not wakeup.is_set()
         signal.raise_signal(number)
         assert woken(wakeup)
-    assert seen == []
+    assert seen == [] and names == [number.name]
     for each in SIGNALS:
         signal.raise_signal(each)
     assert seen == SIGNALS

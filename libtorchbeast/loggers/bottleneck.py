@@ -15,6 +15,8 @@ Advise = Callable[[Row], str]
 WAITS = 0.2
 # If more cores than this are idle, another worker would find one.
 IDLE_CORES = 0.6
+# If other programs use more than this share of the cores, they slow the run down.
+OTHERS = 0.1
 
 # The shares of each kind of worker's time, as the report shows them.
 SHARES = {
@@ -70,7 +72,16 @@ class Advisor:
             return f"The actors limit this run: {self._for_actors(row)}"
         if _has_idle_cores(row):
             return f"Nobody waits for long, but cores are idle: try {self._more_workers()}."
+        if others := self._others(row):
+            return f"Nobody waits for long, but {others}: without them this run would be faster."
         return "Nobody waits for long and all cores are busy: only a faster machine would help."
+
+    def _others(self, row: Row) -> str:
+        """Says how many cores other programs use; empty if these are few."""
+        own, idle = row.get("cpu_cores", self._cores), row.get("idle_cores", 0.0)
+        others = self._cores - own - idle
+        many = others > OTHERS * self._cores
+        return f"other programs use {others:.1f} of {self._cores} cores" if many else ""
 
     def _for_learner(self) -> str:
         if self._learns_on_cpu() and self._flags.torch_threads < self._cores:
@@ -119,9 +130,10 @@ class MonoBeastAdvisor(Advisor):
                 f"inference takes {row['share_inference']:.0%} of their time, try "
                 f"{self._twice('envs_per_actor')}: larger batches cost less per step."
             )
+        busy = self._others(row) or "all cores are busy"
         return (
-            f"environments take {row['share_environment']:.0%} of their time and all cores are "
-            f"busy; PolyBeast can run environments on other machines (--server_addresses)."
+            f"environments take {row['share_environment']:.0%} of their time and {busy}; "
+            f"PolyBeast can run environments on other machines (--server_addresses)."
         )
 
 
@@ -152,7 +164,8 @@ class PolyBeastAdvisor(Advisor):
             return "start more servers."
         if _has_idle_cores(row):
             return f"cores are idle, try {self._more_workers()}."
-        return "all cores are busy: servers on other machines would help (--server_addresses)."
+        busy = self._others(row) or "all cores are busy"
+        return f"{busy}: servers on other machines would help (--server_addresses)."
 
     def _for_batching(self, row: Row) -> str:
         if self._flags.min_inference_batch_size != 1:

@@ -8,7 +8,6 @@ import contextlib
 import datetime
 import importlib.metadata
 import json
-import logging
 import os
 import platform
 import subprocess
@@ -18,8 +17,6 @@ from typing import Any
 
 from libtorchbeast.flags import as_plain
 from libtorchbeast.loggers.files import write_whole
-
-logger = logging.getLogger(__name__)
 
 
 def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | None) -> str:
@@ -39,8 +36,6 @@ def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | 
         meta = json.loads(path.read_text())
         changed = _changed_flags(meta, flags)
         meta["resumed"].append({"step": resume_step or 0, "changed_flags": changed, **now})
-        if changed:
-            logger.info("Flags have changed since the last start of this run: %s", changed)
     else:
         meta = {"xpid": xpid, "flags": flags, **now, "resumed": []}
     write_whole(path, json.dumps(meta, indent=2) + "\n")

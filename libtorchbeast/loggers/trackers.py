@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 from pathlib import Path
@@ -32,6 +33,16 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
+def check_wandb(flags: dict[str, Any]) -> None:
+    """Raises UserError if --wandb is given but its package cannot be imported. To be called before
+    the run's folder is made."""
+    if flags.get("wandb"):
+        try:
+            importlib.import_module("wandb")
+        except ImportError as error:
+            raise UserError("--wandb: pip install wandb") from error
+
+
 def open_trackers(
     path: Path, xpid: str, flags: dict[str, Any], started: str, purge_step: int | None
 ) -> list[Tracker]:
@@ -44,7 +55,7 @@ def open_trackers(
         purge_step: TensorBoard hides older events from this step on. None: there are none.
 
     Raises:
-        UserError: Weights & Biases is not installed, or refuses the run.
+        UserError: Weights & Biases refuses the run.
     """
     trackers: list[Tracker] = []
     try:
@@ -93,10 +104,8 @@ class WeightsAndBiases:
     """Weights & Biases reads its own environment variables, such as WANDB_MODE=offline."""
 
     def __init__(self, path: Path, xpid: str, flags: dict[str, Any], started: str):
-        try:
-            import wandb
-        except ImportError as error:
-            raise UserError("--wandb: pip install wandb") from error
+        import wandb
+
         self._histogram = wandb.Histogram
         name = xpid + "-" + "".join(filter(str.isdigit, started))
         settings = wandb.Settings(console="off")  # out.log has what is logged

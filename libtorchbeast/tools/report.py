@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from libtorchbeast.flags import SAVEDIR
 from libtorchbeast.tools.plot import SEED, plot, read_curve
 from libtorchbeast.tools.study import flags_of, last_row, read_plan
 
@@ -118,7 +119,8 @@ def read_study(folder: Path, y: str) -> Study:
         row, total = last_row(path), flags[path].get("total_steps", 0)
         scores = read_curve(path / "logs.csv", y).y
         if row.get("step", 0) < total or not scores:
-            left_out.append(f"- {path.name}: at step {row.get('step', 0):,.0f} of {total:,}")
+            step = f"at step {row.get('step', 0):,.0f} of {total:,}"
+            left_out.append(f"- {path.name}: {step}{'' if scores else f', without a {y}'}")
             continue
         planned = plan["runs"].get(path.name, {"values": {}})["values"]
         values = planned | {name: str(value) for name, value in flags[path].items()}
@@ -126,7 +128,7 @@ def read_study(folder: Path, y: str) -> Study:
         game = values.get("env", "unknown")
         results.append(Result(path, game, setting, scores[-1], row.get("hours", 0.0)))
     if not results:
-        raise ValueError(f"{folder}: no run is complete")
+        raise ValueError(f"{folder}: no run is complete and has a {y}")
     return Study(folder.name, plan["commands"], factors, ["seed"] in swept, results, left_out)
 
 
@@ -169,7 +171,7 @@ class Report:
         parts += [self.of_all_games()] if self.references else []
         parts += [self.of_factor(i) for i in range(len(self.study.factors))]
         if self.study.left_out:
-            parts.append("\n".join(["## Not complete\n", *self.study.left_out]))
+            parts.append("\n".join(["## Left out\n", *self.study.left_out]))
         (self.folder / "report.md").write_text("\n\n".join(parts) + "\n")
 
     def introduction(self) -> str:
@@ -302,7 +304,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The command. A mistake of the user ends it with one line on stderr and exit code 1."""
     flags = make_parser().parse_args(argv)
     folder = Path(flags.folder).expanduser()
+    if not folder.is_dir():  # the name of a study, as for the sweep
+        folder = Path(SAVEDIR).expanduser() / folder
     try:
+        if not folder.is_dir():
+            raise ValueError(f"there is no folder {Path(flags.folder).expanduser().resolve()}")
         references = read_references(Path(flags.reference))
         Report(folder, read_study(folder, flags.y), references, flags.y).write()
     except (OSError, ValueError) as error:
@@ -317,7 +323,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("folder", metavar="FOLDER", help="The folder of a study, or of any runs.")
+    add("folder", metavar="FOLDER", help="The folder of a study or of any runs, or a study's name.")
     add(
         "--reference", default=str(REFERENCES), metavar="FILE",
         help="Random and reference scores of games: a CSV file with the columns game, random, "

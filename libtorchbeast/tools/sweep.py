@@ -30,7 +30,7 @@ import rich.live
 import rich.table
 
 from libtorchbeast import workers
-from libtorchbeast.flags import Parser, UserError, add_run_flags, whole
+from libtorchbeast.flags import SAVEDIR, Parser, UserError, whole
 from libtorchbeast.loggers.display import console
 from libtorchbeast.loggers.files import RunInUse, hold
 from libtorchbeast.tools.study import (
@@ -133,7 +133,8 @@ class Launcher:
             else:
                 slot = self.free.pop(0)
                 self.running[run] = slot, start(run, slot)
-                say(f"{run.path.name}: starts on cores {slot.cores}, GPUs {slot.gpus}")
+                gpus = f", GPUs {', '.join(slot.gpus)}" if slot.gpus else ""
+                say(f"{run.path.name}: starts on cores {', '.join(map(str, slot.cores))}{gpus}")
 
     def _ended(self, run: Run, code: int, stopping: bool) -> None:
         row = last_row(run.path)
@@ -145,10 +146,13 @@ class Launcher:
             say(f"{run.path.name}: stopped {at}, exit code {code}")
         else:
             self._failures[run] += 1
-            again = self._failures[run] <= self.retries
+            # An error of one line, as for a misspelt flag, does not get better by itself.
+            refused = code == 1 and re.match(r" +\w+: error: ", last_lines(run, 1))
+            again = self._failures[run] <= self.retries and not refused
             (self.waiting if again else self.failed).append(run)
             then = "will be tried again" if again else "given up"
-            say(f"{run.path.name}: failed {at}, exit code {code}, {then}:\n{last_lines(run)}")
+            seen = last_lines(run, 1 if refused else 5)
+            say(f"{run.path.name}: failed {at}, exit code {code}, {then}:\n{seen}")
 
     def table(self) -> rich.table.Table:
         """The runs that are running, and how many are not."""
@@ -186,9 +190,9 @@ def start(run: Run, slot: Slot | None) -> subprocess.Popen:
         )  # fmt: skip
 
 
-def last_lines(run: Run) -> str:
+def last_lines(run: Run, count: int = 5) -> str:
     lines = (run.path / "printed.txt").read_text(errors="replace").splitlines()
-    return "\n".join(f"    {line}" for line in lines[-5:])
+    return "\n".join(f"    {line}" for line in lines[-count:])
 
 
 def say(text: str) -> None:
@@ -258,11 +262,10 @@ def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
 # ============================================================================================= main
 # fmt: off
 def make_parser() -> Parser:
-    parser, others = Parser("python -m libtorchbeast.tools.sweep", __doc__), Parser("", None)
-    add_run_flags(others)
+    parser = Parser("python -m libtorchbeast.tools.sweep", __doc__)
     add = parser.add_argument
     add("name", metavar="NAME", help="Name of the study, and of its folder in --savedir.")
-    add("--savedir", default=others.get_default("savedir"), help="Folder that holds all studies.")
+    add("--savedir", default=SAVEDIR, help="Folder that holds all studies.")
     add("--cores_per_run", type=whole(1), default=1, help="Number of cores of each run.")
     add("--gpus_per_run", type=whole(0), default=0, help="Number of GPUs of each run.")
     add("--runs_per_gpu", type=whole(1), default=1, help="Number of runs that share a GPU.")
@@ -344,7 +347,7 @@ def launch(launcher: Launcher) -> int:
     if stop.is_set():
         return 130
     for run in launcher.failed:
-        say(f"{run.path.name}: failed {1 + launcher.retries} times; see {run.path}/printed.txt")
+        say(f"{run.path.name}: failed; see {run.path}/printed.txt")
     say(f"{len(launcher.complete)} runs are complete, {len(launcher.failed)} failed.")
     return int(bool(launcher.failed))
 

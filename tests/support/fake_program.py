@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -48,7 +49,10 @@ def main():
     parser.add_argument("--use_lstm", action="store_true")
     parser.add_argument("--total_steps", type=int, default=5)
     parser.add_argument("--fail_at", type=int, default=-1)
+    parser.add_argument("--refuse", action="store_true")
     flags = parser.parse_args()
+    if flags.refuse:
+        sys.exit("fake_program: error: --refuse is a mistake of the user")
     stopped = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     print(f"cores {sorted(os.sched_getaffinity(0))}, GPUs {os.environ['CUDA_VISIBLE_DEVICES']}")
