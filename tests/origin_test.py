@@ -1,0 +1,47 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The line of a fork that raised an error."""
+
+import json
+import os
+import traceback
+
+import numpy as np
+
+from libtorchbeast import environment, origin
+
+
+def frames_of(function):
+    try:
+        function()
+    except Exception as error:
+        return traceback.extract_tb(error.__traceback__)
+    raise AssertionError("expected an error")
+
+
+def test_the_innermost_line_outside_of_packages_is_found():
+    """Neither the standard library's, nor an installed package's, nor this package's."""
+
+    def forks_line():
+        json.loads("{")
+
+    frames = frames_of(forks_line)
+    assert os.path.basename(frames[-1].filename) == "decoder.py"
+    assert origin.own_frame(frames).name == "forks_line"
+    for other in (
+        lambda: np.linalg.inv(np.zeros((2, 3))),
+        lambda: environment.Environment(None, 1),
+    ):
+        frame = origin.own_frame(frames_of(other))
+        assert (frame.filename, frame.name) == (__file__, "<lambda>")
+
+
+def test_without_a_line_of_a_fork_there_is_none():
+    frames = frames_of(lambda: json.loads("{"))
+    assert origin.own_frame([f for f in frames if f.filename != __file__]) is None
+    assert origin.own_frame([]) is None
+
+
+def test_an_error_is_one_line():
+    assert (
+        origin.described(ValueError("lost its\n   connection")) == "ValueError: lost its connection"
+    )
