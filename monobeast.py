@@ -378,7 +378,7 @@ def describe(flags: Flags) -> tuple[Spec, Shapes]:
     """
     N = flags.envs_per_actor
     with first_environment_watched(flags.open_timeout) as opened, told(flags.env):
-        env = Environment.of_first(seeded(create_env, flags), N, flags.env)
+        env = Environment.of_first(seeded(create_env, flags, N), N, flags.env)
         with contextlib.closing(env):
             net = models.make_net(Net, env.spec, flags)
             clock = Clock(ACTOR_ACTIVITIES)
@@ -460,7 +460,8 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
 
 def make_environment(flags: Flags, seed: int | None = None) -> Environment:
     """The environments of one actor, behind the adapter that makes rows of them."""
-    return Environment(seeded(create_env, flags, seed), flags.envs_per_actor, flags.env)
+    N = flags.envs_per_actor
+    return Environment(seeded(create_env, flags, N, seed), N, flags.env)
 
 
 # ==================================================================================== test and main

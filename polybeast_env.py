@@ -185,7 +185,8 @@ def is_atari(env: str) -> bool:
 # ========================================================================================== serving
 def make_environment(flags: Flags, seed: int | None = None) -> Environment:
     """The environments of one stream, behind the adapter that makes rows of them."""
-    return Environment(seeded(create_env, flags, seed), flags.envs_per_server, flags.env)
+    N = flags.envs_per_server
+    return Environment(seeded(create_env, flags, N, seed), N, flags.env)
 
 
 def maker(flags: Flags, seed: int) -> Callable[[], Environment]:

@@ -24,11 +24,11 @@ def derive_seed(*numbers: int) -> int:
 
 
 def seeded(
-    create_env: Callable[[Flags], Any], flags: Flags, seed: int | None = None
+    create_env: Callable[[Flags], Any], flags: Flags, num_envs: int, seed: int | None = None
 ) -> Callable[[], Any]:
-    """Returns a function that calls `create_env` with one more flag, `env_seed`. It is `seed` (by
-    default --seed) at the first call, `seed` + 1 at the next, and so on."""
-    seeds = itertools.count(flags.seed if seed is None else seed)
+    """Returns a function that calls `create_env` with one more flag, `env_seed`. For environment i
+    of `num_envs` it is the seed of its first reset: `seed` (by default --seed) + i, in range."""
+    seeds = itertools.count(first_seed(flags.seed if seed is None else seed, num_envs))
     return lambda: create_env(Flags(**vars(flags) | {"env_seed": next(seeds)}))
 
 

@@ -35,7 +35,8 @@ def test_the_same_seed_gives_the_same_draws_of_all_generators():
 
 def test_each_call_of_create_env_sees_a_seed_of_its_own():
     flags = Flags(env="Catch", seed=5)
-    for seed, expected in ((None, [5, 6, 7]), (80, [80, 81, 82])):
-        create_env = seeded(lambda flags: (flags.env, flags.env_seed), flags, seed)
+    for seed, expected in ((None, [5, 6, 7]), (80, [80, 81, 82]), (MAX_SEED, [1, 2, 3])):
+        create_env = seeded(lambda flags: (flags.env, flags.env_seed), flags, 3, seed)
+        assert expected[0] == first_seed(flags.seed if seed is None else seed, 3)  # as at a reset
         assert [create_env() for _ in expected] == [("Catch", seed) for seed in expected]
     assert not hasattr(flags, "env_seed")  # it is not logged with the run's flags
