@@ -87,9 +87,6 @@ def _good(spec: bytes, first: bytes, next_: bytes) -> Iterator[tuple[str, list[b
 
 def _bad_specs(good: bytes) -> Iterator[tuple[str, bytes]]:
     changed = lambda **fields: _merged(good_spec(), fields).SerializeToString()
-    with_leaf = lambda name="x", shape=(), dtype=2, stack=0: good_spec(
-        **{name: (shape, dtype, stack)}
-    ).SerializeToString()
     yield "empty", b""
     yield "garbage", bytes(range(255, 0, -7))
     yield "zeros", b"\0" * 100
@@ -111,6 +108,36 @@ def _bad_specs(good: bytes) -> Iterator[tuple[str, bytes]]:
     yield "too-many-environments", changed(num_envs=2**32 - 1)
     yield "environments-2-to-the-20", changed(num_envs=2**20)
     yield "environments-of-64-bits", changed(num_envs=0) + b"\x10" + varint(2**64 - 1)
+    yield from _bad_leaves(good)
+    yield "own-name-not-utf-8", _without(good, 7) + field(7, b"\xc0\xaf")
+    yield "leaves-empty-by-the-thousand", good + b"\x1a\0" * 2000
+    yield (
+        "leaves-by-the-thousand",
+        good_spec(**{f"{i}": ((), 2, 0) for i in range(1000)}).SerializeToString(),
+    )
+    yield "leaf-field-unknown", good + field(3, field(1, b"x") + b"\x10\2" + b"\x28\1")
+    yield "leaf-field-twice", good + field(3, field(1, b"x") + b"\x10\2\x10\3")
+    yield "actions-of-an-unknown-kind", changed(action_kind="tuple")
+    yield "actions-of-a-box-of-two-sizes", changed(action_kind="box", action_sizes=[2, 3])
+    yield "actions-of-a-box-beyond-16-bits", changed(action_kind="box", action_sizes=[2**16 + 1])
+    yield (
+        "actions-of-too-many-choices",
+        changed(action_kind="multi_discrete", action_sizes=[2] * 2000),
+    )
+    yield "actions-of-a-choice-of-none", changed(action_kind="multi_discrete", action_sizes=[2, 0])
+    yield "actions-missing", changed(action_sizes=[])
+    yield "actions-of-two-sizes", changed(action_sizes=[3, 3])
+    yield "actions-0", changed(action_sizes=[0])
+    yield "actions-negative", changed(action_sizes=[-3])
+    yield "actions-beyond-32-bits", changed(action_sizes=[2**31 + 1])
+    yield "frames-per-step-0", changed(frames_per_step=0)
+    yield "frames-per-step-of-32-bits", changed(frames_per_step=2**32 - 1)
+
+
+def _bad_leaves(good: bytes) -> Iterator[tuple[str, bytes]]:
+    with_leaf = lambda name="x", shape=(), dtype=2, stack=0: good_spec(
+        **{name: (shape, dtype, stack)}
+    ).SerializeToString()
     yield "dtype-0", with_leaf(dtype=0)
     yield "dtype-14", with_leaf(dtype=14)
     yield "dtype-negative", with_leaf(dtype=-1)
@@ -139,29 +166,6 @@ def _bad_specs(good: bytes) -> Iterator[tuple[str, bytes]]:
     yield "name-with-a-terminal-s-escape", with_leaf(name="\x1b[2J")
     yield "name-with-a-line", with_leaf(name="a\n2026-01-01 INFO all is well")
     yield "name-of-300-bytes", with_leaf(name="x" * 300)
-    yield "own-name-not-utf-8", _without(good, 7) + field(7, b"\xc0\xaf")
-    yield "leaves-empty-by-the-thousand", good + b"\x1a\0" * 2000
-    yield (
-        "leaves-by-the-thousand",
-        good_spec(**{f"{i}": ((), 2, 0) for i in range(1000)}).SerializeToString(),
-    )
-    yield "leaf-field-unknown", good + field(3, field(1, b"x") + b"\x10\2" + b"\x28\1")
-    yield "leaf-field-twice", good + field(3, field(1, b"x") + b"\x10\2\x10\3")
-    yield "actions-of-an-unknown-kind", changed(action_kind="tuple")
-    yield "actions-of-a-box-of-two-sizes", changed(action_kind="box", action_sizes=[2, 3])
-    yield "actions-of-a-box-beyond-16-bits", changed(action_kind="box", action_sizes=[2**16 + 1])
-    yield (
-        "actions-of-too-many-choices",
-        changed(action_kind="multi_discrete", action_sizes=[2] * 2000),
-    )
-    yield "actions-of-a-choice-of-none", changed(action_kind="multi_discrete", action_sizes=[2, 0])
-    yield "actions-missing", changed(action_sizes=[])
-    yield "actions-of-two-sizes", changed(action_sizes=[3, 3])
-    yield "actions-0", changed(action_sizes=[0])
-    yield "actions-negative", changed(action_sizes=[-3])
-    yield "actions-beyond-32-bits", changed(action_sizes=[2**31 + 1])
-    yield "frames-per-step-0", changed(frames_per_step=0)
-    yield "frames-per-step-of-32-bits", changed(frames_per_step=2**32 - 1)
 
 
 def _bad_first_steps(good: bytes) -> Iterator[tuple[str, bytes]]:
