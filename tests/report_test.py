@@ -272,6 +272,21 @@ def test_a_mistake_is_one_line(tmp_path):
         assert refused.value.code.startswith("report: ") and message in refused.value.code
 
 
+def test_a_run_without_a_score_is_left_out_and_said_to_be(tmp_path):
+    make_study(tmp_path / "study", "--seed 1-2", lambda values: 1.0)
+    logs = tmp_path / "study" / "seed2" / "logs.csv"
+    with open(logs, newline="") as file:
+        columns, *table = csv.reader(file)
+    for row in table:
+        row[columns.index("mean_game_return")] = ""
+    with open(logs, "w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([columns, *table])
+    study = report.read_study(tmp_path / "study", "mean_game_return")
+    assert [result.path.name for result in study.results] == ["seed1"]
+    assert len(study.left_out) == 1 and study.left_out[0].startswith("- seed2: at step ")
+    assert study.left_out[0].endswith(", without a mean_game_return")
+
+
 def test_a_studys_name_stands_for_its_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "SAVEDIR", str(tmp_path))
     make_study(tmp_path / "some_study", "--seed 1", lambda values: 1.0)

@@ -121,7 +121,8 @@ UNVIEWABLE = {
     "declared only": (BlindCatch, "is not implemented"),
     "a key lacks": (
         lambda: KeylessCatch("rgb_array"),
-        r"render\(\) raised ValueError: 'tty_chars' is not in list; .* a missing observation key$",
+        r"render\(\) raised ValueError: 'tty_chars' is not in list; "
+        r".* the observation key tty_chars\)$",
     ),
     "no such mode": (
         lambda: SpokenCatch("rgb_array"),

@@ -24,9 +24,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "rewards. The games that end first after a start are the short ones, and their mean would "
         "mislead. So the cell stays empty, or after a resume as it was, until at most 2 % of all "
         "games are longer than the longest that has ended (an estimate of Kaplan and Meier). The "
-        "first value weighs the games so far by how many of their length begin; later games count "
-        "as they end. Games that never end do not count. While they are more than 2 % of all "
-        "games, the cell stays empty.",
+        "first value counts the games so far, each length as often as games of that length begin; "
+        "later games count as they end. Games that never end do not count. While they are more "
+        "than 2 % of all games, the cell stays empty.",
         "mean_game_length": "The mean length of the same games, in agent steps.",
         "eval_step": "The step of the weights that played the evaluation that has just ended.",
         "mean_eval_return": "The mean return of the games of that evaluation.",
