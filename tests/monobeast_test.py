@@ -36,7 +36,7 @@ LSTM_SETTINGS = "--learning_rate 2e-3 --entropy_cost 0.05 --num_buffers 16"
     [
         pytest.param(["--learning_rate", 5e-3, "--total_steps", 50_000], True, id="feed-forward"),
         pytest.param(
-            ["--use_lstm", *LSTM_SETTINGS.split(), "--total_steps", 60_000], True, id="lstm"
+            ["--use_lstm", *LSTM_SETTINGS.split(), "--total_steps", 100_000], True, id="lstm"
         ),
         pytest.param(
             ["--learning_rate", 1e-12, "--total_steps", 50_000],
