@@ -425,9 +425,8 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
 def train_in_order(run: Run, shapes: Shapes) -> None:
     """Acts and learns in turns. The same seed gives the same numbers, bit for bit.
 
-    A checkpoint does not hold the environments. So at each barrier they and all random generators
-    start afresh from (seed, updates), whether or not the run stops there. A run that resumes from a
-    barrier's checkpoint therefore computes the same numbers as one that was not stopped.
+    At each barrier the environments and all random generators start afresh from (seed, updates), so
+    that a run which resumes there computes the same numbers as one that was not stopped.
     """
     flags, learner = run.flags, run.learner
     rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
@@ -453,8 +452,9 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
                 if numbers := learner.update(batch, publish=lambda state_dict, version: None):
                     run.stats.add_update(numbers)
                 run.tick()
-        run.between_barriers = not barrier.reached()
-        run.stats.restart()
+        if barrier.reached():
+            run.between_barriers = False
+            run.stats.restart()
         run.tick()
 
 

@@ -71,7 +71,7 @@ class Run:
         self.flags, self.spec, self._advise = flags, spec, advise
         self.path = run_path(flags)
         self.learner = Learner(net, flags, device, dump_dir=self.path)
-        self.stats = Stats()
+        self.stats = Stats(max(1, flags.num_actors) * spec.num_envs)
         self.wakeup = workers.PipeEvent()
         self.threads = workers.Threads(self.wakeup)
         self.between_barriers = False

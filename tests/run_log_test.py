@@ -35,7 +35,7 @@ def files(tmp_path):
 
 
 def test_a_row_has_the_columns_of_all_sources_and_the_speed(clock, files):
-    stats = Stats()
+    stats = Stats(num_envs=8)
     log = RunLog(files, stats, step=100, frames_per_step=4)
     log.sources.append(lambda: {"streams": 3})
     stats.add_inference(8)
@@ -57,13 +57,13 @@ def test_a_row_has_the_columns_of_all_sources_and_the_speed(clock, files):
 
 
 def test_a_row_at_the_very_time_of_the_one_before_it_has_no_infinite_speed(clock, files):
-    log = RunLog(files, Stats(), step=0, frames_per_step=1)
+    log = RunLog(files, Stats(num_envs=8), step=0, frames_per_step=1)
     log.write(0, {})
     assert log.sps == 0
 
 
 def test_means_are_of_the_time_after_the_first_row_with_updates(clock, files):
-    log = RunLog(files, Stats(), step=0, frames_per_step=1)
+    log = RunLog(files, Stats(num_envs=8), step=0, frames_per_step=1)
     assert log.means() == {} == log.last_row
 
     def write(seconds, step, updates):
@@ -83,7 +83,7 @@ def test_means_are_of_the_time_after_the_first_row_with_updates(clock, files):
 
 def test_a_row_is_logged_in_one_line_and_its_histograms_are_taken(clock, files, caplog):
     caplog.set_level("INFO")
-    stats = Stats()
+    stats = Stats(num_envs=8)
     stats.load_state_dict({"games": 2, "returns": [1.0, 3.0], "lengths": [9, 9]})
     histograms = []
     files.log = lambda row, drawn: histograms.append(drawn)

@@ -23,9 +23,17 @@ def update(number, lags):
     return dict.fromkeys(UPDATE_COLUMNS, number) | {"lags": lags, "lag_max": max(lags)}
 
 
+def counting():
+    """Stats of one environment, whose first game is over, so that games count at once."""
+    stats = Stats(num_envs=1)
+    for _ in range(2):
+        stats.add_games(batch([0, 0], [0, 0], [0, 0]))
+    return stats
+
+
 def test_a_game_counts_in_the_row_where_it_ends_but_not_in_row_0():
     """Row 0 is the last row of the rollout before, which has counted it."""
-    stats = Stats()
+    stats = counting()
     assert stats.take() == {"games": 0}
     stats.add_games(batch([0, 0, 1, 0, 0, 1], [0, 2, 4, 0, 1, -8], [0, 1, 2, 0, 1, 2]))
     expected = {"games": 2, "mean_game_return": -2.0, "mean_game_length": 2.0}
@@ -41,7 +49,7 @@ def games_of(lengths):
 
 
 def test_the_mean_is_of_recent_games_and_survives_a_resume():
-    stats, resumed = Stats(), Stats()
+    stats, resumed = counting(), counting()
     stats.add_games(games_of([1] * (RECENT_GAMES + 1)))
     resumed.load_state_dict(stats.state_dict())
     resumed.add_games(games_of([51]))
@@ -54,8 +62,8 @@ class Vector:
     """Environments whose games have the lengths that `draw(rng)` returns. Their returns equal
     their lengths."""
 
-    def __init__(self, draw, num_envs):
-        self.draw, self.rng = draw, random.Random(0)
+    def __init__(self, draw, num_envs, seed=0):
+        self.draw, self.rng = draw, random.Random(seed)
         self.envs = [[0, draw(self.rng)] for _ in range(num_envs)]  # step and length of the game
         self.row = [0] * num_envs, [False] * num_envs
 
@@ -82,63 +90,90 @@ def means(stats, vector, rollouts):
 @pytest.mark.parametrize(
     "draw, mean",
     [
-        (lambda rng: rng.choice([50, 2000]), 1025),
         (lambda rng: rng.randint(300, 1200), 750),
         (lambda rng: 1 + int(rng.expovariate(1 / 300)), 300),
+        (lambda rng: 500, 500),
     ],
-    ids=["50 or 2,000", "even", "exponential"],
+    ids=["even", "exponential", "constant"],
 )
 def test_short_games_that_end_first_are_not_the_mean(draw, mean):
-    """With games of 50 or 2,000 steps it was 50 until step 2,000."""
-    shown = means(Stats(), Vector(draw, num_envs=128), 120)
-    first = next(value for value in shown if value)
-    assert shown[0] is None and first == pytest.approx(mean, rel=0.15)
+    shown = means(Stats(num_envs=128), Vector(draw, num_envs=128), 140)
+    values = [value for value in shown if value]
+    assert shown[0] is None and values == pytest.approx([mean] * len(values), rel=0.3)
+    assert sum(values) / len(values) == pytest.approx(mean, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("long, share", [(2000, 1 / 2), (1000, 1 / 32)])
+def test_long_games_have_to_end_before_the_short_ones_count(long, share, seed):
+    """The others have 20 steps, which was the mean until the long ones ended."""
+    vector = Vector(lambda rng: long if rng.random() < share else 20, num_envs=64, seed=seed)
+    shown = means(Stats(num_envs=64), vector, long // 20 + 3)
+    assert set(shown[: long // 20]) == {None} and shown[-1] > 40
+
+
+def test_rollouts_that_come_one_after_the_other_say_nothing_about_the_next():
+    """A batch has the environments of one actor. Those of the first have short games only."""
+    stats, first = Stats(num_envs=16), Vector(lambda rng: 5, num_envs=8)
+    second = Vector(lambda rng: 45, num_envs=8)
+    for _ in range(2):
+        assert means(stats, first, 1) == means(stats, second, 1) == [None]
+    assert means(stats, first, 1) == [None]
+    assert means(stats, second, 2)[-1] > 5
 
 
 def test_after_a_restart_the_mean_from_before_stays_until_the_new_one_is_known():
-    stats = Stats()
-    stats.add_games(games_of([70] * RECENT_GAMES))
+    stats = Stats(num_envs=128)
+    stats.load_state_dict({"games": 9, "returns": [70.0] * 100, "lengths": [70] * 100})
     stats.restart()
-    shown = means(stats, Vector(lambda rng: rng.randint(100, 200), num_envs=128), 10)
-    assert set(shown[:9]) == {70.0} and shown[9] == pytest.approx(150, rel=0.1)
+    shown = means(stats, Vector(lambda rng: rng.randint(100, 200), num_envs=128), 12)
+    assert set(shown[:10]) == {70.0} and shown[11] == pytest.approx(150, rel=0.1)
 
 
-def test_environments_that_never_end_a_game_hide_the_others_only_at_first():
-    """One of 16 is endless. That the others can end their games makes it a rare exception."""
-    stats, others = Stats(), Vector(lambda rng: rng.choice([8, 12]), num_envs=15)
+def test_games_that_ended_before_a_restart_count():
+    stats = Stats(num_envs=2)
+    means(stats, Vector(lambda rng: 10, num_envs=2), 1)
+    assert "mean_game_return" not in stats.take()
+    stats.restart()
+    assert stats.take() == {"games": 2, "mean_game_return": 10.0, "mean_game_length": 10.0}
+
+
+def test_a_game_that_never_ends_hides_the_others_only_at_first():
+    stats, others = Stats(num_envs=4), Vector(lambda rng: rng.choice([8, 12]), num_envs=3)
     endless = Vector(lambda rng: 10**9, num_envs=1)
     shown = []
-    for _ in range(8):
+    while stats.games < 4 * RECENT_GAMES:
+        assert set(shown) <= {None}
         stats.add_games(endless.rollout())
         shown += means(stats, others, 1)
-    assert shown[0] is None and shown[-1] == pytest.approx(10, rel=0.1)
+    assert shown[-1] == pytest.approx(10, rel=0.2)
 
 
 def test_one_environment_ahead_of_the_others_says_nothing_about_them():
-    stats, others = Stats(), Vector(lambda rng: rng.choice([60, 100, 200]), num_envs=31)
-    first = Vector(lambda rng: 90, num_envs=1)
-    for _ in range(4):
+    others = Vector(lambda rng: rng.choice([60, 100, 200]), num_envs=31)
+    stats, first = Stats(num_envs=32), Vector(lambda rng: 90, num_envs=1)
+    for _ in range(10):
         assert means(stats, first, 1) == means(stats, others, 1) == [None]
         means(stats, first, 1)  # it is twice as fast
-    assert means(stats, others, 7)[-1] == pytest.approx(120, rel=0.1)
+    assert means(stats, others, 2)[-1] == pytest.approx(120, rel=0.2)
 
 
 def test_environments_that_are_replaced_do_not_keep_the_mean_away():
-    stats = Stats()
+    stats = Stats(num_envs=16)
     for _ in range(3):  # each is lost in its first game
         stats.add_games(Vector(lambda rng: 30, num_envs=4).rollout())
-    assert set(means(stats, Vector(lambda rng: 30, num_envs=16), 2)) == {None, 30}
+    assert set(means(stats, Vector(lambda rng: 30, num_envs=16), 3)) == {None, 30}
 
 
 def test_only_the_given_columns_count():
-    stats, column = Stats(), games_of([3])
+    stats, column = counting(), games_of([3])
     two = {k: torch.cat([v, v + v if k != "episode_over" else v], dim=1) for k, v in column.items()}
     stats.add_games(two, torch.tensor([True, False]))
     assert stats.take() == {"games": 1, "mean_game_return": 3.0, "mean_game_length": 3.0}
 
 
 def test_updates_give_means_and_the_largest_lag_since_the_last_row():
-    stats = Stats()
+    stats = Stats(num_envs=1)
     stats.add_update(update(1.0, lags=[0, 3]))
     stats.add_update(update(4.0, lags=[0, 1]))
     assert stats.histograms()["lag"] == {0: 2, 3: 1, 1: 1}
@@ -151,7 +186,7 @@ def test_updates_give_means_and_the_largest_lag_since_the_last_row():
 
 
 def test_the_mean_size_of_inference_batches_since_the_last_row():
-    stats = Stats()
+    stats = Stats(num_envs=1)
     for columns in (4, 8):
         stats.add_inference(columns)
     assert stats.take()["inference_batch"] == 6

@@ -21,12 +21,16 @@ GROUPS: dict[str, dict[str, str]] = {
     "Games": {
         "games": "The number of whole games that have ended since the run began.",
         "mean_game_return": f"The mean return of the last {RECENT_GAMES} games, with unclipped "
-        "rewards. The games that end first after a start are the short ones, and their mean would "
-        "mislead. So the cell stays empty, or after a resume as it was, until at most 2 % of all "
-        "games are longer than the longest that has ended (an estimate of Kaplan and Meier). The "
-        "first value counts the games so far, each length as often as games of that length begin; "
-        "later games count as they end. Games that never end do not count. While they are more "
-        "than 2 % of all games, the cell stays empty.",
+        "rewards. After a start all environments begin a game at once, and the short games end "
+        "first; their mean would mislead. So the cell stays empty, or after a resume as it was, "
+        "until every environment's first game has ended, which is when each environment has made, "
+        "on average, --unroll_length more steps than the longest game so far. A game that never "
+        f"ends delays this until {RECENT_GAMES} games for each environment have ended. The first "
+        "value is the mean of as many games as there are environments, the newest ones; later "
+        "games count as they end. Two errors remain. Long games that are so rare that none of the "
+        "first games is one count only when they end. Games of equal lengths that began together "
+        "end together, so that the value can be far too high or too low in turns, until the "
+        "environments are out of step.",
         "mean_game_length": "The mean length of the same games, in agent steps.",
         "eval_step": "The step of the weights that played the evaluation that has just ended.",
         "mean_eval_return": "The mean return of the games of that evaluation.",

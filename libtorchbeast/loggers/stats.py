@@ -6,7 +6,6 @@ import collections
 import threading
 from typing import Any
 
-import numpy as np
 import torch
 
 from libtorchbeast.loggers.columns import RECENT_GAMES
@@ -25,63 +24,51 @@ UPDATE_COLUMNS = {
     "clipped_rho_share": "clipped_rho_share",
 }
 
-# After a start, games count as soon as fewer than this share of them are longer than any seen.
-UNSEEN = 0.02
-
 
 class FirstGames:
-    """The games that have ended since all environments started at once.
+    """The games that have ended since all environments began to play, before any may count.
 
-    The games that end first are the short ones, so that their plain mean is not that of all games.
-    The estimate of Kaplan and Meier ("Nonparametric Estimation from Incomplete Observations", 1958)
-    corrects this: of all games that reach a length, it takes the share that ends there. Games that
-    still run count up to their age. So it does not matter of which environment a row is, how fast
-    each environment is, or whether some were replaced.
+    The games that end first are the short ones. So games count only after the first game of every
+    environment has ended. Rows do not say of which environment they are. But as long as a first
+    game runs, the longest game has as many steps as its environment has made. So the first games
+    have ended when each environment has made, on average, more steps than the longest game has. It
+    must be a rollout more, because the environments' rollouts come one after the other.
+
+    This needs no environments of equal speed, and an environment may be replaced.
     """
 
-    def __init__(self):
-        self._reached: collections.Counter[int] = collections.Counter()  # games, by each length
-        self._ended: collections.Counter[int] = collections.Counter()
-        self._games: list[tuple[int, float]] = []  # length, return
+    def __init__(self, num_envs: int):
+        self.games: list[tuple[int, float]] = []  # length, return
+        self._num_envs = num_envs
+        self._rows = self._longest = 0
 
-    def add(self, lengths: torch.Tensor, games: list[tuple[int, float]]) -> None:
-        """Adds `episode_step` of some rows, and (length, return) of the games that ended there."""
-        values, counts = torch.unique(lengths, return_counts=True)
-        self._reached.update(dict(zip(values.tolist(), counts.tolist(), strict=True)))
-        self._ended.update(length for length, _ in games)
-        self._games += games
-
-    def sample(self) -> list[tuple[int, float]] | None:
-        """Returns as many games as have ended, but at most RECENT_GAMES, among which each length is
-        as frequent as among all games. None: too many games are longer than any seen so far."""
-        unseen = 1.0
-        share: dict[int, float] = {}  # of all games: what a game of this length stands for
-        for length, count in sorted(self._ended.items()):
-            if self._reached[length] < unseen * self._reached[1] / 4:
-                break  # only a few environments are ahead of the others and came so far
-            share[length] = unseen / self._reached[length]
-            unseen -= count * share[length]
-        if unseen >= UNSEEN:
-            return None
-        games = sorted(self._games)
-        places = np.cumsum([share.get(length, 0.0) for length, _ in games])
-        size = min(len(games), RECENT_GAMES)
-        even = (np.random.default_rng(0).permutation(size) + 0.5) / size * places[-1]
-        return [games[i] for i in np.searchsorted(places, even)]
+    def add(self, lengths: torch.Tensor, games: list[tuple[int, float]]) -> bool:
+        """Adds `episode_step` [T, B] of rows, and (length, return) of the games that ended there.
+        Returns whether games may count from now on."""
+        self._rows += lengths.numel()
+        self._longest = max([self._longest, *lengths.flatten().tolist()])
+        self.games += games
+        first_ended = self._rows > (self._longest + len(lengths)) * self._num_envs
+        # A game that never ends does not hold up the others for ever.
+        return first_ended or len(self.games) >= RECENT_GAMES * self._num_envs
 
 
 class Stats:
     """Collects numbers from learner and inference threads between two rows of the log.
 
     Every method may be called from any thread.
+
+    Args:
+        num_envs: how many environments the run has.
     """
 
-    def __init__(self):
+    def __init__(self, num_envs: int):
         self.games = 0
+        self._num_envs = num_envs
         self._lock = threading.Lock()  # protects every attribute
         self._returns: collections.deque[float] = collections.deque(maxlen=RECENT_GAMES)
         self._lengths: collections.deque[int] = collections.deque(maxlen=RECENT_GAMES)
-        self._first_games: FirstGames | None = FirstGames()  # None as soon as games count at once
+        self._first_games: FirstGames | None = FirstGames(num_envs)  # None when games count at once
         self._sums: dict[str, float] = collections.defaultdict(float)
         self._updates = 0
         self._lag_max = 0.0
@@ -89,10 +76,11 @@ class Stats:
         self._inference_batches = self._inference_columns = 0
 
     def restart(self) -> None:
-        """All environments start afresh. Until the means of their games can be trusted, those from
-        before stay."""
+        """All environments start afresh, after all games that count have ended."""
         with self._lock:
-            self._first_games = FirstGames()
+            if self._first_games is not None:
+                self._count(self._first_games.games)
+            self._first_games = FirstGames(self._num_envs)
 
     def add_games(self, batch: Rollout, columns: torch.Tensor | slice = slice(None)) -> None:
         """Counts the games that ended in rows 1..T. Row 0 repeats row T of the rollout before.
@@ -105,14 +93,16 @@ class Stats:
         with self._lock:
             games = list(zip(ages[over].tolist(), returns[over].tolist(), strict=True))
             self.games += len(games)
-            if self._first_games is not None:
-                self._first_games.add(ages, games)
-                sample = self._first_games.sample() if games else None
-                if sample is None:
-                    return
-                games, self._first_games = sample, None
-            self._lengths += [length for length, _ in games]
-            self._returns += [score for _, score in games]
+            if self._first_games is None:
+                self._count(games)
+            elif self._first_games.add(ages, games):
+                # One for each environment: among all of them the short ones are too many.
+                self._count(self._first_games.games[-self._num_envs :])
+                self._first_games = None
+
+    def _count(self, games: list[tuple[int, float]]) -> None:
+        self._lengths += [length for length, _ in games]
+        self._returns += [score for _, score in games]
 
     def add_update(self, numbers: dict[str, Any]) -> None:
         """Adds what `Learner.update` returned."""
