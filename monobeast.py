@@ -193,7 +193,6 @@ RECIPES: Recipes = {
     ),
 }
 
-
 # The values that --autotune tries.
 KNOBS: autotune.Knobs = {
     "num_actors": autotune.worker_counts,
@@ -362,6 +361,7 @@ def train(flags: Flags) -> Run:
     check_limits(flags, shapes)
     device = torch.device("cuda" if cuda_is_wanted(flags) else "cpu")
     net = models.make_net(Net, spec, flags)
+    evaluate.try_others(flags, spec, player)
     with Run(flags, spec, net, device, MonoBeastAdvisor(flags).advise) as run:
         if not run.finished():
             run.evaluate_with(player)
@@ -398,9 +398,8 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, learner.updates, actor, life)
-        return workers.Process(
-            act, (actor, seed, flags, slots, weights, times), name=f"actor-{actor}"
-        )
+        args = (actor, seed, flags, slots, weights, times)
+        return workers.Process(act, args, name=f"actor-{actor}")
 
     actors = Actors(start_actor, flags, slots, times)
     run.log.sources += [*times.sources(), lambda: {"actor_restarts": actors.restarts}]
@@ -475,7 +474,6 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
 def test(flags: Flags, given: Container[str]) -> list[evaluate.Game]:
     """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
     flags, net, env = evaluate.load(flags, given, player)
-    seed_everything(flags.seed)
     with contextlib.closing(env):
         return evaluate.test(flags, net, env)
 

@@ -317,6 +317,7 @@ def train(flags: Flags) -> Run:
         state = models.initial_state(net, 1)
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
+        evaluate.try_others(flags, spec, player)
         with Run(flags, spec, net, device, PolyBeastAdvisor(flags).advise) as run:
             if not run.finished():
                 run.evaluate_with(player)
@@ -421,7 +422,6 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
 def test(flags: Flags, given: Container[str]) -> list[evaluate.Game]:
     """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
     flags, net, env = evaluate.load(flags, given, player)
-    seed_everything(flags.seed)
     with contextlib.closing(env):
         return evaluate.test(flags, net, env)
 

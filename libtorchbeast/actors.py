@@ -258,10 +258,13 @@ class Actors:
 
 
 @contextlib.contextmanager
-def first_environment_watched(open_timeout: float) -> Iterator[Callable[[int], None]]:
-    """While this process opens the environment from which it learns the spec, the log says after a
-    few seconds what is being waited for. If it takes longer than `open_timeout` seconds, this
-    process ends. Yields the argument `opened` of Environment.initial."""
+def first_environment_watched(
+    open_timeout: float, name: str = "The first environment"
+) -> Iterator[Callable[[int], None]]:
+    """While this process opens the environment from which it learns the spec, or another before
+    the training, the log says after a few seconds what is being waited for. If it takes longer than
+    `open_timeout` seconds, this process ends. Yields the argument `opened` of
+    Environment.initial."""
     is_open = threading.Event()
 
     def watch():
@@ -269,10 +272,10 @@ def first_environment_watched(open_timeout: float) -> Iterator[Callable[[int], N
         while not is_open.wait(interval := min(HEARTBEAT_S, open_timeout / 4)):
             waited += interval
             if seconds := reminder.due(True):
-                logger.info("The first environment is being waited for, %.0f s so far.", seconds)
+                logger.info("%s is being waited for, %.0f s so far.", name, seconds)
             if waited > open_timeout:
                 limit = f"--open_timeout {open_timeout:g}"
-                logger.critical("The first environment took longer than %s to open.", limit)
+                logger.critical("%s took longer than %s to open.", name, limit)
                 os._exit(1)  # nothing runs yet that would have to be ended or saved
 
     threading.Thread(target=watch, name="first environment", daemon=True).start()

@@ -412,7 +412,7 @@ def told(name: str) -> Iterator[None]:
 def _sentence(name: str, error: Exception, place: str) -> str:
     kind, text = type(error).__name__, " ".join(str(error).split())
     if kind in ("NameNotFound", "NamespaceNotFound") and ":" not in name:
-        return f"{text} If a module registers it, name the module too: --env MODULE:{name}"
+        return f"{text} If a module registers it, name the module too: MODULE:{name}"
     is_clear = isinstance(error, ModuleNotFoundError) or type(error).__module__ == "gymnasium.error"
     if is_clear:
         return text

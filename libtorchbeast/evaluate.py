@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
+from libtorchbeast.actors import first_environment_watched
 from libtorchbeast.environment import Environment, Row, told
 from libtorchbeast.flags import Flags, UserError, replace, run_path
 from libtorchbeast.learner import Learner
@@ -143,6 +144,7 @@ def test(flags: Flags, net: nn.Module, env: Environment) -> list[Game]:
     Raises:
         UserError: the mode is test_render, and the environment does not render images.
     """
+    seed_everything(flags.seed)
     with _video(flags, env) as on_row:
         games = play(flags, net, env, flags.seed, on_row)
     _print(games, flags)
@@ -186,13 +188,42 @@ def _print(games: list[Game], flags: Flags) -> None:
 LONGEST_S = 3600.0  # an evaluation that takes longer is taken to hang
 
 
+def columns_of_others(flags: Flags) -> dict[str, str]:
+    """The environments of --eval_env, and for each the column that has its mean return."""
+    names = (flags.eval_env or "").split(",")
+    return {name: f"mean_eval_return/{name}" for name in map(str.strip, names) if name}
+
+
+def try_others(flags: Flags, spec: Spec, player: Player) -> None:
+    """Opens and resets each environment of --eval_env once, so that a wrong one is found before
+    the training begins.
+
+    Raises:
+        UserError: one of them cannot be played here, or does not fit `spec`, the training's.
+    """
+    for name in columns_of_others(flags) if flags.eval_every else ():
+        one = replace(flags, mode="test", num_episodes=1, env=name)
+        try:
+            with first_environment_watched(flags.open_timeout, f"--eval_env {name}"), told(name):
+                _, env = player(one)
+                with contextlib.closing(env):
+                    env.initial(flags.seed)
+            seen, expected = env.spec.signature(), spec.signature()
+            if seen != expected:
+                raise UserError(f"expected an environment {expected}, seen {seen}")
+        except UserError as error:
+            text = str(error).removeprefix(f"--env {name}: ")
+            raise UserError(f"--eval_env {name}: {text}") from error
+
+
 class Evaluator:
     """Evaluates the network in a separate process while training goes on.
 
     An evaluation starts every --eval_every steps, or later if the one before has not ended. It
-    plays --num_episodes games with the newest weights, as the mode `test` does. An evaluation that
-    fails or hangs is logged, and training goes on. The process and its environments are kept for
-    the next evaluation, because importing torch again would take longer than many games.
+    plays --num_episodes games with the newest weights, as the mode `test` does, in --env and in
+    each environment of --eval_env. An evaluation that fails or hangs is logged, and training goes
+    on. The process and its environments are kept for the next evaluation, because importing torch
+    again would take longer than many games.
 
     Only one thread may use an instance.
     """
@@ -266,7 +297,10 @@ class Evaluator:
             self.close()
             return {}
         row = json.loads(message)
-        logger.info("Evaluation at step %d: mean return %g", self._step, row["mean_eval_return"])
+        others = columns_of_others(self._flags).items()
+        returns = f"{row['mean_eval_return']:g}"
+        returns += "".join(f", {row[column]:g} in {name}" for name, column in others)
+        logger.info("Evaluation at step %d: mean return %s", self._step, returns)
         return {"eval_step": self._step, **row}
 
     def _warn(self, what: str) -> None:
@@ -290,16 +324,22 @@ def play_games(
     net, env = player(flags)
     if env.spec.signature() != signature:
         raise ValueError(f"expected an environment {signature}, seen {env.spec.signature()}")
+    envs = {"mean_eval_return": env}
+    for name, column in columns_of_others(flags).items():  # `try_others` has checked them
+        _, envs[column] = player(replace(flags, env=name))
     net.eval()
     cpu_s = 0.0  # so that the first evaluation's CPU time includes the imports
     for _ in inbox:
         seed = derive_seed(flags.seed, weights.copy_to(net))
-        seed_everything(seed)
-        games = play(flags, net, env, seed)
+        row = {column: _mean_return(flags, net, env, seed) for column, env in envs.items()}
         before, cpu_s = cpu_s, time.process_time()
-        row = {
-            "mean_eval_return": float(np.mean([game.score for game in games])),
-            "eval_cpu_s": cpu_s - before,
-        }
+        row["eval_cpu_s"] = cpu_s - before
         outbox.send_bytes(json.dumps(row).encode())
-    env.close()
+    for env in envs.values():
+        env.close()
+
+
+def _mean_return(flags: Flags, net: nn.Module, env: Environment, seed: int) -> float:
+    """The mean return of --num_episodes games. It depends on nothing that was played before."""
+    seed_everything(seed)
+    return float(np.mean([game.score for game in play(flags, net, env, seed)]))

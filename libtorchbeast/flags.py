@@ -393,6 +393,10 @@ def add_evaluation_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> N
     add("--eval_every", type=whole(0, MAX_STEPS), metavar="STEPS",
         help="Number of agent steps between two evaluations while training. They run in their own "
              "process. 0 turns them off." + recipe_help(recipes, "eval_every"))
+    add("--eval_env", metavar="ENV,...",
+        help="Ids of other environments that each evaluation also plays, --num_episodes games in "
+             "each, for example levels that are not trained on. Their observations and actions "
+             "have to be those of --env.")
     add("--num_episodes", type=whole(1), default=10,
         help="Number of games that an evaluation or a test mode plays.")
     add("--max_episode_steps", type=whole(1), default=27_000,

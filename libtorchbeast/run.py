@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
-from libtorchbeast.evaluate import Evaluator, Player
+from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import Flags, as_plain, run_path
 from libtorchbeast.learner import Learner, Publish, learn
 from libtorchbeast.loggers import bottleneck
@@ -97,7 +97,7 @@ class Run:
             os.path.expanduser(self.flags.savedir),
             self.flags.xpid,
             vars(self.flags),
-            FIELDS,
+            [*FIELDS, *columns_of_others(self.flags).values()],
             resume_step=None if state is None else state["step"],
         )
         stack.callback(writer.close)

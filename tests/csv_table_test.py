@@ -79,18 +79,22 @@ def test_a_run_without_a_checkpoint_starts_its_curve_again(tmp_path):
     assert column(tmp_path / "run" / "logs.discarded.csv", "step") == ["0", "10"]
 
 
-def test_new_columns_keep_the_old_rows_and_the_old_file(tmp_path):
-    run = tmp_path / "run"
+def test_other_columns_lose_none_of_the_old_ones(tmp_path):
+    """Old columns come last, also of the rows that a resume takes back."""
     log_steps(tmp_path, [10, 20])
-    old = (run / "logs.csv").read_text()
-    log_steps(tmp_path, [30], fields=["step", "lag", "frame", "loss"], resume_step=20)
-    assert (run / "logs.csv.1").read_text() == old
-    header, rows = read_csv(run / "logs.csv")
-    assert header == ["_tick", "_time", "step", "lag", "frame", "loss"]
-    assert [row["frame"] for row in rows] == ["40", "80", "120"]
-    assert [row["lag"] for row in rows] == ["", "", ""]
-    log_steps(tmp_path, [40], resume_step=30)
-    assert (run / "logs.csv.2").exists() and (run / "logs.csv.1").read_text() == old
+    with writer(tmp_path, fields=["step", "lag", "frame"], resume_step=20) as files:
+        files.log({"step": 30, "lag": 3})
+        with pytest.raises(ValueError, match=r"columns \['loss'\]: expected names of"):
+            files.log({"step": 40, "loss": 4})
+    header, rows = read_csv(files.path / "logs.csv")
+    assert header == ["_tick", "_time", "step", "lag", "frame", "mean_game_return", "loss"]
+    cells = [[row[name] for name in ("step", "lag", "frame", "loss")] for row in rows]
+    assert cells == [["10", "", "40", "1.0"], ["20", "", "80", "2.0"], ["30", "3", "", ""]]
+    for steps, resume_step in (([15], 10), ([], 10)):  # the second also reads what was discarded
+        log_steps(tmp_path, steps, fields=["step", "frame", "loss"], resume_step=resume_step)
+    header, rows = read_csv(files.path / "logs.discarded.csv")
+    assert header == ["_tick", "_time", "step", "frame", "loss", "lag", "mean_game_return"]
+    assert [[row["loss"], row["lag"]] for row in rows] == [["2.0", ""], ["", "3"], ["1.5", ""]]
 
 
 def test_a_line_cut_by_a_kill_is_dropped(tmp_path, caplog):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.tools.plot import SEED, _groups, find_logs, group_name, main, plot, read_curve
@@ -41,6 +42,16 @@ def test_two_runs_from_the_command_line(tmp_path):
     assert done.stdout == f"{out}: mean_game_return of a, b\n"
     width, height = png_size(out)
     assert width > 1000 and height > 300
+
+
+def test_a_column_that_names_an_environment_keeps_the_name(tmp_path, monkeypatch):
+    y, figures = "mean_eval_return/my_levels:Test-v0", []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **more: figures.append(figure))
+    run = make_csv(tmp_path / "logs.csv", [f"step,frame,hours,{y}", "1,4,0.5,7", "2,8,1,9"])
+    plot([str(run)], "plot.png", y)
+    [line, *_] = figures[0].axes[0].get_lines()
+    assert [*line.get_ydata()] == [7, 9]
+    assert figures[0].axes[0].get_ylabel() == "mean eval return/my_levels:Test-v0"
 
 
 def test_paths_of_every_kind(tmp_path):

@@ -299,6 +299,15 @@ def test_other_environments_than_env_says_are_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_an_environment_to_evaluate_in_that_the_network_does_not_fit_is_refused(tmp_path):
+    address, name = f"unix:{tmp_path}/s", "tests.support.envs:Catch-v0"
+    flags = ["--server_addresses", address, "--net", "polybeast.Net", "--eval_env", "CartPole-v1"]
+    with serving(address, name):
+        message = refusal(tmp_path, *SMALL, *flags)
+    assert message.startswith("--eval_env CartPole-v1: polybeast.Net reads images")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("first", ["tests.support.envs:Catch-v0", "Other-v0"])
 def test_another_server_of_other_environments_is_left_alone(tmp_path, first):
     """This holds whichever server starts first."""

@@ -12,6 +12,8 @@ import torch
 import monobeast
 from libtorchbeast import checkpoint, run
 from libtorchbeast.loggers import trackers
+from libtorchbeast.loggers.columns import FIELDS
+from libtorchbeast.loggers.csv_table import read_csv
 from libtorchbeast.loggers.trackers import TensorBoard
 from tests.support.monobeast import IN_ORDER, beast, refusal
 from tests.support.processes import load, rows
@@ -134,6 +136,21 @@ def test_other_changed_flags_are_taken_and_logged(savedir):
     assert log.count("entropy_cost") == 1
     assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.002)
     assert load(savedir / "run")["flags"]["entropy_cost"] == 0.02
+
+
+def test_other_environments_to_evaluate_in_are_taken_on_resume(savedir):
+    """Each has its column behind the usual ones; those of the last start come first."""
+    names = [f"tests.support.envs:{name}-v0" for name in ("OneStepCatch", "ShortOrLong")]
+    before = rows(savedir / "run")
+    for total_steps, name in zip((1500, 2000), names, strict=True):
+        beast(savedir, *IN_ORDER, "--eval_env", name, "--total_steps", total_steps)
+    header, _ = read_csv(savedir / "run/logs.csv")
+    assert header[2:] == [*FIELDS, *(f"mean_eval_return/{name}" for name in reversed(names))]
+    assert rows(savedir / "run")[: len(before)] == before
+    assert (
+        f"--eval_env changes from '{names[0]}' to '{names[1]}'"
+        in (savedir / "run/out.log").read_text()
+    )
 
 
 def test_a_flag_that_only_the_other_beast_has_does_not_change(savedir, monkeypatch, capsys):

@@ -45,6 +45,21 @@ def test_polybeast_ends_with_what_its_server_said(tmp_path):
     assert re.search(WRONG["Stillborn"][1], message), message
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Mine-v0", "Environment `Mine` doesn't exist. If a module registers it, name the module"),
+        ("CartPole-v1", "expected an environment {'observations': {'frame': [[1, 10, 5], 'uint8']"),
+        ("tests.support.wrong_envs:Stillborn-v0", "RuntimeError: no simulator on port 7 ("),
+    ],
+)
+def test_a_wrong_one_to_evaluate_in_is_refused_before_the_training(name, expected, tmp_path):
+    others = f"tests.support.envs:OneStepCatch-v0,{name}"
+    message = mono.refusal(tmp_path, *mono.CATCH, "--eval_env", others)
+    assert message.startswith(f"monobeast: error: --eval_env {name}: {expected}"), message
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("returned", [None, 7, object])
 def test_create_env_without_a_return_is_named(returned, tmp_path, monkeypatch):
     monkeypatch.setattr(monobeast, "create_env", lambda flags: returned)
@@ -56,7 +71,7 @@ def test_create_env_without_a_return_is_named(returned, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["Mine-v0", "mine/Mine-v0"])
 def test_an_id_that_nobody_registered_gets_the_form_that_imports_it(name, tmp_path):
     message = mono.refusal(tmp_path, "--env", name)
-    assert message.endswith(f"name the module too: --env MODULE:{name}")
+    assert message.endswith(f"name the module too: MODULE:{name}")
     assert "MODULE" not in mono.refusal(tmp_path, "--env", f"tests.support.envs:{name}")
 
 

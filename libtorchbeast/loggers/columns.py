@@ -33,7 +33,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "environments are out of step.",
         "mean_game_length": "The mean length of the same games, in agent steps.",
         "eval_step": "The step of the weights that played the evaluation that has just ended.",
-        "mean_eval_return": "The mean return of the games of that evaluation.",
+        "mean_eval_return": "The mean return of the games of that evaluation. With --eval_env, "
+        "each environment ENV that it names has the mean return of its games in a column "
+        "mean_eval_return/ENV at the end of the table.",
         "eval_cpu_s": "The CPU seconds that this evaluation took.",
     },
     "Loss": {

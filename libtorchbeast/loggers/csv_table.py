@@ -19,7 +19,8 @@ class CsvTable:
     """A table with the columns _tick (number of the row), _time (Unix seconds) and `fieldnames`.
 
     Args:
-        path: of the file. If it exists, its rows are kept.
+        path: of the file. If it exists, its rows are kept. Its columns that `fieldnames` lack are
+            kept behind the others, with empty cells from now on.
         fieldnames: `step` is one of them.
         last_step: the run goes on from this step. Rows beyond it are moved to another file beside
             this one, NAME.discarded.csv.
@@ -30,10 +31,11 @@ class CsvTable:
     """
 
     def __init__(self, path: Path, fieldnames: Sequence[str], last_step: int) -> None:
-        self._columns = ["_tick", "_time", *fieldnames]
-        if "step" not in fieldnames or len(set(self._columns)) != len(self._columns):
-            raise ValueError(f"fieldnames must hold 'step' and no name twice: {self._columns}")
-        self._tick = _open(path, self._columns, last_step)
+        columns = ["_tick", "_time", *fieldnames]
+        if "step" not in fieldnames or len(set(columns)) != len(columns):
+            raise ValueError(f"fieldnames must hold 'step' and no name twice: {columns}")
+        self._fieldnames = fieldnames
+        self._columns, self._tick = _open(path, columns, last_step)
         self._file = LineFile(path)
 
     def cells(self, row: dict[str, Any]) -> dict[str, int | float]:
@@ -42,8 +44,7 @@ class CsvTable:
         Raises:
             ValueError: a key is none of the `fieldnames`, or a value is not a number.
         """
-        fieldnames = self._columns[2:]
-        unknown = sorted(set(row) - set(fieldnames))
+        unknown = sorted(set(row) - set(self._fieldnames))
         if unknown:
             raise ValueError(
                 f"columns {unknown}: expected names of libtorchbeast/loggers/columns.py"
@@ -83,39 +84,35 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return header, [dict(zip(header, row, strict=True)) for row in good]
 
 
-def _open(path: Path, columns: list[str], last_step: int) -> int:
-    """Makes the file ready for rows beyond `last_step`; returns the number of the next row."""
+def _open(path: Path, columns: list[str], last_step: int) -> tuple[list[str], int]:
+    """Makes the file ready for rows beyond `last_step`. Returns its columns and the number of the
+    next row."""
+    columns, rows = _read(path, columns)
     kept: list[dict[str, str]] = []
     discarded: list[dict[str, str]] = []
-    for row in _rows_in(path, columns):
+    for row in rows:
         (kept if float(row.get("step") or 0) <= last_step else discarded).append(row)
     if discarded:
         there = path.with_suffix(".discarded.csv")
         logger.warning(
             "%s: %d rows beyond step %d go to %s", path, len(discarded), last_step, there
         )
-        write_whole(there, _as_text(columns, _rows_in(there, columns) + discarded, header=True))
+        all_columns, earlier = _read(there, columns)
+        write_whole(there, _as_text(all_columns, earlier + discarded, header=True))
     write_whole(path, _as_text(columns, kept, header=True))
-    return 1 + max((int(row.get("_tick") or 0) for row in kept), default=-1)
+    return columns, 1 + max((int(row.get("_tick") or 0) for row in kept), default=-1)
 
 
-def _rows_in(path: Path, columns: list[str]) -> list[dict[str, str]]:
-    """The table's rows, if the file exists. A file with other columns is also kept as PATH.<n>."""
-    if not path.exists():
-        return []
-    header, rows = read_csv(path)
-    if header != columns:
-        number = 1
-        while (copy := Path(f"{path}.{number}")).exists():
-            number += 1
-        copy.write_bytes(path.read_bytes())
-        logger.warning("%s has other columns than this code; the old file is kept: %s", path, copy)
-    return rows
+def _read(path: Path, columns: list[str]) -> tuple[list[str], list[dict[str, str]]]:
+    """Returns `columns`, behind them those that only the file has, and the file's rows. The file
+    need not exist."""
+    header, rows = read_csv(path) if path.exists() else ([], [])
+    return list(dict.fromkeys([*columns, *header])), rows
 
 
 def _as_text(columns: list[str], rows: list[dict], header: bool = False) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     if header:
         writer.writeheader()
     writer.writerows(rows)

@@ -93,7 +93,8 @@ def plot(
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
     curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in _read_curves(paths, y)]
     lines = _runs(curves) if group_by is None else _groups(curves, group_by)
-    label = y.replace("_", " ")
+    name, slash, env = y.partition("/")
+    label = name.replace("_", " ") + slash + env
     figure = _panels(lines, label) if panels else _overlaid(lines, label)
     if group_by is not None:
         figure.supxlabel("line: mean of the runs; band: from the lowest to the highest", fontsize=9)
