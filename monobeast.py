@@ -224,7 +224,8 @@ def make_parser() -> Parser:
     acting("--barrier_updates", type=whole(1), default=1000,
         help="With --num_actors 0: number of updates after which a barrier is due. It comes when "
              "the games that then run have ended. There the environments start afresh, so that a "
-             "run can resume bit for bit. Timed checkpoints are saved only there.")
+             "run can resume bit for bit. Timed checkpoints are saved only there, unless the "
+             "games do not end for 1000 more updates.")
     add_learner_flags(parser, RECIPES)
     # A fork adds its own flags here.
     return parser
@@ -450,7 +451,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
                     return
                 if numbers := learner.update(batch, publish=lambda state_dict, version: None):
                     run.stats.add_update(numbers)
-                run.tick()
+                run.tick(barrier.late)
         if barrier.reached():
             run.between_barriers = False
             run.stats.restart()

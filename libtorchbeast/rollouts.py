@@ -6,7 +6,6 @@ A rollout of N columns is a dict of rows [T+1, N, ...] and core states `core_sta
 """
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -93,14 +92,15 @@ class Barrier:
         playing: bool [N], the environments in which games count. All games count that began before
             the barrier was due, and none that began later: of those the barrier cuts the long ones,
             so that short games would count too often.
+        late: whether the barrier has been due for LONG updates. Its games may never end.
     """
 
-    LONG = 1000  # updates; after waiting for so many, the run says so
+    LONG = 1000
 
     def __init__(self, updates: int, flags: Flags):
         self.playing = torch.ones(flags.envs_per_actor, dtype=torch.bool)
         self._due = updates + flags.barrier_updates
-        self._warn_at: float = self._due + self.LONG
+        self.late = False
         self._batch_size, self._columns = flags.batch_size, 0
 
     def add(self, rollout: Rollout, updates: int) -> None:
@@ -108,11 +108,11 @@ class Barrier:
         self._columns += len(self.playing)
         if updates >= self._due:
             self.playing &= ~rollout["episode_over"][1:].any(dim=0)
-        if updates >= self._warn_at:
-            self._warn_at = math.inf
+        if updates >= self._due + self.LONG and not self.late:
+            self.late = True
             logger.warning(
-                "The barrier that was due at update %d waits for %d games. Until they end, this "
-                "run saves a checkpoint only if it is stopped.",
+                "The barrier that was due at update %d waits for %d games. Until they end, a "
+                "checkpoint that is saved cannot be resumed bit for bit.",
                 self._due,
                 int(self.playing.sum()),
             )

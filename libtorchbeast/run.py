@@ -49,8 +49,7 @@ class Run:
         threads: the program's threads. The first failure of one ends the run.
         log: the rows of the log. Owners of workers append to `log.sources`.
         between_barriers: True between two barriers of a deterministic run (--num_actors 0), which
-            could not resume exactly from there. `tick` then saves no checkpoint. If the run ends
-            there, its last checkpoint says where it was made.
+            could not resume exactly from there. A checkpoint that is saved there says so.
 
     Raises:
         UserError: the checkpoint belongs to another environment or network, or --wandb is given
@@ -177,14 +176,15 @@ class Run:
         """How many seconds the main loop may wait before its next `tick`."""
         return min(self._row_due.seconds_left(), self._checkpoint_due.seconds_left(), 1.0)
 
-    def tick(self) -> None:
-        """Writes a row of the log if one is due, and a checkpoint if one is due. When the run is
-        complete, its last row follows its last checkpoint (`__exit__`)."""
+    def tick(self, late: bool = False) -> None:
+        """Writes a row of the log if one is due, and a checkpoint if one is due, but between two
+        barriers only if the next is `late`. When the run is complete, its last row follows its last
+        checkpoint (`__exit__`)."""
         if self.complete():
             return
         if self._row_due.seconds_left() == 0.0:
             self.write_row()
-        if self._checkpoint_due.seconds_left() == 0.0 and not self.between_barriers:
+        if self._checkpoint_due.seconds_left() == 0.0 and (late or not self.between_barriers):
             self.checkpoint()
 
     def write_row(self) -> None:
@@ -253,8 +253,8 @@ class Run:
         logger.info("Resuming from step %d: %s", self.learner.step, self.checkpoints.path)
         if state.get("between_barriers"):  # version 0.6 did not save there
             logger.warning(
-                "This checkpoint was made between two barriers, where the run was stopped: what "
-                "follows is not, bit for bit, what would have followed without the stop."
+                "This checkpoint was made between two barriers: what follows is not, bit for bit, "
+                "what would have followed without the stop."
             )
 
 

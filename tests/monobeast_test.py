@@ -14,6 +14,8 @@ from torch import nn
 import monobeast
 from libtorchbeast import models
 from libtorchbeast.flags import UserError
+from libtorchbeast.learner import Learner
+from libtorchbeast.rollouts import Barrier
 from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import A, make_flags
 from tests.support.compare import assert_same
@@ -151,6 +153,18 @@ def test_a_stop_between_two_barriers_is_saved_and_the_resume_says_so(tmp_path):
         assert learned(tmp_path)["step"] == 72 * updates
         assert learned(tmp_path)["between_barriers"] == (updates == 3)
     assert (tmp_path / "run/out.log").read_text().count(INEXACT) == 1
+
+
+@pytest.mark.parametrize("wait", [1, 1000])
+def test_a_run_whose_games_never_end_is_saved_as_soon_as_its_barrier_is_late(
+    wait, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Barrier, "LONG", wait)
+    monkeypatch.setattr(Learner, "close", lambda learner: sys.exit("killed"))  # nothing after it
+    flags = ["--env", "tests.support.envs:EndlessCatch-v0", "--checkpoint_every", 1]
+    with pytest.raises(SystemExit, match="killed"):
+        beast(tmp_path, *EACH, 72 * 200, *flags)
+    assert (tmp_path / "run/model.tar").exists() == (wait == 1)
 
 
 def test_a_run_in_order_is_complete_and_obeys_after_an_update(tmp_path):

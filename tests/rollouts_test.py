@@ -127,7 +127,8 @@ def test_a_barrier_leaves_no_column_over():
 def test_a_barrier_that_waits_long_says_so_once(caplog):
     barrier = Barrier(0, two_environments("--barrier_updates 5 --batch_size 2"))
     barrier.add(over([0, 1]), updates=4 + Barrier.LONG)
-    assert not caplog.text
+    assert not caplog.text and not barrier.late
     for later in range(5, 9):
         barrier.add(over([0, 1]), updates=later + Barrier.LONG)
     assert caplog.text.count("due at update 5 waits for 1 games") == 1
+    assert barrier.late
