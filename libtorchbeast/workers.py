@@ -390,5 +390,6 @@ def stop_signals_set(wakeup: PipeEvent) -> Iterator[list[str]]:
     try:
         yield received
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

@@ -3,19 +3,18 @@
 
 import multiprocessing
 import re
-import threading
 
 import pytest
 import torch
 
 from libtorchbeast import actors as actors_module
-from libtorchbeast.actors import ActorFailure, Actors, first_environment_watched, slot_message
+from libtorchbeast.actors import ActorFailure, Actors, slot_message
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.workers import PipeEvent, Process
 from tests.support.monobeast import parse
-from tests.support.processes import GUARD_S, Program, wait_for
+from tests.support.processes import Program, wait_for
 
 N = 4
 TRACEBACK = b"!Traceback (most recent call last):\n  in step\nRuntimeError: the sofa"
@@ -155,19 +154,6 @@ def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, why):
             for _ in range(2):
                 crew[1].says(TRACEBACK)
                 crew.look()
-
-
-def test_a_first_environment_that_hangs_is_told_and_ends_the_program(monkeypatch, caplog):
-    ended = threading.Event()
-    monkeypatch.setattr(actors_module.os, "_exit", lambda code: ended.set())
-    monkeypatch.setattr(actors_module.Reminder, "FIRST_S", 0.0)
-    with caplog.at_level("INFO"), first_environment_watched(0.1):
-        assert ended.wait(GUARD_S)
-    for told in (
-        "is being waited for, 0 s so far.",
-        "took longer than --open_timeout 0.1 to open.",
-    ):
-        assert f"The first environment {told}" in caplog.messages
 
 
 @pytest.mark.usefixtures("as_before")
