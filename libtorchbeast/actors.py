@@ -233,7 +233,7 @@ class Actors:
             if opening:
                 least = min(opening)
                 what = f"actor {opening[least]} waits for its environment {least + 1} of {N}"
-            logger.info(
+            logger.warning(
                 "After %.0f s %s. If the simulator is slow, fewer environments start sooner "
                 "(--envs_per_actor).",
                 seconds,

@@ -304,7 +304,8 @@ class SilenceTimer:
 
 
 class Reminder:
-    """Tells when the log should say that something still lasts: after 5, 10, 20, ... seconds."""
+    """Tells when the log should say that something still lasts: after 5, 10, 20, ... seconds. It
+    should say so as a warning, because a terminal shows nothing less (loggers/display.py)."""
 
     FIRST_S = 5.0
 

@@ -71,7 +71,7 @@ def test_an_opening_is_limited_from_one_environment_to_the_next(monkeypatch, cap
     actor that opens gives no sign of life, because it may hold Python's lock."""
     crew = Crew(monkeypatch, 2)
     first, second = (crew.times.begin_opening(actor) for actor in (0, 1))
-    with caplog.at_level("INFO"):
+    with caplog.at_level("WARNING"):
         second(1)
         for count in range(1, N):
             crew.look(19)
@@ -87,7 +87,7 @@ def test_an_opening_is_limited_from_one_environment_to_the_next(monkeypatch, cap
 
 
 def test_a_killed_actor_is_reported_once_and_as_that(monkeypatch, caplog):
-    caplog.set_level("WARNING", "libtorchbeast")
+    caplog.set_level("ERROR", "libtorchbeast")
     crew = Crew(monkeypatch, 2)
     crew.times.begin_opening(0)
     crew.look(21)
@@ -106,7 +106,7 @@ def test_a_killed_actor_is_reported_once_and_as_that(monkeypatch, caplog):
 
 def test_a_first_rollout_that_takes_long_is_told(monkeypatch, caplog):
     crew = Crew(monkeypatch, 1)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("WARNING"):
         crew.times.begin_opening(0)(N)
         for _ in range(8):
             crew.times.signs_of_life[0] = crew.times.calls_began[0] = crew.now

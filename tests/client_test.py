@@ -51,7 +51,7 @@ def test_streams_that_open_slowly_are_told_and_not_lost(monkeypatch, caplog):
     monkeypatch.setattr(client.time, "monotonic", lambda: now)
     pool = Pool((False, 0, ""), (False, 3, "UNAVAILABLE: gone"))
     monitor = StreamMonitor(pool, timeout=60.0)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("WARNING"):
         for _ in range(100):
             now += 5.0
             monitor.check()

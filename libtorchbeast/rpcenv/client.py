@@ -98,7 +98,7 @@ class StreamMonitor:
         # From then on the actors have waited for the learner's queue, if only for a moment.
         has_delivered = self._pool.seconds()[self._pool.ACTIVITIES.index("actor_waiting")] > 0
         if seconds := self._reminder.due(not has_delivered):
-            logger.info(
+            logger.warning(
                 "After %.0f s no stream has completed a rollout. If the simulator is slow, fewer "
                 "environments start sooner (--envs_per_server).",
                 seconds,
