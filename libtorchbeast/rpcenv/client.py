@@ -10,7 +10,7 @@ import libtorchbeast
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.workers import Reminder
+from libtorchbeast.workers import Reminder, SilenceTimer
 
 if TYPE_CHECKING:
     from libtorchbeast._C import Spec as Description
@@ -75,9 +75,10 @@ class StreamMonitor:
             failed in the same way, and none has completed a rollout, nothing will help.
 
     Raises:
-        ServersLost: from `check`, when none has been connected for `timeout` seconds. Streams that
-            open their environments for the first time count as connected. An opening that began in
-            time is waited for, because its server ends itself if one environment takes too long.
+        ServersLost: from `check`, when none has been connected for `timeout` seconds, not counting
+            those for which this process was stopped. Streams that open their environments for the
+            first time count as connected. An opening that began in time is waited for, because its
+            server ends itself if one environment takes too long.
         UserError: from `check`, when nothing will help.
         RuntimeError: from `check`, when the pool has failed.
     """
@@ -87,9 +88,10 @@ class StreamMonitor:
         self._status = pool.status()
         self._last_connected = time.monotonic()
         self._opening: set[tuple[int, int]] = set()  # (actor, failures) of what may still open
-        self._reminder = Reminder()
+        self._reminder, self._silence_timer = Reminder(), SilenceTimer()
 
     def check(self) -> None:
+        self._silence_timer.tick()
         for event in self._pool.take_events():
             logger.warning("Stream failed: %s", event)
         before, self._status = self._status, self._pool.status()
@@ -115,7 +117,7 @@ class StreamMonitor:
         if any(stream.connected or not stream.failures for stream in self._status):
             self._last_connected = time.monotonic()
         opening = {(i, s.failures) for i, s in enumerate(self._status) if s.opening}
-        if time.monotonic() - self._last_connected <= self._timeout:
+        if self._silence_timer.silence(self._last_connected) <= self._timeout:
             self._opening = opening
             return
         self._opening &= opening  # others began too late
