@@ -17,7 +17,6 @@ To add an environment or a model, edit the two places marked FORK HERE and nothi
 import argparse
 import contextlib
 import dataclasses
-import logging
 import sys
 from collections.abc import Callable, Container, Iterator
 from multiprocessing.connection import Connection
@@ -40,7 +39,6 @@ from libtorchbeast.actors import (
     MAX_SLOTS_PER_ACTOR,
     Actors,
     check_limits,
-    first_environment_watched,
     slot_of,
     slot_shapes,
     start_pulse,
@@ -72,6 +70,7 @@ from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.models import CoreState, act_on
+from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.rollouts import Barrier, batches, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
@@ -79,8 +78,6 @@ from libtorchbeast.shared_memory import Shapes, SharedTensors
 from libtorchbeast.spec import Spec
 from libtorchbeast.tools import autotune
 from libtorchbeast.weights import SharedWeights
-
-logger = logging.getLogger("monobeast")
 
 
 # ======================================================================================= FORK HERE
@@ -378,7 +375,7 @@ def describe(flags: Flags) -> tuple[Spec, Shapes]:
     one environment and plays one step with a network that is thrown away.
     """
     N = flags.envs_per_actor
-    with first_environment_watched(flags.open_timeout) as opened, told(flags.env):
+    with OpeningWatch(flags.open_timeout) as opened, told(flags.env):
         env = Environment.of_first(seeded(create_env, flags, N), N, flags.env)
         with contextlib.closing(env):
             net = models.make_net(Net, env.spec, flags)
@@ -439,13 +436,14 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
             yield rollout, lambda: None
 
     while not run.finished():
-        run.between_barriers = True
         seed = derive_seed(flags.seed, learner.updates)
         seed_everything(seed)
         barrier = Barrier(learner.updates, flags)
-        with contextlib.closing(make_environment(flags, seed)) as env:
-            clock, latencies = Clock(ACTOR_ACTIVITIES), Latencies()
-            actor = Actor(env, learner.net, seed, flags, clock, latencies, learner.updates)
+        watched = run.opening_watched(flags.envs_per_actor, "envs_per_actor")
+        with watched as opened, contextlib.closing(make_environment(flags, seed)) as env:
+            times = Clock(ACTOR_ACTIVITIES), Latencies()
+            actor = Actor(env, learner.net, seed, flags, *times, learner.updates, opened)
+            run.between_barriers = True
             for batch in batches(rollouts(actor, barrier), flags.batch_size):
                 if run.finished():  # in the middle of a rollout
                     return

@@ -190,7 +190,8 @@ def make_parser() -> Parser:
     add("--num_actors", type=whole(1),
         help="Number of streams, dealt out to the servers in turn. Default: one for each server.")
     add("--server_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
-        help="If no server can be reached for this long, the run saves a checkpoint and ends.")
+        help="If no server can be reached for this long, the run saves a checkpoint and ends. A "
+             "server that opens its environments by then is waited for.")
     add("--num_inference_threads", type=whole(1, 64), default=1,
         help="Number of inference threads. Each has its own copy of the network.")
     add("--inference_device", metavar="DEVICE",

@@ -116,7 +116,13 @@ class Status:
     @property
     def address(self) -> str: ...
     @property
-    def connected(self) -> bool: ...
+    def opening(self) -> bool:
+        """Whether its server has described itself and now opens its environments."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether it has answered an action since it was opened."""
+
     @property
     def failures(self) -> int: ...
     @property

@@ -12,11 +12,9 @@ complete and stay valid.
 """
 
 import collections
-import contextlib
 import functools
 import logging
 import multiprocessing.connection
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -235,7 +233,7 @@ class Actors:
             if opening:
                 least = min(opening)
                 what = f"actor {opening[least]} waits for its environment {least + 1} of {N}"
-            logger.info(
+            logger.warning(
                 "After %.0f s %s. If the simulator is slow, fewer environments start sooner "
                 "(--envs_per_actor).",
                 seconds,
@@ -255,34 +253,6 @@ class Actors:
         elif sign_of_life and silence(sign_of_life) > longest_silence(flags.step_timeout):
             return f"it gave no sign of life for {flags.step_timeout:g} s (--step_timeout)"
         return ""
-
-
-@contextlib.contextmanager
-def first_environment_watched(
-    open_timeout: float, name: str = "The first environment"
-) -> Iterator[Callable[[int], None]]:
-    """While this process opens the environment from which it learns the spec, or another before
-    the training, the log says after a few seconds what is being waited for. If it takes longer than
-    `open_timeout` seconds, this process ends. Yields the argument `opened` of
-    Environment.initial."""
-    is_open = threading.Event()
-
-    def watch():
-        reminder, waited = Reminder(), 0.0  # without the time for which this process was stopped
-        while not is_open.wait(interval := min(HEARTBEAT_S, open_timeout / 4)):
-            waited += interval
-            if seconds := reminder.due(True):
-                logger.info("%s is being waited for, %.0f s so far.", name, seconds)
-            if waited > open_timeout:
-                limit = f"--open_timeout {open_timeout:g}"
-                logger.critical("%s took longer than %s to open.", name, limit)
-                os._exit(1)  # nothing runs yet that would have to be ended or saved
-
-    threading.Thread(target=watch, name="first environment", daemon=True).start()
-    try:
-        yield lambda count: is_open.set()
-    finally:
-        is_open.set()
 
 
 def slot_shapes(flags: Flags, shapes: Shapes) -> Shapes:

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
-from libtorchbeast.actors import first_environment_watched
 from libtorchbeast.environment import Environment, Row, told
 from libtorchbeast.flags import Flags, UserError, replace, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.models import act_on
+from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
 from libtorchbeast.weights import SharedWeights
@@ -32,6 +32,7 @@ results = rich.console.Console()
 # A function that makes a network and environments for a test mode. It must be a module's function,
 # so that another process can import it.
 Player = Callable[[Flags], tuple[nn.Module, Environment]]
+Say = Callable[[str], None]  # takes a line for the log
 
 
 class Game(NamedTuple):
@@ -65,7 +66,7 @@ def load(
     run_flags = state["flags"] | {"env": state["env"]}  # the name that the servers gave
     own = [name for name in ("env", "net", "use_lstm") if name not in given]
     flags = replace(flags, **{name: run_flags[name] for name in own})
-    with told(flags.env):
+    with OpeningWatch(flags.open_timeout), told(flags.env):
         net, env = player(flags)
     if "net" not in given and models.name_of(net) != state["net"]:
         env.close()
@@ -90,6 +91,7 @@ def play(
     env: Environment,
     seed: int,
     on_row: Callable[[Row], None] = lambda row: None,
+    say: Say = logger.warning,
 ) -> list[Game]:
     """Plays --num_episodes whole games, as many at once as `env` has environments.
 
@@ -97,6 +99,7 @@ def play(
         flags: give --num_episodes and --max_episode_steps, after which a game is cut.
         seed: game i starts from `seed` + i.
         on_row: is called with each row [N, ...], which includes the network's outputs.
+        say: is called if the environments take long to open.
 
     Returns:
         The games in the order of their seeds.
@@ -104,18 +107,25 @@ def play(
     games: list[Game] = []
     with models.autocast(net, flags.precision, torch.device("cpu")):
         while len(games) < flags.num_episodes:
-            games += _play_at_once(flags, net, env, seed + len(games), on_row)
+            games += _play_at_once(flags, net, env, seed + len(games), on_row, say)
     return games[: flags.num_episodes]
 
 
 def _play_at_once(
-    flags: Flags, net: nn.Module, env: Environment, seed: int, on_row: Callable[[Row], None]
+    flags: Flags,
+    net: nn.Module,
+    env: Environment,
+    seed: int,
+    on_row: Callable[[Row], None],
+    say: Say,
 ) -> list[Game]:
     """Plays until each environment has ended its first game, and returns these games. Later games
     of an environment are ignored, because taking the games that end first would favour short ones.
     """
     games: dict[int, Game] = {}
-    row, core_state = env.initial(seed), models.initial_state(net, env.spec.num_envs)
+    N = env.spec.num_envs
+    with OpeningWatch(flags.open_timeout, N, "num_episodes", say) as opened:
+        row, core_state = env.initial(seed, opened), models.initial_state(net, N)
     while True:
         tensors = {k: torch.from_numpy(v[None]) for k, v in row.items()}  # [T = 1, N, ...]
         outputs, core_state = act_on(net, tensors, core_state, flags.greedy)
@@ -125,7 +135,7 @@ def _play_at_once(
         for i in np.flatnonzero(ends):
             score, steps = float(row["episode_return"][i]), int(row["episode_step"][i])
             games.setdefault(int(i), Game(score, steps, complete=bool(row["episode_over"][i])))
-        if len(games) == env.spec.num_envs:
+        if len(games) == N:
             return [games[i] for i in sorted(games)]
         row = env.step(row["action"])
 
@@ -186,6 +196,7 @@ def _print(games: list[Game], flags: Flags) -> None:
 
 # ==================== evaluation while training
 LONGEST_S = 3600.0  # an evaluation that takes longer is taken to hang
+WORDS = b"."  # begins a message with a line for the log
 
 
 def columns_of_others(flags: Flags) -> dict[str, str]:
@@ -204,7 +215,7 @@ def try_others(flags: Flags, spec: Spec, player: Player) -> None:
     for name in columns_of_others(flags) if flags.eval_every else ():
         one = replace(flags, mode="test", num_episodes=1, env=name)
         try:
-            with first_environment_watched(flags.open_timeout, f"--eval_env {name}"), told(name):
+            with OpeningWatch(flags.open_timeout, what=f"--eval_env {name}"), told(name):
                 _, env = player(one)
                 with contextlib.closing(env):
                     env.initial(flags.seed)
@@ -291,6 +302,10 @@ class Evaluator:
                 self.close()
             return {}
         message = self._process.receive() or b"killed"
+        if message.startswith(WORDS):
+            words = message.removeprefix(WORDS).decode()
+            logger.warning("Evaluation at step %d: %s", self._step, words)
+            return {}
         self._is_playing = False
         if not message.startswith(b"{"):
             self._warn("failed: " + message.decode(errors="replace").strip().splitlines()[-1])
@@ -319,19 +334,22 @@ def play_games(
 ) -> None:
     """Runs in the evaluation's process. For each message in `inbox` it plays games with the newest
     weights and sends the columns for the log, as JSON, to `outbox`."""
+    say = lambda words: outbox.send_bytes(WORDS + words.encode())
     os.nice(5)  # training has priority
     torch.set_num_threads(1)
-    net, env = player(flags)
+    with OpeningWatch(flags.open_timeout, say=say):
+        net, env = player(flags)
     if env.spec.signature() != signature:
         raise ValueError(f"expected an environment {signature}, seen {env.spec.signature()}")
     envs = {"mean_eval_return": env}
     for name, column in columns_of_others(flags).items():  # `try_others` has checked them
-        _, envs[column] = player(replace(flags, env=name))
+        with OpeningWatch(flags.open_timeout, what=name, say=say):
+            _, envs[column] = player(replace(flags, env=name))
     net.eval()
     cpu_s = 0.0  # so that the first evaluation's CPU time includes the imports
     for _ in inbox:
         seed = derive_seed(flags.seed, weights.copy_to(net))
-        row = {column: _mean_return(flags, net, env, seed) for column, env in envs.items()}
+        row = {column: _mean_return(flags, net, env, seed, say) for column, env in envs.items()}
         before, cpu_s = cpu_s, time.process_time()
         row["eval_cpu_s"] = cpu_s - before
         outbox.send_bytes(json.dumps(row).encode())
@@ -339,7 +357,7 @@ def play_games(
         env.close()
 
 
-def _mean_return(flags: Flags, net: nn.Module, env: Environment, seed: int) -> float:
+def _mean_return(flags: Flags, net: nn.Module, env: Environment, seed: int, say: Say) -> float:
     """The mean return of --num_episodes games. It depends on nothing that was played before."""
     seed_everything(seed)
-    return float(np.mean([game.score for game in play(flags, net, env, seed)]))
+    return float(np.mean([game.score for game in play(flags, net, env, seed, say=say)]))

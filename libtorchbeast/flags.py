@@ -278,7 +278,8 @@ def add_environment_flags(parser: argparse.ArgumentParser) -> argparse._Argument
              "process that takes longer is killed and replaced.")
     add("--open_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
         help="Longest time that opening one environment and its first reset may take. (A vector "
-             "environment counts as one.) A process that takes longer is killed and replaced.")
+             "environment counts as one.) An actor or server that takes longer is killed and "
+             "replaced. With --num_actors 0 and in the test modes the program ends.")
     return group
 
 

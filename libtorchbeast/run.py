@@ -2,6 +2,7 @@
 """A training run, from its start or resume to its last checkpoint."""
 
 import contextlib
+import functools
 import logging
 import os
 import time
@@ -24,6 +25,7 @@ from libtorchbeast.loggers.run_log import RunLog
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, CpuCores, ThreadClocks
 from libtorchbeast.loggers.trackers import check_wandb
+from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 
@@ -161,6 +163,14 @@ class Run:
             evaluator = Evaluator(self.learner, self.spec, self.flags, player)
             self._opened.callback(evaluator.close)
             self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
+
+    def opening_watched(self, num_envs: int, flag: str) -> OpeningWatch:
+        """The context in which the main thread itself opens `num_envs` environments, as many as
+        `flag` says. If one of them takes too long, or if training must end meanwhile, the run is
+        left, saved, and the process ends."""
+        leave = functools.partial(self.__exit__, None, None, None)
+        timeout = self.flags.open_timeout
+        return OpeningWatch(timeout, num_envs, flag, must_end=self.finished, leave=leave)
 
     def start_learners(self, batches: Callable[[], Iterator[Rollout]], publish: Publish) -> None:
         """Starts --num_learner_threads threads. Each learns from an iterator that `batches` returns

@@ -304,7 +304,8 @@ class SilenceTimer:
 
 
 class Reminder:
-    """Tells when the log should say that something still lasts: after 5, 10, 20, ... seconds."""
+    """Tells when the log should say that something still lasts: after 5, 10, 20, ... seconds. It
+    should say so as a warning, because a terminal shows nothing less (loggers/display.py)."""
 
     FIRST_S = 5.0
 
@@ -390,5 +391,6 @@ def stop_signals_set(wakeup: PipeEvent) -> Iterator[list[str]]:
     try:
         yield received
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+            for number, handler in handlers.items():
+                signal.signal(number, handler)

@@ -3,19 +3,18 @@
 
 import multiprocessing
 import re
-import threading
 
 import pytest
 import torch
 
 from libtorchbeast import actors as actors_module
-from libtorchbeast.actors import ActorFailure, Actors, first_environment_watched, slot_message
+from libtorchbeast.actors import ActorFailure, Actors, slot_message
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.workers import PipeEvent, Process
 from tests.support.monobeast import parse
-from tests.support.processes import GUARD_S, Program, wait_for
+from tests.support.processes import Program, wait_for
 
 N = 4
 TRACEBACK = b"!Traceback (most recent call last):\n  in step\nRuntimeError: the sofa"
@@ -72,7 +71,7 @@ def test_an_opening_is_limited_from_one_environment_to_the_next(monkeypatch, cap
     actor that opens gives no sign of life, because it may hold Python's lock."""
     crew = Crew(monkeypatch, 2)
     first, second = (crew.times.begin_opening(actor) for actor in (0, 1))
-    with caplog.at_level("INFO"):
+    with caplog.at_level("WARNING"):
         second(1)
         for count in range(1, N):
             crew.look(19)
@@ -88,7 +87,7 @@ def test_an_opening_is_limited_from_one_environment_to_the_next(monkeypatch, cap
 
 
 def test_a_killed_actor_is_reported_once_and_as_that(monkeypatch, caplog):
-    caplog.set_level("WARNING", "libtorchbeast")
+    caplog.set_level("ERROR", "libtorchbeast")
     crew = Crew(monkeypatch, 2)
     crew.times.begin_opening(0)
     crew.look(21)
@@ -107,7 +106,7 @@ def test_a_killed_actor_is_reported_once_and_as_that(monkeypatch, caplog):
 
 def test_a_first_rollout_that_takes_long_is_told(monkeypatch, caplog):
     crew = Crew(monkeypatch, 1)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("WARNING"):
         crew.times.begin_opening(0)(N)
         for _ in range(8):
             crew.times.signs_of_life[0] = crew.times.calls_began[0] = crew.now
@@ -155,19 +154,6 @@ def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, why):
             for _ in range(2):
                 crew[1].says(TRACEBACK)
                 crew.look()
-
-
-def test_a_first_environment_that_hangs_is_told_and_ends_the_program(monkeypatch, caplog):
-    ended = threading.Event()
-    monkeypatch.setattr(actors_module.os, "_exit", lambda code: ended.set())
-    monkeypatch.setattr(actors_module.Reminder, "FIRST_S", 0.0)
-    with caplog.at_level("INFO"), first_environment_watched(0.1):
-        assert ended.wait(GUARD_S)
-    for told in (
-        "is being waited for, 0 s so far.",
-        "took longer than --open_timeout 0.1 to open.",
-    ):
-        assert f"The first environment {told}" in caplog.messages
 
 
 @pytest.mark.usefixtures("as_before")

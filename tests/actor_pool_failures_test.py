@@ -52,6 +52,23 @@ def test_a_server_that_ends_and_comes_back(address):
         wait_for(lambda: (queue.dequeue() if queue.size() else None, not connected(pool))[1])
 
 
+def test_a_stream_says_that_its_server_opens_environments(address):
+    door, opened = threading.Event(), []
+
+    def create_env():
+        opened.append(len(opened))
+        assert len(opened) == 1 or door.wait(GUARD_S)
+        return Catch()
+
+    queue = BatchingQueue(2, 2)
+    with serving(create_env, address), playing([address], by_rule, queue) as pool:
+        wait_for(lambda: pool.status()[0].opening)
+        assert not pool.status()[0].connected
+        door.set()
+        wait_for(lambda: pool.status()[0].connected)
+        assert not pool.status()[0].opening
+
+
 def connected(pool):
     return sum(status.connected for status in pool.status())
 

@@ -36,8 +36,9 @@ class Pool:
         self.streams, self.waited = streams, 0.0
 
     def status(self):
-        names = ("connected", "failures", "last_error")
-        return [SimpleNamespace(address="unix:/s", **dict(zip(names, s))) for s in self.streams]  # noqa: B905
+        names = ("connected", "failures", "last_error", "opening")
+        before = dict(address="unix:/s", opening=False)
+        return [SimpleNamespace(**before | dict(zip(names, s))) for s in self.streams]  # noqa: B905
 
     def take_events(self):
         return []
@@ -51,7 +52,7 @@ def test_streams_that_open_slowly_are_told_and_not_lost(monkeypatch, caplog):
     monkeypatch.setattr(client.time, "monotonic", lambda: now)
     pool = Pool((False, 0, ""), (False, 3, "UNAVAILABLE: gone"))
     monitor = StreamMonitor(pool, timeout=60.0)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("WARNING"):
         for _ in range(100):
             now += 5.0
             monitor.check()
@@ -59,11 +60,39 @@ def test_streams_that_open_slowly_are_told_and_not_lost(monkeypatch, caplog):
     assert told == [f"After {seconds} s" for seconds in (5, 10, 20, 40, 80, 160, 320)]
     assert "(--envs_per_server)" in caplog.text
     pool.streams = [(False, 1, "INTERNAL: slow"), (False, 4, "UNAVAILABLE: gone")]
-    now += 60.0
+    for _ in range(12):
+        now += 5.0
+        monitor.check()
+    now += 100.0  # this program was stopped, and perhaps the servers with it
     monitor.check()
     now += 1.0
     with pytest.raises(ServersLost, match="for 60 s"):
         monitor.check()
+
+
+def test_a_server_that_came_back_in_time_may_open_its_environments(monkeypatch):
+    """Its own limit is --open_timeout for each of them. Whatever begins later is too late: else
+    servers whose environments fail again and again would never be lost."""
+    now = 1000.0
+    monkeypatch.setattr(client.time, "monotonic", lambda: now)
+    pool = Pool((True, 0, ""))
+    monitor = StreamMonitor(pool, timeout=60.0)
+
+    def passes(seconds, *stream):
+        nonlocal now
+        pool.streams = [stream]
+        for _ in range(seconds):
+            now += 1.0
+            monitor.check()
+
+    passes(1, True, 0, "")
+    passes(50, False, 9, "UNAVAILABLE: gone")
+    passes(500, False, 9, "UNAVAILABLE: gone", True)
+    passes(1, True, 9, "UNAVAILABLE: gone")
+    passes(30, False, 10, "UNAVAILABLE: gone")
+    passes(30, False, 11, "INTERNAL: the door is locked", True)
+    with pytest.raises(ServersLost, match="for 60 s"):
+        passes(1, False, 12, "INTERNAL: the door is locked", True)
 
 
 ALIKE = "INTERNAL: Traceback\n{}\nRuntimeError: the sofa".format

@@ -46,6 +46,10 @@ def of_another_environment(flags):
     return monobeast.player(replace(flags, env="CartPole-v1"))
 
 
+def of_an_environment_that_hangs(flags):
+    return monobeast.player(replace(flags, env="tests.support.envs:StuckCatch-v0"))
+
+
 @pytest.fixture
 def evaluator():
     """Makes Evaluators for a learner at step 0, and closes them at the end."""
@@ -183,6 +187,16 @@ def test_a_failure_is_told_and_the_next_one_is_tried(evaluator, caplog):
     os.kill(e._process.pid, signal.SIGKILL)
     wait_for(lambda: e.take() or len(caplog.messages) > 1)
     assert "The evaluation at step 2000 failed: killed" in caplog.text
+
+
+def test_an_environment_that_hangs_is_told_and_ends_the_evaluation(evaluator, caplog, monkeypatch):
+    monkeypatch.setenv("STUCK", "3")
+    e = evaluator(player=of_an_environment_that_hangs, open_timeout=1)
+    advance(e, EVERY)
+    wait_for(lambda: e.take() or len(caplog.messages) == 2)
+    late = "Environment 3 of 5 took longer than --open_timeout 1 to open."
+    assert caplog.messages[0] == f"Evaluation at step 1000: {late}"
+    assert "The evaluation at step 1000 failed: killed" in caplog.messages[1]
 
 
 def test_a_process_that_cannot_start_is_told_and_tried_again(evaluator, caplog, monkeypatch):

@@ -10,7 +10,7 @@ import libtorchbeast
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.workers import Reminder
+from libtorchbeast.workers import Reminder, SilenceTimer
 
 if TYPE_CHECKING:
     from libtorchbeast._C import Spec as Description
@@ -76,7 +76,9 @@ class StreamMonitor:
 
     Raises:
         ServersLost: from `check`, when none has been connected for `timeout` seconds, not counting
-            streams that open their environments for the first time.
+            those for which this process was stopped. Streams that open their environments for the
+            first time count as connected. An opening that began in time is waited for, because its
+            server ends itself if one environment takes too long.
         UserError: from `check`, when nothing will help.
         RuntimeError: from `check`, when the pool has failed.
     """
@@ -85,9 +87,11 @@ class StreamMonitor:
         self._pool, self._timeout, self._are_local = pool, timeout, are_local
         self._status = pool.status()
         self._last_connected = time.monotonic()
-        self._reminder = Reminder()
+        self._opening: set[tuple[int, int]] = set()  # (actor, failures) of what may still open
+        self._reminder, self._silence_timer = Reminder(), SilenceTimer()
 
     def check(self) -> None:
+        self._silence_timer.tick()
         for event in self._pool.take_events():
             logger.warning("Stream failed: %s", event)
         before, self._status = self._status, self._pool.status()
@@ -97,17 +101,27 @@ class StreamMonitor:
                 logger.info("Streaming again: actor %d, %s", actor, now.address)
         # From then on the actors have waited for the learner's queue, if only for a moment.
         has_delivered = self._pool.seconds()[self._pool.ACTIVITIES.index("actor_waiting")] > 0
-        if seconds := self._reminder.due(not has_delivered):
-            logger.info(
+        is_connected = any(stream.connected for stream in self._status)
+        is_opening = any(stream.opening for stream in self._status) and not is_connected
+        if seconds := self._reminder.due(not has_delivered or is_opening):
+            logger.warning(
                 "After %.0f s no stream has completed a rollout. If the simulator is slow, fewer "
                 "environments start sooner (--envs_per_server).",
                 seconds,
             )
         if self._are_local and not has_delivered:
             self._end_if_hopeless()
+        self._end_if_lost()
+
+    def _end_if_lost(self) -> None:
         if any(stream.connected or not stream.failures for stream in self._status):
             self._last_connected = time.monotonic()
-        elif time.monotonic() - self._last_connected > self._timeout:
+        opening = {(i, s.failures) for i, s in enumerate(self._status) if s.opening}
+        if self._silence_timer.silence(self._last_connected) <= self._timeout:
+            self._opening = opening
+            return
+        self._opening &= opening  # others began too late
+        if not self._opening:
             errors = {s.address: s.last_error or "no answer" for s in self._status}
             raise ServersLost(_message(self._timeout, errors))
 

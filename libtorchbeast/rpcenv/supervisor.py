@@ -102,7 +102,7 @@ class Supervisor:
         opening = [w.process.name for w in self._workers if w.process and not w.ready_since]
         if seconds := self._reminder.due(bool(opening)):
             what = f"The first environment of {', '.join(opening)}"
-            logger.info("%s is being waited for, %.0f s so far.", what, seconds)
+            logger.warning("%s is being waited for, %.0f s so far.", what, seconds)
 
     def _end_all(self) -> None:
         processes = [w.process for w in self._workers if w.process]

@@ -105,7 +105,7 @@ class Watchdog:
             if limit := timer.exceeded(silence_timer):
                 self._end_process(timer, limit)
             if seconds := timer.reminder.due(timer.is_opening):
-                logger.info(
+                logger.warning(
                     "%s: stream %d has been opening its environments for %.0f s and waits for "
                     "number %d of %d. If the simulator is slow, fewer of them start sooner "
                     "(--envs_per_server).",

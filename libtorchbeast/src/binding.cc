@@ -248,6 +248,7 @@ void BindPool(py::module_& m) {
 
   py::class_<StreamMonitor::Status>(m, "Status", "The state of an actor's stream.")
       .def_readonly("address", &StreamMonitor::Status::address)
+      .def_readonly("opening", &StreamMonitor::Status::opening)
       .def_readonly("connected", &StreamMonitor::Status::connected)
       .def_readonly("failures", &StreamMonitor::Status::failures)
       .def_readonly("last_error", &StreamMonitor::Status::last_error);

@@ -41,6 +41,7 @@ class StreamMonitor {
 
   struct Status {
     std::string address;
+    bool opening = false;    // whether its server has described itself, and now opens environments
     bool connected = false;  // whether it has answered an action since it was opened
     int64_t failures = 0;
     std::string last_error;  // empty if there was none
@@ -103,8 +104,14 @@ class StreamMonitor {
     return {events.begin(), events.end()};
   }
 
+  void SetOpening(size_t actor) EXCLUDES(mutex_) {
+    Lock lock(mutex_);
+    actors_[actor].status.opening = true;
+  }
+
   void SetConnected(size_t actor) EXCLUDES(mutex_) {
     Lock lock(mutex_);
+    actors_[actor].status.opening = false;
     actors_[actor].status.connected = true;
   }
 
@@ -144,6 +151,7 @@ class StreamMonitor {
     ~Registration() {
       Lock lock(monitor_.mutex_);
       monitor_.actors_[i_].stream = nullptr;
+      monitor_.actors_[i_].status.opening = false;
       monitor_.actors_[i_].status.connected = false;
     }
     Registration(const Registration&) = delete;

@@ -92,6 +92,7 @@ class StreamSession {
                                                    std::to_string(seen.num_envs));
     }
     CheckMemory(seen);
+    monitor_.SetOpening(actor_);
     return seen.num_envs;
   }
 

@@ -30,9 +30,13 @@ TEST_CASE("monitor: a stream that is late is cancelled once, and its error says 
   CountingStream late, other;
   {
     const StreamMonitor::Registration one(monitor, 0, late), two(monitor, 1, other);
+    monitor.SetOpening(0);
+    monitor.SetOpening(1);
     monitor.SetConnected(0);
     CHECK(monitor.status()[0].connected);
+    CHECK(!monitor.status()[0].opening);
     CHECK(!monitor.status()[1].connected);
+    CHECK(monitor.status()[1].opening);
     const auto start = Clock::now();
     {
       const StreamMonitor::Wait wait(monitor, 0, ActorTimes::kTransport, milliseconds(30));
@@ -50,6 +54,7 @@ TEST_CASE("monitor: a stream that is late is cancelled once, and its error says 
   }
   CHECK(monitor.TakeEvents() == std::vector<std::string>{"actor 0, a: " + kLate});
   CHECK(!monitor.status()[0].connected);
+  CHECK(!monitor.status()[1].opening);
   CHECK(monitor.status()[0].failures == 1);
   CHECK(monitor.status()[0].last_error == kLate);
   CountingStream next;  // is not late, though the stream before it was

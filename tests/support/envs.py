@@ -147,6 +147,18 @@ class ShutCatch(Catch):
             time.sleep(3600)
 
 
+class StuckCatch(Catch):
+    """The environment hangs that a process opens as number STUCK, an environment variable."""
+
+    opened = 0
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        StuckCatch.opened += 1
+        if StuckCatch.opened == int(os.environ["STUCK"]):
+            time.sleep(3600)
+
+
 class PacedCatch(Catch):
     """A step takes STEP_S seconds (default 2 ms). If the environment variable OPEN names a folder,
     it has a file for each environment that is open."""
@@ -277,6 +289,6 @@ def first_time(what):
 
 for env in (
     Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, TroubledCatch, ShutCatch,
-    PacedCatch, MoodyCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
+    StuckCatch, PacedCatch, MoodyCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)

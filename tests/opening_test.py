@@ -1,0 +1,138 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Environments that a program opens itself: in --num_actors 0, the test modes and evaluations."""
+
+import signal
+import threading
+
+import pytest
+
+from libtorchbeast import opening
+from libtorchbeast.opening import OpeningWatch
+from tests.support.monobeast import IN_ORDER
+from tests.support.processes import GUARD_S, Program, load, wait_for
+
+STUCK = ("--env", "tests.support.envs:StuckCatch-v0")
+LIMIT = "took longer than --open_timeout 2 to open."
+WAITS = "is being waited for"
+
+
+class Ended(BaseException):
+    """The process has ended, with this exit code."""
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    def end(code):
+        raise Ended(code)
+
+    monkeypatch.setattr(opening.os, "_exit", end)
+
+
+class Looks(threading.Event):
+    """An event whose waits take no time. In them `watch` sees so many environments open."""
+
+    def __init__(self, watch, counts):
+        super().__init__()
+        self.watch, self.counts = watch, iter(counts)
+
+    def wait(self, timeout=None):
+        assert timeout == 0.5
+        if (count := next(self.counts)) > self.watch._num_opened:
+            self.watch._opened(count)
+        return self.is_set()
+
+
+def look(counts, num_envs=4, **options):
+    """Returns what the watch says if `counts` environments are open at its looks, every 0.5 s."""
+    said = []
+    watch = OpeningWatch(2.0, num_envs, "envs_per_actor", said.append, **options)
+    watch._is_open = Looks(watch, counts)
+    try:
+        watch._watch()
+    except Ended as end:
+        said.append(end.args[0])
+    return said
+
+
+def test_the_limit_counts_from_one_environment_to_the_next(ends):
+    """The last opens as slowly as the others, or too slowly."""
+    slow = [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    assert look([*slow, 4]) == []
+    assert look([*slow, 3]) == [f"Environment 4 of 4 {LIMIT}", 1]
+    assert look([0] * 5, num_envs=1) == [f"The first environment {LIMIT}", 1]
+
+
+def test_what_must_be_done_before_the_end_is_done(ends):
+    left = []
+    leave = lambda: left.append("saved")
+    assert look([0, 0, 1], must_end=lambda: True, leave=leave) == [0] and left == ["saved"]
+    assert look([1] * 9, leave=leave) == [f"Environment 2 of 4 {LIMIT}", 1] and len(left) == 2
+
+    def fail():
+        raise OSError("the disk is full")
+
+    assert look([0], must_end=lambda: True, leave=fail) == ["the disk is full", 1]
+
+
+def test_the_log_says_which_environment_is_waited_for(ends, monkeypatch):
+    monkeypatch.setattr(opening.Reminder, "FIRST_S", 0.0)
+    hint = "If the simulator is slow, fewer environments start sooner (--envs_per_actor)."
+    assert look([0, 1, 4])[0] == f"Environment 2 of 4 {WAITS}, 0 s so far. {hint}"
+
+
+def test_nothing_goes_on_while_the_process_ends(monkeypatch):
+    """An environment may open at last while the run is being saved."""
+    leaving, ended, gone_on = (threading.Event() for _ in range(3))
+    monkeypatch.setattr(opening.os, "_exit", lambda code: ended.wait())
+
+    def open_all():
+        watch = OpeningWatch(0.1, must_end=lambda: True, leave=leaving.set)
+        with watch as opened:
+            assert leaving.wait(GUARD_S)
+            opened(1)
+            gone_on.set()
+
+    thread = threading.Thread(target=open_all, daemon=True)
+    thread.start()
+    assert leaving.wait(GUARD_S) and not gone_on.wait(0.1)
+    ended.set()
+    thread.join(GUARD_S)
+    assert gone_on.is_set()
+
+
+# The programs themselves: each takes some seconds, like its imports.
+@pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_run_in_order_saves_and_ends_while_an_environment_hangs(tmp_path, stops):
+    """One is opened for the Spec, and four up to the first barrier. At the second barrier
+    environment 2 of 4 never opens."""
+    flags = [*IN_ORDER[2:], *STUCK, "--barrier_updates", 1, "--total_steps", 10**9]
+    flags += ["--open_timeout", 1000 if stops else 2]
+    with Program(tmp_path, *flags, STUCK=7) as program:
+        if stops:
+            program.wait_for(lambda: f"Environment 2 of 4 {WAITS}" in program.printed())
+            program.process.terminate()
+        assert program.wait_for_end() == (0 if stops else 1), program.printed()
+        wait_for(lambda: not program.session())
+    said = program.printed()
+    assert said.count(f"Environment 2 of 4 {LIMIT}") == (not stops)
+    assert said.count(f"stopped{' by SIGTERM' if stops else ''}. Resume it with") == 1
+    assert "Traceback" not in said
+    state = load(program.path)
+    assert state["step"] == program.rows()[-1]["step"] > 0
+    assert not state["between_barriers"]
+
+
+@pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_test_mode_ends_while_an_environment_hangs(savedir, stops):
+    stuck, which = (1, "The first environment") if stops else (3, "Environment 3 of 10")
+    flags = [*STUCK, "--mode", "test", "--num_episodes", 10]
+    flags += ["--open_timeout", 1000 if stops else 2]
+    with Program(savedir, *flags, STUCK=stuck) as program:
+        if stops:
+            program.wait_for(lambda: f"{which} {WAITS}" in program.printed())
+            program.process.send_signal(signal.SIGINT)
+        assert program.wait_for_end() == (-signal.SIGINT if stops else 1)
+    assert program.printed().strip().endswith(LIMIT) == (not stops)
+    assert which in program.printed().splitlines()[-1]
