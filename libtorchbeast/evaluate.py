@@ -21,6 +21,7 @@ from libtorchbeast.environment import Environment, Row, told
 from libtorchbeast.flags import Flags, UserError, replace, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.models import act_on
+from libtorchbeast.origin import cause
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
 from libtorchbeast.weights import SharedWeights
@@ -262,7 +263,7 @@ class Evaluator:
         message = self._process.receive() or b"killed"
         self._is_playing = False
         if not message.startswith(b"{"):
-            self._warn("failed: " + message.decode(errors="replace").strip().splitlines()[-1])
+            self._warn("failed: " + cause(message.decode(errors="replace")))
             self.close()
             return {}
         row = json.loads(message)

@@ -269,6 +269,8 @@ def test_too_many_failures_end_the_run_with_a_checkpoint_and_the_first_cause(tmp
         assert program.wait_for_end() == 1
         wait_for(lambda: not program.session())
     printed, log = program.printed(), (program.path / "out.log").read_text()
+    last = printed.strip().splitlines()[-1]
+    assert last.startswith("monobeast: error: ") and "(--max_actor_restarts 2); the last" in last
     for told in (printed, log):
         assert "in lose_the_ball" in told and "(--max_actor_restarts 2)" in told
         assert told.strip().endswith("RuntimeError: the ball has rolled under the sofa")
