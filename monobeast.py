@@ -48,7 +48,7 @@ from libtorchbeast.actors import (
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.devices import cuda_is_wanted
 from libtorchbeast.distributions import make_distribution
-from libtorchbeast.environment import Environment, told
+from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
     Parser,
@@ -72,6 +72,7 @@ from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.models import CoreState, act_on
+from libtorchbeast.origin import told
 from libtorchbeast.rollouts import Barrier, batches, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
@@ -362,7 +363,7 @@ def train(flags: Flags) -> Run:
     check_limits(flags, shapes)
     device = torch.device("cuda" if cuda_is_wanted(flags) else "cpu")
     net = models.make_net(Net, spec, flags)
-    with Run(flags, spec, net, device, MonoBeastAdvisor(flags).advise) as run:
+    with told(flags.env), Run(flags, spec, net, device, MonoBeastAdvisor(flags).advise) as run:
         if not run.finished():
             run.evaluate_with(player)
             learn = train_in_parallel if flags.num_actors else train_in_order

@@ -37,7 +37,7 @@ if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports 
     libtorchbeast.workers.before_imports(__name__)
 
 from libtorchbeast import workers
-from libtorchbeast.environment import Environment, told
+from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
     Parser,
@@ -51,7 +51,7 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
-from libtorchbeast.origin import cause
+from libtorchbeast.origin import cause, told
 from libtorchbeast.rpcenv import mock
 from libtorchbeast.rpcenv.addresses import check_local, parse_addresses
 from libtorchbeast.rpcenv.server import Server, stream_seed

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
-from libtorchbeast.environment import Environment, Row, told
+from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, replace, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.models import act_on
-from libtorchbeast.origin import cause
+from libtorchbeast.origin import cause, told
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
 from libtorchbeast.weights import SharedWeights
@@ -144,7 +144,7 @@ def test(flags: Flags, net: nn.Module, env: Environment) -> list[Game]:
     Raises:
         UserError: the mode is test_render, and the environment does not render images.
     """
-    with _video(flags, env) as on_row:
+    with told(flags.env), _video(flags, env) as on_row:
         games = play(flags, net, env, flags.seed, on_row)
     _print(games, flags)
     return games
