@@ -44,7 +44,7 @@ def recurrent():
     """Returns the network, its rollouts, and the states of all calls of its forward."""
     actor = make_actor(OnesNet, "--use_lstm")
     rollouts = make_rollouts(actor)
-    given, actor.net.given = actor.net.given[3:], []  # the first calls were make_net's check
+    given, actor.net.given = actor.net.given, []
     return actor.net, rollouts, given
 
 
