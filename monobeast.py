@@ -46,7 +46,7 @@ from libtorchbeast.actors import (
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.devices import cuda_is_wanted
 from libtorchbeast.distributions import make_distribution
-from libtorchbeast.environment import Environment, told
+from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
     Parser,
@@ -71,6 +71,7 @@ from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.opening import OpeningWatch
+from libtorchbeast.origin import told
 from libtorchbeast.rollouts import Barrier, batches, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
@@ -360,7 +361,7 @@ def train(flags: Flags) -> Run:
     device = torch.device("cuda" if cuda_is_wanted(flags) else "cpu")
     net = models.make_net(Net, spec, flags)
     evaluate.try_others(flags, spec, player)
-    with Run(flags, spec, net, device, MonoBeastAdvisor(flags).advise) as run:
+    with told(flags.env), Run(flags, spec, net, device, MonoBeastAdvisor(flags).advise) as run:
         if not run.finished():
             run.evaluate_with(player)
             learn = train_in_parallel if flags.num_actors else train_in_order

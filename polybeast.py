@@ -38,7 +38,7 @@ import libtorchbeast
 import polybeast_env
 from libtorchbeast import devices, evaluate, models, workers
 from libtorchbeast.checkpoint import CheckpointError, saved_updates
-from libtorchbeast.devices import own_stream, to_device, to_host
+from libtorchbeast.devices import own_stream, to_device
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
@@ -275,7 +275,7 @@ def infer(
                 torch.clear_autocast_cache()  # it holds the old weights
             row, core_state = batch.get_inputs()  # [1, B, ...]
             row, core_state = to_device(row, device), to_device(core_state, device)
-            outputs, core_state = to_host(*act_on(net, row, core_state))
+            outputs, core_state = act_on(net, row, core_state)
             outputs["policy_version"] = torch.full((1, len(batch)), version)
             batch.set_outputs((outputs, core_state))
             run.stats.add_inference(len(batch))

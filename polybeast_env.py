@@ -37,7 +37,7 @@ if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports 
     libtorchbeast.workers.before_imports(__name__)
 
 from libtorchbeast import workers
-from libtorchbeast.environment import Environment, told
+from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
     Parser,
@@ -51,6 +51,7 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
+from libtorchbeast.origin import cause, told
 from libtorchbeast.rpcenv import mock
 from libtorchbeast.rpcenv.addresses import check_local, parse_addresses
 from libtorchbeast.rpcenv.server import Server, stream_seed
@@ -301,14 +302,11 @@ def set_up_logging(flags: Flags) -> None:
 
 
 def explain(failure: str) -> str:
-    """Returns the last line of a traceback, and logs the whole unless the user made the mistake."""
-    last = failure.splitlines()[-1]
-    kind, _, text = last.partition(": ")
-    if kind.endswith(".UserError"):
-        return text
-    if failure != last:
+    """Returns the last line of a report, and logs the whole unless the user made the mistake."""
+    why = cause(failure)
+    if failure.endswith(f"\n{why}"):
         logger.error("A server failed: %s", failure)
-    return last
+    return why
 
 
 def main(argv: list[str] | None = None) -> None:

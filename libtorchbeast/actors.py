@@ -24,6 +24,7 @@ import numpy as np
 
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.timing import ActorTimes
+from libtorchbeast.origin import cause
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.shared_memory import (
     Shapes,
@@ -47,8 +48,9 @@ RESTART_WINDOW_S = 600.0
 MAX_SLOTS_PER_ACTOR = 4096  # all their numbers must fit into a pipe, or the sender would block
 
 
-class ActorFailure(RuntimeError):
-    """More than --max_actor_restarts actors failed within ten minutes."""
+class ActorFailure(UserError):
+    """More than --max_actor_restarts actors failed within ten minutes. Their tracebacks are in the
+    log."""
 
 
 class Actors:
@@ -80,9 +82,8 @@ class Actors:
         self._silence_timer, self._reminder = SilenceTimer(), Reminder()
         self._why_killed: dict[int, str] = {}  # actor -> why `_watch` has killed it
         self._has_delivered = False  # whether any actor has ever completed a rollout
-        # Until then, the actors that have failed, and the last lines of what they said.
-        self._failed: set[int] = set()
-        self._causes: set[str] = set()
+        self._failed: set[int] = set()  # the actors that have failed
+        self._causes: set[str] = set()  # what they said, each in one line
         self._failures: collections.deque[float] = collections.deque()  # the times of recent ones
         self._lives = [0] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
@@ -107,7 +108,7 @@ class Actors:
         handles the messages, replaces actors that failed and kills those that hang.
 
         Raises:
-            ActorFailure: too many actors have failed. The text ends with the last one's traceback.
+            ActorFailure: too many actors have failed. The text says why the last one did.
             UserError: every actor has failed in the same way, and none has completed a rollout.
         """
         by_handle: dict[Any, int] = {}
@@ -175,22 +176,23 @@ class Actors:
             self._processes[actor].ask_to_end()
         why_killed = self._why_killed.pop(actor, "")
         failure = failure or why_killed
-        cause = failure.splitlines()[-1] if failure else ""
-        if not failure:  # the process has ended without a word
+        is_told = bool(failure)
+        if not is_told:
             exit_code = self._processes[actor].end(deadline=1.0)
             failure = f"its process ended without a traceback (exit code {exit_code})"
+        why = cause(failure)
         self.restarts += 1
         now = time.monotonic()
         self._failures.append(now)
         while now - self._failures[0] > RESTART_WINDOW_S:
             self._failures.popleft()
-        told = cause if cause in self._causes else failure
+        told = why if why in self._causes else failure
         logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, told)
-        if cause and not self._has_delivered:
+        if is_told:
             self._failed.add(actor)
-            self._causes.add(cause)
+            self._causes.add(why)
         self._processes[actor].end(deadline=0.2)  # short, because other actors may fail meanwhile
-        self._end_if_hopeless(actor, failure)
+        self._end_if_hopeless(actor, why)
         self._lives[actor] += 1
         self._calls_began[actor] = self._signs_of_life[actor] = self._opened[actor] = 0
         process = self._start(actor, self._lives[actor])
@@ -198,7 +200,7 @@ class Actors:
             self._processes[actor] = process
             self._send_all(actor)
 
-    def _end_if_hopeless(self, actor: int, failure: str) -> None:
+    def _end_if_hopeless(self, actor: int, why: str) -> None:
         """Raises what `wait` says."""
         most = self._flags.max_actor_restarts
         are_too_many = len(self._failures) > most
@@ -212,7 +214,7 @@ class Actors:
         if are_too_many:
             raise ActorFailure(
                 f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "
-                f"(--max_actor_restarts {most}); the last, actor {actor}: {failure}"
+                f"(--max_actor_restarts {most}); the last, actor {actor}: {why}"
             )
 
     def _watch(self) -> None:

@@ -21,15 +21,13 @@ This module needs numpy only, neither torch nor gymnasium.
 """
 
 import contextlib
-import re
-import traceback
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from libtorchbeast.flags import UserError
-from libtorchbeast.origin import described, own_frame
 from libtorchbeast.seeds import first_seed
 from libtorchbeast.spec import (
     Actions,
@@ -42,7 +40,7 @@ from libtorchbeast.spec import (
     to_space,
 )
 
-LARGEST_REWARD = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max)  # networks compute in float32
 
 Row = dict[str, np.ndarray]
 # Observations, and `reward`, `terminated`, `truncated`, `life_lost` [N] of a step.
@@ -65,7 +63,8 @@ class Environment:
 
     Raises:
         UserError: from the constructor for an environment that is not accepted; from `initial` and
-            `step` for a number that is not finite, or an observation that differs from the spec.
+            `step` for a number that is not finite in float32, or an observation that differs from
+            the spec.
         ValueError: from `step` for an action out of range.
     """
 
@@ -86,6 +85,9 @@ class Environment:
             self._source = _VectorSource(first)
         else:
             self._source = _SingleSource(first, create_env, num_envs)
+        shapes = [shape for shape, _ in self._source.observations.values()]
+        if not any(math.prod(shape) for shape in shapes):
+            raise UserError(f"Observation: expected at least one number, seen the shapes {shapes}")
         check_action_mask(self._source.observations, self._source.actions)
         metadata = getattr(first, "metadata", None) or {}
         self.spec = Spec(
@@ -345,11 +347,11 @@ def _checked_rewards(rewards: Any) -> np.ndarray:
     """Returns the rewards of N environments as float64 [N]."""
     with contextlib.suppress(TypeError, ValueError):  # not all are numbers
         array = np.asarray(rewards, np.float64)
-        if array.ndim == 1 and (np.abs(array) <= LARGEST_REWARD).all():  # NaN compares as False
+        if array.ndim == 1 and (np.abs(array) <= LARGEST).all():  # NaN compares as False
             return array
     for i, reward in enumerate(rewards):
         with contextlib.suppress(TypeError, ValueError):
-            if np.ndim(reward) == 0 and abs(float(reward)) <= LARGEST_REWARD:
+            if np.ndim(reward) == 0 and abs(float(reward)) <= LARGEST:
                 continue
         seen = brief(reward.tolist() if hasattr(reward, "tolist") else reward)
         kind = type(reward).__name__
@@ -379,6 +381,11 @@ def _check_names(leaves: dict, expected: dict) -> None:
         raise UserError(f"Observation: expected keys {sorted(expected)}, seen {sorted(leaves)}")
 
 
+def _in_float32(array: np.ndarray) -> np.ndarray:
+    """Returns where the floats of an array are finite, and stay so in float32."""
+    return np.isfinite(array) if array.dtype.itemsize <= 4 else np.abs(array) <= LARGEST
+
+
 def _checked_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     array = np.asarray(leaf)
     if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
@@ -386,50 +393,11 @@ def _checked_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> n
             f"Observation {name!r}: expected {np.dtype(dtype).name}{list(shape)}, "
             f"seen {array.dtype}{list(array.shape)}"
         )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        wrong = array[~np.isfinite(array)]
+    if array.dtype.kind == "f" and not _in_float32(array).all():
+        wrong = array[~_in_float32(array)]
+        large = ", which float32 cannot hold," if np.isfinite(wrong[0]) else ""
         raise UserError(
-            f"Observation {name!r}: expected finite numbers, seen {wrong[0]} in {wrong.size} of "
-            f"{array.size} places"
+            f"Observation {name!r}: expected finite numbers, seen {wrong[0]:g}{large} in "
+            f"{wrong.size} of {array.size} places"
         )
     return array.astype(dtype, copy=False)
-
-
-@contextlib.contextmanager
-def told(name: str) -> Iterator[None]:
-    """A context in which what the code of the environment `name` raises becomes a UserError: one
-    sentence with the error and the line that raised it. Other errors stay as they are."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if place := _place_in_environment(error):
-            raise UserError(f"--env {name}: {_sentence(name, error, place)}") from error
-        raise
-
-
-def _sentence(name: str, error: Exception, place: str) -> str:
-    kind, text = type(error).__name__, " ".join(str(error).split())
-    if kind in ("NameNotFound", "NamespaceNotFound") and ":" not in name:
-        return f"{text} If a module registers it, name the module too: MODULE:{name}"
-    is_clear = isinstance(error, ModuleNotFoundError) or type(error).__module__ == "gymnasium.error"
-    if is_clear:
-        return text
-    lacks_keyword = re.search(
-        r"\breset\(\) got an unexpected keyword argument '(seed|options)'", text
-    )
-    accept = "; reset must accept them: def reset(self, *, seed=None, options=None)"
-    return f"{described(error)} ({place}){accept if lacks_keyword else ''}"
-
-
-def _place_in_environment(error: Exception) -> str:
-    """Returns "FILE:LINE, in FUNCTION" if code called from here raised the error, else "". Lines of
-    installed packages are named only if there are no others."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # without `told` itself
-    here = [i for i, frame in enumerate(frames) if frame.filename == __file__]
-    if not here:
-        return ""
-    called = frames[here[-1] + 1 :] or frames[-1:]
-    frame = own_frame(called) or called[-1]
-    return f"{frame.filename}:{frame.lineno}, in {frame.name}"

@@ -17,11 +17,12 @@ import torch
 from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
-from libtorchbeast.environment import Environment, Row, told
+from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, replace, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.models import act_on
 from libtorchbeast.opening import OpeningWatch
+from libtorchbeast.origin import cause, told
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
 from libtorchbeast.weights import SharedWeights
@@ -124,7 +125,7 @@ def _play_at_once(
     """
     games: dict[int, Game] = {}
     N = env.spec.num_envs
-    with OpeningWatch(flags.open_timeout, N, "num_episodes", say) as opened:
+    with OpeningWatch(flags.open_timeout, N, flag="num_episodes", say=say) as opened:
         row, core_state = env.initial(seed, opened), models.initial_state(net, N)
     while True:
         tensors = {k: torch.from_numpy(v[None]) for k, v in row.items()}  # [T = 1, N, ...]
@@ -155,7 +156,7 @@ def test(flags: Flags, net: nn.Module, env: Environment) -> list[Game]:
         UserError: the mode is test_render, and the environment does not render images.
     """
     seed_everything(flags.seed)
-    with _video(flags, env) as on_row:
+    with told(flags.env), _video(flags, env) as on_row:
         games = play(flags, net, env, flags.seed, on_row)
     _print(games, flags)
     return games
@@ -308,7 +309,7 @@ class Evaluator:
             return {}
         self._is_playing = False
         if not message.startswith(b"{"):
-            self._warn("failed: " + message.decode(errors="replace").strip().splitlines()[-1])
+            self._warn("failed: " + cause(message.decode(errors="replace")))
             self.close()
             return {}
         row = json.loads(message)

@@ -15,19 +15,18 @@ import vtrace
 from libtorchbeast import models
 from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
 from libtorchbeast.distributions import Distribution, Gaussian
-from libtorchbeast.flags import Flags
+from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import forward
+from libtorchbeast.net_check import check_dtypes, why_not_finite
 from libtorchbeast.rollouts import Rollout, core_state_of
-from libtorchbeast.spec import ROW_KEYS
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
 
 MAX_SKIPPED_IN_A_ROW = 20
 MAX_EMPTY_IN_A_ROW = 1000
 MAX_DUMPS = 3
-VERY_LARGE = 1e6  # with observations above this, losses and gradients may overflow
 CLOSE_S = 60.0  # an update of a large network on a CPU may take this long
 
 logger = logging.getLogger(__name__)
@@ -87,7 +86,8 @@ class Learner:
             would move the weights.
 
         Raises:
-            FloatingPointError: too many updates in a row had a non-finite loss or gradient.
+            UserError: too many updates in a row had a non-finite loss or gradient, or the network
+                raised an error. The text says why.
             RuntimeError: too many batches in a row had no real transition.
         """
         on_device = to_device(batch, self.device)
@@ -151,18 +151,14 @@ class Learner:
                 torch.save({"batch": batch, "model": self.net.state_dict()}, where)
             except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
                 where = f"not dumped: {error}"
-        seen = ", ".join(f"{k} {v:g}" for k, v in numbers.items()) + _hint(batch)
-        logger.error(
-            "Update %d skipped: loss or gradient not finite (%s; batch: %s)",
-            self.updates,
-            seen,
-            where,
-        )
+        of = {"policy_logits": numbers["mean_entropy"], "baseline": numbers["mean_value"]}
+        names = [name for name, number in of.items() if not math.isfinite(number)]
+        why = why_not_finite(self.net, batch, names)
+        seen = ", ".join(f"{k} {v:g}" for k, v in numbers.items()) + f"; batch: {where}"
+        said = f"a loss or gradient that is not finite ({seen}). {why}".rstrip()
+        logger.error("Update %d skipped, which had %s", self.updates, said)
         if is_last:
-            raise FloatingPointError(
-                f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a non-finite loss or gradient; the "
-                f"last: {seen} (batch: {where})"
-            )
+            raise UserError(f"{MAX_SKIPPED_IN_A_ROW} updates in a row had {said}")
 
     def close(self) -> None:
         """Waits for the update that is running. Updates that wait for it return None.
@@ -233,16 +229,6 @@ def learn(
             clock.lap("learning")
 
 
-def _hint(batch: Rollout) -> str:
-    """Says which observation has very large numbers, if one has."""
-    own = [k for k in batch if k in ROW_KEYS or k.startswith("core_state/")]
-    sizes = [(v.float().abs().max(), k) for k, v in batch.items() if k not in own and v.numel()]
-    size, name = max(sizes, default=(torch.zeros(()), ""))
-    if not size > VERY_LARGE:
-        return ""
-    return f"; {name!r} has numbers as large as {size:g}: scale it down in create_env"
-
-
 def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaLoss:
     """The IMPALA loss of a network on a batch of rollouts.
 
@@ -251,12 +237,14 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
         flags: give the loss's coefficients.
 
     Raises:
+        UserError: the network raised an error, or returned its heads in bfloat16.
         ValueError: an output of the network has the wrong shape or dtype.
     """
     device = batch["reward"].device
     rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
     with models.autocast(net, flags.precision, device):
         outputs, _ = forward(net, rows, core_state_of(batch))
+    check_dtypes(outputs)
     return vtrace.impala_loss(
         rows,
         {"policy_logits": outputs["policy_logits"], "baseline": outputs["baseline"]},

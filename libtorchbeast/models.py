@@ -11,9 +11,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from libtorchbeast.devices import to_host
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
 from libtorchbeast.flags import Flags, UserError
-from libtorchbeast.net_check import call_own, check_net
+from libtorchbeast.net_check import call_own, check_finite, check_net
+from libtorchbeast.origin import described, place_of
 from libtorchbeast.spec import Spec
 
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
@@ -30,18 +32,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
             recurrent state, or the network raises an error or does not keep the contract of
             docs/fork.md.
     """
-    net_class = own
-    if flags.net:
-        module, _, name = flags.net.rpartition(".")
-        try:
-            net_class = getattr(importlib.import_module(module), name)
-            if not (isinstance(net_class, type) and issubclass(net_class, nn.Module)):
-                raise TypeError(f"{name} is not a subclass of torch.nn.Module")
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
-            raise UserError(
-                f"--net: expected MODULE.CLASS, for example monobeast.Net; seen {flags.net!r} "
-                f"({error})"
-            ) from error
+    net_class = _imported(flags.net) if flags.net else own
     net: Any = call_own("__init__", net_class, spec, flags)
     if flags.use_lstm and call_own("initial_state", lambda: net.initial_state(1)) == ():
         raise UserError(f"--use_lstm: {name_of(net)} has no recurrent state")
@@ -51,6 +42,23 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net
+
+
+def _imported(path: str) -> type[nn.Module]:
+    """The class that --net MODULE.CLASS names."""
+    module, _, name = path.rpartition(".")
+    try:
+        net_class = getattr(importlib.import_module(module), name)
+        if not (isinstance(net_class, type) and issubclass(net_class, nn.Module)):
+            raise TypeError(f"{name} is not a subclass of torch.nn.Module")
+        return net_class
+    except (Exception, SystemExit) as error:
+        if (place := place_of(error)) or isinstance(error, SyntaxError):  # the module has begun
+            said = f"--net {path}: its module raised {described(error)}{place}"
+            raise UserError(said) from error
+        raise UserError(
+            f"--net: expected MODULE.CLASS, for example monobeast.Net; seen {path!r} ({error})"
+        ) from error
 
 
 def initial_state(net: nn.Module, batch_size: int) -> CoreState:
@@ -165,8 +173,12 @@ def _joined(parts: list[Tensor]) -> Tensor | None:
 
 
 def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
-    """Raises UserError if an observation of this shape looks like an image [H, W, C]."""
-    if len(shape) >= 3 and shape[-1] in (1, 3, 4) and shape[-1] < min(shape[-3:-1]):
+    """Raises UserError if an observation of this shape looks like an image [H, W, C]. In one, C is
+    less than H and W. If it is not one of the usual numbers, then H is W, or C is much less."""
+    if len(shape) < 3:
+        return
+    H, W, C = shape[-3:]
+    if C < min(H, W) and (C <= 4 or H == W or 3 * C <= min(H, W)):
         raise UserError(
             f"Observation {name} {list(shape)}: expected an image [C, H, W], but this looks like "
             f"[H, W, C]; transpose it, and its space, in create_env (docs/fork.md)"
@@ -241,8 +253,11 @@ def forward(
 
     Returns:
         The network's outputs [T, B, ...] and its next core state.
+
+    Raises:
+        UserError: the network raised an error. The text has its line.
     """
-    outputs, core_state = net(rows, core_state)
+    outputs, core_state = call_own("forward", net, rows, core_state)
     if "action_mask" in rows:
         forbidden = rows["action_mask"] == 0
         logits = outputs["policy_logits"].masked_fill(forbidden, MASKED)
@@ -264,26 +279,22 @@ def act_on(
 
     Returns:
         The network's outputs [1, N, ...], with `action` [1, N, ...] among them, and the next core
-        state. Floating-point tensors are float32. If the network returns an `action` itself, that
-        one is taken.
+        state, on the CPU. Floating-point tensors are float32. If the network returns an `action`
+        itself, that one is taken.
 
     Raises:
-        ValueError: the logits are not finite. (On a GPU torch raises an error of its own.)
+        UserError: the network raised an error, or its logits are not finite.
     """
     outputs, core_state = forward(net, row, core_state)
     outputs = {k: _float32(v) for k, v in outputs.items()}
     if "action" not in outputs:
         distribution = cast(Distribution, net.distribution)
         choose = distribution.mode if greedy else distribution.sample
-        logits = outputs["policy_logits"]
-        try:
-            outputs["action"] = choose(logits)
-        except RuntimeError as error:
-            if logits.isfinite().all():
-                raise
-            seen = "NaN or infinity in policy_logits"
-            raise ValueError(f"Your network returned {seen}; expected finite numbers") from error
-    return outputs, tuple(_float32(state) for state in core_state)
+        # After a NaN in `sample` this process could not use its GPU any more.
+        outputs["action"] = choose(outputs["policy_logits"].nan_to_num())
+    outputs, core_state = to_host(outputs, tuple(_float32(state) for state in core_state))
+    check_finite(net, row, outputs)
+    return outputs, core_state
 
 
 def _float32(tensor: Tensor) -> Tensor:

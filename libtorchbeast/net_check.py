@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Checks a network against the contract of docs/fork.md, before a run starts."""
+"""Checks a network against the contract of docs/fork.md, before a run starts and in it."""
 
-import traceback
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +11,11 @@ from torch import Tensor, nn
 
 from libtorchbeast.distributions import Distribution
 from libtorchbeast.flags import UserError
-from libtorchbeast.origin import described, own_frame
-from libtorchbeast.spec import ROW_FIELDS, Spec
+from libtorchbeast.origin import described, place_of
+from libtorchbeast.spec import ROW_FIELDS, ROW_KEYS, Spec
+
+VERY_LARGE = 1e6  # with observations above this, a network's numbers may overflow
+HEADS = ("policy_logits", "baseline")
 
 
 def check_net(net: Any, spec: Spec) -> None:
@@ -36,15 +39,14 @@ def check_net(net: Any, spec: Spec) -> None:
     expected = f"a tuple of float tensors [layers, {B}, H], or ()"
     _expect(is_state, f"gives {_said(state)} as initial_state({B})", expected)
     rows, result = _first_call(net, spec, T, B, state)
-    is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)
-    _expect(is_pair, f"returned {_said(result)}", "a pair: a dict of outputs, and the core state")
-    outputs, next_state = result
-    _check_outputs(outputs, rows, net.distribution)
-    # A state in bfloat16 is taken, because rollouts keep it in float32.
-    seen, expected = (_said(x).replace("bfloat16", "float32") for x in (next_state, state))
-    _expect(seen == expected, f"returned the core state {seen}", f"{expected}, as initial_state")
+    _check_result(result, rows, state, net.distribution)
+    one = {name: values[:1, :1] for name, values in rows.items()}  # axes of length 1 must stay
+    state_of_one = _called(net, "initial_state", 1)
+    result = _called(net, "forward", one, state_of_one)
+    _check_result(result, one, state_of_one, net.distribution)
     if state:
         _check_restart(net, {name: values[:1] for name, values in rows.items()}, state)
+    _check_repeats(net, _rows(spec, T, B, 1), state)
 
 
 def call_own(part: str, function: Callable[..., Any], *inputs: Any) -> Any:
@@ -58,12 +60,49 @@ def call_own(part: str, function: Callable[..., Any], *inputs: Any) -> Any:
         return function(*inputs)
     except UserError:
         raise
-    except Exception as error:
-        frame = own_frame(traceback.extract_tb(error.__traceback__)[1:])  # without this function
-        place = f" ({frame.filename}:{frame.lineno})" if frame else ""
+    except (Exception, SystemExit) as error:
         given = f"; its inputs are {_inputs_said(inputs[0])}" if part == "forward" else ""
-        said = f"Your network raised {described(error)} in {part}{place}{given}"
+        said = f"Your network raised {described(error)} in {part}{place_of(error)}{given}"
         raise UserError(said) from error
+
+
+def check_dtypes(outputs: dict[str, Any]) -> None:
+    """Raises UserError if an output that decides the loss is in bfloat16. On a processor without
+    it, only the calls on a GPU tell."""
+    for name in HEADS:
+        seen = f"returned `{name}` in bfloat16"
+        heads = "compute the heads inside torch.autocast(..., enabled=False), as monobeast.Net does"
+        _expect(not _is_bf16(outputs[name]), seen, f"float32: {heads}")
+
+
+def check_finite(net: nn.Module, rows: dict[str, Tensor], outputs: dict[str, Tensor]) -> None:
+    """Checks what the network returned for `rows` while it acts. `outputs` are on the CPU.
+
+    Raises:
+        UserError: `policy_logits` has NaN or infinity. The text is that of `why_not_finite`.
+    """
+    if not np.isfinite(outputs["policy_logits"].numpy()).all():  # of the checks, the fastest
+        raise UserError(why_not_finite(net, rows, ["policy_logits"]))
+
+
+def why_not_finite(net: nn.Module, rows: dict[str, Tensor], names: list[str]) -> str:
+    """Says why the network's outputs `names` have NaN or infinity for `rows`: a very large
+    observation is the cause, else the network. Returns "" if neither is."""
+    own = [k for k in rows if k not in ROW_KEYS and not k.startswith("core_state/")]
+    ends = {k: [x.item() for x in rows[k].double().aminmax()] for k in own if rows[k].numel()}
+    sizes = {k: max(-low, high) for k, (low, high) in ends.items()}
+    name = max(sizes, key=lambda k: sizes[k], default="")
+    if name and sizes[name] > VERY_LARGE:
+        seen = f"Observation {name!r} has numbers as large as {sizes[name]:g}"
+        return f"{seen}, with which the network or its loss overflows: scale it down in create_env"
+    if not names:
+        return ""
+    code = inspect.unwrap(type(net).forward).__code__
+    seen = ", ".join(f"{k} from {low:g} to {high:g}" for k, (low, high) in ends.items())
+    return (
+        f"Your network returned NaN or infinity in {' and '.join(names)} for {seen}; expected "
+        f"finite numbers (forward is {code.co_filename}:{code.co_firstlineno})"
+    )
 
 
 def _inputs_said(rows: dict[str, Tensor]) -> str:
@@ -72,11 +111,12 @@ def _inputs_said(rows: dict[str, Tensor]) -> str:
 
 
 @torch.no_grad()
-def _called(net: nn.Module, part: str, *inputs: Any) -> Any:
+def _called(net: nn.Module, part: str, *inputs: Any, drawn: int = 0) -> Any:
     """Returns what the network's `part` returns, without a trace in its buffers and in torch's
-    random numbers. So each call begins with the same ones."""
+    random numbers. So each call begins with the same ones, unless others are `drawn` before."""
     buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
     with torch.random.fork_rng(devices=[]):
+        torch.rand(drawn)
         function = net if part == "forward" else getattr(net, part)
         result = call_own(part, function, *inputs)
     for buffer, before in buffers:
@@ -106,6 +146,33 @@ def _has_nan(result: Any) -> bool:
     return any(isinstance(x, Tensor) and not x.isfinite().all() for x in values)
 
 
+def _check_result(result: Any, rows: dict, state: tuple, actions: Distribution) -> None:
+    is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)
+    _expect(is_pair, f"returned {_said(result)}", "a pair: a dict of outputs, and the core state")
+    outputs, next_state = result
+    _check_outputs(outputs, rows, actions)
+    # A state in bfloat16 is taken, because rollouts keep it in float32.
+    seen, expected = (_said(x).replace("bfloat16", "float32") for x in (next_state, state))
+    _expect(seen == expected, f"returned the core state {seen}", f"{expected}, as initial_state")
+
+
+def _check_repeats(net: nn.Module, rows: dict[str, Tensor], state: tuple[Tensor, ...]) -> None:
+    """Two calls must give the same, though each draws other random numbers. The rows are of ones,
+    because in a network of zeros a dropout would not show. One that cannot read them is taken."""
+    try:
+        with torch.autocast("cpu", enabled=False):  # which rounds
+            calls = [_called(net, "forward", rows, state, drawn=count) for count in (0, 1)]
+    except UserError:
+        return
+    for name in HEADS:
+        first, second = (outputs[name] for outputs, _ in calls)
+        differ = (first - second).abs().max() > 1e-3 * first.abs().max()  # not if one is NaN
+        seen = f"returned two different {name} for the same inputs, in training mode"
+        why = "with which actors and learner would compute different policies"
+        instead = "the same, for example without F.dropout(..., training=self.training)"
+        _expect(not differ, f"{seen}, {why}", instead)
+
+
 def _check_restart(net: nn.Module, row: dict[str, Tensor], state: tuple[Tensor, ...]) -> None:
     """Two calls with a row that begins an episode must give the same, whatever the state."""
 
@@ -125,24 +192,21 @@ def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Di
     T, B = rows["done"].shape
     in_rows = sorted(outputs.keys() & rows.keys())
     _expect(not in_rows, f"returned outputs {in_rows}", "names that rows do not have")
-    lacks = sorted({"policy_logits", "baseline"} - outputs.keys())
+    lacks = sorted({*HEADS} - outputs.keys())
     _expect(not lacks, f"returned the outputs {sorted(outputs)}", f"{lacks} among them")
     known = {
         "policy_logits": torch.zeros(T, B, actions.num_logits),
         "baseline": torch.zeros(T, B),
         "action": torch.zeros(T, B, *actions.action_shape, dtype=actions.action_dtype),
     }
-    for name in ("policy_logits", "baseline"):
-        seen = f"returned `{name}` in bfloat16"
-        heads = "compute the heads inside torch.autocast(..., enabled=False), as monobeast.Net does"
-        _expect(not _is_bf16(outputs[name]), seen, f"float32: {heads}")
+    check_dtypes(outputs)
     for name, seen in outputs.items():
         shape = tuple(getattr(seen, "shape", ()))
         fits = _said(seen) == _said(known[name]) if name in known else shape[:2] == (T, B)
         expected = _said(known[name]) if name in known else f"a tensor [{T}, {B}, ...]"
-        where = f"for {T} rows of {B} environments"
+        where = f"for inputs [{T}, {B}, ...]"
         _expect(fits, f"returned {name} {_said(seen)} {where}", expected)
-    for name in ("policy_logits", "baseline"):
+    for name in HEADS:
         is_finite = bool(outputs[name].isfinite().all())
         seen = f"returned NaN or infinity in {name} for observations of zeros and of ones"
         _expect(is_finite, seen, "finite numbers")

@@ -1,11 +1,19 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Finds the line of a fork that raised an error. Needs neither torch nor gymnasium."""
+"""Says an error of a fork's environment or network in one line, with the line that raised it. Needs
+neither torch nor gymnasium."""
 
+import contextlib
 import os
+import re
 import sysconfig
+import traceback
+from collections.abc import Iterator
 from traceback import FrameSummary
 
+from libtorchbeast.flags import UserError
+
 _FOREIGN = (sysconfig.get_path("stdlib"), os.path.dirname(__file__) + os.sep, "<")
+_ADAPTER = os.path.join(os.path.dirname(__file__), "environment.py")
 
 
 def own_frame(frames: list[FrameSummary]) -> FrameSummary | None:
@@ -15,6 +23,72 @@ def own_frame(frames: list[FrameSummary]) -> FrameSummary | None:
     return next(filter(is_own, reversed(frames)), None)
 
 
-def described(error: Exception) -> str:
+def place_of(error: BaseException) -> str:
+    """Returns " (FILE:LINE)" of the fork's line that raised the error, below the function that has
+    caught it, else ""."""
+    frame = own_frame(traceback.extract_tb(error.__traceback__)[1:])
+    return f" ({frame.filename}:{frame.lineno})" if frame else ""
+
+
+def described(error: BaseException) -> str:
     """Returns the error as "KIND: TEXT" in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+
+
+def report(error: BaseException) -> str:
+    """Returns the error's traceback. Its last line is the whole error, as `described` says it, even
+    if the error's text has several lines."""
+    frames = traceback.format_exception(error)[: -len(traceback.format_exception_only(error))]
+    return "".join([*frames, described(error)])
+
+
+def cause(report: str) -> str:
+    """Returns the last line of a `report`. Of a UserError it is the text alone."""
+    return (report.splitlines() or [""])[-1].removeprefix("UserError: ")
+
+
+@contextlib.contextmanager
+def told(name: str) -> Iterator[None]:
+    """A context in which what the code of the environment `name` raises becomes a UserError: one
+    sentence with the error and the line that raised it. Other errors stay as they are."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        if place := _place_in_environment(error):
+            raise UserError(f"--env {name}: {_sentence(name, error, place)}") from error
+        raise
+
+
+def _sentence(name: str, error: BaseException, place: str) -> str:
+    kind, text = type(error).__name__, " ".join(str(error).split())
+    if kind in ("NameNotFound", "NamespaceNotFound") and ":" not in name:
+        return f"{text} If a module registers it, name the module too: MODULE:{name}"
+    if text == "Empty module name":
+        return "expected ID or MODULE:ID, seen no module before the colon"
+    kinds = {parent.__module__ for parent in type(error).__mro__}
+    is_clear = isinstance(error, ModuleNotFoundError) or "gymnasium.error" in kinds
+    if is_clear:
+        return text
+    lacks_keyword = re.search(
+        r"\breset\(\) got an unexpected keyword argument '(seed|options)'", text
+    )
+    expected = ""
+    if lacks_keyword:
+        expected = "; reset must accept them: def reset(self, *, seed=None, options=None)"
+    elif isinstance(error, SystemExit):
+        expected = "; expected an exception, because an environment may not end the program"
+    return f"{described(error)} ({place}){expected}"
+
+
+def _place_in_environment(error: BaseException) -> str:
+    """Returns "FILE:LINE, in FUNCTION" if code that the adapter called raised the error, else "".
+    Lines of installed packages are named only if there are no others."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without `told` itself
+    here = [i for i, frame in enumerate(frames) if frame.filename == _ADAPTER]
+    if not here:
+        return ""
+    called = frames[here[-1] + 1 :] or frames[-1:]
+    frame = own_frame(called) or called[-1]
+    return f"{frame.filename}:{frame.lineno}, in {frame.name}"

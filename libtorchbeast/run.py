@@ -170,7 +170,7 @@ class Run:
         left, saved, and the process ends."""
         leave = functools.partial(self.__exit__, None, None, None)
         timeout = self.flags.open_timeout
-        return OpeningWatch(timeout, num_envs, flag, must_end=self.finished, leave=leave)
+        return OpeningWatch(timeout, num_envs, flag=flag, must_end=self.finished, leave=leave)
 
     def start_learners(self, batches: Callable[[], Iterator[Rollout]], publish: Publish) -> None:
         """Starts --num_learner_threads threads. Each learns from an iterator that `batches` returns

@@ -114,7 +114,8 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
     the keys of nested parts are joined by "/".
 
     Raises:
-        UserError: a leaf has no shape or a non-numeric dtype, or its name is in ROW_KEYS.
+        UserError: a leaf has no shape or a dtype that torch does not know, or its name is in
+            ROW_KEYS.
     """
     parts = getattr(space, "spaces", None)
     if parts is not None:
@@ -132,7 +133,11 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
     shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
     if shape is None or dtype is None or np.dtype(dtype).kind not in "biuf":
         raise UserError(f"Observation {name!r}: expected an array of numbers, seen {brief(space)}")
-    return {name: (tuple(shape), np.dtype(dtype).name)}
+    dtype = np.dtype(dtype)
+    if dtype.itemsize > 8:  # np.longdouble, which torch does not know
+        said = f"expected numbers of at most 64 bits, seen {dtype.name}"
+        raise UserError(f"Observation {name!r}: {said}")
+    return {name: (tuple(shape), dtype.name)}
 
 
 def brief(value: Any) -> str:
@@ -159,11 +164,11 @@ def describe_actions(space: Any) -> Actions:
         return Actions("discrete", (int(space.n),))
     if starts_at_0 and hasattr(space, "nvec"):
         return Actions("multi_discrete", tuple(int(n) for n in np.ravel(space.nvec)))
-    if hasattr(space, "low") and np.dtype(space.dtype).kind == "f":
+    if hasattr(space, "low") and np.dtype(space.dtype).kind == "f" and math.prod(shape) > 0:
         return Actions("box", (math.prod(shape),))
     raise UserError(
-        f"Action space: expected Discrete or MultiDiscrete starting at 0, or a Box of floats, "
-        f"seen {brief(space)}"
+        f"Action space: expected Discrete or MultiDiscrete starting at 0, or a Box of floats "
+        f"(at least one), seen {brief(space)}"
     )
 
 

@@ -13,10 +13,11 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+
+from libtorchbeast.origin import report
 
 
 def available_cores() -> int:
@@ -124,7 +125,7 @@ class Process:
     """A spawned child process, with a pipe for messages in each direction.
 
     `target(inbox, outbox, *args)` runs in the child. `inbox` yields messages until the parent asks
-    the child to end; `outbox` is a Connection. If `target` raises, the traceback is the
+    the child to end; `outbox` is a Connection. If `target` raises, the error's `report` is the
     child's last message. Each pipe has one reader and one writer and so needs no lock: a child that
     is killed blocks nobody.
     """
@@ -223,9 +224,9 @@ def _child(target: Callable, inbox: Connection, outbox: Connection, args: tuple)
     _set_up_child()
     try:
         target(_messages(inbox), outbox, *args)
-    except BaseException:
+    except BaseException as error:
         try:
-            outbox.send_bytes(Process.FAILURE + traceback.format_exc().encode()[-16000:])
+            outbox.send_bytes(Process.FAILURE + report(error).encode()[-16000:])
         except OSError:
             pass
         sys.exit(1)

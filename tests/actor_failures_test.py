@@ -18,6 +18,7 @@ from tests.support.processes import Program, wait_for
 
 N = 4
 TRACEBACK = b"!Traceback (most recent call last):\n  in step\nRuntimeError: the sofa"
+REFUSAL = b"!Traceback (most recent call last):\n  in step\nUserError: Your network is wrong"
 
 
 class FakeProcess:
@@ -135,8 +136,17 @@ def test_failures_that_are_all_alike_end_the_run_at_once(monkeypatch, caplog, nu
     assert caplog.text.count("Traceback") == 1 and len(caplog.messages) == failures
 
 
+def test_a_users_mistake_is_told_without_its_kind(monkeypatch):
+    crew = Crew(monkeypatch, 1)
+    with pytest.raises(UserError, match="all failures are alike: Your network is wrong$"):
+        for _ in range(2):
+            crew[0].says(REFUSAL)
+            crew.look()
+
+
 @pytest.mark.parametrize("why", ["another cause", "a kill", "a rollout"])
-def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, why):
+def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, caplog, why):
+    """It ends in one line. The traceback of each cause stands once in the log before."""
     crew = Crew(monkeypatch, 2, "--max_actor_restarts", 4)
     if why == "a rollout":
         crew[0].says(slot_message(0))
@@ -150,10 +160,13 @@ def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, why):
     crew.look()
     assert crew.actors.restarts == 3
     if why != "a kill":
-        with pytest.raises(ActorFailure, match="5 actors failed .* actor 1: Traceback"):
+        expected = "5 actors failed .* actor 1: RuntimeError: the sofa$"
+        with pytest.raises(ActorFailure, match=expected) as failure:
             for _ in range(2):
                 crew[1].says(TRACEBACK)
                 crew.look()
+        assert isinstance(failure.value, UserError)
+        assert caplog.text.count("Traceback") == 1 + (why == "another cause")
 
 
 @pytest.mark.usefixtures("as_before")

@@ -44,7 +44,7 @@ def recurrent():
     """Returns the network, its rollouts, and the states of all calls of its forward."""
     actor = make_actor(OnesNet, "--use_lstm")
     rollouts = make_rollouts(actor)
-    given, actor.net.given = actor.net.given[3:], []  # the first calls were make_net's check
+    given, actor.net.given = actor.net.given, []
     return actor.net, rollouts, given
 
 
@@ -269,6 +269,8 @@ def test_too_many_failures_end_the_run_with_a_checkpoint_and_the_first_cause(tmp
         assert program.wait_for_end() == 1
         wait_for(lambda: not program.session())
     printed, log = program.printed(), (program.path / "out.log").read_text()
+    last = printed.strip().splitlines()[-1]
+    assert last.startswith("monobeast: error: ") and "(--max_actor_restarts 2); the last" in last
     for told in (printed, log):
         assert "in lose_the_ball" in told and "(--max_actor_restarts 2)" in told
         assert told.strip().endswith("RuntimeError: the ball has rolled under the sofa")

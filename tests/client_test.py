@@ -103,6 +103,9 @@ def test_local_streams_that_all_fail_alike_end_the_run():
     StreamMonitor(pool, 60.0).check()  # other machines have time
     with pytest.raises(UserError, match="no stream has .* alike: RuntimeError: the sofa$"):
         StreamMonitor(pool, 60.0, are_local=True).check()
+    pool.streams = [(False, 1, "INTERNAL: Traceback\nUserError: Reward: expected")] * 2
+    with pytest.raises(UserError, match="alike: Reward: expected$"):
+        StreamMonitor(pool, 60.0, are_local=True).check()
     pool.waited = 0.1  # for the learner, with a complete rollout
     StreamMonitor(pool, 60.0, are_local=True).check()
 

@@ -385,7 +385,7 @@ def test_vector_environment_of_another_size_is_refused(num_envs):
 def test_unknown_action_spaces_are_refused(space):
     with pytest.raises(
         ValueError,
-        match="Action space: expected Discrete .*starting at 0, or a Box of floats, seen",
+        match="Action space: expected Discrete .*starting at 0, or a Box of floats .*, seen",
     ):
         Environment(lambda: Plain(action_space=space), 1)
 

@@ -2,6 +2,7 @@
 """The learner's updates: the same for both beasts, and none from numbers that are not finite."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 import monobeast
 from libtorchbeast import BatchingQueue, learner, models
+from libtorchbeast.flags import UserError
 from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
 from libtorchbeast.rollouts import batches
@@ -121,7 +123,7 @@ def test_non_finite_losses_end_the_run_only_when_they_persist(tmp_path):
         assert learning.update() is not None
     for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
         learning.update(spoilt="frame")
-    with pytest.raises(FloatingPointError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row"):
+    with pytest.raises(UserError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row"):
         learning.update(spoilt="frame")
     # Enough to debug, not a full disk; and in any case the one that ended the run.
     last = 3 * MAX_SKIPPED_IN_A_ROW - 2
@@ -134,8 +136,30 @@ def test_very_large_observations_are_named(tmp_path, caplog):
     assert learning.update(spoilt="frame") is None and "scale it" not in caplog.text
     learning.batch["frame"] *= 1e15
     assert learning.update() is None
-    assert "'frame' has numbers as large as " in caplog.text
-    assert "e+15: scale it down in create_env" in caplog.text
+    assert re.search(r"'frame' has numbers as large as \S+e\+15, .* scale it down", caplog.text)
+
+
+def test_a_network_that_is_not_finite_in_the_learner_is_named(tmp_path, caplog):
+    learning = Learning(tmp_path)
+    with torch.no_grad():
+        learning.net.baseline.bias.fill_(float("nan"))
+    assert learning.update() is None
+    text = (
+        r"Your network returned NaN or infinity in baseline for frame from -\S+ to \S+; expected "
+    )
+    assert re.search(
+        text + r"finite numbers \(forward is \S*/monobeast.py:\d+\)$", caplog.text, re.M
+    )
+
+
+def test_heads_in_bfloat16_are_named_in_the_learner(tmp_path, monkeypatch):
+    """A machine without bf16 does not find them at the start, but its GPU computes in bf16."""
+    learning = Learning(tmp_path)
+    forward = learning.net.forward
+    in_bf16 = lambda *inputs: ({k: v.bfloat16() for k, v in forward(*inputs)[0].items()}, ())
+    monkeypatch.setattr(learning.net, "forward", in_bf16)
+    with pytest.raises(UserError, match="^Your network returned `policy_logits` in bfloat16"):
+        learning.update()
 
 
 class CountingNet(monobeast.Net):

@@ -3,6 +3,7 @@
 
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -184,6 +185,21 @@ def test_an_image_with_the_channels_last_is_a_users_error(net):
         text = rf"{name} \[.* 3\]: expected an image \[C, H, W\].*in create_env \(docs/fork.md\)$"
         with pytest.raises(UserError, match=text):
             made(net, observations)
+
+
+@pytest.mark.parametrize("shape", [(64, 48, 2), (64, 64, 9), (84, 84, 12), (10, 10, 7)], ids=str)
+def test_channels_in_unusual_numbers_are_found_too(shape):
+    text = rf"frame {re.escape(str(list(shape)))}: expected an image \[C, H, W\]"
+    with pytest.raises(UserError, match=text):
+        models.check_image(shape)
+    models.check_image((shape[2], *shape[:2]))
+
+
+@pytest.mark.parametrize(
+    "shape", [(16, 20, 10), (9, 6, 7), (12, 64, 64), (8, 7, 7), (64, 9)], ids=str
+)
+def test_channels_that_are_first_are_taken(shape):
+    models.check_image(shape)
 
 
 MIXED = {

@@ -80,7 +80,7 @@ RESULTS = {
     "no baseline": (lambda outputs, state: (dict(policy_logits=outputs["policy_logits"]), state),
                     r"returned the outputs \['policy_logits'\]; expected \['baseline'\] among"),
     "width": (lambda outputs, state: (outputs | {"policy_logits": torch.zeros(3, 2, 9)}, state),
-              r"returned policy_logits float32\[3, 2, 9\] for 3 rows of 2 environments; expected "
+              r"returned policy_logits float32\[3, 2, 9\] for inputs \[3, 2, ...\]; expected "
               rf"float32\[3, 2, {A}\]"),
     "axes": (lambda outputs, state: ({k: v.transpose(0, 1) for k, v in outputs.items()}, state),
              rf"returned policy_logits float32\[2, 3, {A}\] .*; expected float32\[3, 2, {A}\]"),
@@ -147,6 +147,48 @@ def test_parts_that_vary_from_call_to_call_are_refused_in_training_mode(kind):
 def test_parts_that_do_not_vary_are_taken():
     for module in (lambda: nn.LayerNorm(3), lambda: nn.Dropout(0.0), lambda: nn.LSTM(3, 3)):
         made(with_module(module))
+
+
+class Dropping(monobeast.Net):
+    """Has no module for its dropout."""
+
+    def see(self, image, vector):
+        return nn.functional.dropout(super().see(image, vector), 0.1, training=self.training)
+
+
+class Frozen(Dropping):
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.eval()
+
+
+@pytest.mark.parametrize("frame", [((4,), "float32"), ((4, 40, 40), "uint8")], ids=str)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_dropout_function_is_refused_in_training_mode(frame, precision):
+    spec = Spec("some", 1, {"frame": frame}, Actions("discrete", (A,)))
+    flags = make_flags("--precision", precision)
+    models.make_net(Frozen, spec, flags)
+    with pytest.raises(UserError) as refused:
+        models.make_net(Dropping, spec, flags)
+    assert str(refused.value) == (
+        "Your network returned two different policy_logits for the same inputs, in training mode, "
+        "with which actors and learner would compute different policies; expected the same, for "
+        "example without F.dropout(..., training=self.training)"
+    )
+
+
+def test_random_numbers_that_change_no_head_are_allowed():
+    """For example those of a network that chooses its own actions."""
+    draw = lambda outputs: torch.randint(A, outputs["baseline"].shape)
+    for name in ("action", "noise"):
+        made(with_result(lambda outputs, s, name=name: (outputs | {name: draw(outputs)}, s)))
+
+
+@pytest.mark.parametrize("lost", ["baseline", "policy_logits"])
+def test_an_axis_of_length_1_that_is_lost_is_found(lost):
+    """Actors call the network with one row, and a test mode may have one environment."""
+    with pytest.raises(UserError, match=rf"returned {lost} .* for inputs \[1, 1, ...\]; expected"):
+        made(with_result(lambda outputs, s: (outputs | {lost: outputs[lost].squeeze()}, s)))
 
 
 class RestartingItself(Sound):
@@ -302,6 +344,14 @@ def test_an_error_inside_this_package_or_torch_names_the_networks_own_line():
         made(Narrow)
 
 
+def test_a_network_that_ends_the_program_is_told_so():
+    def leave(*_):
+        raise SystemExit(3)
+
+    with pytest.raises(UserError, match="^Your network raised SystemExit: 3 in forward"):
+        made(type("Broken", (Sound,), {"forward": leave}))
+
+
 def test_a_users_error_of_the_network_stays_as_it_is():
     def refuse(*_):
         raise UserError("Not for this game")
@@ -332,5 +382,6 @@ def test_a_run_is_refused_before_it_writes_anything(tmp_path):
 def test_logits_that_become_nan_later_are_named():
     net = made(with_result(lambda outputs, state: (outputs, state)))
     row = {"frame": torch.full((1, 2, 4), float("nan")), "done": torch.zeros(1, 2).bool()}
-    with pytest.raises(ValueError, match="^Your network returned NaN or infinity in policy_logits"):
+    text = "^Your network returned NaN or infinity in policy_logits for frame from nan to nan; exp"
+    with pytest.raises(UserError, match=text):
         models.act_on(net, row, models.initial_state(net, 2))

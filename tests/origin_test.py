@@ -8,6 +8,7 @@ import traceback
 import numpy as np
 
 from libtorchbeast import environment, origin
+from libtorchbeast.flags import UserError
 
 
 def frames_of(function):
@@ -42,6 +43,28 @@ def test_without_a_line_of_a_fork_there_is_none():
 
 
 def test_an_error_is_one_line():
-    assert (
-        origin.described(ValueError("lost its\n   connection")) == "ValueError: lost its connection"
-    )
+    lost = ValueError("lost its\n   connection")
+    assert origin.described(lost) == "ValueError: lost its connection"
+    assert origin.described(SystemExit()) == "SystemExit"
+
+
+def test_a_report_ends_with_the_whole_error_in_one_line():
+    """Its reader takes the last line for the cause."""
+
+    def fails(error):
+        raise error from KeyError("frame")
+
+    for error, said in (
+        (RuntimeError("no simulator\n\n on port 7\n"), "RuntimeError: no simulator on port 7"),
+        (UserError("Your network is\nwrong"), "Your network is wrong"),
+        (SystemExit(), "SystemExit"),
+        (SyntaxError("invalid", ("x.py", 3, 1, "x = = 3")), "SyntaxError: invalid (x.py, line 3)"),
+        (ExceptionGroup("two\nat once", [ValueError(), KeyError()]), "ExceptionGroup: two at once"),
+    ):
+        try:
+            fails(error)
+        except BaseException as raised:
+            report = origin.report(raised)
+        assert "KeyError: 'frame'" in report and "in fails\n" in report and "Traceback" in report
+        assert origin.cause(report).startswith(said), report
+    assert origin.cause("") == ""

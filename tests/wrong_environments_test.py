@@ -2,14 +2,13 @@
 """A wrong environment ends a run in one line, before anything is trained or written."""
 
 import re
-import traceback
 
 import pytest
 
 import monobeast
 import polybeast_env
-from libtorchbeast.environment import told
 from libtorchbeast.flags import UserError
+from libtorchbeast.origin import report, told
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support.wrong_envs import WRONG
@@ -30,11 +29,11 @@ def test_monobeast_says_it_in_one_line(wrong, tmp_path):
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_first_server_says_it_in_one_line(wrong):
-    """Its process sends a traceback, of which `explain` takes the line for the terminal."""
+    """Its process sends a report, of which `explain` takes the line for the terminal."""
     flags = polybeast_env.parse(["--env", name_of(wrong), "--num_servers", "1"])
     with pytest.raises(UserError) as refused, told(flags.env):
         polybeast_env.try_environment(flags)
-    line = polybeast_env.explain("".join(traceback.format_exception(refused.value)).strip())
+    line = polybeast_env.explain(report(refused.value))
     assert re.search(WRONG[wrong][1], line), line
 
 
@@ -73,6 +72,25 @@ def test_an_id_that_nobody_registered_gets_the_form_that_imports_it(name, tmp_pa
     message = mono.refusal(tmp_path, "--env", name)
     assert message.endswith(f"name the module too: MODULE:{name}")
     assert "MODULE" not in mono.refusal(tmp_path, "--env", f"tests.support.envs:{name}")
+
+
+def test_ids_that_are_almost_right_get_one_sentence(tmp_path):
+    message = mono.refusal(tmp_path, "--env", ":Foo-v0")
+    assert message.endswith(
+        "--env :Foo-v0: expected ID or MODULE:ID, seen no module before the colon"
+    )
+    message = mono.refusal(tmp_path, "--env", "ALE/Pong")
+    assert message.endswith("expected one like 'PongNoFrameskip-v4' or 'ALE/Pong-v5'")
+
+
+def test_an_environment_that_raises_later_is_one_line_too(savedir, tmp_path):
+    """In turns with the learner, and in a test mode."""
+    name = "tests.support.envs:BreakingCatch-v0"
+    one_by_one = ["--mode", "test", "--envs_per_actor", 1]
+    for flags in ([tmp_path, *mono.IN_ORDER], [savedir, *one_by_one]):
+        message = mono.refusal(*flags, "--env", name)
+        said = "RuntimeError: the ball has rolled under the sofa"
+        assert re.search(rf"--env {name}: {said} \(.*:\d+, in lose_the_ball\)$", message), message
 
 
 def test_a_networks_own_error_keeps_its_traceback():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import libtorchbeast
 from libtorchbeast.flags import UserError
+from libtorchbeast.origin import cause
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.workers import Reminder, SilenceTimer
@@ -129,12 +130,12 @@ class StreamMonitor:
         num_failures = sum(stream.failures for stream in self._status)
         if num_failures < 2 or not all(stream.failures for stream in self._status):
             return
-        first, *others = [stream.last_error for stream in self._status]
-        cause = first.splitlines()[-1]
+        first = self._status[0].last_error
+        causes = {cause(stream.last_error) for stream in self._status}
         is_raised = first.startswith("INTERNAL")  # by an environment; other errors may pass
-        if is_raised and all(error.splitlines()[-1] == cause for error in others):
+        if is_raised and len(causes) == 1:
             raise UserError(
-                f"no stream has completed a rollout, and all failures are alike: {cause}"
+                f"no stream has completed a rollout, and all failures are alike: {cause(first)}"
             )
 
     def row(self) -> dict[str, float]:

@@ -8,7 +8,6 @@ import contextlib
 import logging
 import math
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent import futures
 
@@ -19,6 +18,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
+from libtorchbeast.origin import report
 from libtorchbeast.rpcenv.sockets import claim_address, why_unusable
 from libtorchbeast.rpcenv.stream import EnvironmentMaker, Limits, Stream
 from libtorchbeast.rpcenv.tls import Tls, add_port
@@ -170,9 +170,9 @@ class Server:
             failure = grpc.StatusCode.UNAVAILABLE, f"{self.address} is stopping"
         except GeneratorExit:  # the client went away
             raise
-        except BaseException:  # even an environment's sys.exit() ends its own Stream only
+        except BaseException as error:  # even an environment's sys.exit() ends its own Stream only
             logger.exception("%s: stream %d failed", self.address, stream.number)
-            failure = grpc.StatusCode.INTERNAL, _last_lines(traceback.format_exc())
+            failure = grpc.StatusCode.INTERNAL, _last_lines(report(error))
         finally:
             self._end(stream)
         if failure:

@@ -109,7 +109,7 @@ class BreakingCatch(Catch):
         return super().step(action)
 
     def lose_the_ball(self):
-        raise RuntimeError("the ball has rolled under the sofa")
+        raise RuntimeError("the ball has rolled\nunder the sofa")
 
 
 class TroubledCatch(BreakingCatch):
@@ -246,7 +246,7 @@ class StillbornCatch(Catch):
     def reset(self, *, seed=None, options=None):
         if seed == 0:
             return super().reset(seed=seed)
-        raise RuntimeError("the sofa does not fit through the door")
+        raise RuntimeError("the sofa does not fit\nthrough the door")
 
 
 class NoisyCatch(EndlessCatch):

@@ -92,6 +92,11 @@ class RaisesAtLength(Trouble):
         raise RuntimeError("ß€😀" * 5000 + " end of text")
 
 
+class RaisesLines(Trouble):
+    def go_wrong(self):
+        raise RuntimeError("the ball\nhas rolled\n\n  under the sofa")
+
+
 class Exits(Trouble):
     def go_wrong(self):
         raise SystemExit("the simulator is gone")

@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Environments that break their contract: `--env tests.support.wrong_envs:NaN-v0`."""
 
+import sys
+
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Text
@@ -42,6 +44,11 @@ class Rewards(Sound):
 class Stillborn(Sound):
     def reset(self, *, seed=None, options=None):
         raise RuntimeError("no simulator\non port 7")
+
+
+class Leaving(Sound):
+    def reset(self, *, seed=None, options=None):
+        sys.exit(3)
 
 
 class Misused(Sound):
@@ -104,6 +111,28 @@ WRONG = {
     "Stillborn": (
         Stillborn,
         r"RuntimeError: no simulator on port 7 \(\S*wrong_envs.py:\d+, in reset\)$",
+    ),
+    "Leaving": (
+        Leaving,
+        r"SystemExit: 3 \(\S*wrong_envs.py:\d+, in reset\); expected an exception, because an "
+        r"environment may not end the program$",
+    ),
+    "Precise": (
+        variant(Sound, observation_space=Box(-1, 1, (4,), np.longdouble)),
+        "Observation 'frame': expected numbers of at most 64 bits, seen (longdouble|float128)$",
+    ),
+    "Void": (
+        variant(Sound, observation_space=Box(-1, 1, (0,))),
+        r"Observation: expected at least one number, seen the shapes \[\(0,\)\]$",
+    ),
+    "Idle": (
+        variant(Sound, action_space=Box(-1, 1, (0,))),
+        r"Action space: expected .* or a Box of floats \(at least one\), seen Box\(.*\(0,\)",
+    ),
+    "Overflowing": (
+        variant(Observes, seen=np.array([0, -1e300, 0, 0])),
+        r"Observation 'frame': expected finite numbers, seen -1e\+300, which float32 cannot "
+        r"hold, in 1 of 4 places$",
     ),
     "Misused": (Misused, r"ValueError: cannot reshape .* \(\S*wrong_envs.py:\d+, in reset\)$"),
     "Optionless": (Optionless, f"'options' {ACCEPT}"),

@@ -1,0 +1,135 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A network that fails in a run, after the check at its start, ends the run in one sentence."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+import monobeast
+from libtorchbeast import models
+from libtorchbeast.flags import UserError
+from libtorchbeast.spec import Actions, Spec
+from tests.support import monobeast as mono
+from tests.support import polybeast as poly
+from tests.support.actors import make_flags
+
+pytestmark = pytest.mark.usefixtures("as_before")
+
+LONG = 1_000_000
+NAN = (
+    r"Your network returned NaN or infinity in {} for frame from \S+ to \S+; expected finite "
+    r"numbers \(forward is \S*wrong_networks_test.py:\d+\)"
+)
+RAISED = (
+    r"Your network raised ValueError: too much of everything in forward "
+    r"\(\S*wrong_networks_test.py:\d+\); its inputs are frame "
+)
+
+
+class LateNet(monobeast.Net):
+    """Fails from the sixth step of a game on. The rows of make_net's check begin games."""
+
+    def forward(self, inputs, core_state=()):
+        outputs, core_state = super().forward(inputs, core_state)
+        return (self.fail(outputs) if self.must_fail(inputs) else outputs), core_state
+
+    def must_fail(self, inputs):
+        return (inputs["episode_step"] > 5).any()
+
+
+class LateNaN(LateNet):
+    def fail(self, outputs):
+        return {k: v / 0 for k, v in outputs.items()}
+
+
+class LateError(LateNet):
+    def fail(self, outputs):
+        raise ValueError("too much\nof everything")
+
+
+class InLearner:
+    def must_fail(self, inputs):
+        return len(inputs["done"]) > 3
+
+
+class LearnersNaN(InLearner, LateNaN):
+    pass
+
+
+class LearnersError(InLearner, LateError):
+    pass
+
+
+def name(net):
+    return ["--net", f"{__name__}.{net.__name__}"]
+
+
+@pytest.mark.parametrize(
+    "net, said",
+    [
+        (LateNaN, NAN.format("policy_logits") + "$"),
+        (LateError, RAISED),
+        (
+            LearnersNaN,
+            "20 updates in a row had .*" + NAN.format("policy_logits and baseline") + "$",
+        ),
+        (LearnersError, RAISED),
+    ],
+)
+def test_in_turns_with_the_learner(tmp_path, net, said):
+    message = mono.refusal(tmp_path, *mono.IN_ORDER, *name(net), "--total_steps", LONG)
+    assert re.search("^monobeast: error: " + said, message), message
+
+
+def test_in_an_actor(tmp_path):
+    """It is a process, which sends what it says."""
+    flags = "--num_actors 1 --max_actor_restarts 0 --envs_per_actor 2 --batch_size 2".split()
+    message = mono.refusal(tmp_path, *mono.CATCH, *flags, *name(LateNaN), "--total_steps", LONG)
+    assert re.search("max_actor_restarts 0.; the last, actor 0: " + NAN, message) or re.search(
+        NAN.format("policy_logits") + "$", message
+    )
+
+
+@pytest.mark.parametrize("net, said", [(LateError, RAISED), (LearnersError, RAISED)])
+def test_in_polybeasts_threads(tmp_path, net, said):
+    message = poly.refusal(tmp_path, *poly.FOREVER, *name(net))
+    assert re.search("^" + said, message), message
+
+
+@pytest.mark.parametrize("greedy", [[], ["--greedy"]])
+def test_in_a_test_mode(savedir, greedy):
+    message = mono.refusal(savedir, "--mode", "test", *name(LateNaN), *greedy)
+    assert re.search(NAN.format("policy_logits") + "$", message), message
+
+
+def test_a_very_large_observation_is_blamed_and_not_the_network():
+    spec = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (3,)))
+    net = models.make_net(monobeast.Net, spec, make_flags())
+    for weight in net.trunk.parameters():
+        nn.init.ones_(weight)
+    zeros = torch.zeros(1, 2)
+    row = {"frame": torch.full((1, 2, 4), 3e38), "reward": zeros, "last_action": zeros.long()}
+    with pytest.raises(
+        UserError, match=r"^Observation 'frame' has numbers as large as 3e\+38, with"
+    ):
+        models.act_on(net, row, ())
+
+
+BROKEN = {
+    "missing": ("import nothing_there", r"raised ModuleNotFoundError: No module named .*py:1\)$"),
+    "syntax": ("x = = 3", r"raised SyntaxError: invalid syntax \(broken_syntax.py, line 1\)$"),
+    "error": ("\n1 / 0", r"raised ZeroDivisionError: division by zero \(\S*broken_error.py:2\)$"),
+    "exit": ("import sys\nsys.exit(2)", r"raised SystemExit: 2 \(\S*broken_exit.py:2\)$"),
+    "empty": ("", r"expected MODULE.CLASS, .* has no attribute 'Net'\)$"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_module_of_a_network_that_cannot_be_imported(tmp_path, monkeypatch, kind):
+    code, said = BROKEN[kind]
+    (tmp_path / f"broken_{kind}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    message = mono.refusal(tmp_path, *mono.CATCH, "--net", f"broken_{kind}.Net")
+    assert message.startswith("monobeast: error: --net") and re.search(said, message), message
