@@ -13,6 +13,7 @@ notices every byte that was changed, added or lost.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import logging
@@ -20,12 +21,21 @@ import os
 import random
 import struct
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import (
+    FROM_STDIN,
+    UserError,
+    choose_xpid,
+    given,
+    parse_args,
+    run_path,
+    take_over,
+)
 
 _PREFIX = b"sha256:"
 _COMMENT_SIZE = len(_PREFIX) + 2 * hashlib.sha256().digest_size
@@ -104,6 +114,32 @@ def load_newest(path: str) -> dict | None:
         f"neither {path} nor {previous} can be used: {'; '.join(reasons)}. "
         "Restore one of them, or move both away to start from scratch."
     )
+
+
+def parse_for_run(
+    make_parser: Callable[[], argparse.ArgumentParser], argv: list[str]
+) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """Parses a command line. If the run that it names has a checkpoint, the flags that do not stand
+    there get the run's values (see `flags.take_over`).
+
+    Returns:
+        The flags, still to be completed and checked, and the settings of those that stand on the
+        command line or are the run's.
+
+    Raises:
+        UserError: a flag is wrong.
+        CheckpointError: the run's files exist, but none of them loads.
+    """
+    draft = parse_args(make_parser(), argv)
+    if argv == FROM_STDIN:  # another program has chosen all of them
+        return draft, vars(draft)
+    settings = given(make_parser(), argv)
+    choose_xpid(draft)
+    state = load_newest(os.path.join(run_path(draft), "model.tar"))
+    if state is not None:
+        saved = state["flags"] | {"env": state["env"]}  # the name that the servers gave
+        settings = take_over(draft, saved, settings, make_parser()) | settings
+    return draft, settings
 
 
 def saved_updates(path: str) -> int:

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -39,19 +39,15 @@ class Game(NamedTuple):
     complete: bool  # False if --max_episode_steps cut it
 
 
-def load(
-    flags: Flags, given: Container[str], player: Player
-) -> tuple[Flags, nn.Module, Environment]:
+def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
     """Loads the network of a run's newest checkpoint and makes environments to play in.
 
     Args:
-        flags: name the run. Its --env, --net and --use_lstm are taken from the checkpoint unless
-            they are `given`.
-        given: the names of the flags that stand on the command line.
+        flags: those of the run, as `checkpoint.parse_for_run` completes them.
         player: makes the network and the environments.
 
     Returns:
-        The completed flags, the network in evaluation mode, and the environments.
+        The network in evaluation mode, and the environments.
 
     Raises:
         UserError: the run has no checkpoint, the checkpoint does not fit the environment or the
@@ -61,12 +57,9 @@ def load(
     state = checkpoint.load_newest(path)
     if state is None:
         raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}")
-    run_flags = state["flags"] | {"env": state["env"]}  # the name that the servers gave
-    own = [name for name in ("env", "net", "use_lstm") if name not in given]
-    flags = replace(flags, **{name: run_flags[name] for name in own})
     with told(flags.env):
         net, env = player(flags)
-    if "net" not in given and models.name_of(net) != state["net"]:
+    if flags.net is None and models.name_of(net) != state["net"]:
         env.close()
         raise UserError(
             f"{path} is of the network {state['net']}, this program's is {models.name_of(net)}: "
@@ -80,7 +73,7 @@ def load(
         )
     net.load_state_dict(state["model"])
     results.print(f"Playing with {path}, trained for {state['step']:,} steps", soft_wrap=True)
-    return flags, net.eval(), env
+    return net.eval(), env
 
 
 def play(

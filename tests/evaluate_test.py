@@ -19,10 +19,10 @@ from libtorchbeast import evaluate as evaluation
 from libtorchbeast.checkpoint import save
 from libtorchbeast.environment import Environment
 from libtorchbeast.evaluate import Evaluator
-from libtorchbeast.flags import replace
+from libtorchbeast.flags import replace, whole
 from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
-from tests.support.monobeast import beast, refusal
+from tests.support.monobeast import IN_ORDER, beast, refusal
 from tests.support.processes import Program, load, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -249,6 +249,27 @@ def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
         in printed
     )
     assert "tests.support.envs:Catch-v0, sampled actions" in printed  # --env is the run's own
+
+
+def test_the_test_mode_plays_with_a_forks_own_flags(tmp_path, monkeypatch, capsys):
+    """Another width would give other shapes."""
+    make_parser = monobeast.make_parser
+
+    def with_width():
+        parser = make_parser()
+        parser.add_argument("--width", type=whole(1), default=8)
+        return parser
+
+    class Wide(monobeast.Net):
+        def __init__(self, spec, flags):
+            super().__init__(spec, flags)
+            self.wide = torch.nn.Linear(flags.width, 1)
+
+    monkeypatch.setattr(monobeast, "make_parser", with_width)
+    monkeypatch.setattr(monobeast, "Net", Wide)
+    beast(tmp_path, *IN_ORDER, "--width", 9, "--total_steps", 100)
+    beast(tmp_path, "--mode", "test")
+    assert "Mean return" in capsys.readouterr().out
 
 
 def test_the_test_mode_says_when_a_game_was_cut(savedir, capsys):

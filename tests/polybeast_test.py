@@ -379,6 +379,19 @@ def test_a_mistake_is_one_line(tmp_path, capfd, flags, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_what_is_left_out_on_resume_and_in_a_test_is_the_runs_own(tmp_path, capsys):
+    """The servers get the run's settings too."""
+    beast(tmp_path, *SMALL, "--entropy_cost", 0.02, "--total_steps", 100)
+    before = load(tmp_path / "run")["flags"]
+    capsys.readouterr()
+    beast(tmp_path, "--total_steps", 1000, "--num_servers", 1)
+    state = load(tmp_path / "run")
+    assert state["step"] >= 1000 and state["flags"] == before | {"total_steps": 1000}
+    assert capsys.readouterr().err.count(" changes from ") == 1
+    beast(tmp_path, "--mode", "test", "--num_episodes", 4)
+    assert "in 4 games" in capsys.readouterr().out
+
+
 def test_another_environment_or_network_is_refused_on_resume(tmp_path, capsys):
     beast(tmp_path, *SMALL, "--total_steps", 100)
     for flags, what in [

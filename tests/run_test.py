@@ -2,6 +2,8 @@
 """A run from its start or resume to its last checkpoint: what it takes up, and what it refuses."""
 
 import json
+import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -134,6 +136,75 @@ def test_other_changed_flags_are_taken_and_logged(savedir):
     assert log.count("entropy_cost") == 1
     assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.002)
     assert load(savedir / "run")["flags"]["entropy_cost"] == 0.02
+
+
+def changed_recipes(monkeypatch):
+    """The recipes and a default of a later version."""
+    recipe = monobeast.RECIPES["other"] | dict(learning_rate=0.5, batch_size=7, envs_per_actor=3)
+    monkeypatch.setitem(monobeast.RECIPES, "other", recipe)
+    make_parser = monobeast.make_parser
+
+    def later():
+        parser = make_parser()
+        parser.set_defaults(discounting=0.5)
+        return parser
+
+    monkeypatch.setattr(monobeast, "make_parser", later)
+
+
+def changed_flags(before, now):
+    return {name for name, value in before["flags"].items() if now["flags"][name] != value}
+
+
+def test_what_is_left_out_on_resume_is_the_runs_own_whatever_the_defaults(
+    savedir, monkeypatch, capsys
+):
+    before = load(savedir / "run")
+    changed_recipes(monkeypatch)
+    beast(savedir, "--total_steps", 1500)  # it is not even told the environment
+    state = load(savedir / "run")
+    assert state["step"] >= 1500 and changed_flags(before, state) == {"savedir", "total_steps"}
+    said = capsys.readouterr().err
+    assert re.findall(r"--(\w+) changes", said) == ["savedir", "total_steps"]
+    assert rows(savedir / "run")[-1]["learning_rate"] < 0.003
+
+
+def test_autotune_tries_a_runs_own_settings(savedir, monkeypatch):
+    tried = []
+
+    def tune(beast, settings, make_flags, knobs):
+        tried.append(settings)
+        return make_flags(settings | {"autotune": None})
+
+    monkeypatch.setattr(monobeast.autotune, "tune", tune)
+    changed_recipes(monkeypatch)
+    beast(savedir, "--autotune", 1, "--discounting", 0.9, "--total_steps", 1500)
+    ((settings,), flags) = tried, load(savedir / "run")["flags"]
+    assert settings["discounting"] == flags["discounting"] == 0.9
+    assert settings["batch_size"] == flags["batch_size"] == 4
+    assert "torch_threads" not in settings
+
+
+OLD_RUN = Path(__file__).parent / "support/version_0_5"
+
+
+def test_a_run_of_version_0_5_goes_on_and_plays_with_its_own_settings(
+    tmp_path, monkeypatch, capsys
+):
+    """Made with commit 7390566: python -m monobeast --env CartPole-v1 --net
+    tests.support.small_nets.Recurrent --use_lstm --num_actors 0 --envs_per_actor 4 --batch_size 4
+    --total_steps 4000 --discounting 0.9 --seed 7 --no_learning_rate_decay --num_episodes 3
+    --precision fp32 --num_buffers 64 --barrier_updates 5"""
+    savedir = shutil.copytree(OLD_RUN, tmp_path / "old")
+    changed_recipes(monkeypatch)
+    before = load(savedir / "run")
+    beast(savedir, "--mode", "test", "--max_episode_steps", 30)
+    assert "in 10 games" in capsys.readouterr().out
+    beast(savedir, "--total_steps", 5000)
+    state = load(savedir / "run")
+    assert changed_flags(before, state) == {"savedir", "total_steps", "num_buffers"}
+    assert state["step"] >= 5000 and state["flags"]["discounting"] == 0.9
+    assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.003)
 
 
 def test_a_flag_that_only_the_other_beast_has_does_not_change(savedir, monkeypatch, capsys):
