@@ -18,7 +18,7 @@ from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.environment import Environment, Row, told
-from libtorchbeast.flags import Flags, UserError, replace, run_path
+from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.models import act_on
 from libtorchbeast.seeds import derive_seed, seed_everything
@@ -53,7 +53,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
         UserError: the run has no checkpoint, the checkpoint does not fit the environment or the
             network, or the environment cannot be made here.
     """
-    path = os.path.join(run_path(flags), "model.tar")
+    path = checkpoint.path_of(flags)
     state = checkpoint.load_newest(path)
     if state is None:
         raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}")
@@ -176,6 +176,10 @@ def _print(games: list[Game], flags: Flags) -> None:
 
 
 # ==================== evaluation while training
+# Takes the mean return of an evaluation, and a function that returns a copy of the weights that it
+# played with: their part of a checkpoint.
+Keep = Callable[[float, Callable[[], dict[str, Any]]], None]
+
 LONGEST_S = 3600.0  # an evaluation that takes longer is taken to hang
 
 
@@ -190,8 +194,15 @@ class Evaluator:
     Only one thread may use an instance.
     """
 
-    def __init__(self, learner: Learner, spec: Spec, flags: Flags, player: Player):
-        self._learner, self._spec, self._player = learner, spec, player
+    def __init__(
+        self,
+        learner: Learner,
+        spec: Spec,
+        flags: Flags,
+        player: Player,
+        keep: Keep = lambda score, evaluated: None,
+    ):
+        self._learner, self._spec, self._player, self._keep = learner, spec, player, keep
         self._flags = replace(flags, mode="test")
         self._process: workers.Process | None = None
         self._weights: SharedWeights | None = None
@@ -203,6 +214,8 @@ class Evaluator:
         """Returns the columns for the log if an evaluation has ended since the last call, else {}.
         Starts the next evaluation if it is due and `may_start`."""
         row = self._result() if self._is_playing else {}
+        if row:  # before the next evaluation gets other weights
+            self._keep(row["mean_eval_return"], self._evaluated)
         if may_start and not self._is_playing and self._learner.step >= self._next:
             self._start()
         return row
@@ -215,6 +228,12 @@ class Evaluator:
         if self._weights is not None:
             self._weights.close()
         self._process, self._weights, self._is_playing = None, None, False
+
+    def _evaluated(self) -> dict[str, Any]:
+        assert self._weights is not None
+        model, updates = self._weights.state_dict(), self._weights.version
+        flags = as_plain(vars(self._flags))
+        return {"model": model, "step": self._step, "updates": updates, "flags": flags}
 
     def _after(self, step: int) -> int:
         every = self._flags.eval_every

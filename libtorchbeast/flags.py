@@ -29,7 +29,7 @@ FROM_STDIN = ["--flags_from_stdin"]
 # Flags of one start and of its machine. A resume does not take them from the run.
 OF_ONE_START = frozenset(
     """
-    mode xpid savedir disable_checkpoint wandb autotune
+    mode xpid savedir best disable_checkpoint wandb autotune
     disable_cuda compile learner_device inference_device torch_threads num_actors num_buffers
     num_servers pipes_basename server_addresses tls_cert tls_key tls_ca insecure
     min_inference_batch_size max_inference_batch_size max_learner_queue_size
@@ -453,6 +453,9 @@ def add_evaluation_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> N
         help="Number of agent steps after which a game is cut.")
     add("--greedy", action="store_true",
         help="Take the most probable action instead of sampling one.")
+    add("--best", action="store_true",
+        help="Play in a test mode with the weights that evaluated best (model.best.tar), not with "
+             "the newest checkpoint.")
 # fmt: on
 
 

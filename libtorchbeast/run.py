@@ -159,7 +159,8 @@ class Run:
     def evaluate_with(self, player: Player) -> None:
         """Starts to evaluate the network every --eval_every steps, until the run ends."""
         if self.flags.eval_every:
-            evaluator = Evaluator(self.learner, self.spec, self.flags, player)
+            keep = self.checkpoints.save_if_best
+            evaluator = Evaluator(self.learner, self.spec, self.flags, player, keep)
             self._opened.callback(evaluator.close)
             self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
 

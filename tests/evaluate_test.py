@@ -14,7 +14,7 @@ import torch
 
 import monobeast
 import polybeast
-from libtorchbeast import evaluate, models, workers
+from libtorchbeast import checkpoint, evaluate, models, workers
 from libtorchbeast import evaluate as evaluation
 from libtorchbeast.checkpoint import save
 from libtorchbeast.environment import Environment
@@ -50,12 +50,12 @@ def evaluator():
     """Makes Evaluators for a learner at step 0, and closes them at the end."""
     made = []
 
-    def make(player=monobeast.player, **flags):
+    def make(player=monobeast.player, keep=lambda *_: None, **flags):
         flags = parse(**flags)
         seed_everything(0)
         net, env = monobeast.player(flags)
         learner = Learner(net, flags, torch.device("cpu"), dump_dir=None)
-        made.append(Evaluator(learner, env.spec, flags, player))
+        made.append(Evaluator(learner, env.spec, flags, player, keep))
         return made[-1]
 
     yield make
@@ -102,6 +102,23 @@ def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
         assert row["eval_step"] == number * EVERY + 7 and row["eval_cpu_s"] > 0
         assert e.take() == advance(e, (number + 1) * EVERY - 1) == {}  # once each
     assert len(pids) == 1
+
+
+def test_the_weights_that_played_are_handed_on_with_their_score(evaluator):
+    """Not those of the learner, which has gone on, nor those of the next evaluation."""
+    kept = []
+    e = evaluator(keep=lambda score, evaluated: kept.append((score, evaluated())))
+    e._learner.updates = 7
+    weights = {k: v.clone() for k, v in e._learner.state_dict()["model"].items()}
+    advance(e, EVERY)
+    with torch.no_grad():
+        e._learner.net.policy.bias += 1.0
+    e._learner.step = 2 * EVERY  # so that the next evaluation starts when this one has ended
+    row = wait_for_row(e)
+    ((score, state),) = kept
+    assert (score, state["step"], state["updates"]) == (row["mean_eval_return"], EVERY, 7)
+    assert state["model"].keys() == weights.keys()
+    assert all(torch.equal(state["model"][name], weights[name]) for name in weights)
 
 
 def test_the_environment_for_benchmarks_can_be_evaluated():
@@ -205,7 +222,7 @@ def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
 
 
 @pytest.mark.parametrize("module", BEASTS)
-def test_a_run_evaluates_and_leaves_nothing(tmp_path, module):
+def test_a_run_evaluates_and_leaves_nothing(tmp_path, module, capsys):
     flags = ["--env", "tests.support.envs:Catch-v0", *SMALL, *BEASTS[module], "--eval_every", 5000]
     with Program(tmp_path, *flags, module=module) as program:
         evaluated = lambda: [row for row in program.rows() if row.get("eval_step")]
@@ -217,6 +234,15 @@ def test_a_run_evaluates_and_leaves_nothing(tmp_path, module):
     assert 5000 <= first["eval_step"] < second["eval_step"] <= second["step"]
     assert -1 <= first["mean_eval_return"] <= 1
     assert "Evaluation at step" in program.printed()
+    best = checkpoint.load(str(program.path / "model.best.tar"))
+    rows = {row["eval_step"]: row["mean_eval_return"] for row in evaluated()}
+    assert best["mean_eval_return"] == pytest.approx(max(rows.values()), abs=1e-6)
+    assert rows[best["step"]] == pytest.approx(best["mean_eval_return"], abs=1e-6)
+    command = {"monobeast": monobeast, "polybeast": polybeast}[module]
+    words = f"--savedir {tmp_path} --xpid run --mode test --best --num_episodes 2"
+    command.main(words.split())
+    said = f"Playing with {program.path}/model.best.tar, trained for {best['step']:,} steps"
+    assert said in capsys.readouterr().out
 
 
 def test_a_run_that_is_complete_starts_no_evaluation(tmp_path, monkeypatch):
@@ -277,16 +303,17 @@ def test_the_test_mode_says_when_a_game_was_cut(savedir, capsys):
     assert capsys.readouterr().out.count("4 (cut at --max_episode_steps 4)") == 2
 
 
-def test_the_test_mode_needs_a_checkpoint(tmp_path):
-    message = refusal(tmp_path, "--mode", "test")
-    assert "no checkpoint" in message and str(tmp_path / "run/model.tar") in message
+@pytest.mark.parametrize("words, file", [([], "model.tar"), (["--best"], "model.best.tar")])
+def test_the_test_mode_needs_a_checkpoint(tmp_path, words, file):
+    message = refusal(tmp_path, "--mode", "test", *words)
+    assert "no checkpoint" in message and str(tmp_path / "run" / file) in message
 
 
 def test_the_test_mode_knows_whose_run_it_is(savedir):
-    checkpoint = load(savedir / "run")
-    save(str(savedir / "run/model.tar"), checkpoint | {"net": "polybeast.Net"})
+    state = load(savedir / "run")
+    save(str(savedir / "run/model.tar"), state | {"net": "polybeast.Net"})
     message = refusal(savedir, "--mode", "test")
     assert "is of the network polybeast.Net, this program's is monobeast.Net" in message
-    save(str(savedir / "run/model.tar"), checkpoint | {"env": "NoSuchGame-v0"})
+    save(str(savedir / "run/model.tar"), state | {"env": "NoSuchGame-v0"})
     message = refusal(savedir, "--mode", "test")
     assert "--env NoSuchGame-v0: Environment `NoSuchGame` doesn't exist" in message

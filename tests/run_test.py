@@ -73,9 +73,9 @@ def test_the_last_row_follows_the_last_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(run._Timer, "seconds_left", lambda timer: 0.0)  # a row is always due
     logged, save = [], checkpoint.save
 
-    def spy(path, state):
+    def spy(path, *args):
         logged.append([row["step"] for row in rows(tmp_path / "run")])
-        save(path, state)
+        save(path, *args)
 
     monkeypatch.setattr(checkpoint, "save", spy)
     beast(tmp_path, *IN_ORDER, "--total_steps", 200)
