@@ -31,6 +31,7 @@ import torch
 
 from libtorchbeast.flags import (
     FROM_STDIN,
+    Flags,
     UserError,
     choose_xpid,
     given,
@@ -123,6 +124,35 @@ def path_of(flags: argparse.Namespace) -> str:
     """The checkpoint of a run that the program goes on from or plays with."""
     is_best = flags.best and flags.mode != "train"
     return os.path.join(run_path(flags), "model.best.tar" if is_best else "model.tar")
+
+
+def initial_weights(flags: Flags, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the weights of the run or checkpoint that --init_from names.
+
+    Args:
+        own: the weights of the network that shall get them.
+
+    Raises:
+        UserError: there is no such checkpoint, or its weights have other names or shapes.
+        CheckpointError: it cannot be read.
+    """
+    path = os.path.join(os.path.expanduser(flags.savedir), flags.init_from)
+    if not os.path.exists(path):
+        path = os.path.expanduser(flags.init_from)
+    if os.path.isdir(path):
+        path = os.path.join(path, "model.tar")
+    state = load_newest(path)
+    if state is None:
+        raise UserError(f"--init_from {flags.init_from}: there is no checkpoint {path}")
+    shapes, seen = ({k: list(v.shape) for k, v in w.items()} for w in (own, state["model"]))
+    for name in shapes | seen:
+        if shapes.get(name) != seen.get(name):
+            raise UserError(
+                f"--init_from {flags.init_from}: {path} does not fit this network: {name} is "
+                f"{seen.get(name, 'missing')} there and {shapes.get(name, 'missing')} here"
+            )
+    logger.info("Beginning with the weights of %s, trained for %d steps", path, state["step"])
+    return state["model"]
 
 
 def parse_for_run(

@@ -346,6 +346,11 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
              "and flags that are left out have its values. "
              "Default: a name made from the date and the time; in the test modes, the newest run.")
     add("--savedir", default=SAVEDIR, help="Folder that holds all runs.")
+    add("--init_from", metavar="RUN",
+        help="Begin a new run with the weights of another one, at step 0 and with a new "
+             "optimizer: the name of a run in --savedir, or the path of a run's folder or of a "
+             "checkpoint. The environment may be another one if the network's shapes are the same. "
+             "A run that resumes ignores it.")
     add("--log_every", type=real(0.1), default=10.0, metavar="SECONDS",
         help="Time between two rows of the log.")
     add("--checkpoint_every", type=real(1), default=300.0, metavar="SECONDS",

@@ -53,8 +53,8 @@ class Run:
             there, its last checkpoint says where it was made.
 
     Raises:
-        UserError: the checkpoint belongs to another environment or network, or --wandb is given
-            without its package.
+        UserError: the checkpoint belongs to another environment or network, or --init_from names
+            none that fits, or --wandb is given without its package.
         CheckpointError: the folder's checkpoints cannot be read, or the last one cannot be saved.
         RunInUse: another process runs this run.
         UpdateHung: the last update did not end. In that case nothing was saved.
@@ -93,6 +93,9 @@ class Run:
             enabled=not self.flags.disable_checkpoint,
         )
         state = self.checkpoints.load()
+        if state is None and self.flags.init_from is not None:
+            net = self.learner.net
+            net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))
         writer = FileWriter(
             os.path.expanduser(self.flags.savedir),
             self.flags.xpid,

@@ -13,7 +13,7 @@ import torch
 
 from libtorchbeast import checkpoint
 from libtorchbeast.checkpoint import CheckpointError, RunCheckpoints
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import Flags, UserError
 from tests.support.compare import assert_same
 from tests.support.run_files import file_size_limit
 
@@ -225,6 +225,20 @@ def test_a_full_disk_is_counted_and_costs_no_older_checkpoint(path, caplog):
     assert checkpoints(path).load()["updates"] == 7
     run.save(updated(9))
     assert (run.errors, run.saved_updates) == (2, 9) and not run.is_behind(9)
+
+
+def test_weights_of_other_shapes_are_refused_with_the_first(path):
+    checkpoint.save(path, dict(step=1, model={"a": torch.ones(2), "b": torch.ones(3, 1)}))
+    flags = Flags(savedir=os.path.dirname(path), init_from="model.tar")
+    same = {"b": torch.zeros(3, 1), "a": torch.zeros(2)}
+    assert_same(checkpoint.initial_weights(flags, same)["a"], torch.ones(2))
+    for own, said in [
+        (same | {"b": torch.zeros(3, 2)}, r"b is \[3, 1\] there and \[3, 2\] here"),
+        ({"a": torch.zeros(2)}, r"b is \[3, 1\] there and missing here"),
+        (same | {"c": torch.zeros(())}, r"c is missing there and \[\] here"),
+    ]:
+        with pytest.raises(UserError, match=f"--init_from model.tar: .*network: {said}$"):
+            checkpoint.initial_weights(flags, own)
 
 
 def evaluated(updates):

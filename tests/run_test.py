@@ -2,6 +2,7 @@
 """A run from its start or resume to its last checkpoint: what it takes up, and what it refuses."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -15,6 +16,7 @@ import monobeast
 from libtorchbeast import checkpoint, run
 from libtorchbeast.loggers import trackers
 from libtorchbeast.loggers.trackers import TensorBoard
+from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast, refusal
 from tests.support.processes import load, rows
 
@@ -205,6 +207,46 @@ def test_a_run_of_version_0_5_goes_on_and_plays_with_its_own_settings(
     assert changed_flags(before, state) == {"savedir", "total_steps", "num_buffers"}
     assert state["step"] >= 5000 and state["flags"]["discounting"] == 0.9
     assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.003)
+
+
+STILL = [*IN_ORDER, "--learning_rate", 1e-300]  # too small to change any weight
+
+
+@pytest.mark.parametrize("form", ["finished", "{}/finished", "finished/model.tar.previous"])
+def test_a_new_run_begins_with_the_weights_of_another(savedir, form, capsys, monkeypatch):
+    """In another environment, at step 0, with a new optimizer."""
+    os.rename(savedir / "run", savedir / "finished")
+    flags = ["--env", "tests.support.envs:EndlessCatch-v0", "--init_from", form.format(savedir)]
+    beast(savedir, *STILL, *flags, "--total_steps", 100)
+    is_previous = form.endswith("previous")
+    source = savedir / "finished" / ("model.tar.previous" if is_previous else "model.tar")
+    old, new = (torch.load(p, weights_only=True) for p in (source, savedir / "run/model.tar"))
+    assert_same(new["model"], old["model"])
+    assert new["step"] == 160 and new["updates"] == 2
+    assert new["optimizer"]["state"][0]["step"] == 2
+    said = f"Beginning with the weights of {source}, trained for {old['step']} steps"
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_that_resumes_ignores_the_weights_of_another(savedir, capsys):
+    before = load(savedir / "run")
+    beast(savedir, *STILL, "--init_from", "no-such-run", "--total_steps", 1100)
+    assert_same(load(savedir / "run")["model"], before["model"])
+    assert "Beginning" not in capsys.readouterr().err
+
+
+def test_weights_that_do_not_fit_are_refused_in_one_sentence(savedir):
+    os.rename(savedir / "run", savedir / "old")
+    flags = ["--init_from", "old", "--env", "CartPole-v1"]
+    assert refusal(savedir, *IN_ORDER, *flags) == (
+        f"monobeast: error: --init_from old: {savedir}/old/model.tar does not fit this network: "
+        f"trunk.1.weight is missing there and [128, 4] here"
+    )
+    message = refusal(savedir, *IN_ORDER, "--use_lstm", "--init_from", "old")
+    assert "core.weight_ih_l0 is missing there and [" in message
+    message = refusal(savedir, *IN_ORDER, "--init_from", "nobody")
+    assert message.endswith("--init_from nobody: there is no checkpoint nobody")
+    assert not (savedir / "run/model.tar").exists()
 
 
 def test_a_flag_that_only_the_other_beast_has_does_not_change(savedir, monkeypatch, capsys):
