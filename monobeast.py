@@ -18,7 +18,7 @@ import argparse
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -43,7 +43,7 @@ from libtorchbeast.actors import (
     slot_shapes,
     start_pulse,
 )
-from libtorchbeast.checkpoint import CheckpointError
+from libtorchbeast.checkpoint import CheckpointError, parse_for_run
 from libtorchbeast.devices import cuda_is_wanted
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
@@ -58,7 +58,6 @@ from libtorchbeast.flags import (
     apply_recipe,
     choose_xpid,
     from_settings,
-    given,
     parse_args,
     recipe_help,
     replace,
@@ -231,7 +230,7 @@ def make_parser() -> Parser:
 
 
 def parse(argv: list[str]) -> Flags:
-    """The checked flags of a command line. Raises UserError for a wrong one."""
+    """The checked flags of a command line, for a new run. Raises UserError for a wrong one."""
     return check_flags(parse_args(make_parser(), argv))
 
 
@@ -471,9 +470,9 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     return models.make_net(Net, env.spec, flags), env
 
 
-def test(flags: Flags, given: Container[str]) -> list[evaluate.Game]:
+def test(flags: Flags) -> list[evaluate.Game]:
     """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
-    flags, net, env = evaluate.load(flags, given, player)
+    net, env = evaluate.load(flags, player)
     with contextlib.closing(env):
         return evaluate.test(flags, net, env)
 
@@ -482,13 +481,14 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     display.set_up_logging()
     try:
-        flags = parse(argv)
+        draft, settings = parse_for_run(make_parser, argv)
+        flags = check_flags(draft)
         if flags.mode != "train":
-            test(flags, given(make_parser(), argv))
+            test(flags)
             return
         if flags.autotune is not None:
             make = lambda settings: check_flags(from_settings(make_parser(), settings))
-            flags = autotune.tune("monobeast", given(make_parser(), argv), make, KNOBS)
+            flags = autotune.tune("monobeast", settings, make, KNOBS)
         train(flags)
     except (UserError, CheckpointError, RunInUse) as error:
         sys.exit(f"monobeast: error: {error}")

@@ -23,7 +23,7 @@ import math
 import os
 import select
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
@@ -37,7 +37,7 @@ from torch import nn
 import libtorchbeast
 import polybeast_env
 from libtorchbeast import devices, evaluate, models, workers
-from libtorchbeast.checkpoint import CheckpointError, saved_updates
+from libtorchbeast.checkpoint import CheckpointError, parse_for_run, saved_updates
 from libtorchbeast.devices import own_stream, to_device
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
@@ -53,7 +53,6 @@ from libtorchbeast.flags import (
     apply_recipe,
     choose_xpid,
     from_settings,
-    given,
     parse_args,
     real,
     replace,
@@ -216,7 +215,7 @@ def make_parser() -> Parser:
 
 
 def parse(argv: list[str]) -> Flags:
-    """The checked flags of a command line. Raises UserError for a wrong one."""
+    """The checked flags of a command line, for a new run. Raises UserError for a wrong one."""
     return check_flags(parse_args(make_parser(), argv))
 
 
@@ -229,7 +228,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     is_atari = polybeast_env.is_atari(draft.env)
     apply_recipe(draft, RECIPES["atari" if is_atari else "other"])
     polybeast_env.complete_flags(draft)
-    if draft.num_actors is None:
+    if not draft.num_actors:  # 0 is MonoBeast's
         draft.num_actors = draft.num_servers
     if draft.torch_threads is None:
         cores = workers.available_cores()
@@ -420,9 +419,9 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     return models.make_net(Net, env.spec, flags), env
 
 
-def test(flags: Flags, given: Container[str]) -> list[evaluate.Game]:
+def test(flags: Flags) -> list[evaluate.Game]:
     """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
-    flags, net, env = evaluate.load(flags, given, player)
+    net, env = evaluate.load(flags, player)
     with contextlib.closing(env):
         return evaluate.test(flags, net, env)
 
@@ -431,13 +430,14 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     display.set_up_logging()
     try:
-        flags = parse(argv)
+        draft, settings = parse_for_run(make_parser, argv)
+        flags = check_flags(draft)
         if flags.mode != "train":
-            test(flags, given(make_parser(), argv))
+            test(flags)
             return
         if flags.autotune is not None:
             make = lambda settings: check_flags(from_settings(make_parser(), settings))
-            flags = autotune.tune("polybeast", given(make_parser(), argv), make, KNOBS)
+            flags = autotune.tune("polybeast", settings, make, KNOBS)
         train(flags)
     except (UserError, CheckpointError, RunInUse, ServersLost) as error:
         sys.exit(f"polybeast: error: {error}")

@@ -8,24 +8,37 @@ notices every byte that was changed, added or lost.
 
     PATH            the newest checkpoint
     PATH.previous   the one before it
+    model.best.tar  the weights that evaluated best, beside a run's model.tar, without .previous
     PATH.tmp        left by a process that was killed during `save`; the next `save` overwrites it
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import logging
+import math
 import os
 import random
 import struct
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import (
+    FROM_STDIN,
+    Flags,
+    UserError,
+    choose_xpid,
+    given,
+    parse_args,
+    run_path,
+    take_over,
+)
 
 _PREFIX = b"sha256:"
 _COMMENT_SIZE = len(_PREFIX) + 2 * hashlib.sha256().digest_size
@@ -38,8 +51,9 @@ class CheckpointError(RuntimeError):
     """A checkpoint cannot be used or saved. The message names the file and the reason."""
 
 
-def save(path: str, state: dict) -> None:
-    """Writes `state` to `path`. The checkpoint that was there becomes `path + ".previous"`.
+def save(path: str, state: dict, keep_previous: bool = True) -> None:
+    """Writes `state` to `path`. The checkpoint that was there becomes `path + ".previous"`, unless
+    `keep_previous` is False.
 
     The archive is built in memory first, which takes one more copy of the state, because
     `torch.save` raises an unspecific RuntimeError if it writes to a full disk itself. After an
@@ -54,7 +68,7 @@ def save(path: str, state: dict) -> None:
     tmp = path + ".tmp"
     try:
         _write_synced(tmp, state)
-        if _is_whole(path):  # a damaged file must not replace a good previous one
+        if keep_previous and _is_whole(path):  # a damaged file must not replace a good previous one
             os.replace(path, path + ".previous")
         os.replace(tmp, path)
         _sync_directory(path)
@@ -106,6 +120,67 @@ def load_newest(path: str) -> dict | None:
     )
 
 
+def path_of(flags: argparse.Namespace) -> str:
+    """The checkpoint of a run that the program goes on from or plays with."""
+    is_best = flags.best and flags.mode != "train"
+    return os.path.join(run_path(flags), "model.best.tar" if is_best else "model.tar")
+
+
+def initial_weights(flags: Flags, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Returns the weights of the run or checkpoint that --init_from names.
+
+    Args:
+        own: the weights of the network that shall get them.
+
+    Raises:
+        UserError: there is no such checkpoint, or its weights have other names or shapes.
+        CheckpointError: it cannot be read.
+    """
+    path = os.path.join(os.path.expanduser(flags.savedir), flags.init_from)
+    if not os.path.exists(path):
+        path = os.path.expanduser(flags.init_from)
+    if os.path.isdir(path):
+        path = os.path.join(path, "model.tar")
+    state = load_newest(path)
+    if state is None:
+        raise UserError(f"--init_from {flags.init_from}: there is no checkpoint {path}")
+    shapes, seen = ({k: list(v.shape) for k, v in w.items()} for w in (own, state["model"]))
+    for name in shapes | seen:
+        if shapes.get(name) != seen.get(name):
+            raise UserError(
+                f"--init_from {flags.init_from}: {path} does not fit this network: {name} is "
+                f"{seen.get(name, 'missing')} there and {shapes.get(name, 'missing')} here"
+            )
+    logger.info("Beginning with the weights of %s, trained for %d steps", path, state["step"])
+    return state["model"]
+
+
+def parse_for_run(
+    make_parser: Callable[[], argparse.ArgumentParser], argv: list[str]
+) -> tuple[argparse.Namespace, dict[str, Any]]:
+    """Parses a command line. If the run that it names has a checkpoint, the flags that do not stand
+    there get the run's values (see `flags.take_over`).
+
+    Returns:
+        The flags, still to be completed and checked, and the settings of those that stand on the
+        command line or are the run's.
+
+    Raises:
+        UserError: a flag is wrong.
+        CheckpointError: the run's files exist, but none of them loads.
+    """
+    draft = parse_args(make_parser(), argv)
+    if argv == FROM_STDIN:  # another program has chosen all of them
+        return draft, vars(draft)
+    settings = given(make_parser(), argv)
+    choose_xpid(draft)
+    state = load_newest(path_of(draft))
+    if state is not None:
+        saved = state["flags"] | {"env": state["env"]}  # the name that the servers gave
+        settings = take_over(draft, saved, settings, make_parser()) | settings
+    return draft, settings
+
+
 def saved_updates(path: str) -> int:
     """Returns the number of updates in the newest checkpoint, 0 in a new run. Raises what
     `load_newest` raises."""
@@ -125,12 +200,15 @@ class RunCheckpoints:
     Attributes:
         errors: how many times saving has failed.
         saved_updates: the number of updates in the newest checkpoint.
+        best_score: the mean return with which the weights in model.best.tar were evaluated.
     """
 
     def __init__(self, path: str, identity: dict[str, Any], enabled: bool):
         self.path = path
         self.errors = 0
         self.saved_updates = 0
+        self.best_path = os.path.join(os.path.dirname(path), "model.best.tar")
+        self.best_score = -math.inf
         self._identity, self._enabled = identity, enabled
 
     def load(self) -> dict | None:
@@ -147,21 +225,42 @@ class RunCheckpoints:
             if state[name] != now:
                 self._refuse(name, state[name], now)
         self.saved_updates = state["updates"]
+        self._load_best_score()
         return state
+
+    def _load_best_score(self) -> None:
+        try:
+            self.best_score = load(self.best_path)["mean_eval_return"]
+        except FileNotFoundError:
+            pass
+        except (CheckpointError, OSError) as error:
+            logger.error("The next evaluation replaces a checkpoint that is not usable: %s", error)
 
     def save(self, state: dict[str, Any]) -> None:
         """Saves `state`. If that fails, for example on a full disk, the error is logged and
         counted, and training goes on."""
-        if not self._enabled:
+        if self._enabled and self._save(self.path, state):
+            self.saved_updates = state["updates"]
+            logger.info("Checkpoint saved at step %d: %s", state["step"], self.path)
+
+    def save_if_best(self, score: float, evaluated: Callable[[], dict[str, Any]]) -> None:
+        """Saves the weights that `evaluated` returns to model.best.tar, if no other weights of the
+        run had as high a score. A failure is handled as in `save`."""
+        if not self._enabled or not score > self.best_score:
             return
+        state = evaluated() | {"mean_eval_return": score}
+        if self._save(self.best_path, state, keep_previous=False):
+            self.best_score = score
+            logger.info("Best so far, %g at step %d: %s", score, state["step"], self.best_path)
+
+    def _save(self, path: str, state: dict[str, Any], keep_previous: bool = True) -> bool:
         try:
-            save(self.path, state | self._identity)
+            save(path, state | self._identity, keep_previous)
         except OSError as error:
             self.errors += 1
             logger.error("Checkpoint not saved. The one before it is kept. %s", error)
-        else:
-            self.saved_updates = state["updates"]
-            logger.info("Checkpoint saved at step %d: %s", state["step"], self.path)
+            return False
+        return True
 
     def is_behind(self, updates: int) -> bool:
         """Whether a checkpoint after `updates` updates should be saved, because the newest has

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.environment import Environment, Row
-from libtorchbeast.flags import Flags, UserError, replace, run_path
+from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.models import act_on
 from libtorchbeast.opening import OpeningWatch
@@ -42,34 +42,27 @@ class Game(NamedTuple):
     complete: bool  # False if --max_episode_steps cut it
 
 
-def load(
-    flags: Flags, given: Container[str], player: Player
-) -> tuple[Flags, nn.Module, Environment]:
+def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
     """Loads the network of a run's newest checkpoint and makes environments to play in.
 
     Args:
-        flags: name the run. Its --env, --net and --use_lstm are taken from the checkpoint unless
-            they are `given`.
-        given: the names of the flags that stand on the command line.
+        flags: those of the run, as `checkpoint.parse_for_run` completes them.
         player: makes the network and the environments.
 
     Returns:
-        The completed flags, the network in evaluation mode, and the environments.
+        The network in evaluation mode, and the environments.
 
     Raises:
         UserError: the run has no checkpoint, the checkpoint does not fit the environment or the
             network, or the environment cannot be made here.
     """
-    path = os.path.join(run_path(flags), "model.tar")
+    path = checkpoint.path_of(flags)
     state = checkpoint.load_newest(path)
     if state is None:
         raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}")
-    run_flags = state["flags"] | {"env": state["env"]}  # the name that the servers gave
-    own = [name for name in ("env", "net", "use_lstm") if name not in given]
-    flags = replace(flags, **{name: run_flags[name] for name in own})
     with OpeningWatch(flags.open_timeout), told(flags.env):
         net, env = player(flags)
-    if "net" not in given and models.name_of(net) != state["net"]:
+    if flags.net is None and models.name_of(net) != state["net"]:
         env.close()
         raise UserError(
             f"{path} is of the network {state['net']}, this program's is {models.name_of(net)}: "
@@ -83,7 +76,7 @@ def load(
         )
     net.load_state_dict(state["model"])
     results.print(f"Playing with {path}, trained for {state['step']:,} steps", soft_wrap=True)
-    return flags, net.eval(), env
+    return net.eval(), env
 
 
 def play(
@@ -196,6 +189,10 @@ def _print(games: list[Game], flags: Flags) -> None:
 
 
 # ==================== evaluation while training
+# Takes the mean return of an evaluation, and a function that returns a copy of the weights that it
+# played with: their part of a checkpoint.
+Keep = Callable[[float, Callable[[], dict[str, Any]]], None]
+
 LONGEST_S = 3600.0  # an evaluation that takes longer is taken to hang
 WORDS = b"."  # begins a message with a line for the log
 
@@ -240,8 +237,15 @@ class Evaluator:
     Only one thread may use an instance.
     """
 
-    def __init__(self, learner: Learner, spec: Spec, flags: Flags, player: Player):
-        self._learner, self._spec, self._player = learner, spec, player
+    def __init__(
+        self,
+        learner: Learner,
+        spec: Spec,
+        flags: Flags,
+        player: Player,
+        keep: Keep = lambda score, evaluated: None,
+    ):
+        self._learner, self._spec, self._player, self._keep = learner, spec, player, keep
         self._flags = replace(flags, mode="test")
         self._process: workers.Process | None = None
         self._weights: SharedWeights | None = None
@@ -253,6 +257,8 @@ class Evaluator:
         """Returns the columns for the log if an evaluation has ended since the last call, else {}.
         Starts the next evaluation if it is due and `may_start`."""
         row = self._result() if self._is_playing else {}
+        if row:  # before the next evaluation gets other weights
+            self._keep(row["mean_eval_return"], self._evaluated)
         if may_start and not self._is_playing and self._learner.step >= self._next:
             self._start()
         return row
@@ -265,6 +271,12 @@ class Evaluator:
         if self._weights is not None:
             self._weights.close()
         self._process, self._weights, self._is_playing = None, None, False
+
+    def _evaluated(self) -> dict[str, Any]:
+        assert self._weights is not None
+        model, updates = self._weights.state_dict(), self._weights.version
+        flags = as_plain(vars(self._flags))
+        return {"model": model, "step": self._step, "updates": updates, "flags": flags}
 
     def _after(self, step: int) -> int:
         every = self._flags.eval_every

@@ -15,13 +15,28 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NoReturn
 
 MAX_COUNT = 2**31 - 1
 MAX_STEPS = 2**62
 SAVEDIR = "~/logs/torchbeast"
 LONGEST_S = 1e9  # seconds; the nanoseconds of much longer times would overflow 64 bits
+
+# The command line of a program whose flags another program has chosen.
+FROM_STDIN = ["--flags_from_stdin"]
+
+# Flags of one start and of its machine. A resume does not take them from the run.
+OF_ONE_START = frozenset(
+    """
+    mode xpid savedir best disable_checkpoint wandb autotune
+    disable_cuda compile learner_device inference_device torch_threads num_actors num_buffers
+    num_servers pipes_basename server_addresses tls_cert tls_key tls_ca insecure
+    min_inference_batch_size max_inference_batch_size max_learner_queue_size
+    """.split()
+)
+# Nor does a test mode take these, so that it plays the games that its help promises.
+OF_ONE_TEST = frozenset("seed num_episodes max_episode_steps greedy".split())
 
 Recipes = dict[str, dict[str, Any]]  # "atari" or "other" -> defaults by the flag's name
 
@@ -174,7 +189,7 @@ def parse_args(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Nam
     Raises:
         UserError: there is no such flag, or a value has the wrong type or is out of range.
     """
-    if argv != ["--flags_from_stdin"]:
+    if argv != FROM_STDIN:
         return parser.parse_args(argv)
     with open(0, "rb", buffering=0, closefd=False) as stdin:  # no byte beyond the line is read
         line = stdin.readline()
@@ -194,15 +209,21 @@ def from_settings(parser: argparse.ArgumentParser, settings: dict[str, Any]) -> 
     for action in parser._actions:
         value = settings.get(action.dest, action.default)
         if value is not argparse.SUPPRESS:
-            values[action.dest] = _converted(value, action.type)
+            values[action.dest] = _converted(value, action)
     return argparse.Namespace(**values)
 
 
-def _converted(value: Any, flag_type: Any) -> Any:
+def _converted(value: Any, action: argparse.Action) -> Any:
     """Converts what is still a string, also in a list, as the parser does with a command line."""
     if isinstance(value, list):
-        return [_converted(item, flag_type) for item in value]
-    return flag_type(value) if isinstance(value, str) and callable(flag_type) else value
+        return [_converted(item, action) for item in value]
+    if not (isinstance(value, str) and callable(action.type)):
+        return value
+    try:
+        return action.type(value)
+    except (LookupError, TypeError, ValueError, argparse.ArgumentTypeError) as error:
+        flag = action.option_strings[-1] if action.option_strings else action.dest
+        raise UserError(f"{flag} {value}: its type does not read its own text: {error}") from error
 
 
 def given(parser: argparse.ArgumentParser, argv: list[str]) -> dict[str, Any]:
@@ -210,7 +231,39 @@ def given(parser: argparse.ArgumentParser, argv: list[str]) -> dict[str, Any]:
     defaults, so the parser cannot be used afterwards."""
     for action in parser._actions:
         action.default = argparse.SUPPRESS
+    parser._defaults.clear()  # those of `set_defaults`
     return vars(parser.parse_args(argv))
+
+
+def take_over(
+    draft: argparse.Namespace,
+    saved: dict[str, Any],
+    given: Container[str],
+    parser: argparse.ArgumentParser,
+) -> dict[str, Any]:
+    """Gives the flags that are not `given` the values that they have in a run, so that neither its
+    command line nor today's defaults have to be those of its start.
+
+    Flags of one start keep their values. So does --num_actors, unless it is 0 in the run, which is
+    not a number for a machine but another way to train.
+
+    Args:
+        draft: the parsed flags, which are changed.
+        saved: the run's flags, as its checkpoint has them.
+        given: the names of the flags that stand on the command line.
+        parser: the program's.
+
+    Returns:
+        The settings that were taken over.
+    """
+    leave = OF_ONE_START if draft.mode == "train" else OF_ONE_START | OF_ONE_TEST
+    if saved.get("num_actors") == 0:
+        leave = leave - {"num_actors"}
+    names = [k for k in saved if k in draft and k not in given and k not in leave]
+    own = {name: saved[name] for name in names}
+    values = vars(from_settings(parser, own))
+    vars(draft).update({name: values[name] for name in own})
+    return own
 
 
 def require(flags: argparse.Namespace, name: str, holds: bool, expected: str) -> None:
@@ -251,7 +304,7 @@ def to_json(settings: dict[str, Any]) -> bytes:
     return json.dumps(as_plain(settings)).encode() + b"\n"
 
 
-def run_path(flags: Flags) -> str:
+def run_path(flags: argparse.Namespace) -> str:
     """The run's folder."""
     return os.path.join(os.path.expanduser(flags.savedir), flags.xpid)
 
@@ -290,9 +343,15 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="train trains the network. test plays whole games with the newest checkpoint. "
              "test_render also writes a video of them.")
     add("--xpid",
-        help="Name of the run, and of its folder in --savedir. If the run exists, it is resumed. "
+        help="Name of the run, and of its folder in --savedir. If the run exists, it is resumed, "
+             "and flags that are left out have its values. "
              "Default: a name made from the date and the time; in the test modes, the newest run.")
     add("--savedir", default=SAVEDIR, help="Folder that holds all runs.")
+    add("--init_from", metavar="RUN",
+        help="Begin a new run with the weights of another one, at step 0 and with a new "
+             "optimizer: the name of a run in --savedir, or the path of a run's folder or of a "
+             "checkpoint. The environment may be another one if the network's shapes are the same. "
+             "A run that resumes ignores it.")
     add("--log_every", type=real(0.1), default=10.0, metavar="SECONDS",
         help="Time between two rows of the log.")
     add("--checkpoint_every", type=real(1), default=300.0, metavar="SECONDS",
@@ -404,6 +463,9 @@ def add_evaluation_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> N
         help="Number of agent steps after which a game is cut.")
     add("--greedy", action="store_true",
         help="Take the most probable action instead of sampling one.")
+    add("--best", action="store_true",
+        help="Play in a test mode with the weights that evaluated best (model.best.tar), not with "
+             "the newest checkpoint.")
 # fmt: on
 
 

@@ -54,8 +54,8 @@ class Run:
             could not resume exactly from there. A checkpoint that is saved there says so.
 
     Raises:
-        UserError: the checkpoint belongs to another environment or network, or --wandb is given
-            without its package.
+        UserError: the checkpoint belongs to another environment or network, or --init_from names
+            none that fits, or --wandb is given without its package.
         CheckpointError: the folder's checkpoints cannot be read, or the last one cannot be saved.
         RunInUse: another process runs this run.
         UpdateHung: the last update did not end. In that case nothing was saved.
@@ -94,6 +94,9 @@ class Run:
             enabled=not self.flags.disable_checkpoint,
         )
         state = self.checkpoints.load()
+        if state is None and self.flags.init_from is not None:
+            net = self.learner.net
+            net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))
         writer = FileWriter(
             os.path.expanduser(self.flags.savedir),
             self.flags.xpid,
@@ -160,7 +163,8 @@ class Run:
     def evaluate_with(self, player: Player) -> None:
         """Starts to evaluate the network every --eval_every steps, until the run ends."""
         if self.flags.eval_every:
-            evaluator = Evaluator(self.learner, self.spec, self.flags, player)
+            keep = self.checkpoints.save_if_best
+            evaluator = Evaluator(self.learner, self.spec, self.flags, player, keep)
             self._opened.callback(evaluator.close)
             self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
 

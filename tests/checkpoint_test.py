@@ -13,7 +13,7 @@ import torch
 
 from libtorchbeast import checkpoint
 from libtorchbeast.checkpoint import CheckpointError, RunCheckpoints
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import Flags, UserError
 from tests.support.compare import assert_same
 from tests.support.run_files import file_size_limit
 
@@ -225,6 +225,82 @@ def test_a_full_disk_is_counted_and_costs_no_older_checkpoint(path, caplog):
     assert checkpoints(path).load()["updates"] == 7
     run.save(updated(9))
     assert (run.errors, run.saved_updates) == (2, 9) and not run.is_behind(9)
+
+
+def test_weights_of_other_shapes_are_refused_with_the_first(path):
+    checkpoint.save(path, dict(step=1, model={"a": torch.ones(2), "b": torch.ones(3, 1)}))
+    flags = Flags(savedir=os.path.dirname(path), init_from="model.tar")
+    same = {"b": torch.zeros(3, 1), "a": torch.zeros(2)}
+    assert_same(checkpoint.initial_weights(flags, same)["a"], torch.ones(2))
+    for own, said in [
+        (same | {"b": torch.zeros(3, 2)}, r"b is \[3, 1\] there and \[3, 2\] here"),
+        ({"a": torch.zeros(2)}, r"b is \[3, 1\] there and missing here"),
+        (same | {"c": torch.zeros(())}, r"c is missing there and \[\] here"),
+    ]:
+        with pytest.raises(UserError, match=f"--init_from model.tar: .*network: {said}$"):
+            checkpoint.initial_weights(flags, own)
+
+
+def evaluated(updates):
+    return lambda: updated(updates) | {"model": {"w": torch.full((3,), float(updates))}}
+
+
+def best(path):
+    state = checkpoint.load(path.replace("model.tar", "model.best.tar"))
+    return state["updates"], state["mean_eval_return"], state["env"]
+
+
+def test_the_best_weights_are_kept_over_a_resume(path):
+    first = checkpoints(path)
+    first.load()
+    for updates, score in ((1, 3.0), (2, float("nan")), (3, 2.0), (4, 3.0)):
+        first.save_if_best(score, evaluated(updates))
+    assert best(path) == (1, 3.0, "Pong")
+    first.save_if_best(5.0, evaluated(5))
+    first.save(updated(6))
+    assert sorted(os.listdir(os.path.dirname(path))) == ["model.best.tar", "model.tar"]
+    resumed = checkpoints(path)
+    resumed.load()
+    resumed.save_if_best(4.0, evaluated(7))
+    assert best(path) == (5, 5.0, "Pong")
+    resumed.save_if_best(6.0, evaluated(8))
+    assert best(path) == (8, 6.0, "Pong")
+
+
+def test_a_run_that_begins_anew_has_no_best_weights(path):
+    """For example, if its folder was emptied of the checkpoints that a resume would take."""
+    checkpoints(path).save_if_best(5.0, evaluated(1))
+    anew = checkpoints(path)
+    assert anew.load() is None
+    anew.save_if_best(4.0, evaluated(2))
+    assert best(path) == (2, 4.0, "Pong")
+
+
+def test_best_weights_that_are_damaged_are_replaced(path, caplog):
+    run = checkpoints(path)
+    run.save(updated(1))
+    run.save_if_best(5.0, evaluated(1))
+    damage(path.replace("model.tar", "model.best.tar"))
+    resumed = checkpoints(path)
+    resumed.load()
+    assert "model.best.tar: damaged" in caplog.text
+    resumed.save_if_best(4.0, evaluated(2))
+    assert best(path) == (2, 4.0, "Pong")
+
+
+def test_best_weights_on_a_full_disk_are_counted_and_tried_again(path):
+    run = checkpoints(path)
+    run.save_if_best(1.0, evaluated(1))
+    with file_size_limit(100):
+        run.save_if_best(5.0, evaluated(2))
+    assert run.errors == 1 and best(path) == (1, 1.0, "Pong")
+    run.save_if_best(4.0, evaluated(3))
+    assert best(path) == (3, 4.0, "Pong")
+
+
+def test_a_run_without_checkpoints_keeps_no_best_weights(path):
+    checkpoints(path, enabled=False).save_if_best(5.0, evaluated(1))
+    assert os.listdir(os.path.dirname(path)) == []
 
 
 def test_a_run_without_checkpoints_is_never_behind(path):

@@ -15,15 +15,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import monobeast
 import polybeast
-from libtorchbeast import evaluate, models, workers
+from libtorchbeast import checkpoint, evaluate, models, workers
 from libtorchbeast import evaluate as evaluation
 from libtorchbeast.checkpoint import save
 from libtorchbeast.environment import Environment
 from libtorchbeast.evaluate import Evaluator
-from libtorchbeast.flags import replace
+from libtorchbeast.flags import replace, whole
 from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
-from tests.support.monobeast import beast, refusal
+from tests.support.monobeast import IN_ORDER, beast, refusal
 from tests.support.processes import Program, load, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -55,12 +55,12 @@ def evaluator():
     """Makes Evaluators for a learner at step 0, and closes them at the end."""
     made = []
 
-    def make(player=monobeast.player, **flags):
+    def make(player=monobeast.player, keep=lambda *_: None, **flags):
         flags = parse(**flags)
         seed_everything(0)
         net, env = monobeast.player(flags)
         learner = Learner(net, flags, torch.device("cpu"), dump_dir=None)
-        made.append(Evaluator(learner, env.spec, flags, player))
+        made.append(Evaluator(learner, env.spec, flags, player, keep))
         return made[-1]
 
     yield make
@@ -112,6 +112,23 @@ def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
         assert not row
         assert e.take() == advance(e, (number + 1) * EVERY - 1) == {}  # once each
     assert len(pids) == 1
+
+
+def test_the_weights_that_played_are_handed_on_with_their_score(evaluator):
+    """Not those of the learner, which has gone on, nor those of the next evaluation."""
+    kept = []
+    e = evaluator(keep=lambda score, evaluated: kept.append((score, evaluated())))
+    e._learner.updates = 7
+    weights = {k: v.clone() for k, v in e._learner.state_dict()["model"].items()}
+    advance(e, EVERY)
+    with torch.no_grad():
+        e._learner.net.policy.bias += 1.0
+    e._learner.step = 2 * EVERY  # so that the next evaluation starts when this one has ended
+    row = wait_for_row(e)
+    ((score, state),) = kept
+    assert (score, state["step"], state["updates"]) == (row["mean_eval_return"], EVERY, 7)
+    assert state["model"].keys() == weights.keys()
+    assert all(torch.equal(state["model"][name], weights[name]) for name in weights)
 
 
 def test_the_environment_for_benchmarks_can_be_evaluated():
@@ -225,7 +242,7 @@ def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
 
 
 @pytest.mark.parametrize("module", BEASTS)
-def test_a_run_evaluates_and_leaves_nothing(tmp_path, module):
+def test_a_run_evaluates_and_leaves_nothing(tmp_path, module, capsys):
     """Also in environments that it does not train on, whose returns are known."""
     flags = ["--env", "tests.support.envs:Catch-v0", *SMALL, *BEASTS[module], "--eval_every", 5000]
     others = [f"tests.support.envs:{name}-v0" for name in ("OneStepCatch", "ShortOrLong")]
@@ -245,6 +262,15 @@ def test_a_run_evaluates_and_leaves_nothing(tmp_path, module):
     assert re.search(told.format(*others), program.printed())
     drawn = EventAccumulator(str(program.path)).Reload().Tags()["scalars"]
     assert {f"mean_eval_return/{name}" for name in others} <= {*drawn}
+    best = checkpoint.load(str(program.path / "model.best.tar"))
+    rows = {row["eval_step"]: row["mean_eval_return"] for row in evaluated()}
+    assert best["mean_eval_return"] == pytest.approx(max(rows.values()), abs=1e-6)
+    assert rows[best["step"]] == pytest.approx(best["mean_eval_return"], abs=1e-6)
+    command = {"monobeast": monobeast, "polybeast": polybeast}[module]
+    words = f"--savedir {tmp_path} --xpid run --mode test --best --num_episodes 2"
+    command.main(words.split())
+    said = f"Playing with {program.path}/model.best.tar, trained for {best['step']:,} steps"
+    assert said in capsys.readouterr().out
 
 
 def test_a_run_that_is_complete_starts_no_evaluation(tmp_path, monkeypatch):
@@ -279,21 +305,43 @@ def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
     assert "tests.support.envs:Catch-v0, sampled actions" in printed  # --env is the run's own
 
 
+def test_the_test_mode_plays_with_a_forks_own_flags(tmp_path, monkeypatch, capsys):
+    """Another width would give other shapes."""
+    make_parser = monobeast.make_parser
+
+    def with_width():
+        parser = make_parser()
+        parser.add_argument("--width", type=whole(1), default=8)
+        return parser
+
+    class Wide(monobeast.Net):
+        def __init__(self, spec, flags):
+            super().__init__(spec, flags)
+            self.wide = torch.nn.Linear(flags.width, 1)
+
+    monkeypatch.setattr(monobeast, "make_parser", with_width)
+    monkeypatch.setattr(monobeast, "Net", Wide)
+    beast(tmp_path, *IN_ORDER, "--width", 9, "--total_steps", 100)
+    beast(tmp_path, "--mode", "test")
+    assert "Mean return" in capsys.readouterr().out
+
+
 def test_the_test_mode_says_when_a_game_was_cut(savedir, capsys):
     beast(savedir, *"--mode test --num_episodes 2 --greedy --max_episode_steps 4".split())
     assert capsys.readouterr().out.count("4 (cut at --max_episode_steps 4)") == 2
 
 
-def test_the_test_mode_needs_a_checkpoint(tmp_path):
-    message = refusal(tmp_path, "--mode", "test")
-    assert "no checkpoint" in message and str(tmp_path / "run/model.tar") in message
+@pytest.mark.parametrize("words, file", [([], "model.tar"), (["--best"], "model.best.tar")])
+def test_the_test_mode_needs_a_checkpoint(tmp_path, words, file):
+    message = refusal(tmp_path, "--mode", "test", *words)
+    assert "no checkpoint" in message and str(tmp_path / "run" / file) in message
 
 
 def test_the_test_mode_knows_whose_run_it_is(savedir):
-    checkpoint = load(savedir / "run")
-    save(str(savedir / "run/model.tar"), checkpoint | {"net": "polybeast.Net"})
+    state = load(savedir / "run")
+    save(str(savedir / "run/model.tar"), state | {"net": "polybeast.Net"})
     message = refusal(savedir, "--mode", "test")
     assert "is of the network polybeast.Net, this program's is monobeast.Net" in message
-    save(str(savedir / "run/model.tar"), checkpoint | {"env": "NoSuchGame-v0"})
+    save(str(savedir / "run/model.tar"), state | {"env": "NoSuchGame-v0"})
     message = refusal(savedir, "--mode", "test")
     assert "--env NoSuchGame-v0: Environment `NoSuchGame` doesn't exist" in message

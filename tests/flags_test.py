@@ -13,7 +13,17 @@ import pytest
 import monobeast
 import polybeast
 import polybeast_env
-from libtorchbeast.flags import Flags, UserError, from_settings, real, replace, to_json, whole
+from libtorchbeast.flags import (
+    Flags,
+    UserError,
+    from_settings,
+    given,
+    real,
+    replace,
+    take_over,
+    to_json,
+    whole,
+)
 from tests.support.processes import ROOT
 
 # What two flags of one name must share, whoever has them.
@@ -226,6 +236,70 @@ def test_no_flags_on_standard_input_are_told_in_one_line(line):
     done = subprocess.run(command, input=line, cwd=ROOT, capture_output=True)
     assert done.returncode == 1
     assert done.stderr.startswith(b"polybeast_env: error: --flags_from_stdin: expected flags")
+
+
+def taken_over(line, make_parser=monobeast.make_parser, **saved):
+    """The flags of a command line after a run's `saved` flags were taken over."""
+    words = line.split()
+    draft = make_parser().parse_args(words)
+    own = take_over(draft, saved, given(make_parser(), words), make_parser())
+    assert all(name not in line for name in own)
+    return draft
+
+
+def test_the_command_line_wins_and_what_it_leaves_out_is_the_runs():
+    flags = taken_over("--discounting 0.9", discounting=0.8, learning_rate=0.1, net="a.B", gone=1)
+    assert (flags.discounting, flags.learning_rate, flags.net) == (0.9, 0.1, "a.B")
+    assert not hasattr(flags, "gone") and flags.vtrace_lambda == 0.95  # a flag it did not have
+
+
+def test_a_flag_that_equals_its_default_stands_on_the_command_line_too():
+    assert taken_over("--discounting 0.99", discounting=0.8).discounting == 0.99
+
+
+def test_what_belongs_to_a_start_or_its_machine_is_not_the_runs():
+    saved = dict(num_actors=31, torch_threads=32, wandb=True, disable_cuda=True, xpid="old")
+    flags = taken_over("--xpid new", **saved)
+    assert (flags.num_actors, flags.torch_threads, flags.xpid) == (None, None, "new")
+    assert not (flags.wandb or flags.disable_cuda)
+
+
+def test_a_run_in_order_stays_one_but_is_none_in_polybeast():
+    assert taken_over("", num_actors=0).num_actors == 0
+    assert taken_over("--num_actors 3", num_actors=0).num_actors == 3
+    draft = taken_over("--env CartPole-v1", polybeast.make_parser, num_actors=0)
+    assert polybeast.check_flags(draft).num_actors == draft.num_servers > 0
+
+
+def test_a_test_mode_plays_as_its_help_says():
+    saved = dict(seed=3, num_episodes=2, greedy=True, max_episode_steps=9, precision="fp32")
+    flags = taken_over("--mode test", **saved)
+    assert (flags.seed, flags.num_episodes, flags.greedy, flags.max_episode_steps) == (
+        0, 10, False, 27_000,
+    )  # fmt: skip
+    assert flags.precision == "fp32"
+    flags = taken_over("", **saved)
+    assert (flags.seed, flags.num_episodes, flags.greedy, flags.max_episode_steps) == (
+        3,
+        2,
+        True,
+        9,
+    )
+
+
+def test_a_forks_flags_are_taken_over_with_their_types():
+    def make_parser():
+        parser = monobeast.make_parser()
+        parser.add_argument("--maps", type=Path, nargs="+")
+        parser.add_argument("--size", type=whole(1), default=5)
+        parser.add_argument("--kind", type=lambda text: {"easy": 1}[text])
+        parser.set_defaults(discounting=0.5)  # is not given either
+        return parser
+
+    flags = taken_over("", make_parser, maps=["/a", "/b"], size=7, discounting=0.8)
+    assert (flags.maps, flags.size, flags.discounting) == ([Path("/a"), Path("/b")], 7, 0.8)
+    with pytest.raises(UserError, match="--kind hard: its type does not read its own text"):
+        taken_over("", make_parser, kind="hard")
 
 
 def test_help_names_each_flag_with_a_sentence_and_each_group():

@@ -115,7 +115,7 @@ def test_a_checkpoint_becomes_a_run_that_computes_the_same(beast, old, use_lstm,
     state = checkpoint.load_newest(str(tmp_path / "old/model.tar"))
     assert (state["updates"], state["step"]) == (7, 7 * 80 * 8)
     test = dict(mode="test", xpid="old", savedir=str(tmp_path), num_episodes=1)
-    _, ours, env = evaluate.load(replace(flags, **test), set(), beast.player)
+    ours, env = evaluate.load(replace(flags, **test), beast.player)
     with contextlib.closing(env):
         row = {k: torch.from_numpy(v) for k, v in env.initial(0).items()}
     row["reward"], row["last_action"] = torch.tensor([0.5]), torch.tensor([3])

@@ -388,6 +388,28 @@ def test_a_mistake_is_one_line(tmp_path, capfd, flags, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_what_is_left_out_on_resume_and_in_a_test_is_the_runs_own(tmp_path, capsys):
+    """The servers get the run's settings too."""
+    beast(tmp_path, *SMALL, "--entropy_cost", 0.02, "--total_steps", 100)
+    before = load(tmp_path / "run")["flags"]
+    capsys.readouterr()
+    beast(tmp_path, "--total_steps", 1000, "--num_servers", 1)
+    state = load(tmp_path / "run")
+    assert state["step"] >= 1000 and state["flags"] == before | {"total_steps": 1000}
+    assert capsys.readouterr().err.count(" changes from ") == 1
+    beast(tmp_path, "--mode", "test", "--num_episodes", 4)
+    assert "in 4 games" in capsys.readouterr().out
+
+
+def test_a_new_run_begins_with_the_weights_of_another(tmp_path, capsys):
+    beast(tmp_path, *SMALL, "--total_steps", 100)
+    still = ["--xpid", "next", "--init_from", "run", "--learning_rate", 1e-300]
+    beast(tmp_path, *SMALL, *still, "--total_steps", 100)
+    old, new = load(tmp_path / "run"), load(tmp_path / "next")
+    assert all(torch.equal(new["model"][name], old["model"][name]) for name in old["model"])
+    assert f"weights of {tmp_path}/run/model.tar, trained for" in capsys.readouterr().err
+
+
 def test_another_environment_or_network_is_refused_on_resume(tmp_path, capsys):
     beast(tmp_path, *SMALL, "--total_steps", 100)
     for flags, what in [

@@ -2,6 +2,9 @@
 """A run from its start or resume to its last checkpoint: what it takes up, and what it refuses."""
 
 import json
+import os
+import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -15,6 +18,7 @@ from libtorchbeast.loggers import trackers
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import read_csv
 from libtorchbeast.loggers.trackers import TensorBoard
+from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast, refusal
 from tests.support.processes import load, rows
 
@@ -73,9 +77,9 @@ def test_the_last_row_follows_the_last_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(run._Timer, "seconds_left", lambda timer: 0.0)  # a row is always due
     logged, save = [], checkpoint.save
 
-    def spy(path, state):
+    def spy(path, *args):
         logged.append([row["step"] for row in rows(tmp_path / "run")])
-        save(path, state)
+        save(path, *args)
 
     monkeypatch.setattr(checkpoint, "save", spy)
     beast(tmp_path, *IN_ORDER, "--total_steps", 200)
@@ -151,6 +155,115 @@ def test_other_environments_to_evaluate_in_are_taken_on_resume(savedir):
         f"--eval_env changes from '{names[0]}' to '{names[1]}'"
         in (savedir / "run/out.log").read_text()
     )
+
+
+def changed_recipes(monkeypatch):
+    """The recipes and a default of a later version."""
+    recipe = monobeast.RECIPES["other"] | dict(learning_rate=0.5, batch_size=7, envs_per_actor=3)
+    monkeypatch.setitem(monobeast.RECIPES, "other", recipe)
+    make_parser = monobeast.make_parser
+
+    def later():
+        parser = make_parser()
+        parser.set_defaults(discounting=0.5)
+        return parser
+
+    monkeypatch.setattr(monobeast, "make_parser", later)
+
+
+def changed_flags(before, now):
+    return {name for name, value in before["flags"].items() if now["flags"][name] != value}
+
+
+def test_what_is_left_out_on_resume_is_the_runs_own_whatever_the_defaults(
+    savedir, monkeypatch, capsys
+):
+    before = load(savedir / "run")
+    changed_recipes(monkeypatch)
+    beast(savedir, "--total_steps", 1500)  # it is not even told the environment
+    state = load(savedir / "run")
+    assert state["step"] >= 1500 and changed_flags(before, state) == {"savedir", "total_steps"}
+    said = capsys.readouterr().err
+    assert re.findall(r"--(\w+) changes", said) == ["savedir", "total_steps"]
+    assert rows(savedir / "run")[-1]["learning_rate"] < 0.003
+
+
+def test_autotune_tries_a_runs_own_settings(savedir, monkeypatch):
+    tried = []
+
+    def tune(beast, settings, make_flags, knobs):
+        tried.append(settings)
+        return make_flags(settings | {"autotune": None})
+
+    monkeypatch.setattr(monobeast.autotune, "tune", tune)
+    changed_recipes(monkeypatch)
+    beast(savedir, "--autotune", 1, "--discounting", 0.9, "--total_steps", 1500)
+    ((settings,), flags) = tried, load(savedir / "run")["flags"]
+    assert settings["discounting"] == flags["discounting"] == 0.9
+    assert settings["batch_size"] == flags["batch_size"] == 4
+    assert "torch_threads" not in settings
+
+
+OLD_RUN = Path(__file__).parent / "support/version_0_5"
+
+
+def test_a_run_of_version_0_5_goes_on_and_plays_with_its_own_settings(
+    tmp_path, monkeypatch, capsys
+):
+    """Made with commit 7390566: python -m monobeast --env CartPole-v1 --net
+    tests.support.small_nets.Recurrent --use_lstm --num_actors 0 --envs_per_actor 4 --batch_size 4
+    --total_steps 4000 --discounting 0.9 --seed 7 --no_learning_rate_decay --num_episodes 3
+    --precision fp32 --num_buffers 64 --barrier_updates 5"""
+    savedir = shutil.copytree(OLD_RUN, tmp_path / "old")
+    changed_recipes(monkeypatch)
+    before = load(savedir / "run")
+    beast(savedir, "--mode", "test", "--max_episode_steps", 30)
+    assert "in 10 games" in capsys.readouterr().out
+    beast(savedir, "--total_steps", 5000)
+    state = load(savedir / "run")
+    assert changed_flags(before, state) == {"savedir", "total_steps", "num_buffers"}
+    assert state["step"] >= 5000 and state["flags"]["discounting"] == 0.9
+    assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.003)
+
+
+STILL = [*IN_ORDER, "--learning_rate", 1e-300]  # too small to change any weight
+
+
+@pytest.mark.parametrize("form", ["finished", "{}/finished", "finished/model.tar.previous"])
+def test_a_new_run_begins_with_the_weights_of_another(savedir, form, capsys, monkeypatch):
+    """In another environment, at step 0, with a new optimizer."""
+    os.rename(savedir / "run", savedir / "finished")
+    flags = ["--env", "tests.support.envs:EndlessCatch-v0", "--init_from", form.format(savedir)]
+    beast(savedir, *STILL, *flags, "--total_steps", 100)
+    is_previous = form.endswith("previous")
+    source = savedir / "finished" / ("model.tar.previous" if is_previous else "model.tar")
+    old, new = (torch.load(p, weights_only=True) for p in (source, savedir / "run/model.tar"))
+    assert_same(new["model"], old["model"])
+    assert new["step"] == 160 and new["updates"] == 2
+    assert new["optimizer"]["state"][0]["step"] == 2
+    said = f"Beginning with the weights of {source}, trained for {old['step']} steps"
+    assert said in capsys.readouterr().err
+
+
+def test_a_run_that_resumes_ignores_the_weights_of_another(savedir, capsys):
+    before = load(savedir / "run")
+    beast(savedir, *STILL, "--init_from", "no-such-run", "--total_steps", 1100)
+    assert_same(load(savedir / "run")["model"], before["model"])
+    assert "Beginning" not in capsys.readouterr().err
+
+
+def test_weights_that_do_not_fit_are_refused_in_one_sentence(savedir):
+    os.rename(savedir / "run", savedir / "old")
+    flags = ["--init_from", "old", "--env", "CartPole-v1"]
+    assert refusal(savedir, *IN_ORDER, *flags) == (
+        f"monobeast: error: --init_from old: {savedir}/old/model.tar does not fit this network: "
+        f"trunk.1.weight is missing there and [128, 4] here"
+    )
+    message = refusal(savedir, *IN_ORDER, "--use_lstm", "--init_from", "old")
+    assert "core.weight_ih_l0 is missing there and [" in message
+    message = refusal(savedir, *IN_ORDER, "--init_from", "nobody")
+    assert message.endswith("--init_from nobody: there is no checkpoint nobody")
+    assert not (savedir / "run/model.tar").exists()
 
 
 def test_a_flag_that_only_the_other_beast_has_does_not_change(savedir, monkeypatch, capsys):

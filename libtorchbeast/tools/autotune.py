@@ -111,6 +111,7 @@ def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> flo
         "savedir": str(folder),
         "xpid": "trial",
         "autotune": None,
+        "init_from": None,
         "disable_checkpoint": True,
         "log_every": 0.5,
         "eval_every": 0,
