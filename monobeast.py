@@ -398,18 +398,16 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, learner.updates, actor, life)
-        return workers.Process(
-            act, (actor, seed, flags, slots, weights, times), name=f"actor-{actor}"
-        )
+        args = (actor, seed, flags, slots, weights, times)
+        return workers.Process(act, args, name=f"actor-{actor}")
 
     actors = Actors(start_actor, flags, slots, times)
     run.log.sources += [*times.sources(), lambda: {"actor_restarts": actors.restarts}]
     pinned = learner.device.type == "cuda"
     try:
         # Each learner thread: rollouts -> batch -> Learner.update -> weights.publish
-        run.start_learners(
-            lambda: batches(actors.rollouts(), flags.batch_size, pinned), weights.publish
-        )
+        rollouts = lambda: batches(actors.rollouts(), flags.batch_size, pinned)
+        run.start_learners(rollouts, weights.publish)
         while not run.finished():
             actors.wait(run.wakeup, run.seconds_to_tick())
             run.tick()
