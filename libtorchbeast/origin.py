@@ -16,5 +16,6 @@ def own_frame(frames: list[FrameSummary]) -> FrameSummary | None:
 
 
 def described(error: Exception) -> str:
-    """Returns the error as "KIND: TEXT" in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    """Returns the error as "KIND: TEXT" in one line of at most 300 characters."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return text if len(text) <= 300 else text[:297] + "..."

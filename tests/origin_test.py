@@ -41,7 +41,8 @@ def test_without_a_line_of_a_fork_there_is_none():
     assert origin.own_frame([]) is None
 
 
-def test_an_error_is_one_line():
+def test_an_error_is_one_line_that_is_not_too_long():
+    assert len(origin.described(ValueError(1000 * "lost "))) == 300
     assert (
         origin.described(ValueError("lost its\n   connection")) == "ValueError: lost its connection"
     )
