@@ -419,7 +419,7 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
 
 
 def test(flags: Flags, given: Container[str]) -> list[evaluate.Game]:
-    """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
+    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
     flags, net, env = evaluate.load(flags, given, player)
     seed_everything(flags.seed)
     with contextlib.closing(env):
