@@ -81,7 +81,7 @@ test: .venv/development .venv/extension
 
 test-examples: .venv/examples .venv/extension
 	@bash .ci/packages $(BIN)/python node
-	$(BIN)/python -m pytest examples tests/trackers_test.py $(FLAGS)
+	$(BIN)/python -m pytest examples tests/export_test.py tests/trackers_test.py $(FLAGS)
 
 bench: .venv/development .venv/extension
 	$(BIN)/python -m benchmarks $(FLAGS)

@@ -404,9 +404,8 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
     pinned = learner.device.type == "cuda"
     try:
         # Each learner thread: rollouts -> batch -> Learner.update -> weights.publish
-        run.start_learners(
-            lambda: batches(actors.rollouts(), flags.batch_size, pinned), weights.publish
-        )
+        rollouts = lambda: batches(actors.rollouts(), flags.batch_size, pinned)
+        run.start_learners(rollouts, weights.publish)
         while not run.finished():
             actors.wait(run.wakeup, run.seconds_to_tick())
             run.tick()
@@ -471,7 +470,7 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
 
 
 def test(flags: Flags) -> list[evaluate.Game]:
-    """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
+    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
     net, env = evaluate.load(flags, player)
     with contextlib.closing(env):
         return evaluate.test(flags, net, env)

@@ -420,7 +420,7 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
 
 
 def test(flags: Flags) -> list[evaluate.Game]:
-    """Plays --num_episodes whole games with the newest checkpoint of --xpid."""
+    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
     net, env = evaluate.load(flags, player)
     with contextlib.closing(env):
         return evaluate.test(flags, net, env)

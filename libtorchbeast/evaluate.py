@@ -16,7 +16,7 @@ import rich.table
 import torch
 from torch import nn
 
-from libtorchbeast import checkpoint, models, workers
+from libtorchbeast import checkpoint, export, models, workers
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
 from libtorchbeast.learner import Learner
@@ -75,7 +75,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
             f"{env.spec.signature()}"
         )
     net.load_state_dict(state["model"])
-    results.print(f"Playing with {path}, trained for {state['step']:,} steps", soft_wrap=True)
+    results.print(f"Loaded {path}, trained for {state['step']:,} steps", soft_wrap=True)
     return net.eval(), env
 
 
@@ -136,18 +136,23 @@ def _play_at_once(
 
 def games_at_once(flags: Flags, most: int) -> int:
     """The number of environments that a beast's `player` opens: at most `most`, which is the number
-    in one of its workers. It is 1 in test_render, whose video shows one game after the other."""
-    return 1 if flags.mode == "test_render" else min(flags.num_episodes, most)
+    in one of its workers. It is 1 in test_render, whose video shows one game after the other,
+    and in export, which plays none."""
+    return 1 if flags.mode in ("test_render", "export") else min(flags.num_episodes, most)
 
 
 def test(flags: Flags, net: nn.Module, env: Environment) -> list[Game]:
     """Plays --num_episodes games and prints a table of them, with the mean and the standard
     deviation of their returns. In the mode test_render it also films them, to
-    SAVEDIR/XPID/test.mp4.
+    SAVEDIR/XPID/test.mp4. In the mode export it plays none, but exports the policy.
 
     Raises:
-        UserError: the mode is test_render, and the environment does not render images.
+        UserError: the mode is test_render, and the environment does not render images. The mode is
+            export, and torch.export cannot trace the network.
     """
+    if flags.mode == "export":
+        export.write(flags, net, env)
+        return []
     seed_everything(flags.seed)
     with told(flags.env), _video(flags, env) as on_row:
         games = play(flags, net, env, flags.seed, on_row)

@@ -339,9 +339,10 @@ def add_environment_flags(parser: argparse.ArgumentParser) -> argparse._Argument
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run", "What the program does, and where it writes.")
     add = group.add_argument
-    add("--mode", default="train", choices=["train", "test", "test_render"],
+    add("--mode", default="train", choices=["train", "test", "test_render", "export"],
         help="train trains the network. test plays whole games with the newest checkpoint. "
-             "test_render also writes a video of them.")
+             "test_render also writes a video of them. export writes its policy to files that run "
+             "without this repository.")
     add("--xpid",
         help="Name of the run, and of its folder in --savedir. If the run exists, it is resumed, "
              "and flags that are left out have its values. "

@@ -221,7 +221,8 @@ def unroll(
         with torch.autocast(device.type, enabled=False):
             return unroll(core, inputs.float(), done, state, initial_state)
     T = inputs.shape[0]
-    begins = done.any(dim=1).tolist()
+    # torch.export cannot branch on values.
+    begins = [True] * T if torch.compiler.is_exporting() else done.any(dim=1).tolist()
     is_single = isinstance(core, nn.GRU | nn.RNN)  # their state is one tensor
     # The core runs over all rows between two resets in one call.
     cuts = [0] + [t for t in range(1, T) if begins[t]] + [T]

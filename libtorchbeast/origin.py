@@ -31,15 +31,20 @@ def place_of(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Returns the error as "KIND: TEXT" in one line."""
+    """Returns the error as "KIND: TEXT" in one line of at most 300 characters."""
+    text = _in_one_line(error)
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
 
 
 def report(error: BaseException) -> str:
-    """Returns the error's traceback. Its last line is the whole error, as `described` says it, even
-    if the error's text has several lines."""
+    """Returns the error's traceback. Its last line is the whole error, even if the error's text has
+    several lines."""
     frames = traceback.format_exception(error)[: -len(traceback.format_exception_only(error))]
-    return "".join([*frames, described(error)])
+    return "".join([*frames, _in_one_line(error)])
 
 
 def cause(report: str) -> str:

@@ -29,6 +29,7 @@ SCALED = {
     "make train": f'make train FLAGS="{SMALL} --envs_per_actor 2"',
     ".venv/bin/python -m monobeast --xpid pong --mode test": ONE_GAME,
     ".venv/bin/python -m monobeast --xpid pong --mode test_render": ONE_GAME,
+    ".venv/bin/python -m monobeast --xpid pong --mode export": "{} --savedir {savedir}",
     ".venv/bin/python -m libtorchbeast.tools.plot ~/logs/torchbeast/pong": (
         # A run this short has finished no game; any column with numbers will do.
         ".venv/bin/python -m libtorchbeast.tools.plot {savedir}/pong --y sps "

@@ -269,7 +269,7 @@ def test_a_run_evaluates_and_leaves_nothing(tmp_path, module, capsys):
     command = {"monobeast": monobeast, "polybeast": polybeast}[module]
     words = f"--savedir {tmp_path} --xpid run --mode test --best --num_episodes 2"
     command.main(words.split())
-    said = f"Playing with {program.path}/model.best.tar, trained for {best['step']:,} steps"
+    said = f"Loaded {program.path}/model.best.tar, trained for {best['step']:,} steps"
     assert said in capsys.readouterr().out
 
 

@@ -42,7 +42,8 @@ def test_without_a_line_of_a_fork_there_is_none():
     assert origin.own_frame([]) is None
 
 
-def test_an_error_is_one_line():
+def test_an_error_is_one_line_that_is_not_too_long():
+    assert len(origin.described(ValueError(1000 * "lost "))) == 300
     lost = ValueError("lost its\n   connection")
     assert origin.described(lost) == "ValueError: lost its connection"
     assert origin.described(SystemExit()) == "SystemExit"
@@ -57,6 +58,7 @@ def test_a_report_ends_with_the_whole_error_in_one_line():
     for error, said in (
         (RuntimeError("no simulator\n\n on port 7\n"), "RuntimeError: no simulator on port 7"),
         (UserError("Your network is\nwrong"), "Your network is wrong"),
+        (UserError(1000 * "long "), (1000 * "long ").strip()),
         (SystemExit(), "SystemExit"),
         (SyntaxError("invalid", ("x.py", 3, 1, "x = = 3")), "SyntaxError: invalid (x.py, line 3)"),
         (ExceptionGroup("two\nat once", [ValueError(), KeyError()]), "ExceptionGroup: two at once"),

@@ -1,0 +1,278 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""`--mode export`: what a program without this repository computes with the files."""
+
+import contextlib
+import importlib.util
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import monobeast
+import polybeast
+from libtorchbeast import checkpoint, models
+from libtorchbeast.flags import as_plain
+from libtorchbeast.spec import ROW_FIELDS
+from tests.support.processes import ROOT, load
+
+pytestmark = pytest.mark.usefixtures("as_before", "one_thread")
+
+CATCH, GAMES = "--env tests.support.envs:Catch-v0", "--env tests.support.games:"
+CASES = {  # program, flags of the run, flags of the export
+    "image": (monobeast, CATCH, "--greedy"),
+    "image, LSTM": (monobeast, f"{CATCH} --use_lstm", ""),
+    "PolyBeast, LSTM": (polybeast, f"{CATCH} --use_lstm", ""),
+    "dict, multi-discrete": (monobeast, f"{GAMES}Pairs-v0 --use_lstm", ""),
+    "mask": (monobeast, f"{GAMES}Allowed-v0", ""),
+    "box, LSTM": (monobeast, f"{GAMES}Target-v0 --use_lstm", "--greedy"),
+    "own": (monobeast, f"{CATCH} --net tests.export_test.OwnNet", ""),
+}
+SAMPLED = {name for name, case in CASES.items() if "--greedy" not in case[2]}
+STEPS = 12  # an episode has 8 or 9
+STRANGER = """
+import importlib.util, pathlib, sys, torch
+assert not any(map(importlib.util.find_spec, ("monobeast", "libtorchbeast", "tests")))
+for folder in map(pathlib.Path, sys.argv[1:]):
+    policy = torch.export.load(folder / "policy.pt2").module()
+    rows, core_state = torch.load(folder / "rows.pt")
+    results = []
+    for t, row in enumerate(rows):
+        torch.manual_seed(t)
+        outputs, core_state = policy(row, core_state)
+        results.append((outputs, core_state))
+    torch.save(results, folder / "results.pt")
+"""
+
+
+class OwnNet(nn.Module):
+    """Its core is a GRU; it reads more of a row than others, and returns more outputs."""
+
+    def __init__(self, spec, flags):
+        super().__init__()
+        self.core = nn.GRU(1, 8)
+        self.policy, self.baseline = nn.Linear(8, spec.num_actions), nn.Linear(8, 1)
+
+    def initial_state(self, batch_size):
+        return (torch.zeros(1, batch_size, 8),)
+
+    def forward(self, inputs, core_state):
+        B = inputs["done"].shape[1]
+        steps = inputs["episode_step"].float().unsqueeze(-1)
+        x, core_state = models.unroll(
+            self.core, steps, inputs["done"], core_state, self.initial_state(B)
+        )
+        with torch.autocast("cpu", enabled=False):
+            x = x.float()
+            outputs = dict(policy_logits=self.policy(x), baseline=self.baseline(x).squeeze(-1))
+        return outputs | {"features": x}, core_state
+
+
+class BranchingNet(monobeast.Net):
+    def forward(self, inputs, core_state=()):
+        outputs, core_state = super().forward(inputs, core_state)
+        if inputs["reward"].sum() > 0:
+            outputs["baseline"] = outputs["baseline"] + 1
+        return outputs, core_state
+
+
+def save_run(folder, program, words):
+    """Saves the checkpoint of a new network, whose actions are not all equally probable. Returns
+    the network and environments."""
+    torch.manual_seed(0)
+    flags = program.parse([*words.split(), "--mode", "test", "--num_episodes", "3"])
+    net, env = program.player(flags)
+    with torch.no_grad():
+        net.policy.weight.mul_(100)
+    folder.mkdir(exist_ok=True)
+    state = {
+        "model": dict(net.state_dict()), "step": 0, "flags": as_plain(vars(flags)),
+        "env": env.spec.name, "net": models.name_of(net), "spec": env.spec.signature(),
+    }  # fmt: skip
+    checkpoint.save(str(folder / "model.tar"), state)
+    return net, env
+
+
+def export(folder, program, words=""):
+    """Runs the command for the run in `folder` and returns what it prints."""
+    where = ["--savedir", str(folder.parent), "--xpid", folder.name]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        program.main([*where, "--mode", "export", *words.split()])
+    return printed.getvalue()
+
+
+def play(net, env, greedy):
+    """Returns rows, and the outputs and core states that this repository computes from them."""
+    rows, expected, core_state = [], [], models.initial_state(net, env.spec.num_envs)
+    row = env.initial(seed=5)
+    for t in range(STEPS):
+        tensors = {k: torch.from_numpy(v.copy()) for k, v in row.items()}
+        rows.append(tensors)
+        torch.manual_seed(t)
+        outputs, core_state = models.act_on(
+            net, {k: x[None] for k, x in tensors.items()}, core_state, greedy
+        )
+        outputs = {k: x[0] for k, x in outputs.items()}
+        expected.append((outputs, core_state))
+        row = env.step(outputs["action"].numpy())
+    return rows, expected
+
+
+class Exported(NamedTuple):
+    folder: Path
+    printed: str
+    rows: list  # what the exported policy read
+    expected: list  # outputs and core states that this repository computes
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Exports each case, and has a program that knows torch only play all of them. This takes 15
+    seconds, because torch needs one or two for each trace."""
+    savedir, cases = tmp_path_factory.mktemp("runs"), {}
+    rare = ROW_FIELDS.keys() - {"reward", "done"}
+    for i, (name, (program, words, more)) in enumerate(CASES.items()):
+        folder = savedir / f"run{i}"
+        net, env = save_run(folder, program, words)
+        with contextlib.closing(env):
+            rows, expected = play(net, env, greedy="--greedy" in more)
+        if name != "own":
+            rows = [{k: x for k, x in row.items() if k not in rare} for row in rows]
+        torch.save((rows, models.initial_state(net, 3)), folder / "rows.pt")
+        cases[name] = Exported(folder, export(folder, program, more), rows, expected)
+    folders = [case.folder for case in cases.values()]
+    subprocess.run([sys.executable, "-I", "-c", STRANGER, *folders], cwd="/", check=True)
+    return cases
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_with_torch_only_computes_the_same(exported, name):
+    case = exported[name]
+    assert [bool(row["done"].all()) for row in case.rows].count(True) == 2  # two episodes
+    for seen, expected in zip(torch.load(case.folder / "results.pt"), case.expected, strict=True):
+        torch.testing.assert_close(seen, expected)
+    assert len({str(outputs["policy_logits"]) for outputs, _ in case.expected}) > 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_printed_example_runs(exported, name):
+    """It has a batch of another size than the trace. Where an episode begins, nothing that was
+    before counts."""
+    _, example = exported[name].printed.split("\n\n", 1)
+    scope = {}
+    exec(example, scope)
+    outputs, core_state = scope["outputs"], scope["core_state"]
+    assert example.rstrip().endswith("# " + ", ".join(outputs)) and next(iter(outputs)) == "action"
+    inputs = scope["inputs"] | {
+        name: scope["inputs"][name] + 1 for name in ("reward", "last_action")
+    }
+    seen, next_state = scope["policy"](inputs, tuple(x + 1 for x in core_state))
+    torch.testing.assert_close(seen["policy_logits"], outputs["policy_logits"])
+    torch.testing.assert_close(next_state, core_state)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnx_computes_the_same(exported, name):
+    runtime = onnx_runtime()
+    case = exported[name]
+    session = runtime.InferenceSession(case.folder / "policy.onnx")
+    names = [output.name for output in session.get_outputs()]
+    states = [name for name in names if name.startswith("next_")]
+    _, core_state = torch.load(case.folder / "rows.pt")
+    core_state = [x.numpy() for x in core_state]
+    for row, (outputs, next_state) in zip(case.rows, case.expected, strict=True):
+        inputs = {k: x.numpy() for k, x in row.items()}
+        inputs |= {f"core_state/{i}": x for i, x in enumerate(core_state)}
+        seen = dict(zip(names, session.run(None, inputs), strict=True))
+        core_state = [seen.pop(name) for name in states]
+        assert seen["action"].shape == outputs["action"].shape
+        if name in SAMPLED:  # with other random numbers
+            seen.pop("action")
+        seen = {k: torch.from_numpy(x) for k, x in seen.items()}
+        torch.testing.assert_close(seen, {k: outputs[k] for k in seen}, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            tuple(map(torch.from_numpy, core_state)), next_state, rtol=1e-4, atol=1e-4
+        )
+
+
+def onnx_runtime():
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        runtime = pytest.importorskip(name, reason="ONNX takes 120 MB; make test-examples has it")
+    return runtime
+
+
+def test_a_network_that_torch_cannot_trace_is_refused(tmp_path):
+    save_run(tmp_path / "run", monobeast, f"{CATCH} --net tests.export_test.BranchingNet")
+    with pytest.raises(SystemExit) as refused:
+        export(tmp_path / "run", monobeast)
+    message = refused.value.code
+    assert message.startswith("monobeast: error: Your network raised ") and "\n" not in message
+    assert re.search(r"in torch.export \(.*export_test.py:\d+\)$", message) and len(message) < 500
+    assert not (tmp_path / "run/policy.pt2").exists()
+
+
+@pytest.mark.parametrize(
+    "is_there, why",
+    [(False, "pip install onnx onnxscript"), (True, "ValueError: no such operator")],
+)
+def test_why_there_is_no_onnx_is_told(tmp_path, monkeypatch, is_there, why):
+    """An older file does not stay, because its weights are others."""
+
+    def refuse(*args, **more):
+        raise ValueError("no such\noperator")
+
+    folder = tmp_path / "run"
+    save_run(folder, monobeast, CATCH)
+    (folder / "policy.onnx").write_text("older")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: is_there)
+    monkeypatch.setattr(torch.onnx, "export", refuse)
+    assert f"Policy: {folder}/policy.onnx is not written: {why}\n" in export(folder, monobeast)
+    assert not (folder / "policy.onnx").exists() and (folder / "policy.pt2").exists()
+
+
+@pytest.fixture
+def blocks(tmp_path, monkeypatch):
+    """The Python blocks of docs/export.md, in a folder where they run."""
+    save_run(tmp_path, monobeast, "--env CartPole-v1")
+    monkeypatch.chdir(tmp_path)
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs/export.md").read_text(), re.DOTALL)
+
+
+def test_the_page_plays_a_game(blocks, tmp_path, capsys):
+    export(tmp_path, monobeast)
+    exec(blocks[0], {})
+    assert re.fullmatch(r"Return \d+\n", capsys.readouterr().out)
+
+
+def test_the_page_runs_onnx(blocks, tmp_path):
+    onnx_runtime()
+    export(tmp_path, monobeast)
+    scope = {}
+    exec(blocks[1], scope)
+    assert scope["action"].shape == (1,) and scope["policy_logits"].shape == (1, 2)
+
+
+def test_the_page_reads_a_checkpoint(blocks, capsys):
+    exec(blocks[2], {})
+    assert "CartPole-v1 monobeast.Net 0\ntrunk.1.weight [128, 4]\n" in capsys.readouterr().out
+
+
+def test_the_page_makes_the_network_again(blocks):
+    scope = {}
+    exec(blocks[3], scope)
+    for name, weight in scope["net"].state_dict().items():
+        assert torch.equal(weight, scope["checkpoint"]["model"][name])
+
+
+def test_the_page_names_every_key_of_a_checkpoint(finished_run):
+    _, table = (ROOT / "docs/export.md").read_text().split("| key | what it holds |")
+    named = re.findall(
+        r"`(\w+)`",
+        "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `")),
+    )
+    assert set(named) == load(finished_run / "run").keys()
