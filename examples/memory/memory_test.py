@@ -3,44 +3,116 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
+import numpy as np
 import pytest
 
-from examples.memory.recall import DELAY, RIGHT, WAIT, Recall
+from examples.memory.maze import EAST, NORTH, SOUTH, WEST
+from examples.memory.recall import RIGHT, WAIT
 from tests.support.forks import SMALL, command
 from tests.support.processes import ROOT, load
 
+RECALL = "examples.memory.recall:Recall"
+CHAIN = "examples.memory.chain:Chain"
+MAZE = "examples.memory.maze:TMaze"
+DELAYS = [(f"{RECALL}-v0", 5), (f"{RECALL}-20-v0", 20), (f"{RECALL}-50-v0", 50)]
 
-def play(choose, seed):
-    """Plays a game with the actions `choose(observation, last_action)` and returns its return."""
-    env, action, total, ended = Recall(), None, 0.0, False
+
+def play(game, choose, seed):
+    """Plays a game with the actions `choose(observations so far, last action)`. Returns its return
+    and its number of steps."""
+    env, action, total, ended, steps = gymnasium.make(game), None, 0.0, False, 0
     observation, _ = env.reset(seed=seed)
+    seen = [observation]
     while not ended:
-        action = choose(observation, action)
+        action = choose(seen, action)
         observation, reward, ended, _, _ = env.step(action)
+        assert observation in env.observation_space
+        seen.append(observation)
         total += reward
-    return total
+        steps += 1
+    return round(total, 6), steps
 
 
-def test_who_remembers_wins():
-    for seed in range(20):
-        lamps = []
-
-        def remembering(observation, _, lamps=lamps):
-            lamps.append(int(observation.argmax()))
-            return lamps[0] if observation[2] else WAIT
-
-        assert play(remembering, seed) == 1
-        assert len(lamps) == DELAY + 1
+def returns(game, choose, games=400):
+    return [play(game, choose, seed)[0] for seed in range(games)]
 
 
-def test_who_does_not_cannot():
+@pytest.mark.parametrize("game, delay", DELAYS)
+def test_recall_is_won_by_who_remembers(game, delay):
+    remember = lambda seen, _: int(seen[0].argmax()) if seen[-1][2] else WAIT
+    assert all(play(game, remember, seed) == (1, delay + 1) for seed in range(20))
+
+
+@pytest.mark.parametrize("game, delay", DELAYS[:2])
+def test_recall_without_memory_is_a_guess(game, delay):
     """A policy without memory sees the observation and its last action. Waiting and then guessing
     is right half of the time. Keeping the answer in its actions always loses."""
-    guess = lambda observation, _: RIGHT if observation[2] else WAIT
-    returns = [play(guess, seed) for seed in range(400)]
-    assert abs(sum(returns) / 400) < 0.2
-    repeat = lambda seen, last: int(seen.argmax()) if seen.any() and not seen[2] else last
-    assert all(play(repeat, seed) == -1 for seed in range(20))
+    guess = returns(game, lambda seen, _: RIGHT if seen[-1][2] else WAIT)
+    assert set(guess) == {-1, 1} and abs(np.mean(guess)) < 0.2
+    lamp = lambda seen: seen.any() and not seen[2]
+    keep = lambda seen, last: int(seen[-1].argmax()) if lamp(seen[-1]) else last
+    assert set(returns(game, keep, 20)) == {-1}
+
+
+@pytest.mark.parametrize("length", [10, 100])
+def test_a_chain_is_won_by_who_remembers(length):
+    game = f"{CHAIN}-{length}-v0"
+    remember = lambda seen, _: int(seen[0][0] > 0)
+    assert all(play(game, remember, seed) == (1, length) for seed in range(20))
+
+
+def test_a_chain_without_memory_is_a_guess_or_a_message_in_actions():
+    for guess in (lambda seen, _: 1, lambda seen, _: int(len(seen) % 2)):
+        assert abs(np.mean(returns(f"{CHAIN}-10-v0", guess))) < 0.2
+    hand_on = lambda seen, last: int(seen[-1][0] > 0) if seen[-1][0] else last
+    assert set(returns(f"{CHAIN}-10-v0", hand_on, 20)) == {1}
+
+
+def test_a_chain_shows_its_bit_once_and_the_time_left():
+    env = gymnasium.make(f"{CHAIN}-10-v0")
+    for seed in range(4):
+        seen = [env.reset(seed=seed)[0], *(env.step(0)[0] for _ in range(9))]
+        context, time = np.transpose(seen)
+        assert abs(context[0]) == 1 and not context[1:].any()
+        np.testing.assert_allclose(time, np.arange(10, 0, -1) / 10, rtol=1e-6)
+
+
+def goal(seen):
+    """Where the sign says that the goal is."""
+    return NORTH if seen[0][2] else SOUTH
+
+
+def at_junction(seen):
+    return list(seen[-1]) == [0, 1, 0]
+
+
+@pytest.mark.parametrize("length", [10, 50])
+def test_a_maze_is_won_by_who_remembers(length):
+    game = f"{MAZE}-{length}-v0"
+    remember = lambda seen, _: goal(seen) if at_junction(seen) else EAST
+    assert all(play(game, remember, seed) == (4, length + 1) for seed in range(20))
+
+
+def test_a_maze_without_memory_is_a_guess():
+    """The best is to walk east, so the last action at the junction is always the same."""
+    guess = returns(f"{MAZE}-10-v0", lambda seen, _: NORTH if at_junction(seen) else EAST)
+    assert set(guess) == {4, -0.1} and abs(np.mean(guess) - 1.95) < 0.4
+
+
+def test_the_walls_of_a_maze_cost_and_a_way_back_does_not():
+    env = gymnasium.make(f"{MAZE}-10-v0")
+    sign = env.reset(seed=0)[0].tolist()
+    assert sign in ([0, 1, 1], [1, 1, 0])
+    walk = [(NORTH, -0.1), (SOUTH, -0.1), (WEST, -0.1), (EAST, 0), (NORTH, -0.1), (WEST, 0)]
+    seen = [env.step(action) for action, _ in walk]
+    assert [reward for _, reward, *_ in seen] == [reward for _, reward in walk]
+    corridor = [1, 0, 1]
+    assert [o.tolist() for o, *_ in seen] == [sign] * 3 + [corridor] * 2 + [sign]
+    seen = [env.step(EAST) for _ in range(11)]
+    assert [reward for _, reward, *_ in seen] == [0] * 10 + [-0.1]
+    assert [o.tolist() for o, *_ in seen] == [corridor] * 9 + [[0, 1, 0]] * 2
+    assert not any(ended for _, _, ended, *_ in seen)
 
 
 @pytest.mark.parametrize("use_lstm", [True, False])

@@ -4,12 +4,11 @@
 import gymnasium
 import numpy as np
 
-DELAY = 5  # steps between the lamp and the question
 LEFT, RIGHT, WAIT = range(3)
 
 
 class Recall(gymnasium.Env):
-    """The left or the right lamp is lit for one step. DELAY steps later the agent is asked which
+    """The left or the right lamp is lit for one step. `delay` steps later the agent is asked which
     one it was.
 
     The observation is float32 [3]: left lamp, right lamp, question. The answer, LEFT or RIGHT, ends
@@ -21,9 +20,12 @@ class Recall(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
 
+    def __init__(self, delay=5):
+        self.delay = delay
+
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.steps_to_go = DELAY
+        self.steps_to_go = self.delay
         self.lamp = int(self.np_random.integers(2))
         return self.seen(self.lamp), {}
 
@@ -43,3 +45,5 @@ class Recall(gymnasium.Env):
 
 
 gymnasium.register("Recall-v0", Recall)
+for delay in (20, 50):
+    gymnasium.register(f"Recall-{delay}-v0", Recall, kwargs={"delay": delay})
