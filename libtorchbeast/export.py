@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from libtorchbeast.environment import Environment, Row
-from libtorchbeast.flags import Flags, run_path
-from libtorchbeast.models import CoreState, act_on, initial_state
+from libtorchbeast.flags import Flags, UserError, run_path
+from libtorchbeast.models import CoreState, choose_actions, initial_state
 from libtorchbeast.net_check import call_own
 from libtorchbeast.origin import described
 from libtorchbeast.spec import ROW_FIELDS
@@ -54,7 +54,7 @@ class Policy(nn.Module):
             x = inputs[name]
             row[name] = x.masked_fill(inputs["done"].view(-1, *[1] * (x.dim() - 1)), 0)
         row = {name: x[None] for name, x in row.items()}  # [T = 1, B, ...]
-        outputs, core_state = act_on(self.net, row, core_state, self.greedy)
+        outputs, core_state = choose_actions(self.net, row, core_state, self.greedy)
         outputs = {"action": outputs["action"]} | outputs
         return {name: x[0] for name, x in outputs.items()}, core_state
 
@@ -105,14 +105,19 @@ def trace(policy: Policy, row: Row) -> Traced:
     core_state = initial_state(policy.net, 2)  # torch.export takes a size of 1 for a constant
     try:
         outputs, _ = policy(inputs, core_state)
-    except KeyError:
+    except UserError as error:
+        if not isinstance(error.__cause__, KeyError):
+            raise
         inputs = all_inputs
         outputs, _ = policy(inputs, core_state)
     batch = torch.export.Dim("batch")
     sizes = {name: {0: batch} for name in inputs}, tuple({1: batch} for _ in core_state)
     export = lambda: torch.export.export(policy, (inputs, core_state), dynamic_shapes=sizes)
     with contextlib.redirect_stderr(io.StringIO()):  # before an error torch prints the whole graph
-        program = call_own("torch.export", export)
+        try:
+            program = call_own("torch.export", export)
+        except UserError as error:
+            raise UserError(f"torch.export cannot trace this network. {error}") from error
     return Traced(program, inputs, core_state, list(outputs), sizes)
 
 

@@ -286,6 +286,16 @@ def act_on(
     Raises:
         UserError: the network raised an error, or its logits are not finite.
     """
+    outputs, core_state = to_host(*choose_actions(net, row, core_state, greedy))
+    check_finite(net, row, outputs)
+    return outputs, core_state
+
+
+@torch.no_grad()
+def choose_actions(
+    net: nn.Module, row: dict[str, Tensor], core_state: CoreState, greedy: bool
+) -> tuple[dict[str, Tensor], CoreState]:
+    """As `act_on`, but its results stay on the network's device and are not checked."""
     outputs, core_state = forward(net, row, core_state)
     outputs = {k: _float32(v) for k, v in outputs.items()}
     if "action" not in outputs:
@@ -293,9 +303,7 @@ def act_on(
         choose = distribution.mode if greedy else distribution.sample
         # After a NaN in `sample` this process could not use its GPU any more.
         outputs["action"] = choose(outputs["policy_logits"].nan_to_num())
-    outputs, core_state = to_host(outputs, tuple(_float32(state) for state in core_state))
-    check_finite(net, row, outputs)
-    return outputs, core_state
+    return outputs, tuple(_float32(state) for state in core_state)
 
 
 def _float32(tensor: Tensor) -> Tensor:

@@ -23,22 +23,22 @@ class OpeningWatch:
 
     Args:
         num_envs: how many are opened. The watch ends with the last of them.
-        what: is the name of a single environment in the log.
         flag: a smaller value of this flag means fewer environments. The log then says so.
         say: gets the lines for the log.
         must_end: whether this process must end although nothing took too long.
         leave: is called before this process ends. The thread that opens never leaves the context.
+        what: is the name of a single environment in the log.
     """
 
     def __init__(
         self,
         open_timeout: float,
         num_envs: int = 1,
-        what: str = "The first environment",
         flag: str = "",
         say: Callable[[str], None] = logger.warning,
         must_end: Callable[[], bool] = lambda: False,
         leave: Callable[[], None] = lambda: None,
+        what: str = "The first environment",
     ):
         self._open_timeout, self._num_envs = open_timeout, num_envs
         self._what, self._flag = what, flag

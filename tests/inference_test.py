@@ -4,6 +4,7 @@
 import contextlib
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -113,7 +114,7 @@ def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_
     """This holds with autocast, too, which caches casts. Numbers below 256 are exact in bf16."""
     flags = parse(*SMALL, "--precision", precision, "--savedir", tmp_path)
     net = ShowsItsWeights()
-    run = Run(flags, None, net, torch.device("cpu"))
+    run = Run(flags, SimpleNamespace(num_envs=1), net, torch.device("cpu"))
     weights = NewestWeights(net.fill(0), 0, torch.device("cpu"))
     batcher, wanted = DynamicBatcher(1, 8, 1.0), 50
     seen = [set(), set()]

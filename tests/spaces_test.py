@@ -23,5 +23,5 @@ def test_both_beasts_learn_it(game, beast, tmp_path):
     argv += ["--savedir", str(tmp_path)]
     program.main([*argv, "--total_steps", "60_000"])
     test = program.parse([*argv, "--mode", "test", "--greedy", "--num_episodes", "30"])
-    mean = np.mean([game.score for game in program.test(test, set())])
+    mean = np.mean([game.score for game in program.test(test)])
     assert mean > wanted > by_chance

@@ -18,7 +18,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.tools import sweep
 from libtorchbeast.tools.study import last_row, read_plan
-from tests.support.processes import ROOT, Command, rows, wait_for
+from tests.support.processes import ROOT, Command, heed_hangups, rows, wait_for
 
 FAKE = "-- python -m tests.support.fake_program"
 
@@ -275,6 +275,7 @@ class InTerminal:
         environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
         self.session_leader, self.terminal = pty.fork()
         if self.session_leader == 0:
+            heed_hangups()
             os.chdir(ROOT)
             os.execvpe(command[0], command, environment)
         self.seen = ""

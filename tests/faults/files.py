@@ -283,7 +283,7 @@ def not_finite(updates: int = 10_000, every: int = 100, beast: str = "monobeast"
         flags[-1] = str(10 * steps)
         with Program(folder, *flags, SPOIL_FROM=start, **options) as program:
             code = program.wait_for_end()
-        assert "updates in a row had a non-finite loss or gradient" in program.printed()
+        assert "updates in a row had a loss or gradient that is not finite" in program.printed()
         end = load(program.path)
         in_a_row = int(program.rows()[-1]["skipped_updates"]) - skipped
         dump = program.path / f"nonfinite-{skipped + in_a_row}.tar"
