@@ -148,8 +148,9 @@ def initial_weights(flags: Flags, own: dict[str, torch.Tensor]) -> dict[str, tor
     for name in shapes | seen:
         if shapes.get(name) != seen.get(name):
             raise UserError(
-                f"--init_from {flags.init_from}: {path} does not fit this network: {name} is "
-                f"{seen.get(name, 'missing')} there and {shapes.get(name, 'missing')} here"
+                f"--init_from {flags.init_from}: {path}, of {state['env']}, does not fit this "
+                f"network, of {flags.env}: {name} is {seen.get(name, 'missing')} there and "
+                f"{shapes.get(name, 'missing')} here"
             )
     logger.info("Beginning with the weights of %s, trained for %d steps", path, state["step"])
     return state["model"]

@@ -59,7 +59,8 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
     path = checkpoint.path_of(flags)
     state = checkpoint.load_newest(path)
     if state is None:
-        raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}")
+        why = " (no evaluation of this run has ended yet)" if flags.best else ""
+        raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}{why}")
     with OpeningWatch(flags.open_timeout), told(flags.env):
         net, env = player(flags)
     if flags.net is None and models.name_of(net) != state["net"]:

@@ -126,7 +126,7 @@ def test_a_run_in_order_saves_and_ends_while_an_environment_hangs(tmp_path, stop
 @pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("stops", [True, False])
 def test_a_test_mode_ends_while_an_environment_hangs(savedir, stops):
-    stuck, which = (1, "The first environment") if stops else (3, "Environment 3 of 10")
+    stuck, which = (1, "The first environment") if stops else (3, "Environment 3 of 4")
     flags = [*STUCK, "--mode", "test", "--num_episodes", 10]
     flags += ["--open_timeout", 1000 if stops else 2]
     with Program(savedir, *flags, STUCK=stuck) as program:

@@ -45,19 +45,22 @@ def test_busy_cores_are_those_of_this_process_and_its_children():
     child = multiprocessing.get_context("spawn").Process(target=burn, args=(1000.0,), daemon=True)
     child.start()
     try:
-        while sum(CpuCores()._read().values()) < 3.0 + sum(cores._seconds.values()):
+        while CpuCores()._read() < 3.0 + cores._seconds:
             burn(0.1)
-        spent, start = sum(cores._read().values()) - sum(cores._seconds.values()), cores._time
+        spent, start = cores._read() - cores._seconds, cores._time
         row = cores.take()
         seen = row["cpu_cores"]
         assert 0 <= row["idle_cores"] < workers.available_cores()
         assert seen == pytest.approx(spent / (time.monotonic() - start), rel=0.2)
+        burn(0.5)  # so does the child, and then it ends
     finally:
         child.kill()
+    before = cores._seconds
     child.join()
-    cores.take()
+    assert cores.take()["cpu_cores"] > 0  # its last seconds count
+    assert cores._seconds - before > 0.75
     time.sleep(0.3)
-    assert cores.take()["cpu_cores"] < 0.5  # the child's seconds are not taken back
+    assert cores.take()["cpu_cores"] < 0.5  # and they count once
 
 
 @pytest.mark.parametrize("ours", [{0}, {0, 9999}, {9999}])

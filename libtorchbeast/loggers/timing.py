@@ -232,8 +232,7 @@ class CpuCores:
     def take(self) -> dict[str, float]:
         before, idle_before, start = self._seconds, self._idle, self._time
         self._measure()
-        # A child that has ended since is not in the sum. A new one counts from its start.
-        spent = sum(now - before.get(pid, 0.0) for pid, now in self._seconds.items())
+        spent = self._seconds - before
         seconds = max(1e-9, self._time - start)
         return {
             "cpu_cores": max(0.0, spent) / seconds,
@@ -241,18 +240,20 @@ class CpuCores:
         }
 
     def _measure(self) -> None:
-        self._seconds = self._read()  # by process id
+        self._seconds = self._read()
         self._idle = _read_idle_seconds()
         self._time = time.monotonic()
 
-    def _read(self) -> dict[int, float]:
-        seconds = {}
+    def _read(self) -> float:
+        """CPU seconds of all these processes, with those that have ended: their parents have them
+        in `children_user` and `children_system`."""
+        seconds = 0.0
         for process in [self._process, *self._process.children(recursive=True)]:
             try:
                 times = process.cpu_times()
             except psutil.Error:  # it has just ended
                 continue
-            seconds[process.pid] = times.user + times.system
+            seconds += times.user + times.system + times.children_user + times.children_system
         return seconds
 
 
