@@ -126,6 +126,17 @@ def path_of(flags: argparse.Namespace) -> str:
     return os.path.join(run_path(flags), "model.best.tar" if is_best else "model.tar")
 
 
+def misfit(own: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> str:
+    """Names the first of the network's `own` weights that differs in name or shape from those of a
+    checkpoint. "" if none does."""
+    shapes, seen = ({k: list(v.shape) for k, v in weights.items()} for weights in (own, saved))
+    for name in shapes | seen:
+        if shapes.get(name) != seen.get(name):
+            there, here = seen.get(name, "missing"), shapes.get(name, "missing")
+            return f"{name} is {there} there and {here} here"
+    return ""
+
+
 def initial_weights(flags: Flags, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Returns the weights of the run or checkpoint that --init_from names.
 
@@ -144,14 +155,11 @@ def initial_weights(flags: Flags, own: dict[str, torch.Tensor]) -> dict[str, tor
     state = load_newest(path)
     if state is None:
         raise UserError(f"--init_from {flags.init_from}: there is no checkpoint {path}")
-    shapes, seen = ({k: list(v.shape) for k, v in w.items()} for w in (own, state["model"]))
-    for name in shapes | seen:
-        if shapes.get(name) != seen.get(name):
-            raise UserError(
-                f"--init_from {flags.init_from}: {path}, of {state['env']}, does not fit this "
-                f"network, of {flags.env}: {name} is {seen.get(name, 'missing')} there and "
-                f"{shapes.get(name, 'missing')} here"
-            )
+    if why := misfit(own, state["model"]):
+        raise UserError(
+            f"--init_from {flags.init_from}: {path}, of {state['env']}, does not fit this network, "
+            f"of {flags.env}: {why}"
+        )
     logger.info("Beginning with the weights of %s, trained for %d steps", path, state["step"])
     return state["model"]
 

@@ -75,6 +75,9 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
             f"{path} does not fit {flags.env}: expected {state['spec']}, seen "
             f"{env.spec.signature()}"
         )
+    if why := checkpoint.misfit(net.state_dict(), state["model"]):
+        env.close()
+        raise UserError(f"{path} does not fit this network (--net, --use_lstm): {why}")
     net.load_state_dict(state["model"])
     results.print(f"Loaded {path}, trained for {state['step']:,} steps", soft_wrap=True)
     return net.eval(), env

@@ -69,7 +69,7 @@ def write(flags: Flags, net: nn.Module, env: Environment) -> None:
         env: one environment.
 
     Raises:
-        UserError: torch.export cannot trace the network.
+        UserError: torch.export cannot trace the network, or the file cannot be written.
     """
     path = Path(run_path(flags), "policy.pt2")
     onnx = path.with_suffix(".onnx")
@@ -78,10 +78,23 @@ def write(flags: Flags, net: nn.Module, env: Environment) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)  # they tell all that they do
     with warnings.catch_warnings(action="ignore"):
         traced = trace(Policy(net, flags.greedy).eval(), env.initial(flags.seed))
-        torch.export.save(traced.program, path)
+        _save(traced.program, path)
         why_not = _write_onnx(traced, onnx)
     text = f"Policy: {path}\nPolicy: {onnx}{why_not}\n{example(traced, path)}"
     rich.get_console().print(text, soft_wrap=True, markup=False, highlight=False)
+
+
+def _save(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Replaces the file whole, or not at all. On a full disk torch itself would abort."""
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    new_file = Path(f"{path}.tmp")
+    try:
+        new_file.write_bytes(buffer.getbuffer())
+        new_file.replace(path)
+    except OSError as error:
+        new_file.unlink(missing_ok=True)
+        raise UserError(f"{path} is not written: {error}") from error
 
 
 class Traced(NamedTuple):

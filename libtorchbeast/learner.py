@@ -19,7 +19,7 @@ from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import forward
-from libtorchbeast.net_check import check_dtypes, why_not_finite
+from libtorchbeast.net_check import check_dtypes, keep_buffers, why_not_finite
 from libtorchbeast.rollouts import Rollout, core_state_of
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
@@ -98,11 +98,10 @@ class Learner:
                 return None
             self._updated.wait()  # for another thread's update, which may still run on the device
             lag = self.updates - batch["policy_version"][:-1]
-            buffers = [(buffer, buffer.clone()) for buffer in self.net.buffers()]
+            restore_buffers = keep_buffers(self.net)
             numbers = self._gradients(on_device)
             if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
-                for buffer, before in buffers:  # the batch has changed running means, for example
-                    buffer.copy_(before)
+                restore_buffers()  # the batch has changed running means, for example
                 self._updated.record()
                 self._skip(batch, numbers)
                 return None

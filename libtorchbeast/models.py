@@ -174,11 +174,13 @@ def _joined(parts: list[Tensor]) -> Tensor | None:
 
 def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
     """Raises UserError if an observation of this shape looks like an image [H, W, C]. In one, C is
-    less than H and W. If it is not one of the usual numbers, then H is W, or C is much less."""
+    less than H and W. If it is not one of the usual numbers, then H is W, or C is much less and H
+    and W are not those of a small table."""
     if len(shape) < 3:
         return
     H, W, C = shape[-3:]
-    if C < min(H, W) and (C <= 4 or H == W or 3 * C <= min(H, W)):
+    is_much_less = min(H, W) >= max(16, 3 * C)
+    if C < min(H, W) and (C in (1, 3, 4) or H == W or is_much_less):
         raise UserError(
             f"Observation {name} {list(shape)}: expected an image [C, H, W], but this looks like "
             f"[H, W, C]; transpose it, and its space, in create_env (docs/fork.md)"

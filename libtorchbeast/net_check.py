@@ -114,14 +114,26 @@ def _inputs_said(rows: dict[str, Tensor]) -> str:
 def _called(net: nn.Module, part: str, *inputs: Any, drawn: int = 0) -> Any:
     """Returns what the network's `part` returns, without a trace in its buffers and in torch's
     random numbers. So each call begins with the same ones, unless others are `drawn` before."""
-    buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+    restore = keep_buffers(net)
     with torch.random.fork_rng(devices=[]):
         torch.rand(drawn)
         function = net if part == "forward" else getattr(net, part)
         result = call_own(part, function, *inputs)
-    for buffer, before in buffers:
-        buffer.copy_(before)
+    restore()
     return result
+
+
+def keep_buffers(net: nn.Module) -> Callable[[], None]:
+    """Returns a function that gives the network's buffers the values that they have now."""
+    buffers = {name: (buffer, buffer.clone()) for name, buffer in net.named_buffers()}
+
+    def restore() -> None:
+        for name, (buffer, before) in buffers.items():
+            buffer.copy_(before)
+            owner, _, own_name = name.rpartition(".")
+            net.get_submodule(owner)._buffers[own_name] = buffer  # the network may have put another
+
+    return restore
 
 
 def _first_call(net: nn.Module, spec: Spec, T: int, B: int, state: tuple) -> tuple[dict, Any]:

@@ -228,8 +228,9 @@ def test_a_full_disk_is_counted_and_costs_no_older_checkpoint(path, caplog):
 
 
 def test_weights_of_other_shapes_are_refused_with_the_first(path):
-    checkpoint.save(path, dict(step=1, model={"a": torch.ones(2), "b": torch.ones(3, 1)}))
-    flags = Flags(savedir=os.path.dirname(path), init_from="model.tar")
+    model = {"a": torch.ones(2), "b": torch.ones(3, 1)}
+    checkpoint.save(path, dict(step=1, env="A-v0", model=model))
+    flags = Flags(savedir=os.path.dirname(path), init_from="model.tar", env="B-v0")
     same = {"b": torch.zeros(3, 1), "a": torch.zeros(2)}
     assert_same(checkpoint.initial_weights(flags, same)["a"], torch.ones(2))
     for own, said in [
@@ -237,7 +238,9 @@ def test_weights_of_other_shapes_are_refused_with_the_first(path):
         ({"a": torch.zeros(2)}, r"b is \[3, 1\] there and missing here"),
         (same | {"c": torch.zeros(())}, r"c is missing there and \[\] here"),
     ]:
-        with pytest.raises(UserError, match=f"--init_from model.tar: .*network: {said}$"):
+        with pytest.raises(
+            UserError, match=f"--init_from model.tar: .*, of A-v0, .*, of B-v0: {said}$"
+        ):
             checkpoint.initial_weights(flags, own)
 
 

@@ -5,6 +5,7 @@ import contextlib
 import importlib.util
 import io
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from torch import nn
 import monobeast
 import polybeast
 from libtorchbeast import checkpoint, models
-from libtorchbeast.flags import as_plain
+from libtorchbeast.export import _save
+from libtorchbeast.flags import UserError, as_plain
 from libtorchbeast.spec import ROW_FIELDS
 from tests.support.processes import ROOT, load
 
@@ -214,6 +216,20 @@ def test_a_network_that_torch_cannot_trace_is_refused(tmp_path):
     start = r"monobeast: error: torch.export cannot trace this network\. Your network raised "
     assert re.match(start + r".* \(.*export_test.py:\d+\)", message) and "\n" not in message
     assert not (tmp_path / "run/policy.pt2").exists()
+
+
+def test_a_full_disk_leaves_the_older_policy(tmp_path):
+    (tmp_path / "policy.pt2").write_text("older")
+    program = torch.export.export(nn.Identity(), (torch.zeros(1),))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(UserError, match="is not written: .*File too large"):
+            _save(program, tmp_path / "policy.pt2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.pt2"]
+    assert (tmp_path / "policy.pt2").read_text() == "older"
 
 
 @pytest.mark.parametrize(

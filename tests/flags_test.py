@@ -302,6 +302,17 @@ def test_a_forks_flags_are_taken_over_with_their_types():
         taken_over("", make_parser, kind="hard")
 
 
+def test_a_list_that_a_type_has_made_is_taken_over_as_it_is():
+    def make_parser():
+        parser = monobeast.make_parser()
+        parser.add_argument("--levels", type=lambda text: text.split(","), default="a,b")
+        parser.add_argument("--sizes", type=Path, action="append")
+        return parser
+
+    flags = taken_over("", make_parser, levels=["a", "b"], sizes=["/a"])
+    assert (flags.levels, flags.sizes) == (["a", "b"], [Path("/a")])
+
+
 def test_help_names_each_flag_with_a_sentence_and_each_group():
     for program in (monobeast, polybeast, polybeast_env):
         parser = program.make_parser()

@@ -196,7 +196,7 @@ def test_channels_in_unusual_numbers_are_found_too(shape):
 
 
 @pytest.mark.parametrize(
-    "shape", [(16, 20, 10), (9, 6, 7), (12, 64, 64), (8, 7, 7), (64, 9)], ids=str
+    "shape", [(16, 20, 10), (9, 6, 7), (12, 64, 64), (8, 7, 7), (64, 9), (30, 10, 2)], ids=str
 )
 def test_channels_that_are_first_are_taken(shape):
     models.check_image(shape)

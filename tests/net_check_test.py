@@ -385,3 +385,20 @@ def test_logits_that_become_nan_later_are_named():
     text = "^Your network returned NaN or infinity in policy_logits for frame from nan to nan; exp"
     with pytest.raises(UserError, match=text):
         models.act_on(net, row, models.initial_state(net, 2))
+
+
+class CountingNet(Sound):
+    """Puts a new tensor where its buffer was, in each call."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, inputs, core_state):
+        self.mean = 0.9 * self.mean + 0.1 * inputs["frame"].mean((0, 1))
+        rows = inputs | {"frame": inputs["frame"] - self.mean}
+        return super().forward(rows, core_state)
+
+
+def test_a_network_that_replaces_its_buffers_is_taken_and_keeps_them():
+    assert not made(CountingNet).mean.any()
