@@ -175,6 +175,17 @@ def test_tied_flags_have_one_effect(tmp_path):
     assert text.count("## Effect of") == 1
 
 
+def test_flags_that_are_tied_in_one_command_only_have_a_column_each(tmp_path):
+    folder = tmp_path / "study"
+    score = lambda values: float(values["gamma"]) + 10 * (values.get("lr") == "2")
+    make_study(folder, f"--env {BREAKOUT} --seed 1-2 --gamma,lr 3 2", score)
+    make_study(folder, f"--env {BREAKOUT} --seed 1-2 --gamma 3,4", score)
+    text, rows = write(folder)
+    columns = [[row["gamma"], row["lr"], row["score"]] for row in rows]
+    assert columns == [["3.0", "2.0", "13.0"], ["3.0", "off", "3.0"], ["4.0", "off", "4.0"]]
+    assert text.count("## Effect of") == 2
+
+
 def test_a_flag_without_a_value(tmp_path):
     make_study(tmp_path / "study", "--env X-v0 --no_decay off,on --seed 1-2", lambda values: 1.0)
     text, _ = write(tmp_path / "study")

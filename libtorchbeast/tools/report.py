@@ -12,6 +12,7 @@ import argparse
 import csv
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,7 +112,7 @@ def read_study(folder: Path, y: str) -> Study:
     place = {name: i for i, name in enumerate(plan["runs"])}
     paths = sorted(found, key=lambda path: (place.get(path.name, len(place)), path.name))
     flags = {path: flags_of(path) for path in paths}
-    swept = plan["factors"] or _differing([*flags.values()])
+    swept = _separated(plan["factors"]) or _differing([*flags.values()])
     factors = [names for names in swept if not {"env", "seed"} & set(names)]
     left_out = [f"- {name}: has not begun" for name in plan["runs"] if folder / name not in paths]
     results = []
@@ -130,6 +131,17 @@ def read_study(folder: Path, y: str) -> Study:
     if not results:
         raise ValueError(f"{folder}: no run is complete and has a {y}")
     return Study(folder.name, plan["commands"], factors, ["seed"] in swept, results, left_out)
+
+
+def _separated(factors: list[list[str]]) -> list[list[str]]:
+    """The factors of all commands of a study. Flags that are tied in one command, and in another
+    stand alone or with others, are separated."""
+    count = Counter(name for names in factors for name in names)
+    separated: list[list[str]] = []
+    for names in factors:
+        is_elsewhere = any(count[name] > 1 for name in names)
+        separated += [[name] for name in names] if is_elsewhere else [names]
+    return [names for i, names in enumerate(separated) if names not in separated[:i]]
 
 
 def _differing(flags: list[dict[str, Any]]) -> list[list[str]]:
