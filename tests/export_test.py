@@ -6,6 +6,7 @@ import importlib.util
 import io
 import re
 import resource
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -152,22 +153,29 @@ def exported(tmp_path_factory):
     return cases
 
 
+def ran(code, folder):
+    """Runs Python code as a program does, and returns its variables."""
+    (folder / "program.py").write_text(code)
+    return runpy.run_path(str(folder / "program.py"))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_with_torch_only_computes_the_same(exported, name):
     case = exported[name]
     assert [bool(row["done"].all()) for row in case.rows].count(True) == 2  # two episodes
-    for seen, expected in zip(torch.load(case.folder / "results.pt"), case.expected, strict=True):
+    for seen, expected in zip(
+        torch.load(case.folder / "results.pt", weights_only=True), case.expected, strict=True
+    ):
         torch.testing.assert_close(seen, expected)
     assert len({str(outputs["policy_logits"]) for outputs, _ in case.expected}) > 1
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_printed_example_runs(exported, name):
+def test_the_printed_example_runs(exported, name, tmp_path):
     """It has a batch of another size than the trace. Where an episode begins, nothing that was
     before counts."""
     _, example = exported[name].printed.split("\n\n", 1)
-    scope = {}
-    exec(example, scope)
+    scope = ran(example, tmp_path)
     outputs, core_state = scope["outputs"], scope["core_state"]
     assert example.rstrip().endswith("# " + ", ".join(outputs)) and next(iter(outputs)) == "action"
     inputs = scope["inputs"] | {
@@ -185,7 +193,7 @@ def test_onnx_computes_the_same(exported, name):
     session = runtime.InferenceSession(case.folder / "policy.onnx")
     names = [output.name for output in session.get_outputs()]
     states = [name for name in names if name.startswith("next_")]
-    _, core_state = torch.load(case.folder / "rows.pt")
+    _, core_state = torch.load(case.folder / "rows.pt", weights_only=True)
     core_state = [x.numpy() for x in core_state]
     for row, (outputs, next_state) in zip(case.rows, case.expected, strict=True):
         inputs = {k: x.numpy() for k, x in row.items()}
@@ -261,26 +269,24 @@ def blocks(tmp_path, monkeypatch):
 
 def test_the_page_plays_a_game(blocks, tmp_path, capsys):
     export(tmp_path, monobeast)
-    exec(blocks[0], {})
+    ran(blocks[0], tmp_path)
     assert re.fullmatch(r"Return \d+\n", capsys.readouterr().out)
 
 
 def test_the_page_runs_onnx(blocks, tmp_path):
     onnx_runtime()
     export(tmp_path, monobeast)
-    scope = {}
-    exec(blocks[1], scope)
+    scope = ran(blocks[1], tmp_path)
     assert scope["action"].shape == (1,) and scope["policy_logits"].shape == (1, 2)
 
 
-def test_the_page_reads_a_checkpoint(blocks, capsys):
-    exec(blocks[2], {})
+def test_the_page_reads_a_checkpoint(blocks, tmp_path, capsys):
+    ran(blocks[2], tmp_path)
     assert "CartPole-v1 monobeast.Net 0\ntrunk.1.weight [128, 4]\n" in capsys.readouterr().out
 
 
-def test_the_page_makes_the_network_again(blocks):
-    scope = {}
-    exec(blocks[3], scope)
+def test_the_page_makes_the_network_again(blocks, tmp_path):
+    scope = ran(blocks[3], tmp_path)
     for name, weight in scope["net"].state_dict().items():
         assert torch.equal(weight, scope["checkpoint"]["model"][name])
 
