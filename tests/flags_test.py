@@ -14,6 +14,8 @@ import monobeast
 import polybeast
 import polybeast_env
 from libtorchbeast.flags import (
+    OF_ONE_START,
+    OF_ONE_TEST,
     Flags,
     UserError,
     from_settings,
@@ -300,6 +302,13 @@ def test_a_forks_flags_are_taken_over_with_their_types():
     assert (flags.maps, flags.size, flags.discounting) == ([Path("/a"), Path("/b")], 7, 0.8)
     with pytest.raises(UserError, match="--kind hard: its type does not read its own text"):
         taken_over("", make_parser, kind="hard")
+
+
+def test_flags_of_one_start_or_test_are_flags():
+    """A renamed flag must be renamed there, too."""
+    parsers = [program.make_parser() for program in (monobeast, polybeast)]
+    known = {action.dest for parser in parsers for action in parser._actions}
+    assert known >= OF_ONE_START | OF_ONE_TEST
 
 
 def test_a_list_that_a_type_has_made_is_taken_over_as_it_is():
