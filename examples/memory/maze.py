@@ -11,11 +11,11 @@ class TMaze(gymnasium.Env):
     """A corridor that leads east, `length` steps to a junction. A sign at its beginning says
     whether the goal lies north or south of the junction.
 
-    From Bakker, "Reinforcement Learning with Long Short-Term Memory", NeurIPS 2001. The observation
-    is float32 [3]: 0 1 1 or 1 1 0 at the sign, 1 0 1 in the corridor, 0 1 0 at the junction. A step
-    against a wall has a reward of -0.1. The step north or south from the junction ends the game,
-    with a reward of 4 at the goal and of -0.1 elsewhere. So the best return is 4, and without
-    memory 1.95 on average.
+    After Bakker, "Reinforcement Learning with Long Short-Term Memory", NeurIPS 2001; the rewards
+    were not checked against the paper. The observation is float32 [3]: 0 1 1 or 1 1 0 at the sign,
+    1 0 1 in the corridor, 0 1 0 at the junction. A step against a wall has a reward of -0.1. The
+    step north or south from the junction ends the game, with a reward of 4 at the goal and of -0.1
+    elsewhere. So the best return is 4, and without memory 1.95 on average.
     """
 
     observation_space = gymnasium.spaces.Box(0, 1, (3,), np.float32)
