@@ -173,22 +173,20 @@ class Net(nn.Module):
 # ============================================================================================ flags
 # Defaults that depend on the kind of environment, found by measurement (docs/results.md). Steps of
 # Atari are slow, so Atari gets many small updates. Fast environments get large batches.
+# fmt: off
 RECIPES: Recipes = {
     "atari": dict(
-        envs_per_actor=16,
-        batch_size=4,
-        learning_rate=4e-4,
-        total_steps=6_000_000,
+        envs_per_actor=16, batch_size=4, learning_rate=4e-4, discounting=0.99, vtrace_lambda=0.95,
+        entropy_cost=0.01, entropy_schedule="constant", baseline_cost=0.5, total_steps=6_000_000,
         eval_every=1_000_000,
     ),
     "other": dict(
-        envs_per_actor=64,
-        batch_size=32,
-        learning_rate=3e-3,
-        total_steps=10_000_000,
+        envs_per_actor=64, batch_size=32, learning_rate=3e-3, discounting=0.995, vtrace_lambda=0.9,
+        entropy_cost=0.02, entropy_schedule="linear", baseline_cost=0.25, total_steps=10_000_000,
         eval_every=2_500_000,
     ),
 }
+# fmt: on
 
 # The values that --autotune tries.
 KNOBS: autotune.Knobs = {

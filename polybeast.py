@@ -162,10 +162,20 @@ class Section(nn.Module):
 
 # ============================================================================================ flags
 # Defaults that depend on the kind of environment, as in MonoBeast.
+# fmt: off
 RECIPES: Recipes = {
-    "atari": dict(batch_size=4, learning_rate=4e-4, total_steps=6_000_000, eval_every=1_000_000),
-    "other": dict(batch_size=32, learning_rate=3e-3, total_steps=10_000_000, eval_every=2_500_000),
+    "atari": dict(
+        batch_size=4, learning_rate=4e-4, discounting=0.99, vtrace_lambda=0.95,
+        entropy_cost=0.01, entropy_schedule="constant", baseline_cost=0.5, total_steps=6_000_000,
+        eval_every=1_000_000,
+    ),
+    "other": dict(
+        batch_size=32, learning_rate=3e-3, discounting=0.995, vtrace_lambda=0.9,
+        entropy_cost=0.02, entropy_schedule="linear", baseline_cost=0.25, total_steps=10_000_000,
+        eval_every=2_500_000,
+    ),
 }
+# fmt: on
 
 # The values that --autotune tries. Servers on other machines stay as they are.
 KNOBS: autotune.Knobs = {

@@ -186,6 +186,7 @@ def parse_for_run(
     state = load_newest(path_of(draft))
     if state is not None:
         saved = state["flags"] | {"env": state["env"]}  # the name that the servers gave
+        saved = {"entropy_schedule": "constant"} | saved  # version 0.6 knew no other
         settings = take_over(draft, saved, settings, make_parser()) | settings
     return draft, settings
 

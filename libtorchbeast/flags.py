@@ -372,7 +372,7 @@ def add_learner_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None
     """Adds the flags of every program that learns, except --env and the flags of the run."""
     add_learning_flags(parser, recipes)
     add_model_flags(parser)
-    add_loss_flags(parser)
+    add_loss_flags(parser, recipes)
     add_optimizer_flags(parser, recipes)
     add_evaluation_flags(parser, recipes)
 
@@ -412,16 +412,24 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add("--use_lstm", action="store_true", help="Give the network a recurrent core (an LSTM).")
 
 
-def add_loss_flags(parser: argparse.ArgumentParser) -> None:
+def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
     group = parser.add_argument_group("loss", "The terms of the IMPALA loss (see vtrace.py).")
     add = group.add_argument
-    add("--entropy_cost", type=real(0), default=0.01, help="Weight of the entropy bonus.")
-    add("--baseline_cost", type=real(0), default=0.5, help="Weight of the baseline loss.")
-    add("--discounting", type=real(0, 1), default=0.99, help="Discount factor gamma.")
+    add("--entropy_cost", type=real(0),
+        help="Weight of the entropy bonus in the first update."
+             + recipe_help(recipes, "entropy_cost"))
+    add("--entropy_schedule", choices=["linear", "constant"],
+        help="linear lets the weight of the entropy bonus fall to 0 at --total_steps, as the "
+             "learning rate does." + recipe_help(recipes, "entropy_schedule"))
+    add("--baseline_cost", type=real(0),
+        help="Weight of the baseline loss." + recipe_help(recipes, "baseline_cost"))
+    add("--discounting", type=real(0, 1),
+        help="Discount factor gamma." + recipe_help(recipes, "discounting"))
     add("--reward_clipping", default="abs_one", choices=["abs_one", "none"],
         help="abs_one clips rewards to [-1, 1] in the loss. Logged returns are never clipped.")
-    add("--vtrace_lambda", type=real(0, 1), default=0.95,
-        help="The lambda of V-trace (remark 2 of the IMPALA paper, which uses 1).")
+    add("--vtrace_lambda", type=real(0, 1),
+        help="The lambda of V-trace (remark 2 of the IMPALA paper, which uses 1)."
+             + recipe_help(recipes, "vtrace_lambda"))
     add("--clip_rho_threshold", type=positive(), default=1.0,
         help="Upper bound of the importance weights in the value targets (rho-bar in the paper).")
     add("--clip_pg_rho_threshold", type=positive(), default=1.0,
@@ -475,4 +483,8 @@ def add_evaluation_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> N
 
 def recipe_help(recipes: Recipes, name: str) -> str:
     """The last sentence of a help text whose default depends on the kind of environment."""
-    return f" Default: {recipes['atari'][name]:,} on Atari, {recipes['other'][name]:,} elsewhere."
+    atari, other = (
+        value if isinstance(value, str) else f"{value:,}"
+        for value in (recipes["atari"][name], recipes["other"][name])
+    )
+    return f" Default: {atari} on Atari, {other} elsewhere."

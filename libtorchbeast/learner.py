@@ -15,7 +15,7 @@ import vtrace
 from libtorchbeast import models
 from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
 from libtorchbeast.distributions import Distribution, Gaussian
-from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.flags import Flags, UserError, replace
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import forward
@@ -67,9 +67,18 @@ class Learner:
     def learning_rate(self) -> float:
         """Falls linearly to 0 at --total_steps (appendix D of the IMPALA paper), unless
         --no_learning_rate_decay keeps it constant."""
-        if not self._flags.learning_rate_decay:
-            return self._flags.learning_rate
-        return self._flags.learning_rate * max(0.0, 1.0 - self.step / self._flags.total_steps)
+        falls = self._flags.learning_rate_decay
+        return self._flags.learning_rate * (self._share_left() if falls else 1.0)
+
+    def _flags_now(self) -> Flags:
+        """The flags, with the entropy cost of this step."""
+        if self._flags.entropy_schedule == "constant":
+            return self._flags
+        return replace(self._flags, entropy_cost=self._flags.entropy_cost * self._share_left())
+
+    def _share_left(self) -> float:
+        """The share of --total_steps that is still to be learned from."""
+        return max(0.0, 1.0 - self.step / self._flags.total_steps)
 
     def update(self, batch: Rollout, publish: Publish) -> dict[str, Any] | None:
         """Makes one update and calls `publish(state_dict, version)` with the new weights.
@@ -120,7 +129,7 @@ class Learner:
     def _gradients(self, batch: Rollout) -> dict[str, float]:
         """Computes the clipped gradients in the network's parameters. Returns the parts of the loss
         and `grad_norm`, the gradient's norm before clipping."""
-        loss = compute_loss(self.net, batch, self._flags)
+        loss = compute_loss(self.net, batch, self._flags_now())
         self._optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self._flags.grad_norm_clipping)

@@ -252,7 +252,7 @@ def taken_over(line, make_parser=monobeast.make_parser, **saved):
 def test_the_command_line_wins_and_what_it_leaves_out_is_the_runs():
     flags = taken_over("--discounting 0.9", discounting=0.8, learning_rate=0.1, net="a.B", gone=1)
     assert (flags.discounting, flags.learning_rate, flags.net) == (0.9, 0.1, "a.B")
-    assert not hasattr(flags, "gone") and flags.vtrace_lambda == 0.95  # a flag it did not have
+    assert not hasattr(flags, "gone") and flags.alpha == 0.99  # a flag that it did not have
 
 
 def test_a_flag_that_equals_its_default_stands_on_the_command_line_too():
@@ -342,4 +342,6 @@ def test_help_shows_ranges_and_defaults_and_takes_percent_signs_as_they_are():
     assert "As argparse wants it: 50%, by default 3. Default: 3." in shown
     assert "Not set unless given." in shown
     assert "Number of agent steps in a rollout. Range: at least 1. Default: 20." in shown
-    assert "Discount factor gamma. Range: at least 0 and at most 1. Default: 0.99." in shown
+    assert "Smoothing constant of RMSProp. Range: at least 0 and at most 1. Default: 0.99." in shown
+    assert "of one environment. Default: 4 on Atari, 32 elsewhere. Range: at least 1." in shown
+    assert "as the learning rate does. Default: constant on Atari, linear elsewhere." in shown

@@ -97,6 +97,22 @@ class Learning:
         return {k: v.clone() for k, v in self.net.state_dict().items()}
 
 
+@pytest.mark.parametrize("schedule, share", [("constant", 1.0), ("linear", 0.25)])
+def test_the_weight_of_the_entropy_bonus_follows_its_schedule(
+    tmp_path, monkeypatch, schedule, share
+):
+    flags = ["--total_steps", 1000, "--entropy_cost", 0.4, "--entropy_schedule", schedule]
+    learning, used = Learning(tmp_path, monobeast.Net, *flags), []
+    loss = learner.vtrace.impala_loss
+    spy = lambda *args, **kwargs: (used.append(kwargs["entropy_cost"]), loss(*args, **kwargs))[1]
+    monkeypatch.setattr(learner.vtrace, "impala_loss", spy)
+    for step in (0, 750, 10_000):
+        learning.learner.step = step
+        learning.update()
+    falls = schedule == "linear"
+    assert used == pytest.approx([0.4, 0.4 * share, 0.0 if falls else 0.4])
+
+
 @pytest.mark.parametrize("key", ["frame", "policy_logits", "reward"])
 def test_a_non_finite_loss_changes_nothing_and_is_counted_and_dumped(tmp_path, key):
     learning = Learning(tmp_path)

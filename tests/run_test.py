@@ -131,15 +131,15 @@ def test_another_environment_or_network_is_refused_on_resume(savedir, flags, wha
 
 
 def test_other_changed_flags_are_taken_and_logged(savedir):
-    changes = ["--entropy_cost", 0.02, "--learning_rate", 0.002, "--total_steps", 1500]
+    changes = ["--entropy_cost", 0.03, "--learning_rate", 0.002, "--total_steps", 1500]
     beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--no_learning_rate_decay", *changes)
     meta = json.loads((savedir / "run/meta.json").read_text())
-    assert meta["resumed"][-1]["changed_flags"]["entropy_cost"] == {"old": 0.01, "new": 0.02}
+    assert meta["resumed"][-1]["changed_flags"]["entropy_cost"] == {"old": 0.02, "new": 0.03}
     log = (savedir / "run/out.log").read_text()
-    assert "--entropy_cost changes from 0.01 to 0.02" in log
+    assert "--entropy_cost changes from 0.02 to 0.03" in log
     assert log.count("entropy_cost") == 1
     assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.002)
-    assert load(savedir / "run")["flags"]["entropy_cost"] == 0.02
+    assert load(savedir / "run")["flags"]["entropy_cost"] == 0.03
 
 
 def test_other_environments_to_evaluate_in_are_taken_on_resume(savedir):
@@ -223,6 +223,7 @@ def test_a_run_of_version_0_5_goes_on_and_plays_with_its_own_settings(
     state = load(savedir / "run")
     assert changed_flags(before, state) == {"savedir", "total_steps", "num_buffers"}
     assert state["step"] >= 5000 and state["flags"]["discounting"] == 0.9
+    assert state["flags"]["entropy_schedule"] == "constant"  # there was no such flag
     assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.003)
 
 
