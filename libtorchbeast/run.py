@@ -208,6 +208,7 @@ class Run:
             "updates": self.learner.updates,
             "hours": self.hours,
             "skipped_updates": self.learner.skipped,
+            "dropped_steps": self.learner.dropped,
             "checkpoint_errors": self.checkpoints.errors,
         }
         self.log.write(self.learner.step, columns)
