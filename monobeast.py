@@ -34,7 +34,7 @@ from torch import nn
 
 import atari_wrappers
 import minatar_wrappers
-from libtorchbeast import evaluate, models, workers
+from libtorchbeast import evaluate, models, recipes, workers
 from libtorchbeast.actors import (
     MAX_SLOTS_PER_ACTOR,
     Actors,
@@ -50,12 +50,10 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
     Parser,
-    Recipes,
     UserError,
     add_environment_flags,
     add_learner_flags,
     add_run_flags,
-    apply_recipe,
     choose_xpid,
     from_settings,
     parse_args,
@@ -103,6 +101,8 @@ def create_env(flags: Flags) -> Any:
 class Net(nn.Module):
     """TorchBeast's shallow network. Images smaller than 36 x 36 get a smaller trunk. What is not an
     image (see `models.Parts`) joins the trunk's output, or without images gets a linear trunk."""
+
+    for_vectors = models.VectorNet  # instead of this class, where nothing is an image; not an LSTM
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -171,22 +171,7 @@ class Net(nn.Module):
 
 
 # ============================================================================================ flags
-# Defaults that depend on the kind of environment, found by measurement (docs/results.md). Steps of
-# Atari are slow, so Atari gets many small updates. Fast environments get large batches.
-# fmt: off
-RECIPES: Recipes = {
-    "atari": dict(
-        envs_per_actor=16, batch_size=4, learning_rate=4e-4, discounting=0.99, vtrace_lambda=0.95,
-        entropy_cost=0.01, entropy_schedule="constant", baseline_cost=0.5, total_steps=6_000_000,
-        eval_every=1_000_000,
-    ),
-    "other": dict(
-        envs_per_actor=64, batch_size=32, learning_rate=3e-3, discounting=0.995, vtrace_lambda=0.9,
-        entropy_cost=0.02, entropy_schedule="linear", baseline_cost=0.25, total_steps=10_000_000,
-        eval_every=2_500_000,
-    ),
-}
-# fmt: on
+RECIPES = recipes.with_environments("envs_per_actor")  # defaults for each kind of environment
 
 # The values that --autotune tries.
 KNOBS: autotune.Knobs = {
@@ -232,13 +217,16 @@ def parse(argv: list[str]) -> Flags:
     return check_flags(parse_args(make_parser(), argv))
 
 
-def check_flags(draft: argparse.Namespace) -> Flags:
-    """Fills in the defaults that depend on other flags, and freezes the result.
+def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
+    """Fills in the defaults that depend on other flags and on the environment (see `recipes`), and
+    freezes the result.
 
     Raises:
         UserError: two flags contradict each other.
     """
-    apply_recipe(draft, RECIPES["atari" if atari_wrappers.is_atari(draft.env) else "other"])
+    choose_xpid(draft)
+    is_atari = atari_wrappers.is_atari(draft.env)
+    recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))
     cores = workers.available_cores()
     if draft.num_actors is None:
         draft.num_actors = max(1, cores - 1 if cuda_is_wanted(draft) else cores // 2)
@@ -253,7 +241,6 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     require(draft, "num_buffers", in_range, expected)
     is_one = draft.num_learner_threads == 1
     require(draft, "num_learner_threads", is_one or draft.num_actors > 0, "1 if num_actors is 0")
-    choose_xpid(draft)
     return Flags(**vars(draft))
 
 
@@ -353,7 +340,7 @@ def train(flags: Flags) -> Run:
     """
     torch.set_num_threads(flags.torch_threads)
     seed_everything(flags.seed)
-    spec, shapes = describe(flags)
+    flags, spec, shapes = describe(flags)
     check_limits(flags, shapes)
     device = torch.device("cuda" if cuda_is_wanted(flags) else "cpu")
     net = models.make_net(Net, spec, flags)
@@ -366,8 +353,8 @@ def train(flags: Flags) -> Run:
     return run
 
 
-def describe(flags: Flags) -> tuple[Spec, Shapes]:
-    """Returns the environments' spec and the shapes of one actor's rollout.
+def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
+    """Returns the settled flags, the environments' spec and the shapes of one actor's rollout.
 
     The shapes of the network's outputs and states are known only after it was called, so this opens
     one environment and plays one step with a network that is thrown away.
@@ -376,13 +363,15 @@ def describe(flags: Flags) -> tuple[Spec, Shapes]:
     with OpeningWatch(flags.open_timeout) as opened, told(flags.env):
         env = Environment.of_first(seeded(create_env, flags, N), N, flags.env)
         with contextlib.closing(env):
+            flags = recipes.settle(flags, check_flags, env.spec, RECIPES)
+            N = flags.envs_per_actor
             net = models.make_net(Net, env.spec, flags)
             clock = Clock(ACTOR_ACTIVITIES)
             sample = Actor(env, net, flags.seed, flags, clock, Latencies(), opened=opened)
             row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
             env.step(sample.row["action"])  # finds a wrong environment before any actor starts
             shapes = rollout_shapes(row, sample.core_state, flags.unroll_length, N)
-            return dataclasses.replace(env.spec, num_envs=N), shapes
+            return flags, dataclasses.replace(env.spec, num_envs=N), shapes
 
 
 def train_in_parallel(run: Run, shapes: Shapes) -> None:

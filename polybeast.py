@@ -36,7 +36,7 @@ from torch import nn
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import devices, evaluate, models, workers
+from libtorchbeast import devices, evaluate, models, recipes, workers
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run, saved_updates
 from libtorchbeast.devices import own_stream, to_device
 from libtorchbeast.distributions import make_distribution
@@ -46,11 +46,9 @@ from libtorchbeast.flags import (
     MAX_COUNT,
     Flags,
     Parser,
-    Recipes,
     UserError,
     add_learner_flags,
     add_run_flags,
-    apply_recipe,
     choose_xpid,
     from_settings,
     parse_args,
@@ -90,6 +88,8 @@ class Net(nn.Module):
     """TorchBeast's deep network for images: the residual network of 15 convolutions that the IMPALA
     paper shows in figure 3 (right). It also reads the clipped reward, and the parts of an
     observation that are not images."""
+
+    for_vectors = models.VectorNet  # instead of this class, where nothing is an image; not an LSTM
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -161,21 +161,7 @@ class Section(nn.Module):
 
 
 # ============================================================================================ flags
-# Defaults that depend on the kind of environment, as in MonoBeast.
-# fmt: off
-RECIPES: Recipes = {
-    "atari": dict(
-        batch_size=4, learning_rate=4e-4, discounting=0.99, vtrace_lambda=0.95,
-        entropy_cost=0.01, entropy_schedule="constant", baseline_cost=0.5, total_steps=6_000_000,
-        eval_every=1_000_000,
-    ),
-    "other": dict(
-        batch_size=32, learning_rate=3e-3, discounting=0.995, vtrace_lambda=0.9,
-        entropy_cost=0.02, entropy_schedule="linear", baseline_cost=0.25, total_steps=10_000_000,
-        eval_every=2_500_000,
-    ),
-}
-# fmt: on
+RECIPES = recipes.LEARNING  # defaults for each kind of environment
 
 # The values that --autotune tries. Servers on other machines stay as they are.
 KNOBS: autotune.Knobs = {
@@ -229,15 +215,17 @@ def parse(argv: list[str]) -> Flags:
     return check_flags(parse_args(make_parser(), argv))
 
 
-def check_flags(draft: argparse.Namespace) -> Flags:
-    """Fills in the defaults that depend on other flags, and freezes the result.
+def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
+    """Fills in the defaults that depend on other flags and on the environment (see `recipes`), and
+    freezes the result.
 
     Raises:
         UserError: two flags contradict each other.
     """
+    choose_xpid(draft)
     is_atari = polybeast_env.is_atari(draft.env)
-    apply_recipe(draft, RECIPES["atari" if is_atari else "other"])
-    polybeast_env.complete_flags(draft)
+    recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))
+    polybeast_env.complete_flags(draft, spec)
     if not draft.num_actors:  # 0 is MonoBeast's
         draft.num_actors = draft.num_servers
     if draft.torch_threads is None:
@@ -253,7 +241,6 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     require_at_least(draft, "max_inference_batch_size", "min_inference_batch_size")
     require_at_least(draft, "max_learner_queue_size", "batch_size")
     devices.choose(draft)
-    choose_xpid(draft)
     return Flags(**vars(draft))
 
 
@@ -323,6 +310,7 @@ def train(flags: Flags) -> Run:
     with connect(flags, tls) as servers:
         check_description(flags, servers.description)
         spec = spec_of(servers.description)
+        flags = recipes.settle(flags, check_flags, spec, RECIPES)
         net = models.make_net(Net, spec, flags)
         state = models.initial_state(net, 1)
         max_bytes = require_stream_memory(flags, servers.description, state)
@@ -352,6 +340,8 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         yield Servers(addresses, description, check=lambda: None)
         return
     updates = saved_updates(os.path.join(run_path(flags), "model.tar"))
+    if "envs_per_server" in flags.left_out:  # the servers, which know the environment, choose
+        flags = replace(flags, envs_per_server=None)
     with LocalServers(flags, updates) as local:
         description = local.describe(flags.open_timeout + flags.server_timeout)
         yield Servers(local.addresses, description, local.check)

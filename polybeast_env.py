@@ -36,15 +36,13 @@ if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports 
 
     libtorchbeast.workers.before_imports(__name__)
 
-from libtorchbeast import workers
+from libtorchbeast import recipes, workers
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
     Parser,
-    Recipes,
     UserError,
     add_environment_flags,
-    apply_recipe,
     parse_args,
     recipe_help,
     replace,
@@ -59,6 +57,7 @@ from libtorchbeast.rpcenv.sockets import make_private, private_folder
 from libtorchbeast.rpcenv.supervisor import StartFailure, Supervisor
 from libtorchbeast.rpcenv.tls import Tls, load_tls, uses_tls
 from libtorchbeast.seeds import derive_seed, seeded
+from libtorchbeast.spec import Spec
 
 logger = logging.getLogger("polybeast_env")
 
@@ -91,8 +90,8 @@ def create_env(flags: Flags) -> Any:
 
 
 # ============================================================================================ flags
-# Defaults that depend on the kind of environment, as in MonoBeast.
-RECIPES: Recipes = {"atari": dict(envs_per_server=16), "other": dict(envs_per_server=64)}
+# Defaults for each kind of environment.
+RECIPES = recipes.with_environments("envs_per_server", learning=False)
 
 
 # fmt: off
@@ -142,19 +141,23 @@ def make_parser() -> Parser:
 
 def parse(argv: list[str]) -> Flags:
     """The checked flags of a command line. Raises UserError for a wrong one."""
-    draft = parse_args(make_parser(), argv)
-    complete_flags(draft)
+    return check_flags(parse_args(make_parser(), argv))
+
+
+def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
+    """As in MonoBeast, for a server."""
+    complete_flags(draft, spec)
     return Flags(**vars(draft))
 
 
-def complete_flags(draft: argparse.Namespace) -> None:
-    """Fills in the defaults that depend on other flags.
+def complete_flags(draft: argparse.Namespace, spec: Spec | None = None) -> None:
+    """Fills in the defaults that depend on other flags and on the environment.
 
     Raises:
         UserError: two flags contradict each other, or an address that other machines can reach has
             no TLS.
     """
-    apply_recipe(draft, RECIPES["atari" if is_atari(draft.env) else "other"])
+    recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari(draft.env), spec))
     if draft.server_addresses is not None:
         count = len(parse_addresses(draft.server_addresses))
         given = draft.num_servers
@@ -210,8 +213,9 @@ def serve(
     set_up_logging(flags)
     seed = server_seed(flags.seed, address, index, life, flags.updates)
     with told(flags.env):
-        if index == life == 0:
-            try_environment(flags)
+        may_change = "envs_per_server" in flags.left_out and not is_atari(flags.env)
+        if index == life == 0 or may_change:
+            flags = try_environment(flags)
         server = Server(
             maker(flags, seed),
             address,
@@ -231,12 +235,14 @@ def serve(
     server.stop()
 
 
-def try_environment(flags: Flags) -> None:
-    """Plays one step in one environment, so that a wrong one is found before a learner trains."""
+def try_environment(flags: Flags) -> Flags:
+    """Plays one step in one environment, so that a wrong one is found before a learner trains.
+    Returns the flags, settled."""
     with contextlib.closing(make_environment(replace(flags, envs_per_server=1))) as env:
         row = env.initial(seed=0)
         if "action_mask" not in row:  # any action is allowed
             env.step(env.spec.actions.zeros(1))
+        return recipes.settle(flags, check_flags, env.spec, RECIPES)
 
 
 def server_seed(seed: int, address: str, index: int, life: int, updates: int = 0) -> int:

@@ -46,6 +46,8 @@ class ImpalaLoss(NamedTuple):
     entropy: Tensor
     mean_entropy: Tensor  # in nats, the mean over real transitions for either reduction
     clipped_rho_share: Tensor  # share of real transitions with pi/mu above clip_rho_threshold
+    mean_rho: Tensor  # mean of min(1, pi/mu) over real transitions
+    largest_reward: Tensor  # the largest absolute reward, as the loss takes it
     mean_value: Tensor  # mean baseline of rows 0..T-1
     real_transitions: Tensor  # int64, how many transitions were learned from
 
@@ -119,7 +121,7 @@ def from_importance_weights(
     next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
     deltas = clipped_rhos * (rewards + discounts * next_values - values)
 
-    vs = values + _scan_backwards(discounted_cs, deltas)
+    vs = values + scan_backwards(discounted_cs, deltas)
 
     next_vs = torch.cat([vs[1:], bootstrap_value.unsqueeze(0)])
     next_qs = torch.lerp(next_values, next_vs, lambda_)
@@ -127,7 +129,7 @@ def from_importance_weights(
     return VTraceReturns(vs, pg_advantages)
 
 
-def _scan_backwards(factors: Tensor, terms: Tensor) -> Tensor:
+def scan_backwards(factors: Tensor, terms: Tensor) -> Tensor:
     """Solves x_t = terms_t + factors_t x_{t+1} with x_T = 0 and returns x [T, B].
 
     The parallel scan of Hillis and Steele (1986) needs ceil(log2 T) rounds over whole tensors
@@ -273,9 +275,11 @@ def impala_loss(
     count = weights.sum().clamp(min=1.0)  # a batch without real transitions has a loss of 0
     scale = 1.0 / count if reduction == "mean" else 1.0
     with torch.no_grad():
-        above = vtrace.log_rhos.exp() > (clip_rho_threshold or float("inf"))
+        rhos = vtrace.log_rhos.exp()
+        above = rhos > (clip_rho_threshold or float("inf"))
         mean_entropy = entropy.detach() / count
         clipped_rho_share = (weights * above).sum() / count
+        mean_rho = (weights * rhos.clamp(max=1.0)).sum() / count
     return ImpalaLoss(
         total=scale * (pg + baseline_cost * baseline - entropy_cost * entropy),
         pg=scale * pg.detach(),
@@ -283,6 +287,8 @@ def impala_loss(
         entropy=scale * entropy.detach(),
         mean_entropy=mean_entropy,
         clipped_rho_share=clipped_rho_share,
+        mean_rho=mean_rho,
+        largest_reward=(weights * rewards).abs().max(),
         mean_value=values[:-1].detach().mean(),
         real_transitions=real.sum(),
     )

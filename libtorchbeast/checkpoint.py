@@ -39,6 +39,7 @@ from libtorchbeast.flags import (
     run_path,
     take_over,
 )
+from libtorchbeast.spec import is_image
 
 _PREFIX = b"sha256:"
 _COMMENT_SIZE = len(_PREFIX) + 2 * hashlib.sha256().digest_size
@@ -185,10 +186,21 @@ def parse_for_run(
     choose_xpid(draft)
     state = load_newest(path_of(draft))
     if state is not None:
-        saved = state["flags"] | {"env": state["env"]}  # the name that the servers gave
-        saved = {"entropy_schedule": "constant"} | saved  # version 0.6 knew no other
+        saved = _flags_of(state)
         settings = take_over(draft, saved, settings, make_parser()) | settings
     return draft, settings
+
+
+def _flags_of(state: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint's flags. Those that its version did not have get the values that act as it did.
+    Its version also had no other network for vectors than the program's own."""
+    saved = state["flags"] | {"env": state["env"]}  # the name that the servers gave
+    if "observation_scaling" in saved:
+        return saved
+    older = {"observation_scaling": "none", "reward_scaling": "none", "max_lag": None}
+    older["entropy_schedule"] = "constant"
+    has_image = any(is_image(tuple(shape)) for shape, _ in state["spec"]["observations"].values())
+    return older | saved | ({} if has_image else {"net": state["net"]})
 
 
 def saved_updates(path: str) -> int:

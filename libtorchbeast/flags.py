@@ -38,7 +38,7 @@ OF_ONE_START = frozenset(
 # Nor does a test mode take these, so that it plays the games that its help promises.
 OF_ONE_TEST = frozenset("seed num_episodes max_episode_steps greedy".split())
 
-Recipes = dict[str, dict[str, Any]]  # "atari" or "other" -> defaults by the flag's name
+Recipes = dict[str, dict[str, Any]]  # kind of environment -> defaults by the flag's name (recipes)
 
 
 class UserError(ValueError):
@@ -275,13 +275,6 @@ def require(flags: argparse.Namespace, name: str, holds: bool, expected: str) ->
         raise UserError(f"--{name} {getattr(flags, name)}: expected {expected}")
 
 
-def apply_recipe(flags: argparse.Namespace, recipe: dict[str, Any]) -> None:
-    """Sets the flags that are None to the recipe's values."""
-    for name, value in recipe.items():
-        if getattr(flags, name) is None:
-            setattr(flags, name, value)
-
-
 def choose_xpid(flags: argparse.Namespace) -> None:
     """Chooses --xpid if it was not given.
 
@@ -385,8 +378,12 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
     add("--batch_size", type=whole(1), metavar="B",
         help="Number of rollouts in a learner's batch, each of one environment."
              + recipe_help(recipes, "batch_size"))
-    add("--unroll_length", type=whole(1), default=20, metavar="T",
-        help="Number of agent steps in a rollout.")
+    add("--unroll_length", type=whole(1), metavar="T",
+        help="Number of agent steps in a rollout." + recipe_help(recipes, "unroll_length"))
+    add("--max_lag", type=whole(0), metavar="UPDATES",
+        help="Drop a rollout if more updates than this lie between the weights that chose one of "
+             "its actions and those that would learn from it. The column dropped_steps counts the "
+             "steps that are lost. Default: no rollout is dropped.")
     add("--num_learner_threads", "--num_threads", type=whole(1, 64), default=1,
         help="Number of learner threads. Each collects its own batches, but only one at a time "
              "updates the network.")
@@ -425,8 +422,17 @@ def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
         help="Weight of the baseline loss." + recipe_help(recipes, "baseline_cost"))
     add("--discounting", type=real(0, 1),
         help="Discount factor gamma." + recipe_help(recipes, "discounting"))
-    add("--reward_clipping", default="abs_one", choices=["abs_one", "none"],
-        help="abs_one clips rewards to [-1, 1] in the loss. Logged returns are never clipped.")
+    add("--reward_clipping", choices=["abs_one", "none"],
+        help="abs_one clips rewards to [-1, 1] in the loss. Logged returns are never clipped."
+             + recipe_help(recipes, "reward_clipping"))
+    add("--observation_scaling", choices=["moments", "none"],
+        help="moments subtracts from each number of an observation its running mean, divides by "
+             "its running standard deviation, and clips to [-10, 10]. Images and whole numbers are "
+             "left as they are." + recipe_help(recipes, "observation_scaling"))
+    add("--reward_scaling", choices=["returns", "none"],
+        help="returns divides rewards in the loss by the running standard deviation of discounted "
+             "returns, and clips to [-10, 10]. Logged returns are never scaled, but values are."
+             + recipe_help(recipes, "reward_scaling"))
     add("--vtrace_lambda", type=real(0, 1),
         help="The lambda of V-trace (remark 2 of the IMPALA paper, which uses 1)."
              + recipe_help(recipes, "vtrace_lambda"))
@@ -483,8 +489,11 @@ def add_evaluation_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> N
 
 def recipe_help(recipes: Recipes, name: str) -> str:
     """The last sentence of a help text whose default depends on the kind of environment."""
-    atari, other = (
-        value if isinstance(value, str) else f"{value:,}"
-        for value in (recipes["atari"][name], recipes["other"][name])
+    atari, vectors, other = (
+        value if isinstance(value := recipes[kind][name], str) else f"{value:,}"
+        for kind in ("atari", "vectors", "other")
     )
-    return f" Default: {atari} on Atari, {other} elsewhere."
+    on_atari = "" if atari == other else f"{atari} on Atari, "
+    with_vectors = "" if vectors == other else f"{vectors} with vectors, "
+    elsewhere = " elsewhere" if on_atari or with_vectors else ""
+    return f" Default: {on_atari}{with_vectors}{other}{elsewhere}."

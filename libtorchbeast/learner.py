@@ -45,6 +45,7 @@ class Learner:
         step: number of real transitions learned from.
         updates: number of optimizer steps made, which is also the version of the weights.
         skipped: number of updates skipped because the loss or the gradient was not finite.
+        dropped: number of real transitions in rollouts dropped because of --max_lag.
     """
 
     def __init__(self, net: nn.Module, flags: Flags, device: torch.device, dump_dir: str | None):
@@ -55,7 +56,7 @@ class Learner:
             )
         self.net = models.compile_if_asked(net.to(device), flags)
         self.device = device
-        self.step = self.updates = self.skipped = 0
+        self.step = self.updates = self.skipped = self.dropped = 0
         self._flags = flags
         self._dump_dir = dump_dir
         self._skipped_in_a_row = self._empty_in_a_row = 0
@@ -105,9 +106,16 @@ class Learner:
                 return None
             if self._is_empty(batch):
                 return None
-            self._updated.wait()  # for another thread's update, which may still run on the device
             lag = self.updates - batch["policy_version"][:-1]
+            if self._flags.max_lag is not None and lag.max() > self._flags.max_lag:
+                batch, lag = self._without_old(batch, lag)
+                if not lag.numel():
+                    return None
+                on_device |= to_device({"done": batch["done"]}, self.device)
+            self._updated.wait()  # for another thread's update, which may still run on the device
             restore_buffers = keep_buffers(self.net)
+            if (moments := getattr(self.net, "moments", None)) is not None:
+                moments.update(on_device)
             numbers = self._gradients(on_device)
             if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
                 restore_buffers()  # the batch has changed running means, for example
@@ -136,6 +144,16 @@ class Learner:
         # Copies all numbers to the host at once, because each copy from a GPU is a wait.
         values = torch.stack([norm.detach(), *(x.detach().to(norm.dtype) for x in loss)]).tolist()
         return dict(zip(("grad_norm", *loss._fields), values, strict=True))
+
+    def _without_old(self, batch: Rollout, lag: torch.Tensor) -> tuple[Rollout, torch.Tensor]:
+        """Drops the columns that are older than --max_lag: none of their transitions is real any
+        more. They stay in the batch, so that its shape does not change. Returns the batch, and the
+        lag [T, b] of the other columns."""
+        is_old = (lag > self._flags.max_lag).any(dim=0)
+        done = batch["done"].clone()
+        self.dropped += int((~done[1:, is_old]).sum())
+        done[1:, is_old] = True
+        return batch | {"done": done}, lag[:, ~is_old]
 
     def _is_empty(self, batch: Rollout) -> bool:
         """Whether no transition of the batch is real."""
@@ -253,6 +271,8 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
     with models.autocast(net, flags.precision, device):
         outputs, _ = forward(net, rows, core_state_of(batch))
     check_dtypes(outputs)
+    if (moments := getattr(net, "moments", None)) is not None:
+        rows["reward"] = moments.scaled_rewards(rows["reward"])
     return vtrace.impala_loss(
         rows,
         {"policy_logits": outputs["policy_logits"], "baseline": outputs["baseline"]},

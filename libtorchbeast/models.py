@@ -14,24 +14,30 @@ from torch import Tensor, nn
 from libtorchbeast.devices import to_host
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
 from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.moments import Moments
 from libtorchbeast.net_check import call_own, check_finite, check_net
 from libtorchbeast.origin import described, place_of
-from libtorchbeast.spec import Spec
+from libtorchbeast.spec import Spec, is_image
 
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
 
 
 def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
-    """Builds the network of class `own`, or of the class that --net MODULE.CLASS names.
+    """Builds the network of class `own`, or of the class that --net MODULE.CLASS names. If `own`
+    has an attribute `for_vectors`, a feed-forward network for observations without an image is of
+    that class.
 
     Returns:
-        The network on the CPU, float32. Its attribute `distribution` says what its logits mean.
+        The network on the CPU, float32. Its attribute `distribution` says what its logits mean. Its
+        module `moments` scales observations and rewards, if the flags ask for that.
 
     Raises:
         UserError: --net does not name a network class, --use_lstm is given and the network has no
             recurrent state, or the network raises an error or does not keep the contract of
             docs/fork.md.
     """
+    if not (spec.has_image or flags.use_lstm):
+        own = vars(own).get("for_vectors", own)  # a subclass does not inherit it
     net_class = _imported(flags.net) if flags.net else own
     net: Any = call_own("__init__", net_class, spec, flags)
     if flags.use_lstm and call_own("initial_state", lambda: net.initial_state(1)) == ():
@@ -39,6 +45,8 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     net.distribution = make_distribution(spec.actions)
     with autocast(net, flags.precision, torch.device("cpu")):  # on leaving, its cache is emptied
         check_net(net, spec)
+    if (flags.observation_scaling, flags.reward_scaling) != ("none", "none"):
+        net.moments = Moments(spec, flags)
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net
@@ -116,6 +124,46 @@ def autocast(net: nn.Module, precision: str, device: torch.device) -> torch.auto
     return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
+class VectorNet(nn.Module):
+    """The network of PPO for vectors (Schulman et al. 2017, https://arxiv.org/abs/1707.06347): two
+    hidden layers of 64 tanh for the policy, and two of their own for the value. A Gaussian's
+    standard deviations are parameters that do not depend on the observation. The last action and
+    reward are not read."""
+
+    def __init__(self, spec: Spec, flags: Flags):
+        super().__init__()
+        self.parts = Parts(spec)
+        self.distribution = make_distribution(spec.actions)
+        outputs = self.distribution.num_logits
+        self.log_std = None
+        if isinstance(self.distribution, Gaussian):
+            outputs //= 2
+            self.log_std = nn.Parameter(torch.zeros(outputs))
+        self.policy = _tanh_layers(self.parts.width, outputs, gain=0.01)
+        self.baseline = _tanh_layers(self.parts.width, 1, gain=1.0)
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        return ()
+
+    def forward(self, inputs: dict[str, Tensor], core_state: CoreState = ()):
+        T, B = inputs["reward"].shape
+        with torch.autocast(inputs["reward"].device.type, enabled=False):
+            _, x = self.parts(inputs)  # [T * B, F]
+            logits, baseline = self.policy(x).view(T, B, -1), self.baseline(x).view(T, B)
+        if self.log_std is not None:
+            logits = torch.cat([logits, self.log_std.expand_as(logits)], dim=-1)
+        return dict(policy_logits=logits, baseline=baseline), core_state
+
+
+def _tanh_layers(inputs: int, outputs: int, gain: float) -> nn.Sequential:
+    """Two hidden layers, initialised orthogonally; the last layer's weights have the `gain`."""
+    layers = nn.Linear(inputs, 64), nn.Linear(64, 64), nn.Linear(64, outputs)
+    for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
+        nn.init.orthogonal_(layer.weight, scale)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+
 class Parts:
     """The parts of an observation as the networks here read them: the images become the channels of
     one image, and all other parts become one vector. An `action_mask` is read only if it is alone.
@@ -138,7 +186,7 @@ class Parts:
             shapes.pop("action_mask", None)
         for name, shape in shapes.items():
             check_image(shape, name)
-        images = {k: shape for k, shape in shapes.items() if _is_image(shape)}
+        images = {k: shape for k, shape in shapes.items() if is_image(shape)}
         C = sum(math.prod(shape[:-2]) for shape in images.values())
         H, W = (max((shape[axis] for shape in images.values()), default=0) for axis in (-2, -1))
         self._size = (H, W)
@@ -161,11 +209,6 @@ class Parts:
         """An image [1, C, H, W] and a vector [1, F] of zeros, to find out a layer's size."""
         image, F = self.image_shape, self.width
         return torch.zeros(1, *image) if image else None, torch.zeros(1, F) if F else None
-
-
-def _is_image(shape: tuple[int, ...]) -> bool:
-    least = 36 if len(shape) == 2 else 3  # a smaller [H, W] is rather a table of numbers
-    return len(shape) >= 2 and min(shape[-2:]) >= least
 
 
 def _joined(parts: list[Tensor]) -> Tensor | None:
@@ -245,7 +288,8 @@ def unroll(
 def forward(
     net: nn.Module, rows: dict[str, Tensor], core_state: CoreState
 ) -> tuple[dict[str, Tensor], CoreState]:
-    """Calls `net(rows, core_state)`, for acting and for learning.
+    """Calls `net(rows, core_state)`, for acting and for learning. If the network has moments, they
+    scale the observations before.
 
     If the environment gives an observation `action_mask` [T, B, A], the logits of the actions whose
     entry is 0 or False are set to MASKED, so that these actions are never chosen.
@@ -260,7 +304,9 @@ def forward(
     Raises:
         UserError: the network raised an error. The text has its line.
     """
-    outputs, core_state = call_own("forward", net, rows, core_state)
+    moments = getattr(net, "moments", None)
+    scaled = rows if moments is None else moments.scaled(rows)
+    outputs, core_state = call_own("forward", net, scaled, core_state)
     if "action_mask" in rows:
         forbidden = rows["action_mask"] == 0
         logits = outputs["policy_logits"].masked_fill(forbidden, MASKED)

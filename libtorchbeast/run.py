@@ -21,6 +21,7 @@ from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.display import Display, View
 from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.loggers.files import hold
+from libtorchbeast.loggers.health import Health
 from libtorchbeast.loggers.run_log import RunLog
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, CpuCores, ThreadClocks
@@ -114,6 +115,8 @@ class Run:
         self._checkpoint_due = _Timer(self.flags.checkpoint_every)
         self.log = RunLog(writer, self.stats, self.learner.step, self.spec.frames_per_step)
         self.log.sources.append(CpuCores().take)
+        actions = self.spec.actions
+        self._health = Health(self.flags, actions.sizes[0] if actions.kind == "box" else 0)
         self._updates_before = self.learner.updates
         if self.complete():
             logger.warning(
@@ -208,9 +211,11 @@ class Run:
             "updates": self.learner.updates,
             "hours": self.hours,
             "skipped_updates": self.learner.skipped,
+            "dropped_steps": self.learner.dropped,
             "checkpoint_errors": self.checkpoints.errors,
         }
         self.log.write(self.learner.step, columns)
+        self._health.check(self.log.last_row)
 
     def checkpoint(self) -> None:
         """Saves a checkpoint now, unless --disable_checkpoint is given."""

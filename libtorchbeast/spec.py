@@ -99,12 +99,24 @@ class Spec:
             raise UserError(f"{self.name}: expected discrete actions, seen {self.actions}")
         return self.actions.sizes[0]
 
+    @property
+    def has_image(self) -> bool:
+        """Whether a part of the observation is an image (see `is_image`)."""
+        return any(is_image(shape) for shape, _ in self.observations.values())
+
     def signature(self) -> dict[str, Any]:
         """Plain data that is equal for two environments if one network can serve both."""
         return {
             "observations": {k: [list(s), d] for k, (s, d) in self.observations.items()},
             "actions": [self.actions.kind, list(self.actions.sizes)],
         }
+
+
+def is_image(shape: tuple[int, ...]) -> bool:
+    """Whether an observation of this shape, [C, H, W] or [H, W], is an image for the networks here.
+    A small [H, W] is rather a table of numbers."""
+    least = 36 if len(shape) == 2 else 3
+    return len(shape) >= 2 and min(shape[-2:]) >= least
 
 
 def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ...], str]]:

@@ -91,7 +91,7 @@ def save_run(folder, program, words):
     flags = program.parse([*words.split(), "--mode", "test", "--num_episodes", "3"])
     net, env = program.player(flags)
     with torch.no_grad():
-        net.policy.weight.mul_(100)
+        [*net.policy.modules()][-1].weight.mul_(100)  # of the last layer, or the only one
     folder.mkdir(exist_ok=True)
     state = {
         "model": dict(net.state_dict()), "step": 0, "flags": as_plain(vars(flags)),
@@ -262,7 +262,8 @@ def test_why_there_is_no_onnx_is_told(tmp_path, monkeypatch, is_there, why):
 @pytest.fixture
 def blocks(tmp_path, monkeypatch):
     """The Python blocks of docs/export.md, in a folder where they run."""
-    save_run(tmp_path, monobeast, "--env CartPole-v1")
+    scaled = "--observation_scaling moments --reward_scaling returns"
+    save_run(tmp_path, monobeast, f"--env CartPole-v1 {scaled}")
     monkeypatch.chdir(tmp_path)
     return re.findall(r"```python\n(.*?)```", (ROOT / "docs/export.md").read_text(), re.DOTALL)
 
@@ -282,7 +283,9 @@ def test_the_page_runs_onnx(blocks, tmp_path):
 
 def test_the_page_reads_a_checkpoint(blocks, tmp_path, capsys):
     ran(blocks[2], tmp_path)
-    assert "CartPole-v1 monobeast.Net 0\ntrunk.1.weight [128, 4]\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "CartPole-v1 libtorchbeast.models.VectorNet 0\npolicy.0.weight [64, 4]\n" in said
+    assert "moments.mean [4]\n" in said
 
 
 def test_the_page_makes_the_network_again(blocks, tmp_path):

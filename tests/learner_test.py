@@ -76,7 +76,7 @@ class Learning:
 
     def __init__(self, dump_dir, net=monobeast.Net, *flags):
         flags = parse("--env", "CartPole-v1", *IN_ORDER[2:], *flags)
-        spec, shapes = monobeast.describe(flags)
+        flags, spec, shapes = monobeast.describe(flags)
         self.net = models.make_net(net, spec, flags)
         self.learner = Learner(self.net, flags, torch.device("cpu"), str(dump_dir))
         self.published = []
@@ -147,8 +147,11 @@ def test_non_finite_losses_end_the_run_only_when_they_persist(tmp_path):
     assert {path.name for path in tmp_path.glob("nonfinite-*.tar")} == names
 
 
+UNSCALED = "--net monobeast.Net --observation_scaling none --reward_scaling none".split()
+
+
 def test_very_large_observations_are_named(tmp_path, caplog):
-    learning = Learning(tmp_path)
+    learning = Learning(tmp_path, monobeast.Net, *UNSCALED)
     assert learning.update(spoilt="frame") is None and "scale it" not in caplog.text
     learning.batch["frame"] *= 1e15
     assert learning.update() is None
@@ -156,7 +159,7 @@ def test_very_large_observations_are_named(tmp_path, caplog):
 
 
 def test_a_network_that_is_not_finite_in_the_learner_is_named(tmp_path, caplog):
-    learning = Learning(tmp_path)
+    learning = Learning(tmp_path, monobeast.Net, *UNSCALED)
     with torch.no_grad():
         learning.net.baseline.bias.fill_(float("nan"))
     assert learning.update() is None
@@ -212,6 +215,26 @@ def test_a_batch_without_a_real_transition_changes_nothing(tmp_path):
     assert learning.published == [1] and not list(tmp_path.iterdir())
     learning.batch = real
     assert learning.update() is not None and learning.published == [1, 2]
+
+
+def test_rollouts_beyond_the_largest_lag_are_dropped_and_counted(tmp_path):
+    """A batch of which some columns are too old teaches what the others alone would teach."""
+    learning = Learning(tmp_path, monobeast.Net, "--max_lag", "2")
+    learning.update()
+    learning.learner.updates = 5
+    versions = learning.batch["policy_version"]
+    versions[:] = 3
+    assert learning.update()["lags"] == {2: versions[:-1].numel()} and learning.learner.dropped == 0
+    before, step = learning.weights(), learning.learner.step
+    versions[:] = 0
+    assert learning.update() is None and learning.learner.step == step
+    assert_same(learning.weights(), before)
+    T, B = versions[:-1].shape
+    assert learning.learner.dropped == (~learning.batch["done"][1:]).sum()
+    versions[2:, 1:] = learning.learner.updates - 1  # columns that are too old only at their start
+    versions[:, 0] = learning.learner.updates
+    assert learning.update()["lags"] == {0: T}
+    assert learning.learner.step == step + int((~learning.batch["done"][1:, 0]).sum())
 
 
 def test_batches_without_a_real_transition_end_the_run_only_when_they_persist(

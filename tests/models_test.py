@@ -105,7 +105,7 @@ def log_rhos_of(actions, rows=4096):
     with the same weights, of the size that training gives them; and what autocast gives them."""
     torch.manual_seed(0)
     spec = Spec("some", 1, {"frame": ((17,), "float32")}, actions)
-    net = models.make_net(monobeast.Net, spec, make_flags())
+    net = models.make_net(monobeast.Net, spec, make_flags("--net", "monobeast.Net"))
     D = net.distribution
     nn.init.orthogonal_(net.policy.weight, 1.0)
     if actions.kind == "box":
@@ -155,7 +155,7 @@ SPEC = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (A,)))
 def test_net_flag_takes_another_class():
     net = models.make_net(monobeast.Net, SPEC, make_flags("--net", f"{RuleNet.__module__}.RuleNet"))
     assert type(net).__name__ == "RuleNet"
-    assert type(models.make_net(monobeast.Net, SPEC, make_flags())) is monobeast.Net
+    assert type(models.make_net(FeedForwardNet, SPEC, make_flags())) is FeedForwardNet
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,9 @@ def test_a_compiled_network_computes_the_same_and_keeps_its_names(monkeypatch):
         nn.Module, "compile", lambda net, **kw: compile_(net, backend=backend, **kw)
     )
     flags = make_flags("--compile")
-    plain = models.make_net(monobeast.Net, SPEC, flags)
+    plain = models.make_net(FeedForwardNet, SPEC, flags)
     net = models.compile_if_asked(copy.deepcopy(plain), flags)
-    assert models.compile_if_asked(plain, make_flags()) is plain and type(net) is monobeast.Net
+    assert models.compile_if_asked(plain, make_flags()) is plain and type(net) is FeedForwardNet
     inputs = {
         "frame": torch.rand(T, N, 4),
         "reward": torch.rand(T, N),

@@ -58,7 +58,7 @@ def parse(*flags):
 
 
 # ------------------------------------------------------------------------------------------- flags
-@pytest.mark.parametrize("kind", ["atari", "other"])
+@pytest.mark.parametrize("kind", ["atari", "other", "vectors"])
 def test_both_beasts_have_the_same_recipes(kind):
     ours, theirs = polybeast_env.RECIPES[kind], monobeast.RECIPES[kind]
     assert ours["envs_per_server"] == theirs["envs_per_actor"]

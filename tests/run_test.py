@@ -258,7 +258,7 @@ def test_weights_that_do_not_fit_are_refused_in_one_sentence(savedir):
     flags = ["--init_from", "old", "--env", "CartPole-v1"]
     assert refusal(savedir, *IN_ORDER, *flags) == (
         f"monobeast: error: --init_from old: {savedir}/old/model.tar, of {IN_ORDER[1]}, does not "
-        f"fit this network, of CartPole-v1: trunk.1.weight is missing there and [128, 4] here"
+        f"fit this network, of CartPole-v1: policy.0.weight is missing there and [64, 4] here"
     )
     message = refusal(savedir, *IN_ORDER, "--use_lstm", "--init_from", "old")
     assert "core.weight_ih_l0 is missing there and [" in message

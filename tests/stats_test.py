@@ -20,7 +20,11 @@ def batch(over, returns, lengths):
 
 
 def update(number, lags):
-    return dict.fromkeys(UPDATE_COLUMNS, number) | {"lags": lags, "lag_max": max(lags)}
+    return dict.fromkeys(UPDATE_COLUMNS, number) | {
+        "lags": lags,
+        "lag_max": max(lags),
+        "largest_reward": number,
+    }
 
 
 def counting():
@@ -178,7 +182,7 @@ def test_updates_give_means_and_the_largest_lag_since_the_last_row():
     stats.add_update(update(4.0, lags=[0, 1]))
     assert stats.histograms()["lag"] == {0: 2, 3: 1, 1: 1}
     means = dict.fromkeys(UPDATE_COLUMNS.values(), 2.5)
-    assert stats.take() == means | {"games": 0, "lag_max": 3}
+    assert stats.take() == means | {"games": 0, "lag_max": 3, "largest_reward": 4.0}
     stats.add_update(update(6.0, lags=[2]))
     row = stats.take()
     assert (row["total_loss"], row["lag_max"]) == (6.0, 2)

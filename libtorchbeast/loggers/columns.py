@@ -45,7 +45,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "baseline_loss": "The baseline's part of the loss, before it is multiplied by "
         "--baseline_cost.",
         "entropy": "The mean entropy of the policy, in nats.",
-        "mean_value": "The mean of the values that the baseline predicts.",
+        "mean_value": "The mean of the values that the baseline predicts, in the unit of the "
+        "rewards as the loss takes them, which are clipped (--reward_clipping) or scaled "
+        "(--reward_scaling).",
         "grad_norm": "The norm of the gradient over all weights, before clipping.",
         "learning_rate": "The learning rate.",
         "lag_mean": "The policy lag: how many updates lie between the weights that chose an action "
@@ -89,6 +91,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "skipped_updates": "How many updates were skipped because the loss or a gradient was not "
         "finite.",
         "checkpoint_errors": "How many checkpoints could not be written.",
+        "mean_rho": "The mean of the importance weights, each clipped at 1. It is 1 without policy "
+        "lag, and near 0 where the learner's policy has left the actors' far behind, so that "
+        "almost nothing is learned.",
+        "largest_reward": "The largest absolute reward since the run began, as the loss takes it, "
+        "clipped or scaled. No value can be more than this / (1 - --discounting).",
+        "dropped_steps": "How many steps were not learned from because their rollouts were older "
+        "than --max_lag.",
     },
 }
 

@@ -23,13 +23,14 @@ console = rich.console.Console(stderr=True)
 
 
 def set_up_logging() -> None:
-    """Logs to stderr at INFO and above, but only warnings if stderr is a terminal, which has the
-    live table. Records with the attribute `file_only` go to the run's out.log only."""
+    """Logs to stderr at INFO and above, but if stderr is a terminal, which has the live table, only
+    warnings and records with the attribute `on_terminal`. Those with the attribute `file_only` go
+    to the run's out.log only."""
     if console.is_terminal:
-        handler: logging.Handler = rich.logging.RichHandler(
-            logging.WARNING, console=console, show_path=False
-        )
+        handler: logging.Handler = rich.logging.RichHandler(console=console, show_path=False)
         handler.setFormatter(logging.Formatter("%(message)s"))
+        is_shown = lambda r: r.levelno >= logging.WARNING or getattr(r, "on_terminal", False)
+        handler.addFilter(is_shown)
     else:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("[%(asctime)s] %(message)s"))

@@ -22,6 +22,7 @@ UPDATE_COLUMNS = {
     "learning_rate": "learning_rate",
     "lag_mean": "lag_mean",
     "clipped_rho_share": "clipped_rho_share",
+    "mean_rho": "mean_rho",
 }
 
 
@@ -71,7 +72,7 @@ class Stats:
         self._first_games: FirstGames | None = FirstGames(num_envs)  # None when games count at once
         self._sums: dict[str, float] = collections.defaultdict(float)
         self._updates = 0
-        self._lag_max = 0.0
+        self._lag_max = self._largest_reward = 0.0
         self._lags: collections.Counter[float] = collections.Counter()
         self._inference_batches = self._inference_columns = 0
 
@@ -110,6 +111,7 @@ class Stats:
             self._updates += 1
             self._lags.update(numbers["lags"])
             self._lag_max = max(self._lag_max, numbers["lag_max"])
+            self._largest_reward = max(self._largest_reward, numbers["largest_reward"])
             for name in UPDATE_COLUMNS:
                 self._sums[name] += numbers[name]
 
@@ -129,6 +131,7 @@ class Stats:
             if self._updates:
                 row |= {UPDATE_COLUMNS[k]: v / self._updates for k, v in self._sums.items()}
                 row["lag_max"] = self._lag_max
+                row["largest_reward"] = self._largest_reward
             if self._inference_batches:
                 row["inference_batch"] = self._inference_columns / self._inference_batches
             self._inference_batches = self._inference_columns = 0
@@ -150,6 +153,7 @@ class Stats:
                 "games": self.games,
                 "returns": list(self._returns),
                 "lengths": list(self._lengths),
+                "largest_reward": self._largest_reward,
             }
 
     def load_state_dict(self, state: dict) -> None:
@@ -157,6 +161,7 @@ class Stats:
             self.games = state["games"]
             self._returns.extend(state["returns"])
             self._lengths.extend(state["lengths"])
+            self._largest_reward = state.get("largest_reward", 0.0)  # 0.6 did not save it
 
 
 class Means:

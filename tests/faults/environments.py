@@ -228,7 +228,7 @@ def acting(num_actors, step_timeout=60.0, orders=""):
         f"--env tests.support.envs:Lives-v0 --envs_per_actor {N} --unroll_length {T} --num_actors "
         f"{num_actors} --step_timeout {step_timeout} --max_actor_restarts 1000000".split()
     )
-    spec, shapes = monobeast.describe(flags)
+    flags, spec, shapes = monobeast.describe(flags)
     net = models.make_net(monobeast.Net, spec, flags)
     buffers = SharedTensors(slot_shapes(flags, shapes))
     weights = SharedWeights(net.state_dict(), 0)

@@ -1,0 +1,121 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Scales observations and rewards by their running moments, as a part of the network.
+
+The moments are buffers of a module that `models.make_net` puts into the network, as `net.moments`.
+So they are in its `state_dict`: they travel with the weights to actors, inference threads and
+evaluations, and are in checkpoints. Only the learner updates them, once for each batch. In the test
+modes and in an exported policy they stay as they are.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from libtorchbeast.flags import Flags
+from libtorchbeast.spec import Spec, is_image
+from vtrace import scan_backwards
+
+LIMIT = 10.0  # scaled observations and rewards lie in [-LIMIT, LIMIT]
+TINY = 1e-8
+
+
+class Moments(nn.Module):
+    """Running means and variances over all real transitions that the learner has seen.
+
+    Args:
+        spec: gives the observation's parts. Those of floats that are no images are scaled.
+        flags: --observation_scaling, --reward_scaling, and --discounting for the returns.
+    """
+
+    mean: Tensor  # [F] float32, of all numbers of the scaled parts, one after the other
+    variance: Tensor  # [F] float32
+    return_mean: Tensor  # [1] float32, of discounted returns (`discounted_returns`)
+    return_variance: Tensor  # [1] float32
+    count: Tensor  # [] float32, the number of transitions that they are taken over
+
+    def __init__(self, spec: Spec, flags: Flags):
+        super().__init__()
+        scales = flags.observation_scaling == "moments"
+        self.names = [
+            name
+            for name, (shape, dtype) in spec.observations.items()
+            if scales and "float" in dtype and not is_image(shape)
+        ]
+        self.scales_rewards = flags.reward_scaling == "returns"
+        self.discounting = flags.discounting
+        width = sum(torch.Size(spec.observations[name][0]).numel() for name in self.names)
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+        self.register_buffer("return_mean", torch.zeros(1))
+        self.register_buffer("return_variance", torch.ones(1))
+        self.register_buffer("count", torch.zeros(()))
+
+    def scaled(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the rows [T, B, ...] with scaled observations, float32."""
+        rows, start = dict(rows), 0
+        for name in self.names:
+            shape = rows[name].shape
+            x = rows[name].flatten(2) if len(shape) > 2 else rows[name].unsqueeze(-1)
+            part = slice(start, start + x.shape[-1])
+            x = (x.float() - self.mean[part]) * (self.variance[part] + TINY).rsqrt()
+            rows[name] = x.clamp(-LIMIT, LIMIT).view(shape)
+            start = part.stop
+        return rows
+
+    def scaled_rewards(self, rewards: Tensor) -> Tensor:
+        """Returns the rewards [T, B] of a loss, which values are the discounted sums of."""
+        if not self.scales_rewards:
+            return rewards
+        return (rewards * (self.return_variance + TINY).rsqrt()).clamp(-LIMIT, LIMIT)
+
+    @torch.no_grad()
+    def update(self, rows: dict[str, Tensor]) -> None:
+        """Takes in the real transitions of a batch [T+1, B, ...]: the observations of their rows,
+        and the returns to which their rewards lead."""
+        real = (~rows["done"][1:]).float().unsqueeze(-1)  # [T, B, 1]
+        n = real.sum()
+        share = n / (self.count + n).clamp(min=1.0)
+        self.count += n
+        parts = [rows[name][:-1].float().reshape(*real.shape[:2], -1) for name in self.names]
+        if parts:
+            _merge(self.mean, self.variance, torch.cat(parts, dim=-1), real, share)
+        if self.scales_rewards:
+            returns = discounted_returns(rows, self.discounting).unsqueeze(-1)
+            _merge(self.return_mean, self.return_variance, returns, real, share)
+
+
+def _merge(mean: Tensor, variance: Tensor, x: Tensor, weights: Tensor, share: Tensor) -> None:
+    """Merges the moments of x [T, B, F] into `mean` and `variance` [F] (Chan et al. 1979, "Updating
+    formulae and a pairwise algorithm for computing sample variances").
+
+    Args:
+        weights: [T, B, 1] float, 1 for what counts and else 0.
+        share: [], that of these numbers among all so far.
+    """
+    n = weights.sum().clamp(min=1.0)
+    own_mean = (weights * x).sum(dim=(0, 1)) / n
+    own_variance = (weights * (x - own_mean) ** 2).sum(dim=(0, 1)) / n
+    delta = own_mean - mean
+    mean += share * delta
+    variance += share * (own_variance - variance) + share * (1 - share) * delta**2
+
+
+def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
+    """The rewards of each episode so far, the older ones discounted: G_t = r_t + gamma G_{t-1}.
+
+    A rollout does not have the rewards before its row 0. They are taken to be all equal to their
+    mean, which the row says.
+
+    Args:
+        rows: `reward`, `episode_return` [T+1, B] float32, `done` [T+1, B] bool and `episode_step`
+            [T+1, B] int32.
+
+    Returns:
+        [T, B] float32, those of rows 1 to T.
+    """
+    steps = rows["episode_step"][0].float()
+    mean = rows["episode_return"][0] / steps.clamp(min=1.0)
+    past = (1 - discounting**steps) / (1 - discounting) if discounting < 1 else steps
+    factors = discounting * (~rows["done"]).float()
+    terms = rows["reward"][1:].clone()
+    terms[0] += factors[1] * mean * past
+    return scan_backwards(factors[1:].flip(0), terms.flip(0)).flip(0)

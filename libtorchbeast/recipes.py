@@ -1,0 +1,126 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The defaults that depend on the kind of environment, for all programs.
+
+    atari     games of ale-py, known by their names
+    vectors   observations without an image, unless --use_lstm is given
+    other     all other environments
+
+They were found by measurement (docs/results.md, results/README.md). What a flag says on the command
+line, or in a run that is resumed, is never changed.
+
+The name of an environment does not say what it observes. So the flags are completed twice: as if it
+was "other", and again by `settle`, when the first environment is open.
+"""
+
+import argparse
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from libtorchbeast.flags import Flags, Recipes
+from libtorchbeast.spec import Spec
+
+logger = logging.getLogger(__name__)
+
+# Steps of Atari are slow, so Atari gets many small updates. Fast environments get large batches.
+# With vectors a policy changes fast, and a task's scales are its own: small batches keep the lag
+# small, and observations and rewards are scaled by their running moments (moments.py).
+LEARNING: Recipes = {
+    "atari": dict(
+        total_steps=6_000_000,
+        batch_size=4,
+        unroll_length=20,
+        learning_rate=4e-4,
+        entropy_cost=0.01,
+        entropy_schedule="constant",
+        baseline_cost=0.5,
+        discounting=0.99,
+        vtrace_lambda=0.95,
+        reward_clipping="abs_one",
+        observation_scaling="none",
+        reward_scaling="none",
+        eval_every=1_000_000,
+    ),
+    "other": dict(
+        total_steps=10_000_000,
+        batch_size=32,
+        unroll_length=20,
+        learning_rate=3e-3,
+        entropy_cost=0.02,
+        entropy_schedule="linear",
+        baseline_cost=0.25,
+        discounting=0.995,
+        vtrace_lambda=0.9,
+        reward_clipping="abs_one",
+        observation_scaling="none",
+        reward_scaling="none",
+        eval_every=2_500_000,
+    ),
+    "vectors": dict(
+        total_steps=3_000_000,
+        batch_size=4,
+        unroll_length=32,
+        learning_rate=5e-4,
+        entropy_cost=0.0,
+        entropy_schedule="constant",
+        baseline_cost=0.5,
+        discounting=0.99,
+        vtrace_lambda=0.95,
+        reward_clipping="none",
+        observation_scaling="moments",
+        reward_scaling="returns",
+        eval_every=1_000_000,
+    ),
+}
+# The number of environments of an actor or a stream.
+ENVIRONMENTS = {"atari": 16, "other": 64, "vectors": 16}
+
+
+def with_environments(flag: str, learning: bool = True) -> Recipes:
+    """The recipes of a program whose number of environments has the name `flag`."""
+    kinds = ENVIRONMENTS.items()
+    return {kind: {flag: count, **(LEARNING[kind] if learning else {})} for kind, count in kinds}
+
+
+def kind_of(draft: argparse.Namespace, is_atari: bool, spec: Spec | None) -> str:
+    """The environment's kind. Without a `spec`, what its name alone says."""
+    if is_atari:
+        return "atari"
+    has_vectors = spec is not None and not spec.has_image
+    return "vectors" if has_vectors and not getattr(draft, "use_lstm", False) else "other"
+
+
+def apply(draft: argparse.Namespace, recipes: Recipes, kind: str) -> None:
+    """Sets the flags that are None to the recipe's values. `draft.left_out` gets the names of all
+    that are None, each with the kind."""
+    left_out = [name for name, value in vars(draft).items() if value is None]
+    draft.left_out = getattr(draft, "left_out", {}) | dict.fromkeys(left_out, kind)
+    for name, value in recipes[kind].items():
+        if getattr(draft, name) is None:
+            setattr(draft, name, value)
+
+
+def undecided(flags: Flags) -> dict[str, Any]:
+    """The flags as they were given. Those that were left out are None."""
+    values = dict(vars(flags))
+    return values | dict.fromkeys(values.pop("left_out", ()))
+
+
+def settle(
+    flags: Flags, check: Callable[[argparse.Namespace, Spec], Flags], spec: Spec, recipes: Recipes
+) -> Flags:
+    """Completes flags again, now that the environment's spec is known, and logs what was chosen.
+
+    Args:
+        flags: as the program's `check_flags` has completed them without a spec.
+        check: the program's `check_flags`.
+        recipes: the program's.
+    """
+    values = vars(check(argparse.Namespace(**undecided(flags)), spec))
+    left_out = values.pop("left_out")
+    for kind in sorted(set(left_out.values())):
+        words = [f"--{name} {values[name]}" for name in recipes[kind] if name in left_out]
+        if words:
+            said = " ".join(words)
+            logger.info("Recipe for %s: %s", kind, said, extra={"on_terminal": True})
+    return Flags(**values)

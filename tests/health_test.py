@@ -1,0 +1,52 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What the log's numbers warn of, once each."""
+
+import pytest
+
+from libtorchbeast.loggers.health import Health
+from tests.support.monobeast import parse
+
+GOOD = dict(mean_value=3.0, largest_reward=2.0, mean_rho=0.9, lag_mean=2.0, entropy=4.25)
+BOX = 3
+
+
+def health(width=BOX, *flags):
+    return Health(parse("--env", "Some-v0", *flags), width)
+
+
+def test_good_numbers_and_rows_without_updates_warn_of_nothing(caplog):
+    checked = health()
+    for row in ({}, {"games": 3}, GOOD, GOOD | {"mean_value": -199.0}, GOOD | {"entropy": -9.0}):
+        checked.check(row)
+    health(0).check(GOOD | {"entropy": 99.0})  # never more than at first
+    health(BOX, "--discounting", 1).check(GOOD | {"mean_value": 1e9})
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (
+            {"mean_value": 2103.0, "largest_reward": 0.5},
+            "The values diverge: mean_value is 2.1e+03, but with rewards of at most 1 and "
+            "--discounting 0.99 none can exceed 100. Try a smaller --learning_rate, or "
+            "--observation_scaling moments.",
+        ),
+        (
+            {"mean_rho": 0.02, "lag_mean": 9.0},
+            "Little is learned: the mean importance weight is 0.02, because the policy changes "
+            "much within the policy lag, 9.0 updates. Try a smaller --learning_rate, fewer "
+            "environments for each actor or stream, or --max_lag.",
+        ),
+        (
+            {"entropy": 5.0},
+            "The policy becomes more random than at the start: its entropy is 5.00. Try "
+            "--entropy_cost 0 (it is 0.01).",
+        ),
+    ],
+)
+def test_each_warning_is_one_line_and_comes_once(bad, said, caplog):
+    checked = health()
+    for _ in range(3):
+        checked.check(GOOD | bad)
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", said)]

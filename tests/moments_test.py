@@ -1,0 +1,150 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Running moments: right over batches, of real transitions only, and carried by the weights."""
+
+import pytest
+import torch
+
+import monobeast
+from libtorchbeast import models
+from libtorchbeast.models import forward
+from libtorchbeast.moments import LIMIT, Moments, discounted_returns
+from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.weights import NewestWeights, SharedWeights
+from tests.support.compare import assert_same
+from tests.support.monobeast import parse
+
+T, B = 6, 4
+OBSERVATIONS = {
+    "hand": ((2,), "float64"),
+    "picture": ((3, 9, 9), "float32"),
+    "level": ((), "float32"),
+    "token": ((2,), "int64"),
+}
+SPEC = Spec("some", B, OBSERVATIONS, Actions("discrete", (3,)))
+SCALED = ("--observation_scaling", "moments", "--reward_scaling", "returns")
+
+
+def moments(*flags, spec=SPEC):
+    return Moments(spec, parse("--env", "Some-v0", *(flags or SCALED)))
+
+
+def random_rows(seed=0):
+    torch.manual_seed(seed)
+    done = torch.rand(T + 1, B) < 0.2
+    steps, returns = torch.zeros(T + 1, B), torch.zeros(T + 1, B)
+    reward = torch.randn(T + 1, B) * 3 + 1
+    reward[done] = 0
+    for t in range(1, T + 1):
+        steps[t] = torch.where(done[t], 0, steps[t - 1] + 1)
+        returns[t] = torch.where(done[t], 0, returns[t - 1] + reward[t])
+    return {
+        "hand": torch.randn(T + 1, B, 2, dtype=torch.float64) * 50 + 1000,
+        "picture": torch.rand(T + 1, B, 3, 9, 9),
+        "level": torch.rand(T + 1, B),
+        "token": torch.randint(9, (T + 1, B, 2)),
+        "done": done,
+        "reward": reward,
+        "episode_step": steps.int(),
+        "episode_return": returns,
+    }
+
+
+def test_batches_give_the_moments_of_all_real_transitions():
+    own, seen = moments(), []
+    for seed in range(5):
+        rows = random_rows(seed)
+        own.update(rows)
+        real = ~rows["done"][1:]
+        parts = [rows["hand"][:-1][real], rows["level"][:-1][real].unsqueeze(-1)]
+        seen.append(torch.cat(parts, dim=-1))
+    x = torch.cat(seen)
+    torch.testing.assert_close(own.mean, x.mean(dim=0).float(), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(own.variance, x.var(dim=0, correction=0).float(), rtol=1e-3, atol=0)
+    assert own.count == len(x)
+
+
+def test_floats_are_scaled_and_images_and_whole_numbers_are_not():
+    own, rows = moments(), random_rows()
+    for seed in range(20):
+        own.update(random_rows(seed))
+    rows["hand"][0, 0, 0] = 1e9
+    before = {k: v.clone() for k, v in rows.items()}
+    scaled = own.scaled(rows)
+    assert_same(rows, before)
+    assert scaled["hand"].dtype == torch.float32 and scaled["hand"][0, 0, 0] == LIMIT
+    assert scaled["hand"][1:].mean().abs() < 0.5 and 0.5 < scaled["hand"][1:].std() < 1.5
+    assert scaled["level"].shape == (T + 1, B) and scaled["level"].min() < -1
+    for name in rows.keys() - {"hand", "level"}:
+        assert scaled[name] is rows[name]
+
+
+def test_before_the_first_update_nothing_changes():
+    rows = random_rows()
+    torch.testing.assert_close(moments().scaled(rows)["level"], rows["level"])
+
+
+def test_returns_are_discounted_sums_that_end_with_an_episode():
+    """Over a whole episode, in one rollout or in two, if the rewards are all equal."""
+    gamma, steps = 0.9, torch.arange(13)
+    column = {
+        "reward": torch.where(steps > 0, 2.0, 0.0),
+        "done": steps == 0,
+        "episode_step": steps.int(),
+        "episode_return": 2.0 * steps,
+    }
+    rows = {k: torch.stack([v, v.roll(5)], dim=1) for k, v in column.items()}
+    expected = 2 * (1 - gamma**steps) / (1 - gamma)
+    expected = torch.stack([expected, expected.roll(5)], dim=1)
+    torch.testing.assert_close(discounted_returns(rows, gamma), expected[1:])
+    later = {k: v[7:] for k, v in rows.items()}
+    torch.testing.assert_close(discounted_returns(later, gamma), expected[8:])
+    undiscounted = torch.stack([2.0 * steps, (2.0 * steps).roll(5)], dim=1)
+    torch.testing.assert_close(discounted_returns(rows, 1.0), undiscounted[1:])
+
+
+def test_rewards_are_divided_by_the_deviation_of_returns():
+    own, returns = moments(), []
+    for seed in range(5):
+        rows = random_rows(seed)
+        own.update(rows)
+        returns.append(discounted_returns(rows, 0.99)[~rows["done"][1:]])
+    deviation = torch.cat(returns).std(correction=0)
+    rewards = torch.tensor([[1.0, -2.0, 1e9]])
+    expected = torch.tensor([[1 / deviation, -2 / deviation, LIMIT]])
+    torch.testing.assert_close(own.scaled_rewards(rewards), expected)
+
+
+@pytest.mark.parametrize("off", ["observation", "reward"])
+def test_each_half_can_be_turned_off(off):
+    flags = dict(observation_scaling="moments", reward_scaling="returns")
+    flags[f"{off}_scaling"] = "none"
+    own, rows = moments(*(word for k, v in flags.items() for word in (f"--{k}", v))), random_rows()
+    own.update(rows)
+    assert (own.scaled(rows)["hand"] is rows["hand"]) == (off == "observation")
+    same = torch.equal(own.scaled_rewards(rows["reward"]), rows["reward"])
+    assert same == (off == "reward")
+
+
+VECTOR = Spec("some", B, {"frame": ((3,), "float64")}, Actions("discrete", (3,)))
+
+
+def test_a_network_carries_its_moments_and_forward_applies_them(tmp_path):
+    flags = parse("--env", "Some-v0", *SCALED)
+    net, shared, newest = (models.make_net(monobeast.Net, VECTOR, flags) for _ in range(3))
+    rows = random_rows() | {"frame": torch.randn(T + 1, B, 3, dtype=torch.float64) * 9 + 70}
+    net.moments.update(rows)
+    expected, _ = forward(net, rows, ())
+    plain, _ = net(rows, ())
+    assert not torch.allclose(expected["baseline"], plain["baseline"])
+    weights = SharedWeights(net.state_dict(), 0)
+    weights.copy_to(shared)
+    weights.close()
+    NewestWeights(net.state_dict(), 0, torch.device("cpu")).copy_to(newest)
+    for other in (shared, newest):
+        assert_same(forward(other, rows, ())[0], expected)
+    assert "moments.mean" in net.state_dict() and not list(net.moments.parameters())
+
+
+def test_without_scaling_there_are_no_moments():
+    flags = parse("--env", "Some-v0", "--observation_scaling", "none", "--reward_scaling", "none")
+    assert not hasattr(models.make_net(monobeast.Net, VECTOR, flags), "moments")

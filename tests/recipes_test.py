@@ -1,0 +1,74 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The defaults for each kind of environment: chosen by its spaces, and never against a flag."""
+
+import pytest
+
+import monobeast
+import polybeast
+import polybeast_env
+from libtorchbeast import recipes
+from libtorchbeast.flags import Flags
+from libtorchbeast.spec import Actions, Spec
+
+PROGRAMS = [monobeast, polybeast]
+DISCRETE, BOX = Actions("discrete", (2,)), Actions("box", (2,))
+
+
+def spec_of(*shapes, actions=BOX):
+    observations = {f"part{i}": (shape, "float32") for i, shape in enumerate(shapes)}
+    return Spec("some", 1, observations, actions)
+
+
+def settled(program, line="", spec=None):
+    flags = program.parse(["--env", "Some-v0", *line.split()])
+    return recipes.settle(flags, program.check_flags, spec or spec_of((3,)), program.RECIPES)
+
+
+def values_of(flags, recipe):
+    return {name: getattr(flags, name) for name in recipe}
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, polybeast_env])
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("vectors", spec_of((3,))),
+        ("vectors", spec_of((3,), actions=DISCRETE)),
+        ("vectors", spec_of((3,), (), (2, 9))),
+        ("other", spec_of((3, 9, 9))),
+        ("other", spec_of((3,), (40, 40))),
+    ],
+)
+def test_the_spaces_choose_the_recipe(program, kind, spec):
+    recipe = program.RECIPES[kind]
+    assert values_of(settled(program, "", spec), recipe) == recipe
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_atari_has_its_own_and_so_has_a_recurrent_network(program):
+    flags = program.parse([])
+    flags = recipes.settle(flags, program.check_flags, spec_of((4, 84, 84)), program.RECIPES)
+    assert values_of(flags, program.RECIPES["atari"]) == program.RECIPES["atari"]
+    flags = settled(program, "--use_lstm")
+    assert values_of(flags, program.RECIPES["other"]) == program.RECIPES["other"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_flag_that_is_given_stays_and_nothing_is_left_of_the_choice(program, caplog):
+    caplog.set_level("INFO")
+    flags = settled(program, "--batch_size 7 --xpid mine --entropy_cost 0.5")
+    recipe = program.RECIPES["vectors"] | {"batch_size": 7, "entropy_cost": 0.5}
+    assert values_of(flags, recipe) == recipe
+    assert type(flags) is Flags and flags.xpid == "mine" and not hasattr(flags, "left_out")
+    (line,) = [r.getMessage() for r in caplog.records if "Recipe" in r.getMessage()]
+    assert line.startswith("Recipe for vectors: --")
+    assert "--unroll_length 32" in line and "--batch_size" not in line
+    again = recipes.settle(flags, program.check_flags, spec_of((3, 9, 9)), program.RECIPES)
+    assert again == flags and len(caplog.records) == 1  # what has been settled, stays
+
+
+def test_what_depends_on_the_recipe_follows_it():
+    flags = settled(monobeast, "--num_actors 2")
+    assert flags.num_buffers == 2 * 2 * flags.envs_per_actor == 64
+    flags = settled(polybeast, "")
+    assert flags.max_learner_queue_size == flags.batch_size == 4
