@@ -193,10 +193,6 @@ def make_parser() -> Parser:
              "server that opens its environments by then is waited for.")
     add("--num_inference_threads", type=whole(1, 64), default=1,
         help="Number of inference threads. Each has its own copy of the network.")
-    add("--inference_device", metavar="DEVICE",
-        help="Device of the inference threads, for example cuda:1. Default: the learner's device.")
-    add("--learner_device", metavar="DEVICE",
-        help="Device of the learner. Default: cuda if there is a GPU, else cpu.")
     add("--max_inference_batch_size", type=whole(1), metavar="B",
         help="Largest number of environments in an inference batch. Default: all that wait.")
     add("--min_inference_batch_size", type=whole(1), metavar="B",
@@ -272,8 +268,7 @@ def infer(
             if weights.version != version:
                 version = weights.copy_to(net)
                 torch.clear_autocast_cache()  # it holds the old weights
-            row, core_state = batch.get_inputs()  # [1, B, ...]
-            row, core_state = to_device(row, device), to_device(core_state, device)
+            row, core_state = to_device(batch.get_inputs(), device)  # [1, B, ...]
             outputs, core_state = act_on(net, row, core_state)
             outputs["policy_version"] = torch.full((1, len(batch)), version)
             batch.set_outputs((outputs, core_state))

@@ -11,6 +11,7 @@ half-written, so the new process fills them again. Slots that are ready or with 
 complete and stay valid.
 """
 
+import argparse
 import collections
 import functools
 import logging
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.origin import cause
 from libtorchbeast.rollouts import Rollout
@@ -255,6 +256,17 @@ class Actors:
         elif sign_of_life and silence(sign_of_life) > longest_silence(flags.step_timeout):
             return f"it gave no sign of life for {flags.step_timeout:g} s (--step_timeout)"
         return ""
+
+
+def choose_num_buffers(draft: argparse.Namespace) -> None:
+    """Chooses --num_buffers if it was not given. Raises UserError if it is out of range."""
+    columns = max(1, draft.num_actors) * draft.envs_per_actor
+    if draft.num_buffers is None:
+        draft.num_buffers = 2 * columns
+    most = MAX_SLOTS_PER_ACTOR * columns
+    in_range = columns <= draft.num_buffers <= most
+    expected = f"at least {columns} columns, one for each environment, and at most {most}"
+    require(draft, "num_buffers", in_range, expected)
 
 
 def slot_shapes(flags: Flags, shapes: Shapes) -> Shapes:

@@ -395,6 +395,12 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
              "takes as many as its actors leave cores, and 1 with --num_actors 0. PolyBeast takes "
              "all cores for its deep network on Atari, where the learner limits the speed, and "
              "else half of them.")
+    add("--learner_device", metavar="DEVICE",
+        help="Device of the learner, any that torch has, for example cuda:1, xpu or mps. Default: "
+             "the GPU if there is one (but not a Mac's), else cpu. With --num_actors 0: cpu.")
+    add("--inference_device", metavar="DEVICE",
+        help="Device of the networks that choose actions. Default: the learner's device; cpu for "
+             "MonoBeast's actors, which are processes.")
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
     add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
         help="Precision of convolutions and matrix products. auto takes bf16 if the hardware has "

@@ -147,7 +147,7 @@ class Learner:
         if self._dump_dir and (is_last or self.skipped <= MAX_DUMPS):
             where = os.path.join(self._dump_dir, f"nonfinite-{self.skipped}.tar")
             try:
-                torch.save({"batch": batch, "model": self.net.state_dict()}, where)
+                torch.save({"batch": dict(batch), "model": self.net.state_dict()}, where)
             except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
                 where = f"not dumped: {error}"
         of = {"policy_logits": numbers["mean_entropy"], "baseline": numbers["mean_value"]}

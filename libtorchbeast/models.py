@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from libtorchbeast.devices import to_host
+from libtorchbeast.devices import has_bf16, to_host
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.net_check import call_own, check_finite, check_net
@@ -95,11 +95,7 @@ def choose_precision(precision: str, device: torch.device) -> torch.dtype:
     hardware has instructions for it, else float32."""
     if precision != "auto":
         return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
-    if device.type == "cuda":
-        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        has_bf16 = torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if has_bf16 else torch.float32
+    return torch.bfloat16 if has_bf16(device) else torch.float32
 
 
 def autocast(net: nn.Module, precision: str, device: torch.device) -> torch.autocast:
@@ -218,7 +214,7 @@ def unroll(
     device = inputs.device
     # oneDNN has no bf16 LSTM for processors without bf16. cuDNN's LSTM computes in float16 even
     # where autocast asks for bf16, and gradients in float16 would have to be scaled.
-    lacks_bf16 = device.type == "cuda" or choose_precision("auto", device) == torch.float32
+    lacks_bf16 = device.type != "cpu" or choose_precision("auto", device) == torch.float32
     if torch.is_autocast_enabled(device.type) and lacks_bf16:
         with torch.autocast(device.type, enabled=False):
             return unroll(core, inputs.float(), done, state, initial_state)

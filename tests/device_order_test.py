@@ -1,0 +1,141 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The order of events on a device: a simulated one sees what is right, and each of many mistakes.
+Also how many kernels, copies and waits an update and an inference batch cost."""
+
+import types
+
+import pytest
+import torch
+
+import monobeast
+import polybeast
+from libtorchbeast import devices, learner, weights
+from libtorchbeast.devices import CPU, Event, to_device
+from libtorchbeast.flags import UserError
+from libtorchbeast.rollouts import batches
+from libtorchbeast.weights import NewestWeights
+from tests.support import simulated_device as sim
+from tests.support.actors import make_actor, make_rollouts
+from tests.support.device_life import BATCH_SIZE, Life
+from tests.support.simulated_device import DEVICE, OTHER
+
+pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("one_thread")]
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """The simulated devices. A lock of the learner hands on what a thread has waited for."""
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    with sim.installed():
+        yield
+
+
+@pytest.fixture(scope="module")
+def on_the_cpu():
+    """What learner and inference make on the CPU."""
+    return {lstm: Life(CPU, CPU, *["--use_lstm"] * lstm).live() for lstm in (True, False)}
+
+
+def assert_close(seen, expected):
+    if isinstance(expected, dict | list | tuple):
+        assert len(seen) == len(expected)
+        keys = expected if isinstance(expected, dict) else range(len(expected))
+        for key in keys:
+            assert_close(seen[key], expected[key])
+    elif isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(seen, expected, rtol=1e-3, atol=1e-5)
+    else:
+        assert seen == expected
+
+
+@pytest.mark.parametrize("acting", [DEVICE, OTHER, CPU], ids=["same", "other", "cpu"])
+@pytest.mark.parametrize("lstm", [False, True], ids=["feed-forward", "lstm"])
+def test_learning_and_acting_are_in_order_and_give_what_the_cpu_gives(
+    simulated, on_the_cpu, acting, lstm
+):
+    assert_close(Life(DEVICE, acting, *["--use_lstm"] * lstm).live(), on_the_cpu[lstm])
+
+
+# ============================================================================= deliberate mistakes
+class NeverWaits(Event):
+    def wait(self):
+        pass
+
+
+class RecordedEarly(Event):
+    def __init__(self, device):
+        super().__init__(device)
+        super().record()
+
+    def record(self):
+        pass
+
+
+class NeverRecorded(Event):
+    def record(self):
+        pass
+
+
+def not_copied(self, state_dict, version):
+    copied = Event(self._device)
+    copied.record()
+    self._newest = ({k: v.detach() for k, v in state_dict.items()}, version, copied)
+
+
+def unordered_stream(device, priority=0):
+    return torch.Stream(device=device)
+
+
+def in_the_default_stream(value, device):
+    with sim.default_stream(device):
+        return to_device(value, device)
+
+
+def without_the_reward(value, device):
+    there = to_device(value, device)
+    return there | {"reward": value["reward"]}
+
+
+def state_on_the_host(self, batch_size):
+    shape = (self.core.num_layers, batch_size, self.core.hidden_size)
+    return (torch.zeros(shape), torch.zeros(shape))
+
+
+def not_waited_for(value):
+    is_there = lambda x: isinstance(x, torch.Tensor)
+    return devices._mapped(value, lambda x: x.detach().to("cpu", non_blocking=is_there(x)))
+
+
+# what is replaced -> by what
+MISTAKES = {
+    "the host does not wait for answers": (sim.Stream, "synchronize", lambda stream: None),
+    "new weights are not waited for": (weights, "Event", NeverWaits),
+    "new weights are not announced": (weights, "Event", NeverRecorded),
+    "new weights are not copied": (NewestWeights, "publish", not_copied),
+    "the memory of old weights is reused": (weights, "use_in_this_stream", lambda tensors: None),
+    "inference does not wait for the network": (polybeast, "own_stream", unordered_stream),
+    "the learner does not wait for the network": (learner, "own_stream", unordered_stream),
+    "the other learner's update is not waited for": (learner, "Event", NeverWaits),
+    "the end of an update is announced too early": (learner, "Event", RecordedEarly),
+    "a checkpoint is not waited for": (learner, "copy_to_host", not_waited_for),
+    "the batch comes by another stream": (learner, "to_device", in_the_default_stream),
+    "the reward stays on the host": (learner, "to_device", without_the_reward),
+    "the core's first state is on the host": (monobeast.Net, "initial_state", state_on_the_host),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_seen(monkeypatch, on_the_cpu, mistake):
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    monkeypatch.setattr(*MISTAKES[mistake])
+    with pytest.raises((RuntimeError, AssertionError, UserError)), sim.installed():
+        assert_close(Life(DEVICE, DEVICE, "--use_lstm").live(), on_the_cpu[True])
+
+
+def test_page_locked_memory_that_is_filled_again_too_early_is_seen(simulated):
+    """The next batch overwrites the one before, for whose copy nobody has waited."""
+    rollouts = [(rollout, lambda: None) for rollout in make_rollouts(make_actor(monobeast.Net), 2)]
+    for batch in batches(rollouts, BATCH_SIZE, DEVICE):
+        to_device(batch, DEVICE)
+    with pytest.raises(sim.Race, match="page-locked memory changed"):
+        sim.finish()
