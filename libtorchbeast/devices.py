@@ -130,7 +130,8 @@ def use_in_this_stream(tensors: Iterable[Tensor]) -> None:
 
 
 class Event:
-    """A point in the work of one stream, for which another stream's work can wait."""
+    """A point in the work of one stream, for which another stream's work can wait. As a context it
+    waits at the beginning and is recorded at the end, also after an error."""
 
     def __init__(self, device: torch.device):
         self._device = device
@@ -145,6 +146,12 @@ class Event:
         """Makes later work in the calling thread's stream start after the event. Does not block."""
         if self._event is not None:
             self._event.wait(torch.accelerator.current_stream(self._device))
+
+    def __enter__(self) -> None:
+        self.wait()
+
+    def __exit__(self, *error) -> None:
+        self.record()
 
 
 # ========================================================================================= copies

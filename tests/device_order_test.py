@@ -139,3 +139,19 @@ def test_page_locked_memory_that_is_filled_again_too_early_is_seen(simulated):
         to_device(batch, DEVICE)
     with pytest.raises(sim.Race, match="page-locked memory changed"):
         sim.finish()
+
+
+def test_after_a_failing_publish_a_checkpoint_waits_for_the_update(simulated):
+    """For example, no memory is left for a copy of the weights. The run then saves and ends."""
+
+    def publish(state_dict, version):
+        if version == 2:
+            raise torch.OutOfMemoryError("no memory is left")
+
+    life = Life(DEVICE, DEVICE, publish=publish)
+    life.learn(0)
+    with pytest.raises(torch.OutOfMemoryError):
+        life.learn(1)
+    state = life.learner.state_dict()
+    assert state["updates"] == 2
+    assert all(weight.isfinite().all() for weight in state["model"].values())
