@@ -299,8 +299,7 @@ def choose_actions(
     if "action" not in outputs:
         distribution = cast(Distribution, net.distribution)
         choose = distribution.mode if greedy else distribution.sample
-        # After a NaN in `sample` this process could not use its GPU any more.
-        outputs["action"] = choose(outputs["policy_logits"].nan_to_num())
+        outputs["action"] = choose(outputs["policy_logits"])
     return outputs, tuple(_float32(state) for state in core_state)
 
 
