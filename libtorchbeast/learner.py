@@ -91,6 +91,8 @@ class Learner:
             RuntimeError: too many batches in a row had no real transition.
         """
         on_device = to_device(batch, self.device)
+        if self.device.type != "cpu":
+            models.remember_beginnings(on_device["done"], batch["done"])
         with self._one_at_a_time, self._updated:  # another thread's may still run on the device
             if self._closed:
                 return None

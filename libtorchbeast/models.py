@@ -195,6 +195,16 @@ def as_floats(frame: Tensor) -> Tensor:
     return floats.mul_(1 / 255) if frame.dtype == torch.uint8 else floats
 
 
+def remember_beginnings(done: Tensor, on_host: Tensor) -> None:
+    """Tells `unroll` in which rows episodes begin, so that it need not wait for the device.
+
+    Args:
+        done: [T, B] bool on a device, as `unroll` gets it: itself, not a part of it.
+        on_host: the same on the CPU.
+    """
+    done.begins = on_host.any(dim=1).tolist()  # type: ignore[attr-defined]
+
+
 def unroll(
     core: nn.Module, inputs: Tensor, done: Tensor, state: CoreState, initial_state: CoreState
 ) -> tuple[Tensor, CoreState]:
@@ -219,8 +229,10 @@ def unroll(
         with torch.autocast(device.type, enabled=False):
             return unroll(core, inputs.float(), done, state, initial_state)
     T = inputs.shape[0]
-    # torch.export cannot branch on values.
-    begins = [True] * T if torch.compiler.is_exporting() else done.any(dim=1).tolist()
+    if T == 1 or torch.compiler.is_exporting():  # which cannot branch on values
+        begins = [True] * T
+    else:
+        begins = getattr(done, "begins", None) or done.any(dim=1).tolist()
     is_single = isinstance(core, nn.GRU | nn.RNN)  # their state is one tensor
     # The core runs over all rows between two resets in one call.
     cuts = [0] + [t for t in range(1, T) if begins[t]] + [T]

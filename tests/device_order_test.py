@@ -2,6 +2,7 @@
 """The order of events on a device: a simulated one sees what is right, and each of many mistakes.
 Also how many kernels, copies and waits an update and an inference batch cost."""
 
+import copy
 import types
 
 import pytest
@@ -10,10 +11,10 @@ import torch
 import monobeast
 import polybeast
 from libtorchbeast import devices, learner, weights
-from libtorchbeast.devices import CPU, Event, to_device
+from libtorchbeast.devices import CPU, Event, own_stream, to_device
 from libtorchbeast.flags import UserError
 from libtorchbeast.rollouts import batches
-from libtorchbeast.weights import NewestWeights
+from libtorchbeast.weights import NewestWeights, SharedWeights
 from tests.support import simulated_device as sim
 from tests.support.actors import make_actor, make_rollouts
 from tests.support.device_life import BATCH_SIZE, Life
@@ -155,3 +156,63 @@ def test_after_a_failing_publish_a_checkpoint_waits_for_the_update(simulated):
     state = life.learner.state_dict()
     assert state["updates"] == 2
     assert all(weight.isfinite().all() for weight in state["model"].values())
+
+
+# ============================================================================================ costs
+def cost(function, *args, device=DEVICE):
+    """How many kernels, copies and waits the function costs, in a stream of its own."""
+    with own_stream(device) as stream:
+        sim.counts.clear()
+        function(*args)
+        seen = dict(sim.counts)
+        stream.synchronize()
+        return seen
+
+
+@pytest.mark.parametrize("lstm, kernels", [(False, 170), (True, 380)], ids=["no lstm", "lstm"])
+def test_what_an_update_costs(simulated, lstm, kernels):
+    """One copy to the device, and one wait of the host, for the loss and the norm together."""
+    life = Life(DEVICE, DEVICE, *["--use_lstm"] * lstm)
+    (batch,) = batches([(life.rollouts[0], lambda: None)], BATCH_SIZE, DEVICE)
+    for _ in range(2):
+        seen = cost(life.learner.update, batch, lambda state_dict, version: None)
+    assert seen.pop("kernels") <= kernels
+    assert seen == {"to_device": 1, "to_host": 1, "waits": 1}
+
+
+@pytest.mark.parametrize("acting", [DEVICE, OTHER], ids=["same", "other"])
+def test_handing_weights_to_inference_costs_no_wait(simulated, acting):
+    life = Life(DEVICE, acting)
+    seen = cost(life.weights.publish, life.learner.net.state_dict(), 1)
+    assert set(seen) == {"kernels" if acting == DEVICE else "between_devices"}
+    net = copy.deepcopy(make_actor(monobeast.Net).net).to(acting)
+    assert set(cost(life.weights.copy_to, net, device=acting)) == {"kernels"}
+
+
+def test_what_an_inference_batch_costs(simulated):
+    """One copy there, one copy back, one wait, with an LSTM, too."""
+    life = Life(DEVICE, DEVICE, "--use_lstm")
+    life.infer(0)
+    sim.counts.clear()
+    life.infer(0)  # two batches
+    assert sim.counts.pop("kernels") <= 2 * 32
+    assert sim.counts == {"to_device": 2, "to_host": 2, "waits": 2}
+
+
+def test_handing_weights_to_processes_costs_one_copy_and_one_wait(simulated):
+    net = Life(DEVICE, CPU).learner.net
+    shared = SharedWeights(net.state_dict(), 0)
+    seen = cost(shared.publish, net.state_dict(), 1)
+    assert seen.pop("kernels") == 1  # which joins them
+    assert seen == {"to_host": 1, "waits": 1}
+    other = copy.deepcopy(make_actor(monobeast.Net).net)
+    assert shared.copy_to(other) == 1
+    (expected,) = devices.to_host(dict(net.state_dict()))
+    assert_close(dict(other.state_dict()), expected)
+    shared.close()
+
+
+def test_a_checkpoint_costs_one_wait(simulated):
+    life = Life(DEVICE, DEVICE)
+    life.learn(0)
+    assert cost(life.learner.state_dict)["waits"] <= 2
