@@ -38,7 +38,7 @@ from libtorchbeast import devices, evaluate, models, workers
 from libtorchbeast.actors import (
     Actors,
     check_limits,
-    choose_num_buffers,
+    choose_numbers,
     slot_of,
     slot_shapes,
     start_pulse,
@@ -243,12 +243,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     apply_recipe(draft, RECIPES["atari" if atari_wrappers.is_atari(draft.env) else "other"])
     in_order = draft.num_actors == 0
     devices.choose(draft, inference=None if in_order else "cpu")
-    cores, learns_on_cpu = workers.available_cores(), devices.is_cpu(draft.learner_device)
-    if draft.num_actors is None:
-        draft.num_actors = max(1, cores // 2 if learns_on_cpu else cores - 1)
-    if draft.torch_threads is None:  # one thread gives the same numbers on any machine
-        draft.torch_threads = max(1, cores - draft.num_actors) if draft.num_actors else 1
-    choose_num_buffers(draft)
+    choose_numbers(draft)
     is_one = not in_order or draft.num_learner_threads == 1
     require(draft, "num_learner_threads", is_one, "1 if num_actors is 0")
     is_one = not in_order or draft.inference_device == draft.learner_device

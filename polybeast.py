@@ -226,6 +226,9 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     polybeast_env.complete_flags(draft)
     if not draft.num_actors:  # 0 is MonoBeast's
         draft.num_actors = draft.num_servers
+    devices.choose(draft)
+    if draft.torch_threads is None and not devices.uses_cpu(draft):
+        draft.torch_threads = 1
     if draft.torch_threads is None:
         cores = workers.available_cores()
         is_deep = draft.net is None and is_atari  # other networks are probably small
@@ -238,7 +241,6 @@ def check_flags(draft: argparse.Namespace) -> Flags:
         require(draft, "num_actors", draft.num_actors <= most, expected)
     require_at_least(draft, "max_inference_batch_size", "min_inference_batch_size")
     require_at_least(draft, "max_learner_queue_size", "batch_size")
-    devices.choose(draft)
     choose_xpid(draft)
     return Flags(**vars(draft))
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from libtorchbeast import devices, workers
 from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.origin import cause
@@ -258,8 +259,15 @@ class Actors:
         return ""
 
 
-def choose_num_buffers(draft: argparse.Namespace) -> None:
-    """Chooses --num_buffers if it was not given. Raises UserError if it is out of range."""
+def choose_numbers(draft: argparse.Namespace) -> None:
+    """Chooses --num_actors, --torch_threads and --num_buffers if they were not given. Raises
+    UserError if --num_buffers is out of range."""
+    cores, learns_on_cpu = workers.available_cores(), devices.is_cpu(draft.learner_device)
+    if draft.num_actors is None:
+        draft.num_actors = max(1, cores // 2 if learns_on_cpu else cores - 1)
+    if draft.torch_threads is None:  # one thread gives the same numbers on any machine
+        is_shared = learns_on_cpu and draft.num_actors > 0
+        draft.torch_threads = max(1, cores - draft.num_actors) if is_shared else 1
     columns = max(1, draft.num_actors) * draft.envs_per_actor
     if draft.num_buffers is None:
         draft.num_buffers = 2 * columns

@@ -73,6 +73,11 @@ def is_cpu(name: str) -> bool:
     return torch.device(name).type == "cpu"
 
 
+def uses_cpu(flags: argparse.Namespace) -> bool:
+    """Whether the learner or inference computes on the CPU."""
+    return is_cpu(flags.learner_device) or is_cpu(flags.inference_device)
+
+
 def open_each(flags: Flags) -> None:
     """Opens the devices of the learner and of inference, and sets their precision.
 

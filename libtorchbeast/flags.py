@@ -394,7 +394,8 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
         help="Number of threads that torch uses for one operation on the CPU. Default: MonoBeast "
              "takes as many as its actors leave cores, and 1 with --num_actors 0. PolyBeast takes "
              "all cores for its deep network on Atari, where the learner limits the speed, and "
-             "else half of them.")
+             "else half of them. Both take 1 if this process computes on accelerators only, "
+             "because more would slow down the copies to them.")
     add("--learner_device", metavar="DEVICE",
         help="Device of the learner, any that torch has, for example cuda:1, xpu or mps. Default: "
              "the GPU if there is one (but not a Mac's), else cpu. With --num_actors 0: cpu.")
