@@ -322,6 +322,7 @@ def act(
     """Runs in an actor process. It takes the numbers of free slots from `inbox`, fills each slot
     with a rollout, and sends the slot's number to `outbox`, until `inbox` ends."""
     torch.set_num_threads(1)  # other actors use the other cores
+    devices.set_precision(flags.precision)
     seed_everything(seed)
     opened = times.begin_opening(actor)
     env = make_environment(flags, seed)

@@ -403,9 +403,11 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
         help="Device of the networks that choose actions. Default: the learner's device; cpu for "
              "MonoBeast's actors, which are processes.")
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
-    add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
+    add("--precision", default="auto", choices=["auto", "bf16", "tf32", "fp32"],
         help="Precision of convolutions and matrix products. auto takes bf16 if the hardware has "
-             "instructions for it and the actions are no Box, else fp32.")
+             "instructions for it and the actions are no Box, else fp32. tf32 is float32 whose "
+             "products NVIDIA's GPUs round to 10 bits; elsewhere it is fp32. No other choice "
+             "allows that rounding, not even in the parts that bf16 leaves in float32.")
     add("--compile", action="store_true",
         help="Compile the network with torch.compile, which takes minutes at the start. On a CPU "
              "training was not faster with it.")

@@ -94,7 +94,7 @@ def choose_precision(precision: str, device: torch.device) -> torch.dtype:
     """The dtype of convolutions and matrix products for --precision. "auto" chooses bfloat16 if the
     hardware has instructions for it, else float32."""
     if precision != "auto":
-        return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
+        return torch.bfloat16 if precision == "bf16" else torch.float32
     return torch.bfloat16 if has_bf16(device) else torch.float32
 
 
