@@ -263,7 +263,7 @@ def infer(
     """Runs in an inference thread. It answers batches of rows with its own network `net`, into
     which it copies the newest weights between two batches."""
     device = next(net.parameters()).device
-    with own_stream(device), models.autocast(net, run.flags.precision, device):
+    with own_stream(device, devices.FIRST), models.autocast(net, run.flags.precision, device):
         version = weights.copy_to(net)
         for batch in batcher:
             clock.lap("answer_waiting")

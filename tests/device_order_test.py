@@ -15,6 +15,8 @@ from libtorchbeast.devices import CPU, Event, own_stream, to_device
 from libtorchbeast.flags import UserError
 from libtorchbeast.rollouts import batches
 from libtorchbeast.weights import NewestWeights, SharedWeights
+from tests.support import monobeast as mono
+from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
 from tests.support.actors import make_actor, make_rollouts
 from tests.support.device_life import BATCH_SIZE, Life
@@ -216,3 +218,72 @@ def test_a_checkpoint_costs_one_wait(simulated):
     life = Life(DEVICE, DEVICE)
     life.learn(0)
     assert cost(life.learner.state_dict)["waits"] <= 2
+
+
+# ================================================================================ which device
+def test_inference_goes_before_learning(simulated, monkeypatch):
+    streams = []
+    monkeypatch.setattr(sim.Stream, "__enter__", lambda stream: streams.append(stream))
+    monkeypatch.setattr(sim.Stream, "__exit__", lambda *_: None)
+    Life(DEVICE, DEVICE)  # starts two learner threads, then two inference threads
+    first = devices.FIRST
+    assert [stream.priority for stream in streams] == [0, 0, first, first] and first < 0
+
+
+def test_without_page_locked_memory_copies_are_waited_for_which_is_said_once(
+    simulated, monkeypatch, on_the_cpu, caplog
+):
+    """As on MPS."""
+    monkeypatch.setattr(sim, "can_pin", False)
+    devices._pins_memory.cache_clear()
+    assert_close(Life(DEVICE, DEVICE).live(), on_the_cpu[False])
+    devices._pins_memory.cache_clear()
+    assert caplog.text.count("Each copy to and from sim is waited for: sim has no page-") == 1
+
+
+@pytest.mark.parametrize("refusal", [mono.refusal, poly.refusal])
+@pytest.mark.parametrize("name", ["learner_device", "inference_device"])
+def test_a_device_that_cannot_be_opened_is_one_line(simulated, tmp_path, refusal, name):
+    """Its memory can be reserved, as on CUDA; an error shows only when it is used."""
+    sim.broken.add(1)
+    torch.empty(0, device=OTHER)
+    message = refusal(tmp_path, f"--{name}", "sim:1")
+    assert message.endswith(
+        f"--{name} sim:1: expected a device that can be opened (sim:1: the driver does not answer)"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_does_not_exist_is_refused(simulated, tmp_path):
+    message = poly.refusal(tmp_path, "--learner_device", "sim:2")
+    expected = "expected cpu, or one of the 2 accelerators of this machine"
+    assert message == f"--learner_device sim:2: {expected}"
+
+
+def test_a_gpu_is_taken_by_itself_but_not_a_macs_and_not_in_order(simulated, monkeypatch):
+    flags = polybeast.parse([])
+    assert (flags.learner_device, flags.inference_device) == ("sim", "sim")
+    assert polybeast.parse(["--disable_cuda"]).learner_device == "cpu"
+    flags = monobeast.parse([])
+    assert (flags.learner_device, flags.inference_device) == ("sim", "cpu")
+    assert monobeast.parse(["--num_actors", "0"]).learner_device == "cpu"
+    words = ["--num_actors", "0", "--learner_device", "sim:1"]
+    assert monobeast.parse(words).inference_device == "sim:1"
+    with pytest.raises(UserError, match="--inference_device cpu: expected the learner's device"):
+        monobeast.parse([*words, "--inference_device", "cpu"])
+    mps = torch.device("mps")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=0: mps)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    assert monobeast.parse([]).learner_device == "cpu"
+    assert polybeast.parse(["--learner_device", "mps"]).inference_device == "mps"
+
+
+def test_random_states_of_devices_are_kept(simulated, caplog):
+    states = devices.random_states()
+    assert len(states) == 2
+    changed = [state + 3 for state in states]
+    devices.set_random_states(changed)
+    assert_close(devices.random_states(), changed)
+    devices.set_random_states(states[:1])  # of a machine with one device
+    assert_close(devices.random_states(), [states[0], changed[1]])
+    assert "The random states are of 1 accelerators; 2 are used." in caplog.text
