@@ -34,17 +34,17 @@ from torch import nn
 
 import atari_wrappers
 import minatar_wrappers
-from libtorchbeast import evaluate, models, recipes, workers
+from libtorchbeast import devices, evaluate, models, recipes, workers
 from libtorchbeast.actors import (
-    MAX_SLOTS_PER_ACTOR,
     Actors,
     check_limits,
+    choose_numbers,
     slot_of,
     slot_shapes,
     start_pulse,
 )
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run
-from libtorchbeast.devices import cuda_is_wanted
+from libtorchbeast.devices import to_device, to_host
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
@@ -227,20 +227,13 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     choose_xpid(draft)
     is_atari = atari_wrappers.is_atari(draft.env)
     recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))
-    cores = workers.available_cores()
-    if draft.num_actors is None:
-        draft.num_actors = max(1, cores - 1 if cuda_is_wanted(draft) else cores // 2)
-    if draft.torch_threads is None:  # one thread gives the same numbers on any machine
-        draft.torch_threads = max(1, cores - draft.num_actors) if draft.num_actors else 1
-    columns = max(1, draft.num_actors) * draft.envs_per_actor
-    if draft.num_buffers is None:
-        draft.num_buffers = 2 * columns
-    most = MAX_SLOTS_PER_ACTOR * columns
-    in_range = columns <= draft.num_buffers <= most
-    expected = f"at least {columns} columns, one for each environment, and at most {most}"
-    require(draft, "num_buffers", in_range, expected)
-    is_one = draft.num_learner_threads == 1
-    require(draft, "num_learner_threads", is_one or draft.num_actors > 0, "1 if num_actors is 0")
+    in_order = draft.num_actors == 0
+    devices.choose(draft, inference=None if in_order else "cpu")
+    choose_numbers(draft)
+    is_one = not in_order or draft.num_learner_threads == 1
+    require(draft, "num_learner_threads", is_one, "1 if num_actors is 0")
+    is_one = not in_order or draft.inference_device == draft.learner_device
+    require(draft, "inference_device", is_one, "the learner's device if num_actors is 0")
     return Flags(**vars(draft))
 
 
@@ -260,10 +253,11 @@ class Actor:
         opened: Callable[[int], None] = lambda count: None,  # see Environment.initial
     ):
         self.env, self.net, self.clock, self.latencies = env, net, clock, latencies
-        self.autocast = lambda: models.autocast(net, flags.precision, torch.device("cpu"))
+        self.device = next(net.parameters()).device
+        self.autocast = lambda: models.autocast(net, flags.precision, self.device)
         self.row = env.initial(seed, opened)
         clock.lap("environment")  # the network's first call, slow with --compile, is not timed here
-        self.next_core_state = models.initial_state(net, env.spec.num_envs)
+        (self.next_core_state,) = to_host(models.initial_state(net, env.spec.num_envs))
         with self.autocast():
             self.choose(version)
 
@@ -271,7 +265,8 @@ class Actor:
         """Adds the network's outputs and the chosen action to the current row."""
         self.core_state = self.next_core_state
         row = {k: torch.from_numpy(v[None]) for k, v in self.row.items()}  # [T = 1, N, ...]
-        outputs, self.next_core_state = act_on(self.net, row, self.core_state)
+        inputs = to_device((row, self.core_state), self.device)
+        outputs, self.next_core_state = act_on(self.net, *inputs)
         self.row |= {k: v[0].numpy() for k, v in outputs.items()}
         self.row["policy_version"] = np.full(self.env.spec.num_envs, version)
         self.latencies.add(self.clock.lap("inference"))
@@ -312,10 +307,12 @@ def act(
     """Runs in an actor process. It takes the numbers of free slots from `inbox`, fills each slot
     with a rollout, and sends the slot's number to `outbox`, until `inbox` ends."""
     torch.set_num_threads(1)  # other actors use the other cores
+    devices.set_precision(flags.precision)
     seed_everything(seed)
     opened = times.begin_opening(actor)
     env = make_environment(flags, seed)
-    net = models.compile_if_asked(models.make_net(Net, env.spec, flags), flags)
+    net = models.make_net(Net, env.spec, flags).to(flags.inference_device)
+    net = models.compile_if_asked(net, flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
     clock, latencies = times.clock(actor), times.latencies(actor)
     version = weights.copy_to(net)
@@ -338,11 +335,12 @@ def train(flags: Flags) -> Run:
         UserError: the environment, the network or this machine cannot do what the flags ask for.
         Exception: the first failure of a thread or of the actors, and what `Run` raises.
     """
+    devices.open_each(flags)
     torch.set_num_threads(flags.torch_threads)
     seed_everything(flags.seed)
     flags, spec, shapes = describe(flags)
     check_limits(flags, shapes)
-    device = torch.device("cuda" if cuda_is_wanted(flags) else "cpu")
+    device = torch.device(flags.learner_device)
     net = models.make_net(Net, spec, flags)
     evaluate.try_others(flags, spec, player)
     with told(flags.env), Run(flags, spec, net, device, MonoBeastAdvisor(flags).advise) as run:
@@ -388,10 +386,9 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
 
     actors = Actors(start_actor, flags, slots, times)
     run.log.sources += [*times.sources(), lambda: {"actor_restarts": actors.restarts}]
-    pinned = learner.device.type == "cuda"
     try:
         # Each learner thread: rollouts -> batch -> Learner.update -> weights.publish
-        rollouts = lambda: batches(actors.rollouts(), flags.batch_size, pinned)
+        rollouts = lambda: batches(actors.rollouts(), flags.batch_size, learner.device)
         run.start_learners(rollouts, weights.publish)
         while not run.finished():
             actors.wait(run.wakeup, run.seconds_to_tick())

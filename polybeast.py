@@ -189,10 +189,6 @@ def make_parser() -> Parser:
              "server that opens its environments by then is waited for.")
     add("--num_inference_threads", type=whole(1, 64), default=1,
         help="Number of inference threads. Each has its own copy of the network.")
-    add("--inference_device", metavar="DEVICE",
-        help="Device of the inference threads, for example cuda:1. Default: the learner's device.")
-    add("--learner_device", metavar="DEVICE",
-        help="Device of the learner. Default: cuda if there is a GPU, else cpu.")
     add("--max_inference_batch_size", type=whole(1), metavar="B",
         help="Largest number of environments in an inference batch. Default: all that wait.")
     add("--min_inference_batch_size", type=whole(1), metavar="B",
@@ -228,6 +224,9 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     polybeast_env.complete_flags(draft, spec)
     if not draft.num_actors:  # 0 is MonoBeast's
         draft.num_actors = draft.num_servers
+    devices.choose(draft)
+    if draft.torch_threads is None and not devices.uses_cpu(draft):
+        draft.torch_threads = 1
     if draft.torch_threads is None:
         cores = workers.available_cores()
         is_deep = draft.net is None and is_atari  # other networks are probably small
@@ -240,7 +239,6 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
         require(draft, "num_actors", draft.num_actors <= most, expected)
     require_at_least(draft, "max_inference_batch_size", "min_inference_batch_size")
     require_at_least(draft, "max_learner_queue_size", "batch_size")
-    devices.choose(draft)
     return Flags(**vars(draft))
 
 
@@ -262,15 +260,14 @@ def infer(
     """Runs in an inference thread. It answers batches of rows with its own network `net`, into
     which it copies the newest weights between two batches."""
     device = next(net.parameters()).device
-    with own_stream(device), models.autocast(net, run.flags.precision, device):
+    with own_stream(device, devices.FIRST), models.autocast(net, run.flags.precision, device):
         version = weights.copy_to(net)
         for batch in batcher:
             clock.lap("answer_waiting")
             if weights.version != version:
                 version = weights.copy_to(net)
                 torch.clear_autocast_cache()  # it holds the old weights
-            row, core_state = batch.get_inputs()  # [1, B, ...]
-            row, core_state = to_device(row, device), to_device(core_state, device)
+            row, core_state = to_device(batch.get_inputs(), device)  # [1, B, ...]
             outputs, core_state = act_on(net, row, core_state)
             outputs["policy_version"] = torch.full((1, len(batch)), version)
             batch.set_outputs((outputs, core_state))

@@ -11,6 +11,7 @@ half-written, so the new process fills them again. Slots that are ready or with 
 complete and stay valid.
 """
 
+import argparse
 import collections
 import functools
 import logging
@@ -22,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from libtorchbeast.flags import Flags, UserError
+from libtorchbeast import devices, workers
+from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.origin import cause
 from libtorchbeast.rollouts import Rollout
@@ -255,6 +257,24 @@ class Actors:
         elif sign_of_life and silence(sign_of_life) > longest_silence(flags.step_timeout):
             return f"it gave no sign of life for {flags.step_timeout:g} s (--step_timeout)"
         return ""
+
+
+def choose_numbers(draft: argparse.Namespace) -> None:
+    """Chooses --num_actors, --torch_threads and --num_buffers if they were not given. Raises
+    UserError if --num_buffers is out of range."""
+    cores, learns_on_cpu = workers.available_cores(), devices.is_cpu(draft.learner_device)
+    if draft.num_actors is None:
+        draft.num_actors = max(1, cores // 2 if learns_on_cpu else cores - 1)
+    if draft.torch_threads is None:  # one thread gives the same numbers on any machine
+        is_shared = learns_on_cpu and draft.num_actors > 0
+        draft.torch_threads = max(1, cores - draft.num_actors) if is_shared else 1
+    columns = max(1, draft.num_actors) * draft.envs_per_actor
+    if draft.num_buffers is None:
+        draft.num_buffers = 2 * columns
+    most = MAX_SLOTS_PER_ACTOR * columns
+    in_range = columns <= draft.num_buffers <= most
+    expected = f"at least {columns} columns, one for each environment, and at most {most}"
+    require(draft, "num_buffers", in_range, expected)
 
 
 def slot_shapes(flags: Flags, shapes: Shapes) -> Shapes:

@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from libtorchbeast import devices
 from libtorchbeast.flags import (
     FROM_STDIN,
     Flags,
@@ -302,7 +303,7 @@ class RunCheckpoints:
 
 def random_states() -> dict:
     """Returns the states of the global random generators of Python, NumPy and torch, in types that
-    `save` accepts. torch has one generator for the CPU and one for each CUDA device in use."""
+    `save` accepts. torch has one generator for the CPU and one for each accelerator."""
     numpy_state = np.random.get_state(legacy=True)
     assert isinstance(numpy_state, tuple)
     name, key, *rest = numpy_state
@@ -310,22 +311,16 @@ def random_states() -> dict:
         python=random.getstate(),
         numpy=(name, key.tolist(), *rest),
         torch=torch.get_rng_state(),
-        cuda=torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+        cuda=devices.random_states(),  # of any accelerator
     )
 
 
 def set_random_states(states: dict) -> None:
-    """Restores what `random_states` returned. If the number of CUDA devices has changed, a warning
-    says so."""
+    """Restores what `random_states` returned."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     torch.set_rng_state(states["torch"])
-    devices = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
-    saved = len(states["cuda"])
-    if saved != devices:
-        logger.warning("The random states are of %d CUDA devices; %d are in use.", saved, devices)
-    for device, state in enumerate(states["cuda"][:devices]):
-        torch.cuda.set_rng_state(state, device)
+    devices.set_random_states(states["cuda"])
 
 
 def _check_types(value: Any, where: str) -> None:

@@ -1,65 +1,59 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Chooses devices, and moves tensors to a GPU and back while the GPU works on other things. On the
-CPU the functions that move tensors or order streams do nothing."""
+"""Everything that differs between the CPU and an accelerator: CUDA, ROCm, XPU or MPS, whichever
+torch has. It chooses and opens devices, and moves tensors to them and back while they work on other
+things. On the CPU the functions that move tensors or order streams do nothing.
+
+Whoever reads on the host has waited. Whoever writes memory that another stream reads has an `Event`
+between. Memory given up while another stream may use it was named to `use_in_this_stream`. The
+tests check this on a simulated device (tests/support/simulated_device.py).
+"""
 
 import argparse
 import contextlib
+import functools
+import logging
+import math
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from libtorchbeast.flags import Flags, require
 
-Tensors = TypeVar("Tensors", dict[str, Tensor], tuple[Tensor, ...])
+Shapes = dict[Any, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
+
+CPU = torch.device("cpu")
+FIRST = -1  # the priority of a stream whose kernels go before those of others
+
+logger = logging.getLogger(__name__)
 
 
-def own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """A context in which a thread's work on `device` runs in a CUDA stream of its own, beside the
-    work of other threads. The stream starts after the work that is in the default stream now, where
-    the main thread makes and loads networks."""
-    if device.type != "cuda":
-        return contextlib.nullcontext()
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.default_stream(device))
-    return torch.cuda.stream(stream)
+# ==================================================================================== which device
+def accelerator_is_wanted(flags: argparse.Namespace) -> bool:
+    """Whether the learner uses an accelerator if no flag names its device. A deterministic run
+    (MonoBeast with --num_actors 0) does not, so that its numbers are the same on every machine.
+    Nor does one on a Mac, whose accelerator nobody has measured."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    is_usual = found is not None and found.type != "mps"
+    return is_usual and not flags.disable_cuda and flags.num_actors != 0
 
 
-def cuda_is_wanted(flags: argparse.Namespace) -> bool:
-    """Whether the learner uses a GPU if no flag names its device. A deterministic run (MonoBeast
-    with --num_actors 0) does not, so that its numbers are the same on every machine."""
-    in_order = flags.num_actors == 0
-    return torch.cuda.is_available() and not flags.disable_cuda and not in_order
-
-
-def choose(draft: argparse.Namespace) -> None:
-    """Chooses --learner_device and --inference_device if they were not given.
+def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
+    """Chooses --learner_device and --inference_device if they were not given. The second is
+    `inference`, or the learner's.
 
     Raises:
         UserError: torch cannot use one of them.
     """
     if draft.learner_device is None:
-        draft.learner_device = "cuda" if cuda_is_wanted(draft) else "cpu"
+        found = torch.accelerator.current_accelerator()
+        draft.learner_device = str(found) if accelerator_is_wanted(draft) else "cpu"
     if draft.inference_device is None:
-        draft.inference_device = draft.learner_device
-    usable = f"cpu, or one of the {torch.cuda.device_count()} GPUs that torch can use"
+        draft.inference_device = inference or draft.learner_device
+    usable = f"cpu, or one of the {torch.accelerator.device_count()} accelerators of this machine"
     for name in ("learner_device", "inference_device"):
         require(draft, name, exists(getattr(draft, name)), usable)
-
-
-def open_each(flags: Flags) -> None:
-    """Opens the devices of the learner and of inference.
-
-    Raises:
-        UserError: one of them cannot be opened.
-    """
-    for name in ("learner_device", "inference_device"):
-        try:
-            torch.empty(0, device=getattr(flags, name))
-        except (RuntimeError, AssertionError) as error:
-            why = str(error).splitlines()[0]
-            require(flags, name, False, f"a device that can be opened ({why})")
 
 
 def exists(name: str) -> bool:
@@ -69,68 +63,240 @@ def exists(name: str) -> bool:
         device = torch.device(name)
     except RuntimeError:
         return False
-    if device.type == "cuda":
-        return (device.index or 0) < torch.cuda.device_count()
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is not None and device.type == found.type:
+        return (device.index or 0) < torch.accelerator.device_count()
     return device.type == "cpu"
 
 
-def to_device(tensors: Tensors, device: torch.device) -> Tensors:
-    """Copies the tensors of a dict or tuple to `device` without waiting for the copies to end.
-    Tensors in page-locked memory must not change before the stream is synchronized next."""
-    if device.type != "cuda":
-        return tensors
-    return _each(lambda tensor: tensor.pin_memory().to(device, non_blocking=True), tensors)
+def is_cpu(name: str) -> bool:
+    return torch.device(name).type == "cpu"
 
 
-def to_host(*groups: Any) -> list[Any]:
-    """Copies the tensors of dicts and tuples to the CPU, and waits once for all of them."""
-    copies = [_each(_begin_copy_to_host, group) for group in groups]
-    if any(tensor.is_cuda for group in groups for tensor in _values(group)):
-        torch.cuda.current_stream().synchronize()
-    return copies
+def uses_cpu(flags: argparse.Namespace) -> bool:
+    """Whether the learner or inference computes on the CPU."""
+    return is_cpu(flags.learner_device) or is_cpu(flags.inference_device)
 
 
-def _begin_copy_to_host(tensor: Tensor) -> Tensor:
-    if not tensor.is_cuda:
-        return tensor
-    host = torch.empty_like(tensor, device="cpu", pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)
+def open_each(flags: Flags) -> None:
+    """Opens the devices of the learner and of inference, and sets their precision.
+
+    Raises:
+        UserError: one of them cannot be opened.
+    """
+    set_precision(flags.precision)
+    for name in ("learner_device", "inference_device"):
+        try:  # a tensor without elements would open nothing, and without a wait errors come later
+            torch.ones(1, device=getattr(flags, name)).item()
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).splitlines()[0]
+            require(flags, name, False, f"a device that can be opened ({why})")
 
 
-def _each(function: Callable[[Tensor], Tensor], tensors: Tensors) -> Tensors:
-    if isinstance(tensors, dict):
-        return {name: function(tensor) for name, tensor in tensors.items()}
-    return tuple(map(function, tensors))
+def set_precision(precision: str) -> None:
+    """Says whether this process's GPUs compute in TF32 what stays in float32: with --precision tf32
+    only. torch's own default is TF32 in convolutions and recurrent cores, but not elsewhere."""
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
-def _values(tensors: Tensors) -> Iterable[Tensor]:
-    return tensors.values() if isinstance(tensors, dict) else tensors
+def has_bf16(device: torch.device) -> bool:
+    """Whether the hardware has instructions for bfloat16."""
+    if device.type == "cpu":
+        return torch.cpu._is_avx512_bf16_supported()
+    has_it = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+    return has_it is not None and has_it(including_emulation=False)
 
 
-def copy_to_host(value: Any) -> Any:
-    """Copies all tensors in nested dicts and lists to the CPU, and waits for them."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: copy_to_host(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [copy_to_host(item) for item in value]
-    return value
+# ====================================================================================== in order
+def has_streams(device: torch.device) -> bool:
+    """Whether threads can work side by side on the device. All work on MPS is in one stream."""
+    return device.type not in ("cpu", "mps")
+
+
+def own_stream(device: torch.device, priority: int = 0) -> contextlib.AbstractContextManager[Any]:
+    """A context in which a thread's work on `device` runs in a stream of its own, beside the work
+    of other threads. The stream starts after the work that is in the default stream now, where the
+    main thread makes and loads networks. Of the kernels that wait, those of a stream with the
+    priority FIRST come first."""
+    if not has_streams(device):
+        return contextlib.nullcontext()
+    stream = torch.Stream(device=device, priority=priority)
+    stream.wait_stream(torch.accelerator.current_stream(device))
+    return stream
+
+
+def use_in_this_stream(tensors: Iterable[Tensor]) -> None:
+    """Says that the calling thread's stream uses these tensors of other streams. Otherwise their
+    memory could be given to others before the stream has used it."""
+    for tensor in tensors:
+        if has_streams(tensor.device):
+            tensor.record_stream(torch.accelerator.current_stream(tensor.device))
 
 
 class Event:
-    """A point in the work of one stream, for which another stream's work can wait."""
+    """A point in the work of one stream, for which another stream's work can wait. As a context it
+    waits at the beginning and is recorded at the end, also after an error."""
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._event = torch.cuda.Event() if device.type == "cuda" else None
+        self._event = torch.Event(device=device) if has_streams(device) else None
 
     def record(self) -> None:
         """Sets the event to this point of the calling thread's stream."""
         if self._event is not None:
-            self._event.record(torch.cuda.current_stream(self._device))
+            self._event.record(torch.accelerator.current_stream(self._device))
 
     def wait(self) -> None:
         """Makes later work in the calling thread's stream start after the event. Does not block."""
         if self._event is not None:
-            self._event.wait(torch.cuda.current_stream(self._device))
+            self._event.wait(torch.accelerator.current_stream(self._device))
+
+    def __enter__(self) -> None:
+        self.wait()
+
+    def __exit__(self, *error) -> None:
+        self.record()
+
+
+# ========================================================================================= copies
+class Slab(dict[Any, Tensor]):
+    """Tensors on the CPU, by name, that lie one after the other in one piece of memory, so that one
+    copy brings all of them to a device.
+
+    Args:
+        shapes: {name: (shape, dtype)}.
+        device: where they will be copied to. For an accelerator the memory is page-locked, if
+            that is possible, and the tensors must not change before the stream that copies them is
+            waited for.
+    """
+
+    ALIGNMENT = 64  # bytes
+
+    def __init__(self, shapes: Shapes, device: torch.device):
+        self._shapes, self._starts, size = shapes, [], 0
+        for shape, dtype in shapes.values():
+            self._starts.append(size)
+            size += -(-math.prod(shape) * dtype.itemsize // self.ALIGNMENT) * self.ALIGNMENT
+        self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=_pins_memory(device.type))
+        super().__init__(self._views(self._memory))
+
+    def to(self, device: torch.device) -> dict[Any, Tensor]:
+        """Copies the tensors without waiting, unless the memory could not be page-locked."""
+        return self._views(self._memory.to(device, non_blocking=_pins_memory(device.type)))
+
+    def _views(self, memory: Tensor) -> dict[Any, Tensor]:
+        views = {}
+        for start, (name, (shape, dtype)) in zip(self._starts, self._shapes.items(), strict=True):
+            piece = memory[start : start + math.prod(shape) * dtype.itemsize]
+            views[name] = piece.view(dtype).view(shape)
+        return views
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Copies the tensors in dicts, lists and tuples, and in those within them, to `device`: all in
+    one copy, for which nobody waits. Those of a Slab must not change before the stream is waited
+    for; all others may. On the CPU this returns `value` itself."""
+    if device.type == "cpu":
+        return value
+    if isinstance(value, Slab):
+        return value.to(device)
+    here = dict(enumerate(_tensors(value)))
+    slab = Slab({i: (tuple(tensor.shape), tensor.dtype) for i, tensor in here.items()}, device)
+    for i, tensor in here.items():
+        slab[i].copy_(tensor)
+    there = iter(slab.to(device).values())
+    return _mapped(value, lambda tensor: next(there))
+
+
+def to_host(*groups: Any) -> list[Any]:
+    """Copies the tensors in dicts, lists and tuples, and in those within them, to the CPU: all in
+    one copy, for which the caller waits. A tensor that is on the CPU already is not copied."""
+    there = [tensor for tensor in _tensors(groups) if tensor.device.type != "cpu"]
+    if not there:
+        return list(groups)
+    here = iter(_fetched(there))
+    return _mapped(list(groups), lambda x: x if x.device.type == "cpu" else next(here))
+
+
+def _fetched(tensors: list[Tensor]) -> list[Tensor]:
+    """Copies the tensors of one device to the CPU, joined on the device."""
+    # If the tensors with the largest elements come first, each begins where its dtype can be read.
+    order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
+    pieces = [tensors[i].detach().reshape(-1).view(torch.uint8) for i in order]
+    joined = torch.cat(pieces)
+    pinned = _pins_memory(joined.device.type)
+    memory = torch.empty(joined.shape, dtype=torch.uint8, pin_memory=pinned)
+    memory.copy_(joined, non_blocking=pinned)
+    if pinned:
+        torch.accelerator.current_stream(joined.device).synchronize()
+    copies = list(tensors)
+    for i, copy in zip(order, memory.split([len(piece) for piece in pieces]), strict=True):
+        copies[i] = copy.view(tensors[i].dtype).view(tensors[i].shape)
+    return copies
+
+
+def copy_to_host(value: Any) -> Any:
+    """Copies all tensors in nested dicts, lists and tuples to the CPU, those that are there, too.
+    Waits for the copies."""
+    was_here = {id(tensor) for tensor in _tensors(value) if tensor.device.type == "cpu"}
+    (copy,) = to_host(value)
+    return _mapped(copy, lambda x: x.detach().clone() if id(x) in was_here else x)
+
+
+@functools.cache
+def _pins_memory(device_type: str) -> bool:
+    """Whether memory can be page-locked for the device, which then copies from there and to there
+    while the host does other things."""
+    if device_type == "cpu":
+        return False
+    try:
+        torch.empty(1, pin_memory=True)
+        return True
+    except RuntimeError as error:
+        why = str(error).splitlines()[0]
+        logger.warning("Each copy to and from %s is waited for: %s", device_type, why)
+        return False
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if not isinstance(value, dict | list | tuple):
+        return []
+    items = value.values() if isinstance(value, dict) else value
+    return [tensor for item in items for tensor in _tensors(item)]
+
+
+def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: _mapped(item, function) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, function) for item in value)
+    return value
+
+
+# ================================================================================= random numbers
+def random_states() -> list[Tensor]:
+    """The states of the accelerators' generators. Empty if no accelerator was used."""
+    module = _opened()
+    return module.get_rng_state_all() if hasattr(module, "get_rng_state_all") else []
+
+
+def set_random_states(states: list[Tensor]) -> None:
+    """Restores what `random_states` returned. If the number of devices has changed, a warning says
+    so."""
+    count = len(random_states())
+    if len(states) != count:
+        logger.warning("The random states are of %d accelerators; %d are used.", len(states), count)
+    for index, state in enumerate(states[:count]):
+        _opened().set_rng_state(state, index)
+
+
+def _opened() -> Any:
+    """The module of the accelerator, such as torch.cuda, if it was used. Else None."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    module = None if found is None else torch.get_device_module(found)
+    return module if getattr(module, "is_initialized", lambda: False)() else None

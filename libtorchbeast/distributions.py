@@ -68,8 +68,10 @@ class Categorical:
         return -(log_probs.exp() * log_probs).sum(dim=-1)
 
     def sample(self, policy_logits: Tensor) -> Tensor:
+        # As torch.multinomial draws one sample, with the same random numbers. But that asserts on a
+        # GPU that the logits are finite, and after a failed one no process can use the GPU.
         probs = policy_logits.softmax(dim=-1)
-        return torch.multinomial(probs.flatten(0, -2), 1).view(probs.shape[:-1])
+        return (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1)
 
     def mode(self, policy_logits: Tensor) -> Tensor:
         return policy_logits.argmax(dim=-1)

@@ -391,11 +391,20 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
         help="Number of threads that torch uses for one operation on the CPU. Default: MonoBeast "
              "takes as many as its actors leave cores, and 1 with --num_actors 0. PolyBeast takes "
              "all cores for its deep network on Atari, where the learner limits the speed, and "
-             "else half of them.")
+             "else half of them. Both take 1 if this process computes on accelerators only, "
+             "because more would slow down the copies to them.")
+    add("--learner_device", metavar="DEVICE",
+        help="Device of the learner, any that torch has, for example cuda:1, xpu or mps. Default: "
+             "the GPU if there is one (but not a Mac's), else cpu. With --num_actors 0: cpu.")
+    add("--inference_device", metavar="DEVICE",
+        help="Device of the networks that choose actions. Default: the learner's device; cpu for "
+             "MonoBeast's actors, which are processes.")
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
-    add("--precision", default="auto", choices=["auto", "bf16", "fp32"],
+    add("--precision", default="auto", choices=["auto", "bf16", "tf32", "fp32"],
         help="Precision of convolutions and matrix products. auto takes bf16 if the hardware has "
-             "instructions for it and the actions are no Box, else fp32.")
+             "instructions for it and the actions are no Box, else fp32. tf32 is float32 whose "
+             "products NVIDIA's GPUs round to 10 bits; elsewhere it is fp32. No other choice "
+             "allows that rounding, not even in the parts that bf16 leaves in float32.")
     add("--compile", action="store_true",
         help="Compile the network with torch.compile, which takes minutes at the start. On a CPU "
              "training was not faster with it.")

@@ -101,7 +101,9 @@ class Learner:
             RuntimeError: too many batches in a row had no real transition.
         """
         on_device = to_device(batch, self.device)
-        with self._one_at_a_time:
+        if self.device.type != "cpu":
+            models.remember_beginnings(on_device["done"], batch["done"])
+        with self._one_at_a_time, self._updated:  # another thread's may still run on the device
             if self._closed:
                 return None
             if self._is_empty(batch):
@@ -119,7 +121,6 @@ class Learner:
             numbers = self._gradients(on_device)
             if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
                 restore_buffers()  # the batch has changed running means, for example
-                self._updated.record()
                 self._skip(batch, numbers)
                 return None
             self._skipped_in_a_row = 0
@@ -129,7 +130,6 @@ class Learner:
             self.updates += 1
             self.step += int(numbers.pop("real_transitions"))
             publish(self.net.state_dict(), self.updates)
-            self._updated.record()
         numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
         lags, counts = torch.unique(lag, return_counts=True)
         return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
@@ -174,7 +174,7 @@ class Learner:
         if self._dump_dir and (is_last or self.skipped <= MAX_DUMPS):
             where = os.path.join(self._dump_dir, f"nonfinite-{self.skipped}.tar")
             try:
-                torch.save({"batch": batch, "model": self.net.state_dict()}, where)
+                torch.save({"batch": dict(batch), "model": self.net.state_dict()}, where)
             except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
                 where = f"not dumped: {error}"
         of = {"policy_logits": numbers["mean_entropy"], "baseline": numbers["mean_value"]}
@@ -202,8 +202,7 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """The learner's part of a checkpoint, with its tensors on the CPU. Waits for the running
         update."""
-        with self._one_at_a_time:
-            self._updated.wait()
+        with self._one_at_a_time, self._updated:
             return {
                 "model": copy_to_host(dict(self.net.state_dict())),
                 "optimizer": copy_to_host(self._optimizer.state_dict()),

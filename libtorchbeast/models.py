@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from libtorchbeast.devices import to_host
+from libtorchbeast.devices import has_bf16, to_host
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.moments import Moments
@@ -102,12 +102,8 @@ def choose_precision(precision: str, device: torch.device) -> torch.dtype:
     """The dtype of convolutions and matrix products for --precision. "auto" chooses bfloat16 if the
     hardware has instructions for it, else float32."""
     if precision != "auto":
-        return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
-    if device.type == "cuda":
-        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        has_bf16 = torch.cpu._is_avx512_bf16_supported()
-    return torch.bfloat16 if has_bf16 else torch.float32
+        return torch.bfloat16 if precision == "bf16" else torch.float32
+    return torch.bfloat16 if has_bf16(device) else torch.float32
 
 
 def autocast(net: nn.Module, precision: str, device: torch.device) -> torch.autocast:
@@ -242,6 +238,16 @@ def as_floats(frame: Tensor) -> Tensor:
     return floats.mul_(1 / 255) if frame.dtype == torch.uint8 else floats
 
 
+def remember_beginnings(done: Tensor, on_host: Tensor) -> None:
+    """Tells `unroll` in which rows episodes begin, so that it need not wait for the device.
+
+    Args:
+        done: [T, B] bool on a device, as `unroll` gets it: itself, not a part of it.
+        on_host: the same on the CPU.
+    """
+    done.begins = on_host.any(dim=1).tolist()  # type: ignore[attr-defined]
+
+
 def unroll(
     core: nn.Module, inputs: Tensor, done: Tensor, state: CoreState, initial_state: CoreState
 ) -> tuple[Tensor, CoreState]:
@@ -261,13 +267,15 @@ def unroll(
     device = inputs.device
     # oneDNN has no bf16 LSTM for processors without bf16. cuDNN's LSTM computes in float16 even
     # where autocast asks for bf16, and gradients in float16 would have to be scaled.
-    lacks_bf16 = device.type == "cuda" or choose_precision("auto", device) == torch.float32
+    lacks_bf16 = device.type != "cpu" or choose_precision("auto", device) == torch.float32
     if torch.is_autocast_enabled(device.type) and lacks_bf16:
         with torch.autocast(device.type, enabled=False):
             return unroll(core, inputs.float(), done, state, initial_state)
     T = inputs.shape[0]
-    # torch.export cannot branch on values.
-    begins = [True] * T if torch.compiler.is_exporting() else done.any(dim=1).tolist()
+    if T == 1 or torch.compiler.is_exporting():  # which cannot branch on values
+        begins = [True] * T
+    else:
+        begins = getattr(done, "begins", None) or done.any(dim=1).tolist()
     is_single = isinstance(core, nn.GRU | nn.RNN)  # their state is one tensor
     # The core runs over all rows between two resets in one call.
     cuts = [0] + [t for t in range(1, T) if begins[t]] + [T]
@@ -349,8 +357,7 @@ def choose_actions(
     if "action" not in outputs:
         distribution = cast(Distribution, net.distribution)
         choose = distribution.mode if greedy else distribution.sample
-        # After a NaN in `sample` this process could not use its GPU any more.
-        outputs["action"] = choose(outputs["policy_logits"].nan_to_num())
+        outputs["action"] = choose(outputs["policy_logits"])
     return outputs, tuple(_float32(state) for state in core_state)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
+from libtorchbeast.devices import CPU, Slab
 from libtorchbeast.flags import Flags
 from libtorchbeast.models import CoreState
 from libtorchbeast.shared_memory import Shapes
@@ -44,7 +45,9 @@ def core_state_of(rollout: Rollout) -> CoreState:
 
 
 def batches(
-    rollouts: Iterable[tuple[Rollout, Callable[[], None]]], batch_size: int, pinned: bool = False
+    rollouts: Iterable[tuple[Rollout, Callable[[], None]]],
+    batch_size: int,
+    device: torch.device = CPU,
 ) -> Iterator[Rollout]:
     """Yields batches of exactly `batch_size` columns, made of rollouts in their order.
 
@@ -53,17 +56,14 @@ def batches(
     Args:
         rollouts: pairs (rollout, release). `release()` is called as soon as the rollout's last
             column has been copied into a batch.
-        pinned: whether batches lie in page-locked memory, from which a GPU copies without a
-            detour.
+        device: where the batches will be copied to.
     """
     batch: Rollout = {}
     filled = 0
     for rollout, release in rollouts:
         if not batch:
-            batch = {
-                k: torch.empty((len(v), batch_size, *v.shape[2:]), dtype=v.dtype, pin_memory=pinned)
-                for k, v in rollout.items()
-            }
+            sizes = {k: (len(v), batch_size, *v.shape[2:]) for k, v in rollout.items()}
+            batch = Slab({k: (sizes[k], v.dtype) for k, v in rollout.items()}, device)
         columns, taken = rollout["reward"].shape[1], 0
         while taken < columns:
             count = min(columns - taken, batch_size - filled)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from libtorchbeast.devices import Event
+from libtorchbeast.devices import Event, copy_to_host, to_host, use_in_this_stream
 from libtorchbeast.flags import UserError
 from libtorchbeast.shared_memory import Shapes, SharedTensors
 
@@ -51,7 +51,8 @@ class SharedWeights:
     def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
         """Publishes `state_dict` as version `version`. The version must be one above the last; it
         may be any higher number if nobody copies meanwhile. One thread at a time may call this."""
-        for name, tensor in state_dict.items():
+        (weights,) = to_host(state_dict)
+        for name, tensor in weights.items():
             self._memory[name][version % 2].copy_(tensor)
         self._fence()
         self._version[0] = version
@@ -141,7 +142,10 @@ class NewestWeights:
     @torch.no_grad()
     def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
         """Publishes a copy of `state_dict` as version `version`."""
-        weights = {k: v.detach().to(self._device, copy=True) for k, v in state_dict.items()}
+        if self._device.type == "cpu":
+            weights = copy_to_host(dict(state_dict))
+        else:
+            weights = {k: v.detach().to(self._device, copy=True) for k, v in state_dict.items()}
         copied = Event(self._device)
         copied.record()
         self._newest = (weights, version, copied)
@@ -152,8 +156,6 @@ class NewestWeights:
         the caller must clear the autocast cache afterwards, because it holds the old weights."""
         weights, version, copied = self._newest
         copied.wait()
-        for tensor in weights.values():
-            if tensor.is_cuda:  # its memory must not be reused before this stream has copied it
-                tensor.record_stream(torch.cuda.current_stream())
+        use_in_this_stream(weights.values())
         net.load_state_dict(weights)
         return version

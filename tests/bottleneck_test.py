@@ -139,9 +139,9 @@ def test_a_gpu_that_always_answers_gets_another_thread():
     assert "--num_inference_threads 2" in PolyBeastAdvisor(flags, cores=2).advise(columns)
 
 
-def test_on_a_gpu_threads_of_the_cpu_are_not_the_cure(monkeypatch):
-    monkeypatch.setattr(bottleneck.torch.cuda, "is_available", lambda: True)
+def test_on_a_gpu_threads_of_the_cpu_are_not_the_cure():
     flags = monobeast.parse("--env CartPole-v1 --num_actors 1 --torch_threads 1".split())
+    flags = replace(flags, learner_device="cuda")
     assert "--batch_size 64" in MonoBeastAdvisor(flags, cores=2).advise(row(waiting=0.5))
 
 

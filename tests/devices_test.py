@@ -6,6 +6,7 @@ import threading
 import pytest
 import torch
 
+from libtorchbeast import devices, models
 from libtorchbeast.devices import Event, copy_to_host, exists, own_stream, to_device, to_host
 from libtorchbeast.weights import NewestWeights
 
@@ -30,6 +31,19 @@ def test_there_and_back(device):
         assert all(tensor.device.type == device.type for tensor in there.values())
         back, none = to_host({k: v.clone() for k, v in there.items()}, ())
     assert none == () and all(torch.equal(back[k], v) for k, v in rows.items())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "auto"])
+def test_float32_is_rounded_to_tf32_only_if_the_flag_says_so(precision):
+    backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        devices.set_precision(precision)
+        assert [backend.allow_tf32 for backend in backends] == [precision == "tf32"] * 2
+    finally:
+        for backend, value in zip(backends, before, strict=True):
+            backend.allow_tf32 = value
+    assert models.choose_precision("tf32", CPU) == torch.float32
 
 
 def test_which_devices_exist():

@@ -54,6 +54,30 @@ def test_samples_have_the_frequencies_that_the_logits_say(ours):
     assert len(samples.unique(dim=0)) > 1
 
 
+def test_samples_are_those_of_multinomial():
+    """With the same random numbers. So the numbers of older runs can be made again."""
+    logits, ours = 3 * torch.randn(50, 4, 6), Categorical(6)
+    logits[..., 2] = -1e9  # a masked action
+    for seed in range(20):
+        torch.manual_seed(seed)
+        expected = torch.multinomial(logits.softmax(-1).flatten(0, 1), 1).view(50, 4)
+        torch.manual_seed(seed)
+        seen = ours.sample(logits)
+        assert torch.equal(seen, expected) and not (seen == 2).any()
+
+
+@pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_not_finite_raise_nothing_on_the_device(ours, bad):
+    """Whoever acts checks them on the host. An assertion on a GPU would end its use for good."""
+    logits = torch.full((3, 2, ours.num_logits), bad)
+    for choose in (ours.sample, ours.mode):
+        actions = choose(logits)
+        assert actions.shape == (3, 2, *ours.action_shape)
+        if actions.dtype == torch.int64:
+            assert ((actions >= 0) & (actions < ours.num_logits)).all()
+
+
 def test_a_gaussians_spread_is_kept_within_bounds():
     logits = torch.tensor([[0.0, 1e9], [0.0, -1e9]])
     low, high = Gaussian.LOG_STD

@@ -80,7 +80,6 @@ def test_the_beasts_differ_in_these_flags():
         "tls_cert", "tls_key", "tls_ca",
         "max_streams", "server_timeout", "num_inference_threads", "max_inference_batch_size",
         "min_inference_batch_size", "inference_timeout_ms", "max_learner_queue_size",
-        "learner_device", "inference_device",
     }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def test_the_same_rollouts_give_both_learners_the_same_update_bit_for_bit(lstm, 
     start = copy.deepcopy(dict(actor.net.state_dict()))
     for batch in mono:
         other = queue.dequeue()
-        assert_same(other, batch)
+        assert_same(other, dict(batch))
         numbers = [
             learner.update(own, lambda weights, version: None)
             for learner, own in zip(learners, (batch, other), strict=True)

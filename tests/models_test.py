@@ -16,6 +16,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.models import act_on, forward
 from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import A, N, RuleNet, T, make_flags
+from tests.support.compare import assert_same
 
 
 class FeedForwardNet(monobeast.Net):
@@ -81,6 +82,16 @@ def test_unroll_is_a_plain_loop_over_time(share, state_count, wrapped):
         torch.testing.assert_close(s, e)
     for s, e in zip(given + initial, untouched[0] + untouched[1], strict=True):
         assert torch.equal(s, e)
+
+
+def test_beginnings_that_are_known_on_the_host_are_those_of_the_rows():
+    torch.manual_seed(0)
+    core, inputs, done = nn.LSTM(3, 4), torch.randn(9, 2, 3), torch.rand(9, 2) < 0.2
+    states = [tuple(torch.randn(1, 2, 4) for _ in "hc") for _ in range(2)]
+    expected = models.unroll(core, inputs, done, *states)
+    there = done.clone()  # as if on a device
+    models.remember_beginnings(there, done)
+    assert_same(models.unroll(core, inputs, there, *states), expected)
 
 
 @pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())

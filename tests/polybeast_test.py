@@ -361,6 +361,21 @@ def test_a_deep_network_gets_all_cores_and_a_small_one_leaves_half(monkeypatch, 
     assert polybeast.parse(flags.split()).torch_threads == threads
 
 
+@pytest.mark.parametrize(
+    "learner, inference, threads", [(0, 0, 8), (1, 0, 8), (0, 1, 8), (1, 1, 1)]
+)
+def test_one_thread_is_enough_if_nothing_is_computed_on_the_cpu(
+    monkeypatch, learner, inference, threads
+):
+    monkeypatch.setattr(polybeast.workers, "available_cores", lambda: 8)
+    monkeypatch.setattr(polybeast.devices, "exists", lambda name: True)
+    names = {0: "cpu", 1: "cuda"}
+    words = ["--learner_device", names[learner], "--inference_device", names[inference]]
+    assert polybeast.parse(words).torch_threads == threads
+    mono = monobeast.parse([*words, "--num_actors", "3"])
+    assert mono.torch_threads == (1 if learner else 5)
+
+
 def test_servers_may_have_more_environments_a_stream_than_the_flag_says(tmp_path):
     """The flag is only for local servers."""
     address = f"unix:{tmp_path}/s"

@@ -3,8 +3,6 @@
 
 from collections.abc import Callable
 
-import torch
-
 from libtorchbeast.flags import Flags
 from libtorchbeast.workers import available_cores
 
@@ -84,15 +82,12 @@ class Advisor:
         return f"other programs use {others:.1f} of {self._cores} cores" if many else ""
 
     def _for_learner(self) -> str:
-        if self._learns_on_cpu() and self._flags.torch_threads < self._cores:
+        if self._flags.learner_device == "cpu" and self._flags.torch_threads < self._cores:
             return f"try --torch_threads {self._flags.torch_threads + 1}."
         return f"try {self._twice('batch_size')}: larger batches cost less per step."
 
     def _twice(self, name: str) -> str:
         return f"--{name} {2 * getattr(self._flags, name)}"
-
-    def _learns_on_cpu(self) -> bool:
-        raise NotImplementedError
 
     def _more_room(self) -> str:
         """The flag that lets more rollouts wait for the learner."""
@@ -108,9 +103,6 @@ class Advisor:
 
 
 class MonoBeastAdvisor(Advisor):
-    def _learns_on_cpu(self) -> bool:
-        return self._flags.disable_cuda or not torch.cuda.is_available()
-
     def _more_room(self) -> str:
         return self._twice("num_buffers")
 
@@ -138,9 +130,6 @@ class MonoBeastAdvisor(Advisor):
 
 
 class PolyBeastAdvisor(Advisor):
-    def _learns_on_cpu(self) -> bool:
-        return self._flags.learner_device == "cpu"
-
     def _more_room(self) -> str:
         return self._twice("max_learner_queue_size")
 

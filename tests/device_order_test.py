@@ -1,0 +1,289 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The order of events on a device: a simulated one sees what is right, and each of many mistakes.
+Also how many kernels, copies and waits an update and an inference batch cost."""
+
+import copy
+import types
+
+import pytest
+import torch
+
+import monobeast
+import polybeast
+from libtorchbeast import devices, learner, weights
+from libtorchbeast.devices import CPU, Event, own_stream, to_device
+from libtorchbeast.flags import UserError
+from libtorchbeast.rollouts import batches
+from libtorchbeast.weights import NewestWeights, SharedWeights
+from tests.support import monobeast as mono
+from tests.support import polybeast as poly
+from tests.support import simulated_device as sim
+from tests.support.actors import make_actor, make_rollouts
+from tests.support.device_life import BATCH_SIZE, Life
+from tests.support.simulated_device import DEVICE, OTHER
+
+pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("one_thread")]
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    """The simulated devices. A lock of the learner hands on what a thread has waited for."""
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    with sim.installed():
+        yield
+
+
+@pytest.fixture(scope="module")
+def on_the_cpu():
+    """What learner and inference make on the CPU."""
+    return {lstm: Life(CPU, CPU, *["--use_lstm"] * lstm).live() for lstm in (True, False)}
+
+
+def assert_close(seen, expected):
+    if isinstance(expected, dict | list | tuple):
+        assert len(seen) == len(expected)
+        keys = expected if isinstance(expected, dict) else range(len(expected))
+        for key in keys:
+            assert_close(seen[key], expected[key])
+    elif isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(seen, expected, rtol=1e-3, atol=1e-5)
+    else:
+        assert seen == expected
+
+
+@pytest.mark.parametrize("acting", [DEVICE, OTHER, CPU], ids=["same", "other", "cpu"])
+@pytest.mark.parametrize("lstm", [False, True], ids=["feed-forward", "lstm"])
+def test_learning_and_acting_are_in_order_and_give_what_the_cpu_gives(
+    simulated, on_the_cpu, acting, lstm
+):
+    assert_close(Life(DEVICE, acting, *["--use_lstm"] * lstm).live(), on_the_cpu[lstm])
+
+
+# ============================================================================= deliberate mistakes
+class NeverWaits(Event):
+    def wait(self):
+        pass
+
+
+class RecordedEarly(Event):
+    def __init__(self, device):
+        super().__init__(device)
+        super().record()
+
+    def record(self):
+        pass
+
+
+class NeverRecorded(Event):
+    def record(self):
+        pass
+
+
+def not_copied(self, state_dict, version):
+    copied = Event(self._device)
+    copied.record()
+    self._newest = ({k: v.detach() for k, v in state_dict.items()}, version, copied)
+
+
+def unordered_stream(device, priority=0):
+    return torch.Stream(device=device)
+
+
+def in_the_default_stream(value, device):
+    with sim.default_stream(device):
+        return to_device(value, device)
+
+
+def without_the_reward(value, device):
+    there = to_device(value, device)
+    return there | {"reward": value["reward"]}
+
+
+def state_on_the_host(self, batch_size):
+    shape = (self.core.num_layers, batch_size, self.core.hidden_size)
+    return (torch.zeros(shape), torch.zeros(shape))
+
+
+def not_waited_for(value):
+    is_there = lambda x: isinstance(x, torch.Tensor)
+    return devices._mapped(value, lambda x: x.detach().to("cpu", non_blocking=is_there(x)))
+
+
+# what is replaced -> by what
+MISTAKES = {
+    "the host does not wait for answers": (sim.Stream, "synchronize", lambda stream: None),
+    "new weights are not waited for": (weights, "Event", NeverWaits),
+    "new weights are not announced": (weights, "Event", NeverRecorded),
+    "new weights are not copied": (NewestWeights, "publish", not_copied),
+    "the memory of old weights is reused": (weights, "use_in_this_stream", lambda tensors: None),
+    "inference does not wait for the network": (polybeast, "own_stream", unordered_stream),
+    "the learner does not wait for the network": (learner, "own_stream", unordered_stream),
+    "the other learner's update is not waited for": (learner, "Event", NeverWaits),
+    "the end of an update is announced too early": (learner, "Event", RecordedEarly),
+    "a checkpoint is not waited for": (learner, "copy_to_host", not_waited_for),
+    "the batch comes by another stream": (learner, "to_device", in_the_default_stream),
+    "the reward stays on the host": (learner, "to_device", without_the_reward),
+    "the core's first state is on the host": (monobeast.Net, "initial_state", state_on_the_host),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_seen(monkeypatch, on_the_cpu, mistake):
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    monkeypatch.setattr(*MISTAKES[mistake])
+    with pytest.raises((RuntimeError, AssertionError, UserError)), sim.installed():
+        assert_close(Life(DEVICE, DEVICE, "--use_lstm").live(), on_the_cpu[True])
+
+
+def test_page_locked_memory_that_is_filled_again_too_early_is_seen(simulated):
+    """The next batch overwrites the one before, for whose copy nobody has waited."""
+    rollouts = [(rollout, lambda: None) for rollout in make_rollouts(make_actor(monobeast.Net), 2)]
+    for batch in batches(rollouts, BATCH_SIZE, DEVICE):
+        to_device(batch, DEVICE)
+    with pytest.raises(sim.Race, match="page-locked memory changed"):
+        sim.finish()
+
+
+def test_after_a_failing_publish_a_checkpoint_waits_for_the_update(simulated):
+    """For example, no memory is left for a copy of the weights. The run then saves and ends."""
+
+    def publish(state_dict, version):
+        if version == 2:
+            raise torch.OutOfMemoryError("no memory is left")
+
+    life = Life(DEVICE, DEVICE, publish=publish)
+    life.learn(0)
+    with pytest.raises(torch.OutOfMemoryError):
+        life.learn(1)
+    state = life.learner.state_dict()
+    assert state["updates"] == 2
+    assert all(weight.isfinite().all() for weight in state["model"].values())
+
+
+# ============================================================================================ costs
+def cost(function, *args, device=DEVICE):
+    """How many kernels, copies and waits the function costs, in a stream of its own."""
+    with own_stream(device) as stream:
+        sim.counts.clear()
+        function(*args)
+        seen = dict(sim.counts)
+        stream.synchronize()
+        return seen
+
+
+@pytest.mark.parametrize("lstm, kernels", [(False, 170), (True, 380)], ids=["no lstm", "lstm"])
+def test_what_an_update_costs(simulated, lstm, kernels):
+    """One copy to the device, and one wait of the host, for the loss and the norm together."""
+    life = Life(DEVICE, DEVICE, *["--use_lstm"] * lstm)
+    (batch,) = batches([(life.rollouts[0], lambda: None)], BATCH_SIZE, DEVICE)
+    for _ in range(2):
+        seen = cost(life.learner.update, batch, lambda state_dict, version: None)
+    assert seen.pop("kernels") <= kernels
+    assert seen == {"to_device": 1, "to_host": 1, "waits": 1}
+
+
+@pytest.mark.parametrize("acting", [DEVICE, OTHER], ids=["same", "other"])
+def test_handing_weights_to_inference_costs_no_wait(simulated, acting):
+    life = Life(DEVICE, acting)
+    seen = cost(life.weights.publish, life.learner.net.state_dict(), 1)
+    assert set(seen) == {"kernels" if acting == DEVICE else "between_devices"}
+    net = copy.deepcopy(make_actor(monobeast.Net).net).to(acting)
+    assert set(cost(life.weights.copy_to, net, device=acting)) == {"kernels"}
+
+
+def test_what_an_inference_batch_costs(simulated):
+    """One copy there, one copy back, one wait, with an LSTM, too."""
+    life = Life(DEVICE, DEVICE, "--use_lstm")
+    life.infer(0)
+    sim.counts.clear()
+    life.infer(0)  # two batches
+    assert sim.counts.pop("kernels") <= 2 * 32
+    assert sim.counts == {"to_device": 2, "to_host": 2, "waits": 2}
+
+
+def test_handing_weights_to_processes_costs_one_copy_and_one_wait(simulated):
+    net = Life(DEVICE, CPU).learner.net
+    shared = SharedWeights(net.state_dict(), 0)
+    seen = cost(shared.publish, net.state_dict(), 1)
+    assert seen.pop("kernels") == 1  # which joins them
+    assert seen == {"to_host": 1, "waits": 1}
+    other = copy.deepcopy(make_actor(monobeast.Net).net)
+    assert shared.copy_to(other) == 1
+    (expected,) = devices.to_host(dict(net.state_dict()))
+    assert_close(dict(other.state_dict()), expected)
+    shared.close()
+
+
+def test_a_checkpoint_costs_one_wait(simulated):
+    life = Life(DEVICE, DEVICE)
+    life.learn(0)
+    assert cost(life.learner.state_dict)["waits"] <= 2
+
+
+# ================================================================================ which device
+def test_inference_goes_before_learning(simulated, monkeypatch):
+    streams = []
+    monkeypatch.setattr(sim.Stream, "__enter__", lambda stream: streams.append(stream))
+    monkeypatch.setattr(sim.Stream, "__exit__", lambda *_: None)
+    Life(DEVICE, DEVICE)  # starts two learner threads, then two inference threads
+    first = devices.FIRST
+    assert [stream.priority for stream in streams] == [0, 0, first, first] and first < 0
+
+
+def test_without_page_locked_memory_copies_are_waited_for_which_is_said_once(
+    simulated, monkeypatch, on_the_cpu, caplog
+):
+    """As on MPS."""
+    monkeypatch.setattr(sim, "can_pin", False)
+    devices._pins_memory.cache_clear()
+    assert_close(Life(DEVICE, DEVICE).live(), on_the_cpu[False])
+    devices._pins_memory.cache_clear()
+    assert caplog.text.count("Each copy to and from sim is waited for: sim has no page-") == 1
+
+
+@pytest.mark.parametrize("refusal", [mono.refusal, poly.refusal])
+@pytest.mark.parametrize("name", ["learner_device", "inference_device"])
+def test_a_device_that_cannot_be_opened_is_one_line(simulated, tmp_path, refusal, name):
+    """Its memory can be reserved, as on CUDA; an error shows only when it is used."""
+    sim.broken.add(1)
+    torch.empty(0, device=OTHER)
+    message = refusal(tmp_path, f"--{name}", "sim:1")
+    assert message.endswith(
+        f"--{name} sim:1: expected a device that can be opened (sim:1: the driver does not answer)"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_that_does_not_exist_is_refused(simulated, tmp_path):
+    message = poly.refusal(tmp_path, "--learner_device", "sim:2")
+    expected = "expected cpu, or one of the 2 accelerators of this machine"
+    assert message == f"--learner_device sim:2: {expected}"
+
+
+def test_a_gpu_is_taken_by_itself_but_not_a_macs_and_not_in_order(simulated, monkeypatch):
+    flags = polybeast.parse([])
+    assert (flags.learner_device, flags.inference_device) == ("sim", "sim")
+    assert polybeast.parse(["--disable_cuda"]).learner_device == "cpu"
+    flags = monobeast.parse([])
+    assert (flags.learner_device, flags.inference_device) == ("sim", "cpu")
+    assert monobeast.parse(["--num_actors", "0"]).learner_device == "cpu"
+    words = ["--num_actors", "0", "--learner_device", "sim:1"]
+    assert monobeast.parse(words).inference_device == "sim:1"
+    with pytest.raises(UserError, match="--inference_device cpu: expected the learner's device"):
+        monobeast.parse([*words, "--inference_device", "cpu"])
+    mps = torch.device("mps")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=0: mps)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    assert monobeast.parse([]).learner_device == "cpu"
+    assert polybeast.parse(["--learner_device", "mps"]).inference_device == "mps"
+
+
+def test_random_states_of_devices_are_kept(simulated, caplog):
+    states = devices.random_states()
+    assert len(states) == 2
+    changed = [state + 3 for state in states]
+    devices.set_random_states(changed)
+    assert_close(devices.random_states(), changed)
+    devices.set_random_states(states[:1])  # of a machine with one device
+    assert_close(devices.random_states(), [states[0], changed[1]])
+    assert "The random states are of 1 accelerators; 2 are used." in caplog.text

@@ -1,0 +1,55 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Both beasts train whole on the simulated device: with threads, evaluation, checkpoint, resume."""
+
+import types
+
+import pytest
+import torch
+
+from libtorchbeast import learner
+from tests.support import monobeast as mono
+from tests.support import polybeast as poly
+from tests.support import simulated_device as sim
+from tests.support.processes import load, rows
+
+pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("as_before", "one_thread")]
+
+SMALL = "--unroll_length 5 --checkpoint_every 1 --torch_threads 1".split()
+THREADS = "--num_learner_threads 2".split()
+EVALUATED = "--eval_every 100 --num_episodes 1".split()
+
+
+def train(monkeypatch, savedir, beast, flags):
+    """A run, and its resume. Nothing of it may be out of order on the device."""
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    with sim.installed():
+        for steps in (150, 300):
+            beast(savedir, *flags, *SMALL, "--total_steps", steps)
+            assert sim.counts["kernels"] > 500
+            state, last = load(savedir / "run"), rows(savedir / "run")[-1]
+            assert steps <= state["step"] == last["step"] < steps + 100
+            assert last["skipped_updates"] == 0 and last["updates"] == state["updates"]
+    tensors = [*state["model"].values(), *state["optimizer"]["state"][0].values()]
+    assert all(tensor.isfinite().all() for tensor in tensors if torch.is_tensor(tensor))
+    assert all(tensor.abs().max() < 1e3 for tensor in state["model"].values())
+
+
+def test_polybeast_with_an_lstm_learns_on_one_device_and_acts_on_another(monkeypatch, tmp_path):
+    flags = "--use_lstm --num_inference_threads 2 --learner_device sim:0 --inference_device sim:1"
+    train(monkeypatch, tmp_path, poly.beast, [*poly.SMALL, *flags.split(), *THREADS, *EVALUATED])
+    assert rows(tmp_path / "run")[-1]["streams"] == 1
+
+
+def test_polybeast_learns_and_acts_on_one_device(monkeypatch, tmp_path):
+    flags = "--num_inference_threads 2 --num_actors 2 --learner_device sim".split()
+    train(monkeypatch, tmp_path, poly.beast, [*poly.SMALL, *flags, *THREADS])
+
+
+def test_monobeast_learns_on_a_device(monkeypatch, tmp_path):
+    flags = [*mono.PARALLEL, "--learner_device", "sim:0", *THREADS, *EVALUATED]
+    train(monkeypatch, tmp_path, mono.beast, flags)
+
+
+def test_monobeast_with_an_lstm_learns_and_acts_in_turns_on_a_device(monkeypatch, tmp_path):
+    flags = [*mono.IN_ORDER, "--use_lstm", "--learner_device", "sim:0", "--barrier_updates", 3]
+    train(monkeypatch, tmp_path, mono.beast, flags)
