@@ -91,6 +91,7 @@ setup(
         "polybeast",
         "polybeast_env",
         "vtrace",
+        "recurrent_q",
         "atari_wrappers",
         "minatar_wrappers",
     ],

@@ -17,7 +17,7 @@ WRAPPERS = {"atari_wrappers", "minatar_wrappers"}
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in (ROOT / "libtorchbeast").rglob("*.py")
-} | {name: ROOT / f"{name}.py" for name in (*BEASTS, *WRAPPERS, "vtrace")}
+} | {name: ROOT / f"{name}.py" for name in (*BEASTS, *WRAPPERS, "vtrace", "recurrent_q")}
 FOLDERS = {name for name, path in FILES.items() if path.stem == "__init__"}
 EXTENSION = {f"libtorchbeast.{name}" for name in (*libtorchbeast._EXTENSION, "_C")}
 # What the modules of a folder may import besides each other; the folders' docstrings say so.
