@@ -182,6 +182,14 @@ KNOBS: autotune.Knobs = {
 # fmt: off
 def make_parser() -> Parser:
     parser = Parser("polybeast", __doc__)
+    add_acting_flags(parser)
+    add_learner_flags(parser, RECIPES)
+    # A fork adds its own flags here, or to polybeast_env.add_flags if create_env reads them.
+    return parser
+
+
+def add_acting_flags(parser: Parser) -> None:
+    """Adds the flags of every program that learns from environment servers."""
     polybeast_env.add_flags(parser)  # --env, --server_addresses and the servers' other flags
     add_run_flags(parser)
     group = parser.add_argument_group("acting", "How the servers' environments get their actions.")
@@ -208,9 +216,6 @@ def make_parser() -> Parser:
     add("--max_learner_queue_size", type=whole(1),
         help="Number of rollouts, each of one environment, that may wait for the learner. Above "
              "it the streams wait. Default: --batch_size.")
-    add_learner_flags(parser, RECIPES)
-    # A fork adds its own flags here, or to polybeast_env.add_flags if create_env reads them.
-    return parser
 # fmt: on
 
 
@@ -255,12 +260,16 @@ def require_at_least(draft: argparse.Namespace, name: str, other: str) -> None:
 
 
 # ======================================================================================== inference
+Act = Callable[..., tuple[dict[str, torch.Tensor], CoreState]]  # called as `act_on`
+
+
 def infer(
     run: Run,
     batcher: Iterable["libtorchbeast.Batch"],
     weights: NewestWeights,
     net: nn.Module,
     clock: Clock,
+    act: Act,
 ) -> None:
     """Runs in an inference thread. It answers batches of rows with its own network `net`, into
     which it copies the newest weights between two batches."""
@@ -274,7 +283,7 @@ def infer(
                 torch.clear_autocast_cache()  # it holds the old weights
             row, core_state = batch.get_inputs()  # [1, B, ...]
             row, core_state = to_device(row, device), to_device(core_state, device)
-            outputs, core_state = act_on(net, row, core_state)
+            outputs, core_state = act(net, row, core_state)
             outputs["policy_version"] = torch.full((1, len(batch)), version)
             batch.set_outputs((outputs, core_state))
             run.stats.add_inference(len(batch))
@@ -286,12 +295,13 @@ def start_inference(
     batcher: Iterable["libtorchbeast.Batch"],
     weights: NewestWeights,
     nets: list[nn.Module],
+    act: Act = act_on,
 ) -> None:
-    """Starts one inference thread for each of `nets`."""
+    """Starts one inference thread for each of `nets`, which chooses actions with `act`."""
     clocks = ThreadClocks(INFERENCE_ACTIVITIES, len(nets))
     run.log.sources.append(clocks.take)
     for i, net in enumerate(nets):
-        run.threads.start(infer, (run, batcher, weights, net, clocks[i]), f"inference-{i}")
+        run.threads.start(infer, (run, batcher, weights, net, clocks[i], act), f"inference-{i}")
 
 
 # ========================================================================================= training

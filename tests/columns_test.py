@@ -19,9 +19,11 @@ VERSION_0_5 = (
     "idle_cores actor_restarts streams stream_failures skipped_updates checkpoint_errors"
 )
 
+NEWER = "td_error replay_ratio replay_steps"
 
-def test_the_order_is_that_of_version_0_5():
-    assert [*FIELDS] == VERSION_0_5.split()
+
+def test_the_order_is_that_of_version_0_5_and_newer_columns_follow():
+    assert [*FIELDS] == VERSION_0_5.split() + NEWER.split()
     assert [*COLUMNS] == ["_tick", "_time", *FIELDS]
 
 
