@@ -90,6 +90,7 @@ setup(
         "monobeast",
         "polybeast",
         "polybeast_env",
+        "r2d2",
         "vtrace",
         "recurrent_q",
         "atari_wrappers",
