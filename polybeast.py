@@ -215,7 +215,8 @@ def add_acting_flags(parser: Parser) -> None:
         help="Longest time that an inference batch waits for more environments.")
     add("--max_learner_queue_size", type=whole(1),
         help="Number of rollouts, each of one environment, that may wait for the learner. Above "
-             "it the streams wait. Default: --batch_size.")
+             "it the streams wait. Default: --batch_size; R2D2 takes two for each environment, if "
+             "that is more.")
 # fmt: on
 
 

@@ -141,12 +141,12 @@ class Net(nn.Module):
 RECIPES: Recipes = {
     "atari": dict(
         batch_size=64, learning_rate=1e-4, total_steps=10_000_000, eval_every=1_000_000,
-        unroll_length=40, burn_in=40, train_length=80, replay_capacity=1_000_000,
+        burn_in=40, train_length=80, replay_capacity=1_000_000,
         replay_start=50_000, target_update_every=2500,
     ),
     "other": dict(
         batch_size=32, learning_rate=5e-4, total_steps=5_000_000, eval_every=500_000,
-        unroll_length=20, burn_in=10, train_length=40, replay_capacity=500_000,
+        burn_in=10, train_length=40, replay_capacity=500_000,
         replay_start=10_000, target_update_every=500,
     ),
 }  # fmt: skip
@@ -162,7 +162,7 @@ def make_parser() -> Parser:
     add_optimizer_flags(parser, RECIPES)
     add_evaluation_flags(parser, RECIPES)
     # Always so: a Q-network has no probabilities, and R2D2 needs a recurrent state.
-    parser.set_defaults(greedy=True, use_lstm=True, unroll_length=None)
+    parser.set_defaults(greedy=True, use_lstm=True)
     return parser
 
 
