@@ -178,6 +178,14 @@ KNOBS: autotune.Knobs = {
 # fmt: off
 def make_parser() -> Parser:
     parser = Parser("polybeast", __doc__)
+    add_acting_flags(parser)
+    add_learner_flags(parser, RECIPES)
+    # A fork adds its own flags here, or to polybeast_env.add_flags if create_env reads them.
+    return parser
+
+
+def add_acting_flags(parser: Parser) -> None:
+    """Adds the flags of every program that learns from environment servers."""
     polybeast_env.add_flags(parser)  # --env, --server_addresses and the servers' other flags
     add_run_flags(parser)
     group = parser.add_argument_group("acting", "How the servers' environments get their actions.")
@@ -199,10 +207,8 @@ def make_parser() -> Parser:
         help="Longest time that an inference batch waits for more environments.")
     add("--max_learner_queue_size", type=whole(1),
         help="Number of rollouts, each of one environment, that may wait for the learner. Above "
-             "it the streams wait. Default: --batch_size.")
-    add_learner_flags(parser, RECIPES)
-    # A fork adds its own flags here, or to polybeast_env.add_flags if create_env reads them.
-    return parser
+             "it the streams wait. Default: --batch_size; R2D2 takes two for each environment, if "
+             "that is more.")
 # fmt: on
 
 
@@ -218,9 +224,14 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     Raises:
         UserError: two flags contradict each other.
     """
-    choose_xpid(draft)
     is_atari = polybeast_env.is_atari(draft.env)
     recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))
+    return check_acting_flags(draft, spec)
+
+
+def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
+    """The part of `check_flags` that holds for every program that learns from servers."""
+    choose_xpid(draft)
     polybeast_env.complete_flags(draft, spec)
     if not draft.num_actors:  # 0 is MonoBeast's
         draft.num_actors = draft.num_servers
@@ -229,7 +240,9 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
         draft.torch_threads = 1
     if draft.torch_threads is None:
         cores = workers.available_cores()
-        is_deep = draft.net is None and is_atari  # other networks are probably small
+        is_deep = draft.net is None and polybeast_env.is_atari(
+            draft.env
+        )  # other networks are probably small
         draft.torch_threads = cores if is_deep else max(1, cores // 2)
     if draft.max_learner_queue_size is None:
         draft.max_learner_queue_size = draft.batch_size
@@ -250,12 +263,16 @@ def require_at_least(draft: argparse.Namespace, name: str, other: str) -> None:
 
 
 # ======================================================================================== inference
+Act = Callable[..., tuple[dict[str, torch.Tensor], CoreState]]  # called as `act_on`
+
+
 def infer(
     run: Run,
     batcher: Iterable["libtorchbeast.Batch"],
     weights: NewestWeights,
     net: nn.Module,
     clock: Clock,
+    act: Act,
 ) -> None:
     """Runs in an inference thread. It answers batches of rows with its own network `net`, into
     which it copies the newest weights between two batches."""
@@ -268,7 +285,7 @@ def infer(
                 version = weights.copy_to(net)
                 torch.clear_autocast_cache()  # it holds the old weights
             row, core_state = to_device(batch.get_inputs(), device)  # [1, B, ...]
-            outputs, core_state = act_on(net, row, core_state)
+            outputs, core_state = act(net, row, core_state)
             outputs["policy_version"] = torch.full((1, len(batch)), version)
             batch.set_outputs((outputs, core_state))
             run.stats.add_inference(len(batch))
@@ -280,12 +297,13 @@ def start_inference(
     batcher: Iterable["libtorchbeast.Batch"],
     weights: NewestWeights,
     nets: list[nn.Module],
+    act: Act = act_on,
 ) -> None:
-    """Starts one inference thread for each of `nets`."""
+    """Starts one inference thread for each of `nets`, which chooses actions with `act`."""
     clocks = ThreadClocks(INFERENCE_ACTIVITIES, len(nets))
     run.log.sources.append(clocks.take)
     for i, net in enumerate(nets):
-        run.threads.start(infer, (run, batcher, weights, net, clocks[i]), f"inference-{i}")
+        run.threads.start(infer, (run, batcher, weights, net, clocks[i], act), f"inference-{i}")
 
 
 # ========================================================================================= training

@@ -90,6 +90,7 @@ setup(
         "monobeast",
         "polybeast",
         "polybeast_env",
+        "r2d2",
         "vtrace",
         "atari_wrappers",
         "minatar_wrappers",

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -23,6 +23,10 @@ from libtorchbeast.net_check import check_dtypes, keep_buffers, why_not_finite
 from libtorchbeast.rollouts import Rollout, core_state_of
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
+# Takes (network, batch, flags). Returns a NamedTuple of tensors on the network's device: numbers
+# for the log, among them `total` (which has the gradient), `mean_value`, `real_transitions`, and
+# vectors for `Direct.learned`. If it is a module, its state is in the checkpoints.
+Loss = Callable[[nn.Module, Rollout, Flags], Any]
 
 MAX_SKIPPED_IN_A_ROW = 20
 MAX_EMPTY_IN_A_ROW = 1000
@@ -48,7 +52,14 @@ class Learner:
         dropped: number of real transitions in rollouts dropped because of --max_lag.
     """
 
-    def __init__(self, net: nn.Module, flags: Flags, device: torch.device, dump_dir: str | None):
+    def __init__(
+        self,
+        net: nn.Module,
+        flags: Flags,
+        device: torch.device,
+        dump_dir: str | None,
+        loss: Loss | None = None,
+    ):
         if flags.precision == "bf16" and isinstance(cast(Distribution, net.distribution), Gaussian):
             logger.warning(
                 "--precision bf16: with Box actions the importance weights are noisy, unless "
@@ -58,6 +69,7 @@ class Learner:
         self.device = device
         self.step = self.updates = self.skipped = self.dropped = 0
         self._flags = flags
+        self._loss = loss or compute_loss
         self._dump_dir = dump_dir
         self._skipped_in_a_row = self._empty_in_a_row = 0
         self._optimizer = _make_optimizer(net, flags)
@@ -134,16 +146,19 @@ class Learner:
         lags, counts = torch.unique(lag, return_counts=True)
         return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
 
-    def _gradients(self, batch: Rollout) -> dict[str, float]:
+    def _gradients(self, batch: Rollout) -> dict[str, Any]:
         """Computes the clipped gradients in the network's parameters. Returns the parts of the loss
         and `grad_norm`, the gradient's norm before clipping."""
-        loss = compute_loss(self.net, batch, self._flags_now())
+        loss = self._loss(self.net, batch, self._flags_now())
         self._optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         norm = nn.utils.clip_grad_norm_(self.net.parameters(), self._flags.grad_norm_clipping)
         # Copies all numbers to the host at once, because each copy from a GPU is a wait.
-        values = torch.stack([norm.detach(), *(x.detach().to(norm.dtype) for x in loss)]).tolist()
-        return dict(zip(("grad_norm", *loss._fields), values, strict=True))
+        parts = {"grad_norm": norm, **loss._asdict()}
+        each = [x.detach().to(norm.dtype).view(-1) for x in parts.values()]
+        values = iter(torch.cat(each).tolist())
+        take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
+        return {name: take(x) for name, x in parts.items()}
 
     def _without_old(self, batch: Rollout, lag: torch.Tensor) -> tuple[Rollout, torch.Tensor]:
         """Drops the columns that are older than --max_lag: none of their transitions is real any
@@ -166,7 +181,7 @@ class Learner:
             )
         return is_empty
 
-    def _skip(self, batch: Rollout, numbers: dict[str, float]) -> None:
+    def _skip(self, batch: Rollout, numbers: dict[str, Any]) -> None:
         self.skipped += 1
         self._skipped_in_a_row += 1
         is_last = self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW
@@ -177,10 +192,12 @@ class Learner:
                 torch.save({"batch": dict(batch), "model": self.net.state_dict()}, where)
             except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
                 where = f"not dumped: {error}"
-        of = {"policy_logits": numbers["mean_entropy"], "baseline": numbers["mean_value"]}
+        value = numbers["mean_value"]
+        of = {"policy_logits": numbers.get("mean_entropy", value), "baseline": value}
         names = [name for name, number in of.items() if not math.isfinite(number)]
         why = why_not_finite(self.net, batch, names)
-        seen = ", ".join(f"{k} {v:g}" for k, v in numbers.items()) + f"; batch: {where}"
+        shown = [f"{k} {v:g}" for k, v in numbers.items() if not isinstance(v, list)]
+        seen = ", ".join(shown) + f"; batch: {where}"
         said = f"a loss or gradient that is not finite ({seen}). {why}".rstrip()
         logger.error("Update %d skipped, which had %s", self.updates, said)
         if is_last:
@@ -203,8 +220,10 @@ class Learner:
         """The learner's part of a checkpoint, with its tensors on the CPU. Waits for the running
         update."""
         with self._one_at_a_time, self._updated:
+            of_loss = self._loss.state_dict() if isinstance(self._loss, nn.Module) else {}
             return {
                 "model": copy_to_host(dict(self.net.state_dict())),
+                "loss": copy_to_host(dict(of_loss)),
                 "optimizer": copy_to_host(self._optimizer.state_dict()),
                 "optimizer_name": self._flags.optimizer,
                 "step": self.step,
@@ -217,6 +236,8 @@ class Learner:
         starts without a state, and a warning says so."""
         with self._one_at_a_time:
             self.net.load_state_dict(state["model"])
+            if isinstance(self._loss, nn.Module):
+                self._loss.load_state_dict(state["loss"])
             self.step, self.updates = state["step"], state["updates"]
             self.skipped = state["skipped"]
             if state["optimizer_name"] != self._flags.optimizer:
@@ -232,6 +253,18 @@ class Learner:
                 group.update(now)
 
 
+class Direct:
+    """What lies between the queue of rollouts and the learner: nothing. A replay has the same
+    methods. Learner threads share it."""
+
+    def batches(self, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
+        """Yields what the learner shall learn from, as long as there are rollouts."""
+        return rollouts
+
+    def learned(self, batch: Rollout, numbers: dict[str, Any]) -> None:
+        """Gets what an update with the batch has returned, the loss's vectors among it."""
+
+
 def learn(
     learner: Learner,
     batches: Iterable[Rollout],
@@ -239,18 +272,19 @@ def learn(
     stats: Stats,
     clock: Clock,
     finished: Callable[[], bool],
+    between: Direct,
 ) -> None:
     """Runs in a learner thread. It updates the network from one batch after the other, until there
     are no more batches or `finished()` is true."""
     with own_stream(learner.device):
-        for batch in batches:
+        for batch in between.batches(stats.counted(batches)):
             clock.lap("learner_waiting")
             if finished():
                 return
-            stats.add_games(batch)
             numbers = learner.update(batch, publish)
             if numbers is not None:
                 stats.add_update(numbers)
+                between.learned(batch, numbers)
             clock.lap("learning")
 
 

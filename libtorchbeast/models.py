@@ -41,7 +41,8 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     net_class = _imported(flags.net) if flags.net else own
     net: Any = call_own("__init__", net_class, spec, flags)
     if flags.use_lstm and call_own("initial_state", lambda: net.initial_state(1)) == ():
-        raise UserError(f"--use_lstm: {name_of(net)} has no recurrent state")
+        why = "which --use_lstm asks for, and R2D2 always does"
+        raise UserError(f"{name_of(net)} has no recurrent state, {why}")
     net.distribution = make_distribution(spec.actions)
     with autocast(net, flags.precision, torch.device("cpu")):  # on leaving, its cache is emptied
         check_net(net, spec)

@@ -15,7 +15,7 @@ from torch import nn
 from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import Flags, as_plain, run_path
-from libtorchbeast.learner import Learner, Publish, learn
+from libtorchbeast.learner import Direct, Learner, Loss, Publish, learn
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.display import Display, View
@@ -69,15 +69,17 @@ class Run:
         net: nn.Module,
         device: torch.device,
         advise: bottleneck.Advise = lambda row: "",
+        loss: Loss | None = None,
     ):
         self.flags, self.spec, self._advise = flags, spec, advise
         self.path = run_path(flags)
-        self.learner = Learner(net, flags, device, dump_dir=self.path)
+        self.learner = Learner(net, flags, device, dump_dir=self.path, loss=loss)
         self.stats = Stats(max(1, flags.num_actors) * spec.num_envs)
         self.wakeup = workers.PipeEvent()
         self.threads = workers.Threads(self.wakeup)
         self.between_barriers = False
         self._hours_before = 0.0
+        self._parts: dict[str, Any] = {}
 
     def __enter__(self) -> "Run":
         check_wandb(vars(self.flags))
@@ -106,6 +108,7 @@ class Run:
             resume_step=None if state is None else state["step"],
         )
         stack.callback(writer.close)
+        self._resumed = state or {}  # for `also_save`
         if state is not None:
             self._resume(state)
         self._signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
@@ -179,15 +182,27 @@ class Run:
         timeout = self.flags.open_timeout
         return OpeningWatch(timeout, num_envs, flag=flag, must_end=self.finished, leave=leave)
 
-    def start_learners(self, batches: Callable[[], Iterator[Rollout]], publish: Publish) -> None:
+    def also_save(self, name: str, part: Any) -> None:
+        """Makes `part.state_dict()` a part of the checkpoints. If the run resumes from one that has
+        it, `part` takes it over now."""
+        if name in self._resumed:
+            part.load_state_dict(self._resumed.pop(name))
+        self._parts[name] = part
+
+    def start_learners(
+        self,
+        batches: Callable[[], Iterator[Rollout]],
+        publish: Publish,
+        between: Direct | None = None,
+    ) -> None:
         """Starts --num_learner_threads threads. Each learns from an iterator that `batches` returns
-        and hands new weights to `publish`."""
+        (or from what `between` makes of it) and hands new weights to `publish`."""
         num_threads = self.flags.num_learner_threads
         clocks = ThreadClocks(LEARNER_ACTIVITIES, num_threads)
         self.log.sources.append(clocks.take)
         for i in range(num_threads):
             args = (self.learner, batches(), publish, self.stats, clocks[i], self.finished)
-            self.threads.start(learn, args, f"learner-{i}")
+            self.threads.start(learn, (*args, between or Direct()), f"learner-{i}")
 
     def seconds_to_tick(self) -> float:
         """How many seconds the main loop may wait before its next `tick`."""
@@ -226,6 +241,7 @@ class Run:
             "between_barriers": self.between_barriers,
             "random_states": checkpoint.random_states(),
             "flags": as_plain(vars(self.flags)),
+            **{name: part.state_dict() for name, part in self._parts.items()},
         }
         self.checkpoints.save(state)
 

@@ -11,6 +11,7 @@ import pytest
 import monobeast
 import polybeast
 import polybeast_env
+import r2d2
 from docs import generate
 from libtorchbeast.tools import plot, report, sweep
 from tests.support.forks import copy_repository
@@ -38,6 +39,9 @@ SCALED = {
     "make poly": f'make poly FLAGS="{SMALL} --envs_per_server 2"',
     ".venv/bin/python -m polybeast --xpid pong-poly --mode test": ONE_GAME,
     ".venv/bin/python -m polybeast --xpid pong-poly --mode test_render": ONE_GAME,
+    ".venv/bin/python -m r2d2 --env examples.memory.recall:Recall-v0 --xpid recall-r2d2 "
+    "--total_steps 100_000": f"{{}} {SMALL} --envs_per_server 4 --replay_start 100",
+    ".venv/bin/python -m r2d2 --xpid recall-r2d2 --mode test": ONE_GAME,
     "make minatar": f'make minatar FLAGS="{SMALL} --envs_per_actor 4 --batch_size 4"',
     ".venv/bin/python -m monobeast --env CartPole-v1 --total_steps 500_000": (
         "{} " + SMALL + " --envs_per_actor 4 --batch_size 4"
@@ -213,7 +217,7 @@ def options(program) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_flags_named_on_a_page_exist(page):
-    programs = monobeast, polybeast, polybeast_env, sweep, report, plot
+    programs = monobeast, polybeast, polybeast_env, r2d2, sweep, report, plot
     known = set(OTHER_FLAGS).union(*map(options, programs))
     assert set(re.findall(r"(?<![\w-])--[a-z]\w*", page.read_text())) <= known
 

@@ -3,6 +3,7 @@
 
 import copy
 import re
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -12,7 +13,8 @@ import monobeast
 from libtorchbeast import BatchingQueue, learner, models
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
-from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
+from libtorchbeast.loggers.stats import Stats
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, LEARNER_ACTIVITIES, Clock, Latencies
 from libtorchbeast.rollouts import batches
 from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import OnesNet, make_actor, make_flags, make_rollouts
@@ -287,3 +289,65 @@ def test_no_gradient_makes_weights_infinite_within_the_flags_ranges(tmp_path, op
 def tensors_of(state):
     moments = [x for s in state["optimizer"]["state"].values() for x in s.values()]
     return [*state["model"].values(), *(x for x in moments if torch.is_tensor(x))]
+
+
+# =============================================================================== another algorithm
+class CountedLoss(nn.Module):
+    """A loss of a fork, with a state of its own, which hands a number of each column back."""
+
+    class Parts(NamedTuple):
+        total: torch.Tensor
+        mean_value: torch.Tensor
+        real_transitions: torch.Tensor
+        sizes: torch.Tensor
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, net, batch, flags):
+        self.calls += 1
+        value = net(batch, ())[0]["baseline"]
+        columns = torch.arange(batch["done"].shape[1]) + 0.5
+        return self.Parts(value.mean(), value.detach().mean(), torch.tensor(7), columns)
+
+
+def test_another_loss_is_used_saved_and_hands_vectors_back(tmp_path):
+    learning = Learning(tmp_path)
+    flags, device, loss = make_flags(), torch.device("cpu"), CountedLoss()
+    one = Learner(learning.net, flags, device, None, loss)
+    numbers = one.update(learning.batch, lambda weights, version: None)
+    assert numbers["sizes"] == [0.5, 1.5, 2.5, 3.5] and numbers["grad_norm"] > 0
+    assert (one.step, one.updates) == (7, 1)
+    other = Learner(learning.net, flags, device, None, CountedLoss())
+    other.load_state_dict(one.state_dict())
+    assert other._loss.calls == 1
+    learning.batch["frame"] *= float("nan")
+    assert one.update(learning.batch, lambda weights, version: None) is None and one.skipped == 1
+
+
+class Twice(learner.Direct):
+    """Lies between rollouts and learner: each batch is learned from twice."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def batches(self, rollouts):
+        for batch in rollouts:
+            yield from (batch, batch)
+
+    def learned(self, batch, numbers):
+        self.sizes.append(numbers["sizes"])
+
+
+def test_what_lies_between_rollouts_and_learner(tmp_path):
+    """Games are counted in new rollouts only."""
+    learning, between, stats = Learning(tmp_path), Twice(), Stats(4)
+    one = Learner(learning.net, make_flags(), torch.device("cpu"), None, CountedLoss())
+    learning.batch["episode_over"][1:, 0] = torch.arange(learning.batch["done"].shape[0] - 1) == 2
+    args = lambda weights, version: None, stats, Clock(LEARNER_ACTIVITIES), lambda: False, between
+    learner.learn(one, [learning.batch] * 3, *args)
+    assert one.updates == len(between.sizes) == 6
+    row = stats.take()
+    assert row["games"] == 3 * learning.batch["episode_over"][1:].sum()
+    assert "pg_loss" not in row and "total_loss" in row

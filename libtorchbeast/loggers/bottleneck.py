@@ -174,5 +174,11 @@ class PolyBeastAdvisor(Advisor):
         return f"try {self._twice('envs_per_server')}"
 
 
+class R2D2Advisor(PolyBeastAdvisor):
+    def _for_learner(self) -> str:
+        ratio = self._flags.replay_ratio
+        return f"--replay_ratio {ratio:g} lets the actors wait for it; a lower one would not."
+
+
 def _has_idle_cores(row: Row) -> bool:
     return row.get("idle_cores", 0.0) > IDLE_CORES

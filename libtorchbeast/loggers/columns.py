@@ -99,6 +99,12 @@ GROUPS: dict[str, dict[str, str]] = {
         "dropped_steps": "How many steps were not learned from because their rollouts were older "
         "than --max_lag.",
     },
+    "Replay": {
+        "td_error": "R2D2: the mean absolute TD error of the rescaled values.",
+        "replay_ratio": "R2D2: how many steps were trained on for each new step, since learning "
+        "began in this process or, with --save_replay, in the run.",
+        "replay_steps": "R2D2: the number of rows in the replay.",
+    },
 }
 
 COLUMNS = {name: meaning for group in GROUPS.values() for name, meaning in group.items()}

@@ -4,6 +4,7 @@ clocks, `columns` explains all of them)."""
 
 import collections
 import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from libtorchbeast.loggers.columns import RECENT_GAMES
 from libtorchbeast.rollouts import Rollout
 
-# Numbers that `Learner.update` returns, and the columns that log their means.
+# Numbers that `Learner.update` may return, and the columns that log their means.
 UPDATE_COLUMNS = {
     "total": "total_loss",
     "pg": "pg_loss",
@@ -23,6 +24,7 @@ UPDATE_COLUMNS = {
     "lag_mean": "lag_mean",
     "clipped_rho_share": "clipped_rho_share",
     "mean_rho": "mean_rho",
+    "td_error": "td_error",
 }
 
 
@@ -105,14 +107,20 @@ class Stats:
         self._lengths += [length for length, _ in games]
         self._returns += [score for _, score in games]
 
+    def counted(self, batches: Iterable[Rollout]) -> Iterator[Rollout]:
+        """Yields batches of new rollouts, and counts the games that ended in each."""
+        for batch in batches:
+            self.add_games(batch)
+            yield batch
+
     def add_update(self, numbers: dict[str, Any]) -> None:
         """Adds what `Learner.update` returned."""
         with self._lock:
             self._updates += 1
             self._lags.update(numbers["lags"])
             self._lag_max = max(self._lag_max, numbers["lag_max"])
-            self._largest_reward = max(self._largest_reward, numbers["largest_reward"])
-            for name in UPDATE_COLUMNS:
+            self._largest_reward = max(self._largest_reward, numbers.get("largest_reward", 0.0))
+            for name in UPDATE_COLUMNS.keys() & numbers.keys():
                 self._sums[name] += numbers[name]
 
     def add_inference(self, columns: int) -> None:

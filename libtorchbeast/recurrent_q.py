@@ -1,0 +1,190 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The equations of R2D2: its targets, its loss, its priorities and its exploration.
+
+The sources below are:
+  [R2D2]   Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning",
+           ICLR 2019, https://openreview.net/forum?id=r1lyTjAqYX
+  [Pohlen] Pohlen et al., "Observe and Look Further", 2018, https://arxiv.org/abs/1805.11593
+  [Double] van Hasselt et al., "Deep Reinforcement Learning with Double Q-learning", 2015,
+           https://arxiv.org/abs/1509.06461
+  [PER]    Schaul et al., "Prioritized Experience Replay", 2015, https://arxiv.org/abs/1511.05952
+  [Ape-X]  Horgan et al., "Distributed Prioritized Experience Replay", 2018,
+           https://arxiv.org/abs/1803.00933
+
+All functions here are pure, as those of vtrace.py are. `T` is the number of transitions in a
+sequence, `B` the number of sequences, and `A` the number of actions. A sequence has T+1 rows.
+Transition t leads from row t to row t+1. Networks give values h(Q), which are called rescaled.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vtrace import _check
+
+EPSILON = 1e-3  # of h
+
+
+class R2D2Loss(NamedTuple):
+    """Scalars for the log, of which only `total` has a gradient, and what the replay gets back."""
+
+    total: Tensor  # the mean of weight * error^2 / 2 over real transitions
+    td_error: Tensor  # the mean absolute error, of rescaled values
+    mean_value: Tensor  # the mean of max Q, not rescaled
+    real_transitions: Tensor  # int64, how many transitions were learned from
+    priorities: Tensor  # [B] float32
+
+
+def rescale(x: Tensor) -> Tensor:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + EPSILON x ([Pohlen] proposition A.2).
+
+    The difference is written as |x| / (sqrt(|x| + 1) + 1), which keeps its digits near 0.
+    """
+    return x / ((x.abs() + 1).sqrt() + 1) + EPSILON * x
+
+
+def unrescale(y: Tensor) -> Tensor:
+    """The inverse of `rescale` ([Pohlen] proposition A.2).
+
+    With u = sqrt(|x| + 1) - 1, |y| = u + EPSILON (u^2 + 2 u). The usual formula for the root of
+    this equation loses four of the seven digits of float32 near 0; the one here loses none.
+    """
+    slope = 1 + 2 * EPSILON
+    u = 2 * y.abs() / (slope + (slope**2 + 4 * EPSILON * y.abs()).sqrt())
+    return y.sign() * (u * u + 2 * u)
+
+
+def double_q_values(online_q: Tensor, target_q: Tensor) -> Tensor:
+    """The target network's values [...] of the actions that are best for the online network
+    ([Double] eq. 4). Both arguments are [..., A], rescaled or not."""
+    best = online_q.argmax(dim=-1, keepdim=True)
+    return target_q.gather(-1, best).squeeze(-1)
+
+
+def n_step_targets(
+    rewards: Tensor, discounts: Tensor, real: Tensor, values: Tensor, num_steps: int
+) -> Tensor:
+    """The n-step returns that begin at rows 0 to T-1, not rescaled ([R2D2] eq. 1).
+
+        G_t = r_t + discount_t r_{t+1} + ... + (n discounts) values_{t+n}
+
+    A return is shorter where a row is the last of its episode or of the sequence: it then ends in
+    that row's value. Behind a terminal row the discount is 0, so that its value does not count; an
+    episode that was truncated bootstraps from its last observation.
+
+    Args:
+        rewards: [T, B] float, the reward of transition t.
+        discounts: [T, B] float, gamma, or 0 where transition t leads to a terminal row.
+        real: [T, B] bool, False where transition t leads across a reset of the environment.
+        values: [T+1, B] float, the value of each row.
+        num_steps: n, at least 1.
+
+    Returns:
+        [T, B] float. Where transition t is not real, it is the value of row t.
+
+    Raises:
+        ValueError: a tensor's shape or dtype is not the one above.
+    """
+    _check("discounts", discounts, rewards.shape)
+    _check("real", real, rewards.shape, torch.bool)
+    _check("values", values, (len(rewards) + 1, *rewards.shape[1:]))
+    returns = values
+    for _ in range(num_steps):  # here returns has those of one step less
+        longer = torch.where(real, rewards + discounts * returns[1:], values[:-1])
+        returns = torch.cat([longer, values[-1:]])
+    return returns[:-1]
+
+
+def td_errors(
+    rows: dict[str, Tensor], q_taken: Tensor, values: Tensor, discounting: float, num_steps: int
+) -> tuple[Tensor, Tensor]:
+    """The errors h(G_t) - Q(x_t, a_t) of a sequence ([R2D2] eq. 1).
+
+    Args:
+        rows: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B] bool.
+        q_taken: [T, B] float32, the rescaled Q(x_t, a_t). It may have a gradient.
+        values: [T+1, B] float32, the rescaled values that returns end in.
+        discounting: gamma.
+        num_steps: n.
+
+    Returns:
+        The errors [T, B] float32, which are 0 where a transition is not real, and `real` [T, B]
+        bool, which transitions are real.
+
+    Raises:
+        ValueError: a tensor's shape or dtype is not the one above.
+    """
+    _check("reward", rows["reward"], values.shape, torch.float32)
+    _check("done", rows["done"], values.shape, torch.bool)
+    _check("terminated", rows["terminated"], values.shape, torch.bool)
+    _check("q_taken", q_taken, (len(values) - 1, *values.shape[1:]), torch.float32)
+    real = ~rows["done"][1:]
+    discounts = discounting * (~rows["terminated"][1:]).float()
+    values = unrescale(values.detach())
+    targets = n_step_targets(rows["reward"][1:], discounts, real, values, num_steps)
+    return torch.where(real, rescale(targets) - q_taken, 0.0), real
+
+
+def priorities(errors: Tensor, real: Tensor) -> Tensor:
+    """0.9 max |error| + 0.1 mean |error| over the real transitions of a sequence ([R2D2] section
+    2.3): errors [T, B] float, 0 where `real` [T, B] is False -> [B] float."""
+    size = errors.abs()
+    return 0.9 * size.amax(dim=0) + 0.1 * size.sum(dim=0) / real.sum(dim=0).clamp(min=1)
+
+
+def importance_weights(probabilities: Tensor, exponent: float) -> Tensor:
+    """(1 / P)^exponent, divided by the largest of the batch ([PER] section 3.4): [B] -> [B]."""
+    return (probabilities.min() / probabilities) ** exponent
+
+
+def epsilons(num_envs: int) -> Tensor:
+    """The probability of a random action in environment i: 0.4^(1 + 7 i / (N - 1)) ([Ape-X] section
+    4.1), float32 [num_envs]. A single environment gets 0.4."""
+    return 0.4 ** (1 + 7 * torch.arange(num_envs) / max(1, num_envs - 1))
+
+
+def r2d2_loss(
+    rows: dict[str, Tensor],
+    online_q: Tensor,
+    target_q: Tensor,
+    weights: Tensor,
+    *,
+    discounting: float = 0.997,
+    num_steps: int = 5,
+) -> R2D2Loss:
+    """The loss of one batch of sequences ([R2D2] section 2.3), without their burn-in.
+
+        mean over real transitions t of  weight (h(G_t) - Q(x_t, a_t))^2 / 2
+
+    Returns G_t of n steps end in the target network's value of the online network's best action.
+
+    Args:
+        rows: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B] bool, `action` [T+1, B]
+            int64.
+        online_q: [T+1, B, A] float32, of the network in training, rescaled.
+        target_q: [T+1, B, A] float32, of the target network, rescaled.
+        weights: [B] float32, from `importance_weights`.
+        discounting: gamma.
+        num_steps: n.
+
+    Raises:
+        ValueError: a tensor's shape or dtype is not the one above.
+    """
+    _check("target_q", target_q, online_q.shape, torch.float32)
+    _check("online_q", online_q, target_q.shape, torch.float32)
+    _check("action", rows["action"], online_q.shape[:-1], torch.int64)
+    _check("weights", weights, online_q.shape[1:2], torch.float32)
+    q_taken = online_q[:-1].gather(-1, rows["action"][:-1, :, None]).squeeze(-1)
+    values = double_q_values(online_q, target_q)
+    errors, real = td_errors(rows, q_taken, values, discounting, num_steps)
+    count = real.sum()
+    scale = 1.0 / count.clamp(min=1)  # a batch without real transitions has a loss of 0
+    detached = errors.detach()
+    return R2D2Loss(
+        total=scale * 0.5 * (weights * errors**2).sum(),
+        td_error=scale * detached.abs().sum(),
+        mean_value=unrescale(online_q.detach().amax(dim=-1)).mean(),
+        real_transitions=count,
+        priorities=priorities(detached, real),
+    )

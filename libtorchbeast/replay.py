@@ -1,0 +1,249 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A replay of sequences, which lies between the queue of rollouts and the learner.
+
+It keeps rollouts as blocks of T rows (--unroll_length), each row once: row T of a rollout is row 0
+of the next one of its environment. A block has the recurrent state before its row 0, and links to
+the blocks before and after it. The newest block overwrites the oldest.
+
+A sequence begins at any block and goes on through those that follow, --burn_in rows and
+--train_length transitions. So sequences overlap, and cross episodes as rollouts do: where `done`
+is set, the network restarts its state. Of a stack of frames only the newest is kept.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from libtorchbeast.flags import Flags
+from libtorchbeast.learner import Direct
+from libtorchbeast.models import CoreState
+from libtorchbeast.replay_memory import Shapes, allocate, block_shapes, stack_frames
+from libtorchbeast.rollouts import Rollout
+from libtorchbeast.spec import Spec
+from libtorchbeast.sum_tree import SumTree
+
+NONE = -1  # instead of a block's number
+SMALLEST = 1e-6  # priority, so that a sequence without an error can still be drawn
+
+logger = logging.getLogger(__name__)
+
+
+class Replay(Direct):
+    """Stands between rollouts and learner. Any thread may call any method.
+
+    --replay_ratio is kept by counting: a batch is drawn only if fewer steps were trained on than
+    the ratio times the new steps. Else the learner waits for rollouts, and if it is the slower one,
+    the queue fills and the actors wait. Steps are real transitions, without those of the burn-in.
+
+    Args:
+        flags: give the sizes, the ratio, the exponents and the seed.
+        spec: of the environments.
+        core_state: of one environment, [layers, 1, H].
+        own: the outputs of the acting network that rows are kept with: name -> (shape, dtype).
+        first_priorities: gives the priorities [B] of new sequences [S+1, B, ...], which have no
+            observations.
+        path: of the file whose memory it uses, so that it can be resumed. None: no file.
+
+    Raises:
+        UserError: it does not fit onto the disk.
+    """
+
+    def __init__(
+        self,
+        flags: Flags,
+        spec: Spec,
+        core_state: CoreState,
+        own: Shapes,
+        first_priorities: Callable[[Rollout], Tensor],
+        path: str | None = None,
+    ):
+        self._flags, self._stacks, self._first_priorities = flags, spec.stacks, first_priorities
+        self._T, self._length = flags.unroll_length, flags.burn_in + flags.train_length
+        self._blocks_each = self._length // self._T + 1  # of a sequence, which has a last row too
+        self._M = -(-flags.replay_capacity // self._T)
+        shapes = block_shapes(spec, core_state, own, self._T)
+        self._layout = json.dumps([self._M, self._length, shapes])
+        arrays = allocate(flags, shapes, self._M, path)
+        self._is_file = path is not None
+        self._serials = arrays.pop("serial")  # of the block in each of the M slots, which is s % M
+        self._in_file = self._serials.copy()
+        self._serials[:] = NONE
+        self._arrays = arrays
+        self._observations = spec.observations.keys()
+        self._previous, self._next = np.full((2, self._M), NONE)  # blocks of the same environment
+        self._newest: dict[int, int] = {}  # environment -> serial
+        self._tree = SumTree(self._M)  # of the sequences that begin at each slot, once complete
+        self._random = np.random.default_rng(flags.seed)
+        self._counts = dict(blocks=0, received=0, unreported=0, new=0, trained=0)
+        self._taking = threading.Lock()  # so that an environment's rollouts stay in order
+        self._lock = threading.Lock()  # protects everything above; never held for long
+
+    def batches(self, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
+        """Yields batches of sequences [S+1, B, ...], S = --burn_in + --train_length.
+
+        Besides rows and core states they have `chance` [1, B] float32, the probability with
+        which each sequence was drawn, `serial` [1, B], its number, and `new_steps` [1, 1], how many
+        steps have come since the batch before.
+        """
+        while True:
+            with self._taking:
+                while not self.may_sample():
+                    new = next(rollouts, None)
+                    if new is None:
+                        return
+                    self.insert(new)
+                batch = self.sample()
+            yield batch
+
+    def learned(self, batch: Rollout, numbers: dict[str, Any]) -> None:
+        """Takes the new `priorities` [B] of a batch."""
+        serials = batch["serial"][0].numpy()
+        slots, priorities = serials % self._M, np.array(numbers["priorities"])
+        with self._lock:
+            still = (self._serials[slots] == serials) & (self._tree.leaves[slots] > 0)
+            self._set_priorities(slots[still], priorities[still])
+
+    def may_sample(self) -> bool:
+        counts = self._counts
+        return self._tree.total > 0 and counts["trained"] < self._flags.replay_ratio * counts["new"]
+
+    def insert(self, batch: Rollout) -> None:
+        """Adds rollouts [T+1, C, ...] with the number of each one's `environment` [T+1, C]."""
+        with self._lock:
+            environments = batch["environment"][0].tolist()
+            serials = self._counts["blocks"] + np.arange(len(environments))
+            slots = serials % self._M
+            self._forget(slots)
+            for name, array in self._arrays.items():
+                array[slots] = self._block_of(name, batch[name]).transpose(0, 1).numpy()
+            self._counts["blocks"] += len(serials)
+            self._serials[slots] = serials  # last, so that no block in the file is taken as whole
+            ready = [self._link(*pair) for pair in zip(serials.tolist(), environments, strict=True)]
+            if complete := [slot for slot in ready if slot != NONE]:
+                self._add_sequences(np.array(complete))
+            steps = int((~batch["done"][1:]).sum())
+            for name in ("received", "unreported"):
+                self._counts[name] += steps
+            if self._counts["received"] >= self._flags.replay_start:
+                self._counts["new"] += steps
+
+    def _block_of(self, name: str, values: Tensor) -> Tensor:
+        if name.startswith("core_state/"):
+            return values
+        return values[:-1, :, -1] if name in self._stacks else values[:-1]
+
+    def _link(self, serial: int, environment: int) -> int:
+        """Links a new block. Returns the slot of the sequence that it completes, or NONE."""
+        before = self._newest.get(environment, NONE)
+        self._newest[environment] = serial
+        if len(self._newest) > 2 * self._M:  # streams that are opened again have new numbers
+            self._newest = {k: v for k, v in self._newest.items() if self._holds(v)}
+        self._previous[serial % self._M], self._next[serial % self._M] = before, NONE
+        if self._holds(before):
+            self._next[before % self._M] = serial
+        start = serial
+        for _ in range(self._blocks_each - 1):
+            start = int(self._previous[start % self._M])
+            if not self._holds(start):
+                return NONE
+        before = int(self._previous[start % self._M])
+        lacks_frames = self._stacks and before != NONE and not self._holds(before)
+        return NONE if lacks_frames else start % self._M
+
+    def _holds(self, serial: int) -> bool:
+        return serial != NONE and self._serials[serial % self._M] == serial
+
+    def _forget(self, slots: np.ndarray) -> None:
+        """Empties slots. Sequences that begin behind them lack the older frames of stacks."""
+        after = self._next[slots]
+        behind = after[(self._serials[slots] != NONE) & (after != NONE)] if self._stacks else []
+        self._tree.set(np.append(slots, np.array(behind, np.int64) % self._M), 0.0)
+        self._serials[slots] = self._next[slots] = NONE
+
+    def _add_sequences(self, slots: np.ndarray) -> None:
+        rows = self._rows(slots, self._arrays.keys() - self._observations)
+        self._set_priorities(slots, self._first_priorities(rows).numpy())
+
+    def _set_priorities(self, slots: np.ndarray, priorities: np.ndarray) -> None:
+        exponent = self._flags.priority_exponent
+        self._tree.set(slots, np.maximum(priorities, SMALLEST) ** exponent)
+
+    def sample(self) -> Rollout:
+        with self._lock:
+            slots = self._tree.draw(self._random.random(self._flags.batch_size))
+            chances = (self._tree.leaves[slots] / self._tree.total).astype(np.float32)
+            batch = self._rows(slots, self._arrays.keys())
+            batch |= {"chance": _row(chances), "serial": _row(self._serials[slots])}
+            batch["new_steps"] = _row(np.array([self._counts["unreported"]]))
+            self._counts["unreported"] = 0
+            self._counts["trained"] += int((~batch["done"][self._flags.burn_in + 1 :]).sum())
+        return batch
+
+    def _rows(self, slots: np.ndarray, names: Any) -> Rollout:
+        """The arrays `names` of the sequences that begin at `slots` [B], as a batch."""
+        chain = [slots]
+        for _ in range(self._blocks_each - 1):
+            chain.append(self._next[chain[-1]] % self._M)
+        T = self._T
+        steps = (np.array(chain)[:, None] * T + np.arange(T)[:, None]).reshape(-1, len(slots))
+        steps = steps[: self._length + 1]  # [S+1, B], where each row lies
+        before = self._previous[slots] % self._M * T + T  # where the block before ends
+        batch = {}
+        for name in sorted(names):
+            array = self._arrays[name]
+            if name.startswith("core_state/"):
+                batch[name] = torch.from_numpy(array[slots]).transpose(0, 1)
+                continue
+            flat = array.reshape(-1, *array.shape[2:])  # `take` is six times as fast as indexing
+            if k := self._stacks.get(name):
+                older = before + np.arange(1 - k, 0)[:, None]
+                frames = flat.take(np.concatenate([older, steps]), axis=0)
+                ages = self._arrays["episode_step"].reshape(-1).take(steps)
+                batch[name] = stack_frames(torch.from_numpy(frames), torch.from_numpy(ages), k)
+            else:
+                batch[name] = torch.from_numpy(flat.take(steps, axis=0))
+        return batch
+
+    def columns(self) -> dict[str, float]:
+        """Columns for the log."""
+        counts = self._counts
+        row = {"replay_steps": float(min(counts["blocks"], self._M) * self._T)}
+        if counts["new"]:
+            row["replay_ratio"] = counts["trained"] / counts["new"]
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """What belongs to the file in a checkpoint. {} if there is no file."""
+        if not self._is_file:
+            return {}
+        with self._lock:
+            numbers = dict(
+                serials=self._serials, previous=self._previous, next=self._next,
+                priorities=self._tree.leaves,
+            )  # fmt: skip
+            state = {name: torch.from_numpy(array.copy()) for name, array in numbers.items()}
+            random = json.dumps(self._random.bit_generator.state)
+            return {**state, **self._counts, "random": random, "layout": self._layout}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on with the blocks in the file, without those that were overwritten since."""
+        if not state or state["layout"] != self._layout:
+            logger.warning("The replay starts empty: the checkpoint has none of this layout")
+            return
+        self._serials[:], self._previous[:], self._next[:] = (
+            state[name].numpy() for name in ("serials", "previous", "next")
+        )
+        self._tree.set(np.arange(self._M), state["priorities"].numpy())
+        self._random.bit_generator.state = json.loads(state["random"])
+        self._counts = {name: state[name] for name in self._counts}
+        self._forget(np.flatnonzero(self._in_file != self._serials))
+
+
+def _row(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(values)[None]

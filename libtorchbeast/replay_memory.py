@@ -1,0 +1,91 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The memory of a replay: arrays of blocks, in the process or in a file.
+
+A block has the T rows of a rollout of one environment, without row T, which is row 0 of the next
+block; the recurrent state before row 0; and a serial number. Of a stack of frames it has the newest
+frame of each row only.
+"""
+
+import logging
+import math
+import os
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from libtorchbeast.flags import Flags, require
+from libtorchbeast.models import CoreState
+from libtorchbeast.spec import ROW_FIELDS, Spec
+
+Shapes = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, numpy dtype name)
+Arrays = dict[str, np.ndarray]
+
+logger = logging.getLogger(__name__)
+
+
+def block_shapes(spec: Spec, core_state: CoreState, own: Shapes, T: int) -> Shapes:
+    """The arrays of one block."""
+    action = (spec.actions.shape, spec.actions.dtype.name)
+    leaves: Shapes = {name: ((), dtype) for name, dtype in ROW_FIELDS.items()} | own
+    leaves |= {"last_action": action, "action": action, "policy_version": ((), "int64")}
+    for name, (shape, dtype) in spec.observations.items():
+        leaves[name] = (shape[1:] if name in spec.stacks else shape, dtype)
+    shapes: Shapes = {name: ((T, *shape), dtype) for name, (shape, dtype) in leaves.items()}
+    for i, state in enumerate(core_state):
+        layers, _, *sizes = state.shape
+        shapes[f"core_state/{i}"] = ((layers, *sizes), str(state.dtype).removeprefix("torch."))
+    return shapes | {"serial": ((), "int64")}
+
+
+def required_bytes(shapes: Shapes, num_blocks: int) -> int:
+    return sum(_sizes(shapes, num_blocks).values())
+
+
+def _sizes(shapes: Shapes, num_blocks: int) -> dict[str, int]:
+    """The bytes of each array, in whole cache lines."""
+    each = {k: math.prod(shape) * np.dtype(dtype).itemsize for k, (shape, dtype) in shapes.items()}
+    return {k: -(-num_blocks * size // 64) * 64 for k, size in each.items()}
+
+
+def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) -> Arrays:
+    """Arrays [num_blocks, ...] of the shapes, in memory or in a file, whose content is kept if its
+    size is right.
+
+    Raises:
+        UserError: the file does not fit onto the disk.
+    """
+    sizes, needed = _sizes(shapes, num_blocks), required_bytes(shapes, num_blocks)
+    steps = num_blocks * flags.unroll_length
+    logger.info("The replay of %d steps takes %.3f GB", steps, needed / 1e9)
+    memory = np.zeros(needed, np.uint8) if path is None else _map_file(flags, path, needed)
+    arrays, start = {}, 0
+    for name, (shape, dtype) in shapes.items():
+        count = num_blocks * math.prod(shape)
+        array = memory[start : start + sizes[name]].view(dtype)[:count]
+        arrays[name] = array.reshape(num_blocks, *shape)
+        start += sizes[name]
+    return arrays
+
+
+def _map_file(flags: Flags, path: str, needed: int) -> np.ndarray:
+    size = os.path.getsize(path) if os.path.exists(path) else 0
+    disk = os.statvfs(os.path.dirname(path))
+    free = disk.f_bavail * disk.f_frsize + size
+    expected = f"less: {needed / 1e9:.3f} GB would be needed on the disk, {free / 1e9:.3f} are free"
+    require(flags, "replay_capacity", needed < free, expected)
+    with open(path, "r+b" if size == needed else "w+b") as file:
+        os.posix_fallocate(file.fileno(), 0, needed)  # else a full disk would end the process
+    return np.asarray(np.memmap(path, np.uint8, "r+"))
+
+
+def stack_frames(frames: Tensor, ages: Tensor, k: int) -> Tensor:
+    """Frames [k-1 + S+1, B, ...] -> stacks [S+1, B, k, ...], oldest first, with zeros before a
+    game's first frame. `ages` [S+1, B] is the number of frames of the game before each row."""
+    stacks = torch.stack([frames[i : i + len(ages)] for i in range(k)], dim=2)
+    for i in range(k - 1):
+        if (
+            is_before := ages < k - 1 - i
+        ).any():  # seldom; indexing all at once takes twice as long
+            stacks[:, :, i][is_before] = 0
+    return stacks

@@ -1,0 +1,473 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""R2D2 (Kapturowski et al. 2019) learns recurrent Q-values from a replay, on PolyBeast's servers.
+
+    python -m r2d2 --env MinAtar/Breakout-v1 --xpid breakout  # train; run it again to resume
+    python -m r2d2 --xpid breakout --mode test                # play 10 games with the network
+    python -m r2d2 --server_addresses envs-1:5000-5015 --tls_cert ...
+
+It is also an example of another algorithm on this plumbing: servers, streams, batches, the queue,
+runs, checkpoints and the log are those of polybeast.py. Its own are the network's meaning, the
+actions, the loss (whose equations are in libtorchbeast/recurrent_q.py), and the replay, which
+stands between the queue and the learner (libtorchbeast/replay.py):
+
+    server -> row -> batch -> net -> row -> rollout -> replay -> batch -> loss -> weights
+                                                         ^----- priorities ----'
+
+To add an environment, edit the place marked FORK HERE in polybeast_env.py.
+"""
+
+import argparse
+import contextlib
+import copy
+import itertools
+import logging
+import os
+import select
+import sys
+from collections.abc import Callable
+
+if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
+    import libtorchbeast.workers
+
+    libtorchbeast.workers.before_imports(__name__)
+
+import torch
+from torch import nn
+
+import libtorchbeast
+import polybeast
+import polybeast_env
+from libtorchbeast import devices, evaluate, models, recipes, recurrent_q
+from libtorchbeast.checkpoint import CheckpointError, parse_for_run
+from libtorchbeast.distributions import MASKED, make_distribution
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import (
+    MAX_STEPS,
+    Flags,
+    Parser,
+    UserError,
+    add_evaluation_flags,
+    add_learning_flags,
+    add_model_flags,
+    add_optimizer_flags,
+    parse_args,
+    positive,
+    real,
+    recipe_help,
+    replace,
+    require,
+    whole,
+)
+from libtorchbeast.loggers import display
+from libtorchbeast.loggers.bottleneck import R2D2Advisor
+from libtorchbeast.loggers.files import RunInUse
+from libtorchbeast.loggers.timing import LatencyPercentiles, Shares
+from libtorchbeast.models import CoreState, act_on, forward
+from libtorchbeast.net_check import check_dtypes
+from libtorchbeast.replay import Replay
+from libtorchbeast.replay_memory import block_shapes, required_bytes
+from libtorchbeast.rollouts import Rollout, core_state_of
+from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, spec_of
+from libtorchbeast.rpcenv.tls import Tls, load_tls
+from libtorchbeast.run import Run
+from libtorchbeast.seeds import seed_everything
+from libtorchbeast.shared_memory import require_descriptors, require_memory, require_stream_memory
+from libtorchbeast.spec import Spec
+from libtorchbeast.weights import NewestWeights
+
+logger = logging.getLogger("r2d2")
+
+
+# ======================================================================================= FORK HERE
+class Net(nn.Module):
+    """R2D2's network: a trunk, an LSTM that also reads the last reward and action, and two heads,
+    the value of a state and the advantages of its actions. Small images and vectors get a small
+    trunk. `policy_logits` are the rescaled Q-values, and `baseline` is the highest of them."""
+
+    def __init__(self, spec: Spec, flags: Flags):
+        super().__init__()
+        self.parts = models.Parts(spec)
+        self.distribution = make_distribution(spec.actions)
+        C, *size = self.parts.image_shape or (0,)
+        is_large = C > 0 and min(size) >= 36
+        width = 512 if is_large else 128
+        if is_large:
+            self.trunk = nn.Sequential(
+                nn.Conv2d(C, 32, 8, stride=4), nn.ReLU(),
+                nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
+                nn.Conv2d(64, 64, 3, stride=1), nn.ReLU(), nn.Flatten(),
+            )  # fmt: skip
+        elif C:
+            self.trunk = nn.Sequential(nn.Conv2d(C, 16, 3), nn.ReLU(), nn.Flatten())
+        self.fc = nn.Sequential(nn.LazyLinear(width), nn.ReLU())
+        with torch.no_grad():
+            self.see(*self.parts.zeros())  # gives the lazy layer its size
+        self.core = nn.LSTM(width + 1 + self.distribution.num_features, width)
+        self.value = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        A = self.distribution.num_logits
+        self.advantage = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, A))
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        shape = (1, batch_size, self.core.hidden_size)
+        device = next(self.parameters()).device
+        return (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+
+    def see(self, image: torch.Tensor | None, vector: torch.Tensor | None) -> torch.Tensor:
+        """[N, C, H, W] or None, and [N, F] or None -> [N, width]."""
+        seen = [] if image is None else [self.trunk(image)]
+        seen += [] if vector is None else [vector]
+        return self.fc(torch.cat(seen, dim=1))
+
+    def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
+        T, B = inputs["reward"].shape
+        x = self.see(*self.parts(inputs)).float().view(T, B, -1)
+        last_action = self.distribution.features(inputs["last_action"])
+        last_reward = inputs["reward"].clamp(-1, 1).unsqueeze(-1)
+        x = torch.cat([x, last_reward, last_action], dim=-1)
+        x, core_state = models.unroll(
+            self.core, x, inputs["done"], core_state, self.initial_state(B)
+        )
+        with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
+            value, advantage = self.value(x.float()), self.advantage(x.float())
+        q = value + advantage - advantage.mean(dim=-1, keepdim=True)  # [T, B, A]
+        return dict(policy_logits=q, baseline=q.amax(dim=-1)), core_state
+
+
+# ============================================================================================ flags
+# Defaults for each kind of environment. Those of Atari are near the paper's.
+SMALL = dict(
+    batch_size=32, learning_rate=5e-4, total_steps=5_000_000, eval_every=500_000,
+    unroll_length=20, burn_in=10, train_length=40, replay_capacity=500_000,
+    replay_start=10_000, target_update_every=500,
+)  # fmt: skip
+RECIPES: recipes.Recipes = {
+    "atari": dict(
+        batch_size=64, learning_rate=1e-4, total_steps=10_000_000, eval_every=1_000_000,
+        unroll_length=20, burn_in=40, train_length=80, replay_capacity=1_000_000,
+        replay_start=50_000, target_update_every=2500,
+    ),
+    "vectors": SMALL,
+    "other": SMALL,
+}  # fmt: skip
+# What the plumbing asks of all programs and R2D2 has no flag for.
+SETTLED = dict(
+    greedy=True,  # a Q-network has no probabilities
+    use_lstm=True,
+    entropy_schedule="constant",
+    observation_scaling="none",
+    reward_scaling="none",
+)
+
+
+# fmt: off
+def make_parser() -> Parser:
+    parser = Parser("r2d2", __doc__)
+    polybeast.add_acting_flags(parser)
+    add_learning_flags(parser, RECIPES)
+    add_model_flags(parser)
+    add_replay_flags(parser)
+    add_optimizer_flags(parser, RECIPES)
+    add_evaluation_flags(parser, RECIPES)
+    parser.set_defaults(**SETTLED)
+    return parser
+
+
+def add_replay_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("replay", "What is kept, what is drawn, and what is learned.")
+    add = group.add_argument
+    add("--replay_capacity", type=whole(1, MAX_STEPS), metavar="STEPS",
+        help="Number of steps that the replay keeps." + recipe_help(RECIPES, "replay_capacity"))
+    add("--replay_start", type=whole(1, MAX_STEPS), metavar="STEPS",
+        help="Number of steps that come before learning begins."
+             + recipe_help(RECIPES, "replay_start"))
+    add("--replay_ratio", type=positive(1000), default=1.0,
+        help="Number of steps that are trained on for each new one, without burn-in.")
+    add("--burn_in", type=whole(0), metavar="STEPS",
+        help="Number of rows that only prepare the recurrent state of a sequence. Sequences begin "
+             "every --unroll_length steps." + recipe_help(RECIPES, "burn_in"))
+    add("--train_length", type=whole(1), metavar="STEPS",
+        help="Number of steps of a sequence that are trained on, after its burn-in."
+             + recipe_help(RECIPES, "train_length"))
+    add("--priority_exponent", type=real(0, 1), default=0.9,
+        help="Exponent of the priorities. With 0 all sequences are drawn alike.")
+    add("--importance_exponent", type=real(0, 1), default=0.6,
+        help="Exponent of the importance weights, which correct for the priorities.")
+    add("--n_steps", type=whole(1, 1000), default=5, help="Number of rewards in a target.")
+    add("--discounting", type=real(0, 1), default=0.997, help="Discount factor gamma.")
+    add("--target_update_every", type=whole(1), metavar="UPDATES",
+        help="Number of updates after which the target network becomes a copy of the network."
+             + recipe_help(RECIPES, "target_update_every"))
+    add("--save_replay", action="store_true",
+        help="Keep the replay in a file of the run's folder, so that a resume goes on with it. "
+             "Without it, a resume begins with an empty replay.")
+# fmt: on
+
+
+def parse(argv: list[str]) -> Flags:
+    """The checked flags of a command line, for a new run. Raises UserError for a wrong one."""
+    return check_flags(parse_args(make_parser(), argv))
+
+
+def check_flags(draft: argparse.Namespace) -> Flags:
+    """Fills in the defaults that depend on other flags, and freezes the result.
+
+    Raises:
+        UserError: two flags contradict each other.
+    """
+    recipes.apply(draft, RECIPES, "atari" if polybeast_env.is_atari(draft.env) else "other")
+    polybeast_env.complete_flags(draft)
+    if draft.max_learner_queue_size is None:  # the streams go on during an update
+        columns = (draft.num_actors or draft.num_servers) * draft.envs_per_server
+        draft.max_learner_queue_size = max(draft.batch_size, 2 * columns)
+    none = "none: how fast R2D2 may be depends on --replay_ratio"
+    require(draft, "autotune", draft.autotune is None, none)
+    require(draft, "max_lag", draft.max_lag is None, "none: a replay is for old steps")
+    most = f"at most --replay_capacity {draft.replay_capacity}"
+    require(draft, "replay_start", draft.replay_start <= draft.replay_capacity, most)
+    return polybeast.check_acting_flags(draft)
+
+
+def check_fits(flags: Flags, spec: Spec) -> None:
+    """Raises UserError if R2D2 cannot learn in these environments with these flags."""
+    if spec.actions.kind != "discrete":
+        raise UserError(f"--env {spec.name}: R2D2 needs Discrete actions, seen {spec.actions}")
+    T = flags.unroll_length
+    k = max(spec.stacks.values(), default=1)
+    require(flags, "unroll_length", T >= k - 1, f"at least {k - 1}, for stacks of {k} frames")
+    blocks = (flags.burn_in + flags.train_length) // T + 2
+    columns = flags.num_actors * spec.num_envs
+    least = max(blocks * columns, 2 * flags.batch_size) * T
+    expected = f"at least {least:,}, so that each of {columns} environments has a whole sequence"
+    require(flags, "replay_capacity", flags.replay_capacity >= least, expected)
+
+
+def require_replay_memory(flags: Flags, spec: Spec, core_state: CoreState) -> None:
+    """Raises UserError unless the replay fits into memory. A file need not."""
+    shapes = block_shapes(spec, core_state, OWN_OUTPUTS, flags.unroll_length)
+    needed = required_bytes(shapes, -(-flags.replay_capacity // flags.unroll_length))
+    if not flags.save_replay:
+        require_memory(flags, "replay_capacity", needed)
+
+
+# ======================================================================================== inference
+# What the replay keeps of the outputs of acting, besides the action: name -> (shape, dtype).
+OWN_OUTPUTS: dict[str, tuple[tuple[int, ...], str]] = {
+    "q_taken": ((), "float32"),  # Q(x_t, a_t), rescaled
+    "q_max": ((), "float32"),
+}
+
+
+class Explorer:
+    """Gives each environment a number, and with it its probability of a random action.
+
+    The number travels with the core state. A stream that is opened again begins with 0, which is no
+    number yet, so the replay never links its rows with those before.
+    """
+
+    def __init__(self, num_envs: int):
+        self._epsilons = recurrent_q.epsilons(num_envs)
+        self._numbers = itertools.count(1)  # `next` of it is atomic
+
+    def number(self, numbers: torch.Tensor) -> torch.Tensor:
+        """int64 [1, B, 1], in which environments that have no number yet get one."""
+        given = [n or next(self._numbers) for n in numbers.flatten().tolist()]
+        return torch.tensor(given).view_as(numbers)
+
+    def choose(self, q: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        """The actions int64 [1, B] for Q-values [1, B, A]: the best, or any that is allowed."""
+        epsilons = self._epsilons[(numbers.view(1, -1) - 1) % len(self._epsilons)]
+        any_allowed = torch.multinomial((q[0] > MASKED / 2).float(), 1).view(1, -1)
+        return torch.where(torch.rand(epsilons.shape) < epsilons, any_allowed, q.argmax(dim=-1))
+
+    def act(
+        self, net: nn.Module, row: Rollout, core_state: CoreState
+    ) -> tuple[dict[str, torch.Tensor], CoreState]:
+        """Answers a row [1, B, ...], as `act_on`. The last part of the core state is the numbers of
+        the environments, int64 [1, B, 1]."""
+        *state, numbers = core_state
+        outputs, next_state = act_on(net, row, tuple(state), greedy=True)
+        q, numbers = outputs["policy_logits"], self.number(numbers)
+        action = self.choose(q, numbers)
+        own = {
+            "action": action,
+            "q_taken": q.gather(-1, action.unsqueeze(-1)).squeeze(-1),
+            "q_max": q.amax(dim=-1),
+            "environment": numbers[..., 0],
+        }
+        return own, (*next_state, numbers)
+
+
+# ============================================================================================= loss
+class Loss(nn.Module):
+    """R2D2's loss, with the target network, which checkpoints have too."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.target = copy.deepcopy(net).requires_grad_(False)
+
+    def forward(self, net: nn.Module, batch: Rollout, flags: Flags) -> recurrent_q.R2D2Loss:
+        """The loss of a batch of the replay. Its `real_transitions` are the new steps, so that the
+        run's steps are those of its environments."""
+        keys = [k for k in batch if not k.startswith("core_state/")]
+        burn_in = {k: batch[k][: flags.burn_in] for k in keys}
+        rows = {k: batch[k][flags.burn_in :] for k in keys}
+
+        def q_values(one: nn.Module) -> torch.Tensor:
+            state = core_state_of(batch)
+            with models.autocast(one, flags.precision, batch["reward"].device):
+                if flags.burn_in:
+                    with torch.no_grad():
+                        _, state = forward(one, burn_in, state)
+                outputs, _ = forward(one, rows, state)
+            check_dtypes(outputs)
+            return outputs["policy_logits"]
+
+        loss = recurrent_q.r2d2_loss(
+            rows, q_values(net), q_values(self.target),
+            recurrent_q.importance_weights(batch["chance"][0], flags.importance_exponent),
+            discounting=flags.discounting, num_steps=flags.n_steps,
+        )  # fmt: skip
+        return loss._replace(real_transitions=batch["new_steps"][0, 0])
+
+
+def first_priorities(flags: Flags) -> Callable[[Rollout], torch.Tensor]:
+    """Returns a function that gives the priorities [B] of new sequences [S+1, B], from the Q-values
+    with which the actors acted."""
+
+    def from_recorded(batch: Rollout) -> torch.Tensor:
+        rows = {k: v[flags.burn_in :] for k, v in batch.items() if "/" not in k}
+        q_taken, q_max = rows["q_taken"][:-1], rows["q_max"]
+        errors = recurrent_q.td_errors(rows, q_taken, q_max, flags.discounting, flags.n_steps)
+        return recurrent_q.priorities(*errors)
+
+    return from_recorded
+
+
+# ========================================================================================= training
+def train(flags: Flags) -> Run:
+    """Trains until --total_steps are done or a signal stops the run, and returns the run.
+
+    Raises:
+        UserError: the servers, the network or this machine cannot do what the flags ask for.
+        ServersLost: no server could be reached for --server_timeout.
+        Exception: the first failure of a thread, and what `Run` raises.
+    """
+    tls = load_tls(flags)
+    require_descriptors(flags)
+    devices.open_each(flags)
+    seed_everything(flags.seed)
+    torch.set_num_threads(flags.torch_threads)
+    sys.setswitchinterval(50e-6)  # as in PolyBeast
+    with polybeast.connect(flags, tls) as servers:
+        polybeast.check_description(flags, servers.description)
+        spec = spec_of(servers.description)
+        check_fits(flags, spec)
+        net = models.make_net(Net, spec, flags)
+        state = models.initial_state(net, 1)
+        require_replay_memory(flags, spec, state)
+        max_bytes = require_stream_memory(flags, servers.description, state)
+        device = torch.device(flags.learner_device)
+        evaluate.try_others(flags, spec, player)
+        loss = Loss(net).to(device)
+        with Run(flags, spec, net, device, R2D2Advisor(flags).advise, loss) as run:
+            if not run.finished():
+                run.evaluate_with(player)
+                train_with_servers(run, loss, servers, tls, max_bytes)
+    return run
+
+
+def train_with_servers(
+    run: Run, loss: Loss, servers: polybeast.Servers, tls: Tls | None, max_bytes: int
+) -> None:
+    """Trains as `polybeast.train_with_servers` does, with a replay behind the queue."""
+    flags, learner, N = run.flags, run.learner, run.flags.num_actors * run.spec.num_envs
+    if learner.updates == 0:  # --init_from has changed the network
+        loss.target.load_state_dict(learner.net.state_dict())
+    device = torch.device(flags.inference_device)
+    weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
+    nets = [models.make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
+    core_state = models.initial_state(nets[0], 1)
+    replay = make_replay(run, core_state)
+    queue = libtorchbeast.BatchingQueue(min(flags.batch_size, N), flags.max_learner_queue_size)
+    batcher = polybeast.make_batcher(flags, servers.description.num_envs)
+    pool = libtorchbeast.ActorPool(
+        flags.unroll_length, queue, batcher,
+        [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
+        (*core_state, torch.zeros(1, 1, 1, dtype=torch.int64)), servers.description,
+        step_timeout=flags.step_timeout, reset_timeout=polybeast.longest_opening(flags, servers),
+        tls=tls, max_rollout_bytes=max_bytes,
+    )  # fmt: skip
+
+    def publish(state_dict: dict[str, torch.Tensor], version: int) -> None:
+        if version % flags.target_update_every == 0:
+            loss.target.load_state_dict(state_dict)
+        weights.publish(state_dict, version)
+
+    try:
+        are_local = flags.server_addresses is None
+        streams = StreamMonitor(pool, flags.server_timeout, are_local)
+        run.log.sources += [
+            Shares(pool.ACTIVITIES, pool.seconds).take,
+            LatencyPercentiles(pool.latencies).take,
+            streams.row,
+            replay.columns,
+        ]
+        run.start_learners(lambda: queue, publish, replay)
+        nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
+        polybeast.start_inference(run, batcher, weights, nets, Explorer(N).act)
+        while not run.finished():
+            select.select([run.wakeup], [], [], min(0.5, run.seconds_to_tick()))
+            servers.check()
+            streams.check()
+            run.tick()
+    finally:
+        pool.close()  # closes the queue and the batcher too, which ends the threads' loops
+        learner.close()
+        run.threads.join(timeout=5.0)
+    run.threads.raise_failure()
+    pool.take_events()  # raises the error that stopped the pool, if there is one
+
+
+def make_replay(run: Run, core_state: CoreState) -> Replay:
+    """The run's replay. With --save_replay it has what it had at the checkpoint."""
+    flags = run.flags
+    path = os.path.join(run.path, "replay.bin") if flags.save_replay else None
+    replay = Replay(flags, run.spec, core_state, OWN_OUTPUTS, first_priorities(flags), path)
+    if path is not None:
+        run.also_save("replay", replay)
+    elif run.learner.updates:
+        logger.info("The replay starts empty, because this run has no --save_replay")
+    return replay
+
+
+# ==================================================================================== test and main
+def player(flags: Flags) -> tuple[nn.Module, Environment]:
+    """Makes a network and, on this machine, the environments in which it plays whole games."""
+    num_envs = evaluate.games_at_once(flags, flags.envs_per_server)
+    env = polybeast_env.make_environment(replace(flags, envs_per_server=num_envs))
+    return models.make_net(Net, env.spec, flags), env
+
+
+def test(flags: Flags) -> list[evaluate.Game]:
+    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
+    net, env = evaluate.load(flags, player)
+    with contextlib.closing(env):
+        return evaluate.test(flags, net, env)
+
+
+def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    display.set_up_logging()
+    try:
+        draft, _ = parse_for_run(make_parser, argv)
+        flags = check_flags(draft)
+        if flags.mode == "train":
+            train(flags)
+        else:
+            test(flags)
+    except (UserError, CheckpointError, RunInUse, ServersLost) as error:
+        sys.exit(f"r2d2: error: {error}")
+
+
+if __name__ == "__main__":
+    main()

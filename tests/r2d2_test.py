@@ -1,0 +1,248 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""R2D2 learns, remembers, replays what was seen, and resumes: with real servers and processes."""
+
+import os
+import re
+import signal
+
+import pytest
+import torch
+
+import r2d2
+from libtorchbeast import recurrent_q
+from libtorchbeast.flags import UserError
+from libtorchbeast.spec import Actions, Spec
+from tests.support.processes import Program, load, rows, wait_for
+
+pytestmark = pytest.mark.usefixtures("as_before")
+
+SERVERS = "--num_servers 1 --envs_per_server 16 --torch_threads 1 --log_every 0.5 --eval_every 0"
+SIZES = "--batch_size 16 --unroll_length 10 --burn_in 5 --train_length 15 --replay_capacity 20000"
+LEARNING = [*SERVERS.split(), *SIZES.split(), *"--replay_start 500 --replay_ratio 4".split()]
+LEARNING += "--learning_rate 3e-3 --target_update_every 20 --n_steps 3 --precision fp32".split()
+CATCH = [*LEARNING, "--env", "tests.support.envs:Catch-v0"]
+
+
+def beast(savedir, *flags):
+    words = ["--savedir", savedir, "--xpid", "run", *flags]
+    r2d2.main([str(word) for word in words])
+
+
+def refusal(savedir, *flags):
+    """Returns the line with which R2D2 refuses to start."""
+    with pytest.raises(SystemExit) as refused:
+        beast(savedir, *flags)
+    message = refused.value.code
+    assert isinstance(message, str) and "\n" not in message
+    assert not (savedir / "run").exists()
+    return message.removeprefix("r2d2: error: ")
+
+
+def greedy_return(savedir, capsys):
+    capsys.readouterr()
+    beast(savedir, "--mode", "test", "--num_episodes", 50)
+    return float(
+        re.search(r"greedy actions.*Mean return (-?[\d.]+)", capsys.readouterr().out, re.S)[1]
+    )
+
+
+# ===================================================================================== learning
+def test_catch_is_solved_at_the_ratio_asked_for(tmp_path, capsys):
+    beast(tmp_path, *CATCH, "--total_steps", 15_000)
+    last = rows(tmp_path / "run")[-1]
+    assert last["skipped_updates"] == 0 and last["lag_mean"] > 10 and last["td_error"] > 0
+    trained_each = 16 * 15  # at most: transitions across resets are not real
+    assert last["replay_ratio"] == pytest.approx(4, abs=2 * trained_each / last["step"])
+    assert greedy_return(tmp_path, capsys) >= 0.6
+
+
+def test_what_was_seen_five_steps_ago_is_remembered(tmp_path, capsys):
+    """Without memory the best return is 0."""
+    beast(tmp_path, *LEARNING, "--env", "examples.memory.recall:Recall-v0", "--total_steps", 20_000)
+    assert greedy_return(tmp_path, capsys) >= 0.9
+
+
+# ========================================================================================== the law
+FROZEN = "--learning_rate 1e-300 --precision fp32 --replay_start 1 --total_steps 400 --eval_every 0"
+FROZEN += " --num_servers 2 --envs_per_server 3 --batch_size 4 --torch_threads 1"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--env tests.support.envs:Catch-v0 --unroll_length 7 --burn_in 0 --train_length 20",
+        "--env tests.support.envs:Catch-v0 --unroll_length 7 --burn_in 5 --train_length 16",
+        "--env tests.support.envs:OneStepCatch-v0 --unroll_length 4 --burn_in 4 --train_length 8",
+        "--env Mock --unroll_length 3 --burn_in 0 --train_length 6",  # stacks of frames
+    ],
+    ids=["all rows", "burn-in", "each second row begins an episode", "stacks"],
+)
+def test_with_frozen_weights_a_replayed_sequence_has_the_recorded_q_row_by_row(
+    tmp_path, monkeypatch, flags
+):
+    """Through servers, streams, inference batches, the queue and the replay. Sequences overlap,
+    begin anywhere in an episode, and cross episodes."""
+    compared, original = [], recurrent_q.r2d2_loss
+
+    def compare(rows, online_q, target_q, *rest, **settings):
+        assert torch.equal(online_q.detach(), target_q)
+        q = online_q.detach().gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
+        torch.testing.assert_close(q, rows["q_taken"], rtol=0, atol=2e-6)
+        torch.testing.assert_close(online_q.detach().amax(-1), rows["q_max"], rtol=0, atol=2e-6)
+        compared.append(rows["done"][1:].any().item())
+        return original(rows, online_q, target_q, *rest, **settings)
+
+    monkeypatch.setattr(recurrent_q, "r2d2_loss", compare)
+    beast(tmp_path, *FROZEN.split(), *flags.split(), "--replay_capacity", 2000)
+    assert len(compared) >= 5 and any(compared) == ("Catch" in flags)  # games of Mock are long
+
+
+def test_the_law_tells_a_wrong_state(tmp_path, monkeypatch):
+    """The same comparison fails if sequences begin with the state of another row."""
+    original, differences = recurrent_q.r2d2_loss, []
+
+    def compare(rows, online_q, *rest, **settings):
+        differences.append((online_q.detach().amax(-1) - rows["q_max"]).abs().max().item())
+        return original(rows, online_q, *rest, **settings)
+
+    monkeypatch.setattr(recurrent_q, "r2d2_loss", compare)
+    monkeypatch.setattr(r2d2, "core_state_of", lambda b: (b["core_state/1"], b["core_state/0"]))
+    flags = "--env tests.support.envs:Catch-v0 --unroll_length 7 --burn_in 2 --train_length 8"
+    beast(tmp_path, *FROZEN.split(), *flags.split(), "--replay_capacity", 2000)
+    assert max(differences) > 1e-4  # 2e-6 is the law's
+
+
+def test_environments_explore_by_the_ladder_and_keep_to_the_mask():
+    torch.manual_seed(0)
+    explorer = r2d2.Explorer(4)
+    numbers = explorer.number(torch.tensor([0, 0, 7, 0])[None, :, None])
+    assert numbers.flatten().tolist() == [1, 2, 7, 3]
+    q = torch.tensor([0.0, 2.0, -1e9]).expand(1, 4, 3)
+    actions = torch.stack([explorer.choose(q, numbers) for _ in range(4000)])
+    share = (actions == 0).float().mean(0).squeeze()  # half of the random ones
+    expected = recurrent_q.epsilons(4)[[0, 1, 2, 2]] / 2
+    torch.testing.assert_close(share, expected, atol=0.025, rtol=0)
+    assert not (actions == 2).any()
+
+
+# ================================================================================= stop and resume
+FOREVER = [*CATCH, "--total_steps", 1_000_000_000, "--checkpoint_every", 1, "--save_replay"]
+
+
+def test_killed_in_the_middle_the_same_command_goes_on_with_its_replay(tmp_path):
+    with Program(tmp_path, *FOREVER, module="r2d2") as program:
+        program.wait_for_step(800)
+        program.wait_for(lambda: program.step() > 600)
+        program.process.kill()
+        assert program.wait_for_end() == -signal.SIGKILL
+        wait_for(lambda: not program.session())
+    state = load(tmp_path / "run")
+    held = int((state["replay"]["serials"] >= 0).sum()) * 10
+    assert held > 600 and "target.fc.0.weight" in state["loss"]
+    with Program(tmp_path, *FOREVER, module="r2d2") as program:
+        program.wait_for(lambda: f"Resuming from step {state['step']}" in program.printed())
+        row = program.wait_for_step(state["step"])
+        assert row["replay_steps"] > held * 0.9
+        os.killpg(program.pid, signal.SIGINT)
+        assert program.wait_for_end() == 0, program.printed()
+    assert load(tmp_path / "run")["replay"]["blocks"] > state["replay"]["blocks"]
+    assert "Traceback" not in (tmp_path / "run" / "out.log").read_text()
+
+
+def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
+    beast(tmp_path, *CATCH, "--total_steps", 1000)
+    state = load(tmp_path / "run")
+    assert "replay" not in state and not (tmp_path / "run" / "replay.bin").exists()
+    beast(tmp_path, "--total_steps", 2000)
+    text = (tmp_path / "run" / "out.log").read_text()
+    assert "The replay starts empty" in text
+    assert load(tmp_path / "run")["step"] >= 2000
+    capsys.readouterr()
+    beast(tmp_path, *"--mode test_render --num_episodes 1".split())
+    assert "test.mp4" in capsys.readouterr().out
+
+
+# ====================================================================================== wrong flags
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ("--replay_ratio 0", "--replay_ratio 0: expected more than 0"),
+        ("--replay_ratio nan", "--replay_ratio nan: expected a finite number"),
+        ("--replay_capacity 0", "--replay_capacity 0: expected at least 1"),
+        ("--burn_in -1", "--burn_in -1: expected at least 0"),
+        ("--train_length 0", "--train_length 0: expected at least 1"),
+        ("--priority_exponent 1.5", "--priority_exponent 1.5: expected at least 0 and at most 1"),
+        ("--importance_exponent -1", "--importance_exponent -1: expected at least 0 and at most 1"),
+        ("--n_steps 0", "--n_steps 0: expected at least 1"),
+        ("--target_update_every 0", "--target_update_every 0: expected at least 1"),
+        ("--autotune", "--autotune 10.0: expected none: how fast R2D2"),
+        (
+            "--replay_capacity 5000 --replay_start 6000",
+            "--replay_start 6000: expected at most --replay_capacity 5000",
+        ),
+    ],
+)
+def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, message):
+    with pytest.raises(UserError, match=message):
+        r2d2.parse(["--env", "CartPole-v1", *flags.split()])
+
+
+THREE = Actions("discrete", (3,))
+
+
+def spec_with(actions=THREE, **more):
+    return Spec("Some", 4, {"frame": ((4, 5), "uint8")}, actions, **more)
+
+
+@pytest.mark.parametrize(
+    "spec, flags, message",
+    [
+        (
+            spec_with(Actions("box", (2,))),
+            "",
+            "--env Some: R2D2 needs Discrete actions, seen .*box",
+        ),
+        (
+            spec_with(Actions("multi_discrete", (2, 2))),
+            "",
+            "--env Some: R2D2 needs Discrete actions",
+        ),
+        (
+            spec_with(stacks={"frame": 4}),
+            "--unroll_length 2",
+            "--unroll_length 2: expected at least 3, for stacks of 4 frames",
+        ),
+        (
+            spec_with(),
+            "--replay_capacity 100 --replay_start 10 --num_servers 1",
+            "--replay_capacity 100: expected at least 1,280, so that each of 4 environments has",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(spec, flags, message):
+    flags = r2d2.parse(["--env", "CartPole-v1", *flags.split()])
+    with pytest.raises(UserError, match=message):
+        r2d2.check_fits(flags, spec)
+
+
+def test_a_network_without_a_state_is_refused(tmp_path):
+    flags = [*CATCH, "--total_steps", 100, "--net", "tests.r2d2_test.FeedForward"]
+    message = refusal(tmp_path, *flags)
+    assert message.startswith(
+        "tests.r2d2_test.FeedForward has no recurrent state, which --use_lstm"
+    )
+
+
+def test_a_replay_that_does_not_fit_into_memory_is_refused(tmp_path):
+    flags = [*CATCH, "--total_steps", 100, "--replay_capacity", 10**12]
+    assert refusal(tmp_path, *flags).startswith("--replay_capacity 1000000000000: expected")
+
+
+class FeedForward(r2d2.Net):
+    def initial_state(self, batch_size):
+        return ()
+
+    def forward(self, inputs, core_state=()):
+        T, B = inputs["reward"].shape
+        outputs, _ = super().forward(inputs, super().initial_state(B))
+        return outputs, ()

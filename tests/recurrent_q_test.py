@@ -1,0 +1,177 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The equations of R2D2 against oracles that are written from the papers, and their laws."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from recurrent_q import rescale, unrescale
+
+from libtorchbeast import recurrent_q
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+GAMMA, A = 0.9, 3
+
+
+# ========================================================================================== oracles
+def h(x):
+    """Pohlen et al. 2018, in Python's float64."""
+    return math.copysign(1, x) * (math.sqrt(abs(x) + 1) - 1) + 1e-3 * x
+
+
+def h_inverse(y):
+    """Found by bisection, not by a formula."""
+    low, high = -1e9, 1e9
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if h(middle) < y else (low, middle)
+    return (low + high) / 2
+
+
+def target(rows, t, b, n, online, other):
+    """Walks along one episode from row t, as one would with a pencil."""
+    total, factor = 0.0, 1.0
+    for step in range(1, n + 1):
+        if t + step == len(rows["reward"]) or rows["done"][t + step, b]:  # nothing follows
+            step -= 1
+            break
+        total += factor * float(rows["reward"][t + step, b])
+        factor *= GAMMA
+        if rows["terminated"][t + step, b]:
+            return h(total)
+    best = int(np.argmax(online[t + step, b]))
+    return h(total + factor * h_inverse(float(other[t + step, b, best])))
+
+
+def oracle(rows, online, other, weights, n):
+    """Returns the loss, and the errors of each sequence's real transitions."""
+    T, B = len(rows["reward"]) - 1, len(weights)
+    errors = [[] for _ in range(B)]
+    for b in range(B):
+        for t in range(T):
+            if not rows["done"][t + 1, b]:
+                q = float(online[t, b, int(rows["action"][t, b])])
+                errors[b].append(target(rows, t, b, n, online, other) - q)
+    count = sum(map(len, errors))
+    loss = sum(w / 2 * e * e for w, own in zip(weights.tolist(), errors, strict=True) for e in own)
+    return loss / count, errors
+
+
+def random_rows(T, B, seed):
+    """Episodes of random lengths, which terminate or are truncated; some have one row only."""
+    generator = np.random.default_rng(seed)
+    ends = generator.random((T + 1, B)) < 0.25
+    terminated = ends & (generator.random((T + 1, B)) < 0.5)
+    done = np.concatenate([generator.random((1, B)) < 0.5, ends[:-1]])
+    reward = np.where(done, 0, generator.normal(0, 3, (T + 1, B))).astype(np.float32)
+    action = generator.integers(A, size=(T + 1, B))
+    rows = dict(reward=reward, done=done, terminated=terminated, action=action)
+    online, other = generator.normal(0, 2, (2, T + 1, B, A)).astype(np.float32)
+    weights = generator.random(B).astype(np.float32)
+    tensors = ({k: torch.from_numpy(v) for k, v in rows.items()}, *map(torch.from_numpy, (online,)))
+    return *tensors, torch.from_numpy(other), torch.from_numpy(weights)
+
+
+# =============================================================================================== h
+def test_h_and_its_inverse_are_those_of_the_paper():
+    x = torch.tensor([-1e6, -300, -1, -1e-3, 0, 1e-6, 0.5, 2, 1e4])
+    expected = torch.tensor([h(v) for v in x.tolist()])
+    torch.testing.assert_close(rescale(x), expected, rtol=1e-6, atol=0)
+    y = torch.tensor([-50, -1.0, -1e-3, 0, 1e-5, 0.3, 7, 200])
+    expected = torch.tensor([h_inverse(v) for v in y.tolist()])
+    torch.testing.assert_close(unrescale(y), expected, rtol=1e-5, atol=1e-9)
+
+
+def test_they_undo_each_other_in_float32_near_0_too():
+    """The formula of the paper is wrong by a tenth there."""
+    x = torch.logspace(-7, 6, 1000)
+    for values in (x, -x):
+        torch.testing.assert_close(unrescale(rescale(values)), values, rtol=2e-6, atol=0)
+
+
+# ========================================================================================== targets
+@pytest.mark.parametrize("n", [1, 2, 5, 50])
+def test_loss_errors_and_priorities_are_the_oracles(n):
+    for seed in range(5):
+        rows, online, other, weights = random_rows(11, 7, seed)
+        loss = recurrent_q.r2d2_loss(rows, online, other, weights, discounting=GAMMA, num_steps=n)
+        expected, errors = oracle(rows, online.numpy(), other.numpy(), weights, n)
+        assert loss.total.item() == pytest.approx(expected, rel=1e-4)
+        assert loss.real_transitions == sum(map(len, errors))
+        sizes = [np.abs(own) for own in errors]
+        assert loss.td_error.item() == pytest.approx(np.concatenate(sizes).mean(), rel=1e-4)
+        priorities = [0.9 * own.max() + 0.1 * own.mean() for own in sizes]
+        assert loss.priorities.tolist() == pytest.approx(priorities, rel=1e-4)
+
+
+def test_a_worked_example():
+    """Two steps, gamma 0.9, values 1 to 5; row 2 was truncated and row 3 begins an episode."""
+    column = lambda *values: torch.tensor(values)[:, None]
+    rewards = column(1.0, 1.0, 0.0, 1.0)
+    real = column(True, True, False, True)
+    targets = recurrent_q.n_step_targets(
+        rewards, torch.full((4, 1), 0.9), real, column(1.0, 2.0, 3.0, 4.0, 5.0), 2
+    )
+    # 1 + .9 + .81 V2;  1 + .9 V2 (truncated);  row 2 is V2 itself;  1 + .9 V4 (the end)
+    expected = column(1.9 + 0.81 * 3, 1 + 0.9 * 3, 3.0, 1 + 0.9 * 5)
+    torch.testing.assert_close(targets, expected)
+
+
+def test_two_episodes_give_each_what_it_gives_alone():
+    rows, online, other, _ = random_rows(12, 4, 0)
+    rows["done"][:] = rows["terminated"][:] = False
+    rows["done"][6] = True  # row 5 was truncated
+
+    def errors(part):
+        own = {k: v[part] for k, v in rows.items()}
+        values = recurrent_q.double_q_values(online[part], other[part])
+        return recurrent_q.td_errors(own, online[part][:-1, :, 0], values, GAMMA, 5)[0]
+
+    both = errors(slice(0, 13))
+    assert torch.equal(both[:5], errors(slice(0, 6)))
+    assert torch.equal(both[6:], errors(slice(6, 13)))
+    assert (both[5] == 0).all()
+
+
+def test_only_the_chosen_actions_of_real_transitions_get_a_gradient():
+    rows, online, other, weights = random_rows(9, 5, 3)
+    online.requires_grad_()
+    other.requires_grad_()
+    recurrent_q.r2d2_loss(rows, online, other, weights).total.backward()
+    assert other.grad is None
+    learned = torch.zeros_like(online, dtype=torch.bool)
+    learned[:-1] = torch.nn.functional.one_hot(rows["action"][:-1], A).bool()
+    learned[:-1] &= ~rows["done"][1:, :, None]
+    assert torch.equal(online.grad != 0, learned)
+
+
+def test_a_batch_without_real_transitions_has_a_loss_of_0():
+    rows, online, other, weights = random_rows(4, 2, 0)
+    rows["done"][:] = True
+    loss = recurrent_q.r2d2_loss(rows, online, other, weights)
+    assert loss.total == loss.real_transitions == 0 and not loss.priorities.any()
+
+
+# ============================================================================ weights and epsilons
+def test_importance_weights():
+    probabilities = torch.tensor([0.5, 0.25, 0.125])
+    weights = recurrent_q.importance_weights(probabilities, 0.5)
+    torch.testing.assert_close(weights, torch.tensor([0.5, 0.5**0.5, 1.0]))
+    assert (recurrent_q.importance_weights(probabilities, 0.0) == 1).all()
+
+
+def test_epsilons():
+    expected = [0.4 ** (1 + 7 * i / 7) for i in range(8)]
+    torch.testing.assert_close(recurrent_q.epsilons(8), torch.tensor(expected))
+    assert recurrent_q.epsilons(1).tolist() == pytest.approx([0.4])
+
+
+@pytest.mark.parametrize("name", ["reward", "done", "terminated", "action"])
+def test_a_wrong_shape_or_dtype_is_named(name):
+    rows, online, other, weights = random_rows(4, 2, 0)
+    wrong = [rows | {name: rows[name][1:]}, rows | {name: rows[name].double()}]
+    for rows in wrong:
+        with pytest.raises(ValueError, match=f"^{name} has "):
+            recurrent_q.r2d2_loss(rows, online, other, weights)

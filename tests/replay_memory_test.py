@@ -1,0 +1,58 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A replay's memory: how much it is, that it is refused where it is too much, and stacks."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+import r2d2
+from libtorchbeast.flags import UserError, replace
+from libtorchbeast.replay_memory import allocate, block_shapes, required_bytes, stack_frames
+from libtorchbeast.spec import Actions, Spec
+
+ATARI = Spec(
+    "Pong", 16, {"frame": ((4, 84, 84), "uint8")}, Actions("discrete", (18,)), 4, {"frame": 4}
+)
+STATE = (torch.zeros(1, 1, 512), torch.zeros(1, 1, 512))
+
+
+def test_a_million_steps_of_atari_take_seven_gigabytes():
+    shapes = block_shapes(ATARI, STATE, r2d2.OWN_OUTPUTS, 40)
+    assert shapes["frame"] == ((40, 84, 84), "uint8")
+    assert 7.0e9 < required_bytes(shapes, 25_000) < 7.3e9
+
+
+def test_the_bytes_are_said_and_refused_where_they_do_not_fit(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    flags = r2d2.parse(["--env", "CartPole-v1"])
+    shapes = {"frame": ((20, 4), "float32"), "serial": ((), "int64")}
+    arrays = allocate(flags, shapes, 10, None)
+    assert arrays["frame"].shape == (10, 20, 4) and arrays["serial"].dtype == np.int64
+    assert "takes 0.000 GB" in caplog.text
+    flags = replace(flags, replay_capacity=10**12)
+    with pytest.raises(UserError, match="^--replay_capacity 1000000000000: expected .* needed"):
+        r2d2.require_replay_memory(flags, ATARI, STATE)
+    with pytest.raises(UserError, match="^--replay_capacity 1000000000000: expected .* needed"):
+        allocate(flags, shapes, 10**12, str(tmp_path / "replay.bin"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_keeps_its_content_if_it_has_the_right_size(tmp_path):
+    flags, path = r2d2.parse(["--env", "CartPole-v1"]), str(tmp_path / "replay.bin")
+    shapes = {"frame": ((3,), "int16")}
+    allocate(flags, shapes, 5, path)["frame"][:] = 7
+    assert (allocate(flags, shapes, 5, path)["frame"] == 7).all()
+    assert (allocate(flags, shapes, 50, path)["frame"] == 0).all()
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_stacks_are_made_of_their_games_frames(k):
+    ages = [5, 6, 0, 1, 2, 3, 4, 0, 0]  # rows 2, 7 and 8 are the first of their games
+    frames = torch.arange(1, k - 1 + len(ages) + 1)[:, None]
+    stacks = stack_frames(frames, torch.tensor(ages)[:, None], k)
+    for t, age in enumerate(ages):
+        newest = k + t
+        older = [newest - i if i <= age else 0 for i in range(k - 1, -1, -1)]
+        assert stacks[t, 0].tolist() == older

@@ -1,0 +1,287 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What a replay gives is what the environments gave, whatever was overwritten, lost or resumed."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import r2d2
+from libtorchbeast.flags import replace
+from libtorchbeast.replay import Replay
+from libtorchbeast.spec import Actions, Spec
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+K, T, H = 3, 4, 2
+OBSERVATIONS = {"frame": ((K, 2), "uint8"), "where": ((), "int64")}
+SPEC = Spec("Walk", 2, OBSERVATIONS, Actions("discrete", (3,)), stacks={"frame": K})
+STATE = (torch.zeros(1, 1, H),)
+DTYPES = {"frame": "uint8", "episode_step": "int32"}
+DTYPES |= dict.fromkeys("where action last_action policy_version environment".split(), "int64")
+DTYPES |= dict.fromkeys("done terminated truncated episode_over".split(), "bool")
+DTYPES |= dict.fromkeys("reward episode_return q_taken q_max".split(), "float32")
+SMALL = "--env CartPole-v1 --unroll_length 4 --burn_in 3 --train_length 6 --replay_capacity 160"
+SMALL += " --replay_start 1 --batch_size 8 --num_servers 1 --envs_per_server 2"
+
+
+def make_flags(*more):
+    return r2d2.parse([*SMALL.split(), *map(str, more)])
+
+
+class World:
+    """Environments that remember each of their rows, and hand them over as the actor pool does."""
+
+    def __init__(self, num_envs, seed=0):
+        self.rng = np.random.default_rng(seed)
+        self.history = {i: [self.row(i, None)] for i in range(1, num_envs + 1)}
+
+    def row(self, number, before):
+        step = 0 if before is None or before["episode_over"] else before["episode_step"] + 1
+        stack = np.zeros((K, 2), np.uint8) if step == 0 else np.roll(before["frame"], -1, axis=0)
+        stack[-1] = self.rng.integers(1, 255, 2)
+        ends = self.rng.random() < 0.2
+        is_first, where = (
+            before is None or before["terminated"],
+            before["where"] + 1 if before else 0,
+        )
+        return dict(
+            frame=stack, where=where, episode_step=step,
+            done=is_first, terminated=ends, truncated=False,
+            episode_over=bool(ends and self.rng.random() < 0.5), episode_return=0.0,
+            reward=0.0 if is_first else self.rng.normal(), last_action=0,
+            action=int(self.rng.integers(3)), policy_version=where,
+            q_taken=self.rng.normal(), q_max=self.rng.normal(), environment=number,
+            core_state=self.rng.normal(size=(1, H)),
+        )  # fmt: skip
+
+    def reopen(self, number, new):
+        """The stream is lost. The new one has another number."""
+        del self.history[number]
+        self.history[new] = [self.row(new, None)]
+
+    def rollout(self, *numbers):
+        columns = []
+        for number in numbers or self.history:
+            rows = self.history[number]
+            for _ in range(T):
+                rows.append(self.row(number, rows[-1]))
+            columns.append(rows[-T - 1 :])
+        batch = {
+            k: torch.from_numpy(np.stack([[row[k] for row in c] for c in columns], 1).astype(dtype))
+            for k, dtype in DTYPES.items()
+        }
+        states = np.stack([c[0]["core_state"] for c in columns], 1).astype("float32")
+        return batch | {"core_state/0": torch.from_numpy(states)}
+
+
+def make_replay(flags, path=None, priorities=None):
+    priorities = priorities or (lambda rows: torch.ones(rows["reward"].shape[1]))
+    return Replay(flags, SPEC, STATE, r2d2.OWN_OUTPUTS, priorities, path)
+
+
+def check(batch, world, flags):
+    """Each sequence is a part of its environment's history, from a rollout's first row on."""
+    length = flags.burn_in + flags.train_length
+    assert batch["reward"].shape == (length + 1, flags.batch_size)
+    histories = [rows for rows in world.history.values()]
+    for b in range(flags.batch_size):
+        start = int(batch["where"][0, b])
+        fits = [h for h in histories if h[start : start + 1]
+                and h[start]["frame"].tolist() == batch["frame"][0, b].tolist()
+                and np.float32(h[start]["q_max"]) == batch["q_max"][0, b]]  # fmt: skip
+        assert len(fits) == 1 and start % T == 0
+        rows = fits[0][start : start + length + 1]
+        for name in ("frame", "where", "reward", "done", "terminated", "action", "q_taken"):
+            expected = torch.from_numpy(np.array([row[name] for row in rows]))
+            assert torch.equal(batch[name][:, b], expected.to(batch[name].dtype)), name
+        state = torch.from_numpy(rows[0]["core_state"]).float()
+        assert torch.equal(batch["core_state/0"][:, b], state)
+
+
+def test_every_sequence_is_what_its_environment_gave_while_older_ones_are_overwritten():
+    flags, world = make_flags(), World(2)
+    replay = make_replay(flags)
+    starts = set()
+    for _ in range(60):  # 120 blocks through 40 slots
+        replay.insert(world.rollout())
+        if replay.may_sample():
+            batch = replay.sample()
+            check(batch, world, flags)
+            starts |= set(batch["where"][0].tolist())
+    assert len(starts) > 30 and max(starts) > 180 and len(world.history[1]) == 241
+
+
+def test_rollouts_of_a_reopened_stream_are_not_linked_with_those_before():
+    flags, world = make_flags(), World(3)
+    replay = make_replay(flags)
+    lost = []
+    for i in range(30):
+        replay.insert(world.rollout())
+        if i % 5 == 4:
+            old = sorted(world.history)[0]
+            lost.append(world.history[old])
+            world.reopen(old, max(world.history) + 1)
+        if replay.may_sample():
+            everything = World(0)
+            everything.history = dict(enumerate([*world.history.values(), *lost]))
+            check(replay.sample(), everything, flags)
+
+
+def test_environments_of_different_speed_and_split_rollouts():
+    flags, world = make_flags(), World(3)
+    replay = make_replay(flags)
+    for i in range(40):
+        replay.insert(world.rollout(1, 2) if i % 2 else world.rollout(*([3] if i % 4 else [1])))
+        if replay.may_sample():
+            check(replay.sample(), world, flags)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1, 4])
+def test_the_ratio_is_kept_by_counting(ratio):
+    flags, world = make_flags("--replay_ratio", ratio, "--replay_start", 40), World(2)
+    replay = make_replay(flags)
+    new = trained = 0
+    rollouts = (world.rollout() for _ in range(100))
+    received = 0
+
+    def counted():
+        nonlocal new, received
+        for rollout in rollouts:
+            received += (real := int((~rollout["done"][1:]).sum()))
+            new += real if received >= 40 else 0
+            yield rollout
+
+    steps = 0
+    for batch in replay.batches(counted()):
+        trained += int((~batch["done"][flags.burn_in + 1 :]).sum())
+        steps += int(batch["new_steps"])
+        assert steps == received  # so the run's steps are those of its environments
+        assert abs(trained - ratio * new) <= max(8 * 6, ratio * 2 * T)
+    assert new > 500 and replay.columns()["replay_ratio"] == trained / new
+
+
+def filled(flags, priorities=None):
+    replay, world = make_replay(flags, priorities=priorities), World(2)
+    for _ in range(19):
+        replay.insert(world.rollout())
+    return replay
+
+
+def frequencies(replay, batches=1500):
+    """How often each sequence is drawn, and the probabilities that the batches say."""
+    counts, chances = {}, {}
+    for _ in range(batches):
+        batch = replay.sample()
+        for serial, chance in zip(
+            *(batch[k][0].tolist() for k in ("serial", "chance")), strict=True
+        ):
+            counts[serial], chances[serial] = counts.get(serial, 0) + 1, chance
+    return counts, chances
+
+
+@pytest.mark.parametrize("exponent", [0, 0.5, 1])
+def test_sequences_are_drawn_by_their_priorities(exponent):
+    replay = filled(make_flags("--priority_exponent", exponent))
+    for serial in range(40):
+        replay.learned({"serial": torch.tensor([[serial]])}, {"priorities": [1.0 + serial % 4]})
+    counts, chances = frequencies(replay)
+    weights = {s: (1.0 + s % 4) ** exponent for s in range(34)}  # the last two of each lack rows
+    total = sum(weights.values())
+    assert counts.keys() == weights.keys()
+    expected = {s: 12_000 * w / total for s, w in weights.items()}
+    assert sum((counts[s] - e) ** 2 / e for s, e in expected.items()) < 63.9  # once in 1,000
+    assert all(chances[s] == pytest.approx(w / total) for s, w in weights.items())
+
+
+def test_first_priorities_and_those_of_sequences_that_are_gone():
+    replay = filled(make_flags("--priority_exponent", 1), lambda rows: rows["q_max"][0].abs())
+    before = replay._tree.leaves.copy()
+    assert len(set(before[before > 0])) == 34
+    replay.learned({"serial": torch.tensor([[39, 36, 4]])}, {"priorities": [9.0, 9.0, 9.0]})
+    assert (
+        replay._tree.leaves[4] == 9
+        and (np.delete(replay._tree.leaves, 4) == np.delete(before, 4)).all()
+    )
+
+
+def test_a_resume_goes_on_with_the_same_content_priorities_and_draws(tmp_path):
+    flags, path = make_flags("--save_replay"), str(tmp_path / "replay.bin")
+    world = World(2)
+    replay = make_replay(flags, path)
+    for _ in range(30):
+        replay.insert(world.rollout())
+    for _ in range(5):
+        batch = replay.sample()
+        replay.learned(batch, {"priorities": batch["q_max"][0].abs().tolist()})
+    state = replay.state_dict()
+    torch.save(state, tmp_path / "state")
+    resumed = make_replay(replace(flags, seed=9), path)
+    resumed.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    again = resumed.state_dict()
+    assert all(
+        torch.equal(again[k], v) if torch.is_tensor(v) else again[k] == v for k, v in state.items()
+    )
+    for _ in range(5):
+        one, other = replay.sample(), resumed.sample()
+        assert all(torch.equal(one[k], other[k]) for k in one)
+        check(other, world, flags)
+
+
+def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(tmp_path):
+    flags, path, world = make_flags("--save_replay"), str(tmp_path / "replay.bin"), World(2)
+    replay = make_replay(flags, path)
+    for _ in range(30):
+        replay.insert(world.rollout())
+    state = replay.state_dict()
+    for _ in range(5):  # and then it is killed
+        replay.insert(world.rollout())
+    resumed = make_replay(flags, path)
+    resumed.load_state_dict(state)
+    for _ in range(50):
+        batch = resumed.sample()
+        check(batch, world, flags)
+        assert batch["serial"].min() >= 30 + 2  # 10 newer blocks, whose successors lack frames
+    world.reopen(1, 8)
+    world.reopen(2, 9)
+    for _ in range(20):
+        resumed.insert(world.rollout())
+    check(resumed.sample(), world, flags)
+
+
+def test_another_layout_is_not_taken(tmp_path, caplog):
+    path = str(tmp_path / "replay.bin")
+    state = make_replay(make_flags("--save_replay"), path).state_dict()
+    other = make_replay(make_flags("--save_replay", "--train_length", 7), path)
+    other.load_state_dict(state)
+    assert "The replay starts empty" in caplog.text and not other.may_sample()
+
+
+def test_threads_may_share_it():
+    """Two learner threads insert and draw at once; a checkpoint is taken meanwhile."""
+    flags, world = make_flags("--replay_ratio", 4), World(2)
+    replay, lock, batches = make_replay(flags), threading.Lock(), []
+    rollouts = iter([world.rollout() for _ in range(60)])
+
+    def one_by_one():
+        while True:
+            with lock:
+                rollout = next(rollouts, None)
+            if rollout is None:
+                return
+            yield rollout
+
+    def learn():
+        for batch in replay.batches(one_by_one()):
+            replay.learned(batch, {"priorities": [1.0] * flags.batch_size})
+            batches.append(batch)
+
+    threads = [threading.Thread(target=learn) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(batches) > 20
+    for batch in batches:
+        check(batch, world, flags)
