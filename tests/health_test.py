@@ -29,7 +29,7 @@ def test_good_numbers_and_rows_without_updates_warn_of_nothing(caplog):
         (
             {"mean_value": 2103.0, "largest_reward": 0.5},
             "The values diverge: mean_value is 2.1e+03, but with rewards of at most 1 and "
-            "--discounting 0.99 none can exceed 100. Try a smaller --learning_rate, or "
+            "--discounting 0.995 none can exceed 200. Try a smaller --learning_rate, or "
             "--observation_scaling moments.",
         ),
         (
@@ -41,7 +41,7 @@ def test_good_numbers_and_rows_without_updates_warn_of_nothing(caplog):
         (
             {"entropy": 5.0},
             "The policy becomes more random than at the start: its entropy is 5.00. Try "
-            "--entropy_cost 0 (it is 0.01).",
+            "--entropy_cost 0 (it is 0.02).",
         ),
     ],
 )

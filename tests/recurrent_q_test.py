@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from recurrent_q import rescale, unrescale
 
 from libtorchbeast import recurrent_q
+from libtorchbeast.recurrent_q import rescale, unrescale
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

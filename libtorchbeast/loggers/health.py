@@ -35,7 +35,7 @@ class Health:
 
     def _findings(self, row: dict[str, float]) -> dict[str, str]:
         """For each cause the warning, or ""."""
-        if "mean_value" not in row:
+        if "mean_rho" not in row:  # no update yet, or another algorithm
             return {}
         return {
             "values": self._of_values(row["mean_value"], row["largest_reward"]),
