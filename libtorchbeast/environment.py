@@ -212,7 +212,7 @@ class _VectorSource:
         )
 
     def _array(self, name: str, values: Any, dtype: Any) -> np.ndarray:
-        array = np.array(values, dtype)
+        array = np.asarray(values).astype(dtype)  # a copy; values may be a tensor
         if array.shape != self._never.shape:
             raise UserError(f"{name}: expected {len(self._never)} values, seen {list(array.shape)}")
         return array
