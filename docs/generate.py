@@ -14,11 +14,17 @@ from typing import NamedTuple
 import monobeast
 import polybeast
 import polybeast_env
+import warpbeast
 from libtorchbeast.flags import help_of
 from libtorchbeast.loggers.columns import GROUPS
 
 FOLDER = Path(__file__).parent
-PROGRAMS = {"MonoBeast": monobeast, "PolyBeast": polybeast, "servers": polybeast_env}
+PROGRAMS = {
+    "MonoBeast": monobeast,
+    "PolyBeast": polybeast,
+    "servers": polybeast_env,
+    "WarpBeast": warpbeast,
+}
 BEASTS = ("MonoBeast", "PolyBeast")
 
 FLAGS_LEAD = """\
@@ -26,7 +32,8 @@ FLAGS_LEAD = """\
 
 For whoever looks up a flag. `--help` of each program says the same. `make docs` writes this page.
 
-`MonoBeast` is `monobeast.py`, `PolyBeast` is `polybeast.py`, and `servers` is `polybeast_env.py`.
+`MonoBeast` is `monobeast.py`, `PolyBeast` is `polybeast.py`, `servers` is `polybeast_env.py`, and
+`WarpBeast` is `warpbeast.py`.
 The column "only" names the programs that have a flag, where MonoBeast or PolyBeast lacks it; a
 flag that both have is the same in both.
 

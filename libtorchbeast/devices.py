@@ -79,7 +79,9 @@ def to_device(tensors: Tensors, device: torch.device) -> Tensors:
     Tensors in page-locked memory must not change before the stream is synchronized next."""
     if device.type != "cuda":
         return tensors
-    return _each(lambda tensor: tensor.pin_memory().to(device, non_blocking=True), tensors)
+    return _each(
+        lambda x: x if x.is_cuda else x.pin_memory().to(device, non_blocking=True), tensors
+    )
 
 
 def to_host(*groups: Any) -> list[Any]:

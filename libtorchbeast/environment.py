@@ -172,9 +172,9 @@ def _check_vector(env: Any, num_envs: int) -> None:
         )
     if env.num_envs != num_envs:
         raise UserError(
-            f"Vector environment: expected num_envs {num_envs} (--envs_per_actor or "
-            f"--envs_per_server; in the test modes not more than --num_episodes), seen "
-            f"{env.num_envs}"
+            f"Vector environment: expected num_envs {num_envs} (--envs_per_actor, "
+            f"--envs_per_server or --num_envs; in the test modes not more than --num_episodes), "
+            f"seen {env.num_envs}"
         )
 
 

@@ -11,6 +11,7 @@ import pytest
 import monobeast
 import polybeast
 import polybeast_env
+import warpbeast
 from docs import generate
 from libtorchbeast.tools import plot, report, sweep
 from tests.support.forks import copy_repository
@@ -213,7 +214,7 @@ def options(program) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_flags_named_on_a_page_exist(page):
-    programs = monobeast, polybeast, polybeast_env, sweep, report, plot
+    programs = monobeast, polybeast, polybeast_env, warpbeast, sweep, report, plot
     known = set(OTHER_FLAGS).union(*map(options, programs))
     assert set(re.findall(r"(?<![\w-])--[a-z]\w*", page.read_text())) <= known
 

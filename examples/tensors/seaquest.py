@@ -10,6 +10,8 @@ The original keeps lists, newest last, and their order matters where two things 
   submarine is gone. It has the submarine's row and direction.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -78,7 +80,7 @@ class Seaquest(Game):
         due = state["e_spawn_timer"] == 0
         comes = due & ~(against & state["enemy_there"]).any(1)
         place = torch.arange(RING, device=row.device) == state["next"][:, None]
-        new = {
+        new: dict[str, Any] = {
             "x": torch.where(right, 0, 9), "y": row, "right": right, "there": True,
             "is_sub": (is_sub < 1 / 3)[:, None], "timer": state["move_speed"][:, None],
             "shot": 10, "bullet": AWAY,
