@@ -33,6 +33,7 @@ from torch import nn
 import monobeast
 from examples import tensors as examples
 from libtorchbeast import evaluate, models, workers
+from libtorchbeast.agents import Agents, groups_of
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run
 from libtorchbeast.devices import cuda_is_wanted
 from libtorchbeast.environment import Environment
@@ -62,7 +63,7 @@ from libtorchbeast.seeds import derive_seed, seed_everything, seeded
 from libtorchbeast.spec import Spec
 from libtorchbeast.tensors import TensorRows, TensorVector, require_vector
 
-Net = monobeast.Net  # a fork may write its own here
+Net = monobeast.Net  # a fork may write its own here; with groups of agents each gets one
 ACTIVITIES = ("environment", "inference", "learning")
 
 logger = logging.getLogger(__name__)
@@ -88,6 +89,14 @@ def compile_step(step: Any, flags: Flags, device: torch.device) -> Any:
     mode = "reduce-overhead" if device.type == "cuda" else "default"  # the former captures graphs
     logger.info("The environments' step is compiled as one graph, in the mode %s", mode)
     return torch.compile(step, fullgraph=True, dynamic=False, mode=mode)
+
+
+def make_net(spec: Spec, flags: Flags) -> nn.Module:
+    """`Net`, or one for each group of agents (libtorchbeast/agents.py)."""
+    if not groups_of(spec):
+        return models.make_net(Net, spec, flags)
+    own: Any = lambda spec, _: Agents(Net, spec, flags)
+    return models.make_net(own, spec, replace(flags, net=None))
 
 
 # ============================================================================================ flags
@@ -193,7 +202,7 @@ def train(flags: Flags) -> Run:
     device = torch.device("cuda" if cuda_is_wanted(flags) else "cpu")
     with OpeningWatch(flags.open_timeout), told(flags.env):
         vector, spec = open_vector(flags, device)
-    net = models.make_net(Net, spec, flags)
+    net = make_net(spec, flags)
     evaluate.try_others(flags, spec, player)
     with told(flags.env), contextlib.closing(vector), Run(flags, spec, net, device) as run:
         if not run.finished():
@@ -244,7 +253,7 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     flags = replace(flags, num_envs=num_envs, mode="test" if flags.mode == "train" else flags.mode)
     vector, _ = open_vector(flags, torch.device("cpu"))
     env = Environment(lambda: vector, num_envs, flags.env)
-    return models.make_net(Net, env.spec, flags), env
+    return make_net(env.spec, flags), env
 
 
 def test(flags: Flags) -> list[evaluate.Game]:

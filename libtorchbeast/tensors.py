@@ -6,6 +6,7 @@ accepts, and `TensorRows` makes rows of that on the network's device, for `warpb
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -148,7 +149,8 @@ class TensorVector:
             "render_modes": ["rgb_array"],
         }
         spaces = {name: _box(shape, dtype) for name, (shape, dtype) in env.observations.items()}
-        self.single_observation_space = gymnasium.spaces.Dict(spaces)
+        # Of a plain dict Gymnasium would sort the parts.
+        self.single_observation_space = gymnasium.spaces.Dict(OrderedDict(spaces))
         self.single_action_space = _action_space(env.actions)
         self._step = compiled(env.step)
         self._draws = sum(env.draws.values())

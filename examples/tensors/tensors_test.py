@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from examples.tensors import GAMES, make, reference
+from examples.tensors import GAMES, make, plain_tag, reference
 from examples.tensors.breakout import Breakout
 from libtorchbeast.flags import UserError
 from libtorchbeast.tensors import TensorVector
@@ -23,6 +23,13 @@ def test_a_game_is_minatars(name):
     num_envs, episodes = EPISODES[name]
     counts = Comparison(*getattr(reference, name)(), num_envs).run(episodes)
     assert counts.rewards > 10 and counts.longest > 100
+
+
+@pytest.mark.parametrize("name", ["discrete", "crowd", "continuous", "continuous_crowd"])
+def test_tag_is_that_of_numpy(name):
+    pair = getattr(plain_tag, name)()
+    counts = Comparison(*pair, num_envs=4).run(9)
+    assert counts.steps > 400 and counts.longest == 100
 
 
 class HardSeaquest(reference.Seaquest):
@@ -61,7 +68,7 @@ def test_bricks_come_again_when_all_are_gone():
     assert terminated.tolist() == [False, False]
 
 
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("name", [*GAMES, "tag", "tag/3v4/continuous/partial"])
 def test_a_step_is_one_graph(name):
     """With fullgraph=True a graph break is an error, so that nothing falls back to eager."""
     torch._dynamo.reset()
@@ -72,21 +79,37 @@ def test_a_step_is_one_graph(name):
         for vector in (eager, fast):
             vector.reset(seed=1)
         for t in range(4):
-            actions = torch.full((3,), t % 3)
+            actions = torch.full((3, *eager.env.actions.shape), t % 3)
+            actions = actions.float() / 2 if eager.env.actions.kind == "box" else actions
             expected, seen = eager.step(actions), fast.step(actions)
             torch.testing.assert_close(seen, expected, rtol=0, atol=0)
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("name", [*GAMES, "tag", "tag/continuous"])
 def test_a_game_is_drawn(name):
     vector = TensorVector(make(name), 2)
     vector.reset(seed=0)
     picture = vector.render()
-    assert picture.shape == (10, 10, 3) and picture.dtype == np.uint8
+    assert picture.shape[2] == 3 and picture.dtype == np.uint8
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) >= 2
 
 
-def test_a_name_that_is_none_is_refused():
-    with pytest.raises(UserError, match="--env pong: expected one of asterix, breakout"):
-        make("pong")
+def test_the_options_of_tag():
+    tag = make("tag/partial/12v34/shared")
+    assert (tag.taggers, tag.runners) == (12, 34)
+    assert tag.partial and not tag.continuous and tag.groups == {"agents": 46}
+    assert make("tag").groups == {"taggers": 4, "runners": 1}
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("pong", "--env pong: expected one of asterix, breakout, freeway, seaquest, space"),
+        ("tag/0v1", "--env tag/0v1: expected a number of taggers and of runners like 4v1, .*'0v1'"),
+        ("tag/full", "seen 'full'"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(name, expected):
+    with pytest.raises(UserError, match=expected):
+        make(name)
