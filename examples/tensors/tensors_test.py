@@ -1,4 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +13,8 @@ from examples.tensors.breakout import Breakout
 from libtorchbeast.flags import UserError
 from libtorchbeast.tensors import TensorVector
 from libtorchbeast.tools.consistency import Comparison
+from tests.support import forks
+from tests.support.processes import load
 
 # How many of each game are played at once, and how many episodes, for a few thousand steps.
 EPISODES = {
@@ -113,3 +119,17 @@ def test_the_options_of_tag():
 def test_a_name_that_is_none_is_refused(name, expected):
     with pytest.raises(UserError, match=expected):
         make(name)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "beast, edited", [("monobeast", "monobeast.py"), ("polybeast", "polybeast_env.py")]
+)
+def test_the_other_beasts_train_in_tensors(beast, edited, tmp_path):
+    example, copy = Path(__file__).parent, tmp_path / "copy"
+    assert forks.apply(example / f"{beast}.diff", copy) == {edited}
+    flags = f"{forks.SMALL} {forks.ENVS[beast]} --savedir {tmp_path}".split()
+    words = [sys.executable, *forks.command(example, beast), *flags]
+    run = subprocess.run(words, cwd=copy, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert load(tmp_path / "run")["updates"] >= 3
