@@ -86,9 +86,8 @@ def compile_step(step: Any, flags: Flags, device: torch.device) -> Any:
     break the graph raises an error, so that nothing falls back in silence."""
     if flags.mode != "train" or not (flags.compile or device.type != "cpu"):
         return step
-    mode = "reduce-overhead" if device.type == "cuda" else "default"  # the former captures graphs
-    logger.info("The environments' step is compiled as one graph, in the mode %s", mode)
-    return torch.compile(step, fullgraph=True, dynamic=False, mode=mode)
+    logger.info("The environments' step is compiled as one graph, for %s", device)
+    return torch.compile(step, fullgraph=True, dynamic=False)
 
 
 def make_net(spec: Spec, flags: Flags) -> nn.Module:
@@ -145,13 +144,15 @@ class Actor:
     """Steps N environments with a network's actions, on the network's device, without waiting for
     it. Fills one rollout after the other, in the same memory."""
 
-    def __init__(self, rows: TensorRows, net: nn.Module, seed: int, flags: Flags, clock: Clock):
+    def __init__(
+        self, rows: TensorRows, net: nn.Module, seed: int, flags: Flags, clock: Clock, version=0
+    ):
         self.rows, self.net, self.flags, self.clock = rows, net, flags, clock
         self.rollout: Rollout = {}
         self.row = rows.initial(seed)
         self.next_core_state = models.initial_state(net, rows.spec.num_envs)
         self.device = self.row["reward"].device
-        self.choose(version=0)
+        self.choose(version)
 
     def choose(self, version: int) -> None:
         """Adds the network's outputs and the chosen action to the current row."""
@@ -227,7 +228,7 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     seed = derive_seed(flags.seed, learner.updates)
     if learner.updates:
         seed_everything(seed)
-    actor = Actor(rows, learner.net, seed, flags, clock)
+    actor = Actor(rows, learner.net, seed, flags, clock, learner.updates)
     while not run.finished():
         rollout = actor.unroll(learner.updates)
         run.stats.add_games(rollout)
