@@ -15,12 +15,14 @@ import monobeast
 import polybeast
 import polybeast_env
 import r2d2
+import warpbeast
 from libtorchbeast.flags import help_of
 from libtorchbeast.loggers.columns import GROUPS
 
 FOLDER = Path(__file__).parent
 PROGRAMS = {
     "MonoBeast": monobeast, "PolyBeast": polybeast, "servers": polybeast_env, "R2D2": r2d2,
+    "WarpBeast": warpbeast,
 }  # fmt: skip
 BEASTS = ("MonoBeast", "PolyBeast")
 
@@ -29,7 +31,8 @@ FLAGS_LEAD = """\
 
 For whoever looks up a flag. `--help` of each program says the same. `make docs` writes this page.
 
-`MonoBeast` is `monobeast.py`, `PolyBeast` is `polybeast.py`, and `servers` is `polybeast_env.py`.
+`MonoBeast` is `monobeast.py`, `PolyBeast` is `polybeast.py`, `servers` is `polybeast_env.py`, and
+`WarpBeast` is `warpbeast.py`.
 The column "only" names the programs that have a flag, where MonoBeast or PolyBeast lacks it; a
 flag that both have is the same in both. `R2D2` is `r2d2.py`: it has the flags of PolyBeast, except
 those of the loss, and always has `--use_lstm` and `--greedy`. A flag that is listed again for R2D2

@@ -196,17 +196,20 @@ class Slab(dict[Any, Tensor]):
 def to_device(value: Any, device: torch.device) -> Any:
     """Copies the tensors in dicts, lists and tuples, and in those within them, to `device`: all in
     one copy, for which nobody waits. Those of a Slab must not change before the stream is waited
-    for; all others may. On the CPU this returns `value` itself."""
+    for; all others may. On the CPU this returns `value` itself. A tensor that is on a device
+    already is not copied."""
     if device.type == "cpu":
         return value
     if isinstance(value, Slab):
         return value.to(device)
-    here = dict(enumerate(_tensors(value)))
+    here = dict(enumerate(x for x in _tensors(value) if x.device.type == "cpu"))
+    if not here:
+        return value
     slab = Slab({i: (tuple(tensor.shape), tensor.dtype) for i, tensor in here.items()}, device)
     for i, tensor in here.items():
         slab[i].copy_(tensor)
     there = iter(slab.to(device).values())
-    return _mapped(value, lambda tensor: next(there))
+    return _mapped(value, lambda x: next(there) if x.device.type == "cpu" else x)
 
 
 def to_host(*groups: Any) -> list[Any]:

@@ -172,9 +172,9 @@ def _check_vector(env: Any, num_envs: int) -> None:
         )
     if env.num_envs != num_envs:
         raise UserError(
-            f"Vector environment: expected num_envs {num_envs} (--envs_per_actor or "
-            f"--envs_per_server; in the test modes not more than --num_episodes), seen "
-            f"{env.num_envs}"
+            f"Vector environment: expected num_envs {num_envs} (--envs_per_actor, "
+            f"--envs_per_server or --num_envs; in the test modes not more than --num_episodes), "
+            f"seen {env.num_envs}"
         )
 
 
@@ -212,7 +212,7 @@ class _VectorSource:
         )
 
     def _array(self, name: str, values: Any, dtype: Any) -> np.ndarray:
-        array = np.array(values, dtype)
+        array = np.asarray(values).astype(dtype)  # a copy; values may be a tensor
         if array.shape != self._never.shape:
             raise UserError(f"{name}: expected {len(self._never)} values, seen {list(array.shape)}")
         return array

@@ -13,6 +13,7 @@ from torch import nn
 
 import vtrace
 from libtorchbeast import models
+from libtorchbeast.agents import Agents, sum_losses
 from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
 from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags, UserError, replace
@@ -299,6 +300,8 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
         UserError: the network raised an error, or returned its heads in bfloat16.
         ValueError: an output of the network has the wrong shape or dtype.
     """
+    if isinstance(net, Agents):
+        return sum_losses([compute_loss(own, share, flags) for own, share in net.batches(batch)])
     device = batch["reward"].device
     rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
     with models.autocast(net, flags.precision, device):

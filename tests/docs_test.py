@@ -12,6 +12,7 @@ import monobeast
 import polybeast
 import polybeast_env
 import r2d2
+import warpbeast
 from docs import generate
 from libtorchbeast.tools import plot, report, sweep
 from tests.support.forks import copy_repository
@@ -217,7 +218,8 @@ def options(program) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_flags_named_on_a_page_exist(page):
-    programs = monobeast, polybeast, polybeast_env, r2d2, sweep, report, plot
+    beasts = monobeast, polybeast, polybeast_env, r2d2, warpbeast
+    programs = *beasts, sweep, report, plot
     known = set(OTHER_FLAGS).union(*map(options, programs))
     assert set(re.findall(r"(?<![\w-])--[a-z]\w*", page.read_text())) <= known
 

@@ -12,7 +12,7 @@ import pytest
 import libtorchbeast
 from tests.support.processes import ROOT
 
-BEASTS = {"monobeast", "polybeast", "polybeast_env", "r2d2"}
+BEASTS = {"monobeast", "polybeast", "polybeast_env", "r2d2", "warpbeast"}
 WRAPPERS = {"atari_wrappers", "minatar_wrappers"}
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

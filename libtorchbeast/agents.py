@@ -1,0 +1,208 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Several agents in one environment, in groups. Each group has a network of its own.
+
+The environment is an ordinary one, whose observation has these parts for a group `taggers` of A
+agents; their order in the observation is the order of the groups:
+
+    taggers/reward    [A] float32: the rewards of its agents for the last step, 0 after a reset
+    taggers/NAME      [A, ...]: the part NAME of what each of them observes
+
+Its action is a MultiDiscrete or a Box, with the actions of all agents of the first group, then of
+the second, and so on; an agent has as many numbers as any other. Its reward is for the log only.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from libtorchbeast import models
+from libtorchbeast.distributions import Distribution
+from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.models import CoreState
+from libtorchbeast.rollouts import Rollout, core_state_of
+from libtorchbeast.spec import Actions, Spec
+from vtrace import ImpalaLoss
+
+PER_ENVIRONMENT = ("done", "terminated", "truncated", "episode_over", "episode_step")
+PER_AGENT = ("episode_return", "policy_version")  # also of the environment, and only for the log
+
+
+class Group(NamedTuple):
+    name: str
+    agents: int  # A
+    spec: Spec  # of one agent
+    numbers: slice  # of its actions, among those of the environment
+
+
+def groups_of(spec: Spec) -> list[Group]:
+    """The groups of agents, or [] in an environment of one agent.
+
+    Raises:
+        UserError: a part of the observation belongs to no group, or has not [A, ...] numbers; or
+            the actions cannot be shared out.
+    """
+    rewards = {k.removesuffix("/reward"): shape for k, (shape, _) in spec.observations.items()
+               if k.endswith("/reward") and len(shape) == 1}  # fmt: skip
+    if not rewards:
+        return []
+    total = sum(shape[0] for shape in rewards.values())
+    sizes, kind = spec.actions.sizes, spec.actions.kind
+    width = math.prod(sizes) if kind == "box" else len(sizes)
+    if kind == "discrete" or width % total:
+        said = (
+            f"expected the same number of actions for each of {total} agents, seen {kind} {sizes}"
+        )
+        raise UserError(f"{spec.name}: {said}")
+    width, groups, first = width // total, [], 0
+    for name, (A,) in rewards.items():
+        own = {
+            k.removeprefix(f"{name}/"): v
+            for k, v in spec.observations.items()
+            if k.startswith(f"{name}/")
+        }
+        if wrong := [k for k, (shape, _) in own.items() if shape[:1] != (A,)]:
+            raise UserError(f"{spec.name}: expected {name}/{wrong[0]} [{A}, ...], for {A} agents")
+        parts = {k: (shape[1:], dtype) for k, (shape, dtype) in own.items() if k != "reward"}
+        actions = Actions("box", (width,))
+        if kind != "box":
+            each = sizes[first : first + width]
+            actions = Actions("discrete", each) if width == 1 else Actions(kind, each)
+        numbers = slice(first, first + A * width)
+        one = dataclasses.replace(spec, name=name, observations=parts, actions=actions, stacks={})
+        groups.append(Group(name, A, one, numbers))
+        first += A * width
+    return groups
+
+
+class Agents(nn.Module):
+    """The networks of all groups as one network, whose actions are those of the environment.
+
+    Args:
+        own: the class of each group's network, unless --net names another.
+    """
+
+    def __init__(self, own: type[nn.Module], spec: Spec, flags: Flags):
+        super().__init__()
+        self.groups, self._precision = groups_of(spec), flags.precision
+        self.nets = nn.ModuleDict()
+        for group in self.groups:
+            self.nets[group.name] = models.make_net(own, group.spec, flags)
+        self._distribution = Joint(self)
+
+    @property
+    def distribution(self) -> "Joint":
+        return self._distribution
+
+    @distribution.setter
+    def distribution(self, other: Distribution) -> None:
+        """`make_net` sets that of the environment's actions, which would loop over the agents."""
+
+    def members(self) -> list[tuple[Group, Any]]:
+        return [(group, self.nets[group.name]) for group in self.groups]
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        states: CoreState = ()
+        for group, net in self.members():
+            state = net.initial_state(batch_size * group.agents)
+            states += tuple(x.unflatten(1, (batch_size, group.agents)) for x in state)
+        return states
+
+    def forward(self, inputs: dict[str, Tensor], core_state: CoreState):
+        logits, values, next_state = [], [], ()
+        for group, net, rows, state in self.shares(inputs, core_state):
+            with models.autocast(net, self._precision, rows["reward"].device):
+                outputs, state = net(rows, state)
+            T, B = inputs["reward"].shape
+            logits.append(outputs["policy_logits"].reshape(T, B, -1))
+            values.append(outputs["baseline"].view(T, B, -1))
+            next_state += tuple(x.unflatten(1, (B, group.agents)) for x in state)
+        baseline = values[0].mean(-1)  # of the first group, whose return is logged
+        return dict(policy_logits=torch.cat(logits, -1), baseline=baseline), next_state
+
+    def shares(self, rows: dict[str, Tensor], core_state: CoreState):
+        """Yields for each group: the group, its network, its rows [T, B * A, ...], and core state.
+        Among the rows are the action and the behaviour policy's logits, if `rows` has them."""
+        used, first = 0, 0
+        for group, net in self.members():
+            A, width = group.agents, net.distribution.num_logits * group.agents
+            own = {
+                k.removeprefix(f"{group.name}/"): x.flatten(1, 2)
+                for k, x in rows.items() if k.startswith(f"{group.name}/")
+            }  # fmt: skip
+            for name in (*PER_ENVIRONMENT, *PER_AGENT):
+                if name in rows:
+                    own[name] = rows[name].unsqueeze(2).expand(-1, -1, A).flatten(1, 2)
+            for name in {"action", "last_action"} & rows.keys():
+                numbers = rows[name][..., group.numbers].unflatten(-1, (A, -1)).flatten(1, 2)
+                own[name] = numbers.view(*numbers.shape[:2], *net.distribution.action_shape)
+            if "policy_logits" in rows:
+                logits = rows["policy_logits"][..., first : first + width]
+                own["policy_logits"] = logits.unflatten(-1, (A, -1)).flatten(1, 2)
+            count = len(net.initial_state(1))
+            state = tuple(x.flatten(1, 2) for x in core_state[used : used + count])
+            yield group, net, own, state
+            used, first = used + count, first + width
+
+    def batches(self, batch: Rollout) -> Iterator[tuple[nn.Module, Rollout]]:
+        """Yields for each group its network and its share of a batch, whose columns are agents."""
+        rows = {name: x for name, x in batch.items() if not name.startswith("core_state/")}
+        for _, net, own, state in self.shares(rows, core_state_of(batch)):
+            yield net, own | {f"core_state/{i}": x for i, x in enumerate(state)}
+
+
+def sum_losses(losses: list[ImpalaLoss]) -> ImpalaLoss:
+    """The loss of all groups: the sum of theirs. Numbers that are means stay means."""
+    count = len(losses)
+    sums = ImpalaLoss(*(sum(parts) for parts in zip(*losses, strict=True)))
+    means = ("mean_entropy", "clipped_rho_share", "mean_value")
+    return sums._replace(**{name: getattr(sums, name) / count for name in means})
+
+
+class Joint:
+    """The distribution of all agents' actions. The logits [..., L] are those of agent after agent,
+    group after group."""
+
+    def __init__(self, agents: Agents):
+        self._parts = [
+            (group.agents, cast(Distribution, net.distribution)) for group, net in agents.members()
+        ]
+        each = [(A, distribution) for A, distribution in self._parts]
+        self._logits = [A * d.num_logits for A, d in each]
+        self.num_logits = sum(self._logits)
+        self._numbers = [A * math.prod(d.action_shape) for A, d in each]
+        self.action_shape = (sum(self._numbers),)
+        self.action_dtype = each[0][1].action_dtype
+        self.num_features = sum(A * d.num_features for A, d in each)
+
+    def log_prob(self, policy_logits: Tensor, actions: Tensor) -> Tensor:
+        shares = zip(self._each(policy_logits), self._actions(actions), strict=True)
+        return torch.cat([d.log_prob(x, a) for (d, x), a in shares], -1).sum(-1)
+
+    def entropy(self, policy_logits: Tensor) -> Tensor:
+        return torch.cat([d.entropy(x) for d, x in self._each(policy_logits)], -1).sum(-1)
+
+    def sample(self, policy_logits: Tensor) -> Tensor:
+        return self._joined(policy_logits, [d.sample(x) for d, x in self._each(policy_logits)])
+
+    def mode(self, policy_logits: Tensor) -> Tensor:
+        return self._joined(policy_logits, [d.mode(x) for d, x in self._each(policy_logits)])
+
+    def features(self, actions: Tensor) -> Tensor:
+        parts = zip(self._parts, self._actions(actions), strict=True)
+        return torch.cat([d.features(a).flatten(-2) for (_, d), a in parts], -1)
+
+    def _each(self, policy_logits: Tensor) -> list[tuple[Distribution, Tensor]]:
+        split = zip(self._parts, policy_logits.split(self._logits, -1), strict=True)
+        return [(d, x.unflatten(-1, (A, -1))) for (A, d), x in split]
+
+    def _actions(self, actions: Tensor) -> list[Tensor]:
+        split = zip(self._parts, actions.split(self._numbers, -1), strict=True)
+        return [x.unflatten(-1, (A, *d.action_shape)) for (A, d), x in split]
+
+    def _joined(self, policy_logits: Tensor, actions: list[Tensor]) -> Tensor:
+        shape = policy_logits.shape[:-1]
+        return torch.cat([a.reshape(*shape, -1) for a in actions], -1)

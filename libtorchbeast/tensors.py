@@ -1,0 +1,283 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Environments that are written as tensor operations, N of them as one dict of tensors [N, ...].
+
+A fork writes a `TensorEnv`. `TensorVector` makes of it a vector environment that every beast
+accepts, and `TensorRows` makes rows of that on the network's device, for `warpbeast.py`.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from libtorchbeast.flags import UserError
+from libtorchbeast.spec import Actions, Spec, brief, flatten_observation
+
+State = dict[str, Tensor]
+Row = dict[str, Tensor]
+
+
+class TensorEnv:
+    """What a fork writes: an environment as functions of a state, a dict of tensors [N, ...].
+
+    The functions are pure: they return new tensors and leave those that they get as they are. They
+    contain no loop over environments, no branch on a tensor's value and nothing that waits for the
+    device, such as `item()` or `nonzero()`. So they can be compiled into one graph.
+
+    Random numbers are an input. `draws` says how many an environment needs at most in a step or a
+    reset. Whoever drives the environment puts new ones into `state["draws"]` before each call, and
+    `drawn` reads them. So other programs can be given the same ones (tools/consistency.py).
+
+    Class attributes or attributes of an instance:
+        observations: {name: (shape, numpy dtype name)} of one environment, as in Spec.
+        actions: as in Spec. Actions of a box arrive as the policy gave them.
+        state: {name: (shape, dtype)} of one environment. The names draws and ended are taken.
+        draws: {name: how many numbers}.
+        frames_per_step: emulator frames per step.
+    """
+
+    observations: dict[str, tuple[tuple[int, ...], str]]
+    actions: Actions
+    state: dict[str, tuple[tuple[int, ...], torch.dtype]]
+    draws: dict[str, int] = {}
+    frames_per_step = 1
+
+    def reset(self, state: State, mask: Tensor) -> State:
+        """Begins a new episode where `mask` [N] is True. See `put`."""
+        raise NotImplementedError
+
+    def advance(self, state: State, actions: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
+        """Plays one step in each environment.
+
+        Where `state["ended"]`, the result is not used, because the environment is reset.
+
+        Args:
+            actions: [N, *actions.shape], int64, or float32 for a box.
+
+        Returns:
+            The state, the reward float32 [N], and bool [N]: whether the episode terminated, and
+            whether it was truncated.
+        """
+        raise NotImplementedError
+
+    def observe(self, state: State) -> dict[str, Tensor]:
+        """Returns the observations {name: [N, *shape]}."""
+        raise NotImplementedError
+
+    def picture(self, state: State) -> np.ndarray:
+        """Returns a picture of environment 0, uint8 [H, W, 3], for test_render."""
+        raise NotImplementedError
+
+    # --------------------------------------------------------------- what a fork need not write
+    def zeros(self, num_envs: int, device: torch.device | str = "cpu") -> State:
+        """A state to begin with: all environments have ended, so that the first step resets them.
+        It has no draws yet."""
+        shapes = {name: ((num_envs, *shape), dtype) for name, (shape, dtype) in self.state.items()}
+        state = {k: torch.zeros(shape, dtype=d, device=device) for k, (shape, d) in shapes.items()}
+        return state | {"ended": torch.ones(num_envs, dtype=torch.bool, device=device)}
+
+    def step(
+        self, state: State, actions: Tensor
+    ) -> tuple[State, dict[str, Tensor], Tensor, Tensor, Tensor]:
+        """Plays one step, with next-step autoreset: an environment that ended in the step before is
+        reset instead, and its action is not used.
+
+        Returns:
+            The state, the observations, the reward, terminated and truncated.
+        """
+        begins = state["ended"]
+        state, reward, terminated, truncated = self.advance(state, actions)
+        state = self.reset(state, begins)
+        terminated, truncated = terminated & ~begins, truncated & ~begins
+        state = {**state, "ended": terminated | truncated}
+        return state, self.observe(state), reward.masked_fill(begins, 0), terminated, truncated
+
+    def put(self, state: State, mask: Tensor, **values: Any) -> State:
+        """Returns the state with other values where `mask` [N] is True. A value is a number, or a
+        tensor [N, ...] or [...]."""
+        new = dict(state)
+        for name, value in values.items():
+            old = state[name]
+            where = mask.view(-1, *[1] * (old.dim() - 1))
+            new[name] = torch.where(where, value, old)
+        return new
+
+    def drawn(self, state: State, name: str, sides: int | Tensor | None = None) -> Tensor:
+        """The random numbers `name`, [N, k], or [N] if k is 1: float32 in [0, 1), or int64 from 0
+        to `sides` - 1."""
+        first = sum(list(self.draws.values())[: list(self.draws).index(name)])
+        numbers = state["draws"][:, first : first + self.draws[name]]
+        if self.draws[name] == 1:
+            numbers = numbers[:, 0]
+        return numbers if sides is None else pick(numbers, sides)
+
+
+def pick(numbers: Tensor, sides: int | Tensor) -> Tensor:
+    """Turns float32 in [0, 1) into int64 from 0 to `sides` - 1. With fewer than 2**23 sides,
+    rounding never gives `sides`."""
+    return (numbers * sides).long()
+
+
+class TensorVector:
+    """N environments as a vector environment of Gymnasium with next-step autoreset. It takes
+    actions [N, ...] as tensors or arrays, and gives tensors on `device`.
+
+    Args:
+        env: is shared by all vectors, because it has no state of its own.
+        seed: of the random numbers. `reset(seed=...)` sets another.
+        compiled: turns `env.step` into a faster function.
+    """
+
+    def __init__(
+        self,
+        env: TensorEnv,
+        num_envs: int,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda step: step,
+    ):
+        import gymnasium  # environment machines that do not use it need not have it
+
+        self.env, self.num_envs, self.device = env, num_envs, torch.device(device)
+        self.metadata = {
+            "autoreset_mode": "NextStep",
+            "frames_per_step": env.frames_per_step,
+            "render_modes": ["rgb_array"],
+        }
+        spaces = {name: _box(shape, dtype) for name, (shape, dtype) in env.observations.items()}
+        # Of a plain dict Gymnasium would sort the parts.
+        self.single_observation_space = gymnasium.spaces.Dict(OrderedDict(spaces))
+        self.single_action_space = _action_space(env.actions)
+        self._step = compiled(env.step)
+        self._draws = sum(env.draws.values())
+        self._generator = torch.Generator(self.device).manual_seed(seed)
+        self._actions = torch.as_tensor(env.actions.zeros(num_envs), device=self.device)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict, dict]:
+        if seed is not None:
+            self._generator.manual_seed(seed)
+        self.state = self.env.zeros(self.num_envs, self.device)
+        return self.step(self._actions)[0], {}
+
+    def step(self, actions: Any) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict]:
+        size = (self.num_envs, self._draws)
+        self.state["draws"] = torch.rand(size, generator=self._generator, device=self.device)
+        actions = torch.as_tensor(actions, device=self.device)
+        self.state, *result = self._step(self.state, actions)
+        observation, reward, terminated, truncated = result
+        return observation, reward, terminated, truncated, {}
+
+    def render(self) -> np.ndarray:
+        return self.env.picture(self.state)
+
+    def close(self) -> None:
+        pass
+
+
+def _box(shape: tuple[int, ...], dtype: Any) -> Any:
+    import gymnasium
+
+    kind = np.dtype(dtype).kind
+    low, high = {"f": (-math.inf, math.inf), "b": (0, 1)}.get(kind, (0, 0))
+    if kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return gymnasium.spaces.Box(low, high, shape, np.dtype(dtype).type)
+
+
+def _action_space(actions: Actions) -> Any:
+    from gymnasium import spaces
+
+    if actions.kind == "discrete":
+        return spaces.Discrete(actions.sizes[0])
+    if actions.kind == "multi_discrete":
+        return spaces.MultiDiscrete(list(actions.sizes))
+    return _box(actions.sizes, "float32")
+
+
+class TensorRows:
+    """Makes rows, as `environment.Environment` does, of a vector environment that gives tensors.
+    The rows lie on the vector's device, and nothing waits for it.
+
+    Args:
+        vector: a `TensorVector`, or another vector environment with next-step autoreset whose
+            `reset` and `step` give tensors on `device`.
+        spec: the one that Environment found in it.
+
+    Raises:
+        UserError: from `initial`, if the vector gives anything but tensors on `device`.
+    """
+
+    def __init__(self, vector: Any, spec: Spec, device: torch.device):
+        self._vector, self.spec, self._device = vector, spec, device
+        self._space = vector.single_action_space
+        if spec.actions.kind == "box":
+            bounds = np.asarray(self._space.low), np.asarray(self._space.high)
+            self._low, self._high = (torch.as_tensor(x, device=device) for x in bounds)
+            self._bounded = self._low.isfinite() & self._high.isfinite()
+
+    def initial(self, seed: int) -> Row:
+        """Resets all environments and returns the first row."""
+        observation = self._vector.reset(seed=seed)[0]
+        for name, leaf in flatten_observation(observation).items():
+            is_tensor = isinstance(leaf, Tensor)
+            if not is_tensor or leaf.device.type != self._device.type:
+                kind = f"a {type(leaf).__name__}" + (f" on {leaf.device}" if is_tensor else "")
+                raise UserError(
+                    f"Vector environment: expected tensors on {self._device}, where the network "
+                    f"is, seen {kind} as the observation {name!r}"
+                )
+        N = self.spec.num_envs
+        zeros = lambda dtype: torch.zeros(N, dtype=dtype, device=self._device)
+        self._ended, never = ~zeros(torch.bool), zeros(torch.bool)
+        self._steps, self._return = zeros(torch.int32), zeros(torch.float64)
+        none = torch.as_tensor(self.spec.actions.zeros(N), device=self._device)
+        return self._row(observation, zeros(torch.float32), never, never, none)
+
+    def step(self, actions: Tensor) -> Row:
+        """Steps all environments with `actions` [N, *Actions.shape]."""
+        observation, reward, terminated, truncated, _ = self._vector.step(self._to_space(actions))
+        return self._row(observation, reward, terminated, truncated, actions)
+
+    def _to_space(self, actions: Tensor) -> Tensor:
+        """As `spec.to_space`."""
+        if self.spec.actions.kind == "discrete":
+            return actions
+        actions = actions.reshape(-1, *self._space.shape)
+        if self.spec.actions.kind == "multi_discrete":
+            return actions
+        share = (actions.clamp(-1, 1) + 1) / 2
+        low = torch.where(self._bounded, self._low, -1.0)
+        high = torch.where(self._bounded, self._high, 1.0)
+        actions = torch.where(self._bounded, low * (1 - share) + high * share, actions)
+        return actions.clamp(self._low, self._high)
+
+    def _row(self, observation, reward, terminated, truncated, actions) -> Row:
+        done = self._ended
+        self._ended = terminated | truncated
+        self._steps = (self._steps + 1).masked_fill(done, 0)
+        self._return = (self._return + reward).masked_fill(done, 0)
+        first = done.view(-1, *[1] * (actions.dim() - 1))
+        return {
+            **flatten_observation(observation),
+            "reward": reward.float().masked_fill(done, 0),
+            "done": done,
+            "terminated": terminated,
+            "truncated": truncated,
+            "episode_over": self._ended,
+            "episode_step": self._steps,
+            "episode_return": self._return.float(),
+            "last_action": actions.masked_fill(first, 0),
+        }
+
+
+def require_vector(env: Any) -> None:
+    """Raises UserError unless `create_env` returned a vector environment."""
+    if not hasattr(env, "num_envs"):
+        raise UserError(
+            f"create_env returned {brief(env)}; expected a TensorVector, or another vector "
+            f"environment that gives tensors. MonoBeast plays single environments."
+        )

@@ -1,0 +1,231 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Compares an environment of tensors with a plain one, step by step.
+
+    python -m libtorchbeast.tools.consistency examples.tensors.reference:breakout --episodes 1000
+
+MODULE:NAME is a function without arguments that returns a `TensorEnv`, and a function that makes
+one plain environment with the methods of `Reference`. Both get the same actions and draws. In each
+step the observations, rewards and ends must agree: whole numbers and bools exactly, floats to 1e-5.
+The first difference is told, with what led to it.
+"""
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from libtorchbeast.flags import Parser, UserError, whole
+from libtorchbeast.tensors import TensorEnv
+
+TOLERANCE = 1e-5
+
+
+class Draws:
+    """The draws of one environment in one step, which a `Reference` reads by their names."""
+
+    def __init__(self, env: TensorEnv, numbers: np.ndarray):
+        cuts = np.cumsum(list(env.draws.values()))[:-1]
+        parts = np.split(numbers, cuts) if env.draws else []
+        self._left = {name: list(part) for name, part in zip(env.draws, parts, strict=True)}
+
+    def take(self, name: str) -> np.float32:
+        """The next number of this name, in [0, 1)."""
+        return self._left[name].pop(0)
+
+    def pick(self, name: str, sides: int) -> int:
+        """The next number as a whole one from 0 to `sides` - 1, as `tensors.pick` makes it."""
+        return int(self.take(name) * np.float32(sides))
+
+
+class Reference(Protocol):
+    """A plain environment. One that has also `revive()` plays on after its end for a while, so that
+    late states are compared too; one that has `choose(random)` chooses some of the actions, because
+    random ones may lose too early."""
+
+    def reset(self, draws: Draws) -> dict[str, Any]:
+        """Begins an episode and returns the observation."""
+
+    def step(self, action: Any, draws: Draws) -> tuple[dict[str, Any], float, bool, bool]:
+        """Returns the observation, the reward, terminated and truncated."""
+
+
+class Difference(AssertionError):
+    """The two environments gave different values."""
+
+
+class Counts(NamedTuple):
+    episodes: int
+    steps: int
+    longest: int  # of the episodes, in steps
+    rewards: int  # how many of the rewards were not 0
+
+
+class Comparison:
+    """Plays `num_envs` pairs of environments side by side.
+
+    Args:
+        env: the environment of tensors.
+        make_reference: makes one plain environment.
+        device: where the tensors lie.
+        revived: how often an ended game goes on, if the reference can `revive`: the probability.
+        step: the environment's step, perhaps compiled. Default: `env.step`.
+    """
+
+    def __init__(
+        self,
+        env: TensorEnv,
+        make_reference: Callable[[], Reference],
+        num_envs: int = 64,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        revived: float = 0.99,
+        step: Callable[..., Any] | None = None,
+    ):
+        self._env, self._device, self._step = env, device, step or env.step
+        self._references = [make_reference() for _ in range(num_envs)]
+        self._random, self._revived = np.random.default_rng(seed), revived
+        self._state = env.zeros(num_envs, device)
+        self._ended = np.ones(num_envs, bool)
+        self._ages = np.zeros(num_envs, np.int64)
+        self._steps = self._episodes = self._longest = self._rewards = 0
+
+    def run(self, episodes: int) -> Counts:
+        """Plays until so many episodes have begun, and that many steps at least.
+
+        Raises:
+            Difference: the first one.
+        """
+        while self._episodes < episodes:
+            self._one_step()
+        return Counts(self._episodes, self._steps, self._longest, self._rewards)
+
+    def _one_step(self) -> None:
+        numbers, actions = self._draw(), self._choose()
+        as_tensor = lambda x: torch.as_tensor(x, device=self._device)
+        self._state["draws"] = as_tensor(numbers)
+        self._state, observation, *rest = self._step(self._state, as_tensor(actions))
+        seen = {
+            **observation,
+            **dict(zip(("reward", "terminated", "truncated"), rest, strict=True)),
+        }
+        seen = {name: tensor.cpu().numpy() for name, tensor in seen.items()}
+        ended = self._ended
+        self._ages = np.where(ended, 0, self._ages + 1)
+        self._episodes += int(ended.sum())
+        for i, reference in enumerate(self._references):
+            draws = Draws(self._env, numbers[i])
+            if ended[i]:
+                expected = (reference.reset(draws), 0.0, False, False)
+            else:
+                expected = reference.step(actions[i], draws)
+            self._compare(i, actions[i], ended[i], expected, seen)
+        self._steps += len(ended)
+        self._longest = max(self._longest, int(self._ages.max()))
+        self._rewards += int((seen["reward"] != 0).sum())
+        self._ended = self._revive(seen["terminated"] | seen["truncated"])
+
+    def _draw(self) -> np.ndarray:
+        """Draws float32 [N, k], odd multiples of 2**-24: no test of the kind u < 0.5 can depend on
+        how a number is rounded."""
+        size = (len(self._references), sum(self._env.draws.values()))
+        return ((2 * self._random.integers(2**23, size=size) + 1) / 2**24).astype(np.float32)
+
+    def _choose(self) -> np.ndarray:
+        N, actions = len(self._references), self._env.actions
+        if actions.kind == "box":
+            return self._random.normal(0, 1, (N, *actions.sizes)).astype(np.float32)
+        size = (N, *actions.shape)
+        sizes = actions.sizes[0] if actions.kind == "discrete" else actions.sizes
+        chosen = self._random.integers(0, sizes, size)
+        for i, reference in enumerate(self._references):
+            if hasattr(reference, "choose") and not self._ended[i]:
+                chosen[i] = reference.choose(self._random)
+        return chosen
+
+    def _revive(self, ended: np.ndarray) -> np.ndarray:
+        """Lets some of the ended games go on, in both. Returns which have ended."""
+        if not hasattr(self._references[0], "revive"):
+            return ended
+        goes_on = ended & (self._random.random(len(ended)) < self._revived)
+        for i in np.flatnonzero(goes_on):
+            self._references[i].revive()  # type: ignore[attr-defined]
+        ended = ended & ~goes_on
+        self._state["ended"] = torch.as_tensor(ended, device=self._device)
+        return ended
+
+    def _compare(self, i: int, action: Any, resets: bool, expected: tuple, seen: dict) -> None:
+        observation, reward, terminated, truncated = expected
+        wanted = {"reward": reward, "terminated": terminated, "truncated": truncated} | observation
+        for name, value in wanted.items():
+            value, got = np.asarray(value), seen[name][i]
+            if got.shape != value.shape:
+                same = np.zeros(0, bool)
+            elif got.dtype.kind == "f":
+                same = np.isclose(got, value, rtol=TOLERANCE, atol=TOLERANCE)
+            else:
+                same = got == value
+            if got.shape == value.shape and same.all():
+                continue
+            raise Difference(
+                f"Environment {i}, step {self._ages[i]} of its episode, "
+                f"{'a reset' if resets else f'action {np.asarray(action).tolist()}'}: "
+                f"{name}{_first(same, value, got)}"
+            )
+
+
+def _first(same: np.ndarray, expected: np.ndarray, seen: np.ndarray) -> str:
+    """Where two arrays differ first, and what is there."""
+    if expected.shape != seen.shape:
+        return f" has the shape {list(seen.shape)}, expected {list(expected.shape)}"
+    place = tuple(int(x) for x in np.argwhere(~np.atleast_1d(same))[0])
+    values = np.atleast_1d(seen)[place], np.atleast_1d(expected)[place]
+    where = list(place) if expected.ndim else ""
+    return f"{where} is {values[0]}, expected {values[1]} ({(~same).sum()} of {same.size} differ)"
+
+
+def load(path: str) -> tuple[TensorEnv, Callable[[], Reference]]:
+    """Calls the function that MODULE:NAME names. Raises UserError if there is none."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError, ValueError) as error:
+        example = "examples.tensors.reference:breakout"
+        said = f"expected MODULE:NAME, for example {example}; seen {path!r} ({error})"
+        raise UserError(said) from error
+
+
+def make_parser() -> Parser:
+    parser = Parser("consistency", __doc__)
+    parser.add_argument("pair", metavar="MODULE:NAME", help="What is compared.")
+    parser.add_argument("--episodes", type=whole(1), default=1000, help="How many are played.")
+    parser.add_argument("--num_envs", type=whole(1), default=64, help="How many at once.")
+    parser.add_argument("--seed", type=whole(0), default=0, help="Seed of actions and draws.")
+    parser.add_argument("--device", default="cpu", help="Where the tensors lie, for example cuda.")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    try:
+        flags: argparse.Namespace = make_parser().parse_args(argv)
+        pair = load(flags.pair)
+        start = time.monotonic()
+        comparison = Comparison(*pair, flags.num_envs, flags.seed, flags.device)
+        counts = comparison.run(flags.episodes)
+    except UserError as error:
+        sys.exit(f"consistency: error: {error}")
+    except Difference as difference:
+        sys.exit(f"consistency: {difference}")
+    print(
+        f"{flags.pair}: no difference in {counts.episodes:,} episodes, {counts.steps:,} steps (the "
+        f"longest episode {counts.longest:,}, {counts.rewards:,} rewards that are not 0), "
+        f"{time.monotonic() - start:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()

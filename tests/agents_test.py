@@ -1,0 +1,155 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+import warpbeast
+from examples.tensors.tag import Tag
+from libtorchbeast.agents import groups_of
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from libtorchbeast.learner import compute_loss
+from libtorchbeast.loggers.timing import Clock
+from libtorchbeast.spec import Actions
+from libtorchbeast.tensors import TensorRows, TensorVector
+
+CPU = torch.device("cpu")
+N = 3
+
+
+def flags_of(text=""):
+    small = "--env tag --num_envs 3 --batch_size 3 --unroll_length 4 --precision fp32 --xpid run "
+    return warpbeast.parse((small + text).split())
+
+
+def actor_of(tag, text=""):
+    flags = flags_of(text)
+    vector = TensorVector(tag, N)
+    spec = Environment(lambda: vector, N, "tag").spec
+    net = warpbeast.make_net(spec, flags)
+    return warpbeast.Actor(
+        TensorRows(vector, spec, CPU), net, 0, flags, Clock(warpbeast.ACTIVITIES)
+    )
+
+
+def spec_of(tag):
+    return Environment(lambda: TensorVector(tag, N), N, "tag").spec
+
+
+def test_groups_and_their_spaces():
+    taggers, runners = groups_of(spec_of(Tag(3, 2)))
+    assert (taggers.name, taggers.agents, taggers.numbers) == ("taggers", 3, slice(0, 3))
+    assert (runners.name, runners.agents, runners.numbers) == ("runners", 2, slice(3, 5))
+    assert taggers.spec.actions == Actions("discrete", (5,))
+    assert taggers.spec.observations == {"frame": ((37,), "float32")}
+    (agents,) = groups_of(spec_of(Tag(3, 2, shared=True, continuous=True)))
+    assert (agents.agents, agents.numbers) == (5, slice(0, 10))
+    assert agents.spec.actions == Actions("box", (2,))
+
+
+def test_an_environment_of_one_agent_has_no_groups():
+    spec = spec_of(Tag())
+    assert groups_of(dataclasses.replace(spec, observations={"frame": ((3,), "float32")})) == []
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        (
+            dict(actions=Actions("discrete", (7,))),
+            "the same number of actions for each of 5 agents",
+        ),
+        (dict(actions=Actions("box", (7,))), "the same number of actions for each of 5 agents"),
+        (
+            dict(observations={"a/reward": ((5,), "float32"), "a/frame": ((4, 5), "float32")}),
+            r"expected a/frame \[5, ...\], for 5 agents",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_out_is_refused(changes, expected):
+    with pytest.raises(UserError, match=expected):
+        groups_of(dataclasses.replace(spec_of(Tag()), **changes))
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+@pytest.mark.parametrize("lstm", ["", "--use_lstm"])
+def test_a_loss_is_the_sum_of_the_groups_own(continuous, lstm):
+    """Each group's is that of a plain network on the rows of its agents."""
+    actor = actor_of(Tag(3, 2, continuous=continuous), lstm)
+    rollout, net, flags = actor.unroll(0), actor.net, actor.flags
+    total = compute_loss(net, rollout, flags)
+    losses = []
+    for (name, A), first in zip({"taggers": 3, "runners": 2}.items(), (0, 3), strict=True):
+        own = net.nets[name]
+        width, agents = own.distribution.num_logits, slice(first, first + A)
+        columns = lambda x, A=A: x.reshape(5, N * A, *x.shape[3:])
+        share = lambda x, agents=agents: x.reshape(5, N, 5, -1)[:, :, agents].flatten(1, 2)
+        shape = (5, N * A, *own.distribution.action_shape)
+        batch = {
+            "frame": columns(rollout[f"{name}/frame"]),
+            "reward": columns(rollout[f"{name}/reward"]),
+            "policy_logits": share(rollout["policy_logits"]),
+            "action": share(rollout["action"]).view(shape),
+            "last_action": share(rollout["last_action"]).view(shape),
+        }
+        assert batch["policy_logits"].shape == (5, N * A, width)
+        for k in ("done", "terminated"):
+            batch[k] = rollout[k].repeat_interleave(A, 1)
+        if lstm:
+            states = [rollout[f"core_state/{i + 2 * (first > 0)}"] for i in range(2)]
+            batch |= {f"core_state/{i}": x.flatten(1, 2) for i, x in enumerate(states)}
+        losses.append(compute_loss(own, batch, flags))
+    torch.testing.assert_close(total.total, losses[0].total + losses[1].total)
+    assert total.real_transitions == losses[0][-1] + losses[1][-1]
+    torch.testing.assert_close(total.mean_entropy, (losses[0][4] + losses[1][4]) / 2)
+    total.total.backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_the_joint_distribution_is_that_of_independent_agents(continuous):
+    net = actor_of(Tag(3, 2, continuous=continuous)).net
+    joint, one = net.distribution, net.nets["taggers"].distribution
+    torch.manual_seed(0)
+    logits = torch.randn(2, N, joint.num_logits)
+    each = logits.view(2, N, 5, one.num_logits)
+    actions = joint.sample(logits)
+    assert actions.shape == (2, N, *joint.action_shape) and actions.dtype == joint.action_dtype
+    own = actions.view(2, N, 5, *one.action_shape)
+    torch.testing.assert_close(joint.log_prob(logits, actions), one.log_prob(each, own).sum(-1))
+    torch.testing.assert_close(joint.entropy(logits), one.entropy(each).sum(-1))
+    assert torch.equal(joint.mode(logits).view(own.shape), one.mode(each))
+    assert joint.features(actions).shape == (2, N, joint.num_features)
+
+
+def test_one_group_learns_from_its_own_rewards_only():
+    """The taggers' gradient does not change with the runners' rewards."""
+    actor = actor_of(Tag(3, 2))
+    rollout = actor.unroll(0)
+
+    def gradients():
+        actor.net.zero_grad()
+        compute_loss(actor.net, rollout, actor.flags).total.backward()
+        return [
+            torch.cat([p.grad.flatten().clone() for p in actor.net.nets[name].parameters()])
+            for name in ("taggers", "runners")
+        ]
+
+    before = gradients()
+    rollout["runners/reward"][1:] += 0.5
+    after = gradients()
+    assert torch.equal(before[0], after[0]) and not torch.allclose(before[1], after[1])
+
+
+@pytest.mark.timeout(120)
+def test_two_groups_train_and_play(tmp_path):
+    flags = flags_of(f"--total_steps 400 --eval_every 0 --torch_threads 1 --savedir {tmp_path}")
+    run = warpbeast.train(flags)
+    assert run.complete() and run.learner.updates >= 400 // (3 * 4 * 5)
+    play = f"--savedir {tmp_path} --num_episodes 2 --mode"
+    games = warpbeast.test(flags_of(f"{play} test"))
+    assert len(games) == 2 and np.isfinite([game.score for game in games]).all()
+    warpbeast.test(flags_of(f"{play} test_render --max_episode_steps 5"))
+    assert (tmp_path / "run" / "test.mp4").stat().st_size > 1000

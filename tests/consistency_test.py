@@ -1,0 +1,131 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import numpy as np
+import pytest
+import torch
+
+from libtorchbeast.flags import UserError
+from libtorchbeast.tools import consistency
+from libtorchbeast.tools.consistency import Comparison, Difference, Draws
+from tests.support.tensors import PlainWalk, Walk
+
+
+def walks():
+    return Walk(), PlainWalk
+
+
+def compare(make_reference=PlainWalk, env=None, episodes=20, **options):
+    return Comparison(env or Walk(), make_reference, num_envs=4, **options).run(episodes)
+
+
+def test_equal_environments():
+    counts = compare()
+    assert counts.episodes >= 20 and counts.longest == 7
+    assert counts.steps > 100 and 0 < counts.rewards < counts.steps
+
+
+@pytest.mark.parametrize("part", [0, 1, 2, 3])
+def test_each_part_of_a_step_is_compared(part):
+    """From step 5 of an episode on: its observation, reward, terminated, truncated."""
+
+    class Wrong(PlainWalk):
+        def step(self, action, draws):
+            result = list(super().step(action, draws))
+            if self.time == 5:
+                result[part] = (
+                    {"frame": result[0]["frame"] + [0, 1]} if part == 0 else not result[part]
+                )
+            return result
+
+    name = ["frame", "reward", "terminated", "truncated"][part]
+    text = rf"Environment \d, step 5 of its episode, action [012]: {name}"
+    with pytest.raises(Difference, match=text):
+        compare(Wrong)
+
+
+def test_a_difference_is_told_with_its_place():
+    class Wrong(PlainWalk):
+        def reset(self, draws):
+            return {"frame": super().reset(draws)["frame"] + np.float32([0, 2])}
+
+    text = r"Environment 0, step 0 .*, a reset: frame\[1\] is 0.0, expected 2.0 \(1 of 2 differ\)"
+    with pytest.raises(Difference, match=text):
+        compare(Wrong)
+
+
+def test_floats_may_differ_by_rounding():
+    def make(error):
+        class Rounded(PlainWalk):
+            def seen(self):
+                return {"frame": super().seen()["frame"] + error}
+
+        return Rounded
+
+    compare(make(np.float32(5e-6)))
+    with pytest.raises(Difference):
+        compare(make(np.float32(1e-3)))
+
+
+def test_another_shape_is_a_difference():
+    class Wrong(PlainWalk):
+        def seen(self):
+            return {"frame": np.zeros(3)}
+
+    with pytest.raises(Difference, match=r"frame has the shape \[2\], expected \[3\]"):
+        compare(Wrong)
+
+
+def test_a_game_that_can_be_revived_goes_on():
+    class Revived(PlainWalk):
+        def revive(self):
+            self.revivals = getattr(self, "revivals", 0) + 1
+
+    assert compare(Revived, revived=0.9).longest > 7
+
+
+def test_a_reference_may_choose():
+    class Still(PlainWalk):
+        def choose(self, random):
+            return 1
+
+    assert compare(Still).rewards == 0
+
+
+def test_draws_are_taken_by_name_and_are_those_of_the_tensors():
+    env = Walk()
+    env.draws = {"a": 2, "b": 1}
+    draws = Draws(env, np.array([0.25, 0.5, 0.75], np.float32))
+    assert (draws.take("b"), draws.take("a"), draws.pick("a", 4)) == (0.75, 0.25, 2)
+    with pytest.raises(IndexError):
+        draws.take("a")
+
+
+def test_no_draw_is_a_fraction_that_a_test_may_ask_for():
+    drawn = Comparison(Walk(), PlainWalk, num_envs=4000)._draw()
+    assert drawn.dtype == np.float32 and (drawn > 0).all() and (drawn < 1).all()
+    assert ((drawn.astype(float) * 2**24) % 2 == 1).all()
+
+
+def test_a_compiled_step_can_be_compared():
+    env = Walk()
+    calls = []
+
+    def step(state, actions):
+        calls.append(actions.dtype)
+        return env.step(state, actions)
+
+    compare(env=env, step=step)
+    assert set(calls) == {torch.int64}
+
+
+def test_the_command(capsys):
+    consistency.main("tests.consistency_test:walks --episodes 10 --num_envs 2".split())
+    text = capsys.readouterr().out
+    assert "tests.consistency_test:walks: no difference in 1" in text
+
+
+@pytest.mark.parametrize("path", ["nothing", "no.module:f", "tests.consistency_test:no"])
+def test_a_wrong_path_is_refused(path):
+    with pytest.raises(UserError, match="expected MODULE:NAME, for example"):
+        consistency.load(path)
+    with pytest.raises(SystemExit, match="consistency: error: expected MODULE:NAME"):
+        consistency.main([path])

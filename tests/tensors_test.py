@@ -1,0 +1,141 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from libtorchbeast.spec import Actions
+from libtorchbeast.tensors import TensorEnv, TensorRows, TensorVector, pick, require_vector
+from tests.support.tensors import Walk
+
+CPU = torch.device("cpu")
+
+
+def rows_of(vector, seed=3):
+    spec = Environment(lambda: vector, vector.num_envs, "walk").spec
+    return TensorRows(vector, spec, CPU)
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "box"])
+def test_rows_are_those_of_the_numpy_adapter(kind):
+    """Bit by bit, over several episodes, which terminate and truncate."""
+    env, N = Walk(kind), 5
+    plain = Environment(lambda: TensorVector(env, N), N, "walk")
+    rows = rows_of(TensorVector(env, N))
+    expected, row = plain.initial(seed=3), rows.initial(seed=3)
+    random = np.random.default_rng(0)
+    ends = np.zeros(2, int)
+    for _ in range(80):
+        assert row.keys() == expected.keys()
+        for name, value in expected.items():
+            seen = row[name].numpy()
+            assert seen.dtype == value.dtype, name
+            np.testing.assert_array_equal(seen, value, err_msg=name)
+        ends += expected["terminated"].any(), expected["truncated"].any()
+        if kind == "box":
+            actions = random.normal(0, 2, (N, 2)).astype(np.float32)
+        else:
+            actions = random.integers(1, 3, (N, *env.actions.shape))
+        expected, row = plain.step(actions), rows.step(torch.from_numpy(actions))
+    assert ends.sum() > 5 and (ends > 0).all()
+
+
+def test_an_environment_that_ended_is_reset_in_the_next_step_and_no_other():
+    env = Walk("discrete")
+    state = env.zeros(3)
+    state["draws"] = torch.tensor([[0.0], [0.25], [0.99]])
+    state, seen, reward, terminated, truncated = env.step(state, torch.zeros(3, dtype=torch.int64))
+    assert seen["frame"][:, 0].tolist() == [0, 1, 3]  # all began, each where its draw says
+    assert not (terminated | truncated | (reward != 0)).any()
+    state["ended"] = torch.tensor([False, True, False])
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    after, seen, reward, _, _ = env.step(state, torch.full((3,), 2))
+    assert seen["frame"][:, 0].tolist() == [1, 1, 4]
+    assert after["time"].tolist() == [1, 0, 1] and reward[1] == 0
+    for name, tensor in before.items():  # a step leaves the state that it gets as it is
+        assert torch.equal(state[name], tensor)
+
+
+def test_the_same_seed_gives_the_same_games():
+    vectors = [TensorVector(Walk("discrete"), 4) for _ in range(3)]
+    pairs = zip(vectors, (1, 1, 2), strict=True)
+    seen = [vector.reset(seed=seed)[0]["frame"] for vector, seed in pairs]
+    assert torch.equal(seen[0], seen[1]) and not torch.equal(seen[0], seen[2])
+
+
+def test_draws_are_read_by_their_names():
+    env = TensorEnv()
+    env.draws = {"one": 1, "two": 2}
+    state = {"draws": torch.tensor([[0.1, 0.2, 0.999]])}
+    assert torch.equal(env.drawn(state, "one"), torch.tensor([0.1]))
+    assert env.drawn(state, "two", 10).tolist() == [[2, 9]]
+
+
+@pytest.mark.parametrize("sides", [2, 3, 5, 8, 1000, 2**22 + 1])
+def test_the_largest_draw_gives_the_last_side(sides):
+    largest = torch.tensor([1 - 2.0**-24])
+    assert pick(largest, sides).item() == sides - 1
+    assert pick(largest, torch.tensor([sides])).item() == sides - 1
+
+
+@pytest.mark.parametrize("low, high", [(-3, 5), (-np.inf, np.inf), ([-1, -np.inf], [2, 0])])
+def test_actions_of_a_box_reach_its_bounds_as_elsewhere(low, high):
+    class Bounded(TensorVector):
+        def __init__(self, *args):
+            super().__init__(*args)
+            bounds = (np.broadcast_to(x, 2).astype(np.float32) for x in (low, high))
+            self.single_action_space = gymnasium.spaces.Box(*bounds)
+
+        def step(self, actions):
+            self.got = torch.as_tensor(actions)
+            return super().step(actions)
+
+    env, vector = Walk("box"), Bounded(Walk("box"), 3)
+    twin = Bounded(env, 3)
+    plain, rows = Environment(lambda: twin, 3), rows_of(vector)
+    plain.initial(0), rows.initial(0)
+    actions = np.array([[0.3, -7], [1.5, 0.2], [-1, 1]], np.float32)
+    plain.step(actions), rows.step(torch.from_numpy(actions))
+    torch.testing.assert_close(vector.got, twin.got, rtol=1e-6, atol=1e-6)
+
+
+def test_a_vector_of_arrays_is_refused():
+    vector = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
+    expected = "expected tensors on cpu, where the network is, seen a ndarray as the observation"
+    with pytest.raises(UserError, match=expected):
+        rows_of(vector).initial(0)
+
+
+def test_tensors_on_another_device_are_refused():
+    vector = TensorVector(Walk("discrete"), 2)
+    spec = Environment(lambda: vector, 2).spec
+    expected = "expected tensors on meta, where the network is, seen a Tensor on cpu"
+    with pytest.raises(UserError, match=expected):
+        TensorRows(vector, spec, torch.device("meta")).initial(0)
+
+
+def test_another_autoreset_is_refused():
+    vector = TensorVector(Walk("discrete"), 2)
+    vector.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+    with pytest.raises(UserError, match="expected autoreset_mode AutoresetMode.NEXT_STEP"):
+        rows_of(vector)
+
+
+def test_a_single_environment_is_refused():
+    with pytest.raises(UserError, match="expected a TensorVector, .* MonoBeast plays single"):
+        require_vector(gymnasium.make("CartPole-v1"))
+    require_vector(TensorVector(Walk("discrete"), 2))
+
+
+def test_the_space_of_each_dtype():
+    class Parts(Walk):
+        observations = {
+            "frame": ((2,), "float32"), "map": ((3, 3), "bool"), "text/0": ((4,), "uint8"),
+        }  # fmt: skip
+
+    vector = TensorVector(Parts("discrete"), 2)
+    spec = Environment(lambda: vector, 2).spec
+    assert spec.observations == Parts.observations
+    assert spec.actions == Actions("discrete", (3,))

@@ -1,0 +1,161 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import functools
+import logging
+
+import gymnasium
+import pytest
+import torch
+
+import warpbeast
+from libtorchbeast.flags import UserError
+from libtorchbeast.loggers.timing import Clock
+from libtorchbeast.models import make_net
+from libtorchbeast.tensors import TensorRows, TensorVector
+from tests.support.processes import load
+from tests.support.tensors import Walk
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def parse(tmp_path):
+    def parse(text="", xpid="run"):
+        small = (
+            "--env breakout --num_envs 8 --batch_size 4 --unroll_length 5 --total_steps 400 "
+            f"--eval_every 0 --torch_threads 1 --xpid {xpid} --savedir {tmp_path} "
+        )
+        return warpbeast.parse((small + text).split())
+
+    return parse
+
+
+def make_actor(flags):
+    vector, spec = warpbeast.open_vector(flags, CPU)
+    net = make_net(warpbeast.Net, spec, flags)
+    return warpbeast.Actor(
+        TensorRows(vector, spec, CPU), net, 0, flags, Clock(warpbeast.ACTIVITIES)
+    )
+
+
+@pytest.mark.parametrize("lstm", ["", "--use_lstm"])
+def test_rollouts_follow_each_other(parse, lstm):
+    actor = make_actor(parse(lstm))
+    before = {name: tensor.clone() for name, tensor in actor.unroll(version=3).items()}
+    after = actor.unroll(version=4)
+    assert before["frame"].shape == (6, 8, 4, 10, 10)
+    for name, tensor in before.items():
+        if not name.startswith("core_state/"):
+            assert torch.equal(tensor[-1], after[name][0]), name
+    assert before["done"][0].all() and not before["done"][1:3].any()
+    assert (before["policy_version"][1:] == 3).all() and (after["policy_version"][1:] == 4).all()
+    assert ("core_state/0" in before) == bool(lstm)
+
+
+def test_the_loss_of_a_rollout_with_its_own_weights_has_no_lag(parse):
+    """Replaying a rollout gives its logits, also with an LSTM whose episodes end in it."""
+    flags = parse("--env space_invaders --use_lstm --unroll_length 30 --precision fp32")
+    actor = make_actor(flags)
+    for _ in range(4):
+        rollout = actor.unroll(version=0)
+    assert rollout["done"][1:].any()
+    rows = {k: v for k, v in rollout.items() if not k.startswith("core_state/")}
+    state = tuple(v for k, v in rollout.items() if k.startswith("core_state/"))
+    outputs, _ = actor.net({k: v for k, v in rows.items() if k not in ("policy_logits",)}, state)
+    torch.testing.assert_close(outputs["policy_logits"], rollout["policy_logits"])
+
+
+def test_parts_of_a_rollout_share_its_memory(parse):
+    rollout = make_actor(parse()).unroll(0)
+    parts = list(warpbeast.divide(rollout, 4))
+    assert [part["reward"].shape for part in parts] == [(6, 4)] * 2
+    parts[1]["reward"].fill_(7)
+    assert (rollout["reward"][:, 4:] == 7).all() and not (rollout["reward"][:, :4] == 7).any()
+
+
+def test_a_run_trains_resumes_and_plays(parse, tmp_path, capsys):
+    run = warpbeast.train(parse())
+    state = load(tmp_path / "run")
+    assert run.complete() and state["updates"] >= 20 and state["net"] == "monobeast.Net"
+    warpbeast.train(parse("--total_steps 600"))
+    assert load(tmp_path / "run")["step"] >= 600
+    games = warpbeast.test(parse("--mode test --num_episodes 3"))
+    assert len(games) == 3 and all(game.complete for game in games)
+    warpbeast.test(parse("--mode test_render --num_episodes 1"))
+    assert (tmp_path / "run" / "test.mp4").stat().st_size > 1000
+    header, *rows = (tmp_path / "run" / "logs.csv").read_text().splitlines()
+    last = dict(zip(header.split(","), rows[-1].split(","), strict=True))
+    shares = [float(last[f"share_{name}"]) for name in warpbeast.ACTIVITIES]
+    assert sum(shares) == pytest.approx(1, abs=0.01)
+
+
+def test_the_same_seed_gives_the_same_weights(parse):
+    def weights(xpid, seed):
+        net = warpbeast.train(parse(f"--seed {seed}", xpid)).learner.net
+        return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+    first, second, other = weights("a", 1), weights("b", 1), weights("c", 2)
+    assert torch.equal(first, second) and not torch.equal(first, other)
+
+
+def test_the_compiled_step_is_one_graph_and_gives_the_same(parse, monkeypatch, caplog):
+    compile_eagerly = functools.partial(torch.compile, backend="eager")
+    asked = []
+
+    def compiled(function, **options):
+        asked.append(options["fullgraph"])
+        return compile_eagerly(function, **options)
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    caplog.set_level(logging.INFO)
+    plain = make_actor(parse()).unroll(0)
+    vector, spec = warpbeast.open_vector(parse("--compile"), CPU)
+    fast = TensorRows(vector, spec, CPU).initial(0)
+    assert asked == [True]
+    assert "compiled as one graph, for cpu" in caplog.text
+    assert torch.equal(fast["frame"], plain["frame"][0])
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("--batch_size 3", "--batch_size 3: expected a divisor of --num_envs 8"),
+        ("--num_learner_threads 2", "--num_learner_threads 2: expected 1"),
+        ("--autotune", "--autotune 10.0: expected to be left out"),
+    ],
+)
+def test_flags_that_it_cannot_follow_are_refused(parse, text, expected):
+    with pytest.raises(UserError, match=expected):
+        parse(text)
+
+
+def test_an_unknown_environment_is_refused(parse):
+    with pytest.raises(UserError, match="--env pong: expected one of asterix"):
+        warpbeast.train(parse("--env pong"))
+
+
+def test_another_vector_that_gives_tensors_trains(parse, monkeypatch):
+    class Foreign:
+        """Does not show that it is one of ours, as one of Isaac Lab would not."""
+
+        def __init__(self, vector):
+            for name in ("num_envs", "metadata", "single_observation_space", "single_action_space"):
+                setattr(self, name, getattr(vector, name))
+            self.reset, self.step, self.close = vector.reset, vector.step, vector.close
+
+    foreign = lambda flags, device: Foreign(TensorVector(Walk("box"), flags.num_envs))
+    monkeypatch.setattr(warpbeast, "create_env", foreign)
+    assert warpbeast.train(parse()).complete()
+
+
+def test_a_vector_that_gives_arrays_is_refused(parse, monkeypatch):
+    make = lambda: gymnasium.make("CartPole-v1")
+    arrays = lambda flags, device: gymnasium.vector.SyncVectorEnv([make] * flags.num_envs)
+    monkeypatch.setattr(warpbeast, "create_env", arrays)
+    with pytest.raises(UserError, match="expected tensors on cpu"):
+        warpbeast.train(parse())
+
+
+def test_a_single_environment_is_refused(parse, monkeypatch):
+    monkeypatch.setattr(warpbeast, "create_env", lambda *_: gymnasium.make("CartPole-v1"))
+    with pytest.raises(UserError, match="expected a TensorVector"):
+        warpbeast.train(parse())

@@ -1,0 +1,286 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""WarpBeast trains an agent with IMPALA in environments that live where the network lives.
+
+    python -m warpbeast --env breakout --xpid breakout          # run it again to resume
+    python -m warpbeast --xpid breakout --mode test             # play 10 games
+    python -m warpbeast --xpid breakout --mode test_render      # play them and write a video
+
+The environments are tensor operations: thousands of them are one dict of tensors [N, ...] on the
+network's device (libtorchbeast/tensors.py, examples/tensors). One process steps them T times with
+the newest weights, and then learns from what they did. There are no actors, queues and copies:
+
+    TensorVector -> row -> Net -> row -> rollout [T+1, N, ...] -> loss -> weights
+
+Network, loss, logs and checkpoints are MonoBeast's. To add an environment, edit the place marked
+FORK HERE. This is one process on one device, so there is nothing to tune with --autotune.
+"""
+
+import argparse
+import contextlib
+import sys
+from typing import Any
+
+if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
+    import libtorchbeast.workers
+
+    libtorchbeast.workers.before_imports(__name__)
+
+import logging
+
+import torch
+from torch import nn
+
+import monobeast
+from examples import tensors as examples
+from libtorchbeast import devices, evaluate, models, recipes, workers
+from libtorchbeast.agents import Agents, groups_of
+from libtorchbeast.checkpoint import CheckpointError, parse_for_run
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import (
+    Flags,
+    Parser,
+    UserError,
+    add_environment_flags,
+    add_learner_flags,
+    add_run_flags,
+    choose_xpid,
+    parse_args,
+    replace,
+    require,
+    whole,
+)
+from libtorchbeast.loggers import display
+from libtorchbeast.loggers.files import RunInUse
+from libtorchbeast.loggers.timing import Clock, Shares
+from libtorchbeast.models import choose_actions
+from libtorchbeast.opening import OpeningWatch
+from libtorchbeast.origin import told
+from libtorchbeast.rollouts import Rollout, rollout_shapes
+from libtorchbeast.run import Run
+from libtorchbeast.seeds import derive_seed, seed_everything, seeded
+from libtorchbeast.spec import Spec
+from libtorchbeast.tensors import TensorRows, TensorVector, require_vector
+
+Net = monobeast.Net  # a fork may write its own here; with groups of agents each gets one
+ACTIVITIES = ("environment", "inference", "learning")
+
+logger = logging.getLogger(__name__)
+
+
+# ======================================================================================= FORK HERE
+def create_env(flags: Flags, device: torch.device) -> Any:
+    """Makes `flags.num_envs` environments on the device, as one vector.
+
+    This may also be another vector environment with next-step autoreset, whose `reset` and `step`
+    give tensors on the device. In test modes and evaluations the device is the CPU.
+    """
+    env = examples.make(flags.env)
+    compiled = lambda step: compile_step(step, flags, device)
+    return TensorVector(env, flags.num_envs, flags.env_seed, device, compiled)
+
+
+def compile_step(step: Any, flags: Flags, device: torch.device) -> Any:
+    """On a GPU, or with --compile, makes one graph of an environment's step. Anything that would
+    break the graph raises an error, so that nothing falls back in silence."""
+    if flags.mode != "train" or not (flags.compile or device.type != "cpu"):
+        return step
+    logger.info("The environments' step is compiled as one graph, for %s", device)
+    return torch.compile(step, fullgraph=True, dynamic=False)
+
+
+def make_net(spec: Spec, flags: Flags) -> nn.Module:
+    """`Net`, or one for each group of agents (libtorchbeast/agents.py)."""
+    if not groups_of(spec):
+        return models.make_net(Net, spec, flags)
+    own: Any = lambda spec, _: Agents(Net, spec, flags)
+    return models.make_net(own, spec, replace(flags, net=None))
+
+
+# ============================================================================================ flags
+RECIPES = recipes.LEARNING  # those of "other" environments are taken for all of tensors
+
+
+# fmt: off
+def make_parser() -> Parser:
+    parser = Parser("warpbeast", __doc__)
+    add_environment_flags(parser)
+    add_run_flags(parser)
+    group = parser.add_argument_group("acting", "How environments of tensors are stepped.")
+    acting = group.add_argument
+    acting("--num_envs", type=whole(1), default=1024, metavar="N",
+        help="Number of environments that are stepped as one batch. After --unroll_length steps "
+             "the learner makes an update from each --batch_size of them.")
+    add_learner_flags(parser, RECIPES)
+    parser.set_defaults(env="breakout", num_actors=1)
+    # A fork adds its own flags here.
+    return parser
+# fmt: on
+
+
+def parse(argv: list[str]) -> Flags:
+    """The checked flags of a command line, for a new run. Raises UserError for a wrong one."""
+    return check_flags(parse_args(make_parser(), argv))
+
+
+def check_flags(draft: argparse.Namespace) -> Flags:
+    """Fills in the defaults that depend on other flags, and freezes the result.
+
+    Raises:
+        UserError: two flags contradict each other, or this program lacks what a flag asks for.
+    """
+    recipes.apply(draft, RECIPES, "other")
+    devices.choose(draft)
+    same = draft.inference_device == draft.learner_device
+    require(draft, "inference_device", same, "the learner's device, where the environments are")
+    if draft.torch_threads is None:
+        draft.torch_threads = workers.available_cores()
+    divides = f"a divisor of --num_envs {draft.num_envs}, whose rollouts it divides among updates"
+    require(draft, "batch_size", draft.num_envs % draft.batch_size == 0, divides)
+    require(draft, "num_learner_threads", draft.num_learner_threads == 1, "1: it acts and learns")
+    require(draft, "autotune", draft.autotune is None, "to be left out: try other --num_envs")
+    choose_xpid(draft)
+    return Flags(**vars(draft))
+
+
+# =========================================================================================== acting
+class Actor:
+    """Steps N environments with a network's actions, on the network's device, without waiting for
+    it. Fills one rollout after the other, in the same memory."""
+
+    def __init__(
+        self, rows: TensorRows, net: nn.Module, seed: int, flags: Flags, clock: Clock, version=0
+    ):
+        self.rows, self.net, self.flags, self.clock = rows, net, flags, clock
+        self.rollout: Rollout = {}
+        self.row = rows.initial(seed)
+        self.next_core_state = models.initial_state(net, rows.spec.num_envs)
+        self.device = self.row["reward"].device
+        self.choose(version)
+
+    def choose(self, version: int) -> None:
+        """Adds the network's outputs and the chosen action to the current row."""
+        self.core_state = self.next_core_state
+        row = {name: tensor[None] for name, tensor in self.row.items()}  # [T = 1, N, ...]
+        with models.autocast(self.net, self.flags.precision, self.device):
+            outputs, self.next_core_state = choose_actions(self.net, row, self.core_state, False)
+        self.row |= {name: tensor[0] for name, tensor in outputs.items()}
+        self.row["policy_version"] = torch.full_like(self.row["episode_step"], version).long()
+        self.clock.lap("inference")
+
+    def unroll(self, version: int) -> Rollout:
+        """Returns the next T transitions, as rows [T+1, N, ...] and core_state/i [layers, N, H].
+        Row 0 repeats row T of the rollout before. The next call overwrites them."""
+        if not self.rollout:
+            shapes = rollout_shapes(
+                self.row, self.core_state, self.flags.unroll_length, self.rows.spec.num_envs
+            )
+            self.rollout = {
+                name: torch.empty(shape, dtype=dtype, device=self.device)
+                for name, (shape, dtype) in shapes.items()
+            }
+        for i, state in enumerate(self.core_state):
+            self.rollout[f"core_state/{i}"].copy_(state)
+        self.write(0)
+        for t in range(1, self.flags.unroll_length + 1):
+            self.row = self.rows.step(self.row["action"])
+            self.clock.lap("environment")
+            self.choose(version)
+            self.write(t)
+        return self.rollout
+
+    def write(self, t: int) -> None:
+        for name, value in self.row.items():
+            self.rollout[name][t] = value
+
+
+# ========================================================================================= training
+def train(flags: Flags) -> Run:
+    """Trains until --total_steps are done or a signal stops the run, and returns the run.
+
+    Raises:
+        UserError: the environment, the network or this machine cannot do what the flags ask for.
+        Exception: what `Run` raises.
+    """
+    devices.open_each(flags)
+    torch.set_num_threads(flags.torch_threads)
+    seed_everything(flags.seed)
+    device = torch.device(flags.learner_device)
+    with OpeningWatch(flags.open_timeout), told(flags.env):
+        vector, spec = open_vector(flags, device)
+    net = make_net(spec, flags)
+    evaluate.try_others(flags, spec, player)
+    with told(flags.env), contextlib.closing(vector), Run(flags, spec, net, device) as run:
+        if not run.finished():
+            run.evaluate_with(player)
+            act_and_learn(run, TensorRows(vector, spec, device))
+    return run
+
+
+def open_vector(flags: Flags, device: torch.device) -> tuple[Any, Spec]:
+    """Opens the environments. Returns the vector, and what `Net` has to know of it."""
+    vector = seeded(lambda flags: create_env(flags, device), flags, flags.num_envs)()
+    require_vector(vector)
+    return vector, Environment(lambda: vector, flags.num_envs, flags.env).spec
+
+
+def act_and_learn(run: Run, rows: TensorRows) -> None:
+    """Acts and learns in turns. The same seed gives the same numbers on the same machine, but a run
+    that resumes begins new games."""
+    flags, learner = run.flags, run.learner
+    clock = Clock(ACTIVITIES)
+    run.log.sources.append(Shares(ACTIVITIES, clock.seconds.copy).take)
+    seed = derive_seed(flags.seed, learner.updates)
+    if learner.updates:
+        seed_everything(seed)
+    actor = Actor(rows, learner.net, seed, flags, clock, learner.updates)
+    while not run.finished():
+        rollout = actor.unroll(learner.updates)
+        run.stats.add_games(rollout)
+        for batch in divide(rollout, flags.batch_size):
+            if numbers := learner.update(batch, publish=lambda state_dict, version: None):
+                run.stats.add_update(numbers)
+            clock.lap("learning")
+            run.tick()
+            if run.finished():
+                return
+
+
+def divide(rollout: Rollout, batch_size: int):
+    """Yields parts of a rollout, each of `batch_size` columns. They share its memory."""
+    for first in range(0, rollout["reward"].shape[1], batch_size):
+        yield {name: tensor[:, first : first + batch_size] for name, tensor in rollout.items()}
+
+
+# ==================================================================================== test and main
+def player(flags: Flags) -> tuple[nn.Module, Environment]:
+    """Makes a network and the environments in which it plays whole games, on the CPU."""
+    num_envs = evaluate.games_at_once(flags, flags.num_envs)
+    flags = replace(flags, num_envs=num_envs, mode="test" if flags.mode == "train" else flags.mode)
+    vector, _ = open_vector(flags, torch.device("cpu"))
+    env = Environment(lambda: vector, num_envs, flags.env)
+    return make_net(env.spec, flags), env
+
+
+def test(flags: Flags) -> list[evaluate.Game]:
+    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
+    net, env = evaluate.load(flags, player)
+    with contextlib.closing(env):
+        return evaluate.test(flags, net, env)
+
+
+def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    display.set_up_logging()
+    try:
+        draft, _ = parse_for_run(make_parser, argv)
+        flags = check_flags(draft)
+        if flags.mode == "train":
+            train(flags)
+        else:
+            test(flags)
+    except (UserError, CheckpointError, RunInUse) as error:
+        sys.exit(f"warpbeast: error: {error}")
+
+
+if __name__ == "__main__":
+    main()
