@@ -20,6 +20,7 @@ from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
 from tests.support.actors import make_actor, make_rollouts
+from tests.support.compare import assert_same
 from tests.support.device_life import BATCH_SIZE, Life
 from tests.support.processes import wait_for
 from tests.support.simulated_device import DEVICE, OTHER
@@ -160,6 +161,30 @@ def test_after_a_failing_publish_a_checkpoint_waits_for_the_update(simulated):
     state = life.learner.state_dict()
     assert state["updates"] == 2
     assert all(weight.isfinite().all() for weight in state["model"].values())
+
+
+def test_tensors_of_all_kinds_go_there_and_back_in_one_copy(simulated):
+    """Odd sizes, no elements, one number, other strides, and what is no tensor."""
+    torch.manual_seed(0)
+    rows = {
+        "bytes": torch.arange(7, dtype=torch.uint8),
+        "flags": torch.tensor([[True], [False], [True]]),
+        "none": torch.zeros(0, 3),
+        "number": torch.tensor(5.5, dtype=torch.float64),
+        "turned": torch.randn(3, 5).t(),
+        "half": torch.randn(3).bfloat16(),
+        "nested": [torch.tensor([2**40]), (torch.tensor([1, 2], dtype=torch.int16), "word")],
+    }
+    value = (rows, ())
+    there = to_device(value, DEVICE)
+    assert sim.counts == {"to_device": 1}
+    assert there[0]["turned"].device == DEVICE and there[0]["nested"][1][1] == "word"
+    back = devices.to_host(*there)
+    assert sim.counts["to_host"] == sim.counts["waits"] == 1
+    assert_same(back, list(value))
+    copy_of_both = devices.copy_to_host({"there": there[0]["bytes"], "here": rows["bytes"]})
+    rows["bytes"].zero_()
+    assert copy_of_both["here"].tolist() == copy_of_both["there"].tolist() == [*range(7)]
 
 
 # ============================================================================================ costs
