@@ -129,6 +129,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
         UserError: two flags contradict each other, or this program lacks what a flag asks for.
     """
     recipes.apply(draft, RECIPES, "other")
+    draft.num_learner_threads = draft.num_learner_threads or 1
     devices.choose(draft)
     same = draft.inference_device == draft.learner_device
     require(draft, "inference_device", same, "the learner's device, where the environments are")

@@ -40,8 +40,8 @@ def accelerator_is_wanted(flags: argparse.Namespace) -> bool:
 
 
 def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
-    """Chooses --learner_device and --inference_device if they were not given. The second is
-    `inference`, or the learner's.
+    """Chooses --learner_device, --inference_device (`inference`, or the learner's device) and
+    --num_learner_threads if they were not given.
 
     Raises:
         UserError: torch cannot use one of them.
@@ -54,6 +54,9 @@ def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
     usable = f"cpu, or one of the {torch.accelerator.device_count()} accelerators of this machine"
     for name in ("learner_device", "inference_device"):
         require(draft, name, exists(getattr(draft, name)), usable)
+    if draft.num_learner_threads is None:
+        is_one = is_cpu(draft.learner_device) or draft.num_actors == 0
+        draft.num_learner_threads = 1 if is_one else 2
 
 
 def exists(name: str) -> bool:

@@ -385,9 +385,10 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
         help="Drop a rollout if more updates than this lie between the weights that chose one of "
              "its actions and those that would learn from it. The column dropped_steps counts the "
              "steps that are lost. Default: no rollout is dropped.")
-    add("--num_learner_threads", "--num_threads", type=whole(1, 64), default=1,
+    add("--num_learner_threads", "--num_threads", type=whole(1, 64),
         help="Number of learner threads. Each collects its own batches, but only one at a time "
-             "updates the network.")
+             "updates the network. Default: 1, or 2 if the learner uses an accelerator, so that "
+             "the next batch is copied to it during an update.")
     add("--torch_threads", type=whole(1, 1024),
         help="Number of threads that torch uses for one operation on the CPU. Default: MonoBeast "
              "takes as many as its actors leave cores, and 1 with --num_actors 0. PolyBeast takes "

@@ -4,6 +4,7 @@ Also how many kernels, copies and waits an update and an inference batch cost.""
 
 import copy
 import types
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -19,7 +20,9 @@ from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
 from tests.support.actors import make_actor, make_rollouts
+from tests.support.compare import assert_same
 from tests.support.device_life import BATCH_SIZE, Life
+from tests.support.processes import wait_for
 from tests.support.simulated_device import DEVICE, OTHER
 
 pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("one_thread")]
@@ -160,6 +163,30 @@ def test_after_a_failing_publish_a_checkpoint_waits_for_the_update(simulated):
     assert all(weight.isfinite().all() for weight in state["model"].values())
 
 
+def test_tensors_of_all_kinds_go_there_and_back_in_one_copy(simulated):
+    """Odd sizes, no elements, one number, other strides, and what is no tensor."""
+    torch.manual_seed(0)
+    rows = {
+        "bytes": torch.arange(7, dtype=torch.uint8),
+        "flags": torch.tensor([[True], [False], [True]]),
+        "none": torch.zeros(0, 3),
+        "number": torch.tensor(5.5, dtype=torch.float64),
+        "turned": torch.randn(3, 5).t(),
+        "half": torch.randn(3).bfloat16(),
+        "nested": [torch.tensor([2**40]), (torch.tensor([1, 2], dtype=torch.int16), "word")],
+    }
+    value = (rows, ())
+    there = to_device(value, DEVICE)
+    assert sim.counts == {"to_device": 1}
+    assert there[0]["turned"].device == DEVICE and there[0]["nested"][1][1] == "word"
+    back = devices.to_host(*there)
+    assert sim.counts["to_host"] == sim.counts["waits"] == 1
+    assert_same(back, list(value))
+    copy_of_both = devices.copy_to_host({"there": there[0]["bytes"], "here": rows["bytes"]})
+    rows["bytes"].zero_()
+    assert copy_of_both["here"].tolist() == copy_of_both["there"].tolist() == [*range(7)]
+
+
 # ============================================================================================ costs
 def cost(function, *args, device=DEVICE):
     """How many kernels, copies and waits the function costs, in a stream of its own."""
@@ -220,6 +247,20 @@ def test_a_checkpoint_costs_one_wait(simulated):
     assert cost(life.learner.state_dict)["waits"] <= 2
 
 
+def test_a_batch_is_copied_while_another_is_learned_from(simulated):
+    """That is why there are two learner threads."""
+    life = Life(DEVICE, DEVICE)
+    sim.counts.clear()
+    with life.learner._one_at_a_time, ThreadPoolExecutor(1) as pool:  # as if an update ran
+        learning = pool.submit(life.learn, 0)
+        wait_for(lambda: sim.counts["to_device"] == 1)
+        assert not learning.done() and life.learner.updates == 0
+        life.learner._one_at_a_time.release()
+        learning.result()
+        life.learner._one_at_a_time.acquire()
+    assert life.learner.updates == 1
+
+
 # ================================================================================ which device
 def test_inference_goes_before_learning(simulated, monkeypatch):
     streams = []
@@ -266,7 +307,9 @@ def test_a_gpu_is_taken_by_itself_but_not_a_macs_and_not_in_order(simulated, mon
     assert polybeast.parse(["--disable_cuda"]).learner_device == "cpu"
     flags = monobeast.parse([])
     assert (flags.learner_device, flags.inference_device) == ("sim", "cpu")
-    assert monobeast.parse(["--num_actors", "0"]).learner_device == "cpu"
+    assert flags.num_learner_threads == 2
+    flags = monobeast.parse(["--num_actors", "0"])
+    assert (flags.learner_device, flags.num_learner_threads) == ("cpu", 1)
     words = ["--num_actors", "0", "--learner_device", "sim:1"]
     assert monobeast.parse(words).inference_device == "sim:1"
     with pytest.raises(UserError, match="--inference_device cpu: expected the learner's device"):

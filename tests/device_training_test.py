@@ -46,7 +46,7 @@ def test_polybeast_learns_and_acts_on_one_device(monkeypatch, tmp_path):
 
 
 def test_monobeast_learns_on_a_device(monkeypatch, tmp_path):
-    flags = [*mono.PARALLEL, "--learner_device", "sim:0", *THREADS, *EVALUATED]
+    flags = [*mono.PARALLEL, "--num_actors", 1, "--learner_device", "sim:0", *THREADS]
     train(monkeypatch, tmp_path, mono.beast, flags)
 
 

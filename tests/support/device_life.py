@@ -111,7 +111,9 @@ class Life:
     def _learn(self, rollouts):
         own = batches(((r, lambda: None) for r in rollouts), BATCH_SIZE, self.learner.device)
         clock = Clock(LEARNER_ACTIVITIES)
-        learner.learn(self.learner, own, self.publish, self.stats, clock, lambda: False)
+        learner.learn(
+            self.learner, own, self.publish, self.stats, clock, lambda: False, learner.Direct()
+        )
 
     def _infer(self, net, asked):
         run = SimpleNamespace(flags=self.flags, stats=self.stats)
