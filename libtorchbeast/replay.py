@@ -200,14 +200,14 @@ class Replay(Direct):
             if name.startswith("core_state/"):
                 batch[name] = torch.from_numpy(array[slots]).transpose(0, 1)
                 continue
-            flat = array.reshape(-1, *array.shape[2:])
+            flat = array.reshape(-1, *array.shape[2:])  # `take` is six times as fast as indexing
             if k := self._stacks.get(name):
                 older = before + np.arange(1 - k, 0)[:, None]
-                frames = flat[np.concatenate([older, steps])]
-                ages = self._arrays["episode_step"].reshape(-1)[steps]
+                frames = flat.take(np.concatenate([older, steps]), axis=0)
+                ages = self._arrays["episode_step"].reshape(-1).take(steps)
                 batch[name] = stack_frames(torch.from_numpy(frames), torch.from_numpy(ages), k)
             else:
-                batch[name] = torch.from_numpy(flat[steps])
+                batch[name] = torch.from_numpy(flat.take(steps, axis=0))
         return batch
 
     def columns(self) -> dict[str, float]:
