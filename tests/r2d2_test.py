@@ -10,8 +10,11 @@ import torch
 
 import r2d2
 import recurrent_q
+from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
+from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.spec import Actions, Spec
+from tests.support.envs import Catch
 from tests.support.processes import Program, load, rows, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -60,6 +63,19 @@ def test_what_was_seen_five_steps_ago_is_remembered(tmp_path, capsys):
     """Without memory the best return is 0."""
     beast(tmp_path, *LEARNING, "--env", "examples.memory.recall:Recall-v0", "--total_steps", 20_000)
     assert greedy_return(tmp_path, capsys) >= 0.9
+
+
+def test_it_learns_from_servers_that_run_elsewhere(tmp_path, address):
+    """A stream may have more environments than --envs_per_server says."""
+    server = Server(lambda: Environment(Catch, 6, "tests.support.envs:Catch-v0"), address)
+    server.start()
+    flags = ["--server_addresses", address, "--replay_start", 100, "--total_steps", 1000]
+    try:
+        beast(tmp_path, *CATCH, *flags, "--num_learner_threads", 2, "--num_inference_threads", 2)
+    finally:
+        server.stop()
+    last = rows(tmp_path / "run")[-1]
+    assert last["step"] >= 1000 and last["streams"] == 1 and last["stream_failures"] == 0
 
 
 # ========================================================================================== the law
