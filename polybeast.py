@@ -272,7 +272,7 @@ def infer(
     weights: NewestWeights,
     net: nn.Module,
     clock: Clock,
-    act: Act,
+    act: Act = act_on,
 ) -> None:
     """Runs in an inference thread. It answers batches of rows with its own network `net`, into
     which it copies the newest weights between two batches."""

@@ -314,10 +314,11 @@ class Loss(nn.Module):
 
         def q_values(one: nn.Module) -> torch.Tensor:
             state = core_state_of(batch)
-            with models.autocast(one, flags.precision, batch["reward"].device):
-                if flags.burn_in:
-                    with torch.no_grad():
-                        _, state = forward(one, burn_in, state)
+            autocast = lambda: models.autocast(one, flags.precision, batch["reward"].device)
+            if flags.burn_in:
+                with torch.no_grad(), autocast():  # its own, whose cache has no gradients
+                    _, state = forward(one, burn_in, state)
+            with autocast():
                 outputs, _ = forward(one, rows, state)
             check_dtypes(outputs)
             return outputs["policy_logits"]

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import r2d2
-from libtorchbeast import recurrent_q
+from libtorchbeast import models, recurrent_q
+from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
+from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.spec import Actions, Spec
+from tests.support.envs import Catch
 from tests.support.processes import Program, load, rows, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -60,6 +63,19 @@ def test_what_was_seen_five_steps_ago_is_remembered(tmp_path, capsys):
     """Without memory the best return is 0."""
     beast(tmp_path, *LEARNING, "--env", "examples.memory.recall:Recall-v0", "--total_steps", 20_000)
     assert greedy_return(tmp_path, capsys) >= 0.9
+
+
+def test_it_learns_from_servers_that_run_elsewhere(tmp_path, address):
+    """A stream may have more environments than --envs_per_server says."""
+    server = Server(lambda: Environment(Catch, 6, "tests.support.envs:Catch-v0"), address)
+    server.start()
+    flags = ["--server_addresses", address, "--replay_start", 100, "--total_steps", 1000]
+    try:
+        beast(tmp_path, *CATCH, *flags, "--num_learner_threads", 2, "--num_inference_threads", 2)
+    finally:
+        server.stop()
+    last = rows(tmp_path / "run")[-1]
+    assert last["step"] >= 1000 and last["streams"] == 1 and last["stream_failures"] == 0
 
 
 # ========================================================================================== the law
@@ -123,6 +139,24 @@ def test_environments_explore_by_the_ladder_and_keep_to_the_mask():
     expected = recurrent_q.epsilons(4)[[0, 1, 2, 2]] / 2
     torch.testing.assert_close(share, expected, atol=0.025, rtol=0)
     assert not (actions == 2).any()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_weight_is_learned_after_a_burn_in_in_either_precision(precision):
+    """Under autocast, weights that were cast without gradients would be used again from a cache."""
+    flags = r2d2.parse(["--env", "CartPole-v1", "--burn_in", "3", "--precision", precision])
+    spec, S, B = Spec("Some", 4, {"frame": ((2, 5, 5), "uint8")}, Actions("discrete", (3,))), 8, 4
+    torch.manual_seed(0)
+    net = models.make_net(r2d2.Net, spec, flags)
+    rows = {k: torch.zeros(S + 1, B, dtype=torch.bool) for k in ("done", "terminated")}
+    rows |= {k: torch.randint(3, (S + 1, B)) for k in ("action", "last_action")}
+    rows |= {"reward": torch.randn(S + 1, B), "chance": torch.ones(1, B)}
+    rows["frame"] = torch.randint(255, (S + 1, B, 2, 5, 5), dtype=torch.uint8)
+    state = {f"core_state/{i}": x for i, x in enumerate(net.initial_state(B))}
+    loss = r2d2.Loss(net)
+    loss(net, rows | state | {"new_steps": torch.ones(1, 1)}, flags).total.backward()
+    names = [name for name, x in net.named_parameters() if x.grad is None or not x.grad.any()]
+    assert names == [] and all(x.grad is None for x in loss.parameters())
 
 
 # ================================================================================= stop and resume
