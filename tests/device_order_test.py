@@ -198,7 +198,7 @@ def cost(function, *args, device=DEVICE):
         return seen
 
 
-@pytest.mark.parametrize("lstm, kernels", [(False, 170), (True, 380)], ids=["no lstm", "lstm"])
+@pytest.mark.parametrize("lstm, kernels", [(False, 190), (True, 380)], ids=["no lstm", "lstm"])
 def test_what_an_update_costs(simulated, lstm, kernels):
     """One copy to the device, and one wait of the host, for the loss and the norm together."""
     life = Life(DEVICE, DEVICE, *["--use_lstm"] * lstm)
