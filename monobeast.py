@@ -102,7 +102,7 @@ class Net(nn.Module):
     """TorchBeast's shallow network. Images smaller than 36 x 36 get a smaller trunk. What is not an
     image (see `models.Parts`) joins the trunk's output, or without images gets a linear trunk."""
 
-    for_vectors = models.VectorNet  # instead of this class, where nothing is an image; not an LSTM
+    for_vectors = models.VectorNet  # instead of this, for floats without an image or an LSTM
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()

@@ -89,7 +89,7 @@ class Net(nn.Module):
     paper shows in figure 3 (right). It also reads the clipped reward, and the parts of an
     observation that are not images."""
 
-    for_vectors = models.VectorNet  # instead of this class, where nothing is an image; not an LSTM
+    for_vectors = models.VectorNet  # instead of this, for floats without an image or an LSTM
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()

@@ -2,7 +2,7 @@
 """The defaults that depend on the kind of environment, for all programs.
 
     atari     games of ale-py, known by their names
-    vectors   observations without an image, unless --use_lstm is given
+    vectors   observations of floats without an image, unless --use_lstm is given
     other     all other environments
 
 They were found by measurement (docs/results.md, results/README.md). What a flag says on the command
@@ -23,15 +23,17 @@ from libtorchbeast.spec import Spec
 logger = logging.getLogger(__name__)
 
 # Steps of Atari are slow, so Atari gets many small updates. Fast environments get large batches.
-# With vectors a policy changes fast, and a task's scales are its own: small batches keep the lag
-# small, and observations and rewards are scaled by their running moments (moments.py).
+# With vectors many small updates are needed, and a task's scales are its own: each batch is learned
+# from four times, and observations and rewards are scaled by their running moments (moments.py).
 LEARNING: Recipes = {
     "atari": dict(
         total_steps=6_000_000,
         batch_size=4,
         unroll_length=20,
+        passes=1,
         learning_rate=4e-4,
         entropy_cost=0.01,
+        ppo_clip=0.0,
         reward_clipping="abs_one",
         observation_scaling="none",
         reward_scaling="none",
@@ -41,8 +43,10 @@ LEARNING: Recipes = {
         total_steps=10_000_000,
         batch_size=32,
         unroll_length=20,
+        passes=1,
         learning_rate=3e-3,
         entropy_cost=0.01,
+        ppo_clip=0.0,
         reward_clipping="abs_one",
         observation_scaling="none",
         reward_scaling="none",
@@ -52,8 +56,10 @@ LEARNING: Recipes = {
         total_steps=3_000_000,
         batch_size=4,
         unroll_length=32,
+        passes=4,
         learning_rate=5e-4,
         entropy_cost=0.0,
+        ppo_clip=0.2,
         reward_clipping="none",
         observation_scaling="moments",
         reward_scaling="returns",
@@ -74,7 +80,7 @@ def kind_of(draft: argparse.Namespace, is_atari: bool, spec: Spec | None) -> str
     """The environment's kind. Without a `spec`, what its name alone says."""
     if is_atari:
         return "atari"
-    has_vectors = spec is not None and not spec.has_image
+    has_vectors = spec is not None and spec.has_vectors
     return "vectors" if has_vectors and not getattr(draft, "use_lstm", False) else "other"
 
 

@@ -73,6 +73,8 @@ NOT_RUN = {
     ".venv/bin/python -m monobeast --env FrozenLake-v1 --xpid ice --total_steps 300_000": FORK,
     ".venv/bin/python -m monobeast --xpid hard --env Hard-v0 --init_from easy": "there is no "
     "Hard-v0; run_test.py begins runs in this way",
+    ".venv/bin/python -m polybeast --env arm:Arm-v0 --num_servers 8 --envs_per_server 2 "
+    "--xpid arm": "there is no arm; control_test.py trains in servers",
     "make test": "it runs this test",
     ".venv/bin/python -m pytest tests/vtrace_test.py -k name": "`name` stands for a test's name",
     "make test-examples": "it needs Node.js and more packages",

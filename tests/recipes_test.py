@@ -37,6 +37,7 @@ def values_of(flags, recipe):
         ("vectors", spec_of((3,), (), (2, 9))),
         ("other", spec_of((3, 9, 9))),
         ("other", spec_of((3,), (40, 40))),
+        ("other", Spec("lake", 1, {"frame": ((), "int64")}, DISCRETE)),
     ],
 )
 def test_the_spaces_choose_the_recipe(program, kind, spec):
