@@ -238,7 +238,8 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     most = MAX_SLOTS_PER_ACTOR * columns
     in_range = columns <= draft.num_buffers <= most
     expected = f"at least {columns} columns, one for each environment, and at most {most}"
-    require(draft, "num_buffers", in_range, expected)
+    may_change = recipes.may_change(draft, "envs_per_actor", spec)
+    require(draft, "num_buffers", in_range or may_change, expected)
     is_one = draft.num_learner_threads == 1
     require(draft, "num_learner_threads", is_one or draft.num_actors > 0, "1 if num_actors is 0")
     return Flags(**vars(draft))

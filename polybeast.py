@@ -239,7 +239,8 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
         expected = f"at most --num_servers x --max_streams = {most}"
         require(draft, "num_actors", draft.num_actors <= most, expected)
     require_at_least(draft, "max_inference_batch_size", "min_inference_batch_size")
-    require_at_least(draft, "max_learner_queue_size", "batch_size")
+    if not recipes.may_change(draft, "batch_size", spec):
+        require_at_least(draft, "max_learner_queue_size", "batch_size")
     devices.choose(draft)
     return Flags(**vars(draft))
 

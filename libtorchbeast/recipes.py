@@ -23,8 +23,9 @@ from libtorchbeast.spec import Spec
 logger = logging.getLogger(__name__)
 
 # Steps of Atari are slow, so Atari gets many small updates. Fast environments get large batches.
-# With vectors many small updates are needed, and a task's scales are its own: each batch is learned
-# from four times, and observations and rewards are scaled by their running moments (moments.py).
+# With vectors a task's scales are its own: observations and rewards are scaled by their running
+# moments (moments.py). Small batches, each learned from four times, make many updates, and few
+# environments keep the lag small.
 LEARNING: Recipes = {
     "atari": dict(
         total_steps=6_000_000,
@@ -92,6 +93,11 @@ def apply(draft: argparse.Namespace, recipes: Recipes, kind: str) -> None:
     for name, value in recipes[kind].items():
         if getattr(draft, name) is None:
             setattr(draft, name, value)
+
+
+def may_change(draft: argparse.Namespace, name: str, spec: Spec | None) -> bool:
+    """Whether `settle` may give the flag another value. If so, it is too early to check it."""
+    return spec is None and draft.left_out.get(name) == "other"
 
 
 def undecided(flags: Flags) -> dict[str, Any]:

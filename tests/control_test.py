@@ -17,7 +17,7 @@ from tests.support.monobeast import beast, refusal
 
 pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 CRANE = "--env tests.support.control:Crane-v0 --eval_every 0 --log_every 0.5".split()
-STEPS = ["--total_steps", "16000"]
+STEPS = ["--total_steps", "30000"]
 SOLVED, UNSOLVED = -16.0, -30.0  # a network that does nothing has -53
 
 
