@@ -102,7 +102,7 @@ class Net(nn.Module):
     """TorchBeast's shallow network. Images smaller than 36 x 36 get a smaller trunk. What is not an
     image (see `models.Parts`) joins the trunk's output, or without images gets a linear trunk."""
 
-    for_vectors = models.VectorNet  # instead of this class, where nothing is an image; not an LSTM
+    for_vectors = models.VectorNet  # instead of this, for floats without an image or an LSTM
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -229,7 +229,7 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))
     in_order = draft.num_actors == 0
     devices.choose(draft, inference=None if in_order else "cpu")
-    choose_numbers(draft)
+    choose_numbers(draft, recipes.may_change(draft, "envs_per_actor", spec))
     is_one = not in_order or draft.num_learner_threads == 1
     require(draft, "num_learner_threads", is_one, "1 if num_actors is 0")
     is_one = not in_order or draft.inference_device == draft.learner_device

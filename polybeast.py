@@ -89,7 +89,7 @@ class Net(nn.Module):
     paper shows in figure 3 (right). It also reads the clipped reward, and the parts of an
     observation that are not images."""
 
-    for_vectors = models.VectorNet  # instead of this class, where nothing is an image; not an LSTM
+    for_vectors = models.VectorNet  # instead of this, for floats without an image or an LSTM
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -251,7 +251,8 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
         expected = f"at most --num_servers x --max_streams = {most}"
         require(draft, "num_actors", draft.num_actors <= most, expected)
     require_at_least(draft, "max_inference_batch_size", "min_inference_batch_size")
-    require_at_least(draft, "max_learner_queue_size", "batch_size")
+    if not recipes.may_change(draft, "batch_size", spec):
+        require_at_least(draft, "max_learner_queue_size", "batch_size")
     return Flags(**vars(draft))
 
 

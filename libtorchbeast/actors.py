@@ -259,9 +259,9 @@ class Actors:
         return ""
 
 
-def choose_numbers(draft: argparse.Namespace) -> None:
+def choose_numbers(draft: argparse.Namespace, may_change: bool) -> None:
     """Chooses --num_actors, --torch_threads and --num_buffers if they were not given. Raises
-    UserError if --num_buffers is out of range."""
+    UserError if --num_buffers is out of range, unless --envs_per_actor `may_change`."""
     cores, learns_on_cpu = workers.available_cores(), devices.is_cpu(draft.learner_device)
     if draft.num_actors is None:
         draft.num_actors = max(1, cores // 2 if learns_on_cpu else cores - 1)
@@ -274,7 +274,7 @@ def choose_numbers(draft: argparse.Namespace) -> None:
     most = MAX_SLOTS_PER_ACTOR * columns
     in_range = columns <= draft.num_buffers <= most
     expected = f"at least {columns} columns, one for each environment, and at most {most}"
-    require(draft, "num_buffers", in_range, expected)
+    require(draft, "num_buffers", in_range or may_change, expected)
 
 
 def slot_shapes(flags: Flags, shapes: Shapes) -> Shapes:

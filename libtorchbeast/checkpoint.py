@@ -198,10 +198,10 @@ def _flags_of(state: dict[str, Any]) -> dict[str, Any]:
     saved = state["flags"] | {"env": state["env"]}  # the name that the servers gave
     if "observation_scaling" in saved:
         return saved
-    older = {"observation_scaling": "none", "reward_scaling": "none", "max_lag": None}
-    older["entropy_schedule"] = "constant"
-    has_image = any(is_image(tuple(shape)) for shape, _ in state["spec"]["observations"].values())
-    return older | saved | ({} if has_image else {"net": state["net"]})
+    older: dict[str, Any] = dict(observation_scaling="none", reward_scaling="none")
+    older |= dict(entropy_schedule="constant", passes=1, ppo_clip=0.0, max_lag=None)
+    shapes = [tuple(shape) for shape, _ in state["spec"]["observations"].values()]
+    return older | saved | ({} if any(map(is_image, shapes)) else {"net": state["net"]})
 
 
 def saved_updates(path: str) -> int:

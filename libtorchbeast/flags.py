@@ -381,6 +381,9 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
              + recipe_help(recipes, "batch_size"))
     add("--unroll_length", type=whole(1), metavar="T",
         help="Number of agent steps in a rollout." + recipe_help(recipes, "unroll_length"))
+    add("--passes", type=whole(1, 1000),
+        help="Number of updates from each batch. More than 1 needs --ppo_clip, without which the "
+             "policy leaves the actors' too far behind." + recipe_help(recipes, "passes"))
     add("--max_lag", type=whole(0), metavar="UPDATES",
         help="Drop a rollout if more updates than this lie between the weights that chose one of "
              "its actions and those that would learn from it. The column dropped_steps counts the "
@@ -451,6 +454,11 @@ def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
         help="Upper bound of the importance weights in the value targets (rho-bar in the paper).")
     add("--clip_pg_rho_threshold", type=positive(), default=1.0,
         help="Upper bound of the importance weights in the policy gradient.")
+    add("--ppo_clip", type=real(0, 1), metavar="EPSILON",
+        help="Limit the policy gradient as PPO does: an action whose probability has changed by "
+             "more than this share in the direction of its advantage has no gradient. It takes "
+             "the place of --clip_pg_rho_threshold. 0: the policy gradient of the paper."
+             + recipe_help(recipes, "ppo_clip"))
     add("--loss_reduction", default="mean", choices=["mean", "sum"],
         help="Reduction of the loss over time and batch. The paper uses sum, together with "
              "--learning_rate 6e-4 --optimizer rmsprop --epsilon 0.01 --grad_norm_clipping 40.")
@@ -501,7 +509,7 @@ def add_evaluation_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> N
 def recipe_help(recipes: Recipes, name: str) -> str:
     """The last sentence of a help text whose default depends on the kind of environment."""
     atari, vectors, other = (
-        value if isinstance(value := recipes[kind][name], str) else f"{value:,}"
+        f"{value:,}" if isinstance(value := recipes[kind][name], int | float) else str(value)
         for kind in ("atari", "vectors", "other")
     )
     on_atari = "" if atari == other else f"{atari} on Atari, "

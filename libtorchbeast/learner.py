@@ -95,18 +95,19 @@ class Learner:
         return max(0.0, 1.0 - self.step / self._flags.total_steps)
 
     def update(self, batch: Rollout, publish: Publish) -> dict[str, Any] | None:
-        """Makes one update and calls `publish(state_dict, version)` with the new weights.
+        """Makes --passes updates. After each it calls `publish(state_dict, version)` with the new
+        weights.
 
         Args:
             batch: a rollout batch on the CPU, [T+1, B, ...].
 
         Returns:
-            Numbers for the log, and `lags`, a dict that maps a lag to the number of transitions
-            that had it. The lag of a transition is the number of updates between the weights that
-            chose its action and the weights that learn from it. None if the update was skipped or
-            the learner is closed. A batch without a real transition, which short rollouts may give,
-            is skipped too, but not counted: although its gradient is 0, the optimizer's averages
-            would move the weights.
+            Numbers for the log, the means over the passes, and `lags`, a dict that maps a lag to
+            the number of transitions that had it. The lag of a transition is the number of updates
+            between the weights that chose its action and the weights that first learn from it. None
+            if an update was skipped or the learner is closed. A batch without a real transition,
+            which short rollouts may give, is skipped too, but not counted: although its gradient is
+            0, the optimizer's averages would move the weights.
 
         Raises:
             UserError: too many updates in a row had a non-finite loss or gradient, or the network
@@ -127,25 +128,40 @@ class Learner:
                 if not lag.numel():
                     return None
                 on_device |= to_device({"done": batch["done"]}, self.device)
-            self._updated.wait()  # for another thread's update, which may still run on the device
-            restore_buffers = keep_buffers(self.net)
-            if (moments := getattr(self.net, "moments", None)) is not None:
-                moments.update(on_device)
-            numbers = self._gradients(on_device)
-            if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
-                restore_buffers()  # the batch has changed running means, for example
-                self._skip(batch, numbers)
-                return None
-            self._skipped_in_a_row = 0
-            for group in self._optimizer.param_groups:
-                group["lr"] = numbers["learning_rate"] = self.learning_rate()
-            self._optimizer.step()
-            self.updates += 1
-            self.step += int(numbers.pop("real_transitions"))
-            publish(self.net.state_dict(), self.updates)
+            passes: list[dict[str, Any]] = []
+            while len(passes) < self._flags.passes:
+                one = self._update_once(batch, on_device, publish, is_first=not passes)
+                if one is None:
+                    return None
+                passes.append(one)
+        numbers = passes[0]
+        if len(passes) > 1:
+            numbers = {k: sum(one[k] for one in passes) / len(passes) for k in numbers}
         numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
         lags, counts = torch.unique(lag, return_counts=True)
         return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
+
+    def _update_once(
+        self, batch: Rollout, on_device: Rollout, publish: Publish, is_first: bool
+    ) -> dict[str, Any] | None:
+        """One of the --passes. Returns its numbers for the log, or None if it was skipped."""
+        restore_buffers = keep_buffers(self.net)
+        if is_first and (moments := getattr(self.net, "moments", None)) is not None:
+            moments.update(on_device)
+        numbers = self._gradients(on_device)
+        if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
+            restore_buffers()  # the batch has changed running means, for example
+            self._skip(batch, numbers)
+            return None
+        self._skipped_in_a_row = 0
+        for group in self._optimizer.param_groups:
+            group["lr"] = numbers["learning_rate"] = self.learning_rate()
+        self._optimizer.step()
+        self.updates += 1
+        count = int(numbers.pop("real_transitions"))
+        self.step += count if is_first else 0
+        publish(self.net.state_dict(), self.updates)
+        return numbers
 
     def _gradients(self, batch: Rollout) -> dict[str, Any]:
         """Computes the clipped gradients in the network's parameters. Returns the parts of the loss
@@ -318,6 +334,7 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
         clip_rho_threshold=flags.clip_rho_threshold,
         clip_pg_rho_threshold=flags.clip_pg_rho_threshold,
         lambda_=flags.vtrace_lambda,
+        ppo_clip=flags.ppo_clip or None,
         clip_rewards=flags.reward_clipping == "abs_one",
         reduction=flags.loss_reduction,
         distribution=cast(Distribution, net.distribution),

@@ -24,8 +24,8 @@ CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward net
 
 def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     """Builds the network of class `own`, or of the class that --net MODULE.CLASS names. If `own`
-    has an attribute `for_vectors`, a feed-forward network for observations without an image is of
-    that class.
+    has an attribute `for_vectors`, a feed-forward network for floats without an image is of that
+    class.
 
     Returns:
         The network on the CPU, float32. Its attribute `distribution` says what its logits mean. Its
@@ -36,7 +36,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
             recurrent state, or the network raises an error or does not keep the contract of
             docs/fork.md.
     """
-    if not (spec.has_image or flags.use_lstm):
+    if spec.has_vectors and not flags.use_lstm:
         own = vars(own).get("for_vectors", own)  # a subclass does not inherit it
     net_class = _imported(flags.net) if flags.net else own
     net: Any = call_own("__init__", net_class, spec, flags)

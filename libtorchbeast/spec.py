@@ -100,9 +100,11 @@ class Spec:
         return self.actions.sizes[0]
 
     @property
-    def has_image(self) -> bool:
-        """Whether a part of the observation is an image (see `is_image`)."""
-        return any(is_image(shape) for shape, _ in self.observations.values())
+    def has_vectors(self) -> bool:
+        """Whether the observation has floats and no image (see `is_image`)."""
+        parts = self.observations.values()
+        has_floats = any("float" in dtype for _, dtype in parts)
+        return has_floats and not any(is_image(shape) for shape, _ in parts)
 
     def signature(self) -> dict[str, Any]:
         """Plain data that is equal for two environments if one network can serve both."""

@@ -83,6 +83,8 @@ NOT_RUN = {
     "--replay_capacity 200_000 --replay_start 5000 --learning_rate 1e-3 --target_update_every 100 "
     "--precision fp32 --torch_threads 1 --eval_every 50_000 --num_episodes 50": "it takes minutes; "
     "r2d2_test.py learns a shorter one",
+    ".venv/bin/python -m polybeast --env arm:Arm-v0 --num_servers 8 --envs_per_server 2 "
+    "--xpid arm": "there is no arm; control_test.py trains in servers",
     "make test": "it runs this test",
     ".venv/bin/python -m pytest tests/vtrace_test.py -k name": "`name` stands for a test's name",
     "make test-examples": "it needs Node.js and more packages",

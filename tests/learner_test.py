@@ -219,6 +219,23 @@ def test_a_batch_without_a_real_transition_changes_nothing(tmp_path):
     assert learning.update() is not None and learning.published == [1, 2]
 
 
+def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path):
+    flags = "--ppo_clip 0.2 --observation_scaling none --reward_scaling none --passes".split()
+    one, more = (Learning(tmp_path, monobeast.Net, *flags, count) for count in (1, 3))
+    more.net.load_state_dict(one.net.state_dict())
+    one.batch = more.batch
+    numbers = more.update()
+    single = []
+    for _ in range(3):
+        single.append(one.update())
+        one.learner.step = more.learner.step  # the learning rate falls with the steps
+    assert_same(more.weights(), one.weights())
+    assert more.published == [1, 2, 3]
+    assert more.learner.step == int((~more.batch["done"][1:]).sum())
+    assert numbers["total"] == pytest.approx(sum(each["total"] for each in single) / 3)
+    assert numbers["lags"] == single[0]["lags"]
+
+
 def test_rollouts_beyond_the_largest_lag_are_dropped_and_counted(tmp_path):
     """A batch of which some columns are too old teaches what the others alone would teach."""
     learning = Learning(tmp_path, monobeast.Net, "--max_lag", "2")

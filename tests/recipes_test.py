@@ -7,7 +7,7 @@ import monobeast
 import polybeast
 import polybeast_env
 from libtorchbeast import recipes
-from libtorchbeast.flags import Flags
+from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.spec import Actions, Spec
 
 PROGRAMS = [monobeast, polybeast]
@@ -37,6 +37,7 @@ def values_of(flags, recipe):
         ("vectors", spec_of((3,), (), (2, 9))),
         ("other", spec_of((3, 9, 9))),
         ("other", spec_of((3,), (40, 40))),
+        ("other", Spec("lake", 1, {"frame": ((), "int64")}, DISCRETE)),
     ],
 )
 def test_the_spaces_choose_the_recipe(program, kind, spec):
@@ -65,6 +66,16 @@ def test_a_flag_that_is_given_stays_and_nothing_is_left_of_the_choice(program, c
     assert "--unroll_length 32" in line and "--batch_size" not in line
     again = recipes.settle(flags, program.check_flags, spec_of((3, 9, 9)), program.RECIPES)
     assert again == flags and len(caplog.records) == 1  # what has been settled, stays
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [(monobeast, "--num_actors 1 --num_buffers 32"), (polybeast, "--max_learner_queue_size 8")],
+)
+def test_what_depends_on_the_recipe_is_checked_when_that_is_known(program, line):
+    assert settled(program, line)
+    with pytest.raises(UserError, match="expected at least"):
+        settled(program, line, spec_of((3, 9, 9)))
 
 
 def test_what_depends_on_the_recipe_follows_it():
