@@ -77,7 +77,7 @@ class Learning:
     """A learner on CartPole, whose observations are floats, with what it needs for an update."""
 
     def __init__(self, dump_dir, net=monobeast.Net, *flags):
-        flags = parse("--env", "CartPole-v1", *IN_ORDER[2:], *flags)
+        flags = parse("--env", "CartPole-v1", *IN_ORDER[2:], "--passes", 1, *flags)
         flags, spec, shapes = monobeast.describe(flags)
         self.net = models.make_net(net, spec, flags)
         self.learner = Learner(self.net, flags, torch.device("cpu"), str(dump_dir))
