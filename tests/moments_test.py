@@ -107,7 +107,7 @@ def test_rewards_are_divided_by_the_deviation_of_returns():
     for seed in range(5):
         rows = random_rows(seed)
         own.update(rows)
-        returns.append(discounted_returns(rows, 0.99)[~rows["done"][1:]])
+        returns.append(discounted_returns(rows, own.discounting)[~rows["done"][1:]])
     deviation = torch.cat(returns).std(correction=0)
     rewards = torch.tensor([[1.0, -2.0, 1e9]])
     expected = torch.tensor([[1 / deviation, -2 / deviation, LIMIT]])
