@@ -72,13 +72,17 @@ results-poly-%: .venv/development .venv/extension
 	$(SWEEP) results-poly-minatar $(SLOTS) --env MinAtar/$*-v1 --seed $(SEEDS) -- \
 		python -m polybeast --net monobeast.Net $(MINATAR) $(FLAGS)
 
-RECALL := --env examples.memory.recall:Recall-v0 --learning_rate 4e-4 --batch_size 8 --total_steps 1_000_000 --log_every 2
+# Both networks learn with the same settings, those of version 0.6.
+MEMORY := --net monobeast.Net --discounting 0.99 --entropy_cost 0.01 --entropy_schedule constant --reward_clipping abs_one \
+	--observation_scaling none --reward_scaling none --passes 1 --ppo_clip 0 --total_steps 1_000_000 --log_every 2
+RECALL := $(MEMORY) --env examples.memory.recall:Recall-v0 --learning_rate 4e-4 --batch_size 8 --unroll_length 20 \
+	--envs_per_actor 64 --vtrace_lambda 0.95 --baseline_cost 0.5
 
 results-memory: .venv/runtime
 	$(SWEEP) $@ $(SLOTS) --use_lstm off,on --seed $(SEEDS) -- python -m monobeast $(RECALL) $(FLAGS)
 
-CHAIN := --env examples.memory.chain:Chain-100-v0 --unroll_length 101 --batch_size 8 --envs_per_actor 16 --num_buffers 16 \
-	--num_actors 1 --vtrace_lambda 0 --baseline_cost 0.02 --learning_rate 3e-4 --total_steps 1_000_000 --log_every 2
+CHAIN := $(MEMORY) --env examples.memory.chain:Chain-100-v0 --learning_rate 3e-4 --batch_size 8 --unroll_length 101 \
+	--envs_per_actor 16 --num_buffers 16 --num_actors 1 --vtrace_lambda 0 --baseline_cost 0.02
 
 results-memory-chain: .venv/runtime
 	$(SWEEP) $@ $(SLOTS) --use_lstm off,on --seed $(SEEDS) -- python -m monobeast $(CHAIN) $(FLAGS)
