@@ -100,7 +100,7 @@ def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
         assert advance(e, number * EVERY + 7) == {}
         pids.add(e._process.pid)
         with torch.no_grad():
-            e._learner.net.policy.bias[number % 2] += 1.0
+            e._learner.net.policy[-1].bias[number % 2] += 1.0
         row = wait_for_row(e)
         games = played(e._flags, weights, derive_seed(e._flags.seed, 10 * number))
         assert len(games) == 5
@@ -138,7 +138,7 @@ def test_the_environment_for_benchmarks_can_be_evaluated():
     env.close()
 
 
-@pytest.mark.parametrize("more, seed, most", [("", 1, 20), ("--use_lstm", 0, 9)])
+@pytest.mark.parametrize("more, seed, most", [("--net monobeast.Net", 1, 20), ("--use_lstm", 0, 9)])
 def test_games_at_once_are_those_one_by_one(more, seed, most):
     """There are more games than environments, and some games are cut."""
     line = f"--env CartPole-v1 --mode test --greedy --num_episodes 7 {more}"

@@ -133,7 +133,8 @@ def test_the_same_seed_gives_the_same_run_in_order(tmp_path):
 
 # A game of Catch has 9 steps and a reset, so that an update of 4 x 20 rows has 72 steps. A barrier
 # is due after each update, and comes after the next, in which the games then running end.
-EACH = [*IN_ORDER, "--barrier_updates", 1, "--no_learning_rate_decay", "--total_steps"]
+CONSTANT = ["--no_learning_rate_decay", "--entropy_schedule", "constant"]
+EACH = [*IN_ORDER, "--barrier_updates", 1, *CONSTANT, "--total_steps"]
 INEXACT = "not, bit for bit"
 
 
@@ -338,7 +339,7 @@ def test_bytes_are_scaled_and_other_numbers_are_not():
     net_of = lambda dtype: models.make_net(
         monobeast.Net,
         Spec("some", 1, {"frame": ((4,), dtype)}, Actions("discrete", (A,))),
-        make_flags(),
+        make_flags("--net", "monobeast.Net"),
     )
     of_bytes, of_floats = net_of("uint8"), net_of("float32")
     of_floats.load_state_dict(of_bytes.state_dict())

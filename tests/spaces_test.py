@@ -6,6 +6,7 @@ import pytest
 
 import monobeast
 import polybeast
+from libtorchbeast.checkpoint import parse_for_run
 
 BEASTS = {
     "monobeast": (monobeast, "--num_actors 1 --envs_per_actor 32"),
@@ -22,6 +23,7 @@ def test_both_beasts_learn_it(game, beast, tmp_path):
     argv = f"--env tests.support.games:{game}-v0 --xpid t --seed 1 {more}".split()
     argv += ["--savedir", str(tmp_path)]
     program.main([*argv, "--total_steps", "60_000"])
-    test = program.parse([*argv, "--mode", "test", "--greedy", "--num_episodes", "30"])
-    mean = np.mean([game.score for game in program.test(test)])
+    argv += ["--mode", "test", "--greedy", "--num_episodes", "30"]
+    draft, _ = parse_for_run(program.make_parser, argv)
+    mean = np.mean([game.score for game in program.test(program.check_flags(draft))])
     assert mean > wanted > by_chance

@@ -106,7 +106,7 @@ def test_in_a_test_mode(savedir, greedy):
 
 def test_a_very_large_observation_is_blamed_and_not_the_network():
     spec = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (3,)))
-    net = models.make_net(monobeast.Net, spec, make_flags())
+    net = models.make_net(monobeast.Net, spec, make_flags("--net", "monobeast.Net"))
     for weight in net.trunk.parameters():
         nn.init.ones_(weight)
     zeros = torch.zeros(1, 2)
