@@ -10,7 +10,6 @@
 #   make results-minatar  train MonoBeast on five games of MinAtar with three seeds
 #   make results-minatar-GAME, results-poly-GAME  train either beast on one of them
 #   make results-memory  train on a task that needs memory, with and without an LSTM, three seeds
-#   make results-memory-chain  the same on a game of 100 steps
 #   make bench          measure the speed of the parts and of whole runs
 #   make faults         test in full, for hours, what happens after faults; writes results/faults
 #   make soak           train for an hour under random faults; writes results/soak
@@ -28,7 +27,7 @@ BIN := .venv/bin
 FLAGS ?=
 
 .PHONY: train poly minatar results-quick results-pong results-poly-pong results-minatar results-memory \
-	results-memory-chain test test-examples bench faults soak tsan asan fuzz lint format docs \
+	test test-examples bench faults soak tsan asan fuzz lint format docs \
 	setup build clean
 
 train: .venv/runtime
@@ -73,19 +72,12 @@ results-poly-%: .venv/development .venv/extension
 		python -m polybeast --net monobeast.Net $(MINATAR) $(FLAGS)
 
 # Both networks learn with the same settings, those of version 0.6.
-MEMORY := --net monobeast.Net --discounting 0.99 --entropy_cost 0.01 --entropy_schedule constant --reward_clipping abs_one \
-	--observation_scaling none --reward_scaling none --passes 1 --ppo_clip 0 --total_steps 1_000_000 --log_every 2
-RECALL := $(MEMORY) --env examples.memory.recall:Recall-v0 --learning_rate 4e-4 --batch_size 8 --unroll_length 20 \
-	--envs_per_actor 64 --vtrace_lambda 0.95 --baseline_cost 0.5
+RECALL := --env examples.memory.recall:Recall-v0 --net monobeast.Net --learning_rate 4e-4 --batch_size 8 --unroll_length 20 \
+	--envs_per_actor 64 --discounting 0.99 --vtrace_lambda 0.95 --entropy_cost 0.01 --entropy_schedule constant --baseline_cost 0.5 \
+	--reward_clipping abs_one --observation_scaling none --reward_scaling none --passes 1 --ppo_clip 0 --total_steps 1_000_000 --log_every 2
 
 results-memory: .venv/runtime
 	$(SWEEP) $@ $(SLOTS) --use_lstm off,on --seed $(SEEDS) -- python -m monobeast $(RECALL) $(FLAGS)
-
-CHAIN := $(MEMORY) --env examples.memory.chain:Chain-100-v0 --learning_rate 3e-4 --batch_size 8 --unroll_length 101 \
-	--envs_per_actor 16 --num_buffers 16 --num_actors 1 --vtrace_lambda 0 --baseline_cost 0.02
-
-results-memory-chain: .venv/runtime
-	$(SWEEP) $@ $(SLOTS) --use_lstm off,on --seed $(SEEDS) -- python -m monobeast $(CHAIN) $(FLAGS)
 
 test: .venv/development .venv/extension
 	@bash .ci/packages $(BIN)/python test

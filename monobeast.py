@@ -122,7 +122,7 @@ class Net(nn.Module):
         width = 512 if C and min(size) >= 36 else 128
         self.fc = nn.Sequential(nn.LazyLinear(width), nn.ReLU())
         core_width = width + 1 + self.distribution.num_features  # fc, clipped reward, last action
-        self.core = models.make_lstm(core_width, num_layers=2) if flags.use_lstm else None
+        self.core = nn.LSTM(core_width, core_width, num_layers=2) if flags.use_lstm else None
         self.policy = nn.Linear(core_width, self.distribution.num_logits)
         self.baseline = nn.Linear(core_width, 1)
         with torch.no_grad():

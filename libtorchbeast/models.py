@@ -249,17 +249,6 @@ def remember_beginnings(done: Tensor, on_host: Tensor) -> None:
     done.begins = on_host.any(dim=1).tolist()  # type: ignore[attr-defined]
 
 
-def make_lstm(width: int, num_layers: int) -> nn.LSTM:
-    """An LSTM with `width` inputs and cells that forget slowly at first. Their forget gates' bias
-    of 3 lets a cell keep 0.95 of its content at each step. With torch's bias near 0 it keeps half,
-    so the gradient of an output with respect to an input vanishes: over 100 steps it is 1e-16 times
-    the gradient over one step, and here 10 times."""
-    lstm = nn.LSTM(width, width, num_layers)
-    for layer in range(num_layers):
-        nn.init.constant_(getattr(lstm, f"bias_ih_l{layer}")[width : 2 * width], 3.0)
-    return lstm
-
-
 def unroll(
     core: nn.Module, inputs: Tensor, done: Tensor, state: CoreState, initial_state: CoreState
 ) -> tuple[Tensor, CoreState]:
