@@ -22,7 +22,7 @@ def test_both_beasts_learn_it(game, beast, tmp_path):
     program, more = BEASTS[beast]
     argv = f"--env tests.support.games:{game}-v0 --xpid t --seed 1 {more}".split()
     argv += ["--savedir", str(tmp_path)]
-    program.main([*argv, "--total_steps", "60_000"])
+    program.main([*argv, "--total_steps", "100_000"])
     argv += ["--mode", "test", "--greedy", "--num_episodes", "30"]
     draft, _ = parse_for_run(program.make_parser, argv)
     mean = np.mean([game.score for game in program.test(program.check_flags(draft))])
