@@ -206,7 +206,8 @@ class Learner:
         if self._dump_dir and (is_last or self.skipped <= MAX_DUMPS):
             where = os.path.join(self._dump_dir, f"nonfinite-{self.skipped}.tar")
             try:
-                torch.save({"batch": dict(batch), "model": self.net.state_dict()}, where)
+                copies = {k: v.clone() for k, v in batch.items()}  # they may share memory (Slab)
+                torch.save({"batch": copies, "model": self.net.state_dict()}, where)
             except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
                 where = f"not dumped: {error}"
         value = numbers["mean_value"]
