@@ -26,57 +26,48 @@ logger = logging.getLogger(__name__)
 # With vectors a task's scales are its own: observations and rewards are scaled by their running
 # moments (moments.py). Small batches, each learned from four times, make many updates, and few
 # environments keep the lag small.
+ATARI: dict[str, Any] = dict(
+    total_steps=6_000_000,
+    batch_size=4,
+    unroll_length=20,
+    passes=1,
+    learning_rate=4e-4,
+    entropy_cost=0.01,
+    entropy_schedule="constant",
+    baseline_cost=0.5,
+    discounting=0.99,
+    vtrace_lambda=0.95,
+    ppo_clip=0.0,
+    reward_clipping="abs_one",
+    observation_scaling="none",
+    reward_scaling="none",
+    eval_every=1_000_000,
+)
 LEARNING: Recipes = {
-    "atari": dict(
-        total_steps=6_000_000,
-        batch_size=4,
-        unroll_length=20,
-        passes=1,
-        learning_rate=4e-4,
-        entropy_cost=0.01,
-        entropy_schedule="constant",
-        baseline_cost=0.5,
-        discounting=0.99,
-        vtrace_lambda=0.95,
-        ppo_clip=0.0,
-        reward_clipping="abs_one",
-        observation_scaling="none",
-        reward_scaling="none",
-        eval_every=1_000_000,
-    ),
-    "other": dict(
+    "atari": ATARI,
+    "other": ATARI
+    | dict(
         total_steps=10_000_000,
         batch_size=32,
-        unroll_length=20,
-        passes=1,
         learning_rate=3e-3,
         entropy_cost=0.02,
         entropy_schedule="linear",
         baseline_cost=0.25,
         discounting=0.995,
         vtrace_lambda=0.9,
-        ppo_clip=0.0,
-        reward_clipping="abs_one",
-        observation_scaling="none",
-        reward_scaling="none",
         eval_every=2_500_000,
     ),
-    "vectors": dict(
+    "vectors": ATARI
+    | dict(
         total_steps=3_000_000,
-        batch_size=4,
         unroll_length=32,
         passes=4,
         learning_rate=5e-4,
         entropy_cost=0.0,
-        entropy_schedule="constant",
-        baseline_cost=0.5,
-        discounting=0.99,
-        vtrace_lambda=0.95,
         ppo_clip=0.2,
         reward_clipping="none",
         observation_scaling="moments",
         reward_scaling="returns",
-        eval_every=1_000_000,
     ),
 }
 # The number of environments of an actor or a stream.
