@@ -125,10 +125,23 @@ def from_importance_weights(
 
     vs = values + scan_backwards(discounted_cs, deltas)
 
-    next_vs = torch.cat([vs[1:], bootstrap_value.unsqueeze(0)])
-    next_qs = torch.lerp(next_values, next_vs, lambda_)
-    pg_advantages = clipped_pg_rhos * (rewards + discounts * next_qs - values)
-    return VTraceReturns(vs, pg_advantages)
+    advantages = _advantages(vs, discounts, rewards, values, bootstrap_value, lambda_)
+    return VTraceReturns(vs, clipped_pg_rhos * advantages)
+
+
+def _advantages(
+    vs: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    lambda_: float,
+) -> Tensor:
+    """r_t + gamma ((1 - lambda) V(x_{t+1}) + lambda v_{t+1}) - V(x_t), [T, B]. With lambda = 1 this
+    is what the importance weight is multiplied with in [IMPALA] section 4.2, and on-policy it is
+    [GAE]'s advantage."""
+    next_values, next_vs = (torch.cat([x[1:], bootstrap_value.unsqueeze(0)]) for x in (values, vs))
+    return rewards + discounts * torch.lerp(next_values, next_vs, lambda_) - values
 
 
 def scan_backwards(factors: Tensor, terms: Tensor) -> Tensor:
@@ -281,10 +294,8 @@ def impala_loss(
     if ppo_clip is None:
         pg = -(weights * vtrace.pg_advantages * vtrace.target_action_log_probs).sum()
     else:
-        next_values = values[1:].detach()
-        next_vs = torch.cat([vtrace.vs[1:], next_values[-1:]])
-        next_qs = torch.lerp(next_values, next_vs, lambda_)
-        advantages = rewards + discounts * next_qs - values[:-1].detach()
+        fixed = values.detach()
+        advantages = _advantages(vtrace.vs, discounts, rewards, fixed[:-1], fixed[-1], lambda_)
         pg = -(weights * ppo_objective(vtrace.log_rhos, advantages, ppo_clip)).sum()
     baseline = 0.5 * (weights * (vtrace.vs - values[:-1]) ** 2).sum()
     entropy = (weights * distribution.entropy(target_logits[:-1])).sum()
