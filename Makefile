@@ -13,6 +13,8 @@
 #   make bench          measure the speed of the parts and of whole runs
 #   make faults         test in full, for hours, what happens after faults; writes results/faults
 #   make soak           train for an hour under random faults; writes results/soak
+#   make gpu            verify and measure everything on a GPU in eight minutes; writes results/gpu;
+#                       needs no network and no .venv, only torch 2.11 in PYTHON=python3
 #   make tsan, asan     run the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make fuzz           fuzz the C++ decoder of servers' messages with libFuzzer for ten minutes
 #   make docs           write docs/flags.md and docs/metrics.md from the code
@@ -27,7 +29,7 @@ BIN := .venv/bin
 FLAGS ?=
 
 .PHONY: train poly minatar results-quick results-pong results-poly-pong results-minatar results-memory \
-	test test-examples bench faults soak tsan asan fuzz lint format docs \
+	test test-examples bench faults soak gpu tsan asan fuzz lint format docs \
 	setup build clean
 
 train: .venv/runtime
@@ -96,6 +98,9 @@ faults: .venv/development .venv/extension
 
 soak: .venv/development .venv/extension
 	$(BIN)/python -m tests.soak $(FLAGS)
+
+gpu:
+	$(PYTHON) -m tests.gpu $(FLAGS)
 
 tsan asan:
 	@$(MAKE) --no-print-directory -f tests/core/Makefile -j$$(nproc) build/$@/core_test

@@ -9,9 +9,10 @@ import torch
 from libtorchbeast import devices, models
 from libtorchbeast.devices import Event, copy_to_host, exists, own_stream, to_device, to_host
 from libtorchbeast.weights import NewestWeights
+from tests.support.gpu import GPU
 
 CPU = torch.device("cpu")
-DEVICES = [CPU] + [torch.device("cuda")] * torch.cuda.is_available()
+DEVICES = [CPU, GPU]
 
 
 def test_on_a_cpu_nothing_is_copied():

@@ -15,6 +15,7 @@ import r2d2
 import warpbeast
 from docs import generate
 from libtorchbeast.tools import plot, report, sweep
+from tests.gpu import __main__ as gpu
 from tests.support.forks import copy_repository
 
 ROOT = Path(__file__).parent.parent
@@ -71,6 +72,7 @@ RESULTS = "results_test.py makes its run, in small"
 FORK = "test_the_readmes_fork_trains does it, in a copy"
 MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
 OLD = "from_torchbeast_test.py does it"
+GPU = "it needs a GPU; gpu_test.py does it in small on a simulated one"
 REPORT = "report_test.py reports the runs that were published"
 NOT_RUN = {
     "make results-quick": RESULTS,
@@ -93,6 +95,8 @@ NOT_RUN = {
     "make fuzz": "it needs clang; faults_strangers_test.py gives the decoder the same corpus",
     "make faults": "it takes hours; faults_*_test.py do it in small",
     "make soak": "it takes an hour; soak_test.py does it in small",
+    "make gpu": GPU,
+    "make gpu PYTHON=python3": GPU,
     "make docs": "it would write the pages; test_generated_pages_are_current compares them",
     "make format": "it would change files",
     "make clean": "it would delete the environment that runs the tests",
@@ -114,6 +118,8 @@ NOT_RUN = {
 OTHER_FLAGS = {
     "--hosts": "tools.certificates",
     "--only": "benchmarks, tests.faults",
+    "--no": "pip's --no-deps and --no-index",
+    "--target": "pip",
     "--seconds": "benchmarks",
     "--training_seconds": "benchmarks",
     "--logdir": "TensorBoard",
@@ -226,7 +232,7 @@ def options(program) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_flags_named_on_a_page_exist(page):
     beasts = monobeast, polybeast, polybeast_env, r2d2, warpbeast
-    programs = *beasts, sweep, report, plot
+    programs = *beasts, sweep, report, plot, gpu
     known = set(OTHER_FLAGS).union(*map(options, programs))
     assert set(re.findall(r"(?<![\w-])--[a-z]\w*", page.read_text())) <= known
 

@@ -3,6 +3,7 @@
 
 import gc
 import math
+import re
 import subprocess
 import sys
 import weakref
@@ -13,7 +14,10 @@ import torch
 
 from libtorchbeast import _C, BatchingQueue
 from libtorchbeast.devices import to_host
+from libtorchbeast.flags import UserError
+from libtorchbeast.rpcenv import client
 from tests.support.extension import GUARD_S, bytes_of
+from tests.support.gpu import GPU
 from tests.support.polybeast import CATCH, SMALL, Poly
 from tests.support.processes import ROOT, Program, load
 
@@ -107,9 +111,9 @@ def test_page_locked_memory_is_the_hosts(kind):
     assert exchange(Pinned()).data_ptr() == tensor.data_ptr()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_what_comes_from_a_gpu_passes():
-    (outputs,) = to_host({"action": torch.arange(6, device="cuda")})
+@pytest.mark.parametrize("device", [GPU])
+def test_what_comes_from_a_gpu_passes(device):
+    (outputs,) = to_host({"action": torch.arange(6, device=device)})
     assert outputs["action"].is_pinned() and exchange(outputs["action"]).tolist() == [*range(6)]
 
 
@@ -231,6 +235,21 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 """
+
+
+def test_an_extension_without_grpc_says_so_and_defines_what_the_other_defines(monkeypatch):
+    """To build it would take 15 seconds. A definition that no header declares is an error here."""
+    words = "g++ -std=c++17 -fsyntax-only -Wall -Wextra -Wmissing-declarations -Werror".split()
+    source = ROOT / "libtorchbeast/src/no_transport.cc"
+    subprocess.run([*words, source], check=True)
+    (told,) = re.findall(r'"(the extension was built without gRPC.*)"', source.read_text())
+
+    def describe(*args):
+        raise _C.StreamError(f"UNIMPLEMENTED: {told}")
+
+    monkeypatch.setattr(client.libtorchbeast, "describe", describe, raising=False)
+    with pytest.raises(UserError, match="^UNIMPLEMENTED: the extension was built without gRPC"):
+        client.first_description(["unix:/nowhere"], 60.0)
 
 
 def test_without_the_extension_polybeast_says_so_and_monobeast_runs(tmp_path):

@@ -17,6 +17,7 @@ from libtorchbeast.models import act_on, forward
 from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import A, N, RuleNet, T, make_flags
 from tests.support.compare import assert_same
+from tests.support.gpu import GPU
 
 
 class FeedForwardNet(monobeast.Net):
@@ -94,7 +95,7 @@ def test_beginnings_that_are_known_on_the_host_are_those_of_the_rows():
     assert_same(models.unroll(core, inputs, there, *states), expected)
 
 
-@pytest.mark.parametrize("device", ["cpu"] + ["cuda"] * torch.cuda.is_available())
+@pytest.mark.parametrize("device", [torch.device("cpu"), GPU], ids=str)
 def test_unroll_takes_either_precision_on_any_processor(device):
     """Where a processor does not compute in bf16, oneDNN refuses to run an LSTM in it; a GPU would
     do it in float16."""
@@ -104,7 +105,7 @@ def test_unroll_takes_either_precision_on_any_processor(device):
     state = (torch.randn(1, 3, 8, device=device), torch.randn(1, 3, 8, device=device))
     seen = {}
     for precision in ("fp32", "bf16"):
-        with models.autocast(Obedient(), precision, torch.device(device)):
+        with models.autocast(Obedient(), precision, device):
             output, _ = models.unroll(core, inputs, done, state, state)
         assert output.dtype != torch.float16
         seen[precision] = output.float()

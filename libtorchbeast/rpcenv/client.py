@@ -47,6 +47,7 @@ def first_description(
 
     Raises:
         ServersLost: no server answered within `timeout` seconds.
+        UserError: the extension was built without gRPC.
     """
     errors = {}
     start = time.monotonic()
@@ -56,6 +57,8 @@ def first_description(
                 left = timeout - (time.monotonic() - start)
                 return libtorchbeast.describe(address, min(5.0, max(0.1, left)), tls)
             except libtorchbeast.StreamError as error:
+                if "built without gRPC" in str(error):
+                    raise UserError(str(error)) from error
                 errors[address] = str(error)
         waited = time.monotonic() - start
         if waited > timeout:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import commit, machine
-from tests.faults.harness import Figure, all_promises
+from tests.faults.harness import Figure, all_promises, line, promised
 
 
 def main() -> None:
@@ -64,27 +64,18 @@ def write(folder: Path, rows: dict[str, dict[str, Any]]) -> None:
 
 def markdown(rows: Any) -> str:
     titles = ["promise", "broken by", "measured", "promised", "held"]
-    lines = [_line(titles), _line(["---"] * len(titles))]
+    lines = [line(titles), line(["---"] * len(titles))]
     for row in rows:
         cells = [row["promise"], row["broken_by"]]
         if "error" in row:
-            lines.append(_line([*cells, row["error"].strip().splitlines()[-1], "", "no"]))
+            lines.append(line([*cells, row["error"].strip().splitlines()[-1], "", "no"]))
         for figure in row.get("figures", []):
             held = "yes" if figure["held"] else "NO"
             figure = Figure(*(figure[k] for k in Figure._fields))
             seen = f"{figure.what}: {figure.measured:.4g} {figure.unit}".strip()
-            lines.append(_line([*cells, seen, promised(figure), held]))
+            lines.append(line([*cells, seen, promised(figure), held]))
             cells = ["", ""]
     return "\n".join(lines) + "\n"
-
-
-def promised(figure: Figure) -> str:
-    limits = [("at most", figure.at_most), ("at least", figure.at_least)]
-    return ", ".join(f"{word} {x:g} {figure.unit}".strip() for word, x in limits if x is not None)
-
-
-def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 if __name__ == "__main__":

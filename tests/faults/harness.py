@@ -71,6 +71,17 @@ def median_and_p99(what: str, seconds: Sequence[float], at_most: float) -> list[
     ]
 
 
+def promised(figure: Figure) -> str:
+    """The bounds of a figure in words, for a report."""
+    limits = [("at most", figure.at_most), ("at least", figure.at_least)]
+    return ", ".join(f"{word} {x:g} {figure.unit}".strip() for word, x in limits if x is not None)
+
+
+def line(cells: Sequence[str]) -> str:
+    """A line of a table in Markdown."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
 def all_promises() -> list[Promise]:
     """The promises of all modules in this folder, in the order of the modules."""
     package = importlib.import_module("tests.faults")

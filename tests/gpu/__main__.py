@@ -1,0 +1,156 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Verifies and measures the accelerator's path, in at most eight minutes and without a network.
+
+    python -m tests.gpu                              # everything, on the machine's accelerator
+    python -m tests.gpu --only "parity|races"
+    python -m tests.gpu --device cpu --quick         # every line of it once, without an accelerator
+
+Each stage runs in a process of its own with a limit of its own. One that fails, hangs or lacks a
+package is reported, and the next one runs. The report, gpu.md and gpu.json in --out, is written
+anew after each answer. The exit code is 0 if every stage was run and every promise was held.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.faults.harness import Figure, line, promised
+from tests.gpu import stages
+from tests.gpu.stages import STAGES, Stage
+
+LEAST_S = 5.0  # with less than this left, a stage is not begun
+
+Row = dict[str, Any]  # stage, seconds, answers, and error if it failed
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "tests.gpu", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--device", default="", help="Default: the accelerator that torch finds. cpu, or sim (the "
+        "tests' simulated device), runs the stages that can do without one.")  # fmt: skip
+    add("--only", default="", metavar="REGEX", help="Run only the stages whose names match.")
+    add("--minutes", type=float, default=8.0, help="Limit of all stages together.")
+    add("--quick", action="store_true", help="Do everything once, in small and without the "
+        "stages' own limits. Speeds mean nothing.")  # fmt: skip
+    add("--out", type=Path, default=Path("results/gpu"), help="Folder for the report.")
+    return parser
+
+
+def accelerator() -> str:
+    """The name of the accelerator that torch finds, or an empty string. It is asked for in another
+    process, because this one must not open the device."""
+    code = "import torch; print(torch.accelerator.current_accelerator(check_available=True) or '')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"tests.gpu: error: torch cannot be used: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def main(argv: list[str] | None = None) -> int:
+    flags = make_parser().parse_args(argv)
+    chosen = [stage for stage in STAGES if re.search(flags.only, stage.name)]
+    if not chosen:
+        sys.exit(f"tests.gpu: error: --only {flags.only}: no stage's name matches")
+    device = flags.device or accelerator()
+    if not device:
+        sys.exit("tests.gpu: error: torch finds no accelerator; --device cpu tries what can be "
+                 "tried without one")  # fmt: skip
+    flags.out.mkdir(parents=True, exist_ok=True)
+    end, rows = time.monotonic() + 60 * flags.minutes, []
+    for stage in chosen:
+        row: Row = {"stage": stage.name, "seconds": 0.0, "answers": []}
+        rows.append(row)
+        run_stage(stage, row, {"device": device, "quick": flags.quick}, end, rows, flags.out)
+    print(summary(rows), flush=True)
+    return 0 if all(is_held(row) for row in rows) else 1
+
+
+def run_stage(stage: Stage, row: Row, options: Row, end: float, rows: list[Row], out: Path) -> None:
+    """Runs one stage and adds to its `row`. After each answer all `rows` are written."""
+    start = time.monotonic()
+    print(f"== {stage.name}", flush=True)
+
+    def heard(answer: Row) -> None:
+        row["answers"].append(answer)
+        row["seconds"] = round(time.monotonic() - start, 1)
+        write(out, options, rows)
+        print(shown(answer), flush=True)
+
+    if packages := stages.missing(stage):
+        row["error"] = f"not run, because packages are missing: {', '.join(packages)}"
+    elif end - start < LEAST_S:
+        row["error"] = "not run, because no time was left"
+    else:
+        limit = end - start if options["quick"] else min(stage.limit, end - start)
+        row |= stages.run(stage, options, limit, heard)
+    row["seconds"] = round(time.monotonic() - start, 1)
+    write(out, options, rows)
+    if "error" in row:
+        print("\n".join([f"FAILED: {row['error']}", row.get("printed", "")]).strip(), flush=True)
+
+
+def is_held(row: Row) -> bool:
+    return "error" not in row and all(answer.get("held", True) for answer in row["answers"])
+
+
+# ========================================================================================== report
+def figure_of(answer: Row) -> Figure:
+    return Figure(*(answer[name] for name in Figure._fields))
+
+
+def shown(answer: Row) -> str:
+    if "say" in answer:
+        return answer["say"]
+    figure, limit = figure_of(answer), promised(figure_of(answer))
+    words = f"{figure.what}: {figure.measured:.4g} {figure.unit}".strip()
+    return words + (f" ({limit})" if limit else "") + ("" if answer["held"] else " NOT HELD")
+
+
+def write(folder: Path, options: Row, rows: list[Row]) -> None:
+    (folder / "gpu.json").write_text(json.dumps({**options, "stages": rows}, indent=1) + "\n")
+    (folder / "gpu.md").write_text(markdown(options, rows))
+
+
+def markdown(options: Row, rows: list[Row]) -> str:
+    quick = " --quick: its speeds mean nothing" if options.get("quick") else ""
+    lines = [f"# `make gpu` on {options['device']}{quick}", "", summary(rows)]
+    for row in rows:
+        lines += ["", f"## {row['stage']}, {row['seconds']} s", ""]
+        lines += [f"- {answer['say']}" for answer in row["answers"] if "say" in answer]
+        figures = [answer for answer in row["answers"] if "what" in answer]
+        if figures:
+            titles = ["measured", "", "promised", "held"]
+            lines += ["", line(titles), line(["---"] * len(titles)), *map(table_line, figures)]
+        if "error" in row:
+            lines += ["", f"**Failed: {row['error']}**"]
+        if row.get("printed"):
+            lines += ["", "```", row["printed"], "```"]
+    return "\n".join(lines) + "\n"
+
+
+def table_line(answer: Row) -> str:
+    figure = figure_of(answer)
+    limit, held = promised(figure), "yes" if answer["held"] else "NO"
+    number = f"{figure.measured:,.4g} {figure.unit}".strip()
+    return line([figure.what, number, limit, held if limit else ""])
+
+
+def summary(rows: list[Row]) -> str:
+    good = [row["stage"] for row in rows if is_held(row)]
+    words = f"Good: {', '.join(good) or 'nothing'}."
+    for row in rows:
+        if not is_held(row):
+            words += f" {row['stage']}: {row.get('error', 'a promise was not held')}."
+    return words
+
+
+if __name__ == "__main__":
+    sys.exit(main())

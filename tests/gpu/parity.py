@@ -1,0 +1,142 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The device computes what the CPU computes."""
+
+import importlib.util
+import logging
+import math
+
+import torch
+
+from libtorchbeast import devices, learner, models
+from libtorchbeast.devices import to_device, to_host
+from libtorchbeast.learner import Learner
+from tests.faults.harness import Figure
+from tests.gpu import timing, work
+from tests.gpu.stages import Answers
+
+LIMITS = {"fp32": 1e-4, "bf16": 1e-2}  # of |device - CPU| / |CPU|
+
+
+def parity(device: str, quick: bool) -> Answers:
+    """Outputs, gradients and three updates of both networks, with LSTM and without."""
+    there = torch.device(device)
+    T, B = (3, 2) if quick else (20, 8)
+    for name in work.nets(quick):
+        for lstm in ([], ["--use_lstm"]):
+            # On a GPU recurrent cores are float32 under bf16, and on a CPU they are not. The
+            # simulated device has no bf16.
+            for precision in ("fp32",) if lstm or there.type == "sim" else ("fp32", "bf16"):
+                flags = work.flags_of(name, device, "--precision", precision, *lstm)
+                devices.set_precision(precision)
+                net = work.make_net(name, flags)
+                batch = work.make_batch(net, T, B)
+                what = f"{name}{', LSTM' * bool(lstm)}, {precision}"
+                yield from compare(what, net, batch, flags, there, LIMITS[precision])
+
+
+def compare(what, net, batch, flags, device, limit) -> Answers:
+    here, there = (computed(net, batch, flags, on) for on in (devices.CPU, device))
+    for part, expected in here.items():
+        # What a gradient loses in bf16 it has lost on both; their difference has no promise.
+        has_limit = part != "gradient" or limit == LIMITS["fp32"]
+        error = relative(there[part], expected)
+        yield Figure(f"{what}: {part}", error, "of its norm", limit if has_limit else None)
+
+
+def computed(net, batch, flags, device) -> dict[str, torch.Tensor]:
+    """What the network and the loss give on a device, on the CPU and as vectors."""
+    own = work.on(net, device)
+    rows = to_device(batch, device)
+    core_state = tuple(v for k, v in rows.items() if k.startswith("core_state/"))
+    with models.autocast(own, flags.precision, device), torch.no_grad():
+        outputs, _ = models.forward(own, rows, core_state)
+    loss = learner.compute_loss(own, rows, flags)
+    loss.total.backward()
+    gradient = torch.cat([p.grad.flatten() for p in own.parameters()])
+    found = dict(logits=outputs["policy_logits"], values=outputs["baseline"], loss=loss.total)
+    if flags.precision == "fp32":
+        found["weights after 3 updates"] = updated(net, batch, flags, device)
+    (found,) = to_host(
+        {k: v.detach().flatten() for k, v in (found | {"gradient": gradient}).items()}
+    )
+    return found
+
+
+def updated(net, batch, flags, device) -> torch.Tensor:
+    """The change of the weights that three updates make."""
+    trainer = Learner(work.on(net, device), flags, device, dump_dir=None)
+    for _ in range(3):
+        assert trainer.update(batch, lambda state_dict, version: None) is not None
+    weights = trainer.state_dict()["model"]
+    return torch.cat([v.float().flatten() for v in weights.values()])
+
+
+def relative(seen: torch.Tensor, expected: torch.Tensor) -> float:
+    """|seen - expected| / |expected|, or infinity where something is not a number."""
+    error = float((seen.double() - expected.double()).norm() / expected.double().norm())
+    return error if math.isfinite(error) else math.inf
+
+
+def graphs(device: str, quick: bool) -> Answers:
+    """CUDA graphs against the eager path: equal numbers, and the time of both."""
+    if importlib.util.find_spec("libtorchbeast.graphs") is None:
+        yield "This version replays no graphs."
+        return
+    from libtorchbeast import graphs
+
+    there, given_up = torch.device(device), warnings_of(graphs.logger)
+    T, B, seconds = (3, 2, 0.0) if quick else (20, 32, 1.0)
+    for name in work.nets(quick):
+        flags = work.flags_of(name, device, "--precision", "fp32", "--learning_rate", "1e-5")
+        nets = [work.make_net(name, flags) for _ in range(2)]
+        nets[0].has_graphs = False
+        batches = [work.make_batch(nets[0], T, B, seed) for seed in range(2)]
+        why = graphs.why_no_update(nets[1], there, flags), graphs.why_none(nets[1], there, flags)
+        for what, reason in zip(("update", "inference"), why, strict=True):
+            yield f"{name}: {what}: {f'no graph, because {reason}' if reason else 'a graph'}"
+        pair = (updates(net, batches, flags, there, seconds) for net in nets)
+        yield from both(f"{name}: update, {T}x{B}", *pair)
+        graphs.for_inference([nets[1].to(there)], B, flags)
+        pair = (forwards(net.to(there), batches, there, seconds) for net in nets)
+        yield from both(f"{name}: inference, {B} a batch", *pair)
+    yield from given_up
+    yield Figure("graphs given up", len(given_up), "", 0)
+
+
+def warnings_of(logger: logging.Logger) -> list[str]:
+    """A list that gets the warnings that are logged from now on."""
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger.addHandler(handler)
+    return said
+
+
+def both(what: str, eager: tuple, replayed: tuple) -> Answers:
+    yield Figure(f"{what}: difference", relative(replayed[0], eager[0]), "", LIMITS["fp32"])
+    for kind, (_, seconds) in (("eager", eager), ("by graph", replayed)):
+        yield Figure(f"{what}, {kind}", 1000 * seconds, "ms")
+
+
+def updates(net, batches, flags, device, seconds) -> tuple[torch.Tensor, float]:
+    """The weights after eight updates, by which a graph is recorded, and an update's time."""
+    trainer = Learner(work.on(net, device), flags, device, dump_dir=None)
+    update = lambda batch: trainer.update(batch, lambda state_dict, version: None)
+    for batch in batches * 4:
+        update(batch)
+    model = trainer.state_dict()["model"]
+    each = timing.seconds_of(lambda: update(batches[0]), device, seconds)
+    return torch.cat([v.float().flatten() for v in model.values()]), each
+
+
+def forwards(net, batches, device, seconds) -> tuple[torch.Tensor, float]:
+    """The logits for whole and for smaller batches, and the time of a whole one."""
+    found = []
+    rows = [to_device(work.row_of(batch)[0], device) for batch in batches]
+    act = lambda row: net(row, ())[0]["policy_logits"]
+    with torch.no_grad():
+        for _ in range(4):
+            for row in rows:
+                found += [act(row).clone(), act({k: v[:, 1:] for k, v in row.items()}).clone()]
+        each = timing.seconds_of(lambda: act(rows[0]), device, seconds)
+    return torch.cat(to_host([x.flatten() for x in found])[0]), each

@@ -1,0 +1,71 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What the stages work with: networks and random batches."""
+
+import copy
+
+import torch
+from torch import nn
+
+import monobeast
+import polybeast
+from libtorchbeast import models
+from libtorchbeast.flags import Flags
+from libtorchbeast.spec import Actions, Spec
+
+A = 6  # actions, as in Pong
+FRAME = (4, 84, 84)
+BEASTS = {"shallow": monobeast, "deep": polybeast}  # the programs whose networks these are
+
+
+def nets(quick: bool) -> list[str]:
+    """The networks that a stage takes: the deep one is too slow for --quick."""
+    return [*BEASTS][: 1 if quick else None]
+
+
+def flags_of(net: str, device: str, *words: str) -> Flags:
+    """The flags of the program whose own network `net` is, on Pong."""
+    both = ["--learner_device", device, "--inference_device", device]
+    return BEASTS[net].parse([*both, *words])
+
+
+def make_net(net: str, flags: Flags) -> nn.Module:
+    """The network "shallow" or "deep" on the CPU, with weights as large as after some training."""
+    torch.manual_seed(1)
+    spec = Spec("Pong", 1, {"frame": (FRAME, "uint8")}, Actions("discrete", (A,)))
+    made = models.make_net(BEASTS[net].Net, spec, flags)
+    with torch.no_grad():
+        nn.init.orthogonal_(made.policy.weight, 1.0)
+    return made
+
+
+def make_batch(net: nn.Module, T: int, B: int, seed: int = 2) -> dict[str, torch.Tensor]:
+    """A random batch of rollouts on the CPU, rows [T+1, B, ...], in which episodes end."""
+    some = torch.Generator().manual_seed(seed)
+    shape = (T + 1, B)
+    done = torch.rand(shape, generator=some) < 0.02
+    ended = torch.cat([done[1:], torch.zeros(1, B, dtype=torch.bool)])
+    state = models.initial_state(net, B)
+    frames = torch.randint(0, 256, (*shape, *FRAME), dtype=torch.uint8, generator=some)
+    return {
+        "frame": frames,
+        "reward": torch.randn(shape, generator=some).masked_fill(done, 0.0),
+        "done": done,
+        "terminated": ended,
+        "truncated": torch.zeros_like(ended),
+        "last_action": torch.randint(0, A, shape, generator=some).masked_fill(done, 0),
+        "action": torch.randint(0, A, shape, generator=some),
+        "policy_logits": torch.randn(*shape, A, generator=some),
+        "policy_version": torch.zeros(shape, dtype=torch.int64),
+    } | {f"core_state/{i}": torch.randn(s.shape, generator=some) for i, s in enumerate(state)}
+
+
+def row_of(batch: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], models.CoreState]:
+    """Row 0 of a batch, [1, B, ...], and its core state, as an inference batch has them."""
+    learned = ("action", "policy_logits", "policy_version")
+    names = [name for name in batch if name not in learned and not name.startswith("core_state/")]
+    state = tuple(value for name, value in batch.items() if name.startswith("core_state/"))
+    return {name: batch[name][:1].contiguous() for name in names}, state
+
+
+def on(net: nn.Module, device: torch.device) -> nn.Module:
+    return copy.deepcopy(net).to(device)

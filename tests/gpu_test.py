@@ -1,0 +1,137 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""`make gpu` without a GPU: its limits and its report, and its stages on the simulated device."""
+
+import importlib
+import json
+import math
+import os
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.gpu import __main__ as program
+from tests.gpu import order, parity, stages
+from tests.gpu.stages import STAGES, Stage
+from tests.support import simulated_device as sim
+from tests.support.processes import wait_for
+
+pytestmark = pytest.mark.usefixtures("as_before", "one_thread")
+
+HERE = "tests.support.gpu_stages"
+
+
+# ====================================================================================== the harness
+def exists(pid):
+    try:
+        os.kill(pid, 0)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+def test_a_stage_that_hangs_is_killed_with_its_children_and_what_it_said_is_kept(monkeypatch):
+    """Its time is over as soon as it has answered."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    heard = []
+
+    def hear(answer):
+        heard.append(answer)
+        clock.now = 1000.0
+
+    result = stages.run(Stage("hung", 60, f"{HERE}.hangs"), {"device": "cpu"}, 60.0, hear)
+    assert result == {"error": "it was killed after 60 s", "printed": "it hangs now"}
+    wait_for(lambda: not exists(heard[0]["measured"]))
+
+
+def test_what_fails_or_cannot_run_is_reported_and_the_next_stage_runs(
+    tmp_path, monkeypatch, capsys
+):
+    names = ("fails", "lacks", "is_wrong", "is_well")
+    needs = {"lacks": "torch no_such_package"}
+    rows = [Stage(name, 60, f"{HERE}.{name}", needs.get(name, "")) for name in names]
+    monkeypatch.setattr(program, "STAGES", rows)
+    assert program.main(["--device", "cpu", "--out", str(tmp_path)]) == 1
+    report = json.loads((tmp_path / "gpu.json").read_text())
+    fails, lacks, is_wrong, is_well = report["stages"]
+    assert fails["answers"] == [{"say": "It runs on cpu."}]
+    assert fails["error"] == "it ended with exit code 1"
+    assert "RuntimeError: the driver does not answer" in fails["printed"]
+    assert lacks["error"] == "not run, because packages are missing: no_such_package"
+    assert not is_wrong["answers"][0]["held"] and "error" not in is_wrong
+    assert is_well["answers"][0]["measured"] == 5.0
+    text = (tmp_path / "gpu.md").read_text()
+    assert "| error | 0.5 m | at most 0.1 m | NO |" in text
+    assert "| speed | 5 m/s |  |  |" in text
+    summary = "Good: is_well. fails: it ended with exit code 1."
+    assert summary in text and summary in capsys.readouterr().out
+
+
+def test_a_stage_is_not_begun_without_time(tmp_path):
+    assert program.main(["--device", "cpu", "--minutes", "0", "--out", str(tmp_path)]) == 1
+    report = json.loads((tmp_path / "gpu.json").read_text())
+    errors = {row["error"] for row in report["stages"]}
+    assert errors == {"not run, because no time was left"} and len(report["stages"]) == len(STAGES)
+
+
+def test_without_an_accelerator_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "accelerator", lambda: "")
+    with pytest.raises(SystemExit, match="torch finds no accelerator; --device cpu tries"):
+        program.main(["--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match="--only xyz: no stage's name matches"):
+        program.main(["--only", "xyz", "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+# ======================================================================================= the stages
+def answers_of(stage, device):
+    module, _, name = stage.function.rpartition(".")
+    return list(getattr(importlib.import_module(module), name)(device, quick=True))
+
+
+# It runs pytest, and this is a test.
+IN_PROCESS = [stage for stage in STAGES if stage.name != "tests"]
+
+
+@pytest.mark.parametrize("stage", IN_PROCESS, ids=[stage.name for stage in IN_PROCESS])
+def test_each_stage_runs_without_a_gpu(stage):
+    """Here on the simulated device, which also checks the order of events. The slow ones start
+    programs: they take ten seconds of a core together."""
+    device = sim.NAME if sim.is_possible else "cpu"
+    with stages.prepared(device):
+        answers = answers_of(stage, device)
+    assert answers
+    wrong = [a for a in answers if isinstance(a, stages.Figure) and not a.is_held()]
+    assert not wrong
+
+
+def test_a_difference_is_relative_and_what_is_no_number_is_infinite():
+    expected = torch.tensor([3.0, 4.0])
+    assert parity.relative(expected, expected) == 0.0
+    assert parity.relative(torch.tensor([3.0, 4.5]), expected) == pytest.approx(0.1)
+    assert parity.relative(torch.tensor([3.0, math.nan]), expected) == math.inf
+
+
+def test_the_sanitizer_watches_every_thread_and_its_gradients(monkeypatch):
+    """Without a GPU it sees operations, but no memory."""
+    from torch.cuda import _sanitizer
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+    handler = _sanitizer.cuda_sanitizer.dispatch.event_handler
+    seen = []
+
+    def work():
+        weight = torch.ones(3, requires_grad=True)
+        seen.append(handler.seq_num)
+        product = (weight * 2).sum()
+        seen.append(handler.seq_num)
+        product.backward()
+        seen.append(handler.seq_num)
+
+    with order.in_every_thread(order.sanitizer()):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert seen[0] < seen[1] < seen[2]
