@@ -72,12 +72,16 @@ def test_parts_of_a_rollout_share_its_memory(parse):
     assert (rollout["reward"][:, 4:] == 7).all() and not (rollout["reward"][:, :4] == 7).any()
 
 
-def test_a_run_trains_resumes_and_plays(parse, tmp_path, capsys):
+def test_a_run_trains_resumes_and_plays(parse, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     run = warpbeast.train(parse())
     state = load(tmp_path / "run")
     assert run.complete() and state["updates"] >= 20 and state["net"] == "monobeast.Net"
     warpbeast.train(parse("--total_steps 600"))
     assert load(tmp_path / "run")["step"] >= 600
+    log = (tmp_path / "run" / "out.log").read_text()
+    assert "--total_steps changes from 400 to 600" in log and log.count("changes from") == 1
+    assert "Recipe for other: --passes 1 --learning_rate 0.003" in caplog.text
     games = warpbeast.test(parse("--mode test --num_episodes 3"))
     assert len(games) == 3 and all(game.complete for game in games)
     warpbeast.test(parse("--mode test_render --num_episodes 1"))
@@ -126,6 +130,12 @@ def test_the_compiled_step_is_one_graph_and_gives_the_same(parse, monkeypatch, c
 def test_flags_that_it_cannot_follow_are_refused(parse, text, expected):
     with pytest.raises(UserError, match=expected):
         parse(text)
+
+
+def test_torchrun_is_refused(parse, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="torchrun: expected one process, seen 2: WarpBeast is one"):
+        parse()
 
 
 def test_an_unknown_environment_is_refused(parse):
