@@ -64,6 +64,8 @@ from libtorchbeast.tensors import TensorRows, TensorVector, require_vector
 
 Net = monobeast.Net  # a fork may write its own here; with groups of agents each gets one
 ACTIVITIES = ("environment", "inference", "learning")
+# What the host reads of a rollout, in one copy. Else it would wait for each of them.
+BOOKS = ("done", "policy_version", "episode_over", "episode_step", "episode_return")
 
 logger = logging.getLogger(__name__)
 
@@ -242,8 +244,10 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     actor = Actor(rows, learner.net, seed, flags, clock, learner.updates)
     while not run.finished():
         rollout = actor.unroll(learner.updates)
-        run.stats.add_games(rollout)
-        for batch in divide(rollout, flags.batch_size):
+        (books,) = devices.to_host({name: rollout[name] for name in BOOKS})
+        run.stats.add_games(books)
+        read = {name: books[name] for name in ("done", "policy_version")}
+        for batch in divide(rollout | read, flags.batch_size):
             if numbers := learner.update(batch, publish=lambda state_dict, version: None):
                 run.stats.add_update(numbers)
             clock.lap("learning")

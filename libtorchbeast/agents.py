@@ -144,6 +144,8 @@ class Agents(nn.Module):
             for name in (*PER_ENVIRONMENT, *PER_AGENT):
                 if name in rows:
                     own[name] = rows[name].unsqueeze(2).expand(-1, -1, A).flatten(1, 2)
+            if begins := getattr(rows["done"], "begins", None):  # of models.remember_beginnings
+                own["done"].begins = begins  # type: ignore[attr-defined]
             for name in {"action", "last_action"} & rows.keys():
                 numbers = rows[name][..., group.numbers].unflatten(-1, (A, -1)).flatten(1, 2)
                 own[name] = numbers.view(*numbers.shape[:2], *net.distribution.action_shape)

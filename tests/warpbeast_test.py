@@ -12,7 +12,7 @@ from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import make_net
 from libtorchbeast.tensors import TensorRows, TensorVector
 from tests.support.processes import load
-from tests.support.tensors import Walk
+from tests.support.tensors import Foreign, Walk
 
 CPU = torch.device("cpu")
 
@@ -144,14 +144,6 @@ def test_an_unknown_environment_is_refused(parse):
 
 
 def test_another_vector_that_gives_tensors_trains(parse, monkeypatch):
-    class Foreign:
-        """Does not show that it is one of ours, as one of Isaac Lab would not."""
-
-        def __init__(self, vector):
-            for name in ("num_envs", "metadata", "single_observation_space", "single_action_space"):
-                setattr(self, name, getattr(vector, name))
-            self.reset, self.step, self.close = vector.reset, vector.step, vector.close
-
     foreign = lambda flags, device: Foreign(TensorVector(Walk("box"), flags.num_envs))
     monkeypatch.setattr(warpbeast, "create_env", foreign)
     assert warpbeast.train(parse()).complete()
