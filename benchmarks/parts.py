@@ -85,6 +85,10 @@ def raw_pong() -> Measure:
 
 def raw_minatar() -> Measure:
     """The environment MinAtar/Breakout-v1 as `gymnasium.make` returns it, with random actions."""
+    return by_turns(minatar_step())
+
+
+def minatar_step() -> Step:
     import gymnasium
     import minatar.gym
 
@@ -99,7 +103,7 @@ def raw_minatar() -> Measure:
             env.reset()
         return 1
 
-    return by_turns(step)
+    return step
 
 
 def plain_learner() -> Measure:
