@@ -34,13 +34,16 @@ from libtorchbeast.tools.consistency import Draws
 PLAIN = 0  # stands for the reference, which has one environment
 NUMBERS = {
     "breakout": (PLAIN, 64, 256, 1024, 4096, 8192),
-    **{name: (1024,) for name in ("asterix", "freeway", "seaquest", "space_invaders")},
+    **{name: (PLAIN, 1024) for name in ("asterix", "freeway", "seaquest", "space_invaders")},
     "tag/4v1": (PLAIN, 64, 256, 1024, 4096, 8192),
     "tag/80v20/partial": (PLAIN, 1, 8, 64, 256),  # what 100 agents see takes much memory
 }
-RUNS = {  # the whole runs, with their defaults
-    "MonoBeast, MinAtar/Breakout-v1": Run("", "monobeast", ("--env", GAMES["MinAtar"])),
-    "WarpBeast, breakout": Run("", "warpbeast", ("--env", "breakout")),
+ONE_THREAD = ("--torch_threads", "1")  # threads that wait for each other use processor time
+RUNS = {  # the whole runs
+    "MonoBeast, MinAtar/Breakout-v1": Run(
+        "", "monobeast", ("--env", GAMES["MinAtar"], *ONE_THREAD)
+    ),
+    "WarpBeast, breakout": Run("", "warpbeast", ("--env", "breakout", *ONE_THREAD)),
 }
 
 
@@ -91,7 +94,9 @@ def tag_step(name: str) -> Step:
 def step_of(name: str, num_envs: int) -> Step:
     if num_envs != PLAIN:
         return tensor_step(name, num_envs)
-    return minatar_step() if name == "breakout" else tag_step(name)
+    if name.startswith("tag"):
+        return tag_step(name)
+    return minatar_step(f"MinAtar/{name.title().replace('_', '')}-v1")
 
 
 def measure(seconds: float, training_seconds: float) -> Iterator[Row]:
