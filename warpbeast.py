@@ -17,6 +17,7 @@ FORK HERE. This is one process on one device, so there is nothing to tune with -
 
 import argparse
 import contextlib
+import os
 import sys
 from typing import Any
 
@@ -63,6 +64,8 @@ from libtorchbeast.tensors import TensorRows, TensorVector, require_vector
 
 Net = monobeast.Net  # a fork may write its own here; with groups of agents each gets one
 ACTIVITIES = ("environment", "inference", "learning")
+# What the host reads of a rollout, in one copy. Else it would wait for each of them.
+BOOKS = ("done", "policy_version", "episode_over", "episode_step", "episode_return")
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +95,8 @@ def make_net(spec: Spec, flags: Flags) -> nn.Module:
     """`Net`, or one for each group of agents (libtorchbeast/agents.py)."""
     if not groups_of(spec):
         return models.make_net(Net, spec, flags)
+    for name in ("observation_scaling", "reward_scaling"):
+        require(flags, name, getattr(flags, name) == "none", "none with groups of agents")
     own: Any = lambda spec, _: Agents(Net, spec, flags)
     return models.make_net(own, spec, replace(flags, net=None))
 
@@ -126,8 +131,11 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     """Fills in the defaults that depend on other flags, and freezes the result.
 
     Raises:
-        UserError: two flags contradict each other, or this program lacks what a flag asks for.
+        UserError: two flags contradict each other, or this program lacks what is asked for.
     """
+    if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise UserError(f"torchrun: expected one process, seen {processes}: WarpBeast is one")
+    choose_xpid(draft)
     recipes.apply(draft, RECIPES, "other")
     draft.num_learner_threads = draft.num_learner_threads or 1
     devices.choose(draft)
@@ -139,7 +147,6 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     require(draft, "batch_size", draft.num_envs % draft.batch_size == 0, divides)
     require(draft, "num_learner_threads", draft.num_learner_threads == 1, "1: it acts and learns")
     require(draft, "autotune", draft.autotune is None, "to be left out: try other --num_envs")
-    choose_xpid(draft)
     return Flags(**vars(draft))
 
 
@@ -208,6 +215,7 @@ def train(flags: Flags) -> Run:
     device = torch.device(flags.learner_device)
     with OpeningWatch(flags.open_timeout), told(flags.env):
         vector, spec = open_vector(flags, device)
+    flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
     net = make_net(spec, flags)
     evaluate.try_others(flags, spec, player)
     with told(flags.env), contextlib.closing(vector), Run(flags, spec, net, device) as run:
@@ -236,8 +244,10 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     actor = Actor(rows, learner.net, seed, flags, clock, learner.updates)
     while not run.finished():
         rollout = actor.unroll(learner.updates)
-        run.stats.add_games(rollout)
-        for batch in divide(rollout, flags.batch_size):
+        (books,) = devices.to_host({name: rollout[name] for name in BOOKS})
+        run.stats.add_games(books)
+        read = {name: books[name] for name in ("done", "policy_version")}
+        for batch in divide(rollout | read, flags.batch_size):
             if numbers := learner.update(batch, publish=lambda state_dict, version: None):
                 run.stats.add_update(numbers)
             clock.lap("learning")

@@ -85,21 +85,26 @@ def raw_pong() -> Measure:
 
 def raw_minatar() -> Measure:
     """The environment MinAtar/Breakout-v1 as `gymnasium.make` returns it, with random actions."""
+    return by_turns(minatar_step())
+
+
+def minatar_step(game: str = GAMES["MinAtar"]) -> Step:
     import gymnasium
     import minatar.gym
 
-    if GAMES["MinAtar"] not in gymnasium.registry:
+    if game not in gymnasium.registry:
         minatar.gym.register_envs()
-    env = gymnasium.make(GAMES["MinAtar"])
+    env = gymnasium.make(game)
     env.reset(seed=0)
+    actions = int(env.action_space.n)
 
     def step() -> int:
-        _, _, terminated, truncated, _ = env.step(random.randrange(3))
+        _, _, terminated, truncated, _ = env.step(random.randrange(actions))
         if terminated or truncated:
             env.reset()
         return 1
 
-    return by_turns(step)
+    return step
 
 
 def plain_learner() -> Measure:

@@ -8,7 +8,8 @@ agents; their order in the observation is the order of the groups:
     taggers/NAME      [A, ...]: the part NAME of what each of them observes
 
 Its action is a MultiDiscrete or a Box, with the actions of all agents of the first group, then of
-the second, and so on; an agent has as many numbers as any other. Its reward is for the log only.
+the second, and so on; an agent has as many numbers as any other. Its reward is for the log only. A
+part `action_mask` of a group is its agents'. Of a network's outputs only the heads are used.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ from libtorchbeast.distributions import Distribution
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.models import CoreState
 from libtorchbeast.rollouts import Rollout, core_state_of
-from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.spec import Actions, Spec, check_action_mask
 from vtrace import ImpalaLoss
 
 PER_ENVIRONMENT = ("done", "terminated", "truncated", "episode_over", "episode_step")
@@ -42,8 +43,8 @@ def groups_of(spec: Spec) -> list[Group]:
     """The groups of agents, or [] in an environment of one agent.
 
     Raises:
-        UserError: a part of the observation belongs to no group, or has not [A, ...] numbers; or
-            the actions cannot be shared out.
+        UserError: a part of the observation belongs to no group, or has not [A, ...] numbers; the
+            actions cannot be shared out; or those of a group's agents differ.
     """
     rewards = {k.removesuffix("/reward"): shape for k, (shape, _) in spec.observations.items()
                if k.endswith("/reward") and len(shape) == 1}  # fmt: skip
@@ -57,6 +58,9 @@ def groups_of(spec: Spec) -> list[Group]:
             f"expected the same number of actions for each of {total} agents, seen {kind} {sizes}"
         )
         raise UserError(f"{spec.name}: {said}")
+    if strange := [k for k in spec.observations if k.rpartition("/")[0] not in rewards]:
+        said = f"expected each part of the observation in one of the groups {', '.join(rewards)}"
+        raise UserError(f"{spec.name}: {said}, seen {strange[0]}")
     width, groups, first = width // total, [], 0
     for name, (A,) in rewards.items():
         own = {
@@ -68,10 +72,14 @@ def groups_of(spec: Spec) -> list[Group]:
             raise UserError(f"{spec.name}: expected {name}/{wrong[0]} [{A}, ...], for {A} agents")
         parts = {k: (shape[1:], dtype) for k, (shape, dtype) in own.items() if k != "reward"}
         actions = Actions("box", (width,))
+        numbers = slice(first, first + A * width)
         if kind != "box":
             each = sizes[first : first + width]
+            if sizes[numbers] != each * A:
+                said = f"expected the same actions for the {A} agents of {name}"
+                raise UserError(f"{spec.name}: {said}, seen {sizes[numbers]}")
             actions = Actions("discrete", each) if width == 1 else Actions(kind, each)
-        numbers = slice(first, first + A * width)
+        check_action_mask(parts, actions)
         one = dataclasses.replace(spec, name=name, observations=parts, actions=actions, stacks={})
         groups.append(Group(name, A, one, numbers))
         first += A * width
@@ -115,7 +123,7 @@ class Agents(nn.Module):
         logits, values, next_state = [], [], ()
         for group, net, rows, state in self.shares(inputs, core_state):
             with models.autocast(net, self._precision, rows["reward"].device):
-                outputs, state = net(rows, state)
+                outputs, state = models.forward(net, rows, state)
             T, B = inputs["reward"].shape
             logits.append(outputs["policy_logits"].reshape(T, B, -1))
             values.append(outputs["baseline"].view(T, B, -1))
@@ -136,6 +144,8 @@ class Agents(nn.Module):
             for name in (*PER_ENVIRONMENT, *PER_AGENT):
                 if name in rows:
                     own[name] = rows[name].unsqueeze(2).expand(-1, -1, A).flatten(1, 2)
+            if begins := getattr(rows["done"], "begins", None):  # of models.remember_beginnings
+                own["done"].begins = begins  # type: ignore[attr-defined]
             for name in {"action", "last_action"} & rows.keys():
                 numbers = rows[name][..., group.numbers].unflatten(-1, (A, -1)).flatten(1, 2)
                 own[name] = numbers.view(*numbers.shape[:2], *net.distribution.action_shape)
@@ -155,11 +165,14 @@ class Agents(nn.Module):
 
 
 def sum_losses(losses: list[ImpalaLoss]) -> ImpalaLoss:
-    """The loss of all groups: the sum of theirs. Numbers that are means stay means."""
+    """The loss of all groups: the sum of theirs. Means stay means, and the largest reward is that
+    of all."""
     count = len(losses)
     sums = ImpalaLoss(*(sum(parts) for parts in zip(*losses, strict=True)))
-    means = ("mean_entropy", "clipped_rho_share", "mean_value")
-    return sums._replace(**{name: getattr(sums, name) / count for name in means})
+    means = ("mean_entropy", "clipped_rho_share", "mean_rho", "mean_value")
+    largest = torch.stack([loss.largest_reward for loss in losses]).max()
+    means_of = {name: getattr(sums, name) / count for name in means}
+    return sums._replace(**means_of, largest_reward=largest)
 
 
 class Joint:

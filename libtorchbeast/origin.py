@@ -13,7 +13,9 @@ from traceback import FrameSummary
 from libtorchbeast.flags import UserError
 
 _FOREIGN = (sysconfig.get_path("stdlib"), os.path.dirname(__file__) + os.sep, "<")
-_ADAPTER = os.path.join(os.path.dirname(__file__), "environment.py")
+_ADAPTERS = tuple(
+    os.path.join(os.path.dirname(__file__), name) for name in ("environment.py", "tensors.py")
+)
 
 
 def own_frame(frames: list[FrameSummary]) -> FrameSummary | None:
@@ -91,9 +93,9 @@ def _place_in_environment(error: BaseException) -> str:
     """Returns "FILE:LINE, in FUNCTION" if code that the adapter called raised the error, else "".
     Lines of installed packages are named only if there are no others."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # without `told` itself
-    here = [i for i, frame in enumerate(frames) if frame.filename == _ADAPTER]
+    here = [i for i, frame in enumerate(frames) if frame.filename in _ADAPTERS]
     if not here:
         return ""
-    called = frames[here[-1] + 1 :] or frames[-1:]
+    called = frames[here[0] + 1 :] or frames[-1:]
     frame = own_frame(called) or called[-1]
     return f"{frame.filename}:{frame.lineno}, in {frame.name}"

@@ -208,7 +208,8 @@ class TensorRows:
         spec: the one that Environment found in it.
 
     Raises:
-        UserError: from `initial`, if the vector gives anything but tensors on `device`.
+        UserError: from `initial` and `step`, if the vector gives anything but tensors on `device`,
+            or others than its spaces say.
     """
 
     def __init__(self, vector: Any, spec: Spec, device: torch.device):
@@ -221,15 +222,7 @@ class TensorRows:
 
     def initial(self, seed: int) -> Row:
         """Resets all environments and returns the first row."""
-        observation = self._vector.reset(seed=seed)[0]
-        for name, leaf in flatten_observation(observation).items():
-            is_tensor = isinstance(leaf, Tensor)
-            if not is_tensor or leaf.device.type != self._device.type:
-                kind = f"a {type(leaf).__name__}" + (f" on {leaf.device}" if is_tensor else "")
-                raise UserError(
-                    f"Vector environment: expected tensors on {self._device}, where the network "
-                    f"is, seen {kind} as the observation {name!r}"
-                )
+        observation = self._checked_parts(self._vector.reset(seed=seed)[0])
         N = self.spec.num_envs
         zeros = lambda dtype: torch.zeros(N, dtype=dtype, device=self._device)
         self._ended, never = ~zeros(torch.bool), zeros(torch.bool)
@@ -239,8 +232,29 @@ class TensorRows:
 
     def step(self, actions: Tensor) -> Row:
         """Steps all environments with `actions` [N, *Actions.shape]."""
-        observation, reward, terminated, truncated, _ = self._vector.step(self._to_space(actions))
-        return self._row(observation, reward, terminated, truncated, actions)
+        observation, reward, *ends, _ = self._vector.step(self._to_space(actions))
+        terminated, truncated = (self._checked("end", x).bool() for x in ends)
+        reward = self._checked("reward", reward).float()
+        return self._row(self._checked_parts(observation), reward, terminated, truncated, actions)
+
+    def _checked_parts(self, observation: Any) -> Row:
+        parts, expected = flatten_observation(observation), self.spec.observations
+        if parts.keys() != expected.keys():
+            raise UserError(f"Observation: expected the parts {[*expected]}, seen {[*parts]}")
+        return {k: self._checked(f"observation {k!r}", parts[k], *expected[k]) for k in expected}
+
+    def _checked(self, name: str, x: Any, shape: tuple[int, ...] = (), dtype: str = "") -> Tensor:
+        """Returns `x` if it is a tensor [N, *shape] on the device, and of the dtype if one is
+        given. This waits for nothing."""
+        expected = [self.spec.num_envs, *shape]
+        if not isinstance(x, Tensor) or x.device.type != self._device.type:
+            seen = f"a {type(x).__name__}" + (f" on {x.device}" if isinstance(x, Tensor) else "")
+            said = f"tensors on {self._device}, where the network is, seen {seen} as the {name}"
+        elif list(x.shape) != expected or dtype not in ("", str(x.dtype)[6:]):
+            said = f"{dtype}{expected} as the {name}, seen {str(x.dtype)[6:]}{list(x.shape)}"
+        else:
+            return x
+        raise UserError(f"Vector environment: expected {said}")
 
     def _to_space(self, actions: Tensor) -> Tensor:
         """As `spec.to_space`."""
@@ -262,8 +276,8 @@ class TensorRows:
         self._return = (self._return + reward).masked_fill(done, 0)
         first = done.view(-1, *[1] * (actions.dim() - 1))
         return {
-            **flatten_observation(observation),
-            "reward": reward.float().masked_fill(done, 0),
+            **observation,
+            "reward": reward.masked_fill(done, 0),
             "done": done,
             "terminated": terminated,
             "truncated": truncated,

@@ -66,6 +66,18 @@ def test_an_environment_of_one_agent_has_no_groups():
             dict(observations={"a/reward": ((5,), "float32"), "a/frame": ((4, 5), "float32")}),
             r"expected a/frame \[5, ...\], for 5 agents",
         ),
+        (
+            dict(actions=Actions("multi_discrete", (5, 5, 3, 5, 5))),
+            r"expected the same actions for the 4 agents of taggers, seen \(5, 5, 3, 5\)",
+        ),
+        (
+            dict(observations={"a/reward": ((5,), "float32"), "map": ((4, 5), "float32")}),
+            "expected each part of the observation in one of the groups a, seen map",
+        ),
+        (
+            dict(observations={"a/reward": ((5,), "float32"), "a/action_mask": ((5, 4), "bool")}),
+            r"action_mask: expected a bool or integer for each action, \[5\]",
+        ),
     ],
 )
 def test_what_cannot_be_shared_out_is_refused(changes, expected):
@@ -103,6 +115,8 @@ def test_a_loss_is_the_sum_of_the_groups_own(continuous, lstm):
         losses.append(compute_loss(own, batch, flags))
     torch.testing.assert_close(total.total, losses[0].total + losses[1].total)
     assert total.real_transitions == losses[0][-1] + losses[1][-1]
+    torch.testing.assert_close(total.mean_rho, torch.tensor(1.0))
+    assert total.largest_reward == max(loss.largest_reward for loss in losses)
     torch.testing.assert_close(total.mean_entropy, (losses[0][4] + losses[1][4]) / 2)
     total.total.backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
@@ -141,6 +155,31 @@ def test_one_group_learns_from_its_own_rewards_only():
     rollout["runners/reward"][1:] += 0.5
     after = gradients()
     assert torch.equal(before[0], after[0]) and not torch.allclose(before[1], after[1])
+
+
+def test_each_agent_obeys_its_own_mask():
+    class Masked(Tag):
+        """An agent i may choose action i only."""
+
+        def __init__(self):
+            super().__init__(3, 1)
+            self.observations = {**self.observations, "taggers/action_mask": ((3, 5), "bool")}
+
+        def observe(self, state):
+            mask = torch.eye(5, dtype=torch.bool)[:3].expand(N, 3, 5)
+            return {**super().observe(state), "taggers/action_mask": mask}
+
+    actor = actor_of(Masked())
+    rollout = actor.unroll(0)
+    assert (rollout["action"][..., :3] == torch.arange(3)).all()
+    loss = compute_loss(actor.net, rollout, actor.flags)
+    assert loss.mean_rho.item() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("text", ["observation_scaling moments", "reward_scaling returns"])
+def test_running_moments_are_refused(text):
+    with pytest.raises(UserError, match=f"--{text}: expected none with groups of agents"):
+        actor_of(Tag(), f"--{text}")
 
 
 @pytest.mark.timeout(120)

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import catalogue, figures, parts, programs, report, transport
+from benchmarks import catalogue, figures, parts, programs, report, tensors, transport
 from benchmarks.__main__ import groups, main
 from benchmarks.catalogue import Catalogue, Part, Run
 from tests.support.processes import ROOT
@@ -214,3 +214,15 @@ def test_a_pattern_that_finds_nothing_is_refused(tmp_path, capsys):
             main(["--only", pattern, "--out", str(tmp_path / "out")])
         assert text in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_environments_of_tensors_are_measured_and_drawn(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(tensors, "NUMBERS", {"breakout": (0, 2, 3), "tag/4v1": (0, 2)})
+    tensors.main(["--seconds", "0.001", "--training_seconds", "0", "--out", str(tmp_path)])
+    header, *rows = (tmp_path / "tensors.csv").read_text().splitlines()
+    assert header == "name,num_envs,steps_per_cpu_second"
+    assert [row.split(",")[:2] for row in rows[:3]] == [["breakout", n] for n in "023"]
+    assert all(float(row.split(",")[2]) > 0 for row in rows) and len(rows) == 5
+    assert (tmp_path / "tensors.png").stat().st_size > 1000
+    assert "reference" in capsys.readouterr().out

@@ -42,6 +42,11 @@ def test_each_part_of_a_step_is_compared(part):
         compare(Wrong)
 
 
+def test_episodes_are_counted_when_they_end():
+    counts = compare(episodes=1)
+    assert counts.episodes >= 1 and counts.steps >= 4 * 3
+
+
 def test_a_difference_is_told_with_its_place():
     class Wrong(PlainWalk):
         def reset(self, draws):
@@ -120,7 +125,9 @@ def test_a_compiled_step_can_be_compared():
 def test_the_command(capsys):
     consistency.main("tests.consistency_test:walks --episodes 10 --num_envs 2".split())
     text = capsys.readouterr().out
-    assert "tests.consistency_test:walks: no difference in 1" in text
+    assert (
+        "tests.consistency_test:walks: no difference in 1" in text and " whole episodes, " in text
+    )
 
 
 @pytest.mark.parametrize("path", ["nothing", "no.module:f", "tests.consistency_test:no"])

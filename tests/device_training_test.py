@@ -1,16 +1,20 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Both beasts train whole on the simulated device: with threads, evaluation, checkpoint, resume."""
+"""The beasts train whole on the simulated device: with threads, evaluation, checkpoint, resume."""
 
 import types
 
 import pytest
 import torch
 
+import warpbeast
+from examples.tensors.tag import Tag
 from libtorchbeast import learner
+from libtorchbeast.tensors import TensorVector
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
 from tests.support.processes import load, rows
+from tests.support.tensors import Foreign, Walk
 
 pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("as_before", "one_thread")]
 
@@ -53,3 +57,25 @@ def test_monobeast_learns_on_a_device(monkeypatch, tmp_path):
 def test_monobeast_with_an_lstm_learns_and_acts_in_turns_on_a_device(monkeypatch, tmp_path):
     flags = [*mono.IN_ORDER, "--use_lstm", "--learner_device", "sim:0", "--barrier_updates", 3]
     train(monkeypatch, tmp_path, mono.beast, flags)
+
+
+@pytest.mark.parametrize("env", [Walk("box"), Tag(2, 1)], ids=["walk", "tag"])
+def test_warpbeast_learns_from_a_vector_on_its_device(monkeypatch, tmp_path, env):
+    """The host waits once in an update."""
+    make = lambda flags, device: Foreign(TensorVector(env, flags.num_envs), device)
+    monkeypatch.setattr(warpbeast, "create_env", make)
+    waits, update = [], learner.Learner.update
+
+    def counted(*args, **options):
+        before = sim.counts["waits"]
+        numbers = update(*args, **options)
+        waits.append(sim.counts["waits"] - before)
+        return numbers
+
+    def warp(savedir, *flags):
+        words = ["--savedir", savedir, "--xpid", "run", *"--num_envs 8 --batch_size 4".split()]
+        warpbeast.main([str(word) for word in (*words, *flags)])
+
+    monkeypatch.setattr(learner.Learner, "update", counted)
+    train(monkeypatch, tmp_path, warp, ["--use_lstm", "--learner_device", "sim", "--eval_every", 0])
+    assert set(waits) == {1}

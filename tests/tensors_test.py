@@ -13,6 +13,21 @@ from tests.support.tensors import Walk
 CPU = torch.device("cpu")
 
 
+class Changed(TensorVector):
+    """Gives something else for `frame`, `reward` and `end`."""
+
+    def __init__(self, env, num_envs, **changes):
+        super().__init__(env, num_envs)
+        self.changes = changes
+
+    def step(self, actions):
+        observation, reward, *ends, info = super().step(actions)
+        change = lambda name, x: self.changes.get(name, lambda x: x)(x)
+        observation = {k: change(k, x) for k, x in observation.items()}
+        ends = [change("end", x) for x in ends]
+        return observation, change("reward", reward), *ends, info
+
+
 def rows_of(vector, seed=3):
     spec = Environment(lambda: vector, vector.num_envs, "walk").spec
     return TensorRows(vector, spec, CPU)
@@ -114,6 +129,36 @@ def test_tensors_on_another_device_are_refused():
     expected = "expected tensors on meta, where the network is, seen a Tensor on cpu"
     with pytest.raises(UserError, match=expected):
         TensorRows(vector, spec, torch.device("meta")).initial(0)
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        (dict(frame=lambda x: x.double()), r"float32\[2, 2\] as the .*, seen float64\[2, 2\]"),
+        (dict(frame=lambda x: x[:, :1]), r"float32\[2, 2\] as the observation 'frame', seen .*1\]"),
+        (
+            dict(reward=lambda x: x.numpy()),
+            "expected tensors on cpu.* seen a ndarray as the reward",
+        ),
+        (dict(reward=lambda x: x[:, None]), r"expected \[2\] as the reward, seen float32\[2, 1\]"),
+        (dict(end=lambda x: x[:, None]), r"expected \[2\] as the end, seen bool\[2, 1\]"),
+        (dict(frame=lambda x: {"a": x}), r"expected the parts \['frame'\], seen \['frame/a'\]"),
+    ],
+)
+def test_a_step_that_differs_from_the_spaces_is_refused(changes, expected):
+    rows = rows_of(Changed(Walk("discrete"), 2, **changes))
+    with pytest.raises(UserError, match=expected):
+        rows.initial(0)
+        rows.step(torch.zeros(2, dtype=torch.int64))
+
+
+def test_whole_numbers_may_be_rewards_and_ends():
+    changed = Changed(Walk("discrete"), 2, end=lambda x: x.long(), reward=lambda x: x.long())
+    rows = rows_of(changed)
+    rows.initial(0)
+    for _ in range(9):
+        row = rows.step(torch.ones(2, dtype=torch.int64))
+    assert row["reward"].dtype == torch.float32 and row["done"].dtype == torch.bool
 
 
 def test_another_autoreset_is_refused():

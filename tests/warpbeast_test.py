@@ -12,7 +12,7 @@ from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import make_net
 from libtorchbeast.tensors import TensorRows, TensorVector
 from tests.support.processes import load
-from tests.support.tensors import Walk
+from tests.support.tensors import Foreign, Walk
 
 CPU = torch.device("cpu")
 
@@ -72,12 +72,16 @@ def test_parts_of_a_rollout_share_its_memory(parse):
     assert (rollout["reward"][:, 4:] == 7).all() and not (rollout["reward"][:, :4] == 7).any()
 
 
-def test_a_run_trains_resumes_and_plays(parse, tmp_path, capsys):
+def test_a_run_trains_resumes_and_plays(parse, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     run = warpbeast.train(parse())
     state = load(tmp_path / "run")
     assert run.complete() and state["updates"] >= 20 and state["net"] == "monobeast.Net"
     warpbeast.train(parse("--total_steps 600"))
     assert load(tmp_path / "run")["step"] >= 600
+    log = (tmp_path / "run" / "out.log").read_text()
+    assert "--total_steps changes from 400 to 600" in log and log.count("changes from") == 1
+    assert "Recipe for other: --passes 1 --learning_rate 0.003" in caplog.text
     games = warpbeast.test(parse("--mode test --num_episodes 3"))
     assert len(games) == 3 and all(game.complete for game in games)
     warpbeast.test(parse("--mode test_render --num_episodes 1"))
@@ -128,20 +132,18 @@ def test_flags_that_it_cannot_follow_are_refused(parse, text, expected):
         parse(text)
 
 
+def test_torchrun_is_refused(parse, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="torchrun: expected one process, seen 2: WarpBeast is one"):
+        parse()
+
+
 def test_an_unknown_environment_is_refused(parse):
     with pytest.raises(UserError, match="--env pong: expected one of asterix"):
         warpbeast.train(parse("--env pong"))
 
 
 def test_another_vector_that_gives_tensors_trains(parse, monkeypatch):
-    class Foreign:
-        """Does not show that it is one of ours, as one of Isaac Lab would not."""
-
-        def __init__(self, vector):
-            for name in ("num_envs", "metadata", "single_observation_space", "single_action_space"):
-                setattr(self, name, getattr(vector, name))
-            self.reset, self.step, self.close = vector.reset, vector.step, vector.close
-
     foreign = lambda flags, device: Foreign(TensorVector(Walk("box"), flags.num_envs))
     monkeypatch.setattr(warpbeast, "create_env", foreign)
     assert warpbeast.train(parse()).complete()

@@ -35,10 +35,11 @@ def make_tag(name: str, options: list[str]) -> Tag:
     """Tag with options like those of tag/4v1/continuous/partial/shared, in any order."""
     words = {"continuous", "partial", "shared"}
     numbers = [option for option in options if re.fullmatch(r"[1-9]\d*v[1-9]\d*", option)]
-    if unknown := [option for option in options if option not in words and option not in numbers]:
+    known = {*words, *numbers[:1]}
+    if unknown := [option for option in options if option not in known]:
         said = (
             "expected a number of taggers and of runners like 4v1, continuous, partial, or shared"
         )
         raise UserError(f"--env {name}: {said}; seen {unknown[0]!r}")
-    taggers, runners = map(int, (numbers or ["4v1"])[-1].split("v"))
+    taggers, runners = map(int, (numbers or ["4v1"])[0].split("v"))
     return Tag(taggers, runners, **{word: word in options for word in words})

@@ -18,8 +18,8 @@ from tests.support.processes import load
 
 # How many of each game are played at once, and how many episodes, for a few thousand steps.
 EPISODES = {
-    "asterix": (8, 12), "breakout": (8, 16), "freeway": (2, 3), "seaquest": (8, 16),
-    "space_invaders": (8, 10),
+    "asterix": (8, 4), "breakout": (8, 8), "freeway": (2, 1), "seaquest": (8, 8),
+    "space_invaders": (8, 2),
 }  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def test_a_game_is_minatars(name):
 @pytest.mark.parametrize("name", ["discrete", "crowd", "continuous", "continuous_crowd"])
 def test_tag_is_that_of_numpy(name):
     pair = getattr(plain_tag, name)()
-    counts = Comparison(*pair, num_envs=4).run(9)
+    counts = Comparison(*pair, num_envs=4).run(5)
     assert counts.steps > 400 and counts.longest == 100
 
 
@@ -57,7 +57,7 @@ class HardOriginal(reference.Original):
 
 def test_a_crowded_sea_is_minatars():
     make_original = lambda: HardOriginal("seaquest", "nlurdf", choose=reference.fire_and_dive)
-    counts = Comparison(HardSeaquest(), make_original, num_envs=8, revived=0.99).run(12)
+    counts = Comparison(HardSeaquest(), make_original, num_envs=8, revived=0.99).run(4)
     assert counts.rewards > 20
 
 
@@ -114,6 +114,7 @@ def test_the_options_of_tag():
         ("pong", "--env pong: expected one of asterix, breakout, freeway, seaquest, space"),
         ("tag/0v1", "--env tag/0v1: expected a number of taggers and of runners like 4v1, .*'0v1'"),
         ("tag/full", "seen 'full'"),
+        ("tag/4v1/3v2", "seen '3v2'"),
     ],
 )
 def test_a_name_that_is_none_is_refused(name, expected):

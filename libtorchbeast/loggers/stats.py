@@ -49,7 +49,8 @@ class FirstGames:
         """Adds `episode_step` [T, B] of rows, and (length, return) of the games that ended there.
         Returns whether games may count from now on."""
         self._rows += lengths.numel()
-        self._longest = max([self._longest, *lengths.flatten().tolist()])
+        if lengths.numel():
+            self._longest = max(self._longest, int(lengths.max()))
         self.games += games
         first_ended = self._rows > (self._longest + len(lengths)) * self._num_envs
         # A game that never ends does not hold up the others for ever.

@@ -95,7 +95,7 @@ class Comparison:
         self._steps = self._episodes = self._longest = self._rewards = 0
 
     def run(self, episodes: int) -> Counts:
-        """Plays until so many episodes have begun, and that many steps at least.
+        """Plays until so many episodes have ended.
 
         Raises:
             Difference: the first one.
@@ -116,7 +116,6 @@ class Comparison:
         seen = {name: tensor.cpu().numpy() for name, tensor in seen.items()}
         ended = self._ended
         self._ages = np.where(ended, 0, self._ages + 1)
-        self._episodes += int(ended.sum())
         for i, reference in enumerate(self._references):
             draws = Draws(self._env, numbers[i])
             if ended[i]:
@@ -128,6 +127,7 @@ class Comparison:
         self._longest = max(self._longest, int(self._ages.max()))
         self._rewards += int((seen["reward"] != 0).sum())
         self._ended = self._revive(seen["terminated"] | seen["truncated"])
+        self._episodes += int(self._ended.sum())
 
     def _draw(self) -> np.ndarray:
         """Draws float32 [N, k], odd multiples of 2**-24: no test of the kind u < 0.5 can depend on
@@ -202,7 +202,9 @@ def load(path: str) -> tuple[TensorEnv, Callable[[], Reference]]:
 def make_parser() -> Parser:
     parser = Parser("consistency", __doc__)
     parser.add_argument("pair", metavar="MODULE:NAME", help="What is compared.")
-    parser.add_argument("--episodes", type=whole(1), default=1000, help="How many are played.")
+    parser.add_argument(
+        "--episodes", type=whole(1), default=1000, help="How many are played to their end."
+    )
     parser.add_argument("--num_envs", type=whole(1), default=64, help="How many at once.")
     parser.add_argument("--seed", type=whole(0), default=0, help="Seed of actions and draws.")
     parser.add_argument("--device", default="cpu", help="Where the tensors lie, for example cuda.")
@@ -221,8 +223,9 @@ def main(argv: list[str] | None = None) -> None:
     except Difference as difference:
         sys.exit(f"consistency: {difference}")
     print(
-        f"{flags.pair}: no difference in {counts.episodes:,} episodes, {counts.steps:,} steps (the "
-        f"longest episode {counts.longest:,}, {counts.rewards:,} rewards that are not 0), "
+        f"{flags.pair}: no difference in {counts.episodes:,} whole episodes, "
+        f"{counts.steps:,} steps (the longest episode {counts.longest:,}, "
+        f"{counts.rewards:,} rewards that are not 0), "
         f"{time.monotonic() - start:.0f} s"
     )
 

@@ -49,3 +49,28 @@ class PlainWalk:
 
     def seen(self):
         return {"frame": np.array([self.place, self.time], np.float32)}
+
+
+class Foreign:
+    """A vector environment that shows no more than Gymnasium asks for, as one of Isaac Lab would,
+    and gives tensors on `device`."""
+
+    def __init__(self, vector, device="cpu"):
+        for name in ("num_envs", "metadata", "single_observation_space", "single_action_space"):
+            setattr(self, name, getattr(vector, name))
+        self._vector, self._device = vector, device
+
+    def reset(self, *, seed=None, options=None):
+        return self._there(self._vector.reset(seed=seed))
+
+    def step(self, actions):
+        assert actions.device.type == torch.device(self._device).type
+        return self._there(self._vector.step(actions.cpu()))
+
+    def _there(self, result):
+        move = lambda x: x.to(self._device) if isinstance(x, torch.Tensor) else x
+        there = [move(x) for x in result[1:]]
+        return {k: move(x) for k, x in result[0].items()}, *there
+
+    def close(self):
+        pass
