@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import vtrace
 from libtorchbeast import models
@@ -148,34 +148,38 @@ class Learner:
         restore_buffers = keep_buffers(self.net)
         if is_first and (moments := getattr(self.net, "moments", None)) is not None:
             moments.update(on_device)
-        numbers = self._gradients(on_device)
+        parts = self._gradients(on_device)
+        numbers = _read({"grad_norm": self._clip(), **parts})
         if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
             restore_buffers()  # the batch has changed running means, for example
             self._skip(batch, numbers)
             return None
         self._skipped_in_a_row = 0
-        for group in self._optimizer.param_groups:
-            group["lr"] = numbers["learning_rate"] = self.learning_rate()
-        self._optimizer.step()
+        numbers["learning_rate"] = self.learning_rate()
+        self._step(numbers["learning_rate"])
         self.updates += 1
         count = int(numbers.pop("real_transitions"))
         self.step += count if is_first else 0
         publish(self.net.state_dict(), self.updates)
         return numbers
 
-    def _gradients(self, batch: Rollout) -> dict[str, Any]:
-        """Computes the clipped gradients in the network's parameters. Returns the parts of the loss
-        and `grad_norm`, the gradient's norm before clipping."""
+    def _gradients(self, batch: Rollout) -> dict[str, Tensor]:
+        """Computes the gradients in the network's parameters, without a wait of the host. Returns
+        the parts of the loss."""
         loss = self._loss(self.net, batch, self._flags_now())
         self._optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
-        norm = nn.utils.clip_grad_norm_(self.net.parameters(), self._flags.grad_norm_clipping)
-        # Copies all numbers to the host at once, because each copy from a GPU is a wait.
-        parts = {"grad_norm": norm, **loss._asdict()}
-        each = [x.detach().to(norm.dtype).view(-1) for x in parts.values()]
-        values = iter(torch.cat(each).tolist())
-        take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
-        return {name: take(x) for name, x in parts.items()}
+        return loss._asdict()
+
+    def _clip(self) -> Tensor:
+        """Clips the gradients. Returns their norm before that, without a wait of the host."""
+        return nn.utils.clip_grad_norm_(self.net.parameters(), self._flags.grad_norm_clipping)
+
+    def _step(self, learning_rate: float) -> None:
+        """Changes the weights as the clipped gradients say."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
 
     def _without_old(self, batch: Rollout, lag: torch.Tensor) -> tuple[Rollout, torch.Tensor]:
         """Drops the columns that are older than --max_lag: none of their transitions is real any
@@ -340,6 +344,15 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
         reduction=flags.loss_reduction,
         distribution=cast(Distribution, net.distribution),
     )
+
+
+def _read(parts: dict[str, Tensor]) -> dict[str, Any]:
+    """Copies scalars and vectors to the host, all at once, because each copy from a GPU is a wait.
+    Returns numbers and lists of numbers."""
+    dtype = parts["grad_norm"].dtype
+    values = iter(torch.cat([x.detach().to(dtype).view(-1) for x in parts.values()]).tolist())
+    take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
+    return {name: take(x) for name, x in parts.items()}
 
 
 def _make_optimizer(net: nn.Module, flags: Flags) -> torch.optim.Optimizer:
