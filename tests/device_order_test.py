@@ -19,7 +19,7 @@ from libtorchbeast.weights import NewestWeights, SharedWeights
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
-from tests.support.actors import make_actor, make_rollouts
+from tests.support.actors import make_actor
 from tests.support.compare import assert_same
 from tests.support.device_life import BATCH_SIZE, Life
 from tests.support.processes import wait_for
@@ -140,11 +140,21 @@ def test_a_mistake_is_seen(monkeypatch, on_the_cpu, mistake):
 
 def test_page_locked_memory_that_is_filled_again_too_early_is_seen(simulated):
     """The next batch overwrites the one before, for whose copy nobody has waited."""
-    rollouts = [(rollout, lambda: None) for rollout in make_rollouts(make_actor(monobeast.Net), 2)]
-    for batch in batches(rollouts, BATCH_SIZE, DEVICE):
-        to_device(batch, DEVICE)
+    slab = devices.Slab({"x": ((3,), torch.float32)}, DEVICE)
+    for number in range(2):
+        slab["x"].fill_(number)
+        to_device(slab, DEVICE)
     with pytest.raises(sim.Race, match="page-locked memory changed"):
         sim.finish()
+
+
+def test_a_batch_without_a_transition_is_not_overwritten_while_it_is_copied(simulated):
+    """Its update ends before anybody has waited for the copy."""
+    life = Life(DEVICE, DEVICE)
+    life.rollouts[0]["done"][1:] = True
+    for _ in range(2):
+        life.learn(0)
+    assert life.learner.updates == 1
 
 
 def test_after_a_failing_publish_a_checkpoint_waits_for_the_update(simulated):
