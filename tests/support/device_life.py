@@ -15,7 +15,7 @@ import torch
 
 import monobeast
 import polybeast
-from libtorchbeast import learner
+from libtorchbeast import devices, learner
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIES, Clock
@@ -77,8 +77,12 @@ class Batch:
     def __len__(self):
         return self.inputs[0]["reward"].shape[1]
 
-    def get_inputs(self):
-        return self.inputs
+    def get_inputs(self, into=None):
+        if into is not None:
+            pairs = zip(*map(devices._tensors, (into, self.inputs)), strict=True)
+            for lent, own in pairs:
+                lent.copy_(own)
+        return into or self.inputs
 
     def set_outputs(self, outputs):
         self.outputs = copy.deepcopy(outputs)  # as the C++ core copies them at once
