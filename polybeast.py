@@ -36,7 +36,7 @@ from torch import nn
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import devices, evaluate, lending, models, recipes, workers
+from libtorchbeast import devices, evaluate, graphs, lending, models, recipes, workers
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run, saved_updates
 from libtorchbeast.devices import own_stream
 from libtorchbeast.distributions import make_distribution
@@ -301,6 +301,9 @@ def start_inference(
     act: Act = act_on,
 ) -> None:
     """Starts one inference thread for each of `nets`, which chooses actions with `act`."""
+    everyone = run.flags.num_actors * run.spec.num_envs
+    most = min(everyone, run.flags.max_inference_batch_size or everyone)
+    graphs.for_inference(nets, most, run.flags)
     clocks = ThreadClocks(INFERENCE_ACTIVITIES, len(nets))
     run.log.sources.append(clocks.take)
     for i, net in enumerate(nets):

@@ -11,7 +11,7 @@ import torch
 
 import monobeast
 import polybeast
-from libtorchbeast import devices, learner, weights
+from libtorchbeast import devices, graphs, learner, weights
 from libtorchbeast.devices import CPU, Event, own_stream, to_device
 from libtorchbeast.flags import UserError
 from libtorchbeast.rollouts import batches
@@ -32,8 +32,15 @@ pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("one_thread")]
 def simulated(monkeypatch):
     """The simulated devices. A lock of the learner hands on what a thread has waited for."""
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    record_soon(monkeypatch)
     with sim.installed():
         yield
+
+
+def record_soon(monkeypatch):
+    """Graphs are recorded at the second call, and compared with their function at no later one."""
+    monkeypatch.setattr(graphs, "WARM_UP", 1)
+    monkeypatch.setattr(graphs, "CHECKED", 1)
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +64,14 @@ def assert_close(seen, expected):
 @pytest.mark.parametrize("acting", [DEVICE, OTHER, CPU], ids=["same", "other", "cpu"])
 @pytest.mark.parametrize("lstm", [False, True], ids=["feed-forward", "lstm"])
 def test_learning_and_acting_are_in_order_and_give_what_the_cpu_gives(
-    simulated, on_the_cpu, acting, lstm
+    simulated, on_the_cpu, acting, lstm, caplog
 ):
-    assert_close(Life(DEVICE, acting, *["--use_lstm"] * lstm).live(), on_the_cpu[lstm])
+    life = Life(DEVICE, acting, *["--use_lstm"] * lstm)
+    assert_close(life.live(), on_the_cpu[lstm])
+    replays = (acting != CPU) * (12 - 2) + (not lstm) * (4 - 1)  # batches, and updates
+    assert sim.counts["graphs"] == replays
+    assert life.learner.graphs.startswith("no (the network is recurrent" if lstm else "yes")
+    assert not any(record.levelname == "WARNING" for record in caplog.records)
 
 
 # ============================================================================= deliberate mistakes
@@ -133,6 +145,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_seen(monkeypatch, on_the_cpu, mistake):
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    record_soon(monkeypatch)
     monkeypatch.setattr(*MISTAKES[mistake])
     with pytest.raises((RuntimeError, AssertionError, UserError)), sim.installed():
         assert_close(Life(DEVICE, DEVICE, "--use_lstm").live(), on_the_cpu[True])
@@ -208,34 +221,38 @@ def cost(function, *args, device=DEVICE):
         return seen
 
 
-@pytest.mark.parametrize("lstm, kernels", [(False, 190), (True, 380)], ids=["no lstm", "lstm"])
+@pytest.mark.parametrize("lstm, kernels", [(False, 38), (True, 380)], ids=["no lstm", "lstm"])
 def test_what_an_update_costs(simulated, lstm, kernels):
-    """One copy to the device, and one wait of the host, for the loss and the norm together."""
+    """One copy to the device, and one wait of the host, for the loss and the norm together. Without
+    an LSTM most kernels are in a graph, and half of the others are clipping, for which a GPU has
+    kernels that take all gradients at once."""
     life = Life(DEVICE, DEVICE, *["--use_lstm"] * lstm)
     (batch,) = batches([(life.rollouts[0], lambda: None)], BATCH_SIZE, DEVICE)
-    for _ in range(2):
+    for _ in range(4):
         seen = cost(life.learner.update, batch, lambda state_dict, version: None)
-    assert seen.pop("kernels") <= kernels
+    assert seen.pop("kernels") <= kernels and seen.pop("graphs", 0) == (not lstm)
     assert seen == {"to_device": 1, "to_host": 1, "waits": 1}
 
 
 @pytest.mark.parametrize("acting", [DEVICE, OTHER], ids=["same", "other"])
 def test_handing_weights_to_inference_costs_no_wait(simulated, acting):
-    life = Life(DEVICE, acting)
+    life = Life(DEVICE, torch.device("sim") if acting == DEVICE else acting)  # without its number
     seen = cost(life.weights.publish, life.learner.net.state_dict(), 1)
-    assert set(seen) == {"kernels" if acting == DEVICE else "between_devices"}
+    tensors = len(life.learner.net.state_dict())
+    assert seen == ({"kernels": 1} if acting == DEVICE else {"between_devices": tensors})
     net = copy.deepcopy(make_actor(monobeast.Net).net).to(acting)
-    assert set(cost(life.weights.copy_to, net, device=acting)) == {"kernels"}
+    assert cost(life.weights.copy_to, net, device=acting) == {"kernels": 1}
 
 
 def test_what_an_inference_batch_costs(simulated):
-    """One copy there, one copy back, one wait, with an LSTM, too."""
+    """One copy there, one graph, one copy back, one wait, with an LSTM, too. The other kernels copy
+    its inputs, sample, and join the results."""
     life = Life(DEVICE, DEVICE, "--use_lstm")
     life.infer(0)
     sim.counts.clear()
     life.infer(0)  # two batches
-    assert sim.counts.pop("kernels") <= 2 * 32
-    assert sim.counts == {"to_device": 2, "to_host": 2, "waits": 2}
+    assert sim.counts.pop("kernels") <= 2 * 6
+    assert sim.counts == {"to_device": 2, "graphs": 2, "to_host": 2, "waits": 2}
 
 
 def test_handing_weights_to_processes_costs_one_copy_and_one_wait(simulated):

@@ -19,16 +19,18 @@ THREADS = "--num_learner_threads 2".split()
 EVALUATED = "--eval_every 100 --num_episodes 1".split()
 
 
-def train(monkeypatch, savedir, beast, flags):
-    """A run, and its resume. Nothing of it may be out of order on the device."""
+def train(monkeypatch, savedir, beast, flags, graphs=0):
+    """A run, and its resume. Nothing of it may be out of order on the device. In each there are
+    `graphs` replays or more, and nothing that should have a graph has none."""
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
     with sim.installed():
         for steps in (150, 300):
             beast(savedir, *flags, *SMALL, "--total_steps", steps)
-            assert sim.counts["kernels"] > 500
+            assert sim.counts["kernels"] > 500 and sim.counts["graphs"] >= graphs
             state, last = load(savedir / "run"), rows(savedir / "run")[-1]
             assert steps <= state["step"] == last["step"] < steps + 100
             assert last["skipped_updates"] == 0 and last["updates"] == state["updates"]
+    assert "its results are not those" not in (savedir / "run" / "out.log").read_text()
     tensors = [*state["model"].values(), *state["optimizer"]["state"][0].values()]
     assert all(tensor.isfinite().all() for tensor in tensors if torch.is_tensor(tensor))
     assert all(tensor.abs().max() < 1e3 for tensor in state["model"].values())
@@ -36,18 +38,21 @@ def train(monkeypatch, savedir, beast, flags):
 
 def test_polybeast_with_an_lstm_learns_on_one_device_and_acts_on_another(monkeypatch, tmp_path):
     flags = "--use_lstm --num_inference_threads 2 --learner_device sim:0 --inference_device sim:1"
-    train(monkeypatch, tmp_path, poly.beast, [*poly.SMALL, *flags.split(), *THREADS, *EVALUATED])
+    own = [*poly.SMALL, *flags.split(), *THREADS, *EVALUATED]
+    train(monkeypatch, tmp_path, poly.beast, own, graphs=10)  # of inference
     assert rows(tmp_path / "run")[-1]["streams"] == 1
 
 
 def test_polybeast_learns_and_acts_on_one_device(monkeypatch, tmp_path):
     flags = "--num_inference_threads 2 --num_actors 2 --learner_device sim".split()
-    train(monkeypatch, tmp_path, poly.beast, [*poly.SMALL, *flags, *THREADS])
+    train(monkeypatch, tmp_path, poly.beast, [*poly.SMALL, *flags, *THREADS], graphs=20)
+    said = (tmp_path / "run" / "out.log").read_text()
+    assert "graphs: update yes" in said and "graphs: inference 3 sizes" in said
 
 
 def test_monobeast_learns_on_a_device(monkeypatch, tmp_path):
     flags = [*mono.PARALLEL, "--num_actors", 1, "--learner_device", "sim:0", *THREADS]
-    train(monkeypatch, tmp_path, mono.beast, flags)
+    train(monkeypatch, tmp_path, mono.beast, flags, graphs=2)
 
 
 def test_monobeast_with_an_lstm_learns_and_acts_in_turns_on_a_device(monkeypatch, tmp_path):

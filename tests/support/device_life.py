@@ -15,7 +15,7 @@ import torch
 
 import monobeast
 import polybeast
-from libtorchbeast import devices, learner
+from libtorchbeast import devices, graphs, learner
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIES, Clock
@@ -108,6 +108,7 @@ class Life:
         self.weights = NewestWeights(self.learner.net.state_dict(), version, inference_device)
         self.publish = publish or self.weights.publish
         self.nets = [copy.deepcopy(actor.net).to(inference_device) for _ in range(2)]
+        graphs.for_inference(self.nets, BATCH_SIZE, self.flags)
         self.stats, self._left = Stats(BATCH_SIZE), list(self.rollouts)
         self._learners = [Worker(self._learn) for _ in range(2)]
         self._inference = [Worker(functools.partial(self._infer, net)) for net in self.nets]
