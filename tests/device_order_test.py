@@ -11,17 +11,19 @@ import torch
 
 import monobeast
 import polybeast
+import r2d2
 from libtorchbeast import devices, graphs, learner, weights
 from libtorchbeast.devices import CPU, Event, own_stream, to_device
 from libtorchbeast.flags import UserError
+from libtorchbeast.models import initial_state
 from libtorchbeast.rollouts import batches
 from libtorchbeast.weights import NewestWeights, SharedWeights
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
-from tests.support.actors import make_actor
+from tests.support.actors import make_actor, make_rollouts
 from tests.support.compare import assert_same
-from tests.support.device_life import BATCH_SIZE, Life
+from tests.support.device_life import BATCH_SIZE, Batch, Life
 from tests.support.processes import wait_for
 from tests.support.simulated_device import DEVICE, OTHER
 
@@ -253,6 +255,23 @@ def test_what_an_inference_batch_costs(simulated):
     life.infer(0)  # two batches
     assert sim.counts.pop("kernels") <= 2 * 6
     assert sim.counts == {"to_device": 2, "graphs": 2, "to_host": 2, "waits": 2}
+
+
+def test_what_an_inference_batch_of_r2d2_costs(simulated):
+    """One copy back and one wait, also for the numbers of the environments."""
+    actor = make_actor(r2d2.Net, "--use_lstm")
+    (rollout,) = make_rollouts(actor, 1)
+    net = actor.net.to(DEVICE)
+    state = (*initial_state(net, BATCH_SIZE), torch.zeros(1, BATCH_SIZE, 1, dtype=torch.int64))
+    row, state = to_device(Batch(rollout, 0, state).inputs, DEVICE)
+    explorer, answers = r2d2.Explorer(BATCH_SIZE), []
+    with torch.no_grad():
+        seen = cost(lambda: answers.append(explorer.act(net, row, state)))
+    assert seen.pop("kernels") > 0 and seen == {"to_host": 1, "waits": 1}
+    ((outputs, state),) = answers
+    assert state[-1].tolist() == [[[1], [2], [3]]] and outputs["environment"].tolist() == [
+        [1, 2, 3]
+    ]
 
 
 def test_handing_weights_to_processes_costs_one_copy_and_one_wait(simulated):
