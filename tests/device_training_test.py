@@ -10,6 +10,7 @@ from libtorchbeast import learner
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
+from tests.support.compare import assert_same
 from tests.support.processes import load, rows
 
 pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("as_before", "one_thread")]
@@ -58,3 +59,17 @@ def test_monobeast_learns_on_a_device(monkeypatch, tmp_path):
 def test_monobeast_with_an_lstm_learns_and_acts_in_turns_on_a_device(monkeypatch, tmp_path):
     flags = [*mono.IN_ORDER, "--use_lstm", "--learner_device", "sim:0", "--barrier_updates", 3]
     train(monkeypatch, tmp_path, mono.beast, flags)
+
+
+def test_a_run_by_graphs_gives_the_cpus_weights(monkeypatch, tmp_path):
+    """With moments, four passes over each batch, and an entropy cost that falls."""
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    flags = ["--env", "CartPole-v1", *mono.IN_ORDER[2:], *SMALL, "--total_steps", 200]
+    weights = []
+    for device in ("cpu", "sim:0"):
+        with sim.installed():
+            mono.beast(tmp_path / device, *flags, "--learner_device", device)
+            assert sim.counts["graphs"] > 20 or device == "cpu"
+        weights.append(load(tmp_path / device / "run")["model"])
+    assert_same(*weights)
+    assert "moments.mean" in weights[0] and weights[0]["moments.count"] > 100
