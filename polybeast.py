@@ -36,9 +36,9 @@ from torch import nn
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import devices, evaluate, models, recipes, workers
+from libtorchbeast import devices, evaluate, graphs, lending, models, recipes, workers
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run, saved_updates
-from libtorchbeast.devices import own_stream, to_device
+from libtorchbeast.devices import own_stream
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
@@ -279,13 +279,13 @@ def infer(
     which it copies the newest weights between two batches."""
     device = next(net.parameters()).device
     with own_stream(device, devices.FIRST), models.autocast(net, run.flags.precision, device):
-        version = weights.copy_to(net)
+        version, inputs = weights.copy_to(net), lending.Inputs(device)
         for batch in batcher:
             clock.lap("answer_waiting")
             if weights.version != version:
                 version = weights.copy_to(net)
                 torch.clear_autocast_cache()  # it holds the old weights
-            row, core_state = to_device(batch.get_inputs(), device)  # [1, B, ...]
+            row, core_state = inputs.of(batch)  # [1, B, ...]
             outputs, core_state = act(net, row, core_state)
             outputs["policy_version"] = torch.full((1, len(batch)), version)
             batch.set_outputs((outputs, core_state))
@@ -301,6 +301,9 @@ def start_inference(
     act: Act = act_on,
 ) -> None:
     """Starts one inference thread for each of `nets`, which chooses actions with `act`."""
+    everyone = run.flags.num_actors * run.spec.num_envs
+    most = min(everyone, run.flags.max_inference_batch_size or everyone)
+    graphs.for_inference(nets, most, run.flags)
     clocks = ThreadClocks(INFERENCE_ACTIVITIES, len(nets))
     run.log.sources.append(clocks.take)
     for i, net in enumerate(nets):
@@ -396,7 +399,7 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None, max_bytes: i
             LatencyPercentiles(pool.latencies).take,
             streams.row,
         ]
-        run.start_learners(lambda: queue, weights.publish)
+        run.start_learners(lambda: lending.rollouts(queue, learner.device), weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
         start_inference(run, batcher, weights, nets)
         while not run.finished():

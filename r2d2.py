@@ -39,6 +39,7 @@ import polybeast
 import polybeast_env
 from libtorchbeast import devices, evaluate, models, recipes, recurrent_q
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run
+from libtorchbeast.devices import to_host
 from libtorchbeast.distributions import MASKED, make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
@@ -62,8 +63,8 @@ from libtorchbeast.loggers import display
 from libtorchbeast.loggers.bottleneck import R2D2Advisor
 from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import LatencyPercentiles, Shares
-from libtorchbeast.models import CoreState, act_on, forward
-from libtorchbeast.net_check import check_dtypes
+from libtorchbeast.models import CoreState, choose_actions, forward
+from libtorchbeast.net_check import check_dtypes, check_finite
 from libtorchbeast.replay import Replay
 from libtorchbeast.replay_memory import block_shapes, required_bytes
 from libtorchbeast.rollouts import Rollout, core_state_of
@@ -286,7 +287,9 @@ class Explorer:
         """Answers a row [1, B, ...], as `act_on`. The last part of the core state is the numbers of
         the environments, int64 [1, B, 1]."""
         *state, numbers = core_state
-        outputs, next_state = act_on(net, row, tuple(state), greedy=True)
+        chosen = choose_actions(net, row, tuple(state), greedy=True)
+        (outputs, next_state), numbers = to_host(chosen, numbers)  # together, with one wait
+        check_finite(net, row, outputs)
         q, numbers = outputs["policy_logits"], self.number(numbers)
         action = self.choose(q, numbers)
         own = {

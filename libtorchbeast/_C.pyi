@@ -35,8 +35,12 @@ class BatchingQueue:
         Raises ClosedBatchingQueue, or ValueError for an item unlike the first one.
         """
 
-    def dequeue(self) -> _Tensors:
-        """Waits for a whole batch. Raises ClosedBatchingQueue."""
+    def dequeue(self, into: _Tensors | None = None) -> _Tensors:
+        """Waits for a whole batch. With `into`, tensors [T, batch_size, ...], it copies the batch
+        into them and returns them. It keeps them only until it returns.
+
+        Raises ClosedBatchingQueue, or ValueError if `into` differs from the first item.
+        """
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> _Tensors: ...
@@ -50,8 +54,13 @@ class Batch:
     """Requests that are answered together. `len(batch)` is their number of columns."""
 
     def __len__(self) -> int: ...
-    def get_inputs(self) -> tuple[_Tensors, _State]:
-        """Returns (inputs, core_state): tensors [1, B, ...] and [layers, B, ...]."""
+    def get_inputs(self, into: tuple[_Tensors, _State] | None = None) -> tuple[_Tensors, _State]:
+        """Returns (inputs, core_state): tensors [1, B, ...] and [layers, B, ...]. With `into`, a
+        pair of such tensors, it copies them into these and returns them. It keeps them only until
+        it returns.
+
+        Raises ValueError if `into` differs from the requests.
+        """
 
     def set_outputs(self, outputs: tuple[_Arrays, Iterable[Any]]) -> None:
         """Takes (outputs, core_state), shaped like the inputs. Gives each caller its columns.

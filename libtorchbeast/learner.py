@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import vtrace
-from libtorchbeast import models
+from libtorchbeast import graphs, models
 from libtorchbeast.agents import Agents, sum_losses
 from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
 from libtorchbeast.distributions import Distribution, Gaussian
@@ -51,6 +51,7 @@ class Learner:
         updates: number of optimizer steps made, which is also the version of the weights.
         skipped: number of updates skipped because the loss or the gradient was not finite.
         dropped: number of real transitions in rollouts dropped because of --max_lag.
+        graphs: whether gradients are computed by a graph, in words. "" on the CPU.
     """
 
     def __init__(
@@ -74,6 +75,13 @@ class Learner:
         self._dump_dir = dump_dir
         self._skipped_in_a_row = self._empty_in_a_row = 0
         self._optimizer = _make_optimizer(net, flags)
+        self._compute: Callable[..., Any] = self._compute_gradients
+        self.graphs = ""
+        if device.type != "cpu":
+            why = "the loss is not IMPALA's" if loss else graphs.why_no_update(net, device, flags)
+            self.graphs = f"no ({why})" if why else "yes"
+            if not why:
+                self._compute = graphs.Graph("update", self._compute_gradients, net, device)
         self._closed = False
         self._updated = Event(device)
         self._one_at_a_time = threading.Lock()  # protects everything above
@@ -84,11 +92,14 @@ class Learner:
         falls = self._flags.learning_rate_decay
         return self._flags.learning_rate * (self._share_left() if falls else 1.0)
 
-    def _flags_now(self) -> Flags:
-        """The flags, with the entropy cost of this step."""
+    def _costs_now(self) -> dict[str, float | Tensor]:
+        """The flags that change in the run, as they are at this step. On an accelerator they are
+        there, because a graph would keep a number of the host as it once was."""
         if self._flags.entropy_schedule == "constant":
-            return self._flags
-        return replace(self._flags, entropy_cost=self._flags.entropy_cost * self._share_left())
+            return {}
+        cost = self._flags.entropy_cost * self._share_left()
+        is_cpu = self.device.type == "cpu"
+        return {"entropy_cost": cost if is_cpu else torch.full((), cost, device=self.device)}
 
     def _share_left(self) -> float:
         """The share of --total_steps that is still to be learned from."""
@@ -148,34 +159,50 @@ class Learner:
         restore_buffers = keep_buffers(self.net)
         if is_first and (moments := getattr(self.net, "moments", None)) is not None:
             moments.update(on_device)
-        numbers = self._gradients(on_device)
+        parts = self._gradients(on_device)
+        numbers = _read({"grad_norm": self._clip(), **parts})
         if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
             restore_buffers()  # the batch has changed running means, for example
             self._skip(batch, numbers)
             return None
         self._skipped_in_a_row = 0
-        for group in self._optimizer.param_groups:
-            group["lr"] = numbers["learning_rate"] = self.learning_rate()
-        self._optimizer.step()
+        numbers["learning_rate"] = self.learning_rate()
+        self._step(numbers["learning_rate"])
         self.updates += 1
         count = int(numbers.pop("real_transitions"))
         self.step += count if is_first else 0
         publish(self.net.state_dict(), self.updates)
         return numbers
 
-    def _gradients(self, batch: Rollout) -> dict[str, Any]:
-        """Computes the clipped gradients in the network's parameters. Returns the parts of the loss
-        and `grad_norm`, the gradient's norm before clipping."""
-        loss = self._loss(self.net, batch, self._flags_now())
+    def _gradients(self, batch: Rollout) -> dict[str, Tensor]:
+        """Computes the gradients in the network's parameters, without a wait of the host. Returns
+        the parts of the loss."""
+        parts, gradients = self._compute(batch, self._costs_now())
+        for parameter, gradient in zip(self.net.parameters(), gradients, strict=True):
+            parameter.grad = gradient  # those of a graph are always in the same memory
+        return parts
+
+    def _compute_gradients(
+        self, batch: Rollout, costs: dict[str, Any]
+    ) -> tuple[dict[str, Tensor], list[Tensor | None]]:
+        """What a graph has of an update: from the batch to the parts of the loss and the
+        gradients."""
+        flags = replace(self._flags, **costs) if costs else self._flags
+        loss = self._loss(self.net, batch, flags)
         self._optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
-        norm = nn.utils.clip_grad_norm_(self.net.parameters(), self._flags.grad_norm_clipping)
-        # Copies all numbers to the host at once, because each copy from a GPU is a wait.
-        parts = {"grad_norm": norm, **loss._asdict()}
-        each = [x.detach().to(norm.dtype).view(-1) for x in parts.values()]
-        values = iter(torch.cat(each).tolist())
-        take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
-        return {name: take(x) for name, x in parts.items()}
+        parts = {name: part.detach() for name, part in loss._asdict().items()}
+        return parts, [parameter.grad for parameter in self.net.parameters()]
+
+    def _clip(self) -> Tensor:
+        """Clips the gradients. Returns their norm before that, without a wait of the host."""
+        return nn.utils.clip_grad_norm_(self.net.parameters(), self._flags.grad_norm_clipping)
+
+    def _step(self, learning_rate: float) -> None:
+        """Changes the weights as the clipped gradients say."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
 
     def _without_old(self, batch: Rollout, lag: torch.Tensor) -> tuple[Rollout, torch.Tensor]:
         """Drops the columns that are older than --max_lag: none of their transitions is real any
@@ -340,6 +367,15 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
         reduction=flags.loss_reduction,
         distribution=cast(Distribution, net.distribution),
     )
+
+
+def _read(parts: dict[str, Tensor]) -> dict[str, Any]:
+    """Copies scalars and vectors to the host, all at once, because each copy from a GPU is a wait.
+    Returns numbers and lists of numbers."""
+    dtype = parts["grad_norm"].dtype
+    values = iter(torch.cat([x.detach().to(dtype).view(-1) for x in parts.values()]).tolist())
+    take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
+    return {name: take(x) for name, x in parts.items()}
 
 
 def _make_optimizer(net: nn.Module, flags: Flags) -> torch.optim.Optimizer:

@@ -51,7 +51,8 @@ def batches(
 ) -> Iterator[Rollout]:
     """Yields batches of exactly `batch_size` columns, made of rollouts in their order.
 
-    A rollout is split where a batch is full. The next batch overwrites the one before.
+    A rollout is split where a batch is full. The next batch overwrites the one before, but not if
+    they will be copied to an accelerator: nobody may have waited for that copy.
 
     Args:
         rollouts: pairs (rollout, release). `release()` is called as soon as the rollout's last
@@ -61,11 +62,11 @@ def batches(
     batch: Rollout = {}
     filled = 0
     for rollout, release in rollouts:
-        if not batch:
-            sizes = {k: (len(v), batch_size, *v.shape[2:]) for k, v in rollout.items()}
-            batch = Slab({k: (sizes[k], v.dtype) for k, v in rollout.items()}, device)
         columns, taken = rollout["reward"].shape[1], 0
         while taken < columns:
+            if not batch:
+                sizes = {k: (len(v), batch_size, *v.shape[2:]) for k, v in rollout.items()}
+                batch = Slab({k: (sizes[k], v.dtype) for k, v in rollout.items()}, device)
             count = min(columns - taken, batch_size - filled)
             for name, tensor in rollout.items():
                 batch[name][:, filled : filled + count] = tensor[:, taken : taken + count]
@@ -76,6 +77,7 @@ def batches(
             if filled == batch_size:
                 yield batch
                 filled = 0
+                batch = batch if device.type == "cpu" else {}
 
 
 class Barrier:

@@ -111,6 +111,8 @@ class Run:
         self._resumed = state or {}  # for `also_save`
         if state is not None:
             self._resume(state)
+        if self.learner.graphs:
+            logger.info("graphs: update %s", self.learner.graphs)
         self._signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
         stack.callback(writer.close)  # signals are still held; closing twice does no harm
         self._start = time.monotonic()

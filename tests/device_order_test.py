@@ -11,9 +11,11 @@ import torch
 
 import monobeast
 import polybeast
-from libtorchbeast import devices, learner, weights
+import r2d2
+from libtorchbeast import devices, graphs, learner, weights
 from libtorchbeast.devices import CPU, Event, own_stream, to_device
 from libtorchbeast.flags import UserError
+from libtorchbeast.models import initial_state
 from libtorchbeast.rollouts import batches
 from libtorchbeast.weights import NewestWeights, SharedWeights
 from tests.support import monobeast as mono
@@ -21,7 +23,7 @@ from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
 from tests.support.actors import make_actor, make_rollouts
 from tests.support.compare import assert_same
-from tests.support.device_life import BATCH_SIZE, Life
+from tests.support.device_life import BATCH_SIZE, Batch, Life
 from tests.support.processes import wait_for
 from tests.support.simulated_device import DEVICE, OTHER
 
@@ -32,8 +34,15 @@ pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("one_thread")]
 def simulated(monkeypatch):
     """The simulated devices. A lock of the learner hands on what a thread has waited for."""
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    record_soon(monkeypatch)
     with sim.installed():
         yield
+
+
+def record_soon(monkeypatch):
+    """Graphs are recorded at the second call, and compared with their function at no later one."""
+    monkeypatch.setattr(graphs, "WARM_UP", 1)
+    monkeypatch.setattr(graphs, "CHECKED", 1)
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +66,14 @@ def assert_close(seen, expected):
 @pytest.mark.parametrize("acting", [DEVICE, OTHER, CPU], ids=["same", "other", "cpu"])
 @pytest.mark.parametrize("lstm", [False, True], ids=["feed-forward", "lstm"])
 def test_learning_and_acting_are_in_order_and_give_what_the_cpu_gives(
-    simulated, on_the_cpu, acting, lstm
+    simulated, on_the_cpu, acting, lstm, caplog
 ):
-    assert_close(Life(DEVICE, acting, *["--use_lstm"] * lstm).live(), on_the_cpu[lstm])
+    life = Life(DEVICE, acting, *["--use_lstm"] * lstm)
+    assert_close(life.live(), on_the_cpu[lstm])
+    replays = (acting != CPU) * (12 - 2) + (not lstm) * (4 - 1)  # batches, and updates
+    assert sim.counts["graphs"] == replays
+    assert life.learner.graphs.startswith("no (the network is recurrent" if lstm else "yes")
+    assert not any(record.levelname == "WARNING" for record in caplog.records)
 
 
 # ============================================================================= deliberate mistakes
@@ -133,6 +147,7 @@ MISTAKES = {
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_seen(monkeypatch, on_the_cpu, mistake):
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    record_soon(monkeypatch)
     monkeypatch.setattr(*MISTAKES[mistake])
     with pytest.raises((RuntimeError, AssertionError, UserError)), sim.installed():
         assert_close(Life(DEVICE, DEVICE, "--use_lstm").live(), on_the_cpu[True])
@@ -140,11 +155,21 @@ def test_a_mistake_is_seen(monkeypatch, on_the_cpu, mistake):
 
 def test_page_locked_memory_that_is_filled_again_too_early_is_seen(simulated):
     """The next batch overwrites the one before, for whose copy nobody has waited."""
-    rollouts = [(rollout, lambda: None) for rollout in make_rollouts(make_actor(monobeast.Net), 2)]
-    for batch in batches(rollouts, BATCH_SIZE, DEVICE):
-        to_device(batch, DEVICE)
+    slab = devices.Slab({"x": ((3,), torch.float32)}, DEVICE)
+    for number in range(2):
+        slab["x"].fill_(number)
+        to_device(slab, DEVICE)
     with pytest.raises(sim.Race, match="page-locked memory changed"):
         sim.finish()
+
+
+def test_a_batch_without_a_transition_is_not_overwritten_while_it_is_copied(simulated):
+    """Its update ends before anybody has waited for the copy."""
+    life = Life(DEVICE, DEVICE)
+    life.rollouts[0]["done"][1:] = True
+    for _ in range(2):
+        life.learn(0)
+    assert life.learner.updates == 1
 
 
 def test_after_a_failing_publish_a_checkpoint_waits_for_the_update(simulated):
@@ -198,34 +223,55 @@ def cost(function, *args, device=DEVICE):
         return seen
 
 
-@pytest.mark.parametrize("lstm, kernels", [(False, 190), (True, 380)], ids=["no lstm", "lstm"])
+@pytest.mark.parametrize("lstm, kernels", [(False, 38), (True, 380)], ids=["no lstm", "lstm"])
 def test_what_an_update_costs(simulated, lstm, kernels):
-    """One copy to the device, and one wait of the host, for the loss and the norm together."""
+    """One copy to the device, and one wait of the host, for the loss and the norm together. Without
+    an LSTM most kernels are in a graph, and half of the others are clipping, for which a GPU has
+    kernels that take all gradients at once."""
     life = Life(DEVICE, DEVICE, *["--use_lstm"] * lstm)
     (batch,) = batches([(life.rollouts[0], lambda: None)], BATCH_SIZE, DEVICE)
-    for _ in range(2):
+    for _ in range(4):
         seen = cost(life.learner.update, batch, lambda state_dict, version: None)
-    assert seen.pop("kernels") <= kernels
+    assert seen.pop("kernels") <= kernels and seen.pop("graphs", 0) == (not lstm)
     assert seen == {"to_device": 1, "to_host": 1, "waits": 1}
 
 
 @pytest.mark.parametrize("acting", [DEVICE, OTHER], ids=["same", "other"])
 def test_handing_weights_to_inference_costs_no_wait(simulated, acting):
-    life = Life(DEVICE, acting)
+    life = Life(DEVICE, torch.device("sim") if acting == DEVICE else acting)  # without its number
     seen = cost(life.weights.publish, life.learner.net.state_dict(), 1)
-    assert set(seen) == {"kernels" if acting == DEVICE else "between_devices"}
+    tensors = len(life.learner.net.state_dict())
+    assert seen == ({"kernels": 1} if acting == DEVICE else {"between_devices": tensors})
     net = copy.deepcopy(make_actor(monobeast.Net).net).to(acting)
-    assert set(cost(life.weights.copy_to, net, device=acting)) == {"kernels"}
+    assert cost(life.weights.copy_to, net, device=acting) == {"kernels": 1}
 
 
 def test_what_an_inference_batch_costs(simulated):
-    """One copy there, one copy back, one wait, with an LSTM, too."""
+    """One copy there, one graph, one copy back, one wait, with an LSTM, too. The other kernels copy
+    its inputs, sample, and join the results."""
     life = Life(DEVICE, DEVICE, "--use_lstm")
     life.infer(0)
     sim.counts.clear()
     life.infer(0)  # two batches
-    assert sim.counts.pop("kernels") <= 2 * 32
-    assert sim.counts == {"to_device": 2, "to_host": 2, "waits": 2}
+    assert sim.counts.pop("kernels") <= 2 * 6
+    assert sim.counts == {"to_device": 2, "graphs": 2, "to_host": 2, "waits": 2}
+
+
+def test_what_an_inference_batch_of_r2d2_costs(simulated):
+    """One copy back and one wait, also for the numbers of the environments."""
+    actor = make_actor(r2d2.Net, "--use_lstm")
+    (rollout,) = make_rollouts(actor, 1)
+    net = actor.net.to(DEVICE)
+    state = (*initial_state(net, BATCH_SIZE), torch.zeros(1, BATCH_SIZE, 1, dtype=torch.int64))
+    row, state = to_device(Batch(rollout, 0, state).inputs, DEVICE)
+    explorer, answers = r2d2.Explorer(BATCH_SIZE), []
+    with torch.no_grad():
+        seen = cost(lambda: answers.append(explorer.act(net, row, state)))
+    assert seen.pop("kernels") > 0 and seen == {"to_host": 1, "waits": 1}
+    ((outputs, state),) = answers
+    assert state[-1].tolist() == [[[1], [2], [3]]] and outputs["environment"].tolist() == [
+        [1, 2, 3]
+    ]
 
 
 def test_handing_weights_to_processes_costs_one_copy_and_one_wait(simulated):

@@ -13,6 +13,7 @@ from libtorchbeast.tensors import TensorVector
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
+from tests.support.compare import assert_same
 from tests.support.processes import load, rows
 from tests.support.tensors import Foreign, Walk
 
@@ -23,16 +24,18 @@ THREADS = "--num_learner_threads 2".split()
 EVALUATED = "--eval_every 100 --num_episodes 1".split()
 
 
-def train(monkeypatch, savedir, beast, flags):
-    """A run, and its resume. Nothing of it may be out of order on the device."""
+def train(monkeypatch, savedir, beast, flags, graphs=0):
+    """A run, and its resume. Nothing of it may be out of order on the device. In each there are
+    `graphs` replays or more, and nothing that should have a graph has none."""
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
     with sim.installed():
         for steps in (150, 300):
             beast(savedir, *flags, *SMALL, "--total_steps", steps)
-            assert sim.counts["kernels"] > 500
+            assert sim.counts["kernels"] > 500 and sim.counts["graphs"] >= graphs
             state, last = load(savedir / "run"), rows(savedir / "run")[-1]
             assert steps <= state["step"] == last["step"] < steps + 100
             assert last["skipped_updates"] == 0 and last["updates"] == state["updates"]
+    assert "its results are not those" not in (savedir / "run" / "out.log").read_text()
     tensors = [*state["model"].values(), *state["optimizer"]["state"][0].values()]
     assert all(tensor.isfinite().all() for tensor in tensors if torch.is_tensor(tensor))
     assert all(tensor.abs().max() < 1e3 for tensor in state["model"].values())
@@ -40,18 +43,21 @@ def train(monkeypatch, savedir, beast, flags):
 
 def test_polybeast_with_an_lstm_learns_on_one_device_and_acts_on_another(monkeypatch, tmp_path):
     flags = "--use_lstm --num_inference_threads 2 --learner_device sim:0 --inference_device sim:1"
-    train(monkeypatch, tmp_path, poly.beast, [*poly.SMALL, *flags.split(), *THREADS, *EVALUATED])
+    own = [*poly.SMALL, *flags.split(), *THREADS, *EVALUATED]
+    train(monkeypatch, tmp_path, poly.beast, own, graphs=10)  # of inference
     assert rows(tmp_path / "run")[-1]["streams"] == 1
 
 
 def test_polybeast_learns_and_acts_on_one_device(monkeypatch, tmp_path):
     flags = "--num_inference_threads 2 --num_actors 2 --learner_device sim".split()
-    train(monkeypatch, tmp_path, poly.beast, [*poly.SMALL, *flags, *THREADS])
+    train(monkeypatch, tmp_path, poly.beast, [*poly.SMALL, *flags, *THREADS], graphs=20)
+    said = (tmp_path / "run" / "out.log").read_text()
+    assert "graphs: update yes" in said and "graphs: inference 3 sizes" in said
 
 
 def test_monobeast_learns_on_a_device(monkeypatch, tmp_path):
     flags = [*mono.PARALLEL, "--num_actors", 1, "--learner_device", "sim:0", *THREADS]
-    train(monkeypatch, tmp_path, mono.beast, flags)
+    train(monkeypatch, tmp_path, mono.beast, flags, graphs=2)
 
 
 def test_monobeast_with_an_lstm_learns_and_acts_in_turns_on_a_device(monkeypatch, tmp_path):
@@ -79,3 +85,17 @@ def test_warpbeast_learns_from_a_vector_on_its_device(monkeypatch, tmp_path, env
     monkeypatch.setattr(learner.Learner, "update", counted)
     train(monkeypatch, tmp_path, warp, ["--use_lstm", "--learner_device", "sim", "--eval_every", 0])
     assert set(waits) == {1}
+
+
+def test_a_run_by_graphs_gives_the_cpus_weights(monkeypatch, tmp_path):
+    """With moments, four passes over each batch, and an entropy cost that falls."""
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    flags = ["--env", "CartPole-v1", *mono.IN_ORDER[2:], *SMALL, "--total_steps", 200]
+    weights = []
+    for device in ("cpu", "sim:0"):
+        with sim.installed():
+            mono.beast(tmp_path / device, *flags, "--learner_device", device)
+            assert sim.counts["graphs"] > 20 or device == "cpu"
+        weights.append(load(tmp_path / device / "run")["model"])
+    assert_same(*weights)
+    assert "moments.mean" in weights[0] and weights[0]["moments.count"] > 100

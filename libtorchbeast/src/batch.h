@@ -85,19 +85,21 @@ class Batch {
   int64_t columns() const { return columns_; }
 
   // Returns the requests' columns side by side, oldest first. The arrays of a single request are
-  // not copied.
-  NetIO GetInputs() const {
+  // not copied. But if the caller lends arrays, all columns are copied there, and nowhere else.
+  // They must have the names, dtypes and shapes of the requests, and as many columns as the batch.
+  // Else this throws std::invalid_argument.
+  NetIO GetInputs(const NetIO* into = nullptr) const {
     const NetIO& first = requests_.front()->inputs;
-    if (requests_.size() == 1) return first;
+    if (into != nullptr) CheckLent(first, *into);
+    if (into == nullptr && requests_.size() == 1) return first;
     NetIO inputs;
     for (size_t i = 0; i < first.arrays.size(); ++i) {
-      inputs.arrays.emplace_back(first.arrays[i].first, Join([i](const NetIO& io) -> const Array& {
-                                   return io.arrays[i].second;
-                                 }));
+      const auto get = [i](const NetIO& io) -> const Array& { return io.arrays[i].second; };
+      inputs.arrays.emplace_back(first.arrays[i].first, Join(get, into));
     }
     for (size_t i = 0; i < first.core_state.size(); ++i) {
-      inputs.core_state.push_back(
-          Join([i](const NetIO& io) -> const Array& { return io.core_state[i]; }));
+      const auto get = [i](const NetIO& io) -> const Array& { return io.core_state[i]; };
+      inputs.core_state.push_back(Join(get, into));
     }
     return inputs;
   }
@@ -106,8 +108,7 @@ class Batch {
   // columns than the inputs, or if the batch was answered before.
   void SetOutputs(const NetIO& outputs) {
     if (answered_) throw std::invalid_argument("the batch has its outputs already");
-    for (const auto& [name, array] : outputs.arrays) CheckColumns(name, array);
-    for (const Array& state : outputs.core_state) CheckColumns("core_state", state);
+    for (const auto& [name, array] : Layout(outputs)) CheckColumns("outputs, " + name, array);
     answered_ = true;
     int64_t from = 0;
     for (const auto& request : requests_) {
@@ -124,13 +125,13 @@ class Batch {
   }
 
  private:
-  // Joins the array that `get` returns of each request's inputs.
+  // Joins the array that `get` returns of each request's inputs, in that of `into` or in a new one.
   template <class Get>
-  Array Join(Get get) const {
+  Array Join(Get get, const NetIO* into) const {
     const Array& first = get(requests_.front()->inputs);
     Shape shape = first.shape();
     shape[1] = columns_;
-    Array joined = Array::Empty(first.dtype(), shape);
+    Array joined = into == nullptr ? Array::Empty(first.dtype(), shape) : get(*into);
     int64_t to = 0;
     for (const auto& request : requests_) {
       CopyColumns(get(request->inputs), 0, request->columns, joined, to);
@@ -139,9 +140,14 @@ class Batch {
     return joined;
   }
 
+  void CheckLent(const NetIO& first, const NetIO& into) const {
+    CheckSameButColumns(Layout(first), Layout(into));
+    for (const auto& [name, array] : Layout(into)) CheckColumns(name, array);
+  }
+
   void CheckColumns(const std::string& name, const Array& array) const {
     if (array.columns() != columns_) {
-      throw std::invalid_argument("outputs, " + name + ": expected " + std::to_string(columns_) +
+      throw std::invalid_argument(name + ": expected " + std::to_string(columns_) +
                                   " columns, seen " + array.describe());
     }
   }

@@ -25,7 +25,10 @@ class Closed : public std::runtime_error {
 //             if the queue then holds more than `capacity`: otherwise an item that does not fit and
 //             a batch that is not full could wait for each other.
 //   Dequeue   waits until the queue holds `batch_size` columns. A batch that is exactly one item is
-//             that item, not a copy.
+//             that item, not a copy. But if the caller lends arrays [T, batch_size, ...] (`into`),
+//             all columns are copied there, and nowhere else. They must have the names, dtypes and
+//             shapes of the items, of which there must have been one. Else Dequeue throws
+//             std::invalid_argument and takes nothing.
 //   Close     drops what the queue holds. Calls that wait, and all later calls, throw Closed. Close
 //             itself may be called again.
 //
@@ -63,11 +66,13 @@ class BatchingQueue {
     filled_.NotifyOne();
   }
 
-  Dict Dequeue() EXCLUDES(mutex_) {
+  Dict Dequeue(const Dict& into = {}) EXCLUDES(mutex_) {
     std::deque<Piece> pieces;
     bool more;
     {
       Lock lock(mutex_);
+      ThrowIfClosedLocked();
+      if (!into.empty()) CheckLentLocked(into);
       while (size_ < batch_size_ && !closed_) filled_.Wait(mutex_);
       ThrowIfClosedLocked();
       pieces = TakeLocked();
@@ -75,7 +80,7 @@ class BatchingQueue {
     }
     room_.NotifyAll();
     if (more) filled_.NotifyOne();
-    return Join(pieces);  // copies outside the lock
+    return Join(pieces, into);  // copies outside the lock
   }
 
   void Close() EXCLUDES(mutex_) {
@@ -122,14 +127,26 @@ class BatchingQueue {
     return pieces;
   }
 
-  Dict Join(const std::deque<Piece>& pieces) const {
+  void CheckLentLocked(const Dict& into) const REQUIRES(mutex_) {
+    CheckSameButColumns(layout_, into);
+    const int64_t columns = CommonColumns(into);
+    if (columns != batch_size_) {
+      throw std::invalid_argument("expected " + std::to_string(batch_size_) +
+                                  " columns, as many as a batch has; seen " +
+                                  std::to_string(columns));
+    }
+  }
+
+  // Joins the pieces in the arrays `into`, or in new ones if it is empty.
+  Dict Join(const std::deque<Piece>& pieces, const Dict& into) const {
     const Dict& first = pieces.front().item;
-    if (pieces.size() == 1 && first.front().second.columns() == batch_size_) return first;
+    const bool is_whole = pieces.size() == 1 && first.front().second.columns() == batch_size_;
+    if (is_whole && into.empty()) return first;
     Dict batch;
     for (size_t i = 0; i < first.size(); ++i) {
       Shape shape = first[i].second.shape();
       shape[1] = batch_size_;
-      Array joined = Array::Empty(first[i].second.dtype(), shape);
+      Array joined = into.empty() ? Array::Empty(first[i].second.dtype(), shape) : into[i].second;
       int64_t to = 0;
       for (const Piece& piece : pieces) {
         CopyColumns(piece.item[i].second, piece.from, piece.count, joined, to);

@@ -53,6 +53,15 @@ Array ArrayFrom(const std::string& name, py::handle object) {
   }
 }
 
+// A tensor that the caller lends, for the core to write to. ArrayFrom would copy one that is not
+// contiguous.
+Array LentFrom(const std::string& name, py::handle tensor) {
+  if (!tensor.attr("is_contiguous")().cast<bool>()) {
+    throw py::value_error(name + ": expected a contiguous tensor to write to, seen another");
+  }
+  return ArrayFrom(name, tensor);
+}
+
 py::object TensorFrom(const Array& array) {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> storage;
   const py::object& from_dlpack =
@@ -69,11 +78,13 @@ py::object TensorFrom(const Array& array) {
   return from_dlpack(capsule);
 }
 
-Dict DictFrom(const py::dict& dict) {
+using From = Array (*)(const std::string& name, py::handle object);
+
+Dict DictFrom(const py::dict& dict, From from = ArrayFrom) {
   Dict arrays;
   for (const auto& [key, value] : dict) {
     const std::string name = py::str(key);
-    arrays.emplace_back(name, ArrayFrom(name, value));
+    arrays.emplace_back(name, from(name, value));
   }
   return arrays;
 }
@@ -84,9 +95,9 @@ py::dict DictTo(const Dict& arrays) {
   return dict;
 }
 
-Arrays StateFrom(const py::iterable& state) {
+Arrays StateFrom(const py::iterable& state, From from = ArrayFrom) {
   Arrays arrays;
-  for (const py::handle& tensor : state) arrays.push_back(ArrayFrom("core_state", tensor));
+  for (const py::handle& tensor : state) arrays.push_back(from("core_state", tensor));
   return arrays;
 }
 
@@ -138,15 +149,20 @@ void BindQueue(py::module_& m) {
           "the first item's.")
       .def(
           "dequeue",
-          [](BatchingQueue& queue) {
+          [](BatchingQueue& queue, const std::optional<py::dict>& into) {
+            const Dict lent = into ? DictFrom(*into, LentFrom) : Dict();
             Dict batch;
             {
               py::gil_scoped_release no_gil;
-              batch = queue.Dequeue();
+              batch = queue.Dequeue(lent);
             }
-            return DictTo(batch);
+            return into ? *into : DictTo(batch);
           },
-          "Waits for a whole batch. Raises ClosedBatchingQueue.")
+          py::arg("into") = std::nullopt,
+          "Waits for a whole batch. With `into`, tensors [T, batch_size, ...], it copies the "
+          "batch\n"
+          "into them and returns them. It keeps them only until it returns.\n\n"
+          "Raises ClosedBatchingQueue, or ValueError if `into` differs from the first item.")
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__",
            [](BatchingQueue& queue) { return DictTo(Next([&] { return queue.Dequeue(); })); })
@@ -162,16 +178,20 @@ void BindBatcher(py::module_& m) {
       .def("__len__", &Batch::columns)
       .def(
           "get_inputs",
-          [](const Batch& batch) {
-            NetIO inputs;
+          [](const Batch& batch, const std::optional<std::pair<py::dict, py::tuple>>& into) {
+            NetIO lent, inputs;
+            if (into) lent = {DictFrom(into->first, LentFrom), StateFrom(into->second, LentFrom)};
             {
               py::gil_scoped_release no_gil;
-              inputs = batch.GetInputs();
+              inputs = batch.GetInputs(into ? &lent : nullptr);
             }
-            return PairTo(inputs);
+            return into ? py::make_tuple(into->first, into->second) : PairTo(inputs);
           },
+          py::arg("into") = std::nullopt,
           "Returns (inputs, core_state): a dict of tensors [1, B, ...] and a tuple of tensors\n"
-          "[layers, B, ...].")
+          "[layers, B, ...]. With `into`, a pair of such tensors, it copies them into these and\n"
+          "returns them. It keeps them only until it returns.\n\n"
+          "Raises ValueError if `into` differs from the requests.")
       .def(
           "set_outputs",
           [](Batch& batch, const std::pair<py::dict, py::iterable>& outputs) {

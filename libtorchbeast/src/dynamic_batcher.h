@@ -125,18 +125,6 @@ class DynamicBatcher {
   }
 
  private:
-  // Returns what all requests must have in common: names, dtypes and shapes, without memory.
-  static Dict Layout(const NetIO& inputs) {
-    Dict layout;
-    for (const auto& [name, array] : inputs.arrays) {
-      layout.emplace_back(name, array.WithoutMemory());
-    }
-    for (const Array& state : inputs.core_state) {
-      layout.emplace_back("core_state", state.WithoutMemory());
-    }
-    return layout;
-  }
-
   bool ReadyLocked() const REQUIRES(mutex_) {
     if (waiting_.empty()) return false;
     return waiting_columns_ >= minimum_ ||

@@ -12,4 +12,14 @@ struct NetIO {
   Arrays core_state;
 };
 
+// Returns what all of a kind have in common: names, dtypes and shapes, without memory.
+inline Dict Layout(const NetIO& io) {
+  Dict layout;
+  for (const auto& [name, array] : io.arrays) layout.emplace_back(name, array.WithoutMemory());
+  for (const Array& state : io.core_state) {
+    layout.emplace_back("core_state", state.WithoutMemory());
+  }
+  return layout;
+}
+
 }  // namespace torchbeast

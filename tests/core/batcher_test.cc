@@ -132,6 +132,29 @@ TEST_CASE("batcher: a single request's own arrays come out, not copies") {
   threads.Join();
 }
 
+TEST_CASE("batcher: inputs are joined in lent memory, also those of a single request") {
+  DynamicBatcher batcher(2, 4, hours(1));
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{2}, std::vector<int64_t>{1, 3}}) {
+    Threads threads;
+    for (int64_t size : sizes) {
+      threads.Start([&, size] { CheckReply(batcher.Compute(Question(7, size)), 7, size); });
+    }
+    const int64_t columns = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    Await([&] { return batcher.size() == columns; });
+    const auto batch = batcher.Next();
+    const NetIO wrong = Question(0, batch->columns() + 1);
+    CHECK(ErrorOf<std::invalid_argument>([&] { batch->GetInputs(&wrong); }) ==
+          "name: expected " + std::to_string(batch->columns()) + " columns, seen int64[1, " +
+              std::to_string(batch->columns() + 1) + "]");
+    const NetIO into = Question(0, batch->columns()), expected = batch->GetInputs();
+    CHECK(batch->GetInputs(&into).arrays[0].second.data() == into.arrays[0].second.data());
+    CHECK(Values<int64_t>(into.arrays[0].second) == Values<int64_t>(expected.arrays[0].second));
+    CHECK(Values<int64_t>(into.core_state[0]) == Values<int64_t>(expected.core_state[0]));
+    batch->SetOutputs(Reply(into));
+    threads.Join();
+  }
+}
+
 TEST_CASE("batcher: a caller is told when its request was taken") {
   DynamicBatcher batcher(1, 4, hours(1));
   Clock::time_point taken[2];

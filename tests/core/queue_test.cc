@@ -67,6 +67,27 @@ TEST_CASE("queue: items are checked against the first") {
   CHECK(NamesOf(queue.Dequeue(), 2) == std::vector<int64_t>{0, 1});
 }
 
+TEST_CASE("queue: a batch is joined in lent memory, also one that is exactly one item") {
+  BatchingQueue queue(3, 9);
+  const Dict into = Item(100, 3);
+  CHECK(ErrorOf<std::invalid_argument>([&] { queue.Dequeue(into); }) ==
+        "expected the arrays ; seen name, more");  // before any item
+  queue.Enqueue(Item(0, 3));
+  CHECK(ErrorOf<std::invalid_argument>([&] { queue.Dequeue(Item(0, 2)); }) ==
+        "expected 3 columns, as many as a batch has; seen 2");
+  CHECK(queue.size() == 3);
+  queue.Enqueue(Item(3, 1));
+  queue.Enqueue(Item(4, 2));
+  for (int64_t first : {0, 3}) {
+    const Dict batch = queue.Dequeue(into);
+    CHECK(NamesOf(into, 3) == std::vector<int64_t>{first, first + 1, first + 2});
+    for (size_t i = 0; i < 2; ++i) CHECK(batch[i].second.data() == into[i].second.data());
+  }
+  queue.Close();
+  CHECK_THROWS_AS(queue.Dequeue(into), Closed);
+  CHECK(into[0].second.owner().use_count() == 1);  // the queue has kept none of it
+}
+
 TEST_CASE("queue: a batch that is exactly one item is that item") {
   BatchingQueue queue(3, 9);
   const Dict item = Item(5, 3);

@@ -15,7 +15,7 @@ import torch
 
 import monobeast
 import polybeast
-from libtorchbeast import learner
+from libtorchbeast import devices, graphs, learner
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIES, Clock
@@ -77,8 +77,12 @@ class Batch:
     def __len__(self):
         return self.inputs[0]["reward"].shape[1]
 
-    def get_inputs(self):
-        return self.inputs
+    def get_inputs(self, into=None):
+        if into is not None:
+            pairs = zip(*map(devices._tensors, (into, self.inputs)), strict=True)
+            for lent, own in pairs:
+                lent.copy_(own)
+        return into or self.inputs
 
     def set_outputs(self, outputs):
         self.outputs = copy.deepcopy(outputs)  # as the C++ core copies them at once
@@ -104,6 +108,7 @@ class Life:
         self.weights = NewestWeights(self.learner.net.state_dict(), version, inference_device)
         self.publish = publish or self.weights.publish
         self.nets = [copy.deepcopy(actor.net).to(inference_device) for _ in range(2)]
+        graphs.for_inference(self.nets, BATCH_SIZE, self.flags)
         self.stats, self._left = Stats(BATCH_SIZE), list(self.rollouts)
         self._learners = [Worker(self._learn) for _ in range(2)]
         self._inference = [Worker(functools.partial(self._infer, net)) for net in self.nets]

@@ -13,7 +13,7 @@ Everything is computed at once, on the CPU. What a GPU would do later is kept as
   memory.
 - `counts` has the kernels, the copies in either direction, and the waits of the host.
 
-What this cannot see: CUDA's kernels and libraries, TF32, the capture of graphs, time, and drivers.
+What this cannot see: CUDA's kernels and libraries, TF32, time, and drivers.
 
 `installed()` makes it the accelerator of torch, and replaces torch.Stream, torch.Event and
 torch.accelerator.current_stream for as long. It stands on torch's experimental support for devices
@@ -77,6 +77,7 @@ class _Thread(threading.local):
         _clocks[threading.current_thread()] = self.clock
         self.streams: list[Stream] = []
         self.stack = contextlib.ExitStack()
+        self.graph = None  # that is being recorded (tests/support/simulated_graph.py)
 
 
 def _gradients_in_this_thread() -> contextlib.AbstractContextManager[None]:
@@ -225,6 +226,7 @@ class Block:
 
     def __init__(self, stream: Stream):
         self.stream = stream  # in which it was allocated, and in which it will be given to others
+        self.graph = _thread.graph and _thread.graph.adopt(self)  # to which it belongs for ever
         self.written: tuple[int, int, str] | None = None  # stream, kernel's number, kernel's name
         self.read: dict[int, tuple[int, str]] = {}  # since then
         self.recorded: set[int] = set()  # the streams of `record_stream`
@@ -234,6 +236,8 @@ class Block:
         return [self.written, *read] if self.written else read
 
     def __del__(self):
+        if self.graph is not None:
+            return
         known = dict(self.stream.clock)
         join(known, _thread.clock)
         for stream, number, name in self.uses():
@@ -399,6 +403,8 @@ def _execute(func, args: tuple, kwargs: dict):
     """Runs an operation of which at least one argument is a SimTensor."""
     if func is aten.copy_.default and args[0].device != args[1].device:
         non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+        if _thread.graph:
+            _thread.graph.refuse("a copy from or to the host, or another device")
         _copy(args[0], args[1], bool(non_blocking))
         return args[0]
     if func is aten._to_copy.default and "device" in kwargs:
@@ -408,14 +414,18 @@ def _execute(func, args: tuple, kwargs: dict):
     name = str(func).removeprefix("aten.")
     _check_devices(name, inputs, () if func in _MIX else (args, kwargs))
     number, has_kernel = 0, not name.startswith(_NO_KERNELS)
-    if has_kernel:
+    if graph := _thread.graph if has_kernel else None:
+        graph.begin(name, func, args, kwargs)
+    elif has_kernel:
         number = _begin(stream, name, *_uses(func, args, kwargs))
         counts["kernels"] += 1
     if func in _WAIT:
         _wait_for(stream.clock)
     kwargs = {k: v for k, v in kwargs.items() if k != "device"}
     inner = pytree.tree_map(lambda x: x.inner if isinstance(x, SimTensor) else x, (args, kwargs))
-    result = _REPLACED.get(func, func)(*inner[0], **inner[1])
+    result = (function := _REPLACED.get(func, func))(*inner[0], **inner[1])
+    if graph:
+        graph.end(function, inner, result)
     blocks = {x.inner.untyped_storage().data_ptr(): x.block for x in inputs if x.numel()}
 
     def wrapped(x):
@@ -424,7 +434,7 @@ def _execute(func, args: tuple, kwargs: dict):
         block = blocks.get(x.untyped_storage().data_ptr())
         if block is None:
             block = Block(stream)
-            block.written = (stream.number, number, name) if has_kernel else None
+            block.written = (stream.number, number, name) if number else None
         return SimTensor(x, block)
 
     outputs = pytree.tree_map(wrapped, result)
@@ -566,12 +576,15 @@ def installed():
     """The context in which torch has the simulated devices. They begin with empty books, and in the
     end `finish` is called."""
     global _is_installed
+    from tests.support.simulated_graph import Graph
+
     patch = pytest.MonkeyPatch()
     patch.setattr(torch, "Stream", Stream)
     patch.setattr(torch, "Event", Event)
     patch.setattr(torch, "empty", _empty_or_pinned)
     patch.setattr(threading.Thread, "join", _join)
     patch.setattr(torch.accelerator, "current_stream", current_stream)
+    patch.setattr(torch.accelerator, "Graph", Graph)
     counts.clear(), errors.clear(), broken.clear(), _pending.clear()
     _is_installed = True
     try:

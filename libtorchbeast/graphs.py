@@ -1,0 +1,252 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Graphs of an accelerator. The kernels of a function are recorded once, and later calls start all
+of them together, which costs the host as little as one. Without graphs the same function is called.
+
+A graph computes what was recorded, in the memory where that was. So inputs are copied into tensors
+of the graph, results are in the same tensors at each call, and what Python computed is as it was
+when the graph was recorded: numbers, branches, and how often a loop ran. A function that waits for
+the device, to read a number, cannot be recorded. It is then called without a graph, as is one whose
+results are not those of its graph in the first calls, and a warning says so.
+
+This module has all that needs hardware with graphs. The tests record and replay graphs on the
+simulated device (tests/support/simulated_graph.py).
+"""
+
+import argparse
+import contextlib
+import functools
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from libtorchbeast.devices import FIRST, Event, _mapped, _tensors, has_streams, own_stream
+from libtorchbeast.net_check import keep_buffers
+
+WARM_UP = 3  # calls before a graph is recorded, in which libraries choose their kernels
+CHECKED = 2  # calls whose results are compared; only the second has other inputs than recorded
+TOLERANCE = 0.05  # of a tensor's largest number; in bf16 a padded batch is rounded differently
+
+logger = logging.getLogger(__name__)
+_recording = threading.Lock()  # one graph at a time is recorded
+
+
+def why_none(net: nn.Module, device: torch.device, flags: argparse.Namespace) -> str:
+    """Why no call of the network is recorded, in words, or ""."""
+    if not has_streams(device) or not hasattr(torch.accelerator, "Graph"):
+        return f"torch has none for {device.type}"
+    if not getattr(net, "has_graphs", True):
+        return "the network has has_graphs = False"
+    return "--compile is given" if flags.compile else ""
+
+
+def why_no_update(net: nn.Module, device: torch.device, flags: argparse.Namespace) -> str:
+    """Why no update of the network is recorded, in words, or ""."""
+    if cast(Any, net).initial_state(1):
+        return "the network is recurrent: it restarts in other rows of each batch"
+    return why_none(net, device, flags)
+
+
+class Graph:
+    """A function, recorded at one of its first calls and replayed at the later ones. A call with
+    other shapes than the recorded one is a call of the function. One thread at a time may call it,
+    in any stream; whoever does has waited for the calls before.
+
+    Args:
+        name: what it does, for warnings.
+        function: takes and returns tensors on the device, in dicts, lists and tuples.
+        net: whose buffers the function may change.
+        device: of all tensors.
+        columns: the inputs may have fewer columns (dimension 1) than this. They are padded with
+            columns of this call or of earlier ones, of which the results have nothing. None: all
+            inputs have one shape.
+        priority: see `own_stream`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        net: nn.Module,
+        device: torch.device,
+        columns: int | None = None,
+        priority: int = 0,
+    ):
+        self._name, self._function, self._net, self._device = name, function, net, device
+        self._columns, self._priority = columns, priority
+        self._is_off, self._calls = False, 0
+        self._graph: Any = None
+        self._inputs: list[Tensor] = []
+        self._outputs: Any = None
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Returns the function's results. The next call may overwrite them."""
+        self._calls += 1
+        if not self._is_off and self._calls > WARM_UP and self._graph is None:
+            self._record(inputs)
+        if self._graph is None or not self._fit(inputs):
+            return self._function(*inputs)
+        is_checked = self._calls <= WARM_UP + CHECKED
+        restore = keep_buffers(self._net) if is_checked else None
+        self._copy(inputs)
+        self._graph.replay()
+        outputs = self._outputs
+        if self._columns is not None:
+            columns = _tensors(inputs)[0].shape[1]
+            outputs = _mapped(outputs, lambda x: x[:, :columns])
+        if restore is not None:
+            restore()
+            outputs = self._checked(outputs, self._function(*inputs))
+        return outputs
+
+    def _fit(self, inputs: Any) -> bool:
+        """Whether the inputs have the shapes and dtypes of those that were recorded."""
+        given = _tensors(inputs)
+        return len(given) == len(self._inputs) and all(
+            x.dtype == own.dtype and self._padded(x.shape) == own.shape
+            for x, own in zip(given, self._inputs, strict=True)
+        )
+
+    def _padded(self, shape: torch.Size) -> torch.Size:
+        if self._columns is None or shape[1] > self._columns:
+            return shape
+        return torch.Size((shape[0], self._columns, *shape[2:]))
+
+    def _copy(self, inputs: Any) -> None:
+        """Copies the inputs into those of the graph."""
+        pairs = list(zip(self._inputs, _tensors(inputs), strict=True))
+        if self._columns is not None:
+            pairs = [(own[:, : x.shape[1]], x) for own, x in pairs]
+        torch._foreach_copy_([own for own, _ in pairs], [x for _, x in pairs])
+
+    def _record(self, inputs: Any) -> None:
+        # Columns that nobody has filled are copies of the first, which the network can surely read.
+        is_padded = self._columns is not None
+        room = lambda x: (x[:, :1].expand(self._padded(x.shape)) if is_padded else x).clone()
+        own = _mapped(list(inputs), room)
+        self._inputs = _tensors(own)
+        self._copy(inputs)
+        restore, has_run = keep_buffers(self._net), Event(self._device)
+        stream = own_stream(self._device, self._priority)  # which begins after all that
+        try:
+            with _recording, stream, _casts_are_not_kept(), _gradients_in_this_thread():
+                with _Watch():  # and libraries may reserve memory at a thread's first call
+                    self._function(*own)
+                has_run.record()
+                graph = torch.accelerator.Graph(capture_error_mode="thread_local")
+                graph.capture_begin()
+                try:
+                    self._outputs = self._function(*own)
+                except BaseException:
+                    with contextlib.suppress(RuntimeError):  # which says that this has failed
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
+            self._graph = graph
+        except Exception as error:  # a network's own error is raised again, without a graph
+            self._turn_off(str(error).splitlines()[0])
+        finally:
+            has_run.wait()
+            restore()
+
+    def _checked(self, outputs: Any, expected: Any) -> Any:
+        """Returns `outputs`, or the function's own if they differ."""
+        pairs = list(zip(_tensors(outputs), _tensors(expected), strict=True))
+        differ = [_differ(seen.detach(), own.detach()) for seen, own in pairs if own.numel()]
+        if bool(torch.stack(differ).any()):
+            self._turn_off("its results are not those of the same calls without one")
+            return expected
+        return outputs
+
+    def _turn_off(self, why: str) -> None:
+        logger.warning("graphs: %s no (%s)", self._name, why)
+        self._is_off, self._graph, self._outputs, self._inputs = True, None, None, []
+
+
+def _differ(seen: Tensor, expected: Tensor) -> Tensor:
+    """Whether one of the numbers is another, [] bool."""
+    seen, expected = seen.float().nan_to_num(), expected.float().nan_to_num()
+    limit = TOLERANCE * expected.abs().amax() + 1e-5
+    return (seen - expected).abs().amax() > limit
+
+
+class _Watch(TorchDispatchMode):
+    """A context that raises RuntimeError at what cannot be recorded: an operation that needs a
+    number on the host, or one between host and device. A recording that fails on the way would
+    leave torch's memory of the device in disorder."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        is_read = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
+        tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, Tensor)]
+        is_copy = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+        devices = {x.device for x in tensors if x.dim() or is_copy}
+        if is_read or len(devices) > 1:
+            raise RuntimeError(f"{func} is between the host and the device")
+        return result
+
+
+@contextlib.contextmanager
+def _casts_are_not_kept() -> Iterator[None]:
+    """Autocast keeps casts of weights. One from before a graph would not change with the weights,
+    and nobody else may use those of a graph."""
+    were_kept = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(were_kept)
+
+
+def _gradients_in_this_thread() -> contextlib.AbstractContextManager[None]:
+    """By default torch computes gradients in a thread of the device, which nobody records."""
+    return torch.autograd.set_multithreading_enabled(False)
+
+
+# ====================================================================================== inference
+def sizes(most: int) -> list[int]:
+    """The numbers of columns for which inference has graphs: a quarter, a half, and all of the
+    `most` that a batch may have. A batch is padded to the next of them."""
+    return sorted({-(-most // share) for share in (4, 2, 1)})
+
+
+class Forward:
+    """Stands for the `forward` of a network that acts, and calls it by graphs for a few sizes."""
+
+    def __init__(self, net: nn.Module, device: torch.device, most: int):
+        self._own = net.forward
+        graph = functools.partial(Graph, function=net.forward, net=net, device=device)
+        self._graphs = {
+            size: graph(f"inference of {size} columns", columns=size, priority=FIRST)
+            for size in sizes(most)
+        }
+
+    def __call__(self, inputs: dict[str, Tensor], core_state: tuple[Tensor, ...] = ()) -> Any:
+        T, B = inputs["reward"].shape
+        for size, graph in self._graphs.items():
+            if B <= size and T == 1:
+                return graph(inputs, core_state)
+        return self._own(inputs, core_state)
+
+
+def for_inference(nets: list[nn.Module], most: int, flags: argparse.Namespace) -> None:
+    """Lets networks on an accelerator act by graphs, and says whether they do.
+
+    Args:
+        nets: each is called by one thread.
+        most: the number of columns that a batch has at most.
+    """
+    device = next(nets[0].parameters()).device
+    if device.type == "cpu":
+        return
+    if why := why_none(nets[0], device, flags):
+        logger.info("graphs: inference no (%s)", why)
+        return
+    for net in nets:
+        net.forward = Forward(net, device, most)
+    logger.info("graphs: inference %d sizes", len(sizes(most)))
