@@ -54,15 +54,14 @@ def called(function, device, calls=CALLS, sizes=(3,)):
     with own_stream(device), torch.no_grad():
         for number in range(calls):
             given = inputs_of(number, sizes[number % len(sizes)])
-            there = given if device == CPU else there_of(given)
-            (result,) = to_host(function(*there))
+            (result,) = to_host(function(*there_of(given, device)))
             results.append(result)
     return results
 
 
-def there_of(given):
+def there_of(given, device):
     rows, state = given
-    return {k: v.to(DEVICE) for k, v in rows.items()}, tuple(x.to(DEVICE) for x in state)
+    return {k: v.to(device) for k, v in rows.items()}, tuple(x.to(device) for x in state)
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +146,22 @@ def test_the_backward_pass_can_be_recorded(simulated):
     graph = Graph("it", function, net, DEVICE)
     assert_same(learned(net, graph, DEVICE), learned(*make(CPU), CPU))
     assert sim.counts["graphs"] == CALLS - WARM_UP
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpus_graphs_give_the_functions_results(caplog):
+    """Also those of a few sizes; and after a function that cannot be recorded, others can."""
+    device, sizes = torch.device("cuda"), (3, 8, 5, 1, 2, 11)
+    for kind in (Small, Reads, Copies, Small):
+        net, own = kind().to(device), kind()
+        seen = called(Forward(net, device, 8), device, 36, sizes)
+        for a, b in zip(seen, called(own, CPU, 36, sizes), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+        assert caplog.text.count(" is between the host and the device") == {
+            Small: 0, Reads: 3, Copies: 3
+        }[kind]  # fmt: skip
+        assert "its results are not those" not in caplog.text
+        caplog.clear()
 
 
 # ================================================================= what has no graph, and mistakes
@@ -242,7 +257,7 @@ def test_two_threads_that_do_not_wait_for_each_others_replay_are_seen():
         net = Small().to(DEVICE)
         function = recorded(net)
         called(function, DEVICE)
-        given = there_of(inputs_of(0))
+        given = there_of(inputs_of(0), DEVICE)
         for _ in range(2):
             with torch.Stream(device=DEVICE) as stream, torch.no_grad():
                 stream.wait_stream(sim.default_stream(DEVICE))
