@@ -14,12 +14,13 @@ A process that was not started by torchrun opens none of this.
 """
 
 import argparse
+import atexit
 import contextlib
-import ctypes
 import json
 import logging
 import math
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -118,11 +119,14 @@ class Ranks:
         self._timeout = timeout
         self._store = self._meet()
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(
-            backend, store=self._store, rank=self.rank, world_size=self.count, timeout=FOREVER
-        )
+        own = dict(rank=self.rank, world_size=self.count, timeout=FOREVER)
         patience = timedelta(seconds=timeout + LATER_S)
-        self._pulse_group = dist.new_group(backend="gloo", timeout=patience)
+        try:
+            dist.init_process_group(backend, store=self._store, **own)
+            self._pulse_group = dist.new_group(backend="gloo", timeout=patience)
+        except RuntimeError as error:
+            why = str(error).splitlines()[0]
+            raise RankLost(f"{self.name()} cannot connect with the others: {why}") from error
         self._peers = list(range(1, self.count)) if self.rank == 0 else [0]
         self._left: set[int] = set()  # the peers that have said their last
         self._waits = False  # in `_finish`, for the others
@@ -134,33 +138,53 @@ class Ranks:
         self._closing = threading.Event()
         self._pulse = threading.Thread(target=self._beat, name="pulse of ranks", daemon=True)
         self._pulse.start()
+        atexit.register(self._end_now)
 
     # ------------------------------------------------------------------------------- the beginning
     def _meet(self) -> dist.Store:
-        """Opens the store of torchrun and waits there for all ranks."""
+        """Waits for all ranks in the store of torchrun. Returns a part of it that is new, because
+        the store still has what ranks have written there that torchrun has ended since."""
         self._hosts = {self.rank: socket.gethostname()}
-        end = time.monotonic() + self._timeout
+        word, by = secrets.token_hex(8), time.monotonic() + self._timeout
         try:
             patience = timedelta(seconds=self._timeout)
             store, _, _ = next(iter(dist.rendezvous("env://", timeout=patience)))
-            store.set(f"host/{self.rank}", self._hosts[self.rank])
+            if self.rank > 0:
+                store.set(f"come/{self.rank}", word)
+                if not self._waits_for(store, f"answer/{word}", by):
+                    raise self._missing([0])
+                word = store.get(f"answer/{word}").decode()
+            own = dist.PrefixStore(word, store)
+            own.set(f"host/{self.rank}", self._hosts[self.rank])
+            while missing := [r for r in range(self.count) if r not in self._hosts]:
+                for other in missing:
+                    if self.rank == 0 and store.check([f"come/{other}"]):
+                        store.set(f"answer/{store.get(f'come/{other}').decode()}", word)
+                    if self._waits_for(own, f"host/{other}", time.monotonic() + 0.1):
+                        self._hosts[other] = own.get(f"host/{other}").decode()
+                    elif time.monotonic() > by:
+                        raise self._missing(missing)
+        except RankLost:
+            raise
         except (RuntimeError, ValueError, KeyError) as error:
             place = ":".join(os.environ.get(n, "?") for n in ("MASTER_ADDR", "MASTER_PORT"))
             raise RankLost(f"{self.name()} cannot reach torchrun at {place}: {error}") from error
-        for other in range(self.count):
-            left = timedelta(seconds=max(0.1, end - time.monotonic()))
-            try:
-                store.wait([f"host/{other}"], left)
-                self._hosts[other] = store.get(f"host/{other}").decode()
-            except RuntimeError:
-                continue
-        if missing := sorted(set(range(self.count)) - self._hosts.keys()):
-            came = ", ".join(map(self.name, sorted(self._hosts)))
-            raise RankLost(
-                f"rank {', '.join(map(str, missing))} of {self.count} has not come within "
-                f"{self._timeout:g} s (--rank_timeout); these have: {came}"
-            )
-        return store
+        return own
+
+    def _waits_for(self, store: dist.Store, key: str, by: float) -> bool:
+        """Whether the store has the key, at the latest when the clock shows `by`."""
+        while not store.check([key]):
+            if time.monotonic() > by:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def _missing(self, missing: list[int]) -> RankLost:
+        came = ", ".join(map(self.name, sorted(self._hosts)))
+        return RankLost(
+            f"rank {', '.join(map(str, missing))} of {self.count} has not come within "
+            f"{self._timeout:g} s (--rank_timeout); these have: {came}"
+        )
 
     def name(self, other: int | None = None) -> str:
         other = self.rank if other is None else other
@@ -172,7 +196,7 @@ class Ranks:
 
     def settings(self) -> dict[str, Any]:
         """What rank 0 has given to `give_settings`."""
-        self._store.wait(["settings"], timedelta(seconds=self._timeout + LATER_S))
+        self._store.wait(["settings"], FOREVER)  # the pulse notices if rank 0 ends
         return json.loads(self._store.get("settings"))
 
     # ------------------------------------------------------------------------- while the run learns
@@ -183,7 +207,7 @@ class Ranks:
             RankLost: a rank was lost meanwhile.
         """
         began = time.monotonic()
-        self._finish(dist.all_reduce(tensor, async_op=True), on_cpu=tensor.device.type == "cpu")
+        self._finish(lambda: dist.all_reduce(tensor, async_op=True), tensor.device.type == "cpu")
         self._waited += time.monotonic() - began
 
     def gathered(self, tensor: Tensor) -> Tensor:
@@ -196,11 +220,11 @@ class Ranks:
     def from_rank_0(self, data: bytes) -> bytes:
         """Returns the `data` of rank 0."""
         size = torch.tensor([len(data)])
-        self._finish(dist.broadcast(size, src=0, async_op=True))
+        self._finish(lambda: dist.broadcast(size, src=0, async_op=True))
         copy = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == 0:
             copy = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        self._finish(dist.broadcast(copy, src=0, async_op=True))
+        self._finish(lambda: dist.broadcast(copy, src=0, async_op=True))
         return copy.numpy().tobytes()
 
     def learned(self, steps: int) -> None:
@@ -215,10 +239,14 @@ class Ranks:
             return {}
         return {"share_all_reduce": waited / seconds, "rank_sps": steps / (seconds - waited)}
 
-    def _finish(self, work: Any, on_cpu: bool = True) -> None:
-        """Waits for a collective operation as long as all ranks live."""
+    def _finish(self, start: Callable[[], Any], on_cpu: bool = True) -> None:
+        """Starts a collective operation, and waits for it as long as all ranks live."""
         remind_at, stop_by = time.monotonic() + self._timeout, math.inf
         self._waits = True
+        try:
+            work = start()
+        except RuntimeError as error:
+            raise self._why_broken(error) from error
         while not self._is_done(work, on_cpu):
             now = time.monotonic()
             if self.failure is not None:
@@ -366,15 +394,19 @@ class Ranks:
         if self.rank == 0:
             with contextlib.suppress(RuntimeError):
                 self._store.set("lost", why)
-        # An operation that waits for the lost rank would hold up the end of this process, which
-        # destroys the groups. So they are kept.
-        for group in (dist.group.WORLD, self._pulse_group):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
         if torch.cuda.is_available():
             dist.group.WORLD.abort()  # frees the devices
         if self.wakeup is None:  # nothing to save
+            self._end_now()
+        else:
+            self.wakeup.set()
+
+    def _end_now(self) -> None:
+        """Ends this process after the loss of a rank. Its end as usual would destroy the groups,
+        and wait for an operation that waits for the lost rank."""
+        if self.failure is not None:
+            logging.shutdown()
             os._exit(1)
-        self.wakeup.set()
 
     def close(self, error: BaseException | None) -> None:
         """Says goodbye, with the `error` that has ended this rank. Rank 0 waits for the others."""
