@@ -19,11 +19,12 @@ from libtorchbeast.checkpoint import misfit
 from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
 from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags, UserError, replace
+from libtorchbeast.gradients import Gradients, digest
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import forward
 from libtorchbeast.net_check import check_dtypes, keep_buffers, why_not_finite
-from libtorchbeast.ranks import Gradients, RankLost, Ranks, digest
+from libtorchbeast.ranks import RankLost, Ranks
 from libtorchbeast.rollouts import Rollout, core_state_of
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)

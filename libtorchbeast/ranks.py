@@ -25,13 +25,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from libtorchbeast.flags import Parser, UserError, as_plain, real, require
 from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_RANK_0, SUMS_OF_RANKS
@@ -146,9 +146,16 @@ class Ranks:
         the store still has what ranks have written there that torchrun has ended since."""
         self._hosts = {self.rank: socket.gethostname()}
         word, by = secrets.token_hex(8), time.monotonic() + self._timeout
+        has_torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        place = ":".join(os.environ.get(n, "?") for n in ("MASTER_ADDR", "MASTER_PORT"))
         try:
-            patience = timedelta(seconds=self._timeout)
-            store, _, _ = next(iter(dist.rendezvous("env://", timeout=patience)))
+            store = dist.TCPStore(
+                os.environ["MASTER_ADDR"],
+                int(os.environ["MASTER_PORT"]),
+                is_master=self.rank == 0 and not has_torchruns,
+                timeout=timedelta(seconds=self._timeout),
+                wait_for_workers=False,
+            )
             if self.rank > 0:
                 store.set(f"come/{self.rank}", word)
                 if not self._waits_for(store, f"answer/{word}", by):
@@ -167,7 +174,6 @@ class Ranks:
         except RankLost:
             raise
         except (RuntimeError, ValueError, KeyError) as error:
-            place = ":".join(os.environ.get(n, "?") for n in ("MASTER_ADDR", "MASTER_PORT"))
             raise RankLost(f"{self.name()} cannot reach torchrun at {place}: {error}") from error
         return own
 
@@ -237,7 +243,7 @@ class Ranks:
         seconds, waited, steps = (b - a for a, b in zip(before, self._taken, strict=True))
         if not seconds > waited:
             return {}
-        return {"share_all_reduce": waited / seconds, "rank_sps": steps / (seconds - waited)}
+        return {"all_reduce_share": waited / seconds, "rank_sps": steps / (seconds - waited)}
 
     def _finish(self, start: Callable[[], Any], on_cpu: bool = True) -> None:
         """Starts a collective operation, and waits for it as long as all ranks live."""
@@ -417,62 +423,6 @@ class Ranks:
             dist.destroy_process_group()
         global _joined
         _joined = None
-
-
-# ======================================================================================== gradients
-class Gradients:
-    """The gradients of a network and what travels with them, as one flat tensor.
-
-    Args:
-        parameters: the network's.
-        is_mean: whether the loss is a mean over real transitions, not their sum.
-    """
-
-    PARTS = ("total", "pg", "baseline")  # of a loss; they are added up as its gradient is
-
-    def __init__(self, ranks: Ranks, parameters: Iterable[nn.Parameter], is_mean: bool):
-        self._ranks, self._parameters, self._is_mean = ranks, list(parameters), is_mean
-        sizes = [p.numel() for p in self._parameters]
-        device = self._parameters[0].device
-        self._flat = torch.zeros(sum(sizes) + len(self.PARTS) + 2, device=device)
-        *views, self._parts, self._counts = self._flat.split([*sizes, len(self.PARTS), 2])
-        self._views = [view.view_as(p) for view, p in zip(views, self._parameters, strict=True)]
-
-    def sum(self, parts: dict[str, Tensor], wants_to_stop: bool) -> dict[str, Tensor]:
-        """Gives the parameters the gradient of the loss over the real transitions of all ranks.
-
-        Args:
-            parts: of this rank's loss, whose gradients the parameters have. Without any, this rank
-                has no batch, and adds nothing.
-
-        Returns:
-            `parts` of the loss over all ranks, `real_transitions`, and `stops`, the number of ranks
-            that want to stop. If a rank's loss or gradient is not finite, nor are these.
-        """
-        nothing = self._flat.new_zeros(())
-        stops = self._flat.new_full((), float(wants_to_stop))
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
-        tail = [parts.get(name, nothing).detach() for name in self.PARTS]
-        tail += [parts.get("real_transitions", nothing), stops]
-        torch.cat([x.reshape(-1) for x in (*grads, *tail)], out=self._flat)
-        of_loss = self._flat[: -len(self._counts)]
-        if self._is_mean:
-            of_loss *= self._counts[0]
-        self._ranks.sum(self._flat)
-        if self._is_mean:
-            of_loss /= self._counts[0].clamp(min=1.0)
-        for p, view in zip(self._parameters, self._views, strict=True):
-            p.grad = view if p.grad is not None or not parts else None
-        own = {name: x for name, x in zip(self.PARTS, self._parts, strict=True) if name in parts}
-        counts = {"real_transitions": self._counts[0], "stops": self._counts[1]}
-        return parts | {"total": self._parts[0]} | own | counts
-
-
-def digest(tensors: Iterable[Tensor]) -> Tensor:
-    """Two whole numbers [2] float32 that change with any bit of float32 tensors."""
-    total = sum(x.detach().contiguous().view(torch.int32).long().sum() for x in tensors)
-    assert isinstance(total, Tensor)
-    return torch.stack([total & 0xFFFFFF, (total >> 24) & 0xFFFFFF]).float()
 
 
 # ============================================================================= of the whole program

@@ -8,5 +8,6 @@ from tests.faults.harness import hold
 
 
 @pytest.mark.timeout(900)  # torchrun waits 30 s until it kills a rank that hangs
-def test_lost():
-    hold(ranks.lost(times=2))
+@pytest.mark.parametrize("beast, times", [("monobeast", 2), ("polybeast", 1)])
+def test_lost(beast, times):
+    hold(ranks.lost(times=times, beasts=(beast,)))

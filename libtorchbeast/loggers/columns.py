@@ -99,20 +99,20 @@ GROUPS: dict[str, dict[str, str]] = {
         "dropped_steps": "How many steps were not learned from because their rollouts were older "
         "than --max_lag.",
     },
+    "Replay": {
+        "td_error": "R2D2: the mean absolute TD error of the rescaled values.",
+        "replay_ratio": "R2D2: how many steps were trained on for each new step, since learning "
+        "began in this process or, with --save_replay, in the run.",
+        "replay_steps": "R2D2: the number of rows in the replay.",
+    },
     "Ranks": {
-        "share_all_reduce": "Under torchrun: the share of the time in which a rank waited for the "
+        "all_reduce_share": "Under torchrun: the share of the time in which a rank waited for the "
         "others, and the sum of the gradients travelled. It is the mean over the ranks, as all "
         "shares are then; counts and cores are sums.",
         "slowest_rank": "Under torchrun: the rank that could make the fewest steps per second.",
         "sps_min": "Under torchrun: how many steps per second that rank could make if it waited "
         "for no other.",
         "sps_max": "Under torchrun: the same for the fastest rank.",
-    },
-    "Replay": {
-        "td_error": "R2D2: the mean absolute TD error of the rescaled values.",
-        "replay_ratio": "R2D2: how many steps were trained on for each new step, since learning "
-        "began in this process or, with --save_replay, in the run.",
-        "replay_steps": "R2D2: the number of rows in the replay.",
     },
 }
 
