@@ -52,6 +52,10 @@ class RankLost(UserError):
     """Another rank has died, hangs or cannot be reached. The text names it."""
 
 
+class RankSilent(RankLost):
+    """It does not answer, but its connection is still open."""
+
+
 def rank() -> int:
     """The number of this process among the ranks; 0 if it is alone."""
     return int(os.environ.get("RANK", "0")) if count() > 1 else 0
@@ -322,24 +326,30 @@ class Ranks:
 
     def _ask(self, end: str) -> None:
         """The messages of all others to rank 0, and its answers."""
-        by, lost, stop = time.monotonic() + self._timeout, [], self._wants_to_stop()
+        by, stop = time.monotonic() + self._timeout, self._wants_to_stop()
+        lost: dict[int, str] = {}
         late = [] if self._waits else [self.name()]
         for peer in self._peers:
             try:
                 message = self._receive(peer, max(0.1, by - time.monotonic()))
+            except RankSilent as error:  # gloo has closed the connections to the others, too
+                lost[peer] = str(error)
+                break
             except RankLost as error:
-                lost.append(str(error))
+                lost[peer] = str(error)
                 continue
             self.hear(peer, message["told"])
             stop = stop or message["stop"]
             late += [] if message["waits"] else [self.name(peer)]
             self._take(peer, message)
         self._late = ", ".join(late)
-        if lost:
-            raise RankLost("; ".join(lost))
-        why = str(self.failure or "")
+        why = "; ".join(lost.values()) or str(self.failure or "")
         for peer in self._peers:
-            self._send(peer, {"stop": stop, "end": end, "late": self._late, "lost": why})
+            with contextlib.suppress(*[RankLost] if lost else []):
+                if peer not in lost:
+                    self._send(peer, {"stop": stop, "end": end, "late": self._late, "lost": why})
+        if lost:
+            raise RankLost(why)
         self._peers = [peer for peer in self._peers if peer not in self._left]
 
     def _wants_to_stop(self) -> bool:
@@ -386,9 +396,10 @@ class Ranks:
         try:
             transfer()
         except RuntimeError as error:
-            why = "has ended or cannot be reached any more"
             if "imed out" in str(error):
                 why = f"has given no sign of life for {self._timeout:g} s (--rank_timeout)"
+                raise RankSilent(f"{self.name(peer)} {why}") from error
+            why = "has ended or cannot be reached any more"
             raise RankLost(f"{self.name(peer)} {why}") from error
 
     def _fail(self, why: str) -> None:

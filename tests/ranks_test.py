@@ -2,11 +2,18 @@
 """Ranks: what they may do, what each gets, and how their rows become one. gradients_test.py has
 their updates, several_learners_test.py runs them, and faults_ranks_test.py loses them."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from libtorchbeast import ranks
 from libtorchbeast.flags import UserError
+from tests.support.client import free_port
 from tests.support.monobeast import refusal
+from tests.support.processes import GUARD_S, ROOT
 
 
 def test_the_rows_of_ranks_become_one():
@@ -42,3 +49,46 @@ def test_a_batch_and_servers_are_divided(monkeypatch):
     assert ranks.own_part([*"abcd"], True) == ["b"] and len(ranks.own_part("abcd", False)) == 4
     with pytest.raises(UserError, match="--server_addresses: 1 for 3 ranks"):
         ranks.own_part(["a"], True)
+
+
+LOSES_RANK_1 = """
+import os, sys, torch
+from libtorchbeast import ranks, workers
+own = ranks.Ranks(timeout=4)
+own.wakeup = workers.PipeEvent()  # as if there were a run to save
+x = torch.ones(2)
+own.sum(x)
+assert x.tolist() == [3, 3] and own.gathered(torch.ones(1)).tolist() == [[1], [1], [1]]
+assert own.from_rank_0(b"zero" if own.rank == 0 else b"one") == b"zero"
+if own.rank == 1:
+    os.kill(os.getpid(), int(sys.argv[1]))
+try:
+    own.sum(x)
+except ranks.RankLost as error:
+    print(error)
+own.close(None)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_all_name_the_rank_that_is_lost(number):
+    """Three processes, because of two the other one is always the one that is lost."""
+    command = [sys.executable, "-c", LOSES_RANK_1, str(int(number))]
+    place = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = [
+        subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | place | {"RANK": str(i)}, stdout=subprocess.PIPE
+        )
+        for i in range(3)
+    ]
+    try:
+        for each in (started[0], started[2]):
+            printed = each.communicate(timeout=GUARD_S)[0].decode()
+            assert each.returncode == 1
+            stopped = "has given no sign of life for 4 s (--rank_timeout)"
+            why = stopped if number == signal.SIGSTOP else "has ended or cannot be reached any more"
+            assert printed.startswith("rank 1 on ") and printed.strip().endswith(why)
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
