@@ -273,20 +273,19 @@ class Ranks:
 
     def _is_done(self, work: Any, on_cpu: bool) -> bool:
         """Waits for a part of a second. Raises RankLost if the operation has failed."""
-        try:
-            if on_cpu:
+        end = time.monotonic() + PULSE_S
+        if on_cpu:
+            with contextlib.suppress(RuntimeError):  # it has failed, or takes longer
                 work.wait(timedelta(seconds=PULSE_S))
-                return True
-            end = time.monotonic() + PULSE_S
-            while time.monotonic() < end:  # `wait` would block in the device's driver
-                if work.is_completed():
-                    work.wait()
-                    return True
-                time.sleep(20e-6)
+        while not on_cpu and not work.is_completed() and time.monotonic() < end:
+            time.sleep(20e-6)  # `wait` would block in the device's driver
+        if not work.is_completed():
+            return False
+        try:
+            work.wait()
         except RuntimeError as error:
-            if work.is_completed():  # not just the part of a second that is over
-                raise self._why_broken(error) from error
-        return False
+            raise self._why_broken(error) from error
+        return True
 
     def _why_broken(self, error: RuntimeError) -> RankLost:
         """The pulse notices the same loss, and names the rank."""
