@@ -34,7 +34,7 @@ from torch import nn
 
 import atari_wrappers
 import minatar_wrappers
-from libtorchbeast import devices, evaluate, models, recipes, workers
+from libtorchbeast import devices, evaluate, models, ranks, recipes, workers
 from libtorchbeast.actors import (
     Actors,
     check_limits,
@@ -207,6 +207,7 @@ def make_parser() -> Parser:
              "run can resume bit for bit. Timed checkpoints are saved only there, unless the "
              "games do not end for 1000 more updates.")
     add_learner_flags(parser, RECIPES)
+    ranks.add_flags(parser)
     # A fork adds its own flags here.
     return parser
 # fmt: on
@@ -380,7 +381,8 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
     times = ActorTimes(flags.num_actors)
 
     def start_actor(actor: int, life: int) -> workers.Process:
-        seed = derive_seed(flags.seed, learner.updates, actor, life)
+        number = ranks.rank() * flags.num_actors + actor  # as if one learner had all actors
+        seed = derive_seed(flags.seed, learner.updates, number, life)
         args = (actor, seed, flags, slots, weights, times)
         return workers.Process(act, args, name=f"actor-{actor}")
 
@@ -388,7 +390,8 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
     run.log.sources += [*times.sources(), lambda: {"actor_restarts": actors.restarts}]
     try:
         # Each learner thread: rollouts -> batch -> Learner.update -> weights.publish
-        rollouts = lambda: batches(actors.rollouts(), flags.batch_size, learner.device)
+        columns = ranks.share(flags.batch_size)
+        rollouts = lambda: batches(actors.rollouts(), columns, learner.device)
         run.start_learners(rollouts, weights.publish)
         while not run.finished():
             actors.wait(run.wakeup, run.seconds_to_tick())

@@ -36,7 +36,7 @@ from torch import nn
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import devices, evaluate, graphs, lending, models, recipes, workers
+from libtorchbeast import devices, evaluate, graphs, lending, models, ranks, recipes, workers
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run, saved_updates
 from libtorchbeast.devices import own_stream
 from libtorchbeast.distributions import make_distribution
@@ -74,7 +74,7 @@ from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, first_descri
 from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.tls import Tls, load_tls
 from libtorchbeast.run import Run
-from libtorchbeast.seeds import seed_everything
+from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.shared_memory import require_descriptors, require_stream_memory
 from libtorchbeast.spec import Spec
 from libtorchbeast.tools import autotune
@@ -180,6 +180,7 @@ def make_parser() -> Parser:
     parser = Parser("polybeast", __doc__)
     add_acting_flags(parser)
     add_learner_flags(parser, RECIPES)
+    ranks.add_flags(parser)
     # A fork adds its own flags here, or to polybeast_env.add_flags if create_env reads them.
     return parser
 
@@ -234,25 +235,27 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
     choose_xpid(draft)
     polybeast_env.complete_flags(draft, spec)
     if not draft.num_actors:  # 0 is MonoBeast's
-        draft.num_actors = draft.num_servers
+        draft.num_actors = len(ranks.own_part(range(draft.num_servers), draft.server_addresses))
     devices.choose(draft)
     if draft.torch_threads is None and not devices.uses_cpu(draft):
         draft.torch_threads = 1
     if draft.torch_threads is None:
-        cores = workers.available_cores()
+        cores = workers.share_of_cores()
         is_deep = draft.net is None and polybeast_env.is_atari(
             draft.env
         )  # other networks are probably small
         draft.torch_threads = cores if is_deep else max(1, cores // 2)
     if draft.max_learner_queue_size is None:
-        draft.max_learner_queue_size = draft.batch_size
+        draft.max_learner_queue_size = ranks.share(draft.batch_size)
     if draft.server_addresses is None:
         most = draft.num_servers * draft.max_streams
         expected = f"at most --num_servers x --max_streams = {most}"
         require(draft, "num_actors", draft.num_actors <= most, expected)
     require_at_least(draft, "max_inference_batch_size", "min_inference_batch_size")
     if not recipes.may_change(draft, "batch_size", spec):
-        require_at_least(draft, "max_learner_queue_size", "batch_size")
+        name, least = "max_learner_queue_size", ranks.share(draft.batch_size)
+        expected = f"at least --batch_size {least}" + " of each rank" * (ranks.count() > 1)
+        require(draft, name, draft.max_learner_queue_size >= least, expected)
     return Flags(**vars(draft))
 
 
@@ -354,11 +357,15 @@ class Servers(NamedTuple):
 def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
     """Finds the servers at --server_addresses, or starts local ones that end with this context."""
     if flags.server_addresses is not None:
-        addresses = parse_addresses(flags.server_addresses)
+        addresses = ranks.own_part(parse_addresses(flags.server_addresses), True)
         description = first_description(addresses, flags.server_timeout, tls=tls)
         yield Servers(addresses, description, check=lambda: None)
         return
     updates = saved_updates(os.path.join(run_path(flags), "model.tar"))
+    if ranks.rank() > 0:  # other games than those of rank 0, and other sockets
+        sockets = flags.pipes_basename and f"{flags.pipes_basename}.of-rank-{ranks.rank()}"
+        seed = derive_seed(flags.seed, ranks.rank())
+        flags = replace(flags, seed=seed, pipes_basename=sockets)
     if "envs_per_server" in flags.left_out:  # the servers, which know the environment, choose
         flags = replace(flags, envs_per_server=None)
     with LocalServers(flags, updates) as local:
@@ -382,7 +389,8 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None, max_bytes: i
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
     nets = [models.make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
-    queue = libtorchbeast.BatchingQueue(flags.batch_size, flags.max_learner_queue_size)
+    columns = ranks.share(flags.batch_size)
+    queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
     batcher = make_batcher(flags, servers.description.num_envs)
     pool = libtorchbeast.ActorPool(
         flags.unroll_length, queue, batcher,

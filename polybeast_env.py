@@ -164,7 +164,7 @@ def complete_flags(draft: argparse.Namespace, spec: Spec | None = None) -> None:
         require(draft, "num_servers", given in (None, count), f"{count}, one for each address")
         draft.num_servers = count
     if draft.num_servers is None:
-        draft.num_servers = max(1, workers.available_cores() // 2)
+        draft.num_servers = max(1, workers.share_of_cores() // 2)
     if not uses_tls(draft) and not draft.insecure:
         check_local(addresses(draft))
 

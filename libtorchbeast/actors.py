@@ -262,7 +262,7 @@ class Actors:
 def choose_numbers(draft: argparse.Namespace, may_change: bool) -> None:
     """Chooses --num_actors, --torch_threads and --num_buffers if they were not given. Raises
     UserError if --num_buffers is out of range, unless --envs_per_actor `may_change`."""
-    cores, learns_on_cpu = workers.available_cores(), devices.is_cpu(draft.learner_device)
+    cores, learns_on_cpu = workers.share_of_cores(), devices.is_cpu(draft.learner_device)
     if draft.num_actors is None:
         draft.num_actors = max(1, cores // 2 if learns_on_cpu else cores - 1)
     if draft.torch_threads is None:  # one thread gives the same numbers on any machine

@@ -29,12 +29,13 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from libtorchbeast import devices
+from libtorchbeast import devices, ranks
 from libtorchbeast.flags import (
     FROM_STDIN,
     Flags,
     UserError,
     choose_xpid,
+    from_settings,
     given,
     parse_args,
     run_path,
@@ -170,7 +171,8 @@ def parse_for_run(
     make_parser: Callable[[], argparse.ArgumentParser], argv: list[str]
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
     """Parses a command line. If the run that it names has a checkpoint, the flags that do not stand
-    there get the run's values (see `flags.take_over`).
+    there get the run's values (see `flags.take_over`). Under torchrun this joins the other ranks,
+    and all get the flags of rank 0, which alone reads and writes the run's folder.
 
     Returns:
         The flags, still to be completed and checked, and the settings of those that stand on the
@@ -183,12 +185,17 @@ def parse_for_run(
     draft = parse_args(make_parser(), argv)
     if argv == FROM_STDIN:  # another program has chosen all of them
         return draft, vars(draft)
+    others = ranks.join(draft)
+    if others is not None and others.rank > 0:
+        return from_settings(make_parser(), others.settings()), {}
     settings = given(make_parser(), argv)
     choose_xpid(draft)
     state = load_newest(path_of(draft))
     if state is not None:
         saved = _flags_of(state)
         settings = take_over(draft, saved, settings, make_parser()) | settings
+    if others is not None:
+        others.give_settings(vars(draft))
     return draft, settings
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from libtorchbeast import ranks
 from libtorchbeast.flags import Flags, require
 
 Shapes = dict[Any, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
@@ -49,6 +50,8 @@ def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
     if draft.learner_device is None:
         found = torch.accelerator.current_accelerator()
         draft.learner_device = str(found) if accelerator_is_wanted(draft) else "cpu"
+        if draft.learner_device != "cpu" and (own := ranks.local_rank()) is not None:
+            draft.learner_device += f":{own}"
     if draft.inference_device is None:
         draft.inference_device = inference or draft.learner_device
     usable = f"cpu, or one of the {torch.accelerator.device_count()} accelerators of this machine"

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The learner, which updates the network from batches of rollouts."""
 
+import io
 import logging
 import math
 import os
@@ -14,13 +15,16 @@ from torch import Tensor, nn
 import vtrace
 from libtorchbeast import graphs, models
 from libtorchbeast.agents import Agents, sum_losses
+from libtorchbeast.checkpoint import misfit
 from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
 from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags, UserError, replace
+from libtorchbeast.gradients import Gradients, digest
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import forward
 from libtorchbeast.net_check import check_dtypes, keep_buffers, why_not_finite
+from libtorchbeast.ranks import RankLost, Ranks
 from libtorchbeast.rollouts import Rollout, core_state_of
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
@@ -32,6 +36,7 @@ Loss = Callable[[nn.Module, Rollout, Flags], Any]
 MAX_SKIPPED_IN_A_ROW = 20
 MAX_EMPTY_IN_A_ROW = 1000
 MAX_DUMPS = 3
+DIGEST_EVERY = 1000  # updates after which ranks compare their weights
 CLOSE_S = 60.0  # an update of a large network on a CPU may take this long
 
 logger = logging.getLogger(__name__)
@@ -61,6 +66,7 @@ class Learner:
         device: torch.device,
         dump_dir: str | None,
         loss: Loss | None = None,
+        ranks: Ranks | None = None,
     ):
         if flags.precision == "bf16" and isinstance(cast(Distribution, net.distribution), Gaussian):
             logger.warning(
@@ -82,7 +88,11 @@ class Learner:
             self.graphs = f"no ({why})" if why else "yes"
             if not why:
                 self._compute = graphs.Graph("update", self._compute_gradients, net, device)
-        self._closed = False
+        self._ranks = ranks
+        is_mean = flags.loss_reduction == "mean"
+        self._of_ranks = Gradients(ranks, net.parameters(), is_mean) if ranks is not None else None
+        self._closed = self._ended = False  # ended: all ranks have agreed to stop
+        self.deviations = 0
         self._updated = Event(device)
         self._one_at_a_time = threading.Lock()  # protects everything above
 
@@ -131,20 +141,24 @@ class Learner:
         with self._one_at_a_time, self._updated:  # another thread's may still run on the device
             if self._closed:
                 return None
-            if self._is_empty(batch):
+            if self._ranks is None and self._is_empty(bool(batch["done"][1:].all())):
                 return None
             lag = self.updates - batch["policy_version"][:-1]
             if self._flags.max_lag is not None and lag.max() > self._flags.max_lag:
                 batch, lag = self._without_old(batch, lag)
-                if not lag.numel():
+                if self._ranks is None and not lag.numel():
                     return None
                 on_device |= to_device({"done": batch["done"]}, self.device)
+            if self._ranks is not None:
+                self._ranks.learned(int((~batch["done"][1:]).sum()))
             passes: list[dict[str, Any]] = []
-            while len(passes) < self._flags.passes:
+            while len(passes) < self._flags.passes and not self._ended:
                 one = self._update_once(batch, on_device, publish, is_first=not passes)
                 if one is None:
                     return None
                 passes.append(one)
+        if not (passes and lag.numel()):
+            return None
         numbers = passes[0]
         if len(passes) > 1:
             numbers = {k: sum(one[k] for one in passes) / len(passes) for k in numbers}
@@ -153,14 +167,22 @@ class Learner:
         return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
 
     def _update_once(
-        self, batch: Rollout, on_device: Rollout, publish: Publish, is_first: bool
+        self, batch: Rollout | None, on_device: Rollout, publish: Publish, is_first: bool
     ) -> dict[str, Any] | None:
-        """One of the --passes. Returns its numbers for the log, or None if it was skipped."""
+        """One of the --passes. Returns its numbers for the log, or None if it was skipped. Without
+        a batch, the batches of the other ranks alone are learned from, and it is the last."""
         restore_buffers = keep_buffers(self.net)
         if is_first and (moments := getattr(self.net, "moments", None)) is not None:
-            moments.update(on_device)
+            moments.update(on_device, self._ranks and self._ranks.gathered)
         parts = self._gradients(on_device)
+        if self._of_ranks is not None:
+            parts = self._of_ranks.sum(parts, wants_to_stop=batch is None)
         numbers = _read({"grad_norm": self._clip(), **parts})
+        self._ended = numbers.pop("stops", 0.0) > 0
+        count = int(numbers.pop("real_transitions"))
+        if self._ranks is not None and self._is_empty(not count):
+            restore_buffers()
+            return None
         if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
             restore_buffers()  # the batch has changed running means, for example
             self._skip(batch, numbers)
@@ -169,14 +191,18 @@ class Learner:
         numbers["learning_rate"] = self.learning_rate()
         self._step(numbers["learning_rate"])
         self.updates += 1
-        count = int(numbers.pop("real_transitions"))
         self.step += count if is_first else 0
+        if self._ranks is not None and self.updates % DIGEST_EVERY == 0:
+            self._compare_weights(self._ranks)
         publish(self.net.state_dict(), self.updates)
         return numbers
 
     def _gradients(self, batch: Rollout) -> dict[str, Tensor]:
         """Computes the gradients in the network's parameters, without a wait of the host. Returns
         the parts of the loss."""
+        if not batch:
+            self._optimizer.zero_grad(set_to_none=True)
+            return {}
         parts, gradients = self._compute(batch, self._costs_now())
         for parameter, gradient in zip(self.net.parameters(), gradients, strict=True):
             parameter.grad = gradient  # those of a graph are always in the same memory
@@ -214,9 +240,8 @@ class Learner:
         done[1:, is_old] = True
         return batch | {"done": done}, lag[:, ~is_old]
 
-    def _is_empty(self, batch: Rollout) -> bool:
-        """Whether no transition of the batch is real."""
-        is_empty = bool(batch["done"][1:].all())
+    def _is_empty(self, is_empty: bool) -> bool:
+        """Counts the batches in a row of which no transition is real."""
         self._empty_in_a_row = self._empty_in_a_row + 1 if is_empty else 0
         if self._empty_in_a_row >= MAX_EMPTY_IN_A_ROW:
             raise RuntimeError(
@@ -225,9 +250,34 @@ class Learner:
             )
         return is_empty
 
-    def _skip(self, batch: Rollout, numbers: dict[str, Any]) -> None:
+    def _compare_weights(self, ranks: Ranks) -> None:
+        """The weights of all ranks are equal, unless processors of different kinds round otherwise.
+        Then all ranks take those of rank 0."""
+        digests = ranks.gathered(digest(self.net.parameters()))
+        differ = int((digests != digests[0]).any(dim=1).sum())
+        if differ:
+            self.deviations += 1
+            logger.warning(
+                "The weights of %d ranks differ from those of rank 0, which all ranks take now "
+                "(seen %d times since the start). Do their processors differ?",
+                differ,
+                self.deviations,
+            )
+            self._load(_from_bytes(ranks.from_rank_0(_to_bytes(self._state()))))
+
+    def take_from_rank_0(self, ranks: Ranks) -> None:
+        """All ranks take the state of rank 0."""
+        with self._one_at_a_time:
+            state = _from_bytes(ranks.from_rank_0(_to_bytes(self._state())))
+            if why := misfit(self._state()["model"], state["model"]):
+                raise UserError(f"the networks of rank 0 and of {ranks.name()} differ: {why}")
+            self._load(state)
+
+    def _skip(self, batch: Rollout | None, numbers: dict[str, Any]) -> None:
         self.skipped += 1
         self._skipped_in_a_row += 1
+        if batch is None:
+            return
         is_last = self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW
         where = "not dumped"
         if self._dump_dir and (is_last or self.skipped <= MAX_DUMPS):
@@ -249,7 +299,8 @@ class Learner:
             raise UserError(f"{MAX_SKIPPED_IN_A_ROW} updates in a row had {said}")
 
     def close(self) -> None:
-        """Waits for the update that is running. Updates that wait for it return None.
+        """Waits for the update that is running. Updates that wait for it return None. Under
+        torchrun all ranks then stop, after the same update.
 
         Raises:
             UpdateHung: the update has not ended within CLOSE_S seconds (one second if this is not
@@ -259,12 +310,23 @@ class Learner:
         self._closed = True
         if not self._one_at_a_time.acquire(timeout=timeout):
             raise UpdateHung(f"an update has not ended within {CLOSE_S:g} s of the run's end")
-        self._one_at_a_time.release()
+        try:
+            if self._ranks is not None and not self._ended and self._ranks.failure is None:
+                with own_stream(self.device), self._updated:
+                    self._update_once(None, {}, lambda state_dict, version: None, is_first=True)
+        except RankLost:
+            self._ended = True  # the run says so when it is saved
+        finally:
+            self._one_at_a_time.release()
 
     def state_dict(self) -> dict[str, Any]:
         """The learner's part of a checkpoint, with its tensors on the CPU. Waits for the running
         update."""
-        with self._one_at_a_time, self._updated:
+        with self._one_at_a_time:
+            return self._state()
+
+    def _state(self) -> dict[str, Any]:
+        with self._updated:
             of_loss = self._loss.state_dict() if isinstance(self._loss, nn.Module) else {}
             return {
                 "model": copy_to_host(dict(self.net.state_dict())),
@@ -280,22 +342,25 @@ class Learner:
         """Takes over the state of a checkpoint. If --optimizer has changed, the new optimizer
         starts without a state, and a warning says so."""
         with self._one_at_a_time:
-            self.net.load_state_dict(state["model"])
-            if isinstance(self._loss, nn.Module):
-                self._loss.load_state_dict(state["loss"])
-            self.step, self.updates = state["step"], state["updates"]
-            self.skipped = state["skipped"]
-            if state["optimizer_name"] != self._flags.optimizer:
-                logger.warning(
-                    "--optimizer %s starts without averages: the checkpoint has those of %s",
-                    self._flags.optimizer,
-                    state["optimizer_name"],
-                )
-                return
-            flags_now = [_hyperparameters(group) for group in self._optimizer.param_groups]
-            self._optimizer.load_state_dict(state["optimizer"])
-            for group, now in zip(self._optimizer.param_groups, flags_now, strict=True):
-                group.update(now)
+            self._load(state)
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.net.load_state_dict(state["model"])
+        if isinstance(self._loss, nn.Module):
+            self._loss.load_state_dict(state["loss"])
+        self.step, self.updates = state["step"], state["updates"]
+        self.skipped = state["skipped"]
+        if state["optimizer_name"] != self._flags.optimizer:
+            logger.warning(
+                "--optimizer %s starts without averages: the checkpoint has those of %s",
+                self._flags.optimizer,
+                state["optimizer_name"],
+            )
+            return
+        flags_now = [_hyperparameters(group) for group in self._optimizer.param_groups]
+        self._optimizer.load_state_dict(state["optimizer"])
+        for group, now in zip(self._optimizer.param_groups, flags_now, strict=True):
+            group.update(now)
 
 
 class Direct:
@@ -367,6 +432,16 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
         reduction=flags.loss_reduction,
         distribution=cast(Distribution, net.distribution),
     )
+
+
+def _to_bytes(state: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _from_bytes(data: bytes) -> dict[str, Any]:
+    return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
 
 
 def _read(parts: dict[str, Tensor]) -> dict[str, Any]:

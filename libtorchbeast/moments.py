@@ -7,6 +7,8 @@ evaluations, and are in checkpoints. Only the learner updates them, once for eac
 modes and in an exported policy they stay as they are.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,8 @@ from vtrace import scan_backwards
 
 LIMIT = 10.0  # scaled observations and rewards lie in [-LIMIT, LIMIT]
 TINY = 1e-8
+
+Gathered = Callable[[Tensor], Tensor]  # takes a tensor and returns those of all ranks, stacked
 
 
 class Moments(nn.Module):
@@ -68,32 +72,47 @@ class Moments(nn.Module):
         return (rewards * (self.return_variance + TINY).rsqrt()).clamp(-LIMIT, LIMIT)
 
     @torch.no_grad()
-    def update(self, rows: dict[str, Tensor]) -> None:
+    def update(self, rows: dict[str, Tensor], gathered: Gathered | None = None) -> None:
         """Takes in the real transitions of a batch [T+1, B, ...]: the observations of their rows,
-        and the returns to which their rewards lead."""
+        and the returns to which their rewards lead. With several ranks it takes in those of all
+        ranks (see `ranks.Ranks.gathered`); a rank that has no batch gives no rows."""
+        own = self._of_batch(rows) if rows else self.mean.new_zeros(3 + 2 * len(self.mean))
+        for each in [own] if gathered is None else gathered(own):
+            sizes = [1, len(self.mean), len(self.mean), 1, 1]
+            n, mean, variance, return_mean, return_variance = each.split(sizes)
+            share = n / (self.count + n).clamp(min=1.0)
+            self.count += n[0]
+            _merge(self.mean, self.variance, mean, variance, share)
+            if self.scales_rewards:
+                mean, variance = self.return_mean, self.return_variance
+                _merge(mean, variance, return_mean, return_variance, share)
+
+    def _of_batch(self, rows: dict[str, Tensor]) -> Tensor:
+        """The number of real transitions, and the moments of the batch: [1 + 2 F + 2]."""
         real = (~rows["done"][1:]).float().unsqueeze(-1)  # [T, B, 1]
-        n = real.sum()
-        share = n / (self.count + n).clamp(min=1.0)
-        self.count += n
         parts = [rows[name][:-1].float().reshape(*real.shape[:2], -1) for name in self.names]
+        moments = [self.mean.new_zeros(2 * len(self.mean)), self.mean.new_zeros(2)]
         if parts:
-            _merge(self.mean, self.variance, torch.cat(parts, dim=-1), real, share)
+            moments[0] = _moments(torch.cat(parts, dim=-1), real)
         if self.scales_rewards:
-            returns = discounted_returns(rows, self.discounting).unsqueeze(-1)
-            _merge(self.return_mean, self.return_variance, returns, real, share)
+            moments[1] = _moments(discounted_returns(rows, self.discounting).unsqueeze(-1), real)
+        return torch.cat([real.sum().view(1), *moments])
 
 
-def _merge(mean: Tensor, variance: Tensor, x: Tensor, weights: Tensor, share: Tensor) -> None:
-    """Merges the moments of x [T, B, F] into `mean` and `variance` [F] (Chan et al. 1979, "Updating
-    formulae and a pairwise algorithm for computing sample variances").
-
-    Args:
-        weights: [T, B, 1] float, 1 for what counts and else 0.
-        share: [], that of these numbers among all so far.
-    """
+def _moments(x: Tensor, weights: Tensor) -> Tensor:
+    """The means and the variances [2 F] of x [T, B, F]. The weights [T, B, 1] float are 1 for what
+    counts and else 0."""
     n = weights.sum().clamp(min=1.0)
-    own_mean = (weights * x).sum(dim=(0, 1)) / n
-    own_variance = (weights * (x - own_mean) ** 2).sum(dim=(0, 1)) / n
+    mean = (weights * x).sum(dim=(0, 1)) / n
+    return torch.cat([mean, (weights * (x - mean) ** 2).sum(dim=(0, 1)) / n])
+
+
+def _merge(
+    mean: Tensor, variance: Tensor, own_mean: Tensor, own_variance: Tensor, share: Tensor
+) -> None:
+    """Merges the moments of new numbers into `mean` and `variance` [F] (Chan et al. 1979, "Updating
+    formulae and a pairwise algorithm for computing sample variances"). `share` [1] is that of the
+    new numbers among all so far."""
     delta = own_mean - mean
     mean += share * delta
     variance += share * (own_variance - variance) + share * (1 - share) * delta**2

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from libtorchbeast import checkpoint, models, workers
+from libtorchbeast import checkpoint, models, ranks, workers
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import Flags, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner, Loss, Publish, learn
@@ -22,12 +22,13 @@ from libtorchbeast.loggers.display import Display, View
 from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.health import Health
-from libtorchbeast.loggers.run_log import RunLog
+from libtorchbeast.loggers.run_log import NoWriter, RunLog
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, CpuCores, ThreadClocks
 from libtorchbeast.loggers.trackers import check_wandb
 from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.rollouts import Rollout
+from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
 
 logger = logging.getLogger(__name__)
@@ -73,8 +74,13 @@ class Run:
     ):
         self.flags, self.spec, self._advise = flags, spec, advise
         self.path = run_path(flags)
-        self.learner = Learner(net, flags, device, dump_dir=self.path, loss=loss)
-        self.stats = Stats(max(1, flags.num_actors) * spec.num_envs)
+        self.ranks = ranks.joined()
+        self._columns = ranks.share(flags.batch_size)
+        self._writes = ranks.rank() == 0
+        dump_dir = self.path if self._writes else None
+        self.learner = Learner(net, flags, device, dump_dir, loss, self.ranks)
+        self._num_envs = max(1, flags.num_actors) * spec.num_envs
+        self.stats = Stats(self._num_envs)
         self.wakeup = workers.PipeEvent()
         self.threads = workers.Threads(self.wakeup)
         self.between_barriers = False
@@ -85,7 +91,8 @@ class Run:
         check_wandb(vars(self.flags))
         with contextlib.ExitStack() as stack:  # if a line below raises, this undoes those before it
             stack.callback(self.wakeup.close)
-            stack.enter_context(hold(self.path))
+            if self._writes:
+                stack.enter_context(hold(self.path))
             self._open(stack)
             self._opened = stack.pop_all()
         return self
@@ -94,19 +101,13 @@ class Run:
         self.checkpoints = checkpoint.RunCheckpoints(
             os.path.join(self.path, "model.tar"),
             identity=_identity(self.spec, self.learner.net, self.flags),
-            enabled=not self.flags.disable_checkpoint,
+            enabled=self._writes and not self.flags.disable_checkpoint,
         )
-        state = self.checkpoints.load()
-        if state is None and self.flags.init_from is not None:
+        state = self.checkpoints.load() if self._writes else None
+        if state is None and self.flags.init_from is not None and self._writes:
             net = self.learner.net
             net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))
-        writer = FileWriter(
-            os.path.expanduser(self.flags.savedir),
-            self.flags.xpid,
-            vars(self.flags),
-            [*FIELDS, *columns_of_others(self.flags).values()],
-            resume_step=None if state is None else state["step"],
-        )
+        writer = self._writer(state) if self._writes else NoWriter()
         stack.callback(writer.close)
         self._resumed = state or {}  # for `also_save`
         if state is not None:
@@ -115,12 +116,16 @@ class Run:
             logger.info("graphs: update %s", self.learner.graphs)
         self._signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
         stack.callback(writer.close)  # signals are still held; closing twice does no harm
+        if self.ranks is not None:
+            self._join(self.ranks)
         self._start = time.monotonic()
         self._row_due = _Timer(self.flags.log_every)
         self._checkpoint_due = _Timer(self.flags.checkpoint_every)
         self.log = RunLog(writer, self.stats, self.learner.step, self.spec.frames_per_step)
         self.log.sources.append(CpuCores().take)
         actions = self.spec.actions
+        if self.ranks is not None:
+            self._tell(self.ranks)
         self._health = Health(self.flags, actions.sizes[0] if actions.kind == "box" else 0)
         self._updates_before = self.learner.updates
         if self.complete():
@@ -131,14 +136,57 @@ class Run:
                 self.learner.step,
             )
         stack.push(_log_failure)
-        display = Display(self.spec.name, self.path, self.view)
-        display.start()
-        stack.callback(lambda: display.stop(self.where_time_went(), self.summary()))
+        if self._writes:
+            display = Display(self.spec.name, self.path, self.view)
+            display.start()
+            stack.callback(lambda: display.stop(self.where_time_went(), self.summary()))
+
+    def _writer(self, state: dict[str, Any] | None) -> FileWriter:
+        return FileWriter(
+            os.path.expanduser(self.flags.savedir),
+            self.flags.xpid,
+            vars(self.flags),
+            [*FIELDS, *columns_of_others(self.flags).values()],
+            resume_step=None if state is None else state["step"],
+        )
+
+    def _join(self, others: ranks.Ranks) -> None:
+        """Gives all ranks the state of rank 0. From here on the loss of a rank ends this run, which
+        saves it."""
+        others.wakeup = self.wakeup
+        self.learner.take_from_rank_0(others)
+        if others.rank > 0:  # other random numbers than those of rank 0
+            number = ranks.FIRST_SEED + others.rank
+            seed_everything(derive_seed(self.flags.seed, self.learner.updates, number))
+        envs = others.gathered(torch.tensor([float(self._num_envs)]))
+        logger.info(
+            "%d columns = %d ranks x %d; %d environments",
+            self.flags.batch_size, others.count, self._columns, int(envs.sum()),
+        )  # fmt: skip
+
+    def _tell(self, others: ranks.Ranks) -> None:
+        """Rank 0 hears from now on the games and the rows of the others, for its log."""
+        rows: dict[int, dict[str, float]] = {}
+
+        def hear(rank: int, told: dict[str, Any]) -> None:
+            if told:
+                self.stats.add_games_of_rank(told["games"])
+                rows[rank] = told["row"]
+
+        self.log.sources.append(others.columns)
+        if others.rank == 0:
+            others.hear = hear
+            self.log.merge = lambda row: ranks.merged([row, *rows.values()])
+        others.tell = lambda: {"games": self.stats.take_games(), "row": self.log.last_row}
 
     def __exit__(self, kind, error, traceback) -> None:
         self.wakeup.set()
         try:
             self.learner.close()
+            if self.ranks is not None:
+                if not self._writes:
+                    self.write_row()
+                self.ranks.close(error)
             if self._unsaved():
                 self.checkpoint()
             if not self.complete() or self.learner.updates > self._updates_before:
@@ -149,6 +197,8 @@ class Run:
                     logger.info("%s", self.summary())
         finally:
             self._opened.__exit__(kind, error, traceback)
+        if error is None and self.ranks is not None and self.ranks.failure is not None:
+            raise self.ranks.failure
         if error is None and self._unsaved():
             raise checkpoint.CheckpointError(
                 f"the last checkpoint could not be saved; the one of update "
@@ -170,7 +220,7 @@ class Run:
 
     def evaluate_with(self, player: Player) -> None:
         """Starts to evaluate the network every --eval_every steps, until the run ends."""
-        if self.flags.eval_every:
+        if self.flags.eval_every and self._writes:
             keep = self.checkpoints.save_if_best
             evaluator = Evaluator(self.learner, self.spec, self.flags, player, keep)
             self._opened.callback(evaluator.close)
@@ -232,7 +282,8 @@ class Run:
             "checkpoint_errors": self.checkpoints.errors,
         }
         self.log.write(self.learner.step, columns)
-        self._health.check(self.log.last_row)
+        if self._writes:
+            self._health.check(self.log.last_row)
 
     def checkpoint(self) -> None:
         """Saves a checkpoint now, unless --disable_checkpoint is given."""

@@ -27,6 +27,11 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def share_of_cores() -> int:
+    """The cores for this process if torchrun has started others on this machine, too."""
+    return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 # Processes are spawned, not forked: a fork after torch has started its threads can deadlock.
 context = multiprocessing.get_context("spawn")
 

@@ -19,7 +19,10 @@ VERSION_0_5 = (
     "idle_cores actor_restarts streams stream_failures skipped_updates checkpoint_errors"
 )
 
-NEWER = "mean_rho largest_reward dropped_steps td_error replay_ratio replay_steps"
+NEWER = (
+    "mean_rho largest_reward dropped_steps td_error replay_ratio replay_steps all_reduce_share "
+    "slowest_rank sps_min sps_max"
+)
 
 
 def test_the_order_is_that_of_version_0_5_and_newer_columns_follow():

@@ -73,6 +73,7 @@ FORK = "test_the_readmes_fork_trains does it, in a copy"
 MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
 OLD = "from_torchbeast_test.py does it"
 GPU = "it needs a GPU; gpu_test.py does it in small on a simulated one"
+RANKS = "several_learners_test.py does it, on one machine and on two"
 REPORT = "report_test.py reports the runs that were published"
 NOT_RUN = {
     "make results-quick": RESULTS,
@@ -87,6 +88,9 @@ NOT_RUN = {
     "r2d2_test.py learns a shorter one",
     ".venv/bin/python -m polybeast --env arm:Arm-v0 --num_servers 8 --envs_per_server 2 "
     "--xpid arm": "there is no arm; control_test.py trains in servers",
+    ".venv/bin/torchrun --nproc_per_node 4 -m monobeast --xpid pong-ranks --batch_size 32": RANKS,
+    ".venv/bin/torchrun --nnodes 2 --node_rank 0 --master_addr gpu-1 --nproc_per_node 4 "
+    "-m monobeast --xpid pong-ranks --batch_size 64": RANKS,
     "make test": "it runs this test",
     ".venv/bin/python -m pytest tests/vtrace_test.py -k name": "`name` stands for a test's name",
     "make test-examples": "it needs Node.js and more packages",
@@ -117,6 +121,9 @@ NOT_RUN = {
 # Flags on these pages that are not the beasts' or their servers'.
 OTHER_FLAGS = {
     "--hosts": "tools.certificates",
+    **dict.fromkeys(
+        "--nproc_per_node --nnodes --node_rank --master_addr --max_restarts".split(), "torchrun"
+    ),
     "--only": "benchmarks, tests.faults",
     "--no": "pip's --no-deps and --no-index",
     "--target": "pip",

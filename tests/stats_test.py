@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Numbers of a run's batches and updates, and means over rows, against what was put in."""
 
+import json
 import random
 
 import pytest
@@ -43,6 +44,15 @@ def test_a_game_counts_in_the_row_where_it_ends_but_not_in_row_0():
     expected = {"games": 2, "mean_game_return": -2.0, "mean_game_length": 2.0}
     stats.add_games(batch([1, 0], [-8, 0], [2, 0]))
     assert stats.take() == stats.take() == expected
+
+
+def test_the_games_of_another_rank_count_as_ones_own():
+    own, other = counting(), counting()
+    own.add_games(batch([0, 1], [0, 4], [0, 2]))
+    other.add_games(batch([0, 1, 1], [0, 1, 1], [0, 5, 5]))
+    own.add_games_of_rank(json.loads(json.dumps(other.take_games())))
+    own.add_games_of_rank(other.take_games())  # nothing new
+    assert own.take() == {"games": 3, "mean_game_return": 2.0, "mean_game_length": 4.0}
 
 
 def games_of(lengths):

@@ -91,7 +91,9 @@ def train(flags: argparse.Namespace, servers: list, tls: list[str]) -> int:
             "--xpid",
             flags.xpid,
         ]
-        command = [sys.executable, "-m", "polybeast", *words, *tls, *flags.learner_flags]
+        several = ["torch.distributed.run", "--nproc_per_node", str(flags.learners), "-m"]
+        modules = [*(several if flags.learners > 1 else []), "polybeast"]
+        command = [sys.executable, "-m", *modules, *words, *tls, *flags.learner_flags]
         logger.info("%s", shlex.join(command))
         learner = subprocess.Popen(command, cwd=ROOT)
         try:
@@ -125,6 +127,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--xpid", required=True, help="Name of the run. If it exists, it is resumed.")
     add("--env", default="PongNoFrameskip-v4", help="Id of a Gymnasium environment.")
     add("--servers", type=int, default=16, help="Number of servers. Each takes one core.")
+    add("--learners", type=int, default=1, help="Number of learners, which torchrun starts here.")
     add("--server_flags", default="", metavar='"--FLAG VALUE ..."', help="Flags of polybeast_env.")
     add("--first_port", type=int, default=5000, help="Port of the first server. The others follow.")
     add("--ray", default="auto", metavar="ADDRESS",

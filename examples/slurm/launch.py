@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 # CHANGE HERE the parameters for your cluster. submitit's AutoExecutor documents them.
 SERVER_JOB = dict(mem_gb=16, slurm_partition="cpu")
+# What the job of one learner asks for.
 LEARNER_JOB = dict(mem_gb=32, slurm_partition="gpu", cpus_per_task=8, gpus_per_node=1)
 
 DAYS = 365  # the certificates are valid for this long
@@ -67,8 +68,10 @@ class Job:
         self.program = None
         return submitit.helpers.DelayedSubmission(self)
 
-    def start(self, module: str, *words: str) -> None:
-        command = [sys.executable, "-m", module, "--env", self.flags.env, *words]
+    def start(self, module: str, *words: str, learners: int = 1) -> None:
+        several = ["torch.distributed.run", "--nproc_per_node", str(learners), "-m"]
+        modules = [*(several if learners > 1 else []), module]
+        command = [sys.executable, "-m", *modules, "--env", self.flags.env, *words]
         print(shlex.join(command), flush=True)
         # Some clusters send the signal to all processes. It would end the program without a save.
         ignore = lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -183,7 +186,8 @@ class Learner(Job):
         # A server whose machine failed cannot report it, so wait until its job runs elsewhere.
         words = ["--xpid", self.flags.xpid, "--server_timeout", "1e6", *self.flags.learner_flags]
         tls = tls_flags(folder, folder / "learner")
-        self.start("polybeast", "--server_addresses", ",".join(sorted(servers)), *tls, *words)
+        words = ["--server_addresses", ",".join(sorted(servers)), *tls, *words]
+        self.start("polybeast", *words, learners=self.flags.learners)
         while not self.has_ended():
             now = self.servers()
             if not now or now - servers:
@@ -219,6 +223,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--env", default="PongNoFrameskip-v4", help="Id of a Gymnasium environment.")
     add("--server_jobs", type=int, default=4, help="Number of jobs that run servers.")
     add("--servers_per_job", type=int, default=16, help="Number of servers, and of cores, per job.")
+    add("--learners", type=int, default=1, help="Number of learners in the learner's job.")
     add("--server_flags", default="", metavar='"--FLAG VALUE ..."', help="Flags of polybeast_env.")
     add("--minutes", type=int, default=24 * 60, help="Time limit of a job. Then it is requeued.")
     add("--settle", type=float, default=30.0, metavar="SECONDS",
@@ -273,7 +278,9 @@ def submit(flags: argparse.Namespace) -> list[str]:
         jobs = [array.submit(Servers(flags, i)) for i in range(flags.server_jobs)]
     ids = sorted({job.job_id.split("_")[0] for job in jobs})
     try:
-        learner = executor(flags, slurm_dependency="after:" + ":".join(ids), **LEARNER_JOB)
+        each = {name: LEARNER_JOB[name] for name in ("mem_gb", "cpus_per_task", "gpus_per_node")}
+        job = LEARNER_JOB | {name: flags.learners * count for name, count in each.items()}
+        learner = executor(flags, slurm_dependency="after:" + ":".join(ids), **job)
         return [*ids, learner.submit(Learner(flags)).job_id]
     except BaseException:  # for example, the partition does not exist
         (flags.folder / OVER).touch()

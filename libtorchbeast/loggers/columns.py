@@ -105,9 +105,28 @@ GROUPS: dict[str, dict[str, str]] = {
         "began in this process or, with --save_replay, in the run.",
         "replay_steps": "R2D2: the number of rows in the replay.",
     },
+    "Ranks": {
+        "all_reduce_share": "Under torchrun: the share of the time in which a rank waited for the "
+        "others, and the sum of the gradients travelled. It is the mean over the ranks, as all "
+        "shares are then; counts and cores are sums.",
+        "slowest_rank": "Under torchrun: the rank that could make the fewest steps per second.",
+        "sps_min": "Under torchrun: how many steps per second that rank could make if it waited "
+        "for no other.",
+        "sps_max": "Under torchrun: the same for the fastest rank.",
+    },
 }
 
 COLUMNS = {name: meaning for group in GROUPS.values() for name, meaning in group.items()}
 
 # The columns that a run fills. The writer of the file fills _tick and _time.
 FIELDS = tuple(name for name in COLUMNS if not name.startswith("_"))
+
+# How `ranks.merged` makes one row from those of all ranks. Other columns are means.
+SUMS_OF_RANKS = frozenset("cpu_cores actor_restarts streams stream_failures dropped_steps".split())
+MAXIMA_OF_RANKS = frozenset("lag_max latency_p99_ms largest_reward".split())
+OF_RANK_0 = frozenset(
+    """
+    step frame updates hours sps fps games mean_game_return mean_game_length eval_step
+    mean_eval_return eval_cpu_s learning_rate skipped_updates checkpoint_errors
+    """.split()
+)

@@ -11,6 +11,15 @@ from libtorchbeast.loggers.stats import Means, Stats
 
 logger = logging.getLogger(__name__)
 
+
+class NoWriter:
+    """Writes nothing: of several ranks only the first one writes."""
+
+    def log(self, row: dict[str, float], histograms: dict[str, dict[float, int]]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 Source = Callable[[], dict[str, float]]  # returns columns for the next row
 
 
@@ -21,12 +30,16 @@ class RunLog:
         sources: give their columns to each row. Owners of workers append theirs.
         last_row: the newest row, empty before the first.
         sps: agent steps per second between the last two rows.
+        merge: makes the row of all ranks from that of this one.
     """
 
-    def __init__(self, writer: FileWriter, stats: Stats, step: int, frames_per_step: int):
+    def __init__(
+        self, writer: FileWriter | NoWriter, stats: Stats, step: int, frames_per_step: int
+    ):
         self.sources: list[Source] = [stats.take]
         self.last_row: dict[str, float] = {}
         self.sps = 0.0
+        self.merge: Callable[[dict[str, float]], dict[str, float]] = lambda row: row
         self._writer, self._stats, self._frames_per_step = writer, stats, frames_per_step
         self._means = Means()
         self._time, self._step = time.monotonic(), step
@@ -46,6 +59,7 @@ class RunLog:
         }
         for source in self.sources:
             row |= source()
+        row = self.merge(row)
         if self.last_row.get("updates"):  # rows up to the first update measure the start-up
             self._means.add(row, seconds)
         self.last_row = row

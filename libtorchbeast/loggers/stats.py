@@ -69,9 +69,11 @@ class Stats:
     def __init__(self, num_envs: int):
         self.games = 0
         self._num_envs = num_envs
+        self._games_told = 0
         self._lock = threading.Lock()  # protects every attribute
         self._returns: collections.deque[float] = collections.deque(maxlen=RECENT_GAMES)
         self._lengths: collections.deque[int] = collections.deque(maxlen=RECENT_GAMES)
+        self._untold: collections.deque[tuple[int, float]] = collections.deque(maxlen=RECENT_GAMES)
         self._first_games: FirstGames | None = FirstGames(num_envs)  # None when games count at once
         self._sums: dict[str, float] = collections.defaultdict(float)
         self._updates = 0
@@ -107,6 +109,22 @@ class Stats:
     def _count(self, games: list[tuple[int, float]]) -> None:
         self._lengths += [length for length, _ in games]
         self._returns += [score for _, score in games]
+        self._untold += games
+
+    def take_games(self) -> dict[str, Any]:
+        """The games since the last call, in JSON's types: how many ended, and the length and return
+        of the newest that count."""
+        with self._lock:
+            news = {"games": self.games - self._games_told, "recent": list(self._untold)}
+            self._games_told = self.games
+            self._untold.clear()
+            return news
+
+    def add_games_of_rank(self, news: dict[str, Any]) -> None:
+        """Adds what `take_games` has returned in another rank."""
+        with self._lock:
+            self.games += news["games"]
+            self._count([(length, score) for length, score in news["recent"]])
 
     def counted(self, batches: Iterable[Rollout]) -> Iterator[Rollout]:
         """Yields batches of new rollouts, and counts the games that ended in each."""

@@ -21,7 +21,6 @@ from libtorchbeast.devices import to_device
 from libtorchbeast.learner import Learner
 from tests.faults.harness import Figure
 from tests.gpu import in_process, timing, work
-from tests.gpu.drills import MONO
 from tests.gpu.machine import has_transport
 from tests.gpu.stages import Answers
 

@@ -1,0 +1,172 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Several learners: together they make the update that one would make."""
+
+import copy
+
+import pytest
+import torch
+
+import monobeast
+from libtorchbeast import models
+from libtorchbeast.gradients import digest
+from libtorchbeast.learner import Learner
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
+from libtorchbeast.rollouts import batches
+from tests.support.compare import assert_same
+from tests.support.monobeast import IN_ORDER, parse
+from tests.support.ranks import in_threads
+
+pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+
+COLUMNS = 4
+VECTORS = ("--env", "CartPole-v1", *IN_ORDER[2:], "--unroll_length", 12, "--passes", 1)
+SCALED = ("--observation_scaling", "moments", "--reward_scaling", "returns")
+UNSCALED = ("--observation_scaling", "none", "--reward_scaling", "none", "--net", "monobeast.Net")
+
+
+class Life:
+    """A network, and batches [T+1, COLUMNS, ...] of rollouts that it has made."""
+
+    def __init__(self, *flags, count=3):
+        self.flags = parse(*VECTORS, *flags)
+        self.flags, spec, shapes = monobeast.describe(self.flags)
+        self.net = models.make_net(monobeast.Net, spec, self.flags)
+        env = monobeast.make_environment(self.flags)
+        times = Clock(ACTOR_ACTIVITIES), Latencies()
+        actor = monobeast.Actor(env, self.net, 0, self.flags, *times)
+        self.batches = []
+        for _ in range(count):
+            rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
+            actor.unroll({k: v.numpy() for k, v in rollout.items()}, version=0)
+            (batch,) = batches([(rollout, lambda: None)], COLUMNS)
+            self.batches.append({k: v.clone() for k, v in batch.items()})
+
+    def learner(self, of_ranks=None):
+        device = torch.device("cpu")
+        return Learner(copy.deepcopy(self.net), self.flags, device, None, ranks=of_ranks)
+
+    def learn(self, learner, columns=slice(None)):
+        """Learns from the columns of each batch. Returns the numbers of each update."""
+        parts = [{k: v[:, columns].clone() for k, v in b.items()} for b in self.batches]
+        return [learner.update(part, lambda state, version: None) for part in parts]
+
+    def alone(self):
+        learner = self.learner()
+        return learner, self.learn(learner)
+
+    def together(self, *shares):
+        """One rank learns from each of the shares, which are columns."""
+
+        def one(of_ranks):
+            learner = self.learner(of_ranks)
+            return learner, self.learn(learner, shares[of_ranks.rank])
+
+        return in_threads(len(shares), one)
+
+
+HALVES = (slice(0, 2), slice(2, 4))
+
+
+def assert_close(seen, expected):
+    for name, value in expected.items():
+        torch.testing.assert_close(seen[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def mean_and_variance(state):
+    return {k: v for k, v in state.items() if k.startswith("moments")}
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("scaling", [SCALED, UNSCALED], ids=["moments", "unscaled"])
+def test_ranks_make_the_update_of_one_learner(scaling, reduction, passes):
+    words = ("--loss_reduction", reduction, "--passes", passes, "--ppo_clip", 0.2)
+    life = Life(*scaling, *words)
+    # One rank has fewer real transitions, and in the last batch it has none.
+    life.batches[1]["done"][4:8, 2] = True
+    life.batches[2]["done"][1:, :2] = True
+    alone, numbers = life.alone()
+    (first, seen), (second, _) = life.together(*HALVES)
+    assert_same(first.state_dict(), second.state_dict())
+    assert_close(first.net.state_dict(), alone.net.state_dict())
+    assert (first.step, first.updates) == (alone.step, alone.updates)
+    for one, other in zip(seen[:2], numbers[:2], strict=True):
+        for name in ("total", "grad_norm", "pg", "baseline"):
+            assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
+    # One sum for each update, and one for the moments of each batch.
+    has_moments = hasattr(life.net, "moments")
+    assert first._ranks.sums == len(life.batches) * (passes + has_moments)
+
+
+def test_unequal_shares_are_no_other_law():
+    life = Life(*UNSCALED)
+    alone, _ = life.alone()
+    (first, _), (second, _) = life.together(slice(0, 1), slice(1, 4))
+    assert_same(first.state_dict(), second.state_dict())
+    assert_close(first.net.state_dict(), alone.net.state_dict())
+
+
+def test_a_nan_in_one_rank_is_skipped_by_all(caplog):
+    life = Life(*SCALED)
+    life.batches[1]["frame"][3, 3] = float("nan")
+    (first, _), (second, _) = life.together(*HALVES)
+    assert_same(first.state_dict(), second.state_dict())
+    assert (first.skipped, first.updates) == (1, 2)
+    del life.batches[1]
+    without, _ = life.alone()
+    assert_close(first.net.state_dict(), without.net.state_dict())
+
+
+def test_batches_without_a_real_transition_in_any_rank_change_nothing():
+    life = Life(*SCALED, count=1)
+    life.batches[0]["done"][1:] = True
+    (first, (numbers,)), (second, _) = life.together(*HALVES)
+    assert numbers is None and first.updates == first.skipped == 0
+    assert_same(dict(first.net.state_dict()), dict(life.net.state_dict()))
+    assert_same(first.state_dict(), second.state_dict())
+
+
+def test_all_stop_after_the_same_update():
+    """One rank has one batch less. It stops, and the others learn from their last batch alone."""
+    life = Life(*SCALED)
+
+    def one(of_ranks):
+        learner = life.learner(of_ranks)
+        for batch in life.batches[: 2 if of_ranks.rank else None]:
+            part = {k: v[:, HALVES[of_ranks.rank]].clone() for k, v in batch.items()}
+            learner.update(part, lambda state, version: None)
+        learner.close()
+        learner.close()  # once is enough
+        return learner
+
+    first, second = in_threads(2, one)
+    assert_same(first.state_dict(), second.state_dict())
+    assert first.updates == 3
+    life.batches[2]["done"][1:, 2:] = True
+    alone, _ = life.alone()
+    assert_close(first.net.state_dict(), alone.net.state_dict())
+
+
+def test_weights_that_differ_become_those_of_rank_0(monkeypatch, caplog):
+    monkeypatch.setattr("libtorchbeast.learner.DIGEST_EVERY", 2)
+    life = Life(*SCALED)
+
+    def one(of_ranks):
+        learner = life.learner(of_ranks)
+        with torch.no_grad():
+            next(learner.net.parameters()).view(-1)[0] += 1e-6 * of_ranks.rank
+        life.learn(learner)
+        return learner
+
+    first, second = in_threads(2, one)
+    assert first.deviations == second.deviations == 1
+    assert "The weights of 1 ranks differ" in caplog.text
+    assert_same(dict(first.net.state_dict()), dict(second.net.state_dict()))
+
+
+def test_a_digest_changes_with_any_bit():
+    tensors = [torch.randn(100), torch.randn(3, 4)]
+    before = digest(tensors)
+    assert torch.equal(before, digest([t.clone() for t in tensors]))
+    tensors[1].view(torch.int32)[2, 3] ^= 1
+    assert not torch.equal(before, digest(tensors))

@@ -1,0 +1,102 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Two learners that torchrun has started: they learn, resume, stop, and notice a broken network.
+
+The processes are real. What happens after kill -9 and SIGSTOP is in faults_ranks_test.py.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from tests.support.monobeast import beast
+from tests.support.network import HOSTS, NoNamespaces, ip, on, two_machines
+from tests.support.processes import Program, load, rows
+from tests.support.ranks import Torchrun
+
+pytestmark = pytest.mark.timeout(900)  # each starts four processes or more
+CATCH = "--env tests.support.envs:Catch-v0 --log_every 0.5 --batch_size 8".split()
+LEARNING = (*CATCH, *"--unroll_length 10 --learning_rate 5e-3 --total_steps".split())
+MONO = "--num_actors 1 --envs_per_actor 8".split()
+POLY = "--num_servers 1 --envs_per_server 8 --net monobeast.Net".split()
+
+
+@pytest.mark.parametrize("module, acting", [("monobeast", MONO), ("polybeast", POLY)])
+def test_two_ranks_learn_catch(tmp_path, module, acting):
+    with Torchrun(tmp_path, *LEARNING, 30_000, *acting, module=module) as program:
+        assert program.wait_for_end() == 0, program.printed()
+        assert not program.session()
+    last, state = program.rows()[-1], load(program.path)
+    assert last["step"] == state["step"] >= 30_000 and last["mean_game_return"] >= 0.9
+    # The games of both ranks are counted: a game has 9 steps, and a step that is not learned from.
+    assert last["games"] * 9 >= 0.9 * last["step"]
+    assert last["skipped_updates"] == 0 and last["slowest_rank"] in (0, 1)
+    assert "8 columns = 2 ranks x 4; 16 environments" in program.printed()
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "latest", "printed"}
+
+
+def test_a_run_resumes_with_another_number_of_ranks(tmp_path):
+    """Two ranks, then one without torchrun, then two again. The second stops at a signal."""
+    steps = []
+    for total in (3000, 6000):
+        if steps:
+            beast(tmp_path, *LEARNING, total, *MONO)
+        else:
+            with Torchrun(tmp_path, *LEARNING, total, *MONO) as program:
+                assert program.wait_for_end() == 0, program.printed()
+        steps.append(load(program.path)["step"])
+    with Torchrun(tmp_path, "--total_steps", 1_000_000_000, *MONO) as program:
+        program.wait_for_step(steps[-1])
+        os.kill(program.rank(1), signal.SIGTERM)  # any rank may stop all
+        assert program.wait_for_end() == 0, program.printed()
+        assert program.resumed() == steps[1:] and not program.session()
+    last = rows(program.path)[-1]
+    assert last["step"] == load(program.path)["step"] > steps[1] >= 6000 > steps[0] >= 3000
+    names = set(load(program.path))
+    assert not any("rank" in name for name in names)
+
+
+def test_two_machines_whose_cable_breaks(tmp_path):
+    """Each end names the other one, with its machine, and the one with the run saves it."""
+    timeout = 5
+    forever = [*LEARNING, 1_000_000_000, *MONO, "--rank_timeout", timeout]
+    try:
+        with two_machines() as machines:
+            both = []
+            for number, machine in enumerate(machines):
+                (tmp_path / machine).mkdir()
+                torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", 2]
+                torchrun += ["--node_rank", number, "--master_addr", HOSTS["envs"], "--no-python"]
+                both.append(
+                    Program(
+                        tmp_path / machine,
+                        *forever,
+                        before=[*on(machines[machine]), *torchrun],
+                        GLOO_SOCKET_IFNAME="cable",
+                    )
+                )
+            with both[0] as first, both[1] as second:
+                first.wait_for_step(1000)
+                ip("-n", machines["envs"], "link", "set", "cable", "down")
+                began = time.monotonic()
+                assert first.wait_for_end() == 1, first.printed()
+                assert second.wait_for_end() == 1, second.printed()
+                print(f"both ended after {time.monotonic() - began:.1f} s")
+    except NoNamespaces as error:
+        pytest.skip(str(error))
+    assert f"has given no sign of life for {timeout} s" in first.printed()
+    assert "rank 1 on " in first.printed() and "rank 0 on " in second.printed()
+    assert load(first.path)["step"] == first.rows()[-1]["step"] >= 1000
+    assert not second.path.exists()
+
+
+def test_a_rank_that_does_not_come_is_named(tmp_path):
+    """Two machines are announced, with one rank each, but one comes."""
+    command = [*LEARNING, 1000, *MONO, "--rank_timeout", 2]
+    alone = dict(RANK=0, WORLD_SIZE=2, LOCAL_RANK=0, MASTER_ADDR="127.0.0.1", MASTER_PORT=29_517)
+    with Program(tmp_path, *command, **alone) as program:
+        assert program.wait_for_end() == 1
+    last = program.printed().strip().splitlines()[-1]
+    assert "rank 1 of 2 has not come within 2 s (--rank_timeout); these have: rank 0 on" in last

@@ -1,0 +1,98 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Several ranks: as threads of one process, which exchange tensors without a network, and as
+torchrun starts them."""
+
+import contextlib
+import re
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from libtorchbeast.ranks import Ranks
+from tests.support.processes import Program
+
+
+class Meeting:
+    """Where the threads of `in_threads` exchange tensors."""
+
+    def __init__(self, count):
+        self.barrier = threading.Barrier(count, timeout=60)
+        self.tensors = [torch.zeros(0)] * count
+        self.data = b""
+
+
+class RankInThread(Ranks):
+    """Has no pulse: threads do not die alone."""
+
+    def __init__(self, rank, meeting):
+        self.rank, self.count, self._meeting = rank, meeting.barrier.parties, meeting
+        self.failure, self.wakeup, self.steps, self.sums = None, None, 0, 0
+
+    def learned(self, steps):
+        self.steps += steps
+
+    def sum(self, tensor):
+        self.sums += 1
+        meeting = self._meeting
+        meeting.tensors[self.rank] = tensor.clone()
+        meeting.barrier.wait()
+        total = sum(meeting.tensors)
+        meeting.barrier.wait()
+        tensor.copy_(total)
+
+    def from_rank_0(self, data):
+        if self.rank == 0:
+            self._meeting.data = data
+        self._meeting.barrier.wait()
+        return self._meeting.data
+
+    def name(self, other=None):
+        return f"rank {self.rank if other is None else other} on here"
+
+
+def in_threads(count, work):
+    """Calls `work(ranks)` in one thread for each rank, and returns what they return."""
+    meeting = Meeting(count)
+
+    def one(rank):
+        try:
+            return work(RankInThread(rank, meeting))
+        except BaseException:
+            meeting.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))
+
+
+class Torchrun(Program):
+    """A beast with two ranks on this machine."""
+
+    def __init__(self, savedir, *flags, options=(), **kwargs):
+        torchrun = [sys.executable, "-m", "torch.distributed.run"]
+        before = [*torchrun, "--nproc_per_node", 2, "--no-python", *options]
+        super().__init__(savedir, *flags, before=before, **kwargs)
+
+    def rank(self, number):
+        """The process id of a rank."""
+        own = f"RANK={number}".encode()
+        for pid in self.session():
+            words = read(f"/proc/{pid}/cmdline").split(b"\0")
+            if b"--xpid" in words and b"--no-python" not in words:
+                if own in read(f"/proc/{pid}/environ").split(b"\0"):
+                    return pid
+        return None
+
+    def resumed(self):
+        """The steps from which it has resumed, one for each start."""
+        found = re.findall(r"Resuming from step (\d+)", self.printed())
+        return [int(step) for step in found]
+
+
+def read(path):
+    with contextlib.suppress(OSError):
+        return Path(path).read_bytes()
+    return b""
