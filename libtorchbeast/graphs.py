@@ -38,7 +38,7 @@ _recording = threading.Lock()  # one graph at a time is recorded
 
 def why_none(net: nn.Module, device: torch.device, flags: argparse.Namespace) -> str:
     """Why no call of the network is recorded, in words, or ""."""
-    if not has_streams(device) or not hasattr(torch.accelerator, "Graph"):
+    if not has_streams(device) or not (_has_own() or device.type == "cuda"):
         return f"torch has none for {device.type}"
     if not getattr(net, "has_graphs", True):
         return "the network has has_graphs = False"
@@ -138,8 +138,7 @@ class Graph:
                 with _Watch():  # and libraries may reserve memory at a thread's first call
                     self._function(*own)
                 has_run.record()
-                graph = torch.accelerator.Graph(capture_error_mode="thread_local")
-                graph.capture_begin()
+                graph = _begin()
                 try:
                     self._outputs = self._function(*own)
                 except BaseException:
@@ -166,6 +165,22 @@ class Graph:
     def _turn_off(self, why: str) -> None:
         logger.warning("graphs: %s no (%s)", self._name, why)
         self._is_off, self._graph, self._outputs, self._inputs = True, None, None, []
+
+
+def _has_own() -> bool:
+    """Whether torch has graphs for any accelerator, as from 2.13 on; before, for CUDA only."""
+    return hasattr(torch.accelerator, "Graph")
+
+
+def _begin() -> Any:
+    """Begins to record in the current stream. Other threads may go on working."""
+    if _has_own():
+        graph = torch.accelerator.Graph(capture_error_mode="thread_local")
+        graph.capture_begin()
+        return graph
+    of_cuda = torch.cuda.CUDAGraph()
+    of_cuda.capture_begin(capture_error_mode="thread_local")
+    return of_cuda
 
 
 def _differ(seen: Tensor, expected: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ in Python, so it is pinned to one version of torch; `needs_simulated_device` ski
 import collections
 import contextlib
 import functools
+import gc
 import itertools
 import threading
 import types
@@ -38,8 +39,7 @@ aten = torch.ops.aten
 
 is_possible = torch.__version__.startswith(f"{TORCH}.")
 needs_simulated_device = pytest.mark.skipif(
-    not is_possible,
-    reason=f"the simulated device stands on the interface of torch {TORCH}",
+    not is_possible, reason=f"the simulated device stands on the interface of torch {TORCH}"
 )
 
 
@@ -573,8 +573,7 @@ def _module() -> types.ModuleType:
 
 @contextlib.contextmanager
 def installed():
-    """The context in which torch has the simulated devices. They begin with empty books, and in the
-    end `finish` is called."""
+    """The context in which torch has the simulated devices. It ends with `finish`."""
     global _is_installed
     from tests.support.simulated_graph import Graph
 
@@ -585,6 +584,7 @@ def installed():
     patch.setattr(threading.Thread, "join", _join)
     patch.setattr(torch.accelerator, "current_stream", current_stream)
     patch.setattr(torch.accelerator, "Graph", Graph)
+    gc.collect()  # what an earlier test has left is freed before the books are emptied
     counts.clear(), errors.clear(), broken.clear(), _pending.clear()
     _is_installed = True
     try:
