@@ -462,7 +462,8 @@ def join(draft: argparse.Namespace) -> Ranks | None:
     enough = draft.num_actors is None or draft.num_actors > 0
     require(draft, "num_actors", enough, "at least 1: a run in order has one learner")
     global _joined
-    end_with_parent(signal.SIGTERM)
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun may be killed
+        end_with_parent(signal.SIGTERM)
     _joined = Ranks(draft.rank_timeout)
     if _joined.rank > 0:  # rank 0 alone tells how the run goes; the others tell what is wrong
         logging.getLogger().setLevel(logging.WARNING)
