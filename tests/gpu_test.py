@@ -3,6 +3,7 @@
 
 import importlib
 import json
+import math
 import os
 import threading
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from tests.gpu import __main__ as program
-from tests.gpu import order, stages
+from tests.gpu import order, parity, stages
 from tests.gpu.stages import STAGES, Stage
 from tests.support import simulated_device as sim
 from tests.support.processes import wait_for
@@ -96,13 +97,21 @@ IN_PROCESS = [stage for stage in STAGES if stage.name != "tests"]
 
 @pytest.mark.parametrize("stage", IN_PROCESS, ids=[stage.name for stage in IN_PROCESS])
 def test_each_stage_runs_without_a_gpu(stage):
-    """Here on the simulated device, which also checks the order of events."""
+    """Here on the simulated device, which also checks the order of events. The slow ones start
+    programs: they take ten seconds of a core together."""
     device = sim.NAME if sim.is_possible else "cpu"
     with stages.prepared(device):
         answers = answers_of(stage, device)
     assert answers
     wrong = [a for a in answers if isinstance(a, stages.Figure) and not a.is_held()]
     assert not wrong
+
+
+def test_a_difference_is_relative_and_what_is_no_number_is_infinite():
+    expected = torch.tensor([3.0, 4.0])
+    assert parity.relative(expected, expected) == 0.0
+    assert parity.relative(torch.tensor([3.0, 4.5]), expected) == pytest.approx(0.1)
+    assert parity.relative(torch.tensor([3.0, math.nan]), expected) == math.inf
 
 
 def test_the_sanitizer_watches_every_thread_and_its_gradients(monkeypatch):

@@ -36,7 +36,7 @@ def budgets(device: str, quick: bool) -> Answers:
         yield f"Nothing counts the kernels of {device}."
         return
     T, B = (3, 2) if quick else (20, 8)
-    for name in work.BEASTS:
+    for name in work.nets(quick):
         for lstm in ([], ["--use_lstm"]):
             flags = work.flags_of(name, device, *lstm)
             net = work.make_net(name, flags)
@@ -65,6 +65,7 @@ def costs(what: str, function: Callable[[], object], device: torch.device) -> An
             counts = dict(sim.counts)
         else:
             counts = counts_of_cuda(function)
+        timing.wait_for(device)  # others may get the memory of what the function has used
     for name, at_most in (("kernels", None), ("to_device", 1), ("to_host", None), ("waits", 1)):
         yield Figure(f"{what}: {name.replace('_', ' ')}", counts.get(name, 0), "", at_most)
     if "hidden" in counts:  # torch itself says so; a wait that is asked for is not among them

@@ -32,7 +32,7 @@ SPS = "steps/s"
 def parts(device: str, quick: bool) -> Answers:
     """Updates and inference by batch size."""
     there, seconds = torch.device(device), 0.0 if quick else 0.6
-    for name in work.BEASTS:
+    for name in work.nets(quick):
         for lstm in ([], ["--use_lstm"]):
             title = f"{name}{', LSTM' * bool(lstm)}"
             for B in (2,) if quick else (4, 32, 128, 512):
@@ -76,7 +76,7 @@ def beasts(device: str, quick: bool) -> Answers:
     seconds = 0.2 if quick else 8.0
     ceiling = environments_alone(cores, seconds / 2)
     yield Figure(f"AtariVectorEnv alone, {cores} threads", ceiling, SPS)
-    for net in ("shallow",) if quick else work.BEASTS:
+    for net in work.nets(quick):
         T, B = (3, 2) if quick else (20, 64)
         alone = update(f"learner alone, {net}", net, [], T, B, there, seconds / 4)
         yield alone
@@ -103,18 +103,20 @@ def beasts(device: str, quick: bool) -> Answers:
 
 def runs(net: str, device: str, cores: int, quick: bool) -> Iterator[tuple[str, list[str]]]:
     """The whole runs with this network: the beast, and its words."""
-    both = ["--learner_device", device, "--inference_device", device, "--eval_every", "0"]
     if quick:
         yield "MonoBeast", [*MONO, "--learner_device", device]
         yield "in this process", []
         return
-    both += ["--env", GAMES["Pong"], "--net", f"{work.BEASTS[net].__name__}.Net"]
-    both += ["--unroll_length", "20", "--batch_size", "64"]
-    yield "MonoBeast", [*both, "--num_actors", str(cores - 1), "--envs_per_actor", "32"]
+    both = ["--learner_device", device, "--env", GAMES["Pong"], "--eval_every", "0"]
+    both += ["--net", f"{work.BEASTS[net].__name__}.Net", "--unroll_length", "20"]
+    both += ["--batch_size", "64"]
+    there = ["--inference_device", device]  # the shallow network is fast enough on the CPU
+    actors = ["--num_actors", str(cores - 1), "--envs_per_actor", "32"]
+    yield "MonoBeast", [*both, *actors, *(there if net == "deep" else [])]
     yield "in this process", []
     if has_transport():
         servers = ["--num_servers", str(cores), "--envs_per_server", "32"]
-        yield "PolyBeast", [*both, *servers, "--num_inference_threads", "2"]
+        yield "PolyBeast", [*both, *there, *servers, "--num_inference_threads", "2"]
 
 
 def environments_alone(cores: int, seconds: float) -> float:

@@ -17,6 +17,11 @@ FRAME = (4, 84, 84)
 BEASTS = {"shallow": monobeast, "deep": polybeast}  # the programs whose networks these are
 
 
+def nets(quick: bool) -> list[str]:
+    """The networks that a stage takes: the deep one is too slow for --quick."""
+    return [*BEASTS][: 1 if quick else None]
+
+
 def flags_of(net: str, device: str, *words: str) -> Flags:
     """The flags of the program whose own network `net` is, on Pong."""
     both = ["--learner_device", device, "--inference_device", device]
