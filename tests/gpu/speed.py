@@ -21,6 +21,7 @@ from libtorchbeast.devices import to_device
 from libtorchbeast.learner import Learner
 from tests.faults.harness import Figure
 from tests.gpu import in_process, timing, work
+from tests.gpu.drills import MONO
 from tests.gpu.machine import has_transport
 from tests.gpu.stages import Answers
 
@@ -102,6 +103,10 @@ def beasts(device: str, quick: bool) -> Answers:
 
 def runs(net: str, device: str, cores: int, quick: bool) -> Iterator[tuple[str, list[str]]]:
     """The whole runs with this network: the beast, and its words."""
+    if quick:
+        yield "MonoBeast", [*MONO, "--learner_device", device]
+        yield "in this process", []
+        return
     both = ["--learner_device", device, "--env", GAMES["Pong"], "--eval_every", "0"]
     both += ["--net", f"{work.BEASTS[net].__name__}.Net", "--unroll_length", "20"]
     both += ["--batch_size", "64"]
