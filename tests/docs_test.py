@@ -71,6 +71,7 @@ RESULTS = "results_test.py makes its run, in small"
 FORK = "test_the_readmes_fork_trains does it, in a copy"
 MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
 OLD = "from_torchbeast_test.py does it"
+AGAINST = "against_test.py does it with a small repository"
 REPORT = "report_test.py reports the runs that were published"
 NOT_RUN = {
     "make results-quick": RESULTS,
@@ -108,12 +109,15 @@ NOT_RUN = {
     ".venv/bin/python -m libtorchbeast.tools.report ~/logs/torchbeast/results-minatar": REPORT,
     ".venv/bin/python -m libtorchbeast.tools.from_torchbeast OLD/model.tar --xpid old": OLD,
     ".venv/bin/python -m libtorchbeast.tools.plot OLD/logs.csv": OLD,
+    '.venv/bin/python -m benchmarks --only "MonoBeast, MinAtar" --against HEAD~10': AGAINST,
 }
 
 # Flags on these pages that are not the beasts' or their servers'.
 OTHER_FLAGS = {
     "--hosts": "tools.certificates",
     "--only": "benchmarks, tests.faults",
+    "--against": "benchmarks",
+    "--pairs": "benchmarks",
     "--seconds": "benchmarks",
     "--training_seconds": "benchmarks",
     "--logdir": "TensorBoard",
