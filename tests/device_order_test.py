@@ -39,7 +39,8 @@ def simulated(monkeypatch):
 @pytest.fixture(scope="module")
 def on_the_cpu():
     """What learner and inference make on the CPU."""
-    return {lstm: Life(CPU, CPU, *["--use_lstm"] * lstm).live() for lstm in (True, False)}
+    flags = {"lstm": ["--use_lstm"], "mingru": ["--core", "mingru"], "": []}
+    return {core: Life(CPU, CPU, *words).live() for core, words in flags.items()}
 
 
 def assert_close(seen, expected):
@@ -55,11 +56,12 @@ def assert_close(seen, expected):
 
 
 @pytest.mark.parametrize("acting", [DEVICE, OTHER, CPU], ids=["same", "other", "cpu"])
-@pytest.mark.parametrize("lstm", [False, True], ids=["feed-forward", "lstm"])
+@pytest.mark.parametrize("core", ["", "lstm", "mingru"])
 def test_learning_and_acting_are_in_order_and_give_what_the_cpu_gives(
-    simulated, on_the_cpu, acting, lstm
+    simulated, on_the_cpu, acting, core
 ):
-    assert_close(Life(DEVICE, acting, *["--use_lstm"] * lstm).live(), on_the_cpu[lstm])
+    words = ["--core", core] if core else []
+    assert_close(Life(DEVICE, acting, *words).live(), on_the_cpu[core])
 
 
 # ============================================================================= deliberate mistakes
@@ -135,7 +137,7 @@ def test_a_mistake_is_seen(monkeypatch, on_the_cpu, mistake):
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
     monkeypatch.setattr(*MISTAKES[mistake])
     with pytest.raises((RuntimeError, AssertionError, UserError)), sim.installed():
-        assert_close(Life(DEVICE, DEVICE, "--use_lstm").live(), on_the_cpu[True])
+        assert_close(Life(DEVICE, DEVICE, "--use_lstm").live(), on_the_cpu["lstm"])
 
 
 def test_page_locked_memory_that_is_filled_again_too_early_is_seen(simulated):
@@ -277,7 +279,7 @@ def test_without_page_locked_memory_copies_are_waited_for_which_is_said_once(
     """As on MPS."""
     monkeypatch.setattr(sim, "can_pin", False)
     devices._pins_memory.cache_clear()
-    assert_close(Life(DEVICE, DEVICE).live(), on_the_cpu[False])
+    assert_close(Life(DEVICE, DEVICE).live(), on_the_cpu[""])
     devices._pins_memory.cache_clear()
     assert caplog.text.count("Each copy to and from sim is waited for: sim has no page-") == 1
 
