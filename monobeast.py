@@ -54,6 +54,7 @@ from libtorchbeast.flags import (
     add_environment_flags,
     add_learner_flags,
     add_run_flags,
+    choose_core,
     choose_xpid,
     from_settings,
     parse_args,
@@ -102,7 +103,7 @@ class Net(nn.Module):
     """TorchBeast's shallow network. Images smaller than 36 x 36 get a smaller trunk. What is not an
     image (see `models.Parts`) joins the trunk's output, or without images gets a linear trunk."""
 
-    for_vectors = models.VectorNet  # instead of this, for floats without an image or an LSTM
+    for_vectors = models.VectorNet  # instead of this, for floats without an image or a core
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -122,7 +123,7 @@ class Net(nn.Module):
         width = 512 if C and min(size) >= 36 else 128
         self.fc = nn.Sequential(nn.LazyLinear(width), nn.ReLU())
         core_width = width + 1 + self.distribution.num_features  # fc, clipped reward, last action
-        self.core = nn.LSTM(core_width, core_width, num_layers=2) if flags.use_lstm else None
+        self.core = models.make_core(flags, core_width, core_width, num_layers=2)
         self.policy = nn.Linear(core_width, self.distribution.num_logits)
         self.baseline = nn.Linear(core_width, 1)
         with torch.no_grad():
@@ -141,11 +142,7 @@ class Net(nn.Module):
             nn.init.zeros_(head.bias)
 
     def initial_state(self, batch_size: int) -> CoreState:
-        if self.core is None:
-            return ()
-        shape = (self.core.num_layers, batch_size, self.core.hidden_size)
-        device = self.policy.weight.device
-        return (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+        return models.zero_state(self.core, batch_size)
 
     def see(self, image: torch.Tensor | None, vector: torch.Tensor | None) -> torch.Tensor:
         """[N, C, H, W] or None, and [N, F] or None -> [N, width]."""
@@ -231,6 +228,7 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     in_order = draft.num_actors == 0
     devices.choose(draft, inference=None if in_order else "cpu")
     choose_numbers(draft, recipes.may_change(draft, "envs_per_actor", spec))
+    choose_core(draft)
     is_one = not in_order or draft.num_learner_threads == 1
     require(draft, "num_learner_threads", is_one, "1 if num_actors is 0")
     is_one = not in_order or draft.inference_device == draft.learner_device

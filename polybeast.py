@@ -49,6 +49,7 @@ from libtorchbeast.flags import (
     UserError,
     add_learner_flags,
     add_run_flags,
+    choose_core,
     choose_xpid,
     from_settings,
     parse_args,
@@ -89,7 +90,7 @@ class Net(nn.Module):
     paper shows in figure 3 (right). It also reads the clipped reward, and the parts of an
     observation that are not images."""
 
-    for_vectors = models.VectorNet  # instead of this, for floats without an image or an LSTM
+    for_vectors = models.VectorNet  # instead of this, for floats without an image or a core
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -106,8 +107,8 @@ class Net(nn.Module):
         with torch.no_grad():
             features = self.trunk(torch.zeros(1, *self.parts.image_shape)).shape[1]
         self.fc = nn.Sequential(nn.Linear(features + self.parts.width, 256), nn.ReLU())
-        self.core = nn.LSTM(256 + 1, 256) if flags.use_lstm else None
-        core_width = 256 if flags.use_lstm else 256 + 1  # fc, clipped reward
+        self.core = models.make_core(flags, 256 + 1, 256)  # fc, clipped reward
+        core_width = self.core.hidden_size if self.core else 256 + 1
         self.policy = nn.Linear(core_width, self.distribution.num_logits)
         self.baseline = nn.Linear(core_width, 1)
         for head, gain in ((self.policy, 0.01), (self.baseline, 1.0)):  # as in monobeast.Net
@@ -115,11 +116,7 @@ class Net(nn.Module):
             nn.init.zeros_(head.bias)
 
     def initial_state(self, batch_size: int) -> CoreState:
-        if self.core is None:
-            return ()
-        shape = (self.core.num_layers, batch_size, self.core.hidden_size)
-        device = self.policy.weight.device
-        return (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+        return models.zero_state(self.core, batch_size)
 
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
         T, B = inputs["reward"].shape
@@ -226,6 +223,7 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
         UserError: two flags contradict each other.
     """
     is_atari = polybeast_env.is_atari(draft.env)
+    choose_core(draft)
     recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))
     return check_acting_flags(draft, spec)
 

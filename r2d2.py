@@ -81,7 +81,7 @@ logger = logging.getLogger("r2d2")
 
 # ======================================================================================= FORK HERE
 class Net(nn.Module):
-    """R2D2's network: a trunk, an LSTM that also reads the last reward and action, and two heads,
+    """R2D2's network: a trunk, a core that also reads the last reward and action, and two heads,
     the value of a state and the advantages of its actions. Small images and vectors get a small
     trunk. `policy_logits` are the rescaled Q-values, and `baseline` is the highest of them."""
 
@@ -103,15 +103,14 @@ class Net(nn.Module):
         self.fc = nn.Sequential(nn.LazyLinear(width), nn.ReLU())
         with torch.no_grad():
             self.see(*self.parts.zeros())  # gives the lazy layer its size
-        self.core = nn.LSTM(width + 1 + self.distribution.num_features, width)
-        self.value = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.core = models.make_core(flags, width + 1 + self.distribution.num_features, width)
+        H = self.core.hidden_size
+        self.value = nn.Sequential(nn.Linear(H, width), nn.ReLU(), nn.Linear(width, 1))
         A = self.distribution.num_logits
-        self.advantage = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, A))
+        self.advantage = nn.Sequential(nn.Linear(H, width), nn.ReLU(), nn.Linear(width, A))
 
     def initial_state(self, batch_size: int) -> CoreState:
-        shape = (1, batch_size, self.core.hidden_size)
-        device = next(self.parameters()).device
-        return (torch.zeros(shape, device=device), torch.zeros(shape, device=device))
+        return models.zero_state(self.core, batch_size)
 
     def see(self, image: torch.Tensor | None, vector: torch.Tensor | None) -> torch.Tensor:
         """[N, C, H, W] or None, and [N, F] or None -> [N, width]."""

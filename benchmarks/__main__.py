@@ -4,6 +4,7 @@
     python -m benchmarks                                           # everything, about 25 minutes
     python -m benchmarks --only "^PolyBeast, Pong, deep$"          # some rows
     python -m benchmarks --only transport --seconds 10
+    python -m benchmarks --only MinAtar --against HEAD~10           # ratios to another commit
 
 This prints tables and writes bench.json, parts.csv and runs.csv. All speeds are agent steps per
 second. Compare ratios, not speeds: machines differ, and the speed of a shared machine varies.
@@ -30,7 +31,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks import catalogue, children, figures, programs, report
+from benchmarks import against, catalogue, children, figures, programs, report
 from benchmarks.catalogue import Catalogue, Run
 from benchmarks.tasks import flags_of
 
@@ -56,6 +57,13 @@ def make_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="Measure for a moment only, to see whether it works. The figures mean nothing.",
     )
+    add(
+        "--against",
+        metavar="REF",
+        help="Measure the rows that match in this checkout and in the commit REF, in turn, and "
+        "print the ratios with their 95 %% intervals. A run takes --training_seconds each time.",
+    )
+    add("--pairs", type=int, default=against.FEWEST_PAIRS, help="Number of pairs of --against.")
     add("--out", type=Path, default=Path("results/bench"), help="Folder for the files.")
     return parser
 
@@ -84,8 +92,8 @@ class Harness:
                 self.progress.advance(self._bar, 1 / turns)
 
     def add(self, run: Run, spans: dict[str, programs.Span], seconds: float) -> dict[str, Any]:
-        spans[run.name] += programs.measure_run(run, seconds)
         words = programs.arguments(run)
+        spans[run.name] += programs.measure_run(run.beast, words, seconds)
         return {
             **spans[run.name].figures(),
             "command": shlex.join(["python", "-m", run.beast, *words]),
@@ -133,12 +141,17 @@ def main(argv: list[str] | None = None) -> int:
     own = parser.parse_args(argv)
     if own.quick:
         vars(own).update(QUICK)
+    if own.pairs < against.FEWEST_PAIRS:
+        parser.error(f"--pairs {own.pairs}: expected at least {against.FEWEST_PAIRS}")
+    select = catalogue.selected if own.against is None else catalogue.matching
     try:
-        chosen = catalogue.selected(catalogue.everything(), own.only)
+        chosen = select(catalogue.everything(), own.only)
     except re.error as error:
         parser.error(f"--only {own.only}: {error}")
     if not any(chosen):
         parser.error(f"--only {own.only}: no row's name matches")
+    if own.against is not None:
+        return compare(parser, chosen, own, argv)
     machine = report.machine()
     with Progress(console=Console(stderr=True), transient=True) as progress:
         harness = Harness(chosen, progress)
@@ -157,6 +170,17 @@ def main(argv: list[str] | None = None) -> int:
     }
     publish(result, own.out)
     return 1 if any("error" in row for row in result["parts"] + result["runs"]) else 0
+
+
+def compare(
+    parser: argparse.ArgumentParser, chosen: Catalogue, own: argparse.Namespace, argv: list[str]
+) -> int:
+    try:
+        return against.run(chosen, own, argv)
+    except against.Refused as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        return 130
 
 
 def publish(result: dict[str, Any], folder: Path) -> None:

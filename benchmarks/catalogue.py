@@ -81,6 +81,13 @@ def selected(catalogue: Catalogue, pattern: str) -> Catalogue:
     return Catalogue(*({k: v for k, v in kind.items() if k in names} for kind in catalogue))
 
 
+def matching(catalogue: Catalogue, pattern: str) -> Catalogue:
+    """Returns the rows whose names match `pattern`, and no others."""
+    return Catalogue(
+        *({k: v for k, v in kind.items() if re.search(pattern, k)} for kind in catalogue)
+    )
+
+
 def ceilings() -> list[Part]:
     return [
         Part("raw Pong", "raw_pong"),

@@ -19,9 +19,10 @@ PATIENCE = 300.0  # seconds in addition to those measured; only guards against a
 
 
 class Child:
-    """Runs `python -m benchmarks.parts FUNCTION ARGUMENTS`. A context manager, which ends it."""
+    """Runs `python -m benchmarks.parts FUNCTION ARGUMENTS` in the checkout `root`. A context
+    manager, which ends it."""
 
-    def __init__(self, part: Part):
+    def __init__(self, part: Part, root: Path = ROOT):
         self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.parts", part.function, json.dumps(part.arguments)],
@@ -29,7 +30,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            cwd=ROOT,
+            cwd=root,
             env=os.environ | {"OMP_NUM_THREADS": "1"},  # respected by torch, NumPy and BLAS
         )
 
@@ -82,6 +83,13 @@ def measure_part(part: Part, seconds: float) -> dict[str, float]:
             speeds = [answer["steps_per_second"] for answer in together(children, seconds)]
             figures["busy_steps_per_second"] = sum(speeds) / len(speeds)
     return figures
+
+
+def measure_alone(part: Part, seconds: float, root: Path) -> dict[str, float]:
+    """Returns the part's figures in the checkout `root`, without those with all cores busy."""
+    with Child(part, root) as child:
+        child.answer()
+        return together([child], seconds)[0]
 
 
 def together(children: list[Child], seconds: float) -> list[dict[str, float]]:

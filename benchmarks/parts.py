@@ -115,7 +115,8 @@ def plain_learner() -> Measure:
     from libtorchbeast import models
     from libtorchbeast.spec import Actions, Spec
 
-    flags = flags_of("polybeast", ["--precision", "fp32", "--disable_cuda"])
+    fp32 = ["--precision", "fp32", "--disable_cuda"]
+    flags = flags_of("polybeast", [*arguments(Task("Pong", "deep"), "polybeast"), *fp32])
     torch.set_num_threads(2)
     T, B, A = 80, 8, 6
     spec = Spec("Pong", B, {"frame": ((4, 84, 84), "uint8")}, Actions("discrete", (A,)))

@@ -61,17 +61,17 @@ def arguments(run: Run) -> list[str]:
     return [*run.arguments, *more]
 
 
-def measure_run(run: Run, seconds: float) -> Span:
-    """Measures from the first row of logs.csv with a learned step to a row that is at least
-    `seconds` later and has more steps.
+def measure_run(beast: str, words: list[str], seconds: float, root: Path = ROOT) -> Span:
+    """Measures `python -m BEAST WORDS` in the checkout `root`, from the first row of logs.csv with
+    a learned step to a row that is at least `seconds` later and has more steps.
 
     Raises:
         RuntimeError: the program has ended before or takes too long. The text is what it printed.
     """
     with tempfile.TemporaryDirectory() as savedir:
         logs, printed = Path(savedir, "benchmark", "logs.csv"), Path(savedir, "printed")
-        words = [*arguments(run), "--savedir", savedir, "--xpid", "benchmark"]
-        with running([sys.executable, "-m", run.beast, *words], printed) as process:
+        words = [*words, "--savedir", savedir, "--xpid", "benchmark"]
+        with running([sys.executable, "-m", beast, *words], printed, root) as process:
             return watch(process, logs, printed, seconds)
 
 
@@ -112,11 +112,11 @@ def learning_rows(logs: Path) -> list[Row]:
 
 
 @contextlib.contextmanager
-def running(words: list[str], printed: Path) -> Iterator[subprocess.Popen]:
+def running(words: list[str], printed: Path, root: Path) -> Iterator[subprocess.Popen]:
     """Runs the program as a child. At the end it is asked to stop. If it does not stop in time, it
     and its children are killed."""
     with printed.open("w") as file:
-        process = subprocess.Popen(words, cwd=ROOT, stdout=file, stderr=file)
+        process = subprocess.Popen(words, cwd=root, stdout=file, stderr=file)
     try:
         yield process
     finally:

@@ -3,6 +3,7 @@
 
 import argparse
 import importlib
+import itertools
 from typing import NamedTuple
 
 GAMES = {"Pong": "PongNoFrameskip-v4", "MinAtar": "MinAtar/Breakout-v1"}
@@ -30,9 +31,31 @@ TASKS = [
 ]
 
 
+# The settings of version 0.5, as flags, so that a change of the recipes does not change what is
+# measured (libtorchbeast/recipes.py).
+SHARED = """--unroll_length 20 --entropy_cost 0.01 --baseline_cost 0.5 --discounting 0.99
+    --vtrace_lambda 0.95 --reward_clipping abs_one""".split()
+SETTINGS = {
+    "Pong": "--batch_size 4 --learning_rate 4e-4 --eval_every 1_000_000".split(),
+    "MinAtar": "--batch_size 32 --learning_rate 3e-3 --eval_every 2_500_000".split(),
+}
+ENVIRONMENTS = {"Pong": "16", "MinAtar": "64"}  # of an actor or a server
+PER_WORKER = {"monobeast": "--envs_per_actor", "polybeast": "--envs_per_server"}
+# Flags that version 0.5 did not have, with the values that act as it did.
+NEWER = {
+    "--passes": "1",
+    "--ppo_clip": "0",
+    "--entropy_schedule": "constant",
+    "--observation_scaling": "none",
+    "--reward_scaling": "none",
+}
+
+
 def arguments(task: Task, beast: str) -> list[str]:
-    """The command line of `beast` for this task. All other flags have their defaults."""
-    words = ["--env", GAMES[task.game]]
+    """The command line of `beast` for this task. Flags that it leaves out have defaults that depend
+    on the machine only."""
+    words = ["--env", GAMES[task.game], PER_WORKER[beast], ENVIRONMENTS[task.game]]
+    words += [*SETTINGS[task.game], *SHARED, *itertools.chain(*NEWER.items())]
     if task.net != OWN_NETS[beast]:
         words += ["--net", NETS[task.net]]
     return words + (["--use_lstm"] if task.lstm else [])

@@ -77,7 +77,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
         )
     if why := checkpoint.misfit(net.state_dict(), state["model"]):
         env.close()
-        raise UserError(f"{path} does not fit this network (--net, --use_lstm): {why}")
+        raise UserError(f"{path} does not fit this network (--net, --core, --use_lstm): {why}")
     net.load_state_dict(state["model"])
     results.print(f"Loaded {path}, trained for {state['step']:,} steps", soft_wrap=True)
     return net.eval(), env

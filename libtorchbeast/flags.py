@@ -420,7 +420,10 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--net", metavar="MODULE.CLASS",
         help="Network to use instead of the program's own class Net, for example polybeast.Net.")
-    add("--use_lstm", action="store_true", help="Give the network a recurrent core (an LSTM).")
+    add("--core", choices=["lstm", "mingru"],
+        help="Give the network a recurrent core: an LSTM, or a minGRU (Feng et al. 2024), which "
+             "trains in parallel over time. Default: none, except R2D2's LSTM.")
+    add("--use_lstm", action="store_true", help="The same as --core lstm.")
 
 
 def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
@@ -504,6 +507,18 @@ def add_evaluation_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> N
         help="Play in a test mode with the weights that evaluated best (model.best.tar), not with "
              "the newest checkpoint.")
 # fmt: on
+
+
+def is_recurrent(flags: argparse.Namespace) -> bool:
+    """Whether the network has a recurrent core. (A program's flags need not have these two.)"""
+    return getattr(flags, "use_lstm", False) or getattr(flags, "core", None) is not None
+
+
+def choose_core(draft: argparse.Namespace) -> None:
+    """Makes --core lstm and --use_lstm the same. Raises UserError if they contradict each other."""
+    is_one = draft.core in (None, "lstm") or not draft.use_lstm
+    require(draft, "core", is_one, "lstm, because of --use_lstm")
+    draft.use_lstm |= draft.core == "lstm"
 
 
 def recipe_help(recipes: Recipes, name: str) -> str:

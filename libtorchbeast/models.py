@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from libtorchbeast.devices import has_bf16, to_host
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
-from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.flags import Flags, UserError, is_recurrent
+from libtorchbeast.mingru import MinGRU
 from libtorchbeast.moments import Moments
 from libtorchbeast.net_check import call_own, check_finite, check_net
 from libtorchbeast.origin import described, place_of
@@ -32,16 +33,16 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
         module `moments` scales observations and rewards, if the flags ask for that.
 
     Raises:
-        UserError: --net does not name a network class, --use_lstm is given and the network has no
+        UserError: --net does not name a network class, --core is given and the network has no
             recurrent state, or the network raises an error or does not keep the contract of
             docs/fork.md.
     """
-    if spec.has_vectors and not flags.use_lstm:
+    if spec.has_vectors and not is_recurrent(flags):
         own = vars(own).get("for_vectors", own)  # a subclass does not inherit it
     net_class = _imported(flags.net) if flags.net else own
     net: Any = call_own("__init__", net_class, spec, flags)
-    if flags.use_lstm and call_own("initial_state", lambda: net.initial_state(1)) == ():
-        why = "which --use_lstm asks for, and R2D2 always does"
+    if is_recurrent(flags) and call_own("initial_state", lambda: net.initial_state(1)) == ():
+        why = f"which --{'core' if flags.core else 'use_lstm'} asks for, and R2D2 always does"
         raise UserError(f"{name_of(net)} has no recurrent state, {why}")
     net.distribution = make_distribution(spec.actions)
     with autocast(net, flags.precision, torch.device("cpu")):  # on leaving, its cache is emptied
@@ -239,6 +240,25 @@ def as_floats(frame: Tensor) -> Tensor:
     return floats.mul_(1 / 255) if frame.dtype == torch.uint8 else floats
 
 
+def make_core(flags: Flags, inputs: int, outputs: int, num_layers: int = 1) -> Any:
+    """The recurrent core that --core asks for, for `unroll`, or None if it asks for none. An LSTM
+    reads numbers of width `inputs` and returns `outputs`. A minGRU returns as many as it reads.
+    The attribute `hidden_size` says how many that is."""
+    if flags.core == "mingru":
+        return MinGRU(inputs, num_layers)
+    return nn.LSTM(inputs, outputs, num_layers) if is_recurrent(flags) else None
+
+
+def zero_state(core: Any, batch_size: int) -> CoreState:
+    """Zeros as the state of a core of `make_core`: two tensors [layers, B, H] for an LSTM, one for
+    a minGRU, () for None."""
+    if core is None:
+        return ()
+    shape, device = (core.num_layers, batch_size, core.hidden_size), next(core.parameters()).device
+    count = 2 if isinstance(core, nn.LSTM) else 1
+    return tuple(torch.zeros(shape, device=device) for _ in range(count))
+
+
 def remember_beginnings(done: Tensor, on_host: Tensor) -> None:
     """Tells `unroll` in which rows episodes begin, so that it need not wait for the device.
 
@@ -255,8 +275,8 @@ def unroll(
     """Runs a recurrent core over T rows. It restarts from `initial_state` where an episode begins.
 
     Args:
-        core: nn.LSTM, nn.GRU, nn.RNN, or a module ([T, B, F], state) -> ([T, B, H], state) whose
-            state is a tuple.
+        core: nn.LSTM, nn.GRU, nn.RNN, `MinGRU`, or a module ([T, B, F], state) -> ([T, B, H],
+            state) whose state is a tuple.
         inputs: [T, B, F] float.
         done: [T, B] bool, True where the row is the first of its episode.
         state: the state before row 0, a tuple of [layers, B, H].
@@ -265,6 +285,8 @@ def unroll(
     Returns:
         The core's outputs [T, B, H], and its state after the last row.
     """
+    if isinstance(core, MinGRU):  # it needs no cuts at resets
+        return core(inputs, done, state, initial_state)
     device = inputs.device
     # oneDNN has no bf16 LSTM for processors without bf16. cuDNN's LSTM computes in float16 even
     # where autocast asks for bf16, and gradients in float16 would have to be scaled.

@@ -2,7 +2,7 @@
 """The defaults that depend on the kind of environment, for all programs.
 
     atari     games of ale-py, known by their names
-    vectors   observations of floats without an image, unless --use_lstm is given
+    vectors   observations of floats without an image, unless --core or --use_lstm is given
     other     all other environments
 
 They were found by measurement (docs/results.md, results/README.md). What a flag says on the command
@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from libtorchbeast.flags import Flags, Recipes
+from libtorchbeast.flags import Flags, Recipes, is_recurrent
 from libtorchbeast.spec import Spec
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def kind_of(draft: argparse.Namespace, is_atari: bool, spec: Spec | None) -> str
     if is_atari:
         return "atari"
     has_vectors = spec is not None and spec.has_vectors
-    return "vectors" if has_vectors and not getattr(draft, "use_lstm", False) else "other"
+    return "vectors" if has_vectors and not is_recurrent(draft) else "other"
 
 
 def apply(draft: argparse.Namespace, recipes: Recipes, kind: str) -> None:

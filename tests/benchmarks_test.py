@@ -13,6 +13,8 @@ import torch
 from benchmarks import catalogue, figures, parts, programs, report, tensors, transport
 from benchmarks.__main__ import groups, main
 from benchmarks.catalogue import Catalogue, Part, Run
+from benchmarks.tasks import flags_of
+from libtorchbeast import recipes
 from tests.support.processes import ROOT
 
 
@@ -87,6 +89,15 @@ def test_every_row_is_compared_with_rows_that_exist(all_rows):
         assert run.compared_with() <= {*all_rows.parts, *all_rows.runs}
     assert len(all_rows.runs) == 12
     assert len(figures.targets_of(all_rows)) == 3 + 6 + 2 + 12 + 1 + 3
+
+
+def test_no_row_depends_on_a_recipe(all_rows):
+    """Else a change of the defaults would look like a change of the speed."""
+    for run in all_rows.runs.values():
+        decided = {name for recipe in recipes.LEARNING.values() for name in recipe}
+        flags = flags_of(run.beast, programs.arguments(run))
+        assert not decided & flags.left_out.keys(), run.name
+        assert flags.left_out.keys().isdisjoint({"envs_per_actor", "envs_per_server"})
 
 
 def test_rows_bring_what_they_are_compared_with(all_rows):

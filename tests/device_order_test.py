@@ -48,7 +48,8 @@ def record_soon(monkeypatch):
 @pytest.fixture(scope="module")
 def on_the_cpu():
     """What learner and inference make on the CPU."""
-    return {lstm: Life(CPU, CPU, *["--use_lstm"] * lstm).live() for lstm in (True, False)}
+    flags = {"lstm": ["--use_lstm"], "mingru": ["--core", "mingru"], "": []}
+    return {core: Life(CPU, CPU, *words).live() for core, words in flags.items()}
 
 
 def assert_close(seen, expected):
@@ -64,15 +65,15 @@ def assert_close(seen, expected):
 
 
 @pytest.mark.parametrize("acting", [DEVICE, OTHER, CPU], ids=["same", "other", "cpu"])
-@pytest.mark.parametrize("lstm", [False, True], ids=["feed-forward", "lstm"])
+@pytest.mark.parametrize("core", ["", "lstm", "mingru"])
 def test_learning_and_acting_are_in_order_and_give_what_the_cpu_gives(
-    simulated, on_the_cpu, acting, lstm, caplog
+    simulated, on_the_cpu, acting, core, caplog
 ):
-    life = Life(DEVICE, acting, *["--use_lstm"] * lstm)
-    assert_close(life.live(), on_the_cpu[lstm])
-    replays = (acting != CPU) * (12 - 2) + (not lstm) * (4 - 1)  # batches, and updates
+    life = Life(DEVICE, acting, *(["--core", core] if core else []))
+    assert_close(life.live(), on_the_cpu[core])
+    replays = (acting != CPU) * (12 - 2) + (not core) * (4 - 1)  # batches, and updates
     assert sim.counts["graphs"] == replays
-    assert life.learner.graphs.startswith("no (the network is recurrent" if lstm else "yes")
+    assert life.learner.graphs.startswith("no (the network is recurrent" if core else "yes")
     assert not any(record.levelname == "WARNING" for record in caplog.records)
 
 
@@ -150,7 +151,7 @@ def test_a_mistake_is_seen(monkeypatch, on_the_cpu, mistake):
     record_soon(monkeypatch)
     monkeypatch.setattr(*MISTAKES[mistake])
     with pytest.raises((RuntimeError, AssertionError, UserError)), sim.installed():
-        assert_close(Life(DEVICE, DEVICE, "--use_lstm").live(), on_the_cpu[True])
+        assert_close(Life(DEVICE, DEVICE, "--use_lstm").live(), on_the_cpu["lstm"])
 
 
 def test_page_locked_memory_that_is_filled_again_too_early_is_seen(simulated):
@@ -323,7 +324,7 @@ def test_without_page_locked_memory_copies_are_waited_for_which_is_said_once(
     """As on MPS."""
     monkeypatch.setattr(sim, "can_pin", False)
     devices._pins_memory.cache_clear()
-    assert_close(Life(DEVICE, DEVICE).live(), on_the_cpu[False])
+    assert_close(Life(DEVICE, DEVICE).live(), on_the_cpu[""])
     devices._pins_memory.cache_clear()
     assert caplog.text.count("Each copy to and from sim is waited for: sim has no page-") == 1
 

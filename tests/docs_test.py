@@ -74,6 +74,7 @@ MANY_MACHINES = "network_test.py does it between two network namespaces, tls_tes
 OLD = "from_torchbeast_test.py does it"
 GPU = "it needs a GPU; gpu_test.py does it in small on a simulated one"
 RANKS = "several_learners_test.py does it, on one machine and on two"
+AGAINST = "against_test.py does it with a small repository"
 REPORT = "report_test.py reports the runs that were published"
 NOT_RUN = {
     "make results-quick": RESULTS,
@@ -116,6 +117,7 @@ NOT_RUN = {
     ".venv/bin/python -m libtorchbeast.tools.report ~/logs/torchbeast/results-minatar": REPORT,
     ".venv/bin/python -m libtorchbeast.tools.from_torchbeast OLD/model.tar --xpid old": OLD,
     ".venv/bin/python -m libtorchbeast.tools.plot OLD/logs.csv": OLD,
+    '.venv/bin/python -m benchmarks --only "MonoBeast, MinAtar" --against HEAD~10': AGAINST,
 }
 
 # Flags on these pages that are not the beasts' or their servers'.
@@ -127,6 +129,8 @@ OTHER_FLAGS = {
     "--only": "benchmarks, tests.faults",
     "--no": "pip's --no-deps and --no-index",
     "--target": "pip",
+    "--against": "benchmarks",
+    "--pairs": "benchmarks",
     "--seconds": "benchmarks",
     "--training_seconds": "benchmarks",
     "--logdir": "TensorBoard",

@@ -344,7 +344,7 @@ def test_the_test_mode_knows_whose_run_it_is(savedir):
     assert "is of the network polybeast.Net, this program's is monobeast.Net" in message
     save(str(savedir / "run/model.tar"), state)
     message = refusal(savedir, "--mode", "test", "--use_lstm")
-    assert "does not fit this network (--net, --use_lstm): " in message
+    assert "does not fit this network (--net, --core, --use_lstm): " in message
     save(str(savedir / "run/model.tar"), state | {"env": "NoSuchGame-v0"})
     message = refusal(savedir, "--mode", "test")
     assert "--env NoSuchGame-v0: Environment `NoSuchGame` doesn't exist" in message

@@ -30,6 +30,7 @@ CATCH, GAMES = "--env tests.support.envs:Catch-v0", "--env tests.support.games:"
 CASES = {  # program, flags of the run, flags of the export
     "image": (monobeast, CATCH, "--greedy"),
     "image, LSTM": (monobeast, f"{CATCH} --use_lstm", ""),
+    "image, minGRU": (monobeast, f"{CATCH} --core mingru", ""),
     "PolyBeast, LSTM": (polybeast, f"{CATCH} --use_lstm", ""),
     "dict, multi-discrete": (monobeast, f"{GAMES}Pairs-v0 --use_lstm", ""),
     "mask": (monobeast, f"{GAMES}Allowed-v0", ""),

@@ -54,7 +54,9 @@ def poly_flags(*argv):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("lstm", [[], ["--use_lstm"]], ids=["feed-forward", "lstm"])
+@pytest.mark.parametrize(
+    "lstm", [[], ["--use_lstm"], ["--core", "mingru"]], ids=["feed-forward", "lstm", "mingru"]
+)
 def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_path, lstm):
     """It uses the real inference with two streams, and batches with rows of both."""
     flags = poly_flags("--precision", "fp32", "--savedir", str(tmp_path), *lstm)

@@ -24,7 +24,9 @@ from tests.support.monobeast import IN_ORDER, beast, parse
 pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 
 
-@pytest.mark.parametrize("lstm", [[], ["--use_lstm"]], ids=["feed-forward", "lstm"])
+@pytest.mark.parametrize(
+    "lstm", [[], ["--use_lstm"], ["--core", "mingru"]], ids=["feed-forward", "lstm", "mingru"]
+)
 @pytest.mark.parametrize("batch_size", [2, 3, 4])
 def test_the_same_rollouts_give_both_learners_the_same_update_bit_for_bit(lstm, batch_size):
     """MonoBeast's rollouts, through its own batches and through PolyBeast's queue."""

@@ -265,8 +265,9 @@ def mtls_costs_little(turns: int = 4, seconds: float = 60.0) -> list[Figure]:
             where = ["--server_addresses", f"{HOST}:{free_port()}"]
             command = [sys.executable, "-m", "polybeast_env", *where, *(theirs if with_tls else [])]
             flags = [*where, "--net", "monobeast.Net", *(ours if with_tls else [])]
+            words = programs.arguments(Run("", "polybeast", tuple(flags)))
             with Command(folder, command):
-                spans[over] += programs.measure_run(Run("", "polybeast", tuple(flags)), seconds)
+                spans[over] += programs.measure_run("polybeast", words, seconds)
     speeds = {over: span.steps / span.seconds for over, span in spans.items()}
     figures = [Figure("SPS, ratio", speeds["mTLS"] / speeds["plaintext"], at_least=0.95)]
     for over, span in spans.items():
