@@ -137,13 +137,15 @@ class Net(nn.Module):
 # Defaults for each kind of environment. Those of Atari are near the paper's.
 SMALL = dict(
     batch_size=32, learning_rate=5e-4, total_steps=5_000_000, eval_every=500_000,
-    unroll_length=20, passes=1, burn_in=10, train_length=40, replay_capacity=500_000,
+    unroll_length=20, passes=1, minibatches=1, burn_in=10, train_length=40,
+    replay_capacity=500_000,
     replay_start=10_000, target_update_every=500,
 )  # fmt: skip
 RECIPES: recipes.Recipes = {
     "atari": dict(
         batch_size=64, learning_rate=1e-4, total_steps=10_000_000, eval_every=1_000_000,
-        unroll_length=20, passes=1, burn_in=40, train_length=80, replay_capacity=1_000_000,
+        unroll_length=20, passes=1, minibatches=1, burn_in=40, train_length=80,
+        replay_capacity=1_000_000,
         replay_start=50_000, target_update_every=2500,
     ),
     "vectors": SMALL,
@@ -222,7 +224,9 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     none = "none: how fast R2D2 may be depends on --replay_ratio"
     require(draft, "autotune", draft.autotune is None, none)
     require(draft, "max_lag", draft.max_lag is None, "none: a replay is for old steps")
-    require(draft, "passes", draft.passes == 1, "1: --replay_ratio says how often to learn")
+    for name in ("passes", "minibatches"):
+        is_one = getattr(draft, name) == 1
+        require(draft, name, is_one, "1: --replay_ratio says how often to learn")
     most = f"at most --replay_capacity {draft.replay_capacity}"
     require(draft, "replay_start", draft.replay_start <= draft.replay_capacity, most)
     return polybeast.check_acting_flags(draft)

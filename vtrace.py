@@ -6,8 +6,6 @@ The numbers of equations below refer to:
            Actor-Learner Architectures", 2018, https://arxiv.org/abs/1802.01561
   [GAE]    Schulman et al., "High-Dimensional Continuous Control Using Generalized Advantage
            Estimation", 2016, https://arxiv.org/abs/1506.02438
-  [PPO]    Schulman et al., "Proximal Policy Optimization Algorithms", 2017,
-           https://arxiv.org/abs/1707.06347
 
 All functions here are pure: they take tensors and return NamedTuples, and know no flags, devices or
 locks. `T` is the number of transitions in a rollout, `B` the number of columns (environments), and
@@ -125,11 +123,11 @@ def from_importance_weights(
 
     vs = values + scan_backwards(discounted_cs, deltas)
 
-    advantages = _advantages(vs, discounts, rewards, values, bootstrap_value, lambda_)
+    advantages = advantages_of(vs, discounts, rewards, values, bootstrap_value, lambda_)
     return VTraceReturns(vs, clipped_pg_rhos * advantages)
 
 
-def _advantages(
+def advantages_of(
     vs: Tensor,
     discounts: Tensor,
     rewards: Tensor,
@@ -223,7 +221,6 @@ def impala_loss(
     clip_rho_threshold: float | None = 1.0,
     clip_pg_rho_threshold: float | None = 1.0,
     lambda_: float = 1.0,
-    ppo_clip: float | None = None,
     clip_rewards: bool = True,
     reduction: str = "mean",
     distribution: Distribution | None = None,
@@ -237,17 +234,11 @@ def impala_loss(
     discount of a real transition is `discounting`, or 0 if terminated[t+1]. An episode that was
     truncated bootstraps from the value of its last observation.
 
-    With `ppo_clip` the first term is PPO's (see `ppo_objective`), with V-trace's targets in the
-    advantage. Luo et al. 2019 (IMPACT, https://arxiv.org/abs/1912.00167) and Petrenko et al. 2020
-    (Sample Factory, https://arxiv.org/abs/2006.11751) join the two. A batch may then be learned
-    from several times.
-
     Args:
         rows: the rollout: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B] bool,
             `action` [T+1, B, ...], and the behaviour policy's `policy_logits` [T+1, B, L] float32.
         outputs: of the network in training, on these rows: `policy_logits` [T+1, B, L] and
             `baseline` [T+1, B], both float32.
-        ppo_clip: epsilon in PPO. None means the policy gradient of the paper.
         clip_rewards: whether rewards are clipped to [-1, 1].
         reduction: "sum" over time and batch as in the paper, or "mean" over real transitions.
         distribution: says what the logits mean. None means a softmax over them.
@@ -291,12 +282,7 @@ def impala_loss(
         distribution=distribution,
     )
     weights = real.float()  # [T, B]
-    if ppo_clip is None:
-        pg = -(weights * vtrace.pg_advantages * vtrace.target_action_log_probs).sum()
-    else:
-        fixed = values.detach()
-        advantages = _advantages(vtrace.vs, discounts, rewards, fixed[:-1], fixed[-1], lambda_)
-        pg = -(weights * ppo_objective(vtrace.log_rhos, advantages, ppo_clip)).sum()
+    pg = -(weights * vtrace.pg_advantages * vtrace.target_action_log_probs).sum()
     baseline = 0.5 * (weights * (vtrace.vs - values[:-1]) ** 2).sum()
     entropy = (weights * distribution.entropy(target_logits[:-1])).sum()
 
@@ -320,20 +306,3 @@ def impala_loss(
         mean_value=values[:-1].detach().mean(),
         real_transitions=real.sum(),
     )
-
-
-def ppo_objective(log_rhos: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
-    """min(rho A, clip(rho, 1 - epsilon, 1 + epsilon) A), [PPO] eq. 7, to be maximised.
-
-    Where rho is 1 its gradient is A grad log pi. It is 0 where rho has already left the interval in
-    the direction that the advantage asks for.
-
-    Args:
-        log_rhos: [T, B] float, log(pi(a|x) / mu(a|x)), with gradients.
-        advantages: [T, B] float, without.
-
-    Returns:
-        [T, B] float.
-    """
-    rhos = log_rhos.clamp(max=20.0).exp()  # so that none is infinite
-    return torch.minimum(rhos * advantages, rhos.clamp(1 - epsilon, 1 + epsilon) * advantages)

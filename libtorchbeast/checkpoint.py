@@ -202,7 +202,8 @@ def parse_for_run(
 def _flags_of(state: dict[str, Any]) -> dict[str, Any]:
     """A checkpoint's flags. Those that its version did not have get the values that act as it did.
     Its version also had no other network for vectors than the program's own."""
-    saved = state["flags"] | {"env": state["env"]}  # the name that the servers gave
+    saved = {"minibatches": 1} | state["flags"]
+    saved["env"] = state["env"]  # the name that the servers gave
     if "observation_scaling" in saved:
         return saved
     older: dict[str, Any] = dict(observation_scaling="none", reward_scaling="none")

@@ -382,8 +382,12 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
     add("--unroll_length", type=whole(1), metavar="T",
         help="Number of agent steps in a rollout." + recipe_help(recipes, "unroll_length"))
     add("--passes", type=whole(1, 1000),
-        help="Number of updates from each batch. More than 1 needs --ppo_clip, without which the "
-             "policy leaves the actors' too far behind." + recipe_help(recipes, "passes"))
+        help="How often each batch is learned from. More than once needs --ppo_clip, without which "
+             "the policy leaves the actors' too far behind." + recipe_help(recipes, "passes"))
+    add("--minibatches", type=whole(1),
+        help="Number of updates in each pass, from parts of the batch that are drawn anew. With "
+             "--ppo_clip and without a recurrent state, transitions are drawn, else rollouts."
+             + recipe_help(recipes, "minibatches"))
     add("--max_lag", type=whole(0), metavar="UPDATES",
         help="Drop a rollout if more updates than this lie between the weights that chose one of "
              "its actions and those that would learn from it. The column dropped_steps counts the "
@@ -459,7 +463,8 @@ def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
         help="Upper bound of the importance weights in the policy gradient.")
     add("--ppo_clip", type=real(0, 1), metavar="EPSILON",
         help="Limit the policy gradient as PPO does: an action whose probability has changed by "
-             "more than this share in the direction of its advantage has no gradient. It takes "
+             "more than this share in the direction of its advantage has no gradient, nor has a "
+             "value that has changed by more than EPSILON. Advantages are standardised. It takes "
              "the place of --clip_pg_rho_threshold. 0: the policy gradient of the paper."
              + recipe_help(recipes, "ppo_clip"))
     add("--loss_reduction", default="mean", choices=["mean", "sum"],

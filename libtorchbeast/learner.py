@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import vtrace
-from libtorchbeast import graphs, models
+from libtorchbeast import graphs, models, ppo
 from libtorchbeast.agents import Agents, sum_losses
 from libtorchbeast.checkpoint import misfit
 from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
@@ -73,6 +73,8 @@ class Learner:
                 "--precision bf16: with Box actions the importance weights are noisy, unless "
                 "actors and learner compute on the same kind of device; auto computes in float32"
             )
+        if isinstance(net, Agents) and flags.ppo_clip:
+            raise UserError(f"--ppo_clip {flags.ppo_clip:g}: expected 0 with groups of agents")
         self.net = models.compile_if_asked(net.to(device), flags)
         self.device = device
         self.step = self.updates = self.skipped = self.dropped = 0
@@ -151,30 +153,57 @@ class Learner:
                 on_device |= to_device({"done": batch["done"]}, self.device)
             if self._ranks is not None:
                 self._ranks.learned(int((~batch["done"][1:]).sum()))
-            passes: list[dict[str, Any]] = []
-            while len(passes) < self._flags.passes and not self._ended:
-                one = self._update_once(batch, on_device, publish, is_first=not passes)
+            each: list[dict[str, Any]] = []
+            restore_buffers = keep_buffers(self.net)
+            for part, is_first in self._parts(on_device):
+                one = self._update_once(batch, part, publish, is_first, restore_buffers)
                 if one is None:
                     return None
-                passes.append(one)
-        if not (passes and lag.numel()):
+                restore_buffers = keep_buffers(self.net)
+                each.append(one)
+                if self._ended:
+                    break
+        if not lag.numel():
             return None
-        numbers = passes[0]
-        if len(passes) > 1:
-            numbers = {k: sum(one[k] for one in passes) / len(passes) for k in numbers}
+        numbers = each[0]
+        if len(each) > 1:
+            numbers = {k: sum(one[k] for one in each) / len(each) for k in numbers}
         numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
         lags, counts = torch.unique(lag, return_counts=True)
         return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
 
+    def _parts(self, batch: Rollout) -> Iterator[tuple[Rollout, bool]]:
+        """Yields what each update learns from, and whether it does so for the first time. Each of
+        the --passes divides the columns of the batch, which is on the device, into --minibatches
+        parts. With --ppo_clip the targets are computed here."""
+        self._update_moments(batch)
+        if self._loss is compute_loss and self._flags.ppo_clip:
+            batch = prepare_for_ppo(self.net, batch, self._flags)
+        count = self._flags.minibatches
+        for index in range(self._flags.passes):
+            if count == 1:
+                yield batch, not index
+                continue
+            drawn = to_device(torch.randperm(batch["done"].shape[1]), self.device)
+            for columns in drawn.tensor_split(min(count, len(drawn))):
+                yield {k: v.index_select(1, columns) for k, v in batch.items()}, not index
+
+    def _update_moments(self, batch: Rollout) -> None:
+        if (moments := getattr(self.net, "moments", None)) is not None:
+            moments.update(batch, self._ranks and self._ranks.gathered)
+
     def _update_once(
-        self, batch: Rollout | None, on_device: Rollout, publish: Publish, is_first: bool
+        self,
+        batch: Rollout | None,
+        part: Rollout,
+        publish: Publish,
+        is_first: bool,
+        restore_buffers: Callable[[], None],
     ) -> dict[str, Any] | None:
-        """One of the --passes. Returns its numbers for the log, or None if it was skipped. Without
-        a batch, the batches of the other ranks alone are learned from, and it is the last."""
-        restore_buffers = keep_buffers(self.net)
-        if is_first and (moments := getattr(self.net, "moments", None)) is not None:
-            moments.update(on_device, self._ranks and self._ranks.gathered)
-        parts = self._gradients(on_device)
+        """An update from a part of the batch. Returns its numbers for the log, or None if it was
+        skipped. Without a batch, the batches of the other ranks alone are learned from, and it is
+        the last."""
+        parts = self._gradients(part)
         if self._of_ranks is not None:
             parts = self._of_ranks.sum(parts, wants_to_stop=batch is None)
         numbers = _read({"grad_norm": self._clip(), **parts})
@@ -313,7 +342,10 @@ class Learner:
         try:
             if self._ranks is not None and not self._ended and self._ranks.failure is None:
                 with own_stream(self.device), self._updated:
-                    self._update_once(None, {}, lambda state_dict, version: None, is_first=True)
+                    restore_buffers = keep_buffers(self.net)
+                    self._update_moments({})
+                    publish: Publish = lambda state_dict, version: None
+                    self._update_once(None, {}, publish, True, restore_buffers)
         except RankLost:
             self._ended = True  # the run says so when it is saved
         finally:
@@ -411,27 +443,61 @@ def compute_loss(net: nn.Module, batch: Rollout, flags: Flags) -> vtrace.ImpalaL
     """
     if isinstance(net, Agents):
         return sum_losses([compute_loss(own, share, flags) for own, share in net.batches(batch)])
-    device = batch["reward"].device
-    rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
-    with models.autocast(net, flags.precision, device):
-        outputs, _ = forward(net, rows, core_state_of(batch))
-    check_dtypes(outputs)
-    if (moments := getattr(net, "moments", None)) is not None:
-        rows["reward"] = moments.scaled_rewards(rows["reward"])
-    return vtrace.impala_loss(
-        rows,
-        {"policy_logits": outputs["policy_logits"], "baseline": outputs["baseline"]},
-        discounting=flags.discounting,
+    rows, outputs = _outputs(net, batch, flags)
+    shared: dict[str, Any] = dict(
         baseline_cost=flags.baseline_cost,
         entropy_cost=flags.entropy_cost,
         clip_rho_threshold=flags.clip_rho_threshold,
-        clip_pg_rho_threshold=flags.clip_pg_rho_threshold,
-        lambda_=flags.vtrace_lambda,
-        ppo_clip=flags.ppo_clip or None,
-        clip_rewards=flags.reward_clipping == "abs_one",
         reduction=flags.loss_reduction,
         distribution=cast(Distribution, net.distribution),
     )
+    if flags.ppo_clip:
+        return ppo.loss(rows, outputs, epsilon=flags.ppo_clip, **shared)
+    return vtrace.impala_loss(
+        _with_scaled_rewards(net, rows),
+        outputs,
+        discounting=flags.discounting,
+        clip_pg_rho_threshold=flags.clip_pg_rho_threshold,
+        lambda_=flags.vtrace_lambda,
+        clip_rewards=flags.reward_clipping == "abs_one",
+        **shared,
+    )
+
+
+def _outputs(
+    net: nn.Module, batch: Rollout, flags: Flags
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The rows of a batch, and the network's logits and values on them."""
+    rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
+    with models.autocast(net, flags.precision, batch["reward"].device):
+        outputs, _ = forward(net, rows, core_state_of(batch))
+    check_dtypes(outputs)
+    return rows, {"policy_logits": outputs["policy_logits"], "baseline": outputs["baseline"]}
+
+
+def _with_scaled_rewards(net: nn.Module, rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    moments = getattr(net, "moments", None)
+    return rows if moments is None else rows | {"reward": moments.scaled_rewards(rows["reward"])}
+
+
+@torch.no_grad()
+def prepare_for_ppo(net: nn.Module, batch: Rollout, flags: Flags) -> Rollout:
+    """The batch with the targets of `ppo.loss`. Without a recurrent state, each transition becomes
+    a column of its own, [1, T * B, ...], so that minibatches mix all of them."""
+    rows, outputs = _outputs(net, batch, flags)
+    prepared = ppo.with_targets(
+        _with_scaled_rewards(net, rows),
+        outputs,
+        discounting=flags.discounting,
+        clip_rho_threshold=flags.clip_rho_threshold,
+        lambda_=flags.vtrace_lambda,
+        clip_rewards=flags.reward_clipping == "abs_one",
+        distribution=cast(Distribution, net.distribution),
+    )
+    prepared["reward"] = rows["reward"][:-1]  # the network's input, which is not scaled
+    if core_state_of(batch):
+        return prepared | {k: v for k, v in batch.items() if k.startswith("core_state/")}
+    return {k: v.flatten(0, 1).unsqueeze(0) for k, v in prepared.items()}
 
 
 def _to_bytes(state: dict[str, Any]) -> bytes:

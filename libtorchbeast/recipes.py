@@ -24,13 +24,14 @@ logger = logging.getLogger(__name__)
 
 # Steps of Atari are slow, so Atari gets many small updates. Fast environments get large batches.
 # With vectors a task's scales are its own: observations and rewards are scaled by their running
-# moments (moments.py). Small batches, each learned from four times, make many updates, and few
-# environments keep the lag small.
+# moments (moments.py). Its steps are slow, so each batch is learned from ten times, with PPO's clip
+# (ppo.py). The batch is large, because the clip bounds the policy's change for each batch.
 ATARI: dict[str, Any] = dict(
     total_steps=6_000_000,
     batch_size=4,
     unroll_length=20,
     passes=1,
+    minibatches=1,
     learning_rate=4e-4,
     entropy_cost=0.01,
     entropy_schedule="constant",
@@ -60,8 +61,10 @@ LEARNING: Recipes = {
     "vectors": ATARI
     | dict(
         total_steps=3_000_000,
+        batch_size=64,
         unroll_length=32,
-        passes=4,
+        passes=10,
+        minibatches=8,
         learning_rate=5e-4,
         entropy_cost=0.0,
         ppo_clip=0.2,

@@ -44,17 +44,7 @@ def test_with_frozen_moments_it_is_not_solved(tmp_path, monkeypatch):
 def test_polybeast_solves_it_too_and_monobeast_plays_its_checkpoint(tmp_path, capsys):
     """Its servers, which know the environment, choose the number of environments. The test mode
     uses the checkpoint's moments, and does not change them."""
-    words = [
-        "--savedir",
-        tmp_path,
-        "--xpid",
-        "run",
-        *CRANE,
-        "--total_steps",
-        40_000,
-        "--num_servers",
-        1,
-    ]
+    words = ["--savedir", tmp_path, "--xpid", "run", *CRANE, *STEPS, "--num_servers", 1]
     polybeast.main([*map(str, words)])
     assert last_return(tmp_path) > SOLVED
     assert "16 environments per stream" in capsys.readouterr().err
@@ -72,12 +62,20 @@ def test_polybeast_solves_it_too_and_monobeast_plays_its_checkpoint(tmp_path, ca
 
 def test_a_run_of_an_older_version_keeps_its_network_and_its_scales(tmp_path, capsys):
     """Version 0.6 had monobeast.Net for vectors, and neither moments nor recipes for them."""
-    old = "--net monobeast.Net --observation_scaling none --reward_scaling none --passes 1"
+    old = "--net monobeast.Net --observation_scaling none --reward_scaling none --passes 1 "
+    old += "--minibatches 1"
     words = [*CRANE, *old.split(), "--envs_per_actor", 8, "--unroll_length", 5, "--num_actors", 0]
     beast(tmp_path, *words, "--total_steps", 300)
     path = str(tmp_path / "run/model.tar")
     state = load(path)
-    newer = ("observation_scaling", "reward_scaling", "passes", "ppo_clip", "max_lag")
+    newer = (
+        "observation_scaling",
+        "reward_scaling",
+        "passes",
+        "minibatches",
+        "ppo_clip",
+        "max_lag",
+    )
     state["flags"] = {k: v for k, v in state["flags"].items() if k not in newer} | {"net": None}
     save(path, state)
     beast(tmp_path, "--mode", "test", "--num_episodes", 1)
@@ -87,7 +85,7 @@ def test_a_run_of_an_older_version_keeps_its_network_and_its_scales(tmp_path, ca
     assert not any(name.startswith("moments") for name in after["model"])
     assert "Recipe" not in capsys.readouterr().err.split("Resuming")[1]
     older = dict(observation_scaling="none", reward_scaling="none", passes=1)
-    older |= dict(ppo_clip=0.0, max_lag=None)
+    older |= dict(minibatches=1, ppo_clip=0.0, max_lag=None)
     assert after["flags"] | {"net": None} == state["flags"] | older | {"total_steps": 600}
     message = refusal(tmp_path, "--observation_scaling", "moments")
     assert "model.tar is of another shapes" in message and "moments.mean" in message

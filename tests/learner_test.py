@@ -79,7 +79,8 @@ class Learning:
     """A learner on CartPole, whose observations are floats, with what it needs for an update."""
 
     def __init__(self, dump_dir, net=monobeast.Net, *flags):
-        flags = parse("--env", "CartPole-v1", *IN_ORDER[2:], "--passes", 1, *flags)
+        once = "--passes 1 --minibatches 1".split()
+        flags = parse("--env", "CartPole-v1", *IN_ORDER[2:], *once, *flags)
         flags, spec, shapes = monobeast.describe(flags)
         self.net = models.make_net(net, spec, flags)
         self.learner = Learner(self.net, flags, torch.device("cpu"), str(dump_dir))
@@ -106,6 +107,7 @@ def test_the_weight_of_the_entropy_bonus_follows_its_schedule(
     tmp_path, monkeypatch, schedule, share
 ):
     flags = ["--total_steps", 1000, "--entropy_cost", 0.4, "--entropy_schedule", schedule]
+    flags += ["--ppo_clip", 0]
     learning, used = Learning(tmp_path, monobeast.Net, *flags), []
     loss = learner.vtrace.impala_loss
     spy = lambda *args, **kwargs: (used.append(kwargs["entropy_cost"]), loss(*args, **kwargs))[1]
@@ -222,7 +224,7 @@ def test_a_batch_without_a_real_transition_changes_nothing(tmp_path):
 
 
 def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path):
-    flags = "--ppo_clip 0.2 --observation_scaling none --reward_scaling none --passes".split()
+    flags = "--ppo_clip 0 --observation_scaling none --reward_scaling none --passes".split()
     one, more = (Learning(tmp_path, monobeast.Net, *flags, count) for count in (1, 3))
     more.net.load_state_dict(one.net.state_dict())
     one.batch = more.batch
@@ -236,6 +238,39 @@ def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path):
     assert more.learner.step == int((~more.batch["done"][1:]).sum())
     assert numbers["total"] == pytest.approx(sum(each["total"] for each in single) / 3)
     assert numbers["lags"] == single[0]["lags"]
+
+
+@pytest.mark.parametrize("lstm", [False, True])
+def test_minibatches_divide_a_batch_anew_in_each_pass_and_targets_stay(tmp_path, monkeypatch, lstm):
+    """Transitions, or columns if the network is recurrent. The rewards tell them apart."""
+    own = ["--use_lstm"] if lstm else ["--net", "monobeast.Net"]
+    scaled = "--observation_scaling moments --reward_scaling returns"
+    flags = f"--ppo_clip 0.2 --passes 2 --minibatches 3 {scaled}".split()
+    learning, seen = Learning(tmp_path, monobeast.Net, *own, *flags), []
+    rewards = learning.batch["reward"]
+    rewards[:] = torch.arange(rewards.numel()).view(rewards.shape)
+    learning.batch["done"][2, 1] = True
+    loss = learner.ppo.loss
+
+    def spy(rows, outputs, **settings):
+        seen.append({k: rows[k].clone() for k in ("reward", "ppo/target", "ppo/real")})
+        return loss(rows, outputs, **settings)
+
+    monkeypatch.setattr(learner.ppo, "loss", spy)
+    learning.update()
+    T, B = rewards[:-1].shape
+    passes = [
+        {k: torch.cat([x[k] for x in part], 1) for k in seen[0]} for part in (seen[:3], seen[3:])
+    ]
+    assert passes[0]["reward"].shape == ((T, B) if lstm else (1, T * B))
+    assert not torch.equal(passes[0]["reward"], passes[1]["reward"])  # in another order
+    for k in ("reward", "ppo/target"):
+        assert torch.equal(*(each[k].flatten().sort().values for each in passes))
+    assert passes[0]["reward"].sum() == rewards[:-1].sum()  # of the network's input, not scaled
+    assert learning.learner.step == int(passes[0]["ppo/real"].sum())
+    assert learning.learner.step == int((~learning.batch["done"][1:]).sum()) < T * B
+    assert learning.published == [1, 2, 3, 4, 5, 6]
+    assert learning.net.moments.count == learning.learner.step
 
 
 def test_rollouts_beyond_the_largest_lag_are_dropped_and_counted(tmp_path):

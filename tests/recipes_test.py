@@ -69,17 +69,20 @@ def test_a_flag_that_is_given_stays_and_nothing_is_left_of_the_choice(program, c
 
 
 @pytest.mark.parametrize(
-    ("program", "line"),
-    [(monobeast, "--num_actors 1 --num_buffers 32"), (polybeast, "--max_learner_queue_size 8")],
+    ("program", "line", "fits", "refused"),
+    [
+        (monobeast, "--num_actors 1 --num_buffers 32", (3,), (3, 9, 9)),
+        (polybeast, "--max_learner_queue_size 32", (3, 9, 9), (3,)),
+    ],
 )
-def test_what_depends_on_the_recipe_is_checked_when_that_is_known(program, line):
-    assert settled(program, line)
+def test_what_depends_on_the_recipe_is_checked_when_that_is_known(program, line, fits, refused):
+    assert settled(program, line, spec_of(fits))
     with pytest.raises(UserError, match="expected at least"):
-        settled(program, line, spec_of((3, 9, 9)))
+        settled(program, line, spec_of(refused))
 
 
 def test_what_depends_on_the_recipe_follows_it():
     flags = settled(monobeast, "--num_actors 2")
     assert flags.num_buffers == 2 * 2 * flags.envs_per_actor == 64
     flags = settled(polybeast, "")
-    assert flags.max_learner_queue_size == flags.batch_size == 4
+    assert flags.max_learner_queue_size == flags.batch_size == 64
