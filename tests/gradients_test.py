@@ -19,7 +19,8 @@ from tests.support.ranks import in_threads
 pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 
 COLUMNS = 4
-VECTORS = ("--env", "CartPole-v1", *IN_ORDER[2:], "--unroll_length", 12, "--passes", 1)
+ONCE = ("--passes", 1, "--minibatches", 1, "--ppo_clip", 0)
+VECTORS = ("--env", "CartPole-v1", *IN_ORDER[2:], "--unroll_length", 12, *ONCE)
 SCALED = ("--observation_scaling", "moments", "--reward_scaling", "returns")
 UNSCALED = ("--observation_scaling", "none", "--reward_scaling", "none", "--net", "monobeast.Net")
 
@@ -76,12 +77,10 @@ def mean_and_variance(state):
     return {k: v for k, v in state.items() if k.startswith("moments")}
 
 
-@pytest.mark.parametrize("passes", [1, 2])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("scaling", [SCALED, UNSCALED], ids=["moments", "unscaled"])
-def test_ranks_make_the_update_of_one_learner(scaling, reduction, passes):
-    words = ("--loss_reduction", reduction, "--passes", passes, "--ppo_clip", 0.2)
-    life = Life(*scaling, *words)
+def test_ranks_make_the_update_of_one_learner(scaling, reduction):
+    life = Life(*scaling, "--loss_reduction", reduction)
     # One rank has fewer real transitions, and in the last batch it has none.
     life.batches[1]["done"][4:8, 2] = True
     life.batches[2]["done"][1:, :2] = True
@@ -95,7 +94,17 @@ def test_ranks_make_the_update_of_one_learner(scaling, reduction, passes):
             assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
     # One sum for each update, and one for the moments of each batch.
     has_moments = hasattr(life.net, "moments")
-    assert first._ranks.sums == len(life.batches) * (passes + has_moments)
+    assert first._ranks.sums == len(life.batches) * (1 + has_moments)
+
+
+def test_minibatches_of_ppo_keep_the_ranks_together():
+    """Each rank draws its own minibatches, and standardises the advantages in them."""
+    life = Life(*SCALED, "--ppo_clip", 0.2, "--passes", 2, "--minibatches", 3)
+    (first, _), (second, _) = life.together(*HALVES)
+    alone, _ = life.alone()
+    assert_same(first.state_dict(), second.state_dict())
+    assert (first.step, first.updates) == (alone.step, alone.updates)
+    assert first.updates == len(life.batches) * 2 * 3
 
 
 def test_unequal_shares_are_no_other_law():
