@@ -465,6 +465,8 @@ def check_flags(draft: argparse.Namespace) -> None:
     require(draft, "learner_device", device in (None, "cpu"), own)
     enough = draft.num_actors is None or draft.num_actors > 0
     require(draft, "num_actors", enough, "at least 1: a run in order has one learner")
+    is_found = draft.xpid is not None or os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0"
+    require(draft, "xpid", is_found, "a name: ranks that torchrun restarts resume this run")
 
 
 def join(draft: argparse.Namespace) -> Ranks | None:

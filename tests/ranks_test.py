@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import monobeast
 from libtorchbeast import ranks
 from libtorchbeast.flags import UserError
 from tests.support.client import free_port
@@ -39,6 +40,15 @@ def test_what_several_learners_cannot_do_is_refused(tmp_path, monkeypatch, flags
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     assert text in refusal(tmp_path, *flags)
+
+
+def test_a_run_that_restarts_needs_a_name(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ranks.check_flags(monobeast.make_parser().parse_args([]))
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    ranks.check_flags(monobeast.make_parser().parse_args(["--xpid", "a"]))
+    with pytest.raises(UserError, match="--xpid None: expected a name"):
+        ranks.check_flags(monobeast.make_parser().parse_args([]))
 
 
 @pytest.mark.parametrize("flags", [("--batch_sise", 8), ("--num_actors", 0)])
