@@ -22,6 +22,7 @@ import math
 import os
 import random
 import struct
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -182,7 +183,13 @@ def parse_for_run(
         UserError: a flag is wrong.
         CheckpointError: the run's files exist, but none of them loads.
     """
-    draft = parse_args(make_parser(), argv)
+    try:
+        draft = parse_args(make_parser(), argv)
+        ranks.check_flags(draft)
+    except UserError:
+        if ranks.local_rank():  # another rank of this machine, with the same command line, says it
+            sys.exit(1)
+        raise
     if argv == FROM_STDIN:  # another program has chosen all of them
         return draft, vars(draft)
     others = ranks.join(draft)

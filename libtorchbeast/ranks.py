@@ -67,8 +67,9 @@ def count() -> int:
 
 
 def local_rank() -> int | None:
-    """The number of this process among the ranks of its machine; None if it is alone."""
-    return int(os.environ["LOCAL_RANK"]) if count() > 1 else None
+    """The number of this process among the ranks of its machine; None if it is alone. Launchers of
+    one process for each machine may leave it out."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if count() > 1 else None
 
 
 def own_part(items: Sequence[Any], are_for_all: Any) -> list[Any]:
@@ -142,7 +143,7 @@ class Ranks:
         self._closing = threading.Event()
         self._pulse = threading.Thread(target=self._beat, name="pulse of ranks", daemon=True)
         self._pulse.start()
-        atexit.register(self._end_now)
+        atexit.register(self._leave)
 
     # ------------------------------------------------------------------------------- the beginning
     def _meet(self) -> dist.Store:
@@ -424,6 +425,13 @@ class Ranks:
             logging.shutdown()
             os._exit(1)
 
+    def _leave(self) -> None:
+        """At the end of a process that has not closed this, because there is no run to leave. If
+        the pulse still ran, torch would abort the process."""
+        if self.failure is None and not self._end:
+            self.close(RuntimeError("it has ended before its run began"))
+        self._end_now()
+
     def close(self, error: BaseException | None) -> None:
         """Says goodbye, with the `error` that has ended this rank. Rank 0 waits for the others."""
         self._end = DONE if error is None else (str(error) or repr(error))[:2000]
@@ -444,14 +452,10 @@ def joined() -> Ranks | None:
     return _joined
 
 
-def join(draft: argparse.Namespace) -> Ranks | None:
-    """Meets the other ranks, if torchrun has started this process as one of several.
-
-    Raises:
-        UserError: several learners cannot do what the flags ask for, or RankLost.
-    """
+def check_flags(draft: argparse.Namespace) -> None:
+    """Raises UserError if several learners cannot do what the flags ask for."""
     if count() == 1:
-        return None
+        return
     if "rank_timeout" not in draft:
         raise UserError("this program has one learner; torchrun serves monobeast and polybeast")
     require(draft, "mode", draft.mode == "train", "train, if torchrun starts several processes")
@@ -461,6 +465,18 @@ def join(draft: argparse.Namespace) -> Ranks | None:
     require(draft, "learner_device", device in (None, "cpu"), own)
     enough = draft.num_actors is None or draft.num_actors > 0
     require(draft, "num_actors", enough, "at least 1: a run in order has one learner")
+    is_found = draft.xpid is not None or os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0"
+    require(draft, "xpid", is_found, "a name: ranks that torchrun restarts resume this run")
+
+
+def join(draft: argparse.Namespace) -> Ranks | None:
+    """Meets the other ranks, if torchrun has started this process as one of several.
+
+    Raises:
+        RankLost: not all have come.
+    """
+    if count() == 1:
+        return None
     global _joined
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun may be killed
         end_with_parent(signal.SIGTERM)
