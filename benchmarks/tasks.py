@@ -44,6 +44,7 @@ PER_WORKER = {"monobeast": "--envs_per_actor", "polybeast": "--envs_per_server"}
 # Flags that version 0.5 did not have, with the values that act as it did.
 NEWER = {
     "--passes": "1",
+    "--minibatches": "1",
     "--ppo_clip": "0",
     "--entropy_schedule": "constant",
     "--observation_scaling": "none",

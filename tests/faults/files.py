@@ -260,8 +260,8 @@ def not_finite(updates: int = 10_000, every: int = 100, beast: str = "monobeast"
     in the learner it ends the run."""
     steps = updates * 20 * 4  # needs a few more updates, because some transitions are resets
     flags = "--env CartPole-v1 --batch_size 4 --log_every 0.5 --reward_clipping none".split()
-    flags += "--unroll_length 20 --passes 1 --observation_scaling none".split()
-    flags += "--reward_scaling none".split()
+    flags += "--unroll_length 20 --passes 1 --minibatches 1 --ppo_clip 0".split()
+    flags += "--observation_scaling none --reward_scaling none".split()
     flags += [*FLAGS[beast], *"--net tests.faults._nets.Spoiled --checkpoint_every 1".split()]
     flags += ["--total_steps", str(steps)]
     saved = bad = 0
