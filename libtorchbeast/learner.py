@@ -91,8 +91,9 @@ class Learner:
             if not why:
                 self._compute = graphs.Graph("update", self._compute_gradients, net, device)
         self._ranks = ranks
-        is_mean = flags.loss_reduction == "mean"
-        self._of_ranks = Gradients(ranks, net.parameters(), is_mean) if ranks is not None else None
+        self._of_ranks: Gradients | None = None
+        if ranks is not None:
+            self._of_ranks = Gradients(ranks, net.parameters(), flags.loss_reduction == "mean")
         self._closed = self._ended = False  # ended: all ranks have agreed to stop
         self.deviations = 0
         self._updated = Event(device)
@@ -141,7 +142,7 @@ class Learner:
         if self.device.type != "cpu":
             models.remember_beginnings(on_device["done"], batch["done"])
         with self._one_at_a_time, self._updated:  # another thread's may still run on the device
-            if self._closed:
+            if self._closed or self._ended:
                 return None
             if self._ranks is None and self._is_empty(bool(batch["done"][1:].all())):
                 return None

@@ -152,12 +152,13 @@ class Ranks:
         self._hosts = {self.rank: socket.gethostname()}
         word, by = secrets.token_hex(8), time.monotonic() + self._timeout
         has_torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self._has_store = self.rank == 0 and not has_torchruns
         place = ":".join(os.environ.get(n, "?") for n in ("MASTER_ADDR", "MASTER_PORT"))
         try:
             store = dist.TCPStore(
                 os.environ["MASTER_ADDR"],
                 int(os.environ["MASTER_PORT"]),
-                is_master=self.rank == 0 and not has_torchruns,
+                is_master=self._has_store,
                 timeout=timedelta(seconds=self._timeout),
                 wait_for_workers=False,
             )
@@ -422,6 +423,8 @@ class Ranks:
         """Ends this process after the loss of a rank. Its end as usual would destroy the groups,
         and wait for an operation that waits for the lost rank."""
         if self.failure is not None:
+            if self._has_store:
+                time.sleep(LATER_S)  # the others look there for who is lost
             logging.shutdown()
             os._exit(1)
 

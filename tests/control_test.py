@@ -36,7 +36,7 @@ def test_monobeast_solves_a_control_task_with_large_observations(tmp_path, capsy
 
 
 def test_with_frozen_moments_it_is_not_solved(tmp_path, monkeypatch):
-    monkeypatch.setattr(Moments, "update", lambda self, rows: None)
+    monkeypatch.setattr(Moments, "update", lambda self, rows, gathered=None: None)
     beast(tmp_path, *CRANE, *STEPS, "--num_actors", 0)
     assert last_return(tmp_path) < UNSOLVED
 
