@@ -142,7 +142,7 @@ class Learner:
         if self.device.type != "cpu":
             models.remember_beginnings(on_device["done"], batch["done"])
         with self._one_at_a_time, self._updated:  # another thread's may still run on the device
-            if self._closed or self._ended:
+            if self._is_over():
                 return None
             if self._ranks is None and self._is_empty(bool(batch["done"][1:].all())):
                 return None
@@ -172,6 +172,9 @@ class Learner:
         numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
         lags, counts = torch.unique(lag, return_counts=True)
         return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
+
+    def _is_over(self) -> bool:
+        return self._closed or self._ended
 
     def _parts(self, batch: Rollout) -> Iterator[tuple[Rollout, bool]]:
         """Yields what each update learns from, and whether it does so for the first time. Each of
