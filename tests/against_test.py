@@ -156,9 +156,10 @@ def test_two_commits_are_compared(repository, tmp_path, monkeypatch, capsys):
 
 
 SCRIPT = """
-import sys, tempfile
+import signal, sys, tempfile
 from pathlib import Path
 from benchmarks import against
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
 against.ROOT, tempfile.tempdir = Path(sys.argv[1]), sys.argv[2]
 try:
     with against.checked_out(against.commit_of("HEAD"), needs_extension=True):
