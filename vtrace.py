@@ -112,19 +112,15 @@ def from_importance_weights(
     if real is not None:
         _check("real", real, log_rhos.shape, torch.bool)
         rhos = rhos.masked_fill(~real, 0.0)
-    clipped_rhos = rhos if clip_rho_threshold is None else rhos.clamp(max=clip_rho_threshold)
-    clipped_pg_rhos = (
-        rhos if clip_pg_rho_threshold is None else rhos.clamp(max=clip_pg_rho_threshold)
-    )
-    discounted_cs = discounts * lambda_ * rhos.clamp(max=1.0)
-
     next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
-    deltas = clipped_rhos * (rewards + discounts * next_values - values)
-
-    vs = values + scan_backwards(discounted_cs, deltas)
-
+    deltas = _at_most(clip_rho_threshold, rhos) * (rewards + discounts * next_values - values)
+    vs = values + scan_backwards(discounts * lambda_ * rhos.clamp(max=1.0), deltas)
     advantages = advantages_of(vs, discounts, rewards, values, bootstrap_value, lambda_)
-    return VTraceReturns(vs, clipped_pg_rhos * advantages)
+    return VTraceReturns(vs, _at_most(clip_pg_rho_threshold, rhos) * advantages)
+
+
+def _at_most(threshold: float | None, rhos: Tensor) -> Tensor:
+    return rhos if threshold is None else rhos.clamp(max=threshold)
 
 
 def advantages_of(
@@ -250,28 +246,17 @@ def impala_loss(
     Raises:
         ValueError: a shape or dtype differs from the above, or the reduction is unknown.
     """
-    target_logits, values = outputs["policy_logits"], outputs["baseline"]
-    distribution = distribution or Categorical(target_logits.shape[-1])
-    _check("baseline", values, target_logits.shape[:-1], torch.float32)
-    _check("behavior's policy_logits", rows["policy_logits"], target_logits.shape, torch.float32)
-    shape = (*values.shape, distribution.num_logits)
-    _check("policy_logits", target_logits, shape, torch.float32)
-    _check("done", rows["done"], values.shape, torch.bool)
-    _check("terminated", rows["terminated"], values.shape, torch.bool)
-    _check("reward", rows["reward"], values.shape, torch.float32)
-    shape = (*values.shape, *distribution.action_shape)
-    _check("action", rows["action"], shape, distribution.action_dtype)
-    if reduction not in ("sum", "mean"):
-        raise ValueError(f'reduction is {reduction!r}, expected "sum" or "mean"')
+    logits, values = outputs["policy_logits"], outputs["baseline"]
+    distribution = distribution or Categorical(logits.shape[-1])
+    _check_rollout(rows, logits, values, distribution)
 
     real = ~rows["done"][1:]
     rewards = rows["reward"][1:].clamp(-1, 1) if clip_rewards else rows["reward"][1:]
-    discounts = discounting * (~rows["terminated"][1:]).float()
     vtrace = from_logits(
         rows["policy_logits"][:-1],
-        target_logits[:-1],
+        logits[:-1],
         rows["action"][:-1],
-        discounts,
+        discounting * (~rows["terminated"][1:]).float(),
         rewards,
         values[:-1].detach(),
         values[-1].detach(),
@@ -281,28 +266,83 @@ def impala_loss(
         real=real,
         distribution=distribution,
     )
-    weights = real.float()  # [T, B]
-    pg = -(weights * vtrace.pg_advantages * vtrace.target_action_log_probs).sum()
-    baseline = 0.5 * (weights * (vtrace.vs - values[:-1]) ** 2).sum()
-    entropy = (weights * distribution.entropy(target_logits[:-1])).sum()
+    return join_terms(
+        vtrace.pg_advantages * vtrace.target_action_log_probs,
+        (vtrace.vs - values[:-1]) ** 2,
+        distribution.entropy(logits[:-1]),
+        real=real,
+        log_rhos=vtrace.log_rhos,
+        rewards=rewards,
+        values=values[:-1],
+        baseline_cost=baseline_cost,
+        entropy_cost=entropy_cost,
+        clip_rho_threshold=clip_rho_threshold,
+        reduction=reduction,
+    )
 
+
+def _check_rollout(
+    rows: dict[str, Tensor], logits: Tensor, values: Tensor, distribution: Distribution
+) -> None:
+    """Raises ValueError if a tensor is not as `impala_loss` takes it."""
+    _check("baseline", values, logits.shape[:-1], torch.float32)
+    _check("behavior's policy_logits", rows["policy_logits"], logits.shape, torch.float32)
+    shape = (*values.shape, distribution.num_logits)
+    _check("policy_logits", logits, shape, torch.float32)
+    _check("done", rows["done"], values.shape, torch.bool)
+    _check("terminated", rows["terminated"], values.shape, torch.bool)
+    _check("reward", rows["reward"], values.shape, torch.float32)
+    shape = (*values.shape, *distribution.action_shape)
+    _check("action", rows["action"], shape, distribution.action_dtype)
+
+
+def join_terms(
+    gains: Tensor,
+    errors: Tensor,
+    entropies: Tensor,
+    *,
+    real: Tensor,
+    log_rhos: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    baseline_cost: float,
+    entropy_cost: float,
+    clip_rho_threshold: float | None,
+    reduction: str,
+) -> ImpalaLoss:
+    """Joins the terms of all transitions into a loss, and into numbers for the log.
+
+        sum over real transitions of
+            - gain + baseline_cost/2 error - entropy_cost entropy
+
+    Args:
+        gains, errors, entropies: [T, B] float32, with gradients.
+        real: [T, B] bool.
+        log_rhos, rewards, values: [T, B] float32, for the log alone.
+        Others: see `impala_loss`.
+
+    Raises:
+        ValueError: the reduction is unknown.
+    """
+    if reduction not in ("sum", "mean"):
+        raise ValueError(f'reduction is {reduction!r}, expected "sum" or "mean"')
+    weights = real.float()
     count = weights.sum().clamp(min=1.0)  # a batch without real transitions has a loss of 0
     scale = 1.0 / count if reduction == "mean" else 1.0
-    with torch.no_grad():
-        rhos = vtrace.log_rhos.exp()
-        above = rhos > (clip_rho_threshold or float("inf"))
-        mean_entropy = entropy.detach() / count
-        clipped_rho_share = (weights * above).sum() / count
-        mean_rho = (weights * rhos.clamp(max=1.0)).sum() / count
+    pg = -(weights * gains).sum()
+    baseline = 0.5 * (weights * errors).sum()
+    entropy = (weights * entropies).sum()
+    rhos = log_rhos.detach().exp()
+    above = rhos > (clip_rho_threshold or float("inf"))
     return ImpalaLoss(
         total=scale * (pg + baseline_cost * baseline - entropy_cost * entropy),
         pg=scale * pg.detach(),
         baseline=scale * baseline.detach(),
         entropy=scale * entropy.detach(),
-        mean_entropy=mean_entropy,
-        clipped_rho_share=clipped_rho_share,
-        mean_rho=mean_rho,
+        mean_entropy=entropy.detach() / count,
+        clipped_rho_share=(weights * above).sum() / count,
+        mean_rho=(weights * rhos.clamp(max=1.0)).sum() / count,
         largest_reward=(weights * rewards).abs().max(),
-        mean_value=values[:-1].detach().mean(),
+        mean_value=values.detach().mean(),
         real_transitions=real.sum(),
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from libtorchbeast.distributions import Distribution
-from vtrace import ImpalaLoss, advantages_of, from_logits
+from vtrace import ImpalaLoss, advantages_of, from_logits, join_terms
 
 
 @torch.no_grad()
@@ -88,30 +88,28 @@ def loss(
         Others: see `vtrace.impala_loss`.
     """
     logits, values = outputs["policy_logits"], outputs["baseline"]
-    log_probs = (distribution.log_prob(x, rows["action"]) for x in (logits, rows["policy_logits"]))
-    log_rhos = next(log_probs) - next(log_probs)
-    weights = rows["ppo/real"].float()
-    count = weights.sum().clamp(min=1.0)
-    advantages = rows["ppo/advantage"] - (weights * rows["ppo/advantage"]).sum() / count
-    advantages = advantages / (((weights * advantages**2).sum() / count).sqrt() + 1e-8)
-    pg = -(weights * objective(log_rhos, advantages, epsilon)).sum()
-    errors = clipped_errors(values, rows["ppo/target"], rows["ppo/value"], epsilon)
-    baseline = 0.5 * (weights * errors).sum()
-    entropy = (weights * distribution.entropy(logits)).sum()
-    scale = 1.0 / count if reduction == "mean" else 1.0
-    rhos = log_rhos.detach().exp()
-    return ImpalaLoss(
-        total=scale * (pg + baseline_cost * baseline - entropy_cost * entropy),
-        pg=scale * pg.detach(),
-        baseline=scale * baseline.detach(),
-        entropy=scale * entropy.detach(),
-        mean_entropy=entropy.detach() / count,
-        clipped_rho_share=(weights * (rhos > clip_rho_threshold)).sum() / count,
-        mean_rho=(weights * rhos.clamp(max=1.0)).sum() / count,
-        largest_reward=(weights * rows["ppo/reward"]).abs().max(),
-        mean_value=values.detach().mean(),
-        real_transitions=rows["ppo/real"].sum(),
+    now, then = (distribution.log_prob(x, rows["action"]) for x in (logits, rows["policy_logits"]))
+    advantages = _standardised(rows["ppo/advantage"], rows["ppo/real"].float())
+    return join_terms(
+        objective(now - then, advantages, epsilon),
+        clipped_errors(values, rows["ppo/target"], rows["ppo/value"], epsilon),
+        distribution.entropy(logits),
+        real=rows["ppo/real"],
+        log_rhos=now - then,
+        rewards=rows["ppo/reward"],
+        values=values,
+        baseline_cost=baseline_cost,
+        entropy_cost=entropy_cost,
+        clip_rho_threshold=clip_rho_threshold,
+        reduction=reduction,
     )
+
+
+def _standardised(advantages: Tensor, weights: Tensor) -> Tensor:
+    """The advantages with a mean of 0 and a deviation of 1 over those whose weight is 1."""
+    count = weights.sum().clamp(min=1.0)
+    advantages = advantages - (weights * advantages).sum() / count
+    return advantages / (((weights * advantages**2).sum() / count).sqrt() + 1e-8)
 
 
 def objective(log_rhos: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
