@@ -73,7 +73,7 @@ results-poly-%: .venv/development .venv/extension
 	$(SWEEP) results-poly-minatar $(SLOTS) --env MinAtar/$*-v1 --seed $(SEEDS) -- \
 		python -m polybeast --net monobeast.Net $(MINATAR) $(FLAGS)
 
-# Both networks learn with the same settings. With less entropy half of the seeds never learn to wait.
+# Both networks learn with the same settings. With less entropy some seeds never learn to wait.
 RECALL := --env examples.memory.recall:Recall-v0 --net monobeast.Net --learning_rate 4e-4 --batch_size 8 --unroll_length 20 \
 	--envs_per_actor 64 --discounting 0.99 --vtrace_lambda 0.95 --entropy_cost 0.05 --entropy_schedule linear --baseline_cost 0.5 \
 	--reward_clipping abs_one --observation_scaling none --reward_scaling none --passes 1 --minibatches 1 --ppo_clip 0 --total_steps 1_000_000 --log_every 2

@@ -135,7 +135,7 @@ class Ranks:
         self._peers = list(range(1, self.count)) if self.rank == 0 else [0]
         self._left: set[int] = set()  # the peers that have said their last
         self._waits = False  # in `_finish`, for the others
-        self._late = ""  # the ranks for which the others wait
+        self._late: list[str] = []  # the ranks for which the others wait
         self._waited = 0.0
         self._steps = 0
         self._taken = (time.monotonic(), 0.0, 0)  # seconds, `_waited` and `_steps` at a row
@@ -265,7 +265,7 @@ class Ranks:
                 raise self.failure
             if self.wakeup is not None and self.wakeup.is_set():
                 stop_by = min(stop_by, now + STOP_S)
-            late = self._late or "another rank"
+            late = ", ".join(name for name in self._late if name != self.name()) or "another rank"
             if now > stop_by:
                 self._fail(f"{late} has not stopped within {STOP_S:g} s")
             if now > remind_at:
@@ -343,7 +343,7 @@ class Ranks:
             stop = stop or message["stop"]
             late += [] if message["waits"] else [self.name(peer)]
             self._take(peer, message)
-        self._late = ", ".join(late)
+        self._late = late
         why = "; ".join(lost.values()) or str(self.failure or "")
         for peer in self._peers:
             with contextlib.suppress(*[RankLost] if lost else []):
