@@ -10,6 +10,8 @@
 #   make results-minatar  train MonoBeast on five games of MinAtar with three seeds
 #   make results-minatar-GAME, results-poly-GAME  train either beast on one of them
 #   make results-memory  train on a task that needs memory, with and without an LSTM, three seeds
+#   make results-mujoco, results-poly-mujoco  train either beast on four robots, three seeds each
+#   make results-mujoco-ROBOT, results-poly-mujoco-ROBOT  train either beast on one of them
 #   make bench          measure the speed of the parts and of whole runs
 #   make faults         test in full, for hours, what happens after faults; writes results/faults
 #   make soak           train for an hour under random faults; writes results/soak
@@ -28,7 +30,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar results-quick results-pong results-poly-pong results-minatar results-memory \
+.PHONY: train poly minatar results-quick results-pong results-poly-pong results-minatar results-memory results-mujoco results-poly-mujoco \
 	test test-examples bench faults soak gpu tsan asan fuzz lint format docs \
 	setup build clean
 
@@ -80,6 +82,17 @@ RECALL := --env examples.memory.recall:Recall-v0 --net monobeast.Net --learning_
 
 results-memory: .venv/runtime
 	$(SWEEP) $@ $(SLOTS) --use_lstm off,on --seed $(SEEDS) -- python -m monobeast $(RECALL) $(FLAGS)
+
+MUJOCO := Hopper-v5,Walker2d-v5,HalfCheetah-v5,Ant-v5
+
+results-mujoco: .venv/development
+	$(SWEEP) $@ $(SLOTS) --env $(MUJOCO) --seed $(SEEDS) -- python -m monobeast --eval_every 0 $(FLAGS)
+
+results-poly-mujoco: .venv/development .venv/extension
+	$(SWEEP) $@ $(SLOTS) --env $(MUJOCO) --seed $(SEEDS) -- python -m polybeast --eval_every 0 $(FLAGS)
+
+results-mujoco-% results-poly-mujoco-%:
+	@$(MAKE) --no-print-directory $(@:-$*=) MUJOCO=$*-v5
 
 test: .venv/development .venv/extension
 	@bash .ci/packages $(BIN)/python test

@@ -29,6 +29,12 @@ PUBLISHED = {
         "results-poly-minatar/MinAtar-Asterix-v1_seed1": ASTERIX
         | {"seed": 1, "net": "monobeast.Net"},
     },
+    "results-mujoco-Hopper": {
+        "results-mujoco/Hopper-v5_seed1": {"env": "Hopper-v5", "seed": 1, "total_steps": 2000},
+    },
+    "results-poly-mujoco-Hopper": {
+        "results-poly-mujoco/Hopper-v5_seed1": {"env": "Hopper-v5", "seed": 1, "total_steps": 2000},
+    },
     "results-memory": {
         "results-memory/use_lstm=off_seed1": RECALL | {"use_lstm": False},
         "results-memory/use_lstm=on_seed1": RECALL | {"use_lstm": True},
