@@ -73,8 +73,6 @@ class Learner:
                 "--precision bf16: with Box actions the importance weights are noisy, unless "
                 "actors and learner compute on the same kind of device; auto computes in float32"
             )
-        if isinstance(net, Agents) and flags.ppo_clip:
-            raise UserError(f"--ppo_clip {flags.ppo_clip:g}: expected 0 with groups of agents")
         self.net = models.compile_if_asked(net.to(device), flags)
         self.device = device
         self.step = self.updates = self.skipped = self.dropped = 0

@@ -176,9 +176,16 @@ def test_each_agent_obeys_its_own_mask():
     assert loss.mean_rho.item() == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("text", ["observation_scaling moments", "reward_scaling returns"])
-def test_running_moments_are_refused(text):
-    with pytest.raises(UserError, match=f"--{text}: expected none with groups of agents"):
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("observation_scaling moments", "none"),
+        ("reward_scaling returns", "none"),
+        ("ppo_clip 0.2", "0"),
+    ],
+)
+def test_what_groups_do_not_have_is_refused(text, expected):
+    with pytest.raises(UserError, match=f"--{text}: expected {expected} with groups of agents"):
         actor_of(Tag(), f"--{text}")
 
 
