@@ -390,35 +390,57 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None, max_bytes: i
     columns = ranks.share(flags.batch_size)
     queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
     batcher = make_batcher(flags, servers.description.num_envs)
+    state = models.initial_state(nets[0], 1)
+    with open_streams(run, servers, tls, max_bytes, queue, batcher, state) as streams:
+        run.start_learners(lambda: lending.rollouts(queue, learner.device), weights.publish)
+        nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
+        start_inference(run, batcher, weights, nets)
+        supervise(run, servers, streams)
+
+
+@contextlib.contextmanager
+def open_streams(
+    run: Run,
+    servers: Servers,
+    tls: Tls | None,
+    max_bytes: int,
+    queue: "libtorchbeast.BatchingQueue",
+    batcher: "libtorchbeast.DynamicBatcher",
+    core_state: CoreState,
+) -> Iterator[StreamMonitor]:
+    """Opens the streams and logs what they do. At the end of the context all threads of the run
+    end, and the first failure of one is raised."""
+    flags = run.flags
     pool = libtorchbeast.ActorPool(
         flags.unroll_length, queue, batcher,
         [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
-        models.initial_state(nets[0], 1), servers.description,
+        core_state, servers.description,
         step_timeout=flags.step_timeout, reset_timeout=longest_opening(flags, servers), tls=tls,
         max_rollout_bytes=max_bytes,
     )  # fmt: skip
     try:
-        are_local = flags.server_addresses is None
-        streams = StreamMonitor(pool, flags.server_timeout, are_local)
+        streams = StreamMonitor(pool, flags.server_timeout, flags.server_addresses is None)
         run.log.sources += [
             Shares(pool.ACTIVITIES, pool.seconds).take,
             LatencyPercentiles(pool.latencies).take,
             streams.row,
         ]
-        run.start_learners(lambda: lending.rollouts(queue, learner.device), weights.publish)
-        nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
-        start_inference(run, batcher, weights, nets)
-        while not run.finished():
-            select.select([run.wakeup], [], [], min(0.5, run.seconds_to_tick()))
-            servers.check()
-            streams.check()
-            run.tick()
+        yield streams
     finally:
         pool.close()  # closes the queue and the batcher too, which ends the threads' loops
-        learner.close()
+        run.learner.close()
         run.threads.join(timeout=5.0)
     run.threads.raise_failure()
     pool.take_events()  # raises the error that stopped the pool, if there is one
+
+
+def supervise(run: Run, servers: Servers, streams: StreamMonitor) -> None:
+    """Returns when the run is finished. Raises what has gone wrong with the servers."""
+    while not run.finished():
+        select.select([run.wakeup], [], [], min(0.5, run.seconds_to_tick()))
+        servers.check()
+        streams.check()
+        run.tick()
 
 
 def longest_opening(flags: Flags, servers: Servers) -> float:

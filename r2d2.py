@@ -22,7 +22,6 @@ import copy
 import itertools
 import logging
 import os
-import select
 import sys
 from collections.abc import Callable
 
@@ -62,13 +61,12 @@ from libtorchbeast.flags import (
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.bottleneck import R2D2Advisor
 from libtorchbeast.loggers.files import RunInUse
-from libtorchbeast.loggers.timing import LatencyPercentiles, Shares
 from libtorchbeast.models import CoreState, choose_actions, forward
 from libtorchbeast.net_check import check_dtypes, check_finite
 from libtorchbeast.replay import Replay
 from libtorchbeast.replay_memory import block_shapes, required_bytes
 from libtorchbeast.rollouts import Rollout, core_state_of
-from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, spec_of
+from libtorchbeast.rpcenv.client import ServersLost, spec_of
 from libtorchbeast.rpcenv.tls import Tls, load_tls
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import seed_everything
@@ -398,42 +396,19 @@ def train_with_servers(
     replay = make_replay(run, core_state)
     queue = libtorchbeast.BatchingQueue(min(flags.batch_size, N), flags.max_learner_queue_size)
     batcher = polybeast.make_batcher(flags, servers.description.num_envs)
-    pool = libtorchbeast.ActorPool(
-        flags.unroll_length, queue, batcher,
-        [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
-        (*core_state, torch.zeros(1, 1, 1, dtype=torch.int64)), servers.description,
-        step_timeout=flags.step_timeout, reset_timeout=polybeast.longest_opening(flags, servers),
-        tls=tls, max_rollout_bytes=max_bytes,
-    )  # fmt: skip
+    state = (*core_state, torch.zeros(1, 1, 1, dtype=torch.int64))  # and the number of Explorer
 
     def publish(state_dict: dict[str, torch.Tensor], version: int) -> None:
         if version % flags.target_update_every == 0:
             loss.target.load_state_dict(state_dict)
         weights.publish(state_dict, version)
 
-    try:
-        are_local = flags.server_addresses is None
-        streams = StreamMonitor(pool, flags.server_timeout, are_local)
-        run.log.sources += [
-            Shares(pool.ACTIVITIES, pool.seconds).take,
-            LatencyPercentiles(pool.latencies).take,
-            streams.row,
-            replay.columns,
-        ]
+    with polybeast.open_streams(run, servers, tls, max_bytes, queue, batcher, state) as streams:
+        run.log.sources.append(replay.columns)
         run.start_learners(lambda: queue, publish, replay)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
         polybeast.start_inference(run, batcher, weights, nets, Explorer(N).act)
-        while not run.finished():
-            select.select([run.wakeup], [], [], min(0.5, run.seconds_to_tick()))
-            servers.check()
-            streams.check()
-            run.tick()
-    finally:
-        pool.close()  # closes the queue and the batcher too, which ends the threads' loops
-        learner.close()
-        run.threads.join(timeout=5.0)
-    run.threads.raise_failure()
-    pool.take_events()  # raises the error that stopped the pool, if there is one
+        polybeast.supervise(run, servers, streams)
 
 
 def make_replay(run: Run, core_state: CoreState) -> Replay:

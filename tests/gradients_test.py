@@ -144,6 +144,8 @@ def test_all_stop_after_the_same_update():
         for batch in life.batches[: 2 if of_ranks.rank else None]:
             part = {k: v[:, HALVES[of_ranks.rank]].clone() for k, v in batch.items()}
             learner.update(part, lambda state, version: None)
+        if of_ranks.rank == 0:  # all have stopped, so nobody would answer one more sum
+            assert learner.update(part, lambda state, version: None) is None
         learner.close()
         learner.close()  # once is enough
         return learner
