@@ -8,6 +8,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
@@ -25,11 +26,12 @@ class Meeting:
 
 
 class RankInThread(Ranks):
-    """Has no pulse: threads do not die alone."""
+    """Has a pulse that never fails: threads do not die alone."""
 
     def __init__(self, rank, meeting):
         self.rank, self.count, self._meeting = rank, meeting.barrier.parties, meeting
-        self.failure, self.wakeup, self.steps, self.sums = None, None, 0, 0
+        self.pulse = SimpleNamespace(failure=None)
+        self.steps, self.sums = 0, 0
 
     def learned(self, steps):
         self.steps += steps
