@@ -306,9 +306,9 @@ def check_flags(draft: argparse.Namespace) -> None:
         raise UserError("this program has one learner; torchrun serves monobeast and polybeast")
     require(draft, "mode", draft.mode == "train", "train, if torchrun starts several processes")
     require(draft, "autotune", draft.autotune is None, "none, if torchrun starts several processes")
-    device = draft.learner_device
-    own = "cpu, or none: each rank takes the accelerator of its number on its machine"
-    require(draft, "learner_device", device in (None, "cpu"), own)
+    for name in ("learner_device", "inference_device"):
+        own = "no number: each rank takes the accelerator of its own number on its machine"
+        require(draft, name, ":" not in (getattr(draft, name) or ""), own)
     enough = draft.num_actors is None or draft.num_actors > 0
     require(draft, "num_actors", enough, "at least 1: a run in order has one learner")
     is_found = draft.xpid is not None or os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") == "0"
