@@ -183,12 +183,12 @@ class Run:
         self.wakeup.set()
         try:
             self.learner.close()
+            if self._unsaved():  # before the goodbye, which a rank that hangs makes long
+                self.checkpoint()
             if self.ranks is not None:
                 if not self._writes:
                     self.write_row()
                 self.ranks.close(error)
-            if self._unsaved():
-                self.checkpoint()
             if not self.complete() or self.learner.updates > self._updates_before:
                 self.write_row()
                 where = "; ".join(self.where_time_went())
