@@ -50,10 +50,12 @@ def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
     if draft.learner_device is None:
         found = torch.accelerator.current_accelerator()
         draft.learner_device = str(found) if accelerator_is_wanted(draft) else "cpu"
-        if draft.learner_device != "cpu" and (own := ranks.local_rank()) is not None:
-            draft.learner_device += f":{own}"
     if draft.inference_device is None:
         draft.inference_device = inference or draft.learner_device
+    for name in ("learner_device", "inference_device"):
+        own, device = ranks.local_rank(), getattr(draft, name)
+        if own is not None and ":" not in device and device != "cpu":
+            setattr(draft, name, f"{device}:{own}")
     usable = f"cpu, or one of the {torch.accelerator.device_count()} accelerators of this machine"
     for name in ("learner_device", "inference_device"):
         require(draft, name, exists(getattr(draft, name)), usable)

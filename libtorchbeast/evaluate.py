@@ -16,7 +16,7 @@ import rich.table
 import torch
 from torch import nn
 
-from libtorchbeast import checkpoint, export, models, workers
+from libtorchbeast import checkpoint, export, models, ranks, workers
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
 from libtorchbeast.learner import Learner
@@ -214,12 +214,12 @@ def columns_of_others(flags: Flags) -> dict[str, str]:
 
 def try_others(flags: Flags, spec: Spec, player: Player) -> None:
     """Opens and resets each environment of --eval_env once, so that a wrong one is found before
-    the training begins.
+    the training begins. Of several ranks the first one does so, because it alone will play them.
 
     Raises:
         UserError: one of them cannot be played here, or does not fit `spec`, the training's.
     """
-    for name in columns_of_others(flags) if flags.eval_every else ():
+    for name in columns_of_others(flags) if flags.eval_every and ranks.rank() == 0 else ():
         one = replace(flags, mode="test", num_episodes=1, env=name)
         try:
             with OpeningWatch(flags.open_timeout, what=f"--eval_env {name}"), told(name):

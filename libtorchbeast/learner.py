@@ -24,7 +24,8 @@ from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import forward
 from libtorchbeast.net_check import check_dtypes, keep_buffers, why_not_finite
-from libtorchbeast.ranks import RankLost, Ranks
+from libtorchbeast.pulse import RankLost
+from libtorchbeast.ranks import Ranks
 from libtorchbeast.rollouts import Rollout, core_state_of
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
@@ -342,7 +343,7 @@ class Learner:
         if not self._one_at_a_time.acquire(timeout=timeout):
             raise UpdateHung(f"an update has not ended within {CLOSE_S:g} s of the run's end")
         try:
-            if self._ranks is not None and not self._ended and self._ranks.failure is None:
+            if self._ranks is not None and not self._ended and self._ranks.pulse.failure is None:
                 with own_stream(self.device), self._updated:
                     restore_buffers = keep_buffers(self.net)
                     self._update_moments({})

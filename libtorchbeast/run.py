@@ -153,7 +153,7 @@ class Run:
     def _join(self, others: ranks.Ranks) -> None:
         """Gives all ranks the state of rank 0. From here on the loss of a rank ends this run, which
         saves it."""
-        others.wakeup = self.wakeup
+        others.pulse.wakeup = self.wakeup
         self.learner.take_from_rank_0(others)
         if others.rank > 0:  # other random numbers than those of rank 0
             number = ranks.FIRST_SEED + others.rank
@@ -175,20 +175,20 @@ class Run:
 
         self.log.sources.append(others.columns)
         if others.rank == 0:
-            others.hear = hear
+            others.pulse.hear = hear
             self.log.merge = lambda row: ranks.merged([row, *rows.values()])
-        others.tell = lambda: {"games": self.stats.take_games(), "row": self.log.last_row}
+        others.pulse.tell = lambda: {"games": self.stats.take_games(), "row": self.log.last_row}
 
     def __exit__(self, kind, error, traceback) -> None:
         self.wakeup.set()
         try:
             self.learner.close()
+            if self._unsaved():  # before the goodbye, which a rank that hangs makes long
+                self.checkpoint()
             if self.ranks is not None:
                 if not self._writes:
                     self.write_row()
                 self.ranks.close(error)
-            if self._unsaved():
-                self.checkpoint()
             if not self.complete() or self.learner.updates > self._updates_before:
                 self.write_row()
                 where = "; ".join(self.where_time_went())
@@ -197,8 +197,8 @@ class Run:
                     logger.info("%s", self.summary())
         finally:
             self._opened.__exit__(kind, error, traceback)
-        if error is None and self.ranks is not None and self.ranks.failure is not None:
-            raise self.ranks.failure
+        if error is None and self.ranks is not None and self.ranks.pulse.failure is not None:
+            raise self.ranks.pulse.failure
         if error is None and self._unsaved():
             raise checkpoint.CheckpointError(
                 f"the last checkpoint could not be saved; the one of update "

@@ -2,12 +2,14 @@
 """Copies to a GPU and back: nothing at all on a CPU; on a GPU, where there is one, in order."""
 
 import threading
+from argparse import Namespace
 
 import pytest
 import torch
 
 from libtorchbeast import devices, models
 from libtorchbeast.devices import Event, copy_to_host, exists, own_stream, to_device, to_host
+from libtorchbeast.flags import UserError
 from libtorchbeast.weights import NewestWeights
 from tests.support.gpu import GPU
 
@@ -51,6 +53,29 @@ def test_which_devices_exist():
     assert exists("cpu") and not exists("nothing") and not exists("meta")
     count = torch.cuda.device_count()
     assert exists("cuda") == (count > 0) and not exists(f"cuda:{count}")
+
+
+@pytest.mark.parametrize(
+    "asked, chosen",
+    [((None, None), ("cuda:1", "cuda:1")), (("cpu", None), ("cpu", "cpu")),
+     (("cuda", "cpu"), ("cuda:1", "cpu")), ((None, "cuda"), ("cuda:1", "cuda:1"))],
+)  # fmt: skip
+def test_each_rank_has_the_accelerator_of_its_number(monkeypatch, asked, chosen):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    two = dict(current_accelerator=lambda check_available=True: torch.device("cuda"))
+    for name, function in (two | dict(device_count=lambda: 2)).items():
+        monkeypatch.setattr(torch.accelerator, name, function)
+    names = dict(zip(("learner_device", "inference_device"), asked, strict=True))
+    draft = Namespace(**names, disable_cuda=False, num_actors=4, num_learner_threads=None)
+    devices.choose(draft)
+    devices.choose(draft)  # once more, when the flags are settled
+    assert (draft.learner_device, draft.inference_device) == chosen
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    draft.learner_device = None
+    if asked[0] is None:
+        with pytest.raises(UserError, match="cuda:2: expected cpu, or one of the 2 accelerators"):
+            devices.choose(draft)
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)

@@ -20,7 +20,7 @@ from libtorchbeast import evaluate as evaluation
 from libtorchbeast.checkpoint import save
 from libtorchbeast.environment import Environment
 from libtorchbeast.evaluate import Evaluator
-from libtorchbeast.flags import replace, whole
+from libtorchbeast.flags import UserError, replace, whole
 from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
 from tests.support.monobeast import IN_ORDER, beast, refusal
@@ -40,6 +40,19 @@ def parse(env="tests.support.envs:Catch-v0", **flags):
     words = ["--env", env, "--eval_every", EVERY, "--num_episodes", 5]
     words += [word for name, value in flags.items() for word in (f"--{name}", value)]
     return monobeast.parse([str(word) for word in words])
+
+
+def test_the_first_rank_alone_tries_the_other_environments(monkeypatch):
+    def player(flags):
+        raise UserError("is tried")
+
+    flags = parse(env="CartPole-v1", eval_env="CartPole-v0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    evaluate.try_others(flags, None, player)
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(UserError, match="--eval_env CartPole-v0: is tried"):
+        evaluate.try_others(flags, None, player)
 
 
 def of_another_environment(flags):

@@ -1,21 +1,18 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Ranks: what they may do, what each gets, and how their rows become one. gradients_test.py has
-their updates, several_learners_test.py runs them, and faults_ranks_test.py loses them."""
+their updates, pulse_test.py how they notice each other, several_learners_test.py runs them, and
+faults_ranks_test.py loses them."""
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 
 import monobeast
 from libtorchbeast import ranks
 from libtorchbeast.flags import UserError
-from tests.support.client import free_port
+from libtorchbeast.pulse import RankLost
 from tests.support.monobeast import beast, refusal
-from tests.support.processes import GUARD_S, ROOT
+from tests.support.ranks import Meeting, RankInThread
 
 
 def test_the_rows_of_ranks_become_one():
@@ -33,7 +30,8 @@ def test_the_rows_of_ranks_become_one():
         (("--num_actors", 0), "--num_actors 0: expected at least 1"),
         (("--autotune",), "--autotune 10.0: expected none"),
         (("--mode", "test"), "--mode test: expected train"),
-        (("--learner_device", "cuda:0"), "--learner_device cuda:0: expected cpu, or none"),
+        (("--learner_device", "cuda:0"), "--learner_device cuda:0: expected no number"),
+        (("--inference_device", "cuda:1"), "--inference_device cuda:1: expected no number"),
     ],
 )
 def test_what_several_learners_cannot_do_is_refused(tmp_path, monkeypatch, flags, text):
@@ -73,66 +71,11 @@ def test_a_batch_and_servers_are_divided(monkeypatch):
         ranks.own_part(["a"], True)
 
 
-LOSES_RANK_1 = """
-import os, sys, torch
-from libtorchbeast import ranks, workers
-own = ranks.Ranks(timeout=4)
-own.wakeup = workers.PipeEvent()  # as if there were a run to save
-x = torch.ones(2)
-own.sum(x)
-assert x.tolist() == [3, 3] and own.gathered(torch.ones(1)).tolist() == [[1], [1], [1]]
-assert own.from_rank_0(b"zero" if own.rank == 0 else b"one") == b"zero"
-if own.rank == 1:
-    os.kill(os.getpid(), int(sys.argv[1]))
-try:
-    own.sum(x)
-except ranks.RankLost as error:
-    print(error)
-own.close(None)
-"""
-
-
-LEAVES = """
-import sys
-from libtorchbeast import ranks
-own = ranks.Ranks(timeout=60)
-if own.rank == 0:
-    sys.exit("a wrong flag")
-own.settings()
-"""
-
-
-@contextlib.contextmanager
-def started(count, program, *words):
-    """So many processes that run the program, a text, as ranks."""
-    place = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-c", program, *map(str, words)]
-    own = dict(cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    places = [os.environ | place | {"RANK": str(i)} for i in range(count)]
-    processes = [subprocess.Popen(command, env=each, **own) for each in places]
-    try:
-        yield processes
-    finally:
-        for each in processes:
-            each.kill()
-            each.communicate()
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_all_name_the_rank_that_is_lost(number):
-    """Three processes, because of two the other one is always the one that is lost."""
-    with started(3, LOSES_RANK_1, int(number)) as processes:
-        for each in (processes[0], processes[2]):
-            printed = each.communicate(timeout=GUARD_S)[0]
-            assert each.returncode == 1
-            stopped = "has given no sign of life for 4 s (--rank_timeout)"
-            why = stopped if number == signal.SIGSTOP else "has ended or cannot be reached any more"
-            assert printed.startswith("rank 1 on ") and printed.strip().endswith(why)
-
-
-def test_a_rank_that_leaves_before_the_run_says_goodbye():
-    with started(2, LEAVES) as processes:
-        said = [each.communicate(timeout=GUARD_S)[1].strip() for each in processes]
-        assert [each.returncode for each in processes] == [1, 1], said
-    assert said[0] == "a wrong flag"  # torch does not abort the process
-    assert said[1].endswith("failed: it has ended before its run began")
+def test_a_sum_on_a_device_is_broken_off_when_a_rank_is_lost():
+    aborted, lost = [], RankLost("rank 1 on there has ended")
+    own = RankInThread(0, Meeting(2))
+    own._timeout, own._group = 60, SimpleNamespace(abort=lambda: aborted.append(True))
+    own.pulse.failure = lost
+    with pytest.raises(RankLost) as error:
+        own._finish(lambda: SimpleNamespace(is_completed=lambda: False), on_cpu=False)
+    assert error.value is lost and aborted == [True]

@@ -91,8 +91,8 @@ def train(flags: argparse.Namespace, servers: list, tls: list[str]) -> int:
             "--xpid",
             flags.xpid,
         ]
-        several = ["torch.distributed.run", "--nproc_per_node", str(flags.learners), "-m"]
-        modules = [*(several if flags.learners > 1 else []), "polybeast"]
+        torchrun = f"torch.distributed.run --nproc_per_node {flags.learners} --max_restarts 10 -m"
+        modules = [*(torchrun.split() if flags.learners > 1 else []), "polybeast"]
         command = [sys.executable, "-m", *modules, *words, *tls, *flags.learner_flags]
         logger.info("%s", shlex.join(command))
         learner = subprocess.Popen(command, cwd=ROOT)

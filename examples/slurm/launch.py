@@ -11,6 +11,7 @@ a checkpoint, and submitit queues the job again. When the job starts again, the 
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import shlex
@@ -37,6 +38,7 @@ SERVER_JOB = dict(mem_gb=16, slurm_partition="cpu")
 LEARNER_JOB = dict(mem_gb=32, slurm_partition="gpu", cpus_per_task=8, gpus_per_node=1)
 
 DAYS = 365  # the certificates are valid for this long
+RESTARTS = 10  # how many times torchrun starts several learners again after the loss of one
 REQUEUES = 1000  # the largest number of time-outs of a job; submitit's default is 3
 POLL_S = 1.0
 FAILED = "failed"
@@ -68,9 +70,8 @@ class Job:
         self.program = None
         return submitit.helpers.DelayedSubmission(self)
 
-    def start(self, module: str, *words: str, learners: int = 1) -> None:
-        several = ["torch.distributed.run", "--nproc_per_node", str(learners), "-m"]
-        modules = [*(several if learners > 1 else []), module]
+    def start(self, *modules: str, words: list[str]) -> None:
+        """Runs `python -m MODULES --env ENV WORDS`."""
         command = [sys.executable, "-m", *modules, "--env", self.flags.env, *words]
         print(shlex.join(command), flush=True)
         # Some clusters send the signal to all processes. It would end the program without a save.
@@ -134,8 +135,8 @@ class Servers(Job):
         certificates.certify_host(ca, host, DAYS).write(own, "server")
         tls = tls_flags(self.flags.folder, own / "server")
         ports = free_ports(self.flags.servers_per_job)
-        more = shlex.split(self.flags.server_flags)
-        self.start("polybeast_env", "--server_addresses", f"{where}:{ports}", *tls, *more)
+        words = ["--server_addresses", f"{where}:{ports}", *tls]
+        self.start("polybeast_env", words=[*words, *shlex.split(self.flags.server_flags)])
         self.say(f"{host}:{ports}")
         while not self.has_ended() and not self.over.exists():
             time.sleep(POLL_S)
@@ -146,9 +147,14 @@ class Servers(Job):
         return super().checkpoint()
 
     def say(self, text: str) -> None:
-        new = self.file.with_suffix(".new")
-        new.write_text(text)
-        new.replace(self.file)  # a reader sees either the old text or the whole new one
+        replace(self.file, text)
+
+
+def replace(file: Path, text: str) -> None:
+    """A reader sees either the old text of the file or the whole new one."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
 
 
 def free_ports(count: int) -> str:
@@ -168,9 +174,20 @@ class Learner(Job):
 
     PolyBeast gets the servers' addresses when it starts. When other servers come up, this job stops
     PolyBeast and starts it again with the new addresses. It resumes because its --xpid is the same.
+
+    With --learner_nodes this runs once on each machine. The first one decides, and writes what it
+    starts into a file, from which the others read it. When it stops its learners, those of the
+    others stop with them.
     """
 
+    def __init__(self, flags: argparse.Namespace):
+        super().__init__(flags)
+        self.order = flags.folder / "order"
+
     def work(self) -> None:
+        if node := submitit.JobEnvironment().global_rank:
+            self.follow(node)
+            return
         try:
             while not self.learn_from(self.settled_servers()):
                 pass
@@ -187,13 +204,35 @@ class Learner(Job):
         words = ["--xpid", self.flags.xpid, "--server_timeout", "1e6", *self.flags.learner_flags]
         tls = tls_flags(folder, folder / "learner")
         words = ["--server_addresses", ",".join(sorted(servers)), *tls, *words]
-        self.start("polybeast", *words, learners=self.flags.learners)
+        host = "127.0.0.1" if self.flags.cluster == "local" else socket.gethostname()
+        order = json.dumps([host, free_ports(1).split("-")[0], words])
+        replace(self.order, order)
+        self.start_learners(0, order)
         while not self.has_ended():
             now = self.servers()
             if not now or now - servers:
                 return False
             time.sleep(POLL_S)
         return True
+
+    def start_learners(self, node: int, order: str) -> None:
+        nodes, learners = self.flags.learner_nodes, self.flags.learners
+        host, port, words = json.loads(order)
+        torchrun = f"torch.distributed.run --nnodes {nodes} --node_rank {node} --nproc_per_node"
+        torchrun += f" {learners} --master_addr {host} --master_port {port} --max_restarts"
+        several = [*torchrun.split(), str(RESTARTS), "-m"] if nodes * learners > 1 else []
+        self.start(*several, "polybeast", words=words)
+
+    def follow(self, node: int) -> None:
+        """Starts this machine's learners whenever those of the first machine start."""
+        before = ""
+        while not self.over.exists():
+            order = self.order.read_text() if self.order.exists() else ""
+            if order != before:
+                self.end()
+                before = order
+                self.start_learners(node, order)
+            time.sleep(POLL_S)
 
     def settled_servers(self) -> set[str]:
         """Waits until there are servers and they have not changed for --settle seconds, because the
@@ -223,7 +262,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--env", default="PongNoFrameskip-v4", help="Id of a Gymnasium environment.")
     add("--server_jobs", type=int, default=4, help="Number of jobs that run servers.")
     add("--servers_per_job", type=int, default=16, help="Number of servers, and of cores, per job.")
-    add("--learners", type=int, default=1, help="Number of learners in the learner's job.")
+    add("--learners", type=int, default=1, help="Number of learners on each of their machines.")
+    add("--learner_nodes", type=int, default=1, help="Number of machines with learners.")
     add("--server_flags", default="", metavar='"--FLAG VALUE ..."', help="Flags of polybeast_env.")
     add("--minutes", type=int, default=24 * 60, help="Time limit of a job. Then it is requeued.")
     add("--settle", type=float, default=30.0, metavar="SECONDS",
@@ -280,7 +320,10 @@ def submit(flags: argparse.Namespace) -> list[str]:
     try:
         each = {name: LEARNER_JOB[name] for name in ("mem_gb", "cpus_per_task", "gpus_per_node")}
         job = LEARNER_JOB | {name: flags.learners * count for name, count in each.items()}
-        learner = executor(flags, slurm_dependency="after:" + ":".join(ids), **job)
+        nodes = dict(nodes=flags.learner_nodes, tasks_per_node=1)
+        if flags.cluster == "local":  # submitit then has one machine only
+            nodes = dict(tasks_per_node=flags.learner_nodes)
+        learner = executor(flags, slurm_dependency="after:" + ":".join(ids), **nodes, **job)
         return [*ids, learner.submit(Learner(flags)).job_id]
     except BaseException:  # for example, the partition does not exist
         (flags.folder / OVER).touch()

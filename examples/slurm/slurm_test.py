@@ -115,6 +115,38 @@ def test_servers_do_not_stay_without_a_learner_s_job(tmp_path, monkeypatch):
     wait_for(lambda: log().count("Job completed successfully") == 2, describe=log)
 
 
+def test_learners_on_two_machines_start_and_stop_together(tmp_path):
+    """The two machines are two processes of this one, each with a torchrun of its own."""
+    started = lambda node: jobs.log().count(f"--nnodes 2 --node_rank {node} --nproc_per_node 1 ")
+    with Jobs(tmp_path, "--learner_nodes", 2, "--total_steps", 1_000_000_000) as jobs:
+        jobs.wait_for(lambda: [r for r in rows(jobs.path) if r["step"] > 0])
+        os.kill(jobs.job_of("polybeast_env"), signal.SIGUSR2)  # so the learners start again
+        resumed = jobs.wait_for(lambda: re.findall(r"Resuming from step (\d+)", jobs.log()))
+        jobs.wait_for(lambda: rows(jobs.path)[-1]["step"] > int(resumed[0]))
+        jobs.stop()
+        jobs.wait_until_all_have_ended()
+    assert "4 columns = 2 ranks x 2; 8 environments" in jobs.log()
+    assert load(jobs.path)["step"] == rows(jobs.path)[-1]["step"] > int(resumed[0]) > 0
+    assert started(0) == started(1) >= 2
+
+
+def test_slurm_is_asked_for_machines_and_devices(tmp_path, monkeypatch):
+    """A program that stands for sbatch keeps what it gets."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("sbatch", "srun"):
+        program = tmp_path / name
+        program.write_text(f'#!/bin/sh\ncat "$1" >> {tmp_path}/asked\necho Submitted job 12345\n')
+        program.chmod(0o700)
+    words = ["--learners", "4", "--learner_nodes", "2", "--server_jobs", "3"]
+    launch.main(["--xpid", "run", "--folder", str(tmp_path / "jobs"), *words])
+    servers, learner = (tmp_path / "asked").read_text().split("#!/bin/bash\n")[1:]
+    assert "#SBATCH --array=0-2" in servers and "--gpus-per-node" not in servers
+    expected = "nodes=2 ntasks-per-node=1 gpus-per-node=4 cpus-per-task=32 mem=128GB requeue"
+    for option in [*expected.split(), "dependency=after:12345"]:
+        assert f"#SBATCH --{option}\n" in learner, learner
+
+
 def test_what_the_jobs_share_is_their_users_only(tmp_path):
     flags = launch.parse(["--xpid", "run", "--folder", str(tmp_path / "new")])
     folder = launch.make_folder(flags)

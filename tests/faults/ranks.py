@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.faults.harness import Figure, median_and_p99, promise
 from tests.support.processes import Command
-from tests.support.ranks import Torchrun
+from tests.support.ranks import Torchrun, on_two_machines, resumed
 
 CATCH = "--env tests.support.envs:Catch-v0".split()
 FLAGS = (
@@ -76,3 +76,28 @@ def lost(times: int = 20, beasts: tuple[str, ...] = tuple(BEASTS)) -> list[Figur
             Figure(f"{beast}: steps lost", max(steps), "steps", at_most=20_000),
         ]
     return figures
+
+
+@promise("learners survive a broken cable", "link down for 20 s between two, under torchrun")
+def cut(seconds: float = 20.0) -> list[Figure]:
+    """A break that is shorter than the time-out is waited for. After a longer one all end, and
+    torchrun starts them until they meet again."""
+    return [_until_it_learns(seconds, timeout) for timeout in (3 * seconds, seconds / 4)]
+
+
+def _until_it_learns(seconds: float, timeout: float) -> Figure:
+    flags = [*CATCH, *FLAGS, timeout, *BEASTS["monobeast"]]
+    with tempfile.TemporaryDirectory() as folder:
+        cable = on_two_machines(folder, *flags, options=["--max_restarts", "20"])
+        with cable as (first, _second, set_cable):
+            first.wait_for_step(1000)
+            set_cable("down")
+            time.sleep(seconds)
+            set_cable("up")
+            began, step = time.monotonic(), first.rows()[-1]["step"]
+            first.wait_for_step(step)
+            took, restarts = time.monotonic() - began, len(resumed(first))
+            named = "has given no sign of life" in first.printed()
+    assert bool(restarts) == named == (timeout < seconds), first.printed()
+    what = f"--rank_timeout {timeout:g}: learns again after the link is back"
+    return Figure(what, took, "s", at_most=30 if timeout > seconds else TIMEOUT_S + 45)

@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Several ranks: as threads of one process, which exchange tensors without a network, and as
-torchrun starts them."""
+torchrun starts them, on one machine or on two."""
 
 import contextlib
 import re
@@ -8,11 +8,15 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 from libtorchbeast.ranks import Ranks
+from tests.support.network import HOSTS, ip, on, two_machines
 from tests.support.processes import Program
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
 
 class Meeting:
@@ -25,11 +29,12 @@ class Meeting:
 
 
 class RankInThread(Ranks):
-    """Has no pulse: threads do not die alone."""
+    """Has a pulse that never fails: threads do not die alone."""
 
     def __init__(self, rank, meeting):
         self.rank, self.count, self._meeting = rank, meeting.barrier.parties, meeting
-        self.failure, self.wakeup, self.steps, self.sums = None, None, 0, 0
+        self.pulse = SimpleNamespace(failure=None)
+        self.steps, self.sums = 0, 0
 
     def learned(self, steps):
         self.steps += steps
@@ -72,8 +77,7 @@ class Torchrun(Program):
     """A beast with two ranks on this machine."""
 
     def __init__(self, savedir, *flags, options=(), **kwargs):
-        torchrun = [sys.executable, "-m", "torch.distributed.run"]
-        before = [*torchrun, "--nproc_per_node", 2, "--no-python", *options]
+        before = [*TORCHRUN, "--nproc_per_node", 2, "--no-python", *options]
         super().__init__(savedir, *flags, before=before, **kwargs)
 
     def rank(self, number):
@@ -87,9 +91,29 @@ class Torchrun(Program):
         return None
 
     def resumed(self):
-        """The steps from which it has resumed, one for each start."""
-        found = re.findall(r"Resuming from step (\d+)", self.printed())
-        return [int(step) for step in found]
+        return resumed(self)
+
+
+@contextlib.contextmanager
+def on_two_machines(folder, *flags, options=()):
+    """Yields two programs, each a torchrun with one rank, and a function that sets the cable
+    between their machines "down" or "up"."""
+    with two_machines() as machines, contextlib.ExitStack() as stack:
+        programs = []
+        for number, machine in enumerate(machines):
+            own = Path(folder) / machine
+            own.mkdir()
+            words = ["--nnodes", 2, "--node_rank", number, "--master_addr", HOSTS["envs"]]
+            before = [*on(machines[machine]), *TORCHRUN, *words, "--no-python", *options]
+            program = Program(own, *flags, before=before, GLOO_SOCKET_IFNAME="cable")
+            programs.append(stack.enter_context(program))
+        yield *programs, lambda state: ip("-n", machines["envs"], "link", "set", "cable", state)
+
+
+def resumed(program):
+    """The steps from which it has resumed, one for each start."""
+    found = re.findall(r"Resuming from step (\d+)", program.printed())
+    return [int(step) for step in found]
 
 
 def read(path):
