@@ -17,7 +17,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -31,6 +31,7 @@ from libtorchbeast.net_check import keep_buffers
 WARM_UP = 3  # calls before a graph is recorded, in which libraries choose their kernels
 CHECKED = 2  # calls whose results are compared; only the second has other inputs than recorded
 TOLERANCE = 0.05  # of a tensor's largest number; in bf16 a padded batch is rounded differently
+SAME = 1e-6  # the same of a function that has the same kernels with and without a graph
 
 logger = logging.getLogger(__name__)
 _recording = threading.Lock()  # one graph at a time is recorded
@@ -60,25 +61,28 @@ class Graph:
     Args:
         name: what it does, for warnings.
         function: takes and returns tensors on the device, in dicts, lists and tuples.
-        net: whose buffers the function may change.
+        keep: returns a function that gives what the function changes in place the values that it
+            has now, as `keep_buffers` does.
         device: of all tensors.
         columns: the inputs may have fewer columns (dimension 1) than this. They are padded with
             columns of this call or of earlier ones, of which the results have nothing. None: all
             inputs have one shape.
         priority: see `own_stream`.
+        tolerance: how much results may differ from the function's own, as a share of the largest.
     """
 
     def __init__(
         self,
         name: str,
         function: Callable[..., Any],
-        net: nn.Module,
+        keep: Callable[[], Callable[[], None]],
         device: torch.device,
         columns: int | None = None,
         priority: int = 0,
+        tolerance: float = TOLERANCE,
     ):
-        self._name, self._function, self._net, self._device = name, function, net, device
-        self._columns, self._priority = columns, priority
+        self._name, self._function, self._keep, self._device = name, function, keep, device
+        self._columns, self._priority, self._tolerance = columns, priority, tolerance
         self._is_off, self._calls = False, 0
         self._graph: Any = None
         self._inputs: list[Tensor] = []
@@ -92,7 +96,7 @@ class Graph:
         if self._graph is None or not self._fit(inputs):
             return self._function(*inputs)
         is_checked = self._calls <= WARM_UP + CHECKED
-        restore = keep_buffers(self._net) if is_checked else None
+        restore = self._keep() if is_checked else None
         self._copy(inputs)
         self._graph.replay()
         outputs = self._outputs
@@ -100,6 +104,7 @@ class Graph:
             columns = _tensors(inputs)[0].shape[1]
             outputs = _mapped(outputs, lambda x: x[:, :columns])
         if restore is not None:
+            outputs = _mapped(outputs, Tensor.clone)  # which may be among what is restored
             restore()
             outputs = self._checked(outputs, self._function(*inputs))
         return outputs
@@ -131,7 +136,7 @@ class Graph:
         own = _mapped(list(inputs), room)
         self._inputs = _tensors(own)
         self._copy(inputs)
-        restore, has_run = keep_buffers(self._net), Event(self._device)
+        restore, has_run = self._keep(), Event(self._device)
         stream = own_stream(self._device, self._priority)  # which begins after all that
         try:
             with _recording, stream, _casts_are_not_kept(), _gradients_in_this_thread():
@@ -156,7 +161,8 @@ class Graph:
     def _checked(self, outputs: Any, expected: Any) -> Any:
         """Returns `outputs`, or the function's own if they differ."""
         pairs = list(zip(_tensors(outputs), _tensors(expected), strict=True))
-        differ = [_differ(seen.detach(), own.detach()) for seen, own in pairs if own.numel()]
+        limit = self._tolerance
+        differ = [_differ(seen.detach(), own.detach(), limit) for seen, own in pairs if own.numel()]
         if bool(torch.stack(differ).any()):
             self._turn_off("its results are not those of the same calls without one")
             return expected
@@ -183,10 +189,17 @@ def _begin() -> Any:
     return of_cuda
 
 
-def _differ(seen: Tensor, expected: Tensor) -> Tensor:
+def keep(tensors: Iterable[Tensor]) -> Callable[[], None]:
+    """Returns a function that gives the tensors the values that they have now."""
+    own = [x.detach() for x in tensors]
+    before = [x.clone() for x in own]
+    return lambda: torch._foreach_copy_(own, before)
+
+
+def _differ(seen: Tensor, expected: Tensor, tolerance: float) -> Tensor:
     """Whether one of the numbers is another, [] bool."""
     seen, expected = seen.float().nan_to_num(), expected.float().nan_to_num()
-    limit = TOLERANCE * expected.abs().amax() + 1e-5
+    limit = tolerance * (expected.abs().amax() + 2e-4)
     return (seen - expected).abs().amax() > limit
 
 
@@ -235,7 +248,8 @@ class Forward:
 
     def __init__(self, net: nn.Module, device: torch.device, most: int):
         self._own = net.forward
-        graph = functools.partial(Graph, function=net.forward, net=net, device=device)
+        keep = functools.partial(keep_buffers, net)
+        graph = functools.partial(Graph, function=net.forward, keep=keep, device=device)
         self._graphs = {
             size: graph(f"inference of {size} columns", columns=size, priority=FIRST)
             for size in sizes(most)

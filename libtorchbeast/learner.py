@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The learner, which updates the network from batches of rollouts."""
 
+import functools
 import io
 import logging
 import math
@@ -16,7 +17,7 @@ import vtrace
 from libtorchbeast import graphs, models, ppo
 from libtorchbeast.agents import Agents, sum_losses
 from libtorchbeast.checkpoint import misfit
-from libtorchbeast.devices import Event, copy_to_host, own_stream, to_device
+from libtorchbeast.devices import Event, _tensors, copy_to_host, own_stream, to_device
 from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags, UserError, replace
 from libtorchbeast.gradients import Gradients, digest
@@ -57,7 +58,7 @@ class Learner:
         updates: number of optimizer steps made, which is also the version of the weights.
         skipped: number of updates skipped because the loss or the gradient was not finite.
         dropped: number of real transitions in rollouts dropped because of --max_lag.
-        graphs: whether gradients are computed by a graph, in words. "" on the CPU.
+        graphs: whether updates are graphs, in words. "" on the CPU.
     """
 
     def __init__(
@@ -81,14 +82,12 @@ class Learner:
         self._loss = loss or compute_loss
         self._dump_dir = dump_dir
         self._skipped_in_a_row = self._empty_in_a_row = 0
-        self._optimizer = _make_optimizer(net, flags)
-        self._compute: Callable[..., Any] = self._compute_gradients
         self.graphs = ""
         if device.type != "cpu":
             why = "the loss is not IMPALA's" if loss else graphs.why_no_update(net, device, flags)
             self.graphs = f"no ({why})" if why else "yes"
-            if not why:
-                self._compute = graphs.Graph("update", self._compute_gradients, net, device)
+        self._optimizer = _make_optimizer(net, flags, is_recorded=self.graphs == "yes")
+        self._make_graphs()
         self._ranks = ranks
         self._of_ranks: Gradients | None = None
         if ranks is not None:
@@ -98,6 +97,20 @@ class Learner:
         self._updated = Event(device)
         self._one_at_a_time = threading.Lock()  # protects everything above
 
+    def _make_graphs(self) -> None:
+        """An update has three. After the first, ranks add up their gradients. Before the last, the
+        host decides whether to make a step: it waits for the numbers anyway, and to skip a step on
+        the device would need copies of all weights."""
+        self._compute: Callable[..., Any] = self._compute_gradients
+        self._clip: Callable[..., Any] = self._clip_gradients
+        self._step: Callable[..., Any] = self._change_weights
+        if self.graphs == "yes":
+            graph = functools.partial(graphs.Graph, device=self.device)
+            buffers, changed = lambda: keep_buffers(self.net), lambda: graphs.keep(self._changed())
+            self._compute = graph("gradients", self._compute, buffers)
+            self._clip = graph("clipping", self._clip, buffers)
+            self._step = graph("step", self._step, changed, tolerance=graphs.SAME)
+
     def learning_rate(self) -> float:
         """Falls linearly to 0 at --total_steps (appendix D of the IMPALA paper), unless
         --no_learning_rate_decay keeps it constant."""
@@ -105,13 +118,15 @@ class Learner:
         return self._flags.learning_rate * (self._share_left() if falls else 1.0)
 
     def _costs_now(self) -> dict[str, float | Tensor]:
-        """The flags that change in the run, as they are at this step. On an accelerator they are
-        there, because a graph would keep a number of the host as it once was."""
+        """The flags of the loss that change in the run, as they are at this step."""
         if self._flags.entropy_schedule == "constant":
             return {}
-        cost = self._flags.entropy_cost * self._share_left()
-        is_cpu = self.device.type == "cpu"
-        return {"entropy_cost": cost if is_cpu else torch.full((), cost, device=self.device)}
+        return {"entropy_cost": self._scalar(self._flags.entropy_cost * self._share_left())}
+
+    def _scalar(self, value: float) -> float | Tensor:
+        """A number that changes in the run. It is on the device if there are graphs, which would
+        keep a number of the host as it once was."""
+        return torch.full((), value, device=self.device) if self.graphs == "yes" else value
 
     def _share_left(self) -> float:
         """The share of --total_steps that is still to be learned from."""
@@ -209,7 +224,8 @@ class Learner:
         parts = self._gradients(part)
         if self._of_ranks is not None:
             parts = self._of_ranks.sum(parts, wants_to_stop=batch is None)
-        numbers = _read({"grad_norm": self._clip(), **parts})
+        norm, clipped = self._clip(self._gradients_now())
+        numbers = _read({"grad_norm": norm, **parts})
         self._ended = numbers.pop("stops", 0.0) > 0
         count = int(numbers.pop("real_transitions"))
         if self._ranks is not None and self._is_empty(not count):
@@ -221,7 +237,7 @@ class Learner:
             return None
         self._skipped_in_a_row = 0
         numbers["learning_rate"] = self.learning_rate()
-        self._step(numbers["learning_rate"])
+        self._step(clipped, self._scalar(numbers["learning_rate"]))
         self.updates += 1
         self.step += count if is_first else 0
         if self._ranks is not None and self.updates % DIGEST_EVERY == 0:
@@ -236,31 +252,46 @@ class Learner:
             self._optimizer.zero_grad(set_to_none=True)
             return {}
         parts, gradients = self._compute(batch, self._costs_now())
-        for parameter, gradient in zip(self.net.parameters(), gradients, strict=True):
-            parameter.grad = gradient  # those of a graph are always in the same memory
+        self._set_gradients(gradients)  # those of a graph are always in the same memory
         return parts
+
+    def _set_gradients(self, gradients: list[Tensor | None]) -> None:
+        for parameter, gradient in zip(self.net.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+
+    def _gradients_now(self) -> list[Tensor | None]:
+        return [parameter.grad for parameter in self.net.parameters()]
 
     def _compute_gradients(
         self, batch: Rollout, costs: dict[str, Any]
     ) -> tuple[dict[str, Tensor], list[Tensor | None]]:
-        """What a graph has of an update: from the batch to the parts of the loss and the
-        gradients."""
+        """From the batch to the parts of the loss and the gradients."""
         flags = replace(self._flags, **costs) if costs else self._flags
         loss = self._loss(self.net, batch, flags)
         self._optimizer.zero_grad(set_to_none=True)
         loss.total.backward()
         parts = {name: part.detach() for name, part in loss._asdict().items()}
-        return parts, [parameter.grad for parameter in self.net.parameters()]
+        return parts, self._gradients_now()
 
-    def _clip(self) -> Tensor:
-        """Clips the gradients. Returns their norm before that, without a wait of the host."""
-        return nn.utils.clip_grad_norm_(self.net.parameters(), self._flags.grad_norm_clipping)
+    def _clip_gradients(self, gradients: list[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
+        """Clips the gradients in place. Returns their norm before that, and them."""
+        self._set_gradients(gradients)
+        limit = self._flags.grad_norm_clipping
+        return nn.utils.clip_grad_norm_(self.net.parameters(), limit), gradients
 
-    def _step(self, learning_rate: float) -> None:
-        """Changes the weights as the clipped gradients say."""
+    def _change_weights(
+        self, gradients: list[Tensor | None], learning_rate: float | Tensor
+    ) -> list[Tensor]:
+        """Changes the weights as the clipped gradients say. Returns what it has changed."""
+        self._set_gradients(gradients)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
+        return self._changed()
+
+    def _changed(self) -> list[Tensor]:
+        """What a step changes: the weights and the optimizer's averages."""
+        return [*self.net.parameters(), *_tensors(list(self._optimizer.state.values()))]
 
     def _without_old(self, batch: Rollout, lag: torch.Tensor) -> tuple[Rollout, torch.Tensor]:
         """Drops the columns that are older than --max_lag: none of their transitions is real any
@@ -363,10 +394,13 @@ class Learner:
     def _state(self) -> dict[str, Any]:
         with self._updated:
             of_loss = self._loss.state_dict() if isinstance(self._loss, nn.Module) else {}
+            optimizer = copy_to_host(self._optimizer.state_dict())
+            for group in optimizer["param_groups"]:  # as if there were no graphs
+                group |= {"lr": self.learning_rate(), "capturable": False, "foreach": None}
             return {
                 "model": copy_to_host(dict(self.net.state_dict())),
                 "loss": copy_to_host(dict(of_loss)),
-                "optimizer": copy_to_host(self._optimizer.state_dict()),
+                "optimizer": optimizer,
                 "optimizer_name": self._flags.optimizer,
                 "step": self.step,
                 "updates": self.updates,
@@ -392,10 +426,10 @@ class Learner:
                 state["optimizer_name"],
             )
             return
-        flags_now = [_hyperparameters(group) for group in self._optimizer.param_groups]
-        self._optimizer.load_state_dict(state["optimizer"])
-        for group, now in zip(self._optimizer.param_groups, flags_now, strict=True):
-            group.update(now)
+        pairs = zip(state["optimizer"]["param_groups"], self._optimizer.param_groups, strict=True)
+        groups = [now | {k: saved[k] for k in ("params", "lr")} for saved, now in pairs]
+        self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
+        self._make_graphs()  # because the averages are in other memory now
 
 
 class Direct:
@@ -522,20 +556,17 @@ def _read(parts: dict[str, Tensor]) -> dict[str, Any]:
     return {name: take(x) for name, x in parts.items()}
 
 
-def _make_optimizer(net: nn.Module, flags: Flags) -> torch.optim.Optimizer:
-    if flags.optimizer == "adam":
-        return torch.optim.Adam(
-            net.parameters(), flags.learning_rate, eps=flags.epsilon, fused=True
-        )
-    return torch.optim.RMSprop(
-        net.parameters(),
-        flags.learning_rate,
-        alpha=flags.alpha,
-        eps=flags.epsilon,
-        momentum=flags.momentum,
+def _make_optimizer(net: nn.Module, flags: Flags, is_recorded: bool) -> torch.optim.Optimizer:
+    """If its steps are recorded, their number and the learning rate are on the device."""
+    shared: dict[str, Any] = dict(
+        params=net.parameters(), lr=flags.learning_rate, eps=flags.epsilon, capturable=is_recorded
     )
-
-
-def _hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
-    """The settings of an optimizer that come from flags, not from a checkpoint, after a resume."""
-    return {k: group[k] for k in ("lr", "eps", "alpha", "momentum", "betas") if k in group}
+    optimizer: torch.optim.Optimizer
+    if flags.optimizer == "adam":
+        optimizer = torch.optim.Adam(**shared, fused=True)
+    else:
+        foreach = is_recorded or None  # the kernels for one tensor read the learning rate
+        shared |= dict(alpha=flags.alpha, momentum=flags.momentum, foreach=foreach)
+        optimizer = torch.optim.RMSprop(**shared)
+    optimizer._warned_capturable_if_run_uncaptured = True  # as the first steps are
+    return optimizer

@@ -2,7 +2,10 @@
 """The order of events on a device: a simulated one sees what is right, and each of many mistakes.
 Also how many kernels, copies and waits an update and an inference batch cost."""
 
+import contextlib
 import copy
+import functools
+import math
 import types
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,19 +18,26 @@ import r2d2
 from libtorchbeast import devices, graphs, learner, weights
 from libtorchbeast.devices import CPU, Event, own_stream, to_device
 from libtorchbeast.flags import UserError
+from libtorchbeast.learner import Learner
 from libtorchbeast.models import initial_state
 from libtorchbeast.rollouts import batches
 from libtorchbeast.weights import NewestWeights, SharedWeights
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
-from tests.support.actors import make_actor, make_rollouts
+from tests.support.actors import make_actor, make_flags, make_rollouts
 from tests.support.compare import assert_same
 from tests.support.device_life import BATCH_SIZE, Batch, Life
 from tests.support.processes import wait_for
+from tests.support.ranks import in_threads
 from tests.support.simulated_device import DEVICE, OTHER
 
 pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("one_thread")]
+
+
+# The learning rate falls much in each of a few updates, and all gradients are clipped.
+FALLING = "--total_steps 60 --entropy_schedule constant --grad_norm_clipping 0.1".split()
+THREE = ["gradients", "clipping", "step"]  # the graphs of an update
 
 
 @pytest.fixture
@@ -48,7 +58,7 @@ def record_soon(monkeypatch):
 @pytest.fixture(scope="module")
 def on_the_cpu():
     """What learner and inference make on the CPU."""
-    flags = {"lstm": ["--use_lstm"], "mingru": ["--core", "mingru"], "": []}
+    flags = {"lstm": ["--use_lstm"], "mingru": ["--core", "mingru"], "": [], "falling": FALLING}
     return {core: Life(CPU, CPU, *words).live() for core, words in flags.items()}
 
 
@@ -71,7 +81,7 @@ def test_learning_and_acting_are_in_order_and_give_what_the_cpu_gives(
 ):
     life = Life(DEVICE, acting, *(["--core", core] if core else []))
     assert_close(life.live(), on_the_cpu[core])
-    replays = (acting != CPU) * (12 - 2) + (not core) * (4 - 1)  # batches, and updates
+    replays = (acting != CPU) * (12 - 2) + (not core) * len(THREE) * (4 - 1)  # batches, updates
     assert sim.counts["graphs"] == replays
     assert life.learner.graphs.startswith("no (the network is recurrent" if core else "yes")
     assert not any(record.levelname == "WARNING" for record in caplog.records)
@@ -154,6 +164,63 @@ def test_a_mistake_is_seen(monkeypatch, on_the_cpu, mistake):
         assert_close(Life(DEVICE, DEVICE, "--use_lstm").live(), on_the_cpu["lstm"])
 
 
+class Hasty(graphs.Graph):
+    NAME = "step"
+
+    def __call__(self, *inputs):
+        is_replay = self._name == self.NAME and self._graph is not None
+        with torch.Stream(device=DEVICE) if is_replay else contextlib.nullcontext():
+            return super().__call__(*inputs)
+
+
+class HastyClipping(Hasty):
+    NAME = "clipping"
+
+
+class Stale(graphs.Graph):
+    def _copy(self, inputs):
+        if self._name != "step":
+            super()._copy(inputs)
+
+
+class Idle(graphs.Graph):
+    def _copy(self, inputs):
+        super()._copy(inputs)
+        if self._name == "step" and self._calls > 2:
+            self._graph.replay = lambda: None
+
+
+def only_the_weights(self):
+    return list(self.net.parameters())
+
+
+# Mistakes with clipping and with a step. The host has waited for what is clipped.
+OF_A_STEP = {
+    "clipping does not wait for the gradients": (graphs, "Graph", HastyClipping),
+    "a step does not wait for its learning rate": (graphs, "Graph", Hasty),
+    "a step has the gradients of another": (graphs, "Graph", Stale),
+    "a step is not made": (graphs, "Graph", Idle),
+    "the learning rate is as it was recorded": (Learner, "_scalar", lambda self, value: value),
+    "what a recording has changed is not restored": (graphs, "keep", lambda _: lambda: None),
+    "the averages and their number are not restored": (Learner, "_changed", only_the_weights),
+    "gradients are not clipped": (
+        Learner, "_clip_gradients", lambda self, x: (torch.stack([g.norm() for g in x]).norm(), x)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", [None, *OF_A_STEP])
+def test_a_mistake_of_a_step_is_seen(monkeypatch, on_the_cpu, mistake):
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    record_soon(monkeypatch)
+    if mistake:
+        monkeypatch.setattr(*OF_A_STEP[mistake])
+    seen = pytest.raises((RuntimeError, AssertionError)) if mistake else contextlib.nullcontext()
+    with seen, sim.installed():
+        assert_close(Life(DEVICE, CPU, *FALLING).live(), on_the_cpu["falling"])
+        assert sim.counts["graphs"] == len(THREE) * (4 - 1)
+
+
 def test_page_locked_memory_that_is_filled_again_too_early_is_seen(simulated):
     """The next batch overwrites the one before, for whose copy nobody has waited."""
     slab = devices.Slab({"x": ((3,), torch.float32)}, DEVICE)
@@ -171,6 +238,57 @@ def test_a_batch_without_a_transition_is_not_overwritten_while_it_is_copied(simu
     for _ in range(2):
         life.learn(0)
     assert life.learner.updates == 1
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+@pytest.mark.parametrize("count", [0, 1], ids=["alone", "as a rank"])
+def test_updates_by_graphs_are_skipped_and_resumed_on_any_device(simulated, optimizer, count):
+    """A run on the CPU, on the device, where it also begins again from its own state, and on the
+    CPU, with batches of NaN, gives what one on the CPU gives."""
+    argv = [*FALLING, "--total_steps", "200", "--momentum", "0.5", "--optimizer", optimizer]
+    actor, flags = make_actor(monobeast.Net, *argv), make_flags(*argv)
+    rollouts = make_rollouts(actor, 2)
+    broken = rollouts[1] | {
+        "policy_logits": torch.full_like(rollouts[1]["policy_logits"], math.nan)
+    }
+
+    def learned(state, device, of_ranks):
+        one = Learner(copy.deepcopy(actor.net), flags, device, None, ranks=of_ranks)
+        if state is not None:
+            one.load_state_dict(state)
+        with own_stream(device):
+            for rollout in (*rollouts, broken, *rollouts):
+                (batch,) = batches([(rollout, lambda: None)], BATCH_SIZE, device)
+                one.update(batch, lambda state_dict, version: None)
+        return one.state_dict()
+
+    def lived(*devices):
+        state = None
+        for device in devices:
+            work = functools.partial(learned, state, device)
+            (state,) = in_threads(1, work) if count else [work(None)]
+        return state
+
+    expected = lived(CPU, CPU, CPU, CPU)
+    assert sim.counts["graphs"] == 0
+    assert_close(lived(CPU, DEVICE, DEVICE, CPU), expected)
+    assert expected["updates"] == 16 and expected["skipped"] == 4
+    replays = 2 * sum(calls - 1 for calls in (5, 5, 4))  # of two learners on the device
+    assert sim.counts["graphs"] == replays
+
+
+def test_a_state_that_is_loaded_between_updates_is_learned_on(simulated):
+    """As the states of ranks whose weights differ are. The averages are then in other memory."""
+    states = []
+    for device in (CPU, DEVICE):
+        life = Life(device, CPU, *FALLING)
+        for number in (0, 1, 0, 1):
+            life.learn(number)
+            if life.learner.updates == 2:
+                life.learner.load_state_dict(life.learner.state_dict())
+        states.append(life.learner.state_dict())
+    assert_close(states[1], states[0])
+    assert states[0]["updates"] == 4 and sim.counts["graphs"] == 2 * len(THREE)
 
 
 def test_after_a_failing_publish_a_checkpoint_waits_for_the_update(simulated):
@@ -224,16 +342,16 @@ def cost(function, *args, device=DEVICE):
         return seen
 
 
-@pytest.mark.parametrize("lstm, kernels", [(False, 38), (True, 380)], ids=["no lstm", "lstm"])
+@pytest.mark.parametrize("lstm, kernels", [(False, 7), (True, 360)], ids=["no lstm", "lstm"])
 def test_what_an_update_costs(simulated, lstm, kernels):
     """One copy to the device, and one wait of the host, for the loss and the norm together. Without
-    an LSTM most kernels are in a graph, and half of the others are clipping, for which a GPU has
-    kernels that take all gradients at once."""
+    an LSTM the kernels are in graphs, but for those that copy what goes in, one for each graph, and
+    that write the two numbers that change in the run, and join those that the host reads."""
     life = Life(DEVICE, DEVICE, *["--use_lstm"] * lstm)
     (batch,) = batches([(life.rollouts[0], lambda: None)], BATCH_SIZE, DEVICE)
     for _ in range(4):
         seen = cost(life.learner.update, batch, lambda state_dict, version: None)
-    assert seen.pop("kernels") <= kernels and seen.pop("graphs", 0) == (not lstm)
+    assert seen.pop("kernels") <= kernels and seen.pop("graphs", 0) == len(THREE) * (not lstm)
     assert seen == {"to_device": 1, "to_host": 1, "waits": 1}
 
 

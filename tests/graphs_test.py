@@ -11,6 +11,7 @@ from torch import nn
 from libtorchbeast import graphs
 from libtorchbeast.devices import CPU, own_stream, to_host
 from libtorchbeast.graphs import CHECKED, WARM_UP, Forward, Graph
+from libtorchbeast.net_check import keep_buffers
 from tests.support import simulated_device as sim
 from tests.support import simulated_graph
 from tests.support.compare import assert_same
@@ -86,7 +87,7 @@ def test_the_simulated_graph_does_nothing_until_it_is_replayed(simulated):
 
 
 def recorded(net):
-    return Graph("it", net.forward, net, DEVICE)
+    return Graph("it", net.forward, lambda: keep_buffers(net), DEVICE)
 
 
 def test_a_graph_gives_the_functions_results_and_changes_the_same_buffers(simulated, on_the_cpu):
@@ -143,7 +144,7 @@ def test_the_backward_pass_can_be_recorded(simulated):
         return net, gradients
 
     net, function = make(DEVICE)
-    graph = Graph("it", function, net, DEVICE)
+    graph = Graph("it", function, lambda: keep_buffers(net), DEVICE)
     assert_same(learned(net, graph, DEVICE), learned(*make(CPU), CPU))
     assert sim.counts["graphs"] == CALLS - WARM_UP
 

@@ -30,7 +30,7 @@ Mode = Callable[[], contextlib.AbstractContextManager]  # makes a context for on
 
 # ========================================================================================== budgets
 def budgets(device: str, quick: bool) -> Answers:
-    """Kernels, copies and waits of an update and of an inference batch. Each waits once."""
+    """Kernels, graphs, copies and waits of an update and of an inference batch. Each waits once."""
     there = torch.device(device)
     if there.type not in ("cuda", sim.NAME):
         yield f"Nothing counts the kernels of {device}."
@@ -56,7 +56,7 @@ def budgets(device: str, quick: bool) -> Answers:
 
 def costs(what: str, function: Callable[[], object], device: torch.device) -> Answers:
     with own_stream(device):
-        for _ in range(2):
+        for _ in range(timing.FIRST_CALLS):
             function()
         timing.wait_for(device)
         if device.type == sim.NAME:
@@ -66,7 +66,8 @@ def costs(what: str, function: Callable[[], object], device: torch.device) -> An
         else:
             counts = counts_of_cuda(function)
         timing.wait_for(device)  # others may get the memory of what the function has used
-    for name, at_most in (("kernels", None), ("to_device", 1), ("to_host", None), ("waits", 1)):
+    limits = dict(kernels=None, graphs=None, to_device=1, to_host=None, waits=1)
+    for name, at_most in limits.items():
         yield Figure(f"{what}: {name.replace('_', ' ')}", counts.get(name, 0), "", at_most)
     if "hidden" in counts:  # torch itself says so; a wait that is asked for is not among them
         yield Figure(f"{what}: hidden waits", counts["hidden"], "", 1 if "update" in what else 0)
@@ -92,6 +93,7 @@ def counts_of_cuda(function: Callable[[], object]) -> dict[str, int]:
     copies = {"to_device": "Memcpy HtoD", "to_host": "Memcpy DtoH", "others": "Mem"}
     counts = {key: sum(n.startswith(text) for n in there) for key, text in copies.items()}
     counts["kernels"] = len(there) - counts.pop("others")
+    counts["graphs"] = sum(e.name in ("cudaGraphLaunch", "hipGraphLaunch") for e in events)
     return counts | {"waits": sum(e.name in WAITS for e in events), "hidden": hidden}
 
 

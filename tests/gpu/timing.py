@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from libtorchbeast import devices
+from libtorchbeast import devices, graphs
 from libtorchbeast.devices import own_stream
+
+FIRST_CALLS = graphs.WARM_UP + graphs.CHECKED  # after them whatever can be a graph is one
 
 
 def wait_for(device: torch.device) -> None:
@@ -21,7 +23,7 @@ def wait_for(device: torch.device) -> None:
 def seconds_of(function: Callable[[], object], device: torch.device, seconds: float) -> float:
     """The mean time of a call, of as many as take `seconds` together, in a stream of its own."""
     with own_stream(device):
-        for _ in range(3):
+        for _ in range(FIRST_CALLS):
             function()
         wait_for(device)
         count, start = 0, time.perf_counter()
