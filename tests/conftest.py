@@ -3,11 +3,28 @@
 
 import logging
 import shutil
+from collections import Counter
 
 import pytest
 import torch
 
 from tests.support.monobeast import IN_ORDER, beast
+
+# The files that take longest, in the order in which they start.
+SLOWEST = (
+    "core several_learners faults_ranks monobeast faults_peers r2d2 results polybeast gpu graphs "
+    "faults_environments faults_signals soak evaluate benchmarks device_training faults_files"
+).split()
+
+
+def pytest_collection_modifyitems(items):
+    """Sorts the files, so that none of the slow ones is left for one process at the end: first the
+    slowest, then those with most tests."""
+    names = [f"tests/{name}_test.py" for name in SLOWEST]
+    file_of = lambda item: item.nodeid.partition("::")[0]
+    tests = Counter(map(file_of, items))
+    place = {name: number for number, name in enumerate(names)}
+    items.sort(key=lambda item: (place.get(file_of(item), len(place)), -tests[file_of(item)]))
 
 
 @pytest.fixture(scope="module")

@@ -44,8 +44,8 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("target", PUBLISHED)
 def test_published_runs(target, tmp_path):
-    width = "--envs_per_server" if "poly" in target else "--envs_per_actor"
-    flags = f"--total_steps 2000 --log_every 0.5 --batch_size 4 {width} 4"
+    acting = "--envs_per_server 4" if "poly" in target else "--num_actors 0 --envs_per_actor 4"
+    flags = f"--total_steps 2000 --log_every 0.5 --batch_size 4 {acting}"
     command = ["make", target, "SEEDS=1", f"FLAGS={flags}"]
     home = os.environ | {"HOME": str(tmp_path)}
     run = subprocess.run(command, cwd=ROOT, env=home, capture_output=True, text=True)
