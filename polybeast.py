@@ -52,6 +52,7 @@ from libtorchbeast.flags import (
     choose_core,
     choose_xpid,
     from_settings,
+    is_recurrent,
     parse_args,
     real,
     replace,
@@ -364,7 +365,9 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         sockets = flags.pipes_basename and f"{flags.pipes_basename}.of-rank-{ranks.rank()}"
         seed = derive_seed(flags.seed, ranks.rank())
         flags = replace(flags, seed=seed, pipes_basename=sockets)
-    if "envs_per_server" in flags.left_out:  # the servers, which know the environment, choose
+    # The servers know what they observe, and choose. They do not know whether the network is
+    # recurrent; if it is, the number does not depend on what they observe.
+    if "envs_per_server" in flags.left_out and not is_recurrent(flags):
         flags = replace(flags, envs_per_server=None)
     with LocalServers(flags, updates) as local:
         description = local.describe(flags.open_timeout + flags.server_timeout)

@@ -367,6 +367,7 @@ def train(flags: Flags) -> Run:
     with polybeast.connect(flags, tls) as servers:
         polybeast.check_description(flags, servers.description)
         spec = spec_of(servers.description)
+        flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
         check_fits(flags, spec)
         net = models.make_net(Net, spec, flags)
         state = models.initial_state(net, 1)

@@ -275,8 +275,9 @@ class _SingleSource:
         return self._out, _checked_rewards(reward), terminated, truncated, life_lost
 
     def close(self) -> None:
-        for env in self._envs:
-            env.close()
+        with contextlib.ExitStack() as stack:  # closes the others, too, if one raises
+            for env in self._envs:
+                stack.callback(env.close)
 
     def _write(self, i: int, observation: Any) -> None:
         if isinstance(observation, (dict, tuple)):

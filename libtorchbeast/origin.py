@@ -12,6 +12,7 @@ from traceback import FrameSummary
 
 from libtorchbeast.flags import UserError
 
+_PACKAGES = re.compile("/(site|dist)-packages/")  # dist-packages: those of Debian's own Python
 _FOREIGN = (sysconfig.get_path("stdlib"), os.path.dirname(__file__) + os.sep, "<")
 _ADAPTERS = tuple(
     os.path.join(os.path.dirname(__file__), name) for name in ("environment.py", "tensors.py")
@@ -21,7 +22,7 @@ _ADAPTERS = tuple(
 def own_frame(frames: list[FrameSummary]) -> FrameSummary | None:
     """Returns the innermost of `frames`, outermost first, that is neither in this package nor in an
     installed one. None if there is none."""
-    is_own = lambda f: not f.filename.startswith(_FOREIGN) and "site-packages" not in f.filename
+    is_own = lambda f: not f.filename.startswith(_FOREIGN) and not _PACKAGES.search(f.filename)
     return next(filter(is_own, reversed(frames)), None)
 
 

@@ -23,12 +23,11 @@ from torch import Tensor
 from libtorchbeast.flags import Flags
 from libtorchbeast.learner import Direct
 from libtorchbeast.models import CoreState
-from libtorchbeast.replay_memory import Shapes, allocate, block_shapes, stack_frames
+from libtorchbeast.replay_memory import NONE, Shapes, allocate, block_shapes, stack_frames
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 from libtorchbeast.sum_tree import SumTree
 
-NONE = -1  # instead of a block's number
 SMALLEST = 1e-6  # priority, so that a sequence without an error can still be drawn
 
 logger = logging.getLogger(__name__)

@@ -21,6 +21,8 @@ from libtorchbeast.spec import ROW_FIELDS, Spec
 Shapes = dict[str, tuple[tuple[int, ...], str]]  # name -> (shape, numpy dtype name)
 Arrays = dict[str, np.ndarray]
 
+NONE = -1  # instead of a block's number
+
 logger = logging.getLogger(__name__)
 
 
@@ -50,7 +52,7 @@ def _sizes(shapes: Shapes, num_blocks: int) -> dict[str, int]:
 
 def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) -> Arrays:
     """Arrays [num_blocks, ...] of the shapes, in memory or in a file, whose content is kept if its
-    size is right.
+    size is right. In new ones each serial number is NONE.
 
     Raises:
         UserError: the file does not fit onto the disk.
@@ -58,18 +60,20 @@ def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) ->
     sizes, needed = _sizes(shapes, num_blocks), required_bytes(shapes, num_blocks)
     steps = num_blocks * flags.unroll_length
     logger.info("The replay of %d steps takes %.3f GB", steps, needed / 1e9)
-    memory = np.zeros(needed, np.uint8) if path is None else _map_file(flags, path, needed)
+    size = os.path.getsize(path) if path is not None and os.path.exists(path) else 0
+    memory = np.zeros(needed, np.uint8) if path is None else _map_file(flags, path, needed, size)
     arrays, start = {}, 0
     for name, (shape, dtype) in shapes.items():
         count = num_blocks * math.prod(shape)
         array = memory[start : start + sizes[name]].view(dtype)[:count]
         arrays[name] = array.reshape(num_blocks, *shape)
         start += sizes[name]
+    if size != needed:
+        arrays["serial"][:] = NONE
     return arrays
 
 
-def _map_file(flags: Flags, path: str, needed: int) -> np.ndarray:
-    size = os.path.getsize(path) if os.path.exists(path) else 0
+def _map_file(flags: Flags, path: str, needed: int, size: int) -> np.ndarray:
     disk = os.statvfs(os.path.dirname(path))
     free = disk.f_bavail * disk.f_frsize + size
     expected = f"less: {needed / 1e9:.3f} GB would be needed on the disk, {free / 1e9:.3f} are free"

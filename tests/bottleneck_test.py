@@ -60,6 +60,7 @@ CASES = [  # beast, flags, columns, what limits, advice
     ("poly", "", dict(learner_waiting=0.5, idle=1.0), "environment takes 70%", "--num_servers 2"),
     ("poly", "", dict(learner_waiting=0.5), "environment takes 70%", "--server_addresses"),
     ("poly", REMOTE, dict(learner_waiting=0.5), "environment takes 70%", "start more servers"),
+    ("poly", REMOTE, dict(idle=1.0), "Nobody", "more servers"),
     (
         "poly",
         REMOTE,

@@ -243,6 +243,16 @@ def test_close_closes_every_environment(env_class):
     assert all(getattr(part, "_new", part).closed for part in env._source._envs)
 
 
+def test_an_environment_that_cannot_be_closed_leaves_no_other_open():
+    env = separate(make_scripts(seed=8))
+    env.initial(0)
+    first, *others = env._source._envs
+    first.close = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        env.close()
+    assert len(others) == N - 1 and all(other.closed for other in others)
+
+
 def test_create_env_is_called_once_per_environment_or_once_for_a_vector():
     """Single ones are opened and reset one after the other, and only the first for the spec."""
     scripts, calls = make_scripts(seed=8), []

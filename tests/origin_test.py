@@ -6,6 +6,7 @@ import os
 import traceback
 
 import numpy as np
+import pytest
 
 from libtorchbeast import environment, origin
 from libtorchbeast.flags import UserError
@@ -34,6 +35,12 @@ def test_the_innermost_line_outside_of_packages_is_found():
     ):
         frame = origin.own_frame(frames_of(other))
         assert (frame.filename, frame.name) == (__file__, "<lambda>")
+
+
+@pytest.mark.parametrize("folder", ["venv/lib/python3.11/site", "usr/local/lib/python3.11/dist"])
+def test_no_line_of_an_installed_package_is_a_forks(folder):
+    frame = traceback.FrameSummary(f"/{folder}-packages/gymnasium/core.py", 1, "step", line="")
+    assert origin.own_frame([frame]) is None
 
 
 def test_without_a_line_of_a_fork_there_is_none():

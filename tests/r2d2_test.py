@@ -190,6 +190,7 @@ def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
     beast(tmp_path, "--total_steps", 2000)
     text = (tmp_path / "run" / "out.log").read_text()
     assert "The replay starts empty" in text
+    assert re.findall("--.* changes from", text) == ["--total_steps changes from"]
     assert load(tmp_path / "run")["step"] >= 2000
     capsys.readouterr()
     beast(tmp_path, *"--mode test_render --num_episodes 1".split())

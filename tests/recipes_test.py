@@ -1,13 +1,17 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The defaults for each kind of environment: chosen by its spaces, and never against a flag."""
 
+import contextlib
+from types import SimpleNamespace
+
 import pytest
 
 import monobeast
 import polybeast
 import polybeast_env
+import r2d2
 from libtorchbeast import recipes
-from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.flags import Flags, UserError, as_plain, from_settings
 from libtorchbeast.spec import Actions, Spec
 
 PROGRAMS = [monobeast, polybeast]
@@ -86,3 +90,31 @@ def test_what_depends_on_the_recipe_follows_it():
     assert flags.num_buffers == 2 * 2 * flags.envs_per_actor == 64
     flags = settled(polybeast, "")
     assert flags.max_learner_queue_size == flags.batch_size == 64
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "count"),
+    [(polybeast, "", 16), (polybeast, "--use_lstm", 64), (polybeast, "--core mingru", 64),
+     (polybeast, "--use_lstm --envs_per_server 5", 5), (r2d2, "", 64)],
+)  # fmt: skip
+def test_local_servers_open_as_many_environments_as_the_learner_says(
+    program, line, count, monkeypatch
+):
+    """The servers know what they observe, and not whether the network is recurrent."""
+    given = []
+
+    @contextlib.contextmanager
+    def servers(flags, updates):
+        given.append(from_settings(polybeast_env.make_parser(), as_plain(vars(flags))))
+        yield SimpleNamespace(addresses=[], describe=lambda timeout: None, check=lambda: None)
+
+    monkeypatch.setattr(polybeast, "LocalServers", servers)
+    flags = program.parse(["--env", "Some-v0", "--num_servers", "1", *line.split()])
+    with polybeast.connect(flags, None):
+        of_server = polybeast_env.check_flags(given[0])
+    of_server = recipes.settle(
+        of_server, polybeast_env.check_flags, spec_of((3,)), polybeast_env.RECIPES
+    )
+    if program is polybeast:
+        flags = settled(program, line)
+    assert (flags.envs_per_server, of_server.envs_per_server) == (count, count)

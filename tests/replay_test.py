@@ -250,6 +250,18 @@ def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(tmp_p
     check(resumed.sample(), world, flags)
 
 
+def test_a_resume_whose_file_is_lost_has_nothing_to_draw(tmp_path):
+    path, world = tmp_path / "replay.bin", World(2)
+    replay = make_replay(make_flags("--save_replay"), str(path))
+    for _ in range(10):
+        replay.insert(world.rollout())
+    state = replay.state_dict()
+    path.unlink()
+    resumed = make_replay(make_flags("--save_replay"), str(path))
+    resumed.load_state_dict(state)
+    assert replay._tree.total > 0 and resumed._tree.total == 0
+
+
 def test_another_layout_is_not_taken(tmp_path, caplog):
     path = str(tmp_path / "replay.bin")
     state = make_replay(make_flags("--save_replay"), path).state_dict()

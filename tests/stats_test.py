@@ -199,6 +199,14 @@ def test_updates_give_means_and_the_largest_lag_since_the_last_row():
     assert stats.histograms()["lag"] == {2: 1} and stats.take() == {"games": 0}
 
 
+def test_what_a_loss_does_not_tell_is_no_column():
+    """R2D2's has no largest reward."""
+    stats, numbers = Stats(num_envs=1), update(1.0, lags=[0])
+    del numbers["largest_reward"]
+    stats.add_update(numbers)
+    assert "largest_reward" not in stats.take()
+
+
 def test_the_mean_size_of_inference_batches_since_the_last_row():
     stats = Stats(num_envs=1)
     for columns in (4, 8):

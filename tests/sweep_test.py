@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from libtorchbeast import workers
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.tools import sweep
-from libtorchbeast.tools.study import last_row, read_plan
+from libtorchbeast.tools.study import Run, last_row, read_plan
 from tests.support.processes import ROOT, Command, heed_hangups, rows, wait_for
 
 FAKE = "-- python -m tests.support.fake_program"
@@ -215,6 +216,31 @@ def test_a_signal_stops_all_runs_with_their_checkpoints(tmp_path, number):
     assert f"{step + 2} hours" not in printed and "failed" not in printed
     complete(tmp_path, f"--seed 1-3 {FAKE} --total_steps {step + 2}")
     assert counted(tmp_path / "study/seed1") == list(range(1, step + 3))
+
+
+def test_a_signal_between_two_looks_at_it_stops_the_runs_too(tmp_path):
+    class Stop(workers.PipeEvent):
+        looks = 0
+
+        def is_set(self):  # the signal comes after the first look
+            self.looks += 1
+            return self.looks > 1
+
+    class Process:
+        polls, returncode, terminated = 0, 0, False
+
+        def poll(self):  # it ends when it is told to, or by itself at last
+            self.polls += 1
+            return 0 if self.terminated or self.polls > 3 else None
+
+        def terminate(self):
+            self.terminated = True
+
+    run, process = Run(tmp_path / "seed1", {}, []), Process()
+    launcher = sweep.Launcher([], [sweep.Slot([0], [])], retries=0)
+    launcher.running[run] = launcher.free.pop(), process
+    launcher.work(Stop(), show=lambda: None)
+    assert process.terminated
 
 
 def test_a_second_launcher_is_refused(tmp_path):

@@ -42,7 +42,7 @@ def report(row: Row, advise: Advise) -> list[str]:
 
 
 class Advisor:
-    """Gives advice about a run of one of the two programs, each of which has a subclass.
+    """Gives advice about a run. Each program that has workers has a subclass.
 
     Args:
         flags: of the run, checked.
@@ -134,6 +134,8 @@ class PolyBeastAdvisor(Advisor):
         return self._twice("max_learner_queue_size")
 
     def _more_workers(self) -> str:
+        if self._flags.server_addresses is not None:
+            return "more servers"  # --num_servers is then the number of the addresses
         return f"--num_servers {self._flags.num_servers + 1}"
 
     def _for_actors(self, row: Row) -> str:

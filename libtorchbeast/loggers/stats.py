@@ -77,7 +77,8 @@ class Stats:
         self._first_games: FirstGames | None = FirstGames(num_envs)  # None when games count at once
         self._sums: dict[str, float] = collections.defaultdict(float)
         self._updates = 0
-        self._lag_max = self._largest_reward = 0.0
+        self._lag_max = 0.0
+        self._largest_reward: float | None = None  # None: no update has told it, as in R2D2
         self._lags: collections.Counter[float] = collections.Counter()
         self._inference_batches = self._inference_columns = 0
 
@@ -138,7 +139,8 @@ class Stats:
             self._updates += 1
             self._lags.update(numbers["lags"])
             self._lag_max = max(self._lag_max, numbers["lag_max"])
-            self._largest_reward = max(self._largest_reward, numbers.get("largest_reward", 0.0))
+            if "largest_reward" in numbers:
+                self._largest_reward = max(self._largest_reward or 0.0, numbers["largest_reward"])
             for name in UPDATE_COLUMNS.keys() & numbers.keys():
                 self._sums[name] += numbers[name]
 
@@ -158,7 +160,8 @@ class Stats:
             if self._updates:
                 row |= {UPDATE_COLUMNS[k]: v / self._updates for k, v in self._sums.items()}
                 row["lag_max"] = self._lag_max
-                row["largest_reward"] = self._largest_reward
+                if self._largest_reward is not None:
+                    row["largest_reward"] = self._largest_reward
             if self._inference_batches:
                 row["inference_batch"] = self._inference_columns / self._inference_batches
             self._inference_batches = self._inference_columns = 0
@@ -188,7 +191,7 @@ class Stats:
             self.games = state["games"]
             self._returns.extend(state["returns"])
             self._lengths.extend(state["lengths"])
-            self._largest_reward = state.get("largest_reward", 0.0)  # 0.6 did not save it
+            self._largest_reward = state.get("largest_reward")  # 0.6 did not save it
 
 
 class Means:

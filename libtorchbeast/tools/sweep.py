@@ -104,13 +104,13 @@ class Launcher:
             if not stopping:
                 self._start_some()
                 select.select([stop], [], [], POLL_S)
-            if stop.is_set() and not stopping:
+            if stopping:
+                time.sleep(POLL_S)
+            elif stop.is_set():
+                stopping = True
                 say("Stopping. Each run saves a checkpoint; the same command goes on from there.")
                 for _, process in self.running.values():
                     process.terminate()
-            elif stopping:
-                time.sleep(POLL_S)
-            stopping = stop.is_set()
             for run, (slot, process) in list(self.running.items()):
                 if process.poll() is not None:
                     del self.running[run]
