@@ -185,12 +185,12 @@ def make_parser() -> Parser:
     add_run_flags(parser)
     acting = parser.add_argument_group("acting", "How the environments are stepped.").add_argument
     acting("--num_actors", type=whole(0),
-        help="Number of actor processes. With 0, this process acts and learns in turns, and the "
+        help="Number of actor processes. With 0, one process acts and learns in turns, and the "
              "same seed gives the same numbers. Default: half the cores, or all but one if the "
              "learner uses a GPU.")
     acting("--envs_per_actor", type=whole(1),
         help="Number of environments that an actor steps as one batch. More environments give more "
-             "steps per second, but the rollouts are made with older weights."
+             "steps per second, but also a larger policy lag."
              + recipe_help(RECIPES, "envs_per_actor"))
     acting("--num_buffers", type=whole(1),
         help="Number of rollouts that shared memory holds, each of one environment. Default: two "
@@ -199,10 +199,10 @@ def make_parser() -> Parser:
         help="A failed actor is replaced. The run ends when more than this number of actors have "
              "failed within ten minutes.")
     acting("--barrier_updates", type=whole(1), default=1000,
-        help="With --num_actors 0: number of updates after which a barrier is due. It comes when "
-             "the games that then run have ended. There the environments start afresh, so that a "
-             "run can resume bit for bit. Timed checkpoints are saved only there, unless the "
-             "games do not end for 1000 more updates.")
+        help="With --num_actors 0: number of updates from one barrier until the next is due. A "
+             "barrier waits until the games in progress have ended; then all environments start "
+             "afresh, so that a run can resume bit for bit. Timed checkpoints are saved only at "
+             "barriers, unless the games do not end for 1000 more updates.")
     add_learner_flags(parser, RECIPES)
     ranks.add_flags(parser)
     # A fork adds its own flags here.

@@ -190,24 +190,24 @@ def add_acting_flags(parser: Parser) -> None:
     group = parser.add_argument_group("acting", "How the servers' environments get their actions.")
     add = group.add_argument
     add("--num_actors", type=whole(1),
-        help="Number of streams, dealt out to the servers in turn. Default: one for each server.")
+        help="Number of streams, assigned to the servers in turn. Default: one for each server.")
     add("--server_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
         help="If no server can be reached for this long, the run saves a checkpoint and ends. A "
-             "server that opens its environments by then is waited for.")
+             "server that is opening its environments at that time is waited for.")
     add("--num_inference_threads", type=whole(1, 64), default=1,
         help="Number of inference threads. Each has its own copy of the network.")
     add("--max_inference_batch_size", type=whole(1), metavar="B",
-        help="Largest number of environments in an inference batch. Default: all that wait.")
+        help="Largest number of environments in an inference batch. Default: all that are waiting.")
     add("--min_inference_batch_size", type=whole(1), metavar="B",
-        help="Number of environments that an inference batch waits for, but no longer than "
+        help="Number of environments for which an inference batch waits, but no longer than "
              "--inference_timeout_ms. Default: half of all environments, so that one half steps "
              "while the network chooses actions for the other half.")
     add("--inference_timeout_ms", type=real(0, 1000 * LONGEST_S), default=10.0, metavar="MS",
         help="Longest time that an inference batch waits for more environments.")
     add("--max_learner_queue_size", type=whole(1),
-        help="Number of rollouts, each of one environment, that may wait for the learner. Above "
-             "it the streams wait. Default: --batch_size; R2D2 takes two for each environment, if "
-             "that is more.")
+        help="Number of rollouts, each of one environment, that may wait for the learner. When the "
+             "queue is full, the streams wait. Default: --batch_size; R2D2 takes two for each "
+             "environment, if that is more.")
 # fmt: on
 
 

@@ -173,33 +173,36 @@ def make_parser() -> Parser:
 
 
 def add_replay_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("replay", "What is kept, what is drawn, and what is learned.")
+    group = parser.add_argument_group(
+        "replay", "What the replay buffer keeps, and how it is sampled.")
     add = group.add_argument
     add("--replay_capacity", type=whole(1, MAX_STEPS), metavar="STEPS",
-        help="Number of steps that the replay keeps." + recipe_help(RECIPES, "replay_capacity"))
+        help="Number of steps that the replay buffer holds."
+             + recipe_help(RECIPES, "replay_capacity"))
     add("--replay_start", type=whole(1, MAX_STEPS), metavar="STEPS",
-        help="Number of steps that come before learning begins."
+        help="Number of steps to collect before learning begins."
              + recipe_help(RECIPES, "replay_start"))
     add("--replay_ratio", type=positive(1000), default=1.0,
-        help="Number of steps that are trained on for each new one, without burn-in.")
+        help="Number of steps that are trained on for each new environment step, without burn-in.")
     add("--burn_in", type=whole(0), metavar="STEPS",
-        help="Number of rows that only prepare the recurrent state of a sequence. Sequences begin "
-             "every --unroll_length steps." + recipe_help(RECIPES, "burn_in"))
+        help="Number of rows at the start of a sequence that only bring the recurrent state up to "
+             "date. Sequences begin every --unroll_length steps." + recipe_help(RECIPES, "burn_in"))
     add("--train_length", type=whole(1), metavar="STEPS",
-        help="Number of steps of a sequence that are trained on, after its burn-in."
+        help="Number of steps of a sequence, after the burn-in, that are trained on."
              + recipe_help(RECIPES, "train_length"))
     add("--priority_exponent", type=real(0, 1), default=0.9,
-        help="Exponent of the priorities. With 0 all sequences are drawn alike.")
+        help="Exponent of the priorities. With 0 all sequences are sampled with the same "
+             "probability.")
     add("--importance_exponent", type=real(0, 1), default=0.6,
         help="Exponent of the importance weights, which correct for the priorities.")
-    add("--n_steps", type=whole(1, 1000), default=5, help="Number of rewards in a target.")
+    add("--n_steps", type=whole(1, 1000), default=5, help="Number of rewards in an n-step target.")
     add("--discounting", type=real(0, 1), default=0.997, help="Discount factor gamma.")
     add("--target_update_every", type=whole(1), metavar="UPDATES",
-        help="Number of updates after which the target network becomes a copy of the network."
+        help="Number of updates between two copies of the network into the target network."
              + recipe_help(RECIPES, "target_update_every"))
     add("--save_replay", action="store_true",
-        help="Keep the replay in a file of the run's folder, so that a resume goes on with it. "
-             "Without it, a resume begins with an empty replay.")
+        help="Keep the replay buffer in a file in the run's folder, so that a resume continues "
+             "with it. Otherwise a resume begins with an empty one.")
 # fmt: on
 
 

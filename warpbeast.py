@@ -111,11 +111,11 @@ def make_parser() -> Parser:
     parser = Parser("warpbeast", __doc__)
     add_environment_flags(parser)
     add_run_flags(parser)
-    group = parser.add_argument_group("acting", "How environments of tensors are stepped.")
+    group = parser.add_argument_group("acting", "How the tensor environments are stepped.")
     acting = group.add_argument
     acting("--num_envs", type=whole(1), default=1024, metavar="N",
         help="Number of environments that are stepped as one batch. After --unroll_length steps "
-             "the learner makes an update from each --batch_size of them.")
+             "their rollouts are divided into batches of --batch_size, with an update from each.")
     add_learner_flags(parser, RECIPES)
     parser.set_defaults(env="breakout", num_actors=1)
     # A fork adds its own flags here.

@@ -29,32 +29,33 @@ BEASTS = ("MonoBeast", "PolyBeast")
 FLAGS_LEAD = """\
 # Flags
 
-For whoever looks up a flag. `--help` of each program says the same. `make docs` writes this page.
+For anyone who looks up a flag. The `--help` of each program says the same. `make docs` writes this
+page.
 
-`MonoBeast` is `monobeast.py`, `PolyBeast` is `polybeast.py`, `servers` is `polybeast_env.py`, and
-`WarpBeast` is `warpbeast.py`.
-The column "only" names the programs that have a flag, where MonoBeast or PolyBeast lacks it; a
-flag that both have is the same in both. `R2D2` is `r2d2.py`: it has the flags of PolyBeast, except
-those of the loss, and always has `--use_lstm` and `--greedy`. A flag that is listed again for R2D2
+MonoBeast is `monobeast.py`, PolyBeast `polybeast.py`, R2D2 `r2d2.py` and WarpBeast `warpbeast.py`;
+"servers" stands for `polybeast_env.py`. Where MonoBeast or PolyBeast lacks a flag, the column
+"only" names the programs that have it. R2D2 has PolyBeast's flags except those of the loss, and
+`--use_lstm` and `--greedy` are always on. A flag that is listed a second time for R2D2 or WarpBeast
 has another default there.
 
 ## Which to change first
 
 - To learn faster or better: `--learning_rate`, `--batch_size`, `--entropy_cost`, `--total_steps`
-  (the learning rate falls to 0 over these).
+  (the learning rate falls linearly to 0 over these steps).
 - To make more steps per second: `--autotune` tries the flags that matter, and
   [speed.md](speed.md) says how to see what limits a run.
-- If the policy lags too far behind: fewer environments per actor, or fewer `--num_buffers`.
-- If steps are expensive: a small `--batch_size`, for many updates. If they are cheap: a large one.
+- To reduce the policy lag: fewer environments per actor, or fewer `--num_buffers`.
+- If environment steps are slow: a small `--batch_size`, for many updates. If they are fast: a large
+  one.
 """
 
 METRICS_LEAD = """\
 # Logged columns
 
-For whoever reads `logs.csv` or TensorBoard, which both have these columns. `make docs` writes this
-page.
+For anyone who reads `logs.csv` or TensorBoard, which both have these columns. `make docs` writes
+this page.
 
-A cell is empty where there was nothing to measure, for example where no game had ended yet.
+A cell is empty where there was nothing to measure, for example before the first game has ended.
 [speed.md](speed.md) says how to read the shares of time.
 """
 

@@ -319,17 +319,17 @@ def add_environment_flags(parser: argparse.ArgumentParser) -> argparse._Argument
     add = group.add_argument
     add("--env", default="PongNoFrameskip-v4",
         help="Id of a Gymnasium environment; MODULE:ID imports MODULE first. For benchmarks "
-             "PolyBeast also has Mock and Mock/4x10x10, which do nothing in a step. WarpBeast has "
-             "environments of tensors instead, see examples/tensors.")
+             "PolyBeast also has Mock and Mock/4x10x10, whose steps do nothing. WarpBeast instead "
+             "has environments that are written as tensor operations (examples/tensors).")
     add("--seed", type=whole(0), default=0,
         help="Seed of all random numbers: in the environments, the actions and the first weights.")
     add("--step_timeout", type=real(0.1, LONGEST_S), default=60.0, metavar="SECONDS",
-        help="Longest time that one step of the environments of an actor or a stream may take. A "
+        help="Longest time that an actor or a stream may take for one step of its environments. A "
              "process that takes longer is killed and replaced.")
     add("--open_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
-        help="Longest time that opening one environment and its first reset may take. (A vector "
-             "environment counts as one.) An actor or server that takes longer is killed and "
-             "replaced. With --num_actors 0 and in the test modes the program ends.")
+        help="Longest time that one environment may take to open and to reset for the first time. "
+             "(A vector environment counts as one.) An actor or server that takes longer is killed "
+             "and replaced; with --num_actors 0 and in the test modes, the program ends.")
     return group
 
 
@@ -338,18 +338,18 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add("--mode", default="train", choices=["train", "test", "test_render", "export"],
         help="train trains the network. test plays whole games with the newest checkpoint. "
-             "test_render also writes a video of them. export writes its policy to files that run "
+             "test_render also writes a video of them. export writes the policy to files that run "
              "without this repository.")
     add("--xpid",
         help="Name of the run, and of its folder in --savedir. If the run exists, it is resumed, "
-             "and flags that are left out have its values. "
-             "Default: a name made from the date and the time; in the test modes, the newest run.")
+             "and flags that are left out keep the run's values. Default: a name made from the "
+             "date and the time; in the test modes, the newest run.")
     add("--savedir", default=SAVEDIR, help="Folder that holds all runs.")
     add("--init_from", metavar="RUN",
-        help="Begin a new run with the weights of another one, at step 0 and with a new "
-             "optimizer: the name of a run in --savedir, or the path of a run's folder or of a "
-             "checkpoint. The environment may be another one if the network's shapes are the same. "
-             "A run that resumes ignores it.")
+        help="Start a new run, at step 0 and with a fresh optimizer, from the weights of another "
+             "run: its name in --savedir, or the path of its folder or of a checkpoint. The "
+             "environment may be another one if the network's shapes are the same. Ignored when a "
+             "run resumes.")
     add("--log_every", type=real(0.1), default=10.0, metavar="SECONDS",
         help="Time between two rows of the log.")
     add("--checkpoint_every", type=real(1), default=300.0, metavar="SECONDS",
@@ -358,8 +358,9 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     add("--wandb", action="store_true",
         help="Also log to Weights & Biases. This needs the package wandb.")
     add("--autotune", type=real(0.1, LONGEST_S), nargs="?", const=10.0, metavar="SECONDS",
-        help="Before training, measure the speed of other numbers of workers and other batch "
-             "sizes, each for SECONDS (10 if not given), and train with the fastest.")
+        help="Before training, measure the speed of other numbers of workers, environments and "
+             "threads, and of other inference batches, each for SECONDS (10 if not given), and "
+             "train with the fastest.")
 
 
 def add_learner_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
@@ -372,7 +373,8 @@ def add_learner_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None
 
 
 def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
-    group = parser.add_argument_group("learning", "How long, on what and how the learner learns.")
+    group = parser.add_argument_group(
+        "learning", "How long, how and on which device the learner learns.")
     add = group.add_argument
     add("--total_steps", type=whole(1, MAX_STEPS),
         help="Number of agent steps to learn from." + recipe_help(recipes, "total_steps"))
@@ -382,26 +384,27 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
     add("--unroll_length", type=whole(1), metavar="T",
         help="Number of agent steps in a rollout." + recipe_help(recipes, "unroll_length"))
     add("--passes", type=whole(1, 1000),
-        help="How often each batch is learned from. More than once needs --ppo_clip, without which "
-             "the policy leaves the actors' too far behind." + recipe_help(recipes, "passes"))
+        help="Number of passes over each batch. More than one needs --ppo_clip, without which the "
+             "policy moves too far from the actors' policy." + recipe_help(recipes, "passes"))
     add("--minibatches", type=whole(1),
-        help="Number of updates in each pass, from parts of the batch that are drawn anew. With "
-             "--ppo_clip and without a recurrent state, transitions are drawn, else rollouts."
+        help="Number of updates in each pass, each from another random part of the batch: of its "
+             "transitions with --ppo_clip and without a recurrent state, else of its rollouts."
              + recipe_help(recipes, "minibatches"))
     add("--max_lag", type=whole(0), metavar="UPDATES",
-        help="Drop a rollout if more updates than this lie between the weights that chose one of "
-             "its actions and those that would learn from it. The column dropped_steps counts the "
-             "steps that are lost. Default: no rollout is dropped.")
+        help="Drop a rollout if its policy lag is larger than this: the number of updates between "
+             "the weights that chose one of its actions and the weights that would learn from it. "
+             "The column dropped_steps counts the steps that are lost. Default: no rollout is "
+             "dropped.")
     add("--num_learner_threads", "--num_threads", type=whole(1, 64),
         help="Number of learner threads. Each collects its own batches, but only one at a time "
              "updates the network. Default: 1, or 2 if the learner uses an accelerator, so that "
              "the next batch is copied to it during an update.")
     add("--torch_threads", type=whole(1, 1024),
-        help="Number of threads that torch uses for one operation on the CPU. Default: MonoBeast "
-             "takes as many as its actors leave cores, and 1 with --num_actors 0. PolyBeast takes "
-             "all cores for its deep network on Atari, where the learner limits the speed, and "
-             "else half of them. Both take 1 if this process computes on accelerators only, "
-             "because more would slow down the copies to them.")
+        help="Number of threads that torch uses for one operation on the CPU. Default: in "
+             "MonoBeast, as many as its actors leave cores free, and 1 with --num_actors 0. "
+             "PolyBeast uses all cores for its deep network on Atari, where the learner limits the "
+             "speed, and otherwise half of them. Both use 1 if this process computes on "
+             "accelerators only, because more would slow down the copies to them.")
     add("--learner_device", metavar="DEVICE",
         help="Device of the learner, any that torch has, for example cuda:1, xpu or mps. Default: "
              "the GPU if there is one (but not a Mac's), else cpu. With --num_actors 0: cpu.")
@@ -410,13 +413,13 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
              "MonoBeast's actors, which are processes.")
     add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
     add("--precision", default="auto", choices=["auto", "bf16", "tf32", "fp32"],
-        help="Precision of convolutions and matrix products. auto takes bf16 if the hardware has "
-             "instructions for it and the actions are no Box, else fp32. tf32 is float32 whose "
-             "products NVIDIA's GPUs round to 10 bits; elsewhere it is fp32. No other choice "
-             "allows that rounding, not even in the parts that bf16 leaves in float32.")
+        help="Precision of convolutions and matrix products. auto is bf16 if the hardware has "
+             "instructions for it and the actions are not a Box, else fp32. tf32 is float32 whose "
+             "products NVIDIA's GPUs round to 10 bits; on other hardware it is fp32. Only tf32 "
+             "allows that rounding: bf16 does not, even in the parts that it leaves in float32.")
     add("--compile", action="store_true",
         help="Compile the network with torch.compile, which takes minutes at the start. On a CPU "
-             "training was not faster with it.")
+             "it did not make training faster.")
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
@@ -447,12 +450,13 @@ def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
         help="abs_one clips rewards to [-1, 1] in the loss. Logged returns are never clipped."
              + recipe_help(recipes, "reward_clipping"))
     add("--observation_scaling", choices=["moments", "none"],
-        help="moments subtracts from each number of an observation its running mean, divides by "
-             "its running standard deviation, and clips to [-10, 10]. Images and whole numbers are "
-             "left as they are." + recipe_help(recipes, "observation_scaling"))
+        help="moments normalises each number of an observation: it subtracts the running mean, "
+             "divides by the running standard deviation, and clips to [-10, 10]. Images and "
+             "integers are left as they are." + recipe_help(recipes, "observation_scaling"))
     add("--reward_scaling", choices=["returns", "none"],
         help="returns divides rewards in the loss by the running standard deviation of discounted "
-             "returns, and clips to [-10, 10]. Logged returns are never scaled, but values are."
+             "returns, and clips to [-10, 10]. Logged returns are never scaled, but the baseline's "
+             "values are."
              + recipe_help(recipes, "reward_scaling"))
     add("--vtrace_lambda", type=real(0, 1),
         help="The lambda of V-trace (remark 2 of the IMPALA paper, which uses 1)."
@@ -462,10 +466,11 @@ def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
     add("--clip_pg_rho_threshold", type=positive(), default=1.0,
         help="Upper bound of the importance weights in the policy gradient.")
     add("--ppo_clip", type=real(0, 1), metavar="EPSILON",
-        help="Limit the policy gradient as PPO does: an action whose probability has changed by "
-             "more than this share in the direction of its advantage has no gradient, nor has a "
-             "value that has changed by more than EPSILON. Advantages are standardised. It takes "
-             "the place of --clip_pg_rho_threshold. 0: the policy gradient of the paper."
+        help="Clip the policy gradient as PPO does: an action has no gradient once its probability "
+             "has changed by more than this share in the direction of its advantage, and a value "
+             "has none once it has changed by more than EPSILON. Advantages are standardised. It "
+             "takes the place of --clip_pg_rho_threshold. 0: the policy gradient of the IMPALA "
+             "paper."
              + recipe_help(recipes, "ppo_clip"))
     add("--loss_reduction", default="mean", choices=["mean", "sum"],
         help="Reduction of the loss over time and batch. The paper uses sum, together with "
@@ -496,21 +501,21 @@ def add_evaluation_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> N
         "evaluation", "How whole games are played, in the test modes and while training.")
     add = group.add_argument
     add("--eval_every", type=whole(0, MAX_STEPS), metavar="STEPS",
-        help="Number of agent steps between two evaluations while training. They run in their own "
-             "process. 0 turns them off." + recipe_help(recipes, "eval_every"))
+        help="Number of agent steps between two evaluations while training. They run in a process "
+             "of their own. 0 turns them off." + recipe_help(recipes, "eval_every"))
     add("--eval_env", metavar="ENV,...",
-        help="Ids of other environments that each evaluation also plays, --num_episodes games in "
-             "each, for example levels that are not trained on. Their observations and actions "
-             "have to be those of --env.")
+        help="Ids of other environments, for example held-out levels. Each evaluation also plays "
+             "--num_episodes games in each of them. Their observations and actions have to be "
+             "those of --env.")
     add("--num_episodes", type=whole(1), default=10,
         help="Number of games that an evaluation or a test mode plays.")
     add("--max_episode_steps", type=whole(1), default=27_000,
-        help="Number of agent steps after which a game is cut.")
+        help="Number of agent steps after which an evaluation or a test mode cuts off a game.")
     add("--greedy", action="store_true",
         help="Take the most probable action instead of sampling one.")
     add("--best", action="store_true",
-        help="Play in a test mode with the weights that evaluated best (model.best.tar), not with "
-             "the newest checkpoint.")
+        help="In a test mode, play with the weights that evaluated best (model.best.tar) instead "
+             "of the newest checkpoint.")
 # fmt: on
 
 

@@ -272,7 +272,7 @@ def test_the_readme_links_every_page():
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
 def test_a_page_begins_with_who_needs_it(page):
     title, blank, first = page.read_text().splitlines()[:3]
-    assert title.startswith("# ") and blank == "" and first.startswith("For whoever ")
+    assert title.startswith("# ") and blank == "" and first.startswith("For anyone who ")
 
 
 def prose(page: Path) -> list[str]:

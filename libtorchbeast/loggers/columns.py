@@ -12,7 +12,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "_tick": "The number of the row, counted from 0.",
         "_time": "The time at which the row was written, in seconds since 1970 (Unix time).",
         "step": "The number of agent steps (transitions) that the learner has learned from.",
-        "frame": "The same in emulator frames. On Atari a step has four frames.",
+        "frame": "The same in emulator frames. On Atari a step is four frames.",
         "updates": "The number of updates that the optimizer has made.",
         "hours": "Hours of training. Pauses between a stop and a resume do not count.",
         "sps": "Steps per second since the previous row.",
@@ -21,54 +21,53 @@ GROUPS: dict[str, dict[str, str]] = {
     "Games": {
         "games": "The number of whole games that have ended since the run began.",
         "mean_game_return": f"The mean return of the last {RECENT_GAMES} games, with unclipped "
-        "rewards. After a start all environments begin a game at once, and the short games end "
-        "first; their mean would mislead. So the cell stays empty, or after a resume as it was, "
-        "until every environment's first game has ended, which is when each environment has made, "
-        "on average, --unroll_length more steps than the longest game so far. A game that never "
-        f"ends delays this until {RECENT_GAMES} games for each environment have ended. The first "
-        "value is the mean of as many games as there are environments, the newest ones; later "
-        "games count as they end. Two errors remain. Long games that are so rare that none of the "
-        "first games is one count only when they end. Games of equal lengths that began together "
-        "end together, so that the value can be far too high or too low in turns, until the "
-        "environments are out of step.",
+        "rewards. When training starts, all environments begin a game at once, and the short games "
+        "end first, so their mean would mislead. Therefore the cell stays empty (after a resume: "
+        "unchanged) until the first game of every environment has ended. That is taken to be so "
+        "when the environments have made, on average, --unroll_length more steps than the longest "
+        f"game so far, or, since a game may never end, when {RECENT_GAMES} games per environment "
+        "have ended. The first value is the mean of as many of the newest games as there are "
+        "environments; later games count as they end. Two errors remain. Long games that are so "
+        "rare that none is among the first games count only when they end. Games of equal length "
+        "that began together also end together, so the value can be far too high and far too low "
+        "in turns until the environments are out of step.",
         "mean_game_length": "The mean length of the same games, in agent steps.",
         "eval_step": "The step of the weights that played the evaluation that has just ended.",
-        "mean_eval_return": "The mean return of the games of that evaluation. With --eval_env, "
-        "each environment ENV that it names has the mean return of its games in a column "
-        "mean_eval_return/ENV at the end of the table.",
+        "mean_eval_return": "The mean return of the games of that evaluation. With --eval_env, the "
+        "column mean_eval_return/ENV at the end of the table has the mean return in each "
+        "environment ENV that it names.",
         "eval_cpu_s": "The CPU seconds that this evaluation took.",
     },
     "Loss": {
-        "total_loss": "The loss that the optimizer minimizes. This column and the others of its "
+        "total_loss": "The loss that the optimizer minimizes. This and the other columns of this "
         "group are means over the updates since the previous row; only lag_max is a maximum.",
-        "pg_loss": "The policy gradient's part of the loss.",
-        "baseline_loss": "The baseline's part of the loss, before it is multiplied by "
-        "--baseline_cost.",
+        "pg_loss": "The policy gradient loss.",
+        "baseline_loss": "The baseline loss, before it is multiplied by --baseline_cost.",
         "entropy": "The mean entropy of the policy, in nats.",
-        "mean_value": "The mean of the values that the baseline predicts, in the unit of the "
-        "rewards as the loss takes them, which are clipped (--reward_clipping) or scaled "
-        "(--reward_scaling).",
+        "mean_value": "The mean value that the baseline predicts, in the unit of the rewards in "
+        "the loss, which are clipped (--reward_clipping) or scaled (--reward_scaling).",
         "grad_norm": "The norm of the gradient over all weights, before clipping.",
         "learning_rate": "The learning rate.",
-        "lag_mean": "The policy lag: how many updates lie between the weights that chose an action "
-        "and the weights that learn from it.",
+        "lag_mean": "The mean policy lag: the number of updates between the weights that chose an "
+        "action and the weights that learn from it.",
         "lag_max": "The largest policy lag since the previous row.",
         "clipped_rho_share": "The share of transitions whose importance weight (the probability of "
         "the action under the learner's policy divided by its probability under the actor's) was "
         "above --clip_rho_threshold.",
     },
     "Time": {
-        "share_environment": "The share of the actors' time that environments took for their "
+        "share_environment": "The share of the actors' time in which environments made their "
         "steps. An actor is a process in MonoBeast and a stream in PolyBeast. The shares of one "
         "kind of worker add up to 1.",
-        "share_transport": "PolyBeast: the share of the streams' time that messages to and from "
-        "the servers took.",
-        "share_batching": "PolyBeast: the share of the streams' time in which a row waited until "
-        "an inference thread took it into a batch.",
-        "share_inference": "The share of the actors' time that the network took to choose actions.",
+        "share_transport": "PolyBeast: the share of the streams' time spent on messages to and "
+        "from the servers.",
+        "share_batching": "PolyBeast: the share of the streams' time in which a row waited for an "
+        "inference thread to take it into a batch.",
+        "share_inference": "The share of the actors' time in which the network chose actions.",
         "share_actor_waiting": "The share of the actors' time in which they waited for the "
         "learner, because all rollout buffers (PolyBeast: the learner's queue) were full.",
-        "share_learning": "The share of the learner threads' time in which they learned.",
+        "share_learning": "The share of the learner threads' time in which they trained the "
+        "network.",
         "share_learner_waiting": "The share of the learner threads' time in which they waited for "
         "a batch. If it is large, the actors are too slow for the learner.",
         "share_answering": "PolyBeast: the share of the inference threads' time in which they "
@@ -76,13 +75,12 @@ GROUPS: dict[str, dict[str, str]] = {
         "share_answer_waiting": "PolyBeast: the share of the inference threads' time in which they "
         "waited for a batch.",
         "inference_batch": "PolyBeast: the mean number of environments in an inference batch.",
-        "latency_p50_ms": "The median time from an observation to the action that answers it, in "
-        "milliseconds.",
+        "latency_p50_ms": "The median time from an observation to its action, in milliseconds.",
         "latency_p99_ms": "The 99th percentile of the same time.",
         "cpu_cores": "The number of CPU cores that the program and its child processes kept busy. "
         "1000 * cpu_cores / sps is the CPU seconds per thousand steps.",
-        "idle_cores": "The number of CPU cores that no program on the machine used, of those that "
-        "this program may use.",
+        "idle_cores": "The number of CPU cores, of those that this program may use, that no "
+        "program on the machine used.",
     },
     "Health": {
         "actor_restarts": "MonoBeast: how many times an actor was replaced.",
@@ -92,18 +90,18 @@ GROUPS: dict[str, dict[str, str]] = {
         "finite.",
         "checkpoint_errors": "How many checkpoints could not be written.",
         "mean_rho": "The mean of the importance weights, each clipped at 1. It is 1 without policy "
-        "lag, and near 0 where the learner's policy has left the actors' far behind, so that "
+        "lag, and near 0 where the learner's policy has moved far away from the actors', so that "
         "almost nothing is learned.",
-        "largest_reward": "The largest absolute reward since the run began, as the loss takes it, "
-        "clipped or scaled. No value can be more than this / (1 - --discounting).",
-        "dropped_steps": "How many steps were not learned from because their rollouts were older "
-        "than --max_lag.",
+        "largest_reward": "The largest absolute reward since the run began, as it is in the loss: "
+        "clipped or scaled. No value can be larger than this / (1 - --discounting).",
+        "dropped_steps": "How many steps were dropped instead of learned from, because their "
+        "rollouts were older than --max_lag.",
     },
     "Replay": {
         "td_error": "R2D2: the mean absolute TD error of the rescaled values.",
-        "replay_ratio": "R2D2: how many steps were trained on for each new step, since learning "
-        "began in this process or, with --save_replay, in the run.",
-        "replay_steps": "R2D2: the number of rows in the replay.",
+        "replay_ratio": "R2D2: how many steps were trained on per new environment step, since "
+        "learning began in this process or, with --save_replay, in the run.",
+        "replay_steps": "R2D2: the number of steps in the replay buffer.",
     },
     "Ranks": {
         "all_reduce_share": "Under torchrun: the share of the time in which a rank waited for the "
