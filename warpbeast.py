@@ -267,7 +267,7 @@ def divide(rollout: Rollout, batch_size: int):
 def player(flags: Flags) -> tuple[nn.Module, Environment]:
     """Makes a network and the environments in which it plays whole games, on the CPU."""
     num_envs = evaluate.games_at_once(flags, flags.num_envs)
-    flags = replace(flags, num_envs=num_envs, mode="test" if flags.mode == "train" else flags.mode)
+    flags = replace(flags, num_envs=num_envs)
     vector, _ = open_vector(flags, torch.device("cpu"))
     env = Environment(lambda: vector, num_envs, flags.env)
     return make_net(env.spec, flags), env

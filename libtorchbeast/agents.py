@@ -28,8 +28,11 @@ from libtorchbeast.rollouts import Rollout, core_state_of
 from libtorchbeast.spec import Actions, Spec, check_action_mask
 from vtrace import ImpalaLoss
 
-PER_ENVIRONMENT = ("done", "terminated", "truncated", "episode_over", "episode_step")
-PER_AGENT = ("episode_return", "policy_version")  # also of the environment, and only for the log
+# What the rows of each agent have of their environment's row.
+OF_ENVIRONMENT = (
+    "done", "terminated", "truncated", "episode_over", "episode_step", "episode_return",
+    "policy_version",
+)  # fmt: skip
 
 
 class Group(NamedTuple):
@@ -141,7 +144,7 @@ class Agents(nn.Module):
                 k.removeprefix(f"{group.name}/"): x.flatten(1, 2)
                 for k, x in rows.items() if k.startswith(f"{group.name}/")
             }  # fmt: skip
-            for name in (*PER_ENVIRONMENT, *PER_AGENT):
+            for name in OF_ENVIRONMENT:
                 if name in rows:
                     own[name] = rows[name].unsqueeze(2).expand(-1, -1, A).flatten(1, 2)
             if begins := getattr(rows["done"], "begins", None):  # of models.remember_beginnings
@@ -183,13 +186,12 @@ class Joint:
         self._parts = [
             (group.agents, cast(Distribution, net.distribution)) for group, net in agents.members()
         ]
-        each = [(A, distribution) for A, distribution in self._parts]
-        self._logits = [A * d.num_logits for A, d in each]
+        self._logits = [A * d.num_logits for A, d in self._parts]
         self.num_logits = sum(self._logits)
-        self._numbers = [A * math.prod(d.action_shape) for A, d in each]
+        self._numbers = [A * math.prod(d.action_shape) for A, d in self._parts]
         self.action_shape = (sum(self._numbers),)
-        self.action_dtype = each[0][1].action_dtype
-        self.num_features = sum(A * d.num_features for A, d in each)
+        self.action_dtype = self._parts[0][1].action_dtype
+        self.num_features = sum(A * d.num_features for A, d in self._parts)
 
     def log_prob(self, policy_logits: Tensor, actions: Tensor) -> Tensor:
         shares = zip(self._each(policy_logits), self._actions(actions), strict=True)

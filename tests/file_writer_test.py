@@ -57,7 +57,6 @@ def test_full_disk_costs_rows_and_nothing_else(tmp_path, caplog):
         with file_size_limit(size + 20):
             for step in (20, 30, 40):
                 files.log({"step": step, "loss": 1 / 3})
-        assert files.errors >= 3
         assert caplog.text.count("logs.csv misses a row") == 1
         files.log({"step": 50, "loss": 1 / 3})
     assert column(files.path / "logs.csv", "step") == ["10", "50"]

@@ -59,7 +59,6 @@ class FileWriter:
             raise ValueError(f"xpid must be a plain folder name other than 'latest', not {xpid!r}")
         self._path = Path(savedir).expanduser() / xpid
         self._path.mkdir(parents=True, exist_ok=True)
-        self.errors = 0  # how many writes have failed since the start
         self._logged_failures: set[str] = set()
         last_step = -1 if resume_step is None else resume_step
         with contextlib.ExitStack() as stack:  # closes what is open if a later line raises
@@ -85,7 +84,7 @@ class FileWriter:
         `histograms` go to the trackers only.
 
         The cell of a column that is absent, None, NaN or infinite stays empty. A write that fails
-        is counted in `errors`, and logged when it is the first of its kind; training goes on.
+        is logged when it is the first of its kind; training goes on.
 
         Raises:
             ValueError: a key is not in `fieldnames`, or a value is not a number.
@@ -94,7 +93,7 @@ class FileWriter:
         try:
             self._table.append(cells)
         except OSError as error:
-            self._count_failure("logs.csv misses a row", error)
+            self._log_failure("logs.csv misses a row", error)
         if "step" in cells:
             self._track(cells, {k: v for k, v in (histograms or {}).items() if v})
 
@@ -106,7 +105,7 @@ class FileWriter:
                 # The tracker's own writing thread has ended and cannot be started again.
                 self._trackers.remove(tracker)
                 name = type(tracker).__name__
-                self._count_failure(f"{name} gets nothing more until the run is resumed", error)
+                self._log_failure(f"{name} gets nothing more until the run is resumed", error)
 
     def close(self) -> None:
         """Closes the files. May be called twice."""
@@ -116,7 +115,7 @@ class FileWriter:
                 tracker.close()
             except OSError as error:
                 name = type(tracker).__name__
-                self._count_failure(f"the newest numbers that {name} got are lost", error)
+                self._log_failure(f"the newest numbers that {name} got are lost", error)
         self._open.close()
 
     def __enter__(self) -> FileWriter:
@@ -125,8 +124,7 @@ class FileWriter:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _count_failure(self, consequence: str, error: OSError) -> None:
-        self.errors += 1
+    def _log_failure(self, consequence: str, error: OSError) -> None:
         if consequence not in self._logged_failures:
             self._logged_failures.add(consequence)
-            logger.error("%s (%s). Later failures are only counted.", consequence, error)
+            logger.error("%s (%s). This is logged once.", consequence, error)

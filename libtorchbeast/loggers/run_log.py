@@ -8,6 +8,7 @@ from collections.abc import Callable
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.loggers.stats import Means, Stats
+from libtorchbeast.loggers.timing import Source
 
 logger = logging.getLogger(__name__)
 
@@ -18,9 +19,6 @@ class NoWriter:
     def log(self, row: dict[str, float], histograms: dict[str, dict[float, int]]) -> None: ...
 
     def close(self) -> None: ...
-
-
-Source = Callable[[], dict[str, float]]  # returns columns for the next row
 
 
 class RunLog:
