@@ -240,9 +240,8 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
         draft.torch_threads = 1
     if draft.torch_threads is None:
         cores = workers.share_of_cores()
-        is_deep = draft.net is None and polybeast_env.is_atari(
-            draft.env
-        )  # other networks are probably small
+        # Other networks than the deep one on Atari are probably small.
+        is_deep = draft.net is None and polybeast_env.is_atari(draft.env)
         draft.torch_threads = cores if is_deep else max(1, cores // 2)
     if draft.max_learner_queue_size is None:
         draft.max_learner_queue_size = ranks.share(draft.batch_size)

@@ -52,7 +52,7 @@ class ImpalaLoss(NamedTuple):
     real_transitions: Tensor  # int64, how many transitions were learned from
 
 
-def _check(name: str, tensor: Tensor, shape: tuple[int, ...], *dtypes: torch.dtype) -> None:
+def check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], *dtypes: torch.dtype) -> None:
     """Raises ValueError if the tensor's shape or dtype differs from the expected one."""
     if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
@@ -105,12 +105,12 @@ def from_importance_weights(
         ValueError: a tensor's shape or dtype is not the one above.
     """
     for name, tensor in (("discounts", discounts), ("rewards", rewards), ("values", values)):
-        _check(name, tensor, log_rhos.shape)
-    _check("bootstrap_value", bootstrap_value, log_rhos.shape[1:])
+        check_tensor(name, tensor, log_rhos.shape)
+    check_tensor("bootstrap_value", bootstrap_value, log_rhos.shape[1:])
 
     rhos = log_rhos.exp()
     if real is not None:
-        _check("real", real, log_rhos.shape, torch.bool)
+        check_tensor("real", real, log_rhos.shape, torch.bool)
         rhos = rhos.masked_fill(~real, 0.0)
     next_values = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
     deltas = _at_most(clip_rho_threshold, rhos) * (rewards + discounts * next_values - values)
@@ -185,9 +185,9 @@ def from_logits(
         ValueError: a tensor's shape or dtype is not the one above.
     """
     distribution = distribution or Categorical(behavior_policy_logits.shape[-1])
-    _check("target_policy_logits", target_policy_logits, behavior_policy_logits.shape)
+    check_tensor("target_policy_logits", target_policy_logits, behavior_policy_logits.shape)
     shape = behavior_policy_logits.shape[:-1] + distribution.action_shape
-    _check("actions", actions, shape, distribution.action_dtype)
+    check_tensor("actions", actions, shape, distribution.action_dtype)
     target_action_log_probs = distribution.log_prob(target_policy_logits, actions)
     behavior_action_log_probs = distribution.log_prob(behavior_policy_logits, actions)
     log_rhos = target_action_log_probs - behavior_action_log_probs
@@ -285,15 +285,15 @@ def _check_rollout(
     rows: dict[str, Tensor], logits: Tensor, values: Tensor, distribution: Distribution
 ) -> None:
     """Raises ValueError if a tensor is not as `impala_loss` takes it."""
-    _check("baseline", values, logits.shape[:-1], torch.float32)
-    _check("behavior's policy_logits", rows["policy_logits"], logits.shape, torch.float32)
+    check_tensor("baseline", values, logits.shape[:-1], torch.float32)
+    check_tensor("behavior's policy_logits", rows["policy_logits"], logits.shape, torch.float32)
     shape = (*values.shape, distribution.num_logits)
-    _check("policy_logits", logits, shape, torch.float32)
-    _check("done", rows["done"], values.shape, torch.bool)
-    _check("terminated", rows["terminated"], values.shape, torch.bool)
-    _check("reward", rows["reward"], values.shape, torch.float32)
+    check_tensor("policy_logits", logits, shape, torch.float32)
+    check_tensor("done", rows["done"], values.shape, torch.bool)
+    check_tensor("terminated", rows["terminated"], values.shape, torch.bool)
+    check_tensor("reward", rows["reward"], values.shape, torch.float32)
     shape = (*values.shape, *distribution.action_shape)
-    _check("action", rows["action"], shape, distribution.action_dtype)
+    check_tensor("action", rows["action"], shape, distribution.action_dtype)
 
 
 def join_terms(

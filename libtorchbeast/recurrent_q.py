@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vtrace import _check
+from vtrace import check_tensor
 
 EPSILON = 1e-3  # of h
 
@@ -86,9 +86,9 @@ def n_step_targets(
     Raises:
         ValueError: a tensor's shape or dtype is not the one above.
     """
-    _check("discounts", discounts, rewards.shape)
-    _check("real", real, rewards.shape, torch.bool)
-    _check("values", values, (len(rewards) + 1, *rewards.shape[1:]))
+    check_tensor("discounts", discounts, rewards.shape)
+    check_tensor("real", real, rewards.shape, torch.bool)
+    check_tensor("values", values, (len(rewards) + 1, *rewards.shape[1:]))
     returns = values
     for _ in range(num_steps):  # here returns has those of one step less
         longer = torch.where(real, rewards + discounts * returns[1:], values[:-1])
@@ -115,10 +115,10 @@ def td_errors(
     Raises:
         ValueError: a tensor's shape or dtype is not the one above.
     """
-    _check("reward", rows["reward"], values.shape, torch.float32)
-    _check("done", rows["done"], values.shape, torch.bool)
-    _check("terminated", rows["terminated"], values.shape, torch.bool)
-    _check("q_taken", q_taken, (len(values) - 1, *values.shape[1:]), torch.float32)
+    check_tensor("reward", rows["reward"], values.shape, torch.float32)
+    check_tensor("done", rows["done"], values.shape, torch.bool)
+    check_tensor("terminated", rows["terminated"], values.shape, torch.bool)
+    check_tensor("q_taken", q_taken, (len(values) - 1, *values.shape[1:]), torch.float32)
     real = ~rows["done"][1:]
     discounts = discounting * (~rows["terminated"][1:]).float()
     values = unrescale(values.detach())
@@ -171,10 +171,10 @@ def r2d2_loss(
     Raises:
         ValueError: a tensor's shape or dtype is not the one above.
     """
-    _check("target_q", target_q, online_q.shape, torch.float32)
-    _check("online_q", online_q, target_q.shape, torch.float32)
-    _check("action", rows["action"], online_q.shape[:-1], torch.int64)
-    _check("weights", weights, online_q.shape[1:2], torch.float32)
+    check_tensor("target_q", target_q, online_q.shape, torch.float32)
+    check_tensor("online_q", online_q, target_q.shape, torch.float32)
+    check_tensor("action", rows["action"], online_q.shape[:-1], torch.int64)
+    check_tensor("weights", weights, online_q.shape[1:2], torch.float32)
     q_taken = online_q[:-1].gather(-1, rows["action"][:-1, :, None]).squeeze(-1)
     values = double_q_values(online_q, target_q)
     errors, real = td_errors(rows, q_taken, values, discounting, num_steps)

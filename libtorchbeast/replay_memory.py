@@ -88,8 +88,7 @@ def stack_frames(frames: Tensor, ages: Tensor, k: int) -> Tensor:
     game's first frame. `ages` [S+1, B] is the number of frames of the game before each row."""
     stacks = torch.stack([frames[i : i + len(ages)] for i in range(k)], dim=2)
     for i in range(k - 1):
-        if (
-            is_before := ages < k - 1 - i
-        ).any():  # seldom; indexing all at once takes twice as long
+        is_before = ages < k - 1 - i
+        if is_before.any():  # seldom; indexing all at once takes twice as long
             stacks[:, :, i][is_before] = 0
     return stacks
