@@ -50,7 +50,7 @@ def first_description(
         UserError: the extension was built without gRPC.
     """
     errors = {}
-    start = time.monotonic()
+    start, reminder = time.monotonic(), Reminder()
     while True:
         for address in addresses:
             try:
@@ -63,7 +63,7 @@ def first_description(
         waited = time.monotonic() - start
         if waited > timeout:
             raise ServersLost(_message(timeout, errors))
-        if waited > 5.0:
+        if reminder.due(True):
             logger.warning("Waiting for a server. %s", "; ".join(map(": ".join, errors.items())))
         check()
         time.sleep(0.1 if waited < 5.0 else 2.0)
