@@ -1,9 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """PolyBeast trains an agent with IMPALA. Its environments run in servers, on one or many machines.
 
-    python -m polybeast --xpid pong                       # train on Pong; run it again to resume
-    python -m polybeast --xpid pong --mode test           # play 10 games with the trained network
-    python -m polybeast --xpid pong --mode test_render    # play them and write a video
+    python -m polybeast --xpid pong-poly                     # train on Pong, or resume training
+    python -m polybeast --xpid pong-poly --mode test         # play 10 games with the network
+    python -m polybeast --xpid pong-poly --mode test_render  # play them and write a video
     python -m polybeast --server_addresses envs-1:5000-5015,envs-2:5000-5015 --tls_cert ...
 
 Without --server_addresses this program starts its environment servers (polybeast_env.py) itself. In
@@ -375,7 +375,7 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
 
 def check_description(flags: Flags, description: Any) -> None:
     """Raises UserError if the flags do not fit the environments that are served."""
-    require(flags, "env", flags.env == description.name, f"{description.name}, which is served")
+    require(flags, "env", flags.env == description.name, f"{description.name}, as the servers have")
     name, N = "max_inference_batch_size", description.num_envs
     fits = flags.max_inference_batch_size is None or flags.max_inference_batch_size >= N
     require(flags, name, fits, f"at least the {N} environments of a stream")

@@ -10,8 +10,8 @@ it. Each stream has its own environments, which it steps as one batch:
 
     learner -> actions -> stream -> environments -> rows -> learner
 
-A server that crashes or hangs is started again. Without --server_addresses the learner starts its
-servers itself, so run this program only for a learner that connects to servers of yours, for
+A server that crashes or hangs is restarted. Without --server_addresses the learner starts its
+servers itself, so run this program only if a learner shall connect to servers that you start, for
 example on other machines. Those machines need only the packages of requirements-env.txt.
 
 To add an environment, edit the place marked FORK HERE and nothing else.

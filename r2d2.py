@@ -1,14 +1,15 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""R2D2 (Kapturowski et al. 2019) learns recurrent Q-values from a replay, on PolyBeast's servers.
+"""R2D2 (Kapturowski et al. 2019): recurrent Q-learning from replay, on PolyBeast's servers.
 
     python -m r2d2 --env MinAtar/Breakout-v1 --xpid breakout  # train; run it again to resume
     python -m r2d2 --xpid breakout --mode test                # play 10 games with the network
     python -m r2d2 --server_addresses envs-1:5000-5015 --tls_cert ...
 
 It is also an example of another algorithm on this plumbing: servers, streams, batches, the queue,
-runs, checkpoints and the log are those of polybeast.py. Its own are the network's meaning, the
-actions, the loss (whose equations are in libtorchbeast/recurrent_q.py), and the replay, which
-stands between the queue and the learner (libtorchbeast/replay.py):
+runs, checkpoints and the log are those of polybeast.py. It has its own network, whose outputs are
+Q-values, its own choice of actions, its own loss (the equations are in
+libtorchbeast/recurrent_q.py), and a replay buffer between the queue and the learner
+(libtorchbeast/replay.py):
 
     server -> row -> batch -> net -> row -> rollout -> replay -> batch -> loss -> weights
                                                          ^----- priorities ----'
@@ -222,9 +223,9 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     if draft.max_learner_queue_size is None:  # the streams go on during an update
         columns = (draft.num_actors or draft.num_servers) * draft.envs_per_server
         draft.max_learner_queue_size = max(draft.batch_size, 2 * columns)
-    none = "none: how fast R2D2 may be depends on --replay_ratio"
+    none = "to be left out: --replay_ratio limits the speed of R2D2"
     require(draft, "autotune", draft.autotune is None, none)
-    require(draft, "max_lag", draft.max_lag is None, "none: a replay is for old steps")
+    require(draft, "max_lag", draft.max_lag is None, "no limit: replayed steps are old")
     for name in ("passes", "minibatches"):
         is_one = getattr(draft, name) == 1
         require(draft, name, is_one, "1: --replay_ratio says how often to learn")
@@ -423,7 +424,7 @@ def make_replay(run: Run, core_state: CoreState) -> Replay:
     if path is not None:
         run.also_save("replay", replay)
     elif run.learner.updates:
-        logger.info("The replay starts empty, because this run has no --save_replay")
+        logger.info("The replay buffer starts empty, because this run has no --save_replay")
     return replay
 
 

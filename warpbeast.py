@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""WarpBeast trains an agent with IMPALA in environments that live where the network lives.
+"""WarpBeast trains an agent with IMPALA in environments that are on the network's device.
 
     python -m warpbeast --env breakout --xpid breakout          # run it again to resume
     python -m warpbeast --xpid breakout --mode test             # play 10 games
@@ -7,7 +7,7 @@
 
 The environments are tensor operations: thousands of them are one dict of tensors [N, ...] on the
 network's device (libtorchbeast/tensors.py, examples/tensors). One process steps them T times with
-the newest weights, and then learns from what they did. There are no actors, queues and copies:
+the newest weights, and then learns from these steps. There are no actors, queues or copies:
 
     TensorVector -> row -> Net -> row -> rollout [T+1, N, ...] -> loss -> weights
 
@@ -135,7 +135,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
         UserError: two flags contradict each other, or this program lacks what is asked for.
     """
     if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
-        raise UserError(f"torchrun: expected one process, seen {processes}: WarpBeast is one")
+        raise UserError(f"torchrun: expected one process, seen {processes}: WarpBeast has no ranks")
     choose_xpid(draft)
     recipes.apply(draft, RECIPES, "other")
     draft.num_learner_threads = draft.num_learner_threads or 1
@@ -146,7 +146,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
         draft.torch_threads = workers.available_cores()
     divides = f"a divisor of --num_envs {draft.num_envs}, whose rollouts it divides among updates"
     require(draft, "batch_size", draft.num_envs % draft.batch_size == 0, divides)
-    require(draft, "num_learner_threads", draft.num_learner_threads == 1, "1: it acts and learns")
+    require(draft, "num_learner_threads", draft.num_learner_threads == 1, "1, which also acts")
     require(draft, "autotune", draft.autotune is None, "to be left out: try other --num_envs")
     return Flags(**vars(draft))
 

@@ -161,10 +161,10 @@ def initial_weights(flags: Flags, own: dict[str, torch.Tensor]) -> dict[str, tor
         raise UserError(f"--init_from {flags.init_from}: there is no checkpoint {path}")
     if why := misfit(own, state["model"]):
         raise UserError(
-            f"--init_from {flags.init_from}: {path}, of {state['env']}, does not fit this network, "
-            f"of {flags.env}: {why}"
+            f"--init_from {flags.init_from}: {path}, trained on {state['env']}, does not fit the "
+            f"network for {flags.env}: {why}"
         )
-    logger.info("Beginning with the weights of %s, trained for %d steps", path, state["step"])
+    logger.info("Starting from the weights of %s, trained for %d steps", path, state["step"])
     return state["model"]
 
 
@@ -311,8 +311,8 @@ class RunCheckpoints:
             now = {k: now.get(k) for k in sorted(differing)}
             seen = {k: seen.get(k) for k in sorted(differing)}
         raise UserError(
-            f"{self.path} is of another {name}: it has {seen}, the flags now give {now}. Choose "
-            f"another --xpid, or use the flags of that run."
+            f"{self.path} does not match the flags in `{name}`: it has {seen}, the flags now give "
+            f"{now}. Choose another --xpid, or use the flags of that run."
         )
 
 

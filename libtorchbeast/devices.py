@@ -266,7 +266,7 @@ def _pins_memory(device_type: str) -> bool:
         return True
     except RuntimeError as error:
         why = str(error).splitlines()[0]
-        logger.warning("Each copy to and from %s is waited for: %s", device_type, why)
+        logger.warning("Copies to and from %s are synchronous: %s", device_type, why)
         return False
 
 
@@ -301,7 +301,9 @@ def set_random_states(states: list[Tensor]) -> None:
     so."""
     count = len(random_states())
     if len(states) != count:
-        logger.warning("The random states are of %d accelerators; %d are used.", len(states), count)
+        logger.warning(
+            "The checkpoint has random states of %d accelerators; %d are used.", len(states), count
+        )
     for index, state in enumerate(states[:count]):
         _opened().set_rng_state(state, index)
 

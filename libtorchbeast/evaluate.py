@@ -66,7 +66,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
     if flags.net is None and models.name_of(net) != state["net"]:
         env.close()
         raise UserError(
-            f"{path} is of the network {state['net']}, this program's is {models.name_of(net)}: "
+            f"{path} has the network {state['net']}, this program's is {models.name_of(net)}: "
             f"use the program that trained it, or --net {state['net']}"
         )
     if env.spec.signature() != state["spec"]:

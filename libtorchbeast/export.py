@@ -94,7 +94,7 @@ def _save(program: torch.export.ExportedProgram, path: Path) -> None:
         new_file.replace(path)
     except OSError as error:
         new_file.unlink(missing_ok=True)
-        raise UserError(f"{path} is not written: {error}") from error
+        raise UserError(f"{path} was not written: {error}") from error
 
 
 class Traced(NamedTuple):
@@ -137,7 +137,7 @@ def trace(policy: Policy, row: Row) -> Traced:
 def _write_onnx(traced: Traced, path: Path) -> str:
     """Writes the policy as ONNX. Returns "", or why that was not possible."""
     if not all(map(importlib.util.find_spec, ("onnx", "onnxscript"))):
-        return " is not written: pip install onnx onnxscript"
+        return " was not written: pip install onnx onnxscript"
     states = [f"core_state/{i}" for i in range(len(traced.core_state))]
     try:
         torch.onnx.export(
@@ -147,7 +147,7 @@ def _write_onnx(traced: Traced, path: Path) -> str:
             external_data=False, verbose=False,
         )  # fmt: skip
     except Exception as error:  # of many kinds, for what ONNX cannot express
-        return f" is not written: {described(error)}"
+        return f" was not written: {described(error)}"
     return ""
 
 

@@ -226,7 +226,7 @@ def _converted(value: Any, action: argparse.Action) -> Any:
         return action.type(value)
     except (LookupError, TypeError, ValueError, argparse.ArgumentTypeError) as error:
         flag = action.option_strings[-1] if action.option_strings else action.dest
-        raise UserError(f"{flag} {value}: its type does not read its own text: {error}") from error
+        raise UserError(f"{flag} {value}: its type cannot parse this value: {error}") from error
 
 
 def given(parser: argparse.ArgumentParser, argv: list[str]) -> dict[str, Any]:

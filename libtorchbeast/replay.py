@@ -233,7 +233,7 @@ class Replay(Direct):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with the blocks in the file, without those that were overwritten since."""
         if not state or state["layout"] != self._layout:
-            logger.warning("The replay starts empty: the checkpoint has none of this layout")
+            logger.warning("The replay buffer starts empty: the checkpoint has none that fits")
             return
         self._serials[:], self._previous[:], self._next[:] = (
             state[name].numpy() for name in ("serials", "previous", "next")

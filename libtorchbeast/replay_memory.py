@@ -59,7 +59,7 @@ def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) ->
     """
     sizes, needed = _sizes(shapes, num_blocks), required_bytes(shapes, num_blocks)
     steps = num_blocks * flags.unroll_length
-    logger.info("The replay of %d steps takes %.3f GB", steps, needed / 1e9)
+    logger.info("The replay buffer of %d steps takes %.3f GB", steps, needed / 1e9)
     size = os.path.getsize(path) if path is not None and os.path.exists(path) else 0
     memory = np.zeros(needed, np.uint8) if path is None else _map_file(flags, path, needed, size)
     arrays, start = {}, 0

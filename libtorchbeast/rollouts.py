@@ -113,8 +113,8 @@ class Barrier:
         if updates >= self._due + self.LONG and not self.late:
             self.late = True
             logger.warning(
-                "The barrier that was due at update %d waits for %d games. Until they end, a "
-                "checkpoint that is saved cannot be resumed bit for bit.",
+                "The barrier that was due at update %d still waits for %d games to end. "
+                "Checkpoints saved before that cannot be resumed bit for bit.",
                 self._due,
                 int(self.playing.sum()),
             )

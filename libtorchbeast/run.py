@@ -341,8 +341,8 @@ class Run:
         logger.info("Resuming from step %d: %s", self.learner.step, self.checkpoints.path)
         if state.get("between_barriers"):  # version 0.6 did not save there
             logger.warning(
-                "This checkpoint was made between two barriers: what follows is not, bit for bit, "
-                "what would have followed without the stop."
+                "This checkpoint was saved between two barriers: the resumed run is not, bit for "
+                "bit, the run that would have followed without the stop."
             )
 
 

@@ -201,12 +201,12 @@ def test_a_checkpoint_of_another_identity_is_refused_with_what_differs(path):
     with pytest.raises(UserError) as error:
         checkpoints(path, env="Pong-v5").load()
     assert str(error.value) == (
-        f"{path} is of another env: it has Pong, the flags now give Pong-v5. Choose another "
-        "--xpid, or use the flags of that run."
+        f"{path} does not match the flags in `env`: it has Pong, the flags now give Pong-v5. "
+        "Choose another --xpid, or use the flags of that run."
     )
     net = {"conv.weight": [16, 4, 8, 8], "core.bias": [512], "new": [1]}
     other = checkpoints(path, net=net)
-    with pytest.raises(UserError, match="is of another net: ") as error:
+    with pytest.raises(UserError, match="does not match the flags in `net`: ") as error:
         other.load()
     assert "it has {'core.bias': [256], 'new': None, 'old': [1]}" in str(error.value)
     assert "now give {'core.bias': [512], 'new': [1], 'old': None}" in str(error.value)
@@ -239,7 +239,7 @@ def test_weights_of_other_shapes_are_refused_with_the_first(path):
         (same | {"c": torch.zeros(())}, r"c is missing there and \[\] here"),
     ]:
         with pytest.raises(
-            UserError, match=f"--init_from model.tar: .*, of A-v0, .*, of B-v0: {said}$"
+            UserError, match=f"--init_from model.tar: .*, trained on A-v0, .* for B-v0: {said}$"
         ):
             checkpoint.initial_weights(flags, own)
 

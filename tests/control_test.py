@@ -88,4 +88,4 @@ def test_a_run_of_an_older_version_keeps_its_network_and_its_scales(tmp_path, ca
     older |= dict(minibatches=1, ppo_clip=0.0, max_lag=None)
     assert after["flags"] | {"net": None} == state["flags"] | older | {"total_steps": 600}
     message = refusal(tmp_path, "--observation_scaling", "moments")
-    assert "model.tar is of another shapes" in message and "moments.mean" in message
+    assert "model.tar does not match the flags in `shapes`" in message and "moments.mean" in message

@@ -444,7 +444,7 @@ def test_without_page_locked_memory_copies_are_waited_for_which_is_said_once(
     devices._pins_memory.cache_clear()
     assert_close(Life(DEVICE, DEVICE).live(), on_the_cpu[""])
     devices._pins_memory.cache_clear()
-    assert caplog.text.count("Each copy to and from sim is waited for: sim has no page-") == 1
+    assert caplog.text.count("Copies to and from sim are synchronous: sim has no page-") == 1
 
 
 @pytest.mark.parametrize("refusal", [mono.refusal, poly.refusal])
@@ -494,4 +494,4 @@ def test_random_states_of_devices_are_kept(simulated, caplog):
     assert_close(devices.random_states(), changed)
     devices.set_random_states(states[:1])  # of a machine with one device
     assert_close(devices.random_states(), [states[0], changed[1]])
-    assert "The random states are of 1 accelerators; 2 are used." in caplog.text
+    assert "The checkpoint has random states of 1 accelerators; 2 are used." in caplog.text

@@ -354,7 +354,7 @@ def test_the_test_mode_knows_whose_run_it_is(savedir):
     state = load(savedir / "run")
     save(str(savedir / "run/model.tar"), state | {"net": "polybeast.Net"})
     message = refusal(savedir, "--mode", "test")
-    assert "is of the network polybeast.Net, this program's is monobeast.Net" in message
+    assert "has the network polybeast.Net, this program's is monobeast.Net" in message
     save(str(savedir / "run/model.tar"), state)
     message = refusal(savedir, "--mode", "test", "--use_lstm")
     assert "does not fit this network (--net, --core, --use_lstm): " in message

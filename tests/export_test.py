@@ -233,7 +233,7 @@ def test_a_full_disk_leaves_the_older_policy(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
-        with pytest.raises(UserError, match="is not written: .*File too large"):
+        with pytest.raises(UserError, match="was not written: .*File too large"):
             _save(program, tmp_path / "policy.pt2")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -256,7 +256,7 @@ def test_why_there_is_no_onnx_is_told(tmp_path, monkeypatch, is_there, why):
     (folder / "policy.onnx").write_text("older")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: is_there)
     monkeypatch.setattr(torch.onnx, "export", refuse)
-    assert f"Policy: {folder}/policy.onnx is not written: {why}\n" in export(folder, monobeast)
+    assert f"Policy: {folder}/policy.onnx was not written: {why}\n" in export(folder, monobeast)
     assert not (folder / "policy.onnx").exists() and (folder / "policy.pt2").exists()
 
 

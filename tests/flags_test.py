@@ -299,7 +299,7 @@ def test_a_forks_flags_are_taken_over_with_their_types():
 
     flags = taken_over("", make_parser, maps=["/a", "/b"], size=7, discounting=0.8)
     assert (flags.maps, flags.size, flags.discounting) == ([Path("/a"), Path("/b")], 7, 0.8)
-    with pytest.raises(UserError, match="--kind hard: its type does not read its own text"):
+    with pytest.raises(UserError, match="--kind hard: its type cannot parse"):
         taken_over("", make_parser, kind="hard")
 
 

@@ -29,18 +29,18 @@ def test_good_numbers_and_rows_without_updates_warn_of_nothing(caplog):
         (
             {"mean_value": 2103.0, "largest_reward": 0.5},
             "The values diverge: mean_value is 2.1e+03, but with rewards of at most 1 and "
-            "--discounting 0.995 none can exceed 200. Try a smaller --learning_rate, or "
+            "--discounting 0.995 no value can exceed 200. Try a smaller --learning_rate, or "
             "--observation_scaling moments.",
         ),
         (
             {"mean_rho": 0.02, "lag_mean": 9.0},
             "Little is learned: the mean importance weight is 0.02, because the policy changes "
-            "much within the policy lag, 9.0 updates. Try a smaller --learning_rate, fewer "
+            "too much within the policy lag of 9.0 updates. Try a smaller --learning_rate, fewer "
             "environments for each actor or stream, or --max_lag.",
         ),
         (
             {"entropy": 5.0},
-            "The policy becomes more random than at the start: its entropy is 5.00. Try "
+            "The policy has become more random than at the start: its entropy is 5.00. Try "
             "--entropy_cost 0 (it is 0.02).",
         ),
     ],

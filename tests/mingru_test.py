@@ -133,7 +133,7 @@ def test_a_run_keeps_its_core(tmp_path):
     state = load(tmp_path / "run")
     assert state["flags"]["core"] == "mingru" and state["step"] >= 600
     assert "core.layers.1.weight" in state["model"]
-    assert "is of another" in refusal(tmp_path, "--core", "lstm", "--total_steps", 900)
+    assert "does not match the flags" in refusal(tmp_path, "--core", "lstm", "--total_steps", 900)
 
 
 def test_a_run_of_an_older_version_keeps_its_lstm(tmp_path):

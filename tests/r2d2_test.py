@@ -189,7 +189,7 @@ def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
     assert "replay" not in state and not (tmp_path / "run" / "replay.bin").exists()
     beast(tmp_path, "--total_steps", 2000)
     text = (tmp_path / "run" / "out.log").read_text()
-    assert "The replay starts empty" in text
+    assert "The replay buffer starts empty" in text
     assert re.findall("--.* changes from", text) == ["--total_steps changes from"]
     assert load(tmp_path / "run")["step"] >= 2000
     capsys.readouterr()
@@ -210,7 +210,7 @@ def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
         ("--importance_exponent -1", "--importance_exponent -1: expected at least 0 and at most 1"),
         ("--n_steps 0", "--n_steps 0: expected at least 1"),
         ("--target_update_every 0", "--target_update_every 0: expected at least 1"),
-        ("--autotune", "--autotune 10.0: expected none: how fast R2D2"),
+        ("--autotune", "--autotune 10.0: expected to be left out: --replay_ratio"),
         (
             "--replay_capacity 5000 --replay_start 6000",
             "--replay_start 6000: expected at most --replay_capacity 5000",

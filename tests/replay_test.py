@@ -267,7 +267,7 @@ def test_another_layout_is_not_taken(tmp_path, caplog):
     state = make_replay(make_flags("--save_replay"), path).state_dict()
     other = make_replay(make_flags("--save_replay", "--train_length", 7), path)
     other.load_state_dict(state)
-    assert "The replay starts empty" in caplog.text and not other.may_sample()
+    assert "The replay buffer starts empty" in caplog.text and not other.may_sample()
 
 
 def test_threads_may_share_it():

@@ -126,7 +126,7 @@ def test_two_damaged_checkpoints_are_never_a_start_from_scratch(savedir):
 def test_another_environment_or_network_is_refused_on_resume(savedir, flags, what):
     before = (savedir / "run/model.tar").read_bytes()
     message = refusal(savedir, *IN_ORDER, *flags, "--total_steps", 1500)
-    assert f"is of another {what}" in message and "--xpid" in message
+    assert f"does not match the flags in `{what}" in message and "--xpid" in message
     assert (savedir / "run/model.tar").read_bytes() == before
 
 
@@ -242,7 +242,7 @@ def test_a_new_run_begins_with_the_weights_of_another(savedir, form, capsys, mon
     assert_same(new["model"], old["model"])
     assert new["step"] == 160 and new["updates"] == 2
     assert new["optimizer"]["state"][0]["step"] == 2
-    said = f"Beginning with the weights of {source}, trained for {old['step']} steps"
+    said = f"Starting from the weights of {source}, trained for {old['step']} steps"
     assert said in capsys.readouterr().err
 
 
@@ -257,8 +257,9 @@ def test_weights_that_do_not_fit_are_refused_in_one_sentence(savedir):
     os.rename(savedir / "run", savedir / "old")
     flags = ["--init_from", "old", "--env", "CartPole-v1"]
     assert refusal(savedir, *IN_ORDER, *flags) == (
-        f"monobeast: error: --init_from old: {savedir}/old/model.tar, of {IN_ORDER[1]}, does not "
-        f"fit this network, of CartPole-v1: policy.0.weight is missing there and [64, 4] here"
+        f"monobeast: error: --init_from old: {savedir}/old/model.tar, trained on {IN_ORDER[1]}, "
+        "does not fit the network for CartPole-v1: "
+        "policy.0.weight is missing there and [64, 4] here"
     )
     message = refusal(savedir, *IN_ORDER, "--use_lstm", "--init_from", "old")
     assert "core.weight_ih_l0 is missing there and [" in message

@@ -270,7 +270,7 @@ def test_slurm_starts_a_run_again_after_it_moved_it(tmp_path):
     paths = [tmp_path / "study" / name for name in ("seed1", "seed2")]
     with Sweep(tmp_path, line) as launcher:
         assert launcher.wait_for_end() == 0
-        assert "Sent 2 jobs: " in launcher.printed()
+        assert "Submitted 2 jobs: " in launcher.printed()
         wait_for(lambda: all(step_of(path) > 3 for path in paths))
         for pid in launcher.session():
             if b"submitit.core._submit" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -279,7 +279,7 @@ def test_slurm_starts_a_run_again_after_it_moved_it(tmp_path):
     for path in paths:
         assert counted(path) == list(range(1, 201))
         assert len((path / "printed.txt").read_text().splitlines()) == 2  # one for each start
-    assert "Sent 0 jobs" in complete(tmp_path, line)
+    assert "Submitted 0 jobs" in complete(tmp_path, line)
 
 
 @pytest.mark.parametrize(

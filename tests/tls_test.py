@@ -168,7 +168,7 @@ def test_other_machines_are_reached_with_tls_or_an_explicit_insecure(folder):
     assert check(*where, "--insecure") == check(*where, *learner) == ""
     assert check("--server_addresses", "127.0.0.1:5000,unix:/tmp/x") == ""
     both = check(*where, "--insecure", *learner)
-    assert both == "--insecure True: expected not with --tls_cert, which it contradicts"
+    assert both == "--insecure True: expected to be left out with --tls_cert"
 
 
 def test_all_three_are_needed(folder):

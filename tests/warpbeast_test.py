@@ -134,7 +134,7 @@ def test_flags_that_it_cannot_follow_are_refused(parse, text, expected):
 
 def test_torchrun_is_refused(parse, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="torchrun: expected one process, seen 2: WarpBeast is one"):
+    with pytest.raises(UserError, match="torchrun: expected one process, seen 2: WarpBeast has no"):
         parse()
 
 

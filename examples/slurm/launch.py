@@ -265,7 +265,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--learners", type=int, default=1, help="Number of learners on each of their machines.")
     add("--learner_nodes", type=int, default=1, help="Number of machines with learners.")
     add("--server_flags", default="", metavar='"--FLAG VALUE ..."', help="Flags of polybeast_env.")
-    add("--minutes", type=int, default=24 * 60, help="Time limit of a job. Then it is requeued.")
+    add("--minutes", type=int, default=24 * 60, help="Time limit of a job, which is then requeued.")
     add("--settle", type=float, default=30.0, metavar="SECONDS",
         help="The learner starts when the server jobs have not changed for this long.")  # fmt: skip
     add("--folder", type=Path, default="~/torchbeast-jobs",

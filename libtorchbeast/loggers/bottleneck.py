@@ -62,7 +62,7 @@ class Advisor:
         if learner_waits and actors_wait:
             return (
                 f"Actors and learner wait for each other: try {self._more_room()}, so that more "
-                f"rollouts lie between them."
+                f"rollouts can wait between them."
             )
         if actors_wait:
             return f"The learner limits this run: {self._for_learner()}"
@@ -179,7 +179,7 @@ class PolyBeastAdvisor(Advisor):
 class R2D2Advisor(PolyBeastAdvisor):
     def _for_learner(self) -> str:
         ratio = self._flags.replay_ratio
-        return f"--replay_ratio {ratio:g} lets the actors wait for it; a lower one would not."
+        return f"with --replay_ratio {ratio:g} the actors wait for it; a lower ratio is faster."
 
 
 def _has_idle_cores(row: Row) -> bool:

@@ -80,7 +80,9 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     good = [row for row in rows if len(row) == len(header)]
     damaged = max(len(lines) - 1, 0) - len(good)
     if damaged:
-        logger.warning("%s: left out %d damaged line(s), as a kill leaves them", path, damaged)
+        logger.warning(
+            "%s: left out %d damaged line(s), which a killed run may leave", path, damaged
+        )
     return header, [dict(zip(header, row, strict=True)) for row in good]
 
 
@@ -95,7 +97,7 @@ def _open(path: Path, columns: list[str], last_step: int) -> tuple[list[str], in
     if discarded:
         there = path.with_suffix(".discarded.csv")
         logger.warning(
-            "%s: %d rows beyond step %d go to %s", path, len(discarded), last_step, there
+            "%s: %d rows beyond step %d are moved to %s", path, len(discarded), last_step, there
         )
         all_columns, earlier = _read(there, columns)
         write_whole(there, _as_text(all_columns, earlier + discarded, header=True))

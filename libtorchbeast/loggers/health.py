@@ -50,7 +50,7 @@ class Health:
             return ""
         return (
             f"The values diverge: mean_value is {mean_value:.3g}, but with rewards of at most "
-            f"{max(1.0, largest_reward):.3g} and --discounting {gamma:g} none can exceed "
+            f"{max(1.0, largest_reward):.3g} and --discounting {gamma:g} no value can exceed "
             f"{most:.3g}. Try a smaller --learning_rate, or --observation_scaling moments."
         )
 
@@ -59,7 +59,7 @@ class Health:
             return ""
         return (
             f"Little is learned: the mean importance weight is {mean_rho:.2f}, because the policy "
-            f"changes much within the policy lag, {lag:.1f} updates. Try a smaller "
+            f"changes too much within the policy lag of {lag:.1f} updates. Try a smaller "
             f"--learning_rate, fewer environments for each actor or stream, or --max_lag."
         )
 
@@ -69,6 +69,6 @@ class Health:
         cost = self._flags.entropy_cost
         tried = f"--entropy_cost 0 (it is {cost:g})" if cost else "a smaller --learning_rate"
         return (
-            f"The policy becomes more random than at the start: its entropy is {entropy:.2f}. "
+            f"The policy has become more random than at the start: its entropy is {entropy:.2f}. "
             f"Try {tried}."
         )

@@ -38,7 +38,7 @@ def uses_tls(flags: argparse.Namespace) -> bool:
         return False
     for name in NAMES:
         require(flags, name, name in given, f"a PEM file, because --{given[0]} is given")
-    require(flags, "insecure", not flags.insecure, f"not with --{given[0]}, which it contradicts")
+    require(flags, "insecure", not flags.insecure, f"to be left out with --{given[0]}")
     return True
 
 

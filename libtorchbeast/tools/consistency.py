@@ -1,12 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Compares an environment of tensors with a plain one, step by step.
+"""Compares an environment written as tensor operations with a plain one, step by step.
 
     python -m libtorchbeast.tools.consistency examples.tensors.reference:breakout --episodes 1000
 
 MODULE:NAME is a function without arguments that returns a `TensorEnv`, and a function that makes
-one plain environment with the methods of `Reference`. Both get the same actions and draws. In each
-step the observations, rewards and ends must agree: whole numbers and bools exactly, floats to 1e-5.
-The first difference is told, with what led to it.
+one plain environment with the methods of `Reference`. Both get the same actions and random draws.
+At each step the observations, rewards and episode ends must agree: integers and bools exactly,
+floats to 1e-5. The first difference is reported, with what led to it.
 """
 
 import argparse
@@ -201,13 +201,13 @@ def load(path: str) -> tuple[TensorEnv, Callable[[], Reference]]:
 
 def make_parser() -> Parser:
     parser = Parser("consistency", __doc__)
-    parser.add_argument("pair", metavar="MODULE:NAME", help="What is compared.")
+    parser.add_argument("pair", metavar="MODULE:NAME", help="The pair to compare.")
     parser.add_argument(
-        "--episodes", type=whole(1), default=1000, help="How many are played to their end."
+        "--episodes", type=whole(1), default=1000, help="Number of whole episodes to play."
     )
-    parser.add_argument("--num_envs", type=whole(1), default=64, help="How many at once.")
+    parser.add_argument("--num_envs", type=whole(1), default=64, help="Number of environments.")
     parser.add_argument("--seed", type=whole(0), default=0, help="Seed of actions and draws.")
-    parser.add_argument("--device", default="cpu", help="Where the tensors lie, for example cuda.")
+    parser.add_argument("--device", default="cpu", help="Device of the tensors, for example cuda.")
     return parser
 
 

@@ -1,11 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Turns a checkpoint of the original TorchBeast into a run, which can play or train further.
+"""Turns a checkpoint of the original TorchBeast into a run, to test it or to continue training.
 
     python -m libtorchbeast.tools.from_torchbeast OLD/torchbeast-1/model.tar --xpid old-pong
     python -m monobeast --mode test --xpid old-pong
 
-The run gets the checkpoint's weights, settings and number of updates. The optimizer's averages
-start afresh. The weights tell which of TorchBeast's two networks it is, and whether it has an LSTM.
+The run gets the checkpoint's weights, settings and number of updates. The optimizer's running
+averages start afresh. Which of TorchBeast's two networks it is, and whether it has an LSTM, is
+recognized by the weights.
 """
 
 import argparse

@@ -1,17 +1,17 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Draws the returns of one run or of many runs over steps, frames and hours.
+"""Plots the returns of one or many runs over steps, frames and hours.
 
     python -m libtorchbeast.tools.plot ~/logs/torchbeast/latest
     python -m libtorchbeast.tools.plot RUN_A RUN_B/logs.csv SAVEDIR --out plot.png --smooth 10
     python -m libtorchbeast.tools.plot SAVEDIR --groups           # a line and a band for each group
     python -m libtorchbeast.tools.plot SAVEDIR --groups --panels  # the same, a panel for each group
 
-A directory is a run if it has a logs.csv. Otherwise all runs below it are drawn.
+A directory is a run if it has a logs.csv. Otherwise all runs below it are plotted.
 
 Runs whose names differ only in a number at their end form a group: pong-1 and pong-2, pong-seed1,
 pong_s1, or pong/seed1. The line of a group is the mean of its runs. Its band reaches from the
-lowest to the highest run. The rows of two runs lie at different steps, so a run is interpolated
-linearly between its rows. A group is drawn over the steps that all of its runs have.
+lowest to the highest run. Runs have rows at different steps, so each is interpolated linearly
+between its rows. A group is plotted over the steps that all of its runs have.
 """
 
 from __future__ import annotations

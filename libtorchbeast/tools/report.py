@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Reports what a study (tools.sweep) has found: tables with intervals, and curves.
+"""Reports the results of a study (tools.sweep): tables with intervals, and curves.
 
     python -m libtorchbeast.tools.report ~/logs/torchbeast/NAME
 

@@ -1,12 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Trains every combination of some flags' values, as many runs at a time as fit.
+"""Trains a run for every combination of flag values, as many at a time as fit on the machine.
 
     python -m libtorchbeast.tools.sweep NAME --env MinAtar/Breakout-v1,MinAtar/Seaquest-v1 \\
         --seed 1-5 --learning_rate 1e-3,3e-3 -- python -m monobeast --total_steps 5_000_000
 
-The words after `--` are the program of each run. Flags before `--` that are none of the options
-below are swept. The runs lie in SAVEDIR/NAME, and the same command goes on with all of them.
-docs/studies.md says more.
+The words after `--` are the program of each run. Flags before `--` that are not listed below are
+swept. The runs are in SAVEDIR/NAME, and the same command resumes all of them. docs/studies.md says
+more.
 """
 
 import argparse
@@ -108,7 +108,7 @@ class Launcher:
                 time.sleep(POLL_S)
             elif stop.is_set():
                 stopping = True
-                say("Stopping. Each run saves a checkpoint; the same command goes on from there.")
+                say("Stopping. Each run saves a checkpoint; the same command resumes.")
                 for _, process in self.running.values():
                     process.terminate()
             for run, (slot, process) in list(self.running.items()):
@@ -256,7 +256,8 @@ def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
         raise UserError("--slurm: pip install submitit==1.5.4") from None
     except (RuntimeError, NameError, ValueError, AssertionError) as error:
         raise UserError(f"--slurm: {error}") from error
-    say(f"Sent {len(jobs)} jobs: {' '.join(job.job_id for job in jobs)}. They print into {folder}.")
+    ids = " ".join(job.job_id for job in jobs)
+    say(f"Submitted {len(jobs)} jobs: {ids}. Their output goes to {folder}.")
 
 
 # ============================================================================================= main
@@ -270,11 +271,11 @@ def make_parser() -> Parser:
     add("--gpus_per_run", type=whole(0), default=0, help="Number of GPUs of each run.")
     add("--runs_per_gpu", type=whole(1), default=1, help="Number of runs that share a GPU.")
     add("--retries", type=whole(0), default=1,
-        help="How many times a run that failed is tried again.")
+        help="How many times a failed run is retried.")
     add("--dry_run", action="store_true",
         help="Only print the commands of the runs that are not complete.")
     add("--slurm", nargs="*", metavar="KEY=VALUE",
-        help="Send the runs to Slurm. KEY=VALUE are parameters of submitit, for example "
+        help="Submit the runs to Slurm. KEY=VALUE are parameters of submitit, for example "
              "timeout_min=600 slurm_partition=gpu.")
     return parser
 # fmt: on
