@@ -13,7 +13,6 @@ from libtorchbeast.tensors import TensorVector
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
-from tests.support.compare import assert_same
 from tests.support.processes import load, rows
 from tests.support.tensors import Foreign, Walk
 
@@ -98,5 +97,6 @@ def test_a_run_by_graphs_gives_the_cpus_weights(monkeypatch, tmp_path):
             mono.beast(tmp_path / device, *flags, "--learner_device", device)
             assert sim.counts["graphs"] > 20 or device == "cpu"
         weights.append(load(tmp_path / device / "run")["model"])
-    assert_same(*weights)
+    # With the learning rate on the device, the optimizer rounds in another order.
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
     assert "moments.mean" in weights[0] and weights[0]["moments.count"] > 100

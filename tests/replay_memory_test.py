@@ -41,7 +41,7 @@ def test_the_bytes_are_said_and_refused_where_they_do_not_fit(tmp_path, caplog):
 
 def test_a_file_keeps_its_content_if_it_has_the_right_size(tmp_path):
     flags, path = r2d2.parse(["--env", "CartPole-v1"]), str(tmp_path / "replay.bin")
-    shapes = {"frame": ((3,), "int16")}
+    shapes = {"frame": ((3,), "int16"), "serial": ((), "int64")}
     allocate(flags, shapes, 5, path)["frame"][:] = 7
     assert (allocate(flags, shapes, 5, path)["frame"] == 7).all()
     assert (allocate(flags, shapes, 50, path)["frame"] == 0).all()
