@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from benchmarks import programs
 from benchmarks.catalogue import Run
 from benchmarks.parts import Step, minatar_step
-from benchmarks.programs import measure_run
 from benchmarks.tasks import GAMES
 from examples import tensors
 from examples.tensors.plain_tag import PlainTag
@@ -105,7 +105,7 @@ def measure(seconds: float, training_seconds: float) -> Iterator[Row]:
         for num_envs in numbers:
             yield Row(name, num_envs, speed(step_of(name, num_envs), seconds))
     for name, run in RUNS.items() if training_seconds else ():
-        span = measure_run(run, training_seconds)
+        span = programs.measure_run(run.beast, programs.arguments(run), training_seconds)
         yield Row(name, PLAIN, span.steps / span.cpu_seconds)
 
 

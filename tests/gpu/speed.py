@@ -92,7 +92,8 @@ def beasts(device: str, quick: bool) -> Answers:
                 else:
                     said = " ".join(words)
                     beast = what.split()[0].lower()
-                    span = programs.measure_run(Run(what, beast, tuple(words)), seconds)
+                    all_words = programs.arguments(Run(what, beast, tuple(words)))
+                    span = programs.measure_run(beast, all_words, seconds)
                     speed = span.steps / span.seconds
                     said += f": {span.cpu_seconds / span.seconds:.1f} of {cores} cores busy"
             yield f"{what}, {net}: {said}{load_of(load)}"
