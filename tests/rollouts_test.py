@@ -130,5 +130,5 @@ def test_a_barrier_that_waits_long_says_so_once(caplog):
     assert not caplog.text and not barrier.late
     for later in range(5, 9):
         barrier.add(over([0, 1]), updates=later + Barrier.LONG)
-    assert caplog.text.count("due at update 5 waits for 1 games") == 1
+    assert caplog.text.count("due at update 5 still waits for 1 games") == 1
     assert barrier.late
