@@ -5,6 +5,7 @@ import contextlib
 import functools
 import logging
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 
 from libtorchbeast import checkpoint, models, ranks, workers
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
-from libtorchbeast.flags import Flags, as_plain, run_path
+from libtorchbeast.flags import SAVEDIR, Flags, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner, Loss, Publish, learn
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.columns import FIELDS
@@ -305,7 +306,9 @@ class Run:
         if self._unsaved() or self.flags.disable_checkpoint:
             summary += "This step is not saved. "
         elif not self.complete():
-            summary += f"Resume it with --xpid {self.flags.xpid}. "
+            where = shlex.join(["--savedir", self.flags.savedir])
+            summary += f"Resume it with --xpid {self.flags.xpid}"
+            summary += ". " if self.flags.savedir == SAVEDIR else f" {where}. "
         return summary + self.path
 
     def where_time_went(self) -> list[str]:
