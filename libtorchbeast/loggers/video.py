@@ -87,7 +87,7 @@ def _render(env: Environment) -> Any:
         raise UserError(
             f"--mode test_render: {name}.render() raised {type(error).__name__}: {error}; "
             f"create_env has to make it with all that render() reads (NetHack's reads the "
-            f"observation key tty_chars)"
+            f"observation key tty_chars); without a display, MuJoCo needs MUJOCO_GL=egl"
         ) from error
 
 

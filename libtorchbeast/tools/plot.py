@@ -8,10 +8,11 @@
 
 A directory is a run if it has a logs.csv. Otherwise all runs below it are plotted.
 
-Runs whose names differ only in a number at their end form a group: pong-1 and pong-2, pong-seed1,
-pong_s1, or pong/seed1. The line of a group is the mean of its runs. Its band reaches from the
-lowest to the highest run. Runs have rows at different steps, so each is interpolated linearly
-between its rows. A group is plotted over the steps that all of its runs have.
+Runs whose names differ only in a number at their end, after a hyphen, underscore or slash, form a
+group: pong-1 and pong-2, pong-seed1, pong_s1, or pong/seed1, but not pong1. The line of a group is
+the mean of its runs. Its band reaches from the lowest to the highest run. Runs have rows at
+different steps, so each is interpolated linearly between its rows. A group is plotted over the
+steps that all of its runs have.
 """
 
 from __future__ import annotations
