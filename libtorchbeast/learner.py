@@ -172,6 +172,8 @@ class Learner:
             each: list[dict[str, Any]] = []
             restore_buffers = keep_buffers(self.net)
             for part, is_first in self._parts(on_device):
+                if not is_first and not each:  # no rank has a real transition
+                    break
                 one = self._update_once(batch, part, publish, is_first, restore_buffers)
                 if one is None:
                     return None
