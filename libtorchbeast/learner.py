@@ -140,12 +140,13 @@ class Learner:
             batch: a rollout batch on the CPU, [T+1, B, ...].
 
         Returns:
-            Numbers for the log, the means over the passes, and `lags`, a dict that maps a lag to
-            the number of transitions that had it. The lag of a transition is the number of updates
-            between the weights that chose its action and the weights that first learn from it. None
-            if an update was skipped or the learner is closed. A batch without a real transition,
-            which short rollouts may give, is skipped too, but not counted: although its gradient is
-            0, the optimizer's averages would move the weights.
+            Numbers for the log, the means over the updates (of `largest_reward` the maximum), and
+            `lags`, a dict that maps a lag to the number of transitions that had it. The lag of a
+            transition is the number of updates between the weights that chose its action and the
+            weights that first learn from it. None if an update was skipped or the learner is
+            closed. A batch or a minibatch without a real transition, which short rollouts or
+            --max_lag may give, is skipped too, but not counted: although its gradient is 0, the
+            optimizer's averages would move the weights.
 
         Raises:
             UserError: too many updates in a row had a non-finite loss or gradient, or the network
@@ -171,18 +172,25 @@ class Learner:
             each: list[dict[str, Any]] = []
             restore_buffers = keep_buffers(self.net)
             for part, is_first in self._parts(on_device):
+                if not is_first and not each:  # no rank has a real transition
+                    break
                 one = self._update_once(batch, part, publish, is_first, restore_buffers)
                 if one is None:
                     return None
                 restore_buffers = keep_buffers(self.net)
-                each.append(one)
+                if one:
+                    each.append(one)
                 if self._ended:
                     break
-        if not lag.numel():
+            if self._ranks is not None:
+                self._is_empty(not each)
+        if not each or not lag.numel():
             return None
         numbers = each[0]
         if len(each) > 1:
             numbers = {k: sum(one[k] for one in each) / len(each) for k in numbers}
+            if "largest_reward" in numbers:
+                numbers["largest_reward"] = max(one["largest_reward"] for one in each)
         numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
         lags, counts = torch.unique(lag, return_counts=True)
         return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
@@ -218,9 +226,9 @@ class Learner:
         is_first: bool,
         restore_buffers: Callable[[], None],
     ) -> dict[str, Any] | None:
-        """An update from a part of the batch. Returns its numbers for the log, or None if it was
-        skipped. Without a batch, the batches of the other ranks alone are learned from, and it is
-        the last."""
+        """An update from a part of the batch. Returns its numbers for the log, {} if no transition
+        was real, or None if it was skipped. Without a batch, the batches of the other ranks alone
+        are learned from, and it is the last."""
         parts = self._gradients(part)
         if self._of_ranks is not None:
             parts = self._of_ranks.sum(parts, wants_to_stop=batch is None)
@@ -228,9 +236,10 @@ class Learner:
         numbers = _read({"grad_norm": norm, **parts})
         self._ended = numbers.pop("stops", 0.0) > 0
         count = int(numbers.pop("real_transitions"))
-        if self._ranks is not None and self._is_empty(not count):
+        counts_all = self._ranks is not None or self._loss is compute_loss  # R2D2's: new ones alone
+        if counts_all and not count:
             restore_buffers()
-            return None
+            return {}
         if not all(map(math.isfinite, (numbers["total"], numbers["grad_norm"]))):
             restore_buffers()  # the batch has changed running means, for example
             self._skip(batch, numbers)

@@ -18,6 +18,7 @@ from vtrace import scan_backwards
 
 LIMIT = 10.0  # scaled observations and rewards lie in [-LIMIT, LIMIT]
 TINY = 1e-8
+HUGE = 1e15  # larger numbers are taken in as this, because their squares would overflow
 
 Gathered = Callable[[Tensor], Tensor]  # takes a tensor and returns those of all ranks, stacked
 
@@ -83,26 +84,22 @@ class Moments(nn.Module):
             share = n / (self.count + n).clamp(min=1.0)
             self.count += n[0]
             _merge(self.mean, self.variance, mean, variance, share)
-            if self.scales_rewards:
-                mean, variance = self.return_mean, self.return_variance
-                _merge(mean, variance, return_mean, return_variance, share)
+            # Also without --reward_scaling, with which the run may resume.
+            _merge(self.return_mean, self.return_variance, return_mean, return_variance, share)
 
     def _of_batch(self, rows: dict[str, Tensor]) -> Tensor:
         """The number of real transitions, and the moments of the batch: [1 + 2 F + 2]."""
         real = (~rows["done"][1:]).float().unsqueeze(-1)  # [T, B, 1]
         parts = [rows[name][:-1].float().reshape(*real.shape[:2], -1) for name in self.names]
-        moments = [self.mean.new_zeros(2 * len(self.mean)), self.mean.new_zeros(2)]
-        if parts:
-            moments[0] = _moments(torch.cat(parts, dim=-1), real)
-        if self.scales_rewards:
-            moments[1] = _moments(discounted_returns(rows, self.discounting).unsqueeze(-1), real)
-        return torch.cat([real.sum().view(1), *moments])
+        returns = discounted_returns(rows, self.discounting).unsqueeze(-1)
+        of_parts = _moments(torch.cat(parts, dim=-1), real) if parts else self.mean.new_zeros(0)
+        return torch.cat([real.sum().view(1), of_parts, _moments(returns, real)])
 
 
 def _moments(x: Tensor, weights: Tensor) -> Tensor:
     """The means and the variances [2 F] of x [T, B, F]. The weights [T, B, 1] float are 1 for what
     counts and else 0."""
-    n = weights.sum().clamp(min=1.0)
+    n, x = weights.sum().clamp(min=1.0), x.clamp(-HUGE, HUGE)
     mean = (weights * x).sum(dim=(0, 1)) / n
     return torch.cat([mean, (weights * (x - mean) ** 2).sum(dim=(0, 1)) / n])
 

@@ -293,6 +293,24 @@ def test_rollouts_beyond_the_largest_lag_are_dropped_and_counted(tmp_path):
     assert learning.learner.step == step + int((~learning.batch["done"][1:, 0]).sum())
 
 
+def test_the_largest_reward_is_that_of_all_minibatches(tmp_path):
+    learning = Learning(tmp_path, monobeast.Net, "--minibatches", 4, "--reward_scaling", "none")
+    learning.batch["reward"][3, 1], learning.batch["done"][:] = 7.0, False
+    assert learning.update()["largest_reward"] == 7.0
+
+
+def test_minibatches_without_a_real_transition_change_nothing(tmp_path):
+    """Columns that are too old may be all that a minibatch has."""
+    flags = "--use_lstm --ppo_clip 0.2 --minibatches 4 --max_lag 2".split()
+    learning = Learning(tmp_path, monobeast.Net, *flags)
+    learning.batch["done"][:] = False
+    learning.update()
+    learning.published.clear()
+    learning.batch["policy_version"][:, 0] = learning.learner.updates
+    numbers = learning.update()
+    assert learning.published == [5] and numbers["mean_rho"] > 0.5
+
+
 def test_batches_without_a_real_transition_end_the_run_only_when_they_persist(
     tmp_path, monkeypatch
 ):

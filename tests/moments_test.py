@@ -78,6 +78,18 @@ def test_floats_are_scaled_and_images_and_whole_numbers_are_not():
         assert scaled[name] is rows[name]
 
 
+def test_numbers_whose_squares_overflow_stay_finite():
+    own = moments()
+    for seed in range(3):
+        rows = random_rows(seed)
+        rows["hand"][..., 0] = torch.where(rows["hand"][..., 0] > 1000, 3e38, 1.0)
+        rows["reward"][2] = 1e30
+        own.update(rows)
+    seen = own.scaled(rows)["hand"]
+    assert seen.isfinite().all() and 0.5 < seen[..., 1].std() < 1.5
+    assert own.scaled_rewards(rows["reward"]).isfinite().all()
+
+
 def test_before_the_first_update_nothing_changes():
     rows = random_rows()
     torch.testing.assert_close(moments().scaled(rows)["level"], rows["level"])
@@ -123,6 +135,16 @@ def test_each_half_can_be_turned_off(off):
     assert (own.scaled(rows)["hand"] is rows["hand"]) == (off == "observation")
     same = torch.equal(own.scaled_rewards(rows["reward"]), rows["reward"])
     assert same == (off == "reward")
+
+
+def test_rewards_may_be_scaled_from_a_resume_on():
+    before, never_off = moments("--observation_scaling", "moments"), moments()
+    for own in (before, never_off):
+        own.update(random_rows())
+    resumed = moments()
+    resumed.load_state_dict(before.state_dict())
+    rewards = torch.ones(1, 3)
+    assert torch.equal(resumed.scaled_rewards(rewards), never_off.scaled_rewards(rewards))
 
 
 VECTOR = Spec("some", B, {"frame": ((3,), "float64")}, Actions("discrete", (3,)))

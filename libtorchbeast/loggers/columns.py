@@ -90,8 +90,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "finite.",
         "checkpoint_errors": "How many checkpoints could not be written.",
         "mean_rho": "The mean of the importance weights, each clipped at 1. It is 1 without policy "
-        "lag, and near 0 where the learner's policy has moved far away from the actors', so that "
-        "almost nothing is learned.",
+        "lag and with one update from each batch, and near 0 where the learner's policy has moved "
+        "far away from the actors', so that almost nothing is learned.",
         "largest_reward": "The largest absolute reward since the run began, as it is in the loss: "
         "clipped or scaled. No value can be larger than this / (1 - --discounting).",
         "dropped_steps": "How many steps were dropped instead of learned from, because their "

@@ -59,8 +59,8 @@ class Health:
             return ""
         return (
             f"Little is learned: the mean importance weight is {mean_rho:.2f}, because the policy "
-            f"changes too much within the policy lag of {lag:.1f} updates. Try a smaller "
-            f"--learning_rate, fewer environments for each actor or stream, or --max_lag."
+            f"that learns is far from the one that acted (policy lag: {lag:.1f} updates). Try a "
+            f"smaller --learning_rate, fewer environments for each actor or stream, or --max_lag."
         )
 
     def _of_entropy(self, entropy: float) -> str:
