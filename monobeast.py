@@ -34,7 +34,9 @@ from torch import nn
 
 import atari_wrappers
 import minatar_wrappers
-from libtorchbeast import devices, evaluate, models, ranks, recipes, workers
+from libtorchbeast import evaluate, models, recipes, workers
+from libtorchbeast.accelerator import devices
+from libtorchbeast.accelerator.devices import to_device, to_host
 from libtorchbeast.actors import (
     Actors,
     check_limits,
@@ -44,7 +46,7 @@ from libtorchbeast.actors import (
     start_pulse,
 )
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run
-from libtorchbeast.devices import to_device, to_host
+from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (

@@ -36,9 +36,11 @@ from torch import nn
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import devices, evaluate, graphs, lending, models, ranks, recipes, workers
+from libtorchbeast import evaluate, models, recipes, workers
+from libtorchbeast.accelerator import devices, graphs, lending
+from libtorchbeast.accelerator.devices import own_stream
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run, saved_updates
-from libtorchbeast.devices import own_stream
+from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (

@@ -8,8 +8,8 @@
 It is also an example of another algorithm on this plumbing: servers, streams, batches, the queue,
 runs, checkpoints and the log are those of polybeast.py. It has its own network, whose outputs are
 Q-values, its own choice of actions, its own loss (the equations are in
-libtorchbeast/recurrent_q.py), and a replay buffer between the queue and the learner
-(libtorchbeast/replay.py):
+libtorchbeast/q_learning/recurrent_q.py), and a replay buffer between the queue and the learner
+(libtorchbeast/q_learning/replay.py):
 
     server -> row -> batch -> net -> row -> rollout -> replay -> batch -> loss -> weights
                                                          ^----- priorities ----'
@@ -37,9 +37,10 @@ from torch import nn
 import libtorchbeast
 import polybeast
 import polybeast_env
-from libtorchbeast import devices, evaluate, models, recipes, recurrent_q
+from libtorchbeast import evaluate, models, recipes
+from libtorchbeast.accelerator import devices
+from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run
-from libtorchbeast.devices import to_host
 from libtorchbeast.distributions import MASKED, make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
@@ -64,8 +65,9 @@ from libtorchbeast.loggers.bottleneck import R2D2Advisor
 from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.models import CoreState, choose_actions, forward
 from libtorchbeast.net_check import check_dtypes, check_finite
-from libtorchbeast.replay import Replay
-from libtorchbeast.replay_memory import block_shapes, required_bytes
+from libtorchbeast.q_learning import recurrent_q
+from libtorchbeast.q_learning.replay import Replay
+from libtorchbeast.q_learning.replay_memory import block_shapes, required_bytes
 from libtorchbeast.rollouts import Rollout, core_state_of
 from libtorchbeast.rpcenv.client import ServersLost, spec_of
 from libtorchbeast.rpcenv.tls import Tls, load_tls

@@ -24,7 +24,7 @@ The C++ extension needs g++, pkg-config and gRPC C++:
     conda install -c conda-forge cxx-compiler pkg-config grpc-cpp
     brew install pkg-config grpc"""
 SRC = "libtorchbeast/src"
-FOLDERS = ("rpcenv", "loggers", "tools")
+FOLDERS = ("accelerator", "distributed", "loggers", "q_learning", "rpcenv", "tools")
 
 
 def pkg_config(option: str) -> list[str]:

@@ -33,7 +33,8 @@ from torch import nn
 
 import monobeast
 from examples import tensors as examples
-from libtorchbeast import devices, evaluate, models, recipes, workers
+from libtorchbeast import evaluate, models, recipes, workers
+from libtorchbeast.accelerator import devices
 from libtorchbeast.agents import Agents, groups_of
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run
 from libtorchbeast.environment import Environment

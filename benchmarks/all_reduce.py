@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Measures the all-reduce of several learners (libtorchbeast/ranks.py) between two processes on one
-machine, and between two network namespaces whose cable carries 1 or 10 Gbit/s.
+"""Measures the all-reduce of several learners (libtorchbeast/distributed) between two processes on
+one machine, and between two network namespaces whose cable carries 1 or 10 Gbit/s.
 
     sudo .venv/bin/python -m benchmarks.all_reduce
 

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from libtorchbeast import devices, workers
+from libtorchbeast import workers
+from libtorchbeast.accelerator import devices
 from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.origin import cause

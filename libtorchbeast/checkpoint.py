@@ -30,7 +30,8 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from libtorchbeast import devices, ranks
+from libtorchbeast.accelerator import devices
+from libtorchbeast.distributed import ranks
 from libtorchbeast.flags import (
     FROM_STDIN,
     Flags,

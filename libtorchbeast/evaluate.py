@@ -16,7 +16,8 @@ import rich.table
 import torch
 from torch import nn
 
-from libtorchbeast import checkpoint, export, models, ranks, workers
+from libtorchbeast import checkpoint, export, models, workers
+from libtorchbeast.distributed import ranks
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
 from libtorchbeast.learner import Learner

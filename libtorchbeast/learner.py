@@ -14,19 +14,20 @@ import torch
 from torch import Tensor, nn
 
 import vtrace
-from libtorchbeast import graphs, models, ppo
+from libtorchbeast import models, ppo
+from libtorchbeast.accelerator import graphs
+from libtorchbeast.accelerator.devices import Event, _tensors, copy_to_host, own_stream, to_device
 from libtorchbeast.agents import Agents, sum_losses
 from libtorchbeast.checkpoint import misfit
-from libtorchbeast.devices import Event, _tensors, copy_to_host, own_stream, to_device
+from libtorchbeast.distributed.gradients import Gradients, digest
+from libtorchbeast.distributed.pulse import RankLost
+from libtorchbeast.distributed.ranks import Ranks
 from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags, UserError, replace
-from libtorchbeast.gradients import Gradients, digest
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import forward
 from libtorchbeast.net_check import check_dtypes, keep_buffers, why_not_finite
-from libtorchbeast.pulse import RankLost
-from libtorchbeast.ranks import Ranks
 from libtorchbeast.rollouts import Rollout, core_state_of
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)

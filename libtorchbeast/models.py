@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from libtorchbeast.devices import has_bf16, to_host
+from libtorchbeast.accelerator.devices import has_bf16, to_host
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
 from libtorchbeast.flags import Flags, UserError, is_recurrent
 from libtorchbeast.mingru import MinGRU

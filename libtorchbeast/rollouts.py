@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from libtorchbeast.devices import CPU, Slab
+from libtorchbeast.accelerator.devices import CPU, Slab
 from libtorchbeast.flags import Flags
 from libtorchbeast.models import CoreState
 from libtorchbeast.shared_memory import Shapes

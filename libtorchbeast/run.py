@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from libtorchbeast import checkpoint, models, ranks, workers
+from libtorchbeast import checkpoint, models, workers
+from libtorchbeast.distributed import ranks
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import SAVEDIR, Flags, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner, Loss, Publish, learn

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from libtorchbeast.devices import Event, copy_to_host, to_host, use_in_this_stream
+from libtorchbeast.accelerator.devices import Event, copy_to_host, to_host, use_in_this_stream
 from libtorchbeast.flags import UserError
 from libtorchbeast.shared_memory import Shapes, SharedTensors
 

@@ -15,8 +15,9 @@ import torch
 import monobeast
 import polybeast
 import r2d2
-from libtorchbeast import devices, graphs, learner, weights
-from libtorchbeast.devices import CPU, Event, own_stream, to_device
+from libtorchbeast import learner, weights
+from libtorchbeast.accelerator import devices, graphs
+from libtorchbeast.accelerator.devices import CPU, Event, own_stream, to_device
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
 from libtorchbeast.models import initial_state

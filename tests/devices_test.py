@@ -7,8 +7,16 @@ from argparse import Namespace
 import pytest
 import torch
 
-from libtorchbeast import devices, models
-from libtorchbeast.devices import Event, copy_to_host, exists, own_stream, to_device, to_host
+from libtorchbeast import models
+from libtorchbeast.accelerator import devices
+from libtorchbeast.accelerator.devices import (
+    Event,
+    copy_to_host,
+    exists,
+    own_stream,
+    to_device,
+    to_host,
+)
 from libtorchbeast.flags import UserError
 from libtorchbeast.weights import NewestWeights
 from tests.support.gpu import GPU

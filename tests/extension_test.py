@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from libtorchbeast import _C, BatchingQueue
-from libtorchbeast.devices import to_host
+from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv import client
 from tests.support.extension import GUARD_S, bytes_of

@@ -8,7 +8,7 @@ import torch
 
 import monobeast
 from libtorchbeast import models
-from libtorchbeast.gradients import digest
+from libtorchbeast.distributed.gradients import digest
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
 from libtorchbeast.rollouts import batches

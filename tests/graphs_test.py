@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from libtorchbeast import graphs
-from libtorchbeast.devices import CPU, own_stream, to_host
-from libtorchbeast.graphs import CHECKED, WARM_UP, Forward, Graph
+from libtorchbeast.accelerator import graphs
+from libtorchbeast.accelerator.devices import CPU, own_stream, to_host
+from libtorchbeast.accelerator.graphs import CHECKED, WARM_UP, Forward, Graph
 from libtorchbeast.net_check import keep_buffers
 from tests.support import simulated_device as sim
 from tests.support import simulated_graph

@@ -9,15 +9,9 @@ import weakref
 import pytest
 import torch
 
-from libtorchbeast import (
-    BatchingQueue,
-    ClosedBatchingQueue,
-    DynamicBatcher,
-    devices,
-    learner,
-    lending,
-)
-from libtorchbeast.devices import CPU, own_stream, to_device, to_host
+from libtorchbeast import BatchingQueue, ClosedBatchingQueue, DynamicBatcher, learner
+from libtorchbeast.accelerator import devices, lending
+from libtorchbeast.accelerator.devices import CPU, own_stream, to_device, to_host
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock
 from tests.support import simulated_device as sim
 from tests.support.compare import assert_same

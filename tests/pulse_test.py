@@ -14,7 +14,8 @@ from tests.support.processes import GUARD_S, ROOT
 
 LOSES_RANK_1 = """
 import os, sys, torch
-from libtorchbeast import pulse, ranks, workers
+from libtorchbeast import workers
+from libtorchbeast.distributed import pulse, ranks
 own = ranks.Ranks(timeout=4)
 own.pulse.wakeup = workers.PipeEvent()  # as if there were a run to save
 x = torch.ones(2)
@@ -33,7 +34,7 @@ own.close(None)
 
 LEAVES = """
 import sys
-from libtorchbeast import ranks
+from libtorchbeast.distributed import ranks
 own = ranks.Ranks(timeout=60)
 if own.rank == 0:
     sys.exit("a wrong flag")

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import r2d2
-from libtorchbeast import models, recurrent_q
+from libtorchbeast import models
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
+from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.spec import Actions, Spec
 from tests.support.envs import Catch

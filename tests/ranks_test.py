@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 import monobeast
-from libtorchbeast import ranks
+from libtorchbeast.distributed import ranks
+from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.flags import UserError
-from libtorchbeast.pulse import RankLost
 from tests.support.monobeast import beast, refusal
 from tests.support.ranks import Meeting, RankInThread
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from libtorchbeast import recurrent_q
-from libtorchbeast.recurrent_q import rescale, unrescale
+from libtorchbeast.q_learning import recurrent_q
+from libtorchbeast.q_learning.recurrent_q import rescale, unrescale
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -9,7 +9,12 @@ import torch
 
 import r2d2
 from libtorchbeast.flags import UserError, replace
-from libtorchbeast.replay_memory import allocate, block_shapes, required_bytes, stack_frames
+from libtorchbeast.q_learning.replay_memory import (
+    allocate,
+    block_shapes,
+    required_bytes,
+    stack_frames,
+)
 from libtorchbeast.spec import Actions, Spec
 
 ATARI = Spec(

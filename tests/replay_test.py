@@ -9,7 +9,7 @@ import torch
 
 import r2d2
 from libtorchbeast.flags import replace
-from libtorchbeast.replay import Replay
+from libtorchbeast.q_learning.replay import Replay
 from libtorchbeast.spec import Actions, Spec
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from libtorchbeast.sum_tree import SumTree
+from libtorchbeast.q_learning.sum_tree import SumTree
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64, 100])

@@ -13,7 +13,7 @@ import torch
 import monobeast
 import polybeast
 from libtorchbeast import models
-from libtorchbeast.devices import to_device
+from libtorchbeast.accelerator.devices import to_device
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
 from tests.faults.harness import Figure

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import report
-from libtorchbeast import devices
+from libtorchbeast.accelerator import devices
 from libtorchbeast.flags import UserError
 from tests.faults.harness import Figure
 from tests.gpu import timing

@@ -14,8 +14,9 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from libtorchbeast import devices, learner, models, weights
-from libtorchbeast.devices import own_stream, to_device
+from libtorchbeast import learner, models, weights
+from libtorchbeast.accelerator import devices
+from libtorchbeast.accelerator.devices import own_stream, to_device
 from libtorchbeast.learner import Learner
 from tests.faults.harness import Figure
 from tests.gpu import timing, work

@@ -6,8 +6,9 @@ import math
 
 import torch
 
-from libtorchbeast import devices, learner, models
-from libtorchbeast.devices import to_device, to_host
+from libtorchbeast import learner, models
+from libtorchbeast.accelerator import devices
+from libtorchbeast.accelerator.devices import to_device, to_host
 from libtorchbeast.flags import replace
 from libtorchbeast.learner import Learner
 from tests.faults.harness import Figure
@@ -80,7 +81,7 @@ def relative(seen: torch.Tensor, expected: torch.Tensor) -> float:
 def graphs(device: str, quick: bool) -> Answers:
     """Whole updates and inference by graphs against the eager path: equal numbers, and the time of
     both."""
-    from libtorchbeast import graphs
+    from libtorchbeast.accelerator import graphs
 
     there, given_up = torch.device(device), warnings_of(graphs.logger)
     T, B, seconds = (3, 2, 0.0) if quick else (20, 32, 1.0)

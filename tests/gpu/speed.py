@@ -17,7 +17,7 @@ from benchmarks import programs
 from benchmarks.catalogue import Run
 from benchmarks.tasks import GAMES
 from libtorchbeast import models, workers
-from libtorchbeast.devices import to_device
+from libtorchbeast.accelerator.devices import to_device
 from libtorchbeast.learner import Learner
 from tests.faults.harness import Figure
 from tests.gpu import in_process, timing, work

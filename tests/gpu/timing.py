@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from libtorchbeast import devices, graphs
-from libtorchbeast.devices import own_stream
+from libtorchbeast.accelerator import devices, graphs
+from libtorchbeast.accelerator.devices import own_stream
 
 FIRST_CALLS = graphs.WARM_UP + graphs.CHECKED  # after them whatever can be a graph is one
 

@@ -15,7 +15,8 @@ import torch
 
 import monobeast
 import polybeast
-from libtorchbeast import devices, graphs, learner
+from libtorchbeast import learner
+from libtorchbeast.accelerator import devices, graphs
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIES, Clock

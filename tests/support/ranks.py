@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import torch
 
-from libtorchbeast.ranks import Ranks
+from libtorchbeast.distributed.ranks import Ranks
 from tests.support.network import HOSTS, ip, on, two_machines
 from tests.support.processes import Program
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from libtorchbeast import ranks
+from libtorchbeast.distributed import ranks
 from libtorchbeast.flags import Flags, require
 
 Shapes = dict[Any, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)

@@ -31,9 +31,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from libtorchbeast.distributed.pulse import DONE, LATER_S, PULSE_S, Pulse, RankLost
 from libtorchbeast.flags import Parser, UserError, as_plain, real, require
 from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_RANK_0, SUMS_OF_RANKS
-from libtorchbeast.pulse import DONE, LATER_S, PULSE_S, Pulse, RankLost
 from libtorchbeast.workers import end_with_parent
 
 FIRST_SEED = 1_000_000  # more than actors that anyone has; see `seeds.derive_seed`

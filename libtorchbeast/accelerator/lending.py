@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import libtorchbeast
-from libtorchbeast.devices import Shapes, Slab, to_device
+from libtorchbeast.accelerator.devices import Shapes, Slab, to_device
 from libtorchbeast.models import CoreState
 from libtorchbeast.rollouts import Rollout
 

@@ -25,7 +25,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from libtorchbeast.devices import FIRST, Event, _mapped, _tensors, has_streams, own_stream
+from libtorchbeast.accelerator.devices import (
+    FIRST,
+    Event,
+    _mapped,
+    _tensors,
+    has_streams,
+    own_stream,
+)
 from libtorchbeast.net_check import keep_buffers
 
 WARM_UP = 3  # calls before a graph is recorded, in which libraries choose their kernels

@@ -23,10 +23,16 @@ from torch import Tensor
 from libtorchbeast.flags import Flags
 from libtorchbeast.learner import Direct
 from libtorchbeast.models import CoreState
-from libtorchbeast.replay_memory import NONE, Shapes, allocate, block_shapes, stack_frames
+from libtorchbeast.q_learning.replay_memory import (
+    NONE,
+    Shapes,
+    allocate,
+    block_shapes,
+    stack_frames,
+)
+from libtorchbeast.q_learning.sum_tree import SumTree
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
-from libtorchbeast.sum_tree import SumTree
 
 SMALLEST = 1e-6  # priority, so that a sequence without an error can still be drawn
 

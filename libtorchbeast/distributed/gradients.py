@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from libtorchbeast.ranks import Ranks
+from libtorchbeast.distributed.ranks import Ranks
 
 
 class Gradients:
