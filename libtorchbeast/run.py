@@ -15,6 +15,7 @@ from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.distributed import ranks
+from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import SAVEDIR, Flags, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner, Loss, Publish, learn
@@ -114,6 +115,8 @@ class Run:
         self._resumed = state or {}  # for `also_save`
         if state is not None:
             self._resume(state)
+        elif self._writes:
+            logger.info("A new run: %s", self.path)
         if self.learner.graphs:
             logger.info("graphs: update %s", self.learner.graphs)
         self._signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
@@ -195,7 +198,7 @@ class Run:
                 self.write_row()
                 where = "; ".join(self.where_time_went())
                 logger.info("Where the time went: %s", where)
-                if error is None:
+                if error is None or isinstance(error, RankLost):
                     logger.info("%s", self.summary())
         finally:
             self._opened.__exit__(kind, error, traceback)
