@@ -115,6 +115,17 @@ def test_unequal_shares_are_no_other_law():
     assert_close(first.net.state_dict(), alone.net.state_dict())
 
 
+def test_weights_with_the_channels_last_in_memory_get_the_same_update(monkeypatch):
+    """torch's fused Adam takes gradients to lie in memory as their weights do."""
+    monkeypatch.setattr(models, "_channels_last", lambda shape: len(shape) == 3)
+    life = Life("--env", "MinAtar/Asterix-v1", "--net", "monobeast.Net", "--optimizer", "adam")
+    assert not life.net.trunk[0].weight.is_contiguous()
+    alone, _ = life.alone()
+    (first, _), (second, _) = life.together(*HALVES)
+    assert_same(first.state_dict(), second.state_dict())
+    assert_close(first.net.state_dict(), alone.net.state_dict())
+
+
 def test_a_nan_in_one_rank_is_skipped_by_all(caplog):
     life = Life(*SCALED)
     life.batches[1]["frame"][3, 3] = float("nan")
