@@ -429,6 +429,10 @@ class Learner:
         pairs = zip(state["optimizer"]["param_groups"], self._optimizer.param_groups, strict=True)
         groups = [now | {k: saved[k] for k in ("params", "lr")} for saved, now in pairs]
         self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
+        for parameter, averages in self._optimizer.state.items():
+            for name, x in averages.items():
+                if x.shape == parameter.shape:  # in memory, too, as torch's fused Adam takes it
+                    averages[name] = torch.empty_like(parameter, dtype=x.dtype).copy_(x)
         self._make_graphs()  # because the averages are in other memory now
 
 
