@@ -36,7 +36,7 @@ from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_RANK_0, SUMS_OF_RA
 from libtorchbeast.pulse import DONE, LATER_S, PULSE_S, Pulse, RankLost
 from libtorchbeast.workers import end_with_parent
 
-FIRST_SEED = 1_000_000  # more than actors that anyone has; see `seeds.derive_seed`
+MOST_ACTORS = 1_000_000  # of a rank; see `own_number`
 STOP_S = 8.0  # so that rank 0 saves within ten seconds though another rank hangs
 FOREVER = timedelta(days=1)  # for the all-reduce; the pulse notices who will never come
 
@@ -57,6 +57,12 @@ def local_rank() -> int | None:
     """The number of this process among the ranks of its machine; None if it is alone. Launchers of
     one process for each machine may leave it out."""
     return int(os.environ.get("LOCAL_RANK", "0")) if count() > 1 else None
+
+
+def own_number(actor: int = MOST_ACTORS) -> int:
+    """A number for `seeds.derive_seed` that no other actor or learner has in any rank. Ranks on
+    machines of different sizes may have different numbers of actors."""
+    return rank() * (MOST_ACTORS + 1) + actor
 
 
 def own_part(items: Sequence[Any], are_for_all: Any) -> list[Any]:
