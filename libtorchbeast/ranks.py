@@ -125,7 +125,9 @@ class Ranks:
             self._group = dist.new_group(backend=backend, timeout=FOREVER)
         except RuntimeError as error:
             why = str(error).splitlines()[0]
-            raise RankLost(f"{self.name()} cannot connect with the others: {why}") from error
+            hint = "GLOO_SOCKET_IFNAME can name the interface of their network"
+            text = f"{self.name()} cannot connect with the others ({hint}): {why}"
+            raise RankLost(text) from error
         self._waited = 0.0
         self._steps = 0
         self._taken = (time.monotonic(), 0.0, 0)  # seconds, `_waited` and `_steps` at a row
