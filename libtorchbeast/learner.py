@@ -371,6 +371,8 @@ class Learner:
         """
         timeout = 1.0 if self._closed else CLOSE_S
         self._closed = True
+        if self._ranks is not None and self._share_left():  # an error may have ended this rank
+            self._ranks.ask_to_stop()
         if not self._one_at_a_time.acquire(timeout=timeout):
             raise UpdateHung(f"an update has not ended within {CLOSE_S:g} s of the run's end")
         try:

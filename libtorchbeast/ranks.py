@@ -227,6 +227,11 @@ class Ranks:
         self._finish(lambda: dist.broadcast(copy, 0, self._group, async_op=True))
         return copy.numpy().tobytes()
 
+    def ask_to_stop(self) -> None:
+        """Tells all ranks to stop, so that this one waits STOP_S seconds for them at most."""
+        if self.pulse.wakeup is not None:
+            self.pulse.wakeup.set()
+
     def learned(self, steps: int) -> None:
         """Counts real transitions of this rank's own, for `columns`."""
         self._steps += steps

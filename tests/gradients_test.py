@@ -169,6 +169,20 @@ def test_all_stop_after_the_same_update():
     assert_close(first.net.state_dict(), alone.net.state_dict())
 
 
+def test_a_rank_that_ends_early_waits_for_the_others_as_after_a_signal():
+    """And not until it gives its update up, and with it what is not saved yet."""
+    life = Life(*SCALED, count=1)
+
+    def one(of_ranks, share_left):
+        learner = life.learner(of_ranks)
+        learner.step = int(life.flags.total_steps * (1 - share_left))
+        learner.close()
+        return of_ranks.has_asked
+
+    assert in_threads(2, lambda of_ranks: one(of_ranks, 0.5)) == [True, True]
+    assert in_threads(2, lambda of_ranks: one(of_ranks, 0.0)) == [False, False]
+
+
 def test_weights_that_differ_become_those_of_rank_0(monkeypatch, caplog):
     monkeypatch.setattr("libtorchbeast.learner.DIGEST_EVERY", 2)
     life = Life(*SCALED)
