@@ -381,8 +381,7 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
     times = ActorTimes(flags.num_actors)
 
     def start_actor(actor: int, life: int) -> workers.Process:
-        number = ranks.rank() * flags.num_actors + actor  # as if one learner had all actors
-        seed = derive_seed(flags.seed, learner.updates, number, life)
+        seed = derive_seed(flags.seed, learner.updates, ranks.own_number(actor), life)
         args = (actor, seed, flags, slots, weights, times)
         return workers.Process(act, args, name=f"actor-{actor}")
 

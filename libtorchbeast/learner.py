@@ -381,6 +381,8 @@ class Learner:
         """
         timeout = 1.0 if self._closed else CLOSE_S
         self._closed = True
+        if self._ranks is not None and self._share_left():  # an error may have ended this rank
+            self._ranks.ask_to_stop()
         if not self._one_at_a_time.acquire(timeout=timeout):
             raise UpdateHung(f"an update has not ended within {CLOSE_S:g} s of the run's end")
         try:
@@ -439,6 +441,10 @@ class Learner:
         pairs = zip(state["optimizer"]["param_groups"], self._optimizer.param_groups, strict=True)
         groups = [now | {k: saved[k] for k in ("params", "lr")} for saved, now in pairs]
         self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
+        for parameter, averages in self._optimizer.state.items():
+            for name, x in averages.items():
+                if x.shape == parameter.shape:  # in memory, too, as torch's fused Adam takes it
+                    averages[name] = torch.empty_like(parameter, dtype=x.dtype).copy_(x)
         self._make_graphs()  # because the averages are in other memory now
 
 

@@ -161,8 +161,8 @@ class Run:
         others.pulse.wakeup = self.wakeup
         self.learner.take_from_rank_0(others)
         if others.rank > 0:  # other random numbers than those of rank 0
-            number = ranks.FIRST_SEED + others.rank
-            seed_everything(derive_seed(self.flags.seed, self.learner.updates, number))
+            number = derive_seed(self.flags.seed, self.learner.updates, ranks.own_number())
+            seed_everything(number)
         envs = others.gathered(torch.tensor([float(self._num_envs)]))
         logger.info(
             "%d columns = %d ranks x %d; %d environments",

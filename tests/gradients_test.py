@@ -115,6 +115,17 @@ def test_unequal_shares_are_no_other_law():
     assert_close(first.net.state_dict(), alone.net.state_dict())
 
 
+def test_weights_with_the_channels_last_in_memory_get_the_same_update(monkeypatch):
+    """torch's fused Adam takes gradients to lie in memory as their weights do."""
+    monkeypatch.setattr(models, "_channels_last", lambda shape: len(shape) == 3)
+    life = Life("--env", "MinAtar/Asterix-v1", "--net", "monobeast.Net", "--optimizer", "adam")
+    assert not life.net.trunk[0].weight.is_contiguous()
+    alone, _ = life.alone()
+    (first, _), (second, _) = life.together(*HALVES)
+    assert_same(first.state_dict(), second.state_dict())
+    assert_close(first.net.state_dict(), alone.net.state_dict())
+
+
 def test_a_nan_in_one_rank_is_skipped_by_all(caplog):
     life = Life(*SCALED)
     life.batches[1]["frame"][3, 3] = float("nan")
@@ -156,6 +167,20 @@ def test_all_stop_after_the_same_update():
     life.batches[2]["done"][1:, 2:] = True
     alone, _ = life.alone()
     assert_close(first.net.state_dict(), alone.net.state_dict())
+
+
+def test_a_rank_that_ends_early_waits_for_the_others_as_after_a_signal():
+    """And not until it gives its update up, and with it what is not saved yet."""
+    life = Life(*SCALED, count=1)
+
+    def one(of_ranks, share_left):
+        learner = life.learner(of_ranks)
+        learner.step = int(life.flags.total_steps * (1 - share_left))
+        learner.close()
+        return of_ranks.has_asked
+
+    assert in_threads(2, lambda of_ranks: one(of_ranks, 0.5)) == [True, True]
+    assert in_threads(2, lambda of_ranks: one(of_ranks, 0.0)) == [False, False]
 
 
 def test_weights_that_differ_become_those_of_rank_0(monkeypatch, caplog):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 import monobeast
 from libtorchbeast import BatchingQueue, learner, models
@@ -356,6 +357,21 @@ def test_no_gradient_makes_weights_infinite_within_the_flags_ranges(tmp_path, op
         learning.learner._optimizer.step()
         for tensor in tensors_of(learning.learner.state_dict()):
             assert tensor.isfinite().all()
+
+
+def test_averages_that_were_saved_on_a_device_go_on_elsewhere(tmp_path, monkeypatch):
+    """Copied from there they are contiguous. torch's fused Adam takes them to lie in memory as the
+    weights do, which have the channels last."""
+    monkeypatch.setattr(models, "_channels_last", lambda shape: len(shape) == 3)
+    image = ["--env", "MinAtar/Asterix-v1", "--net", "monobeast.Net", "--optimizer", "adam"]
+    learning = Learning(tmp_path, monobeast.Net, *image)
+    learning.update()
+    state = tree_map_only(torch.Tensor, torch.Tensor.contiguous, learning.learner.state_dict())
+    learning.update()
+    expected = learning.weights()
+    learning.learner.load_state_dict(state)
+    learning.update()
+    assert_same(learning.weights(), expected)
 
 
 def tensors_of(state):

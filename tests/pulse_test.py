@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from libtorchbeast.pulse import RankLost
+from libtorchbeast.ranks import Ranks
 from tests.support.client import free_port
 from tests.support.processes import GUARD_S, ROOT
 
@@ -76,3 +78,12 @@ def test_a_rank_that_leaves_before_the_run_says_goodbye():
         assert [each.returncode for each in processes] == [1, 1], said
     assert said[0] == "a wrong flag"  # torch does not abort the process
     assert said[1].endswith("failed: it has ended early, and printed why")
+
+
+def test_a_rank_that_cannot_connect_says_how_to_name_the_interface(monkeypatch):
+    """A machine's name may lead to 127.0.0.1, where the ranks of others do not find it."""
+    place = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="none")
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RankLost, match="^rank 0 on .* cannot connect .*GLOO_SOCKET_IFNAME can"):
+        Ranks(timeout=5)

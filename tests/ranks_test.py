@@ -71,6 +71,16 @@ def test_a_batch_and_servers_are_divided(monkeypatch):
         ranks.own_part(["a"], True)
 
 
+def test_ranks_with_different_numbers_of_actors_share_no_seed(monkeypatch):
+    """As on machines of different sizes."""
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    numbers = []
+    for rank, count in enumerate((4, 4, 2)):
+        monkeypatch.setenv("RANK", str(rank))
+        numbers += [ranks.own_number(), *map(ranks.own_number, range(count))]
+    assert len(set(numbers)) == len(numbers) and numbers[1:5] == [0, 1, 2, 3]
+
+
 def test_a_sum_on_a_device_is_broken_off_when_a_rank_is_lost():
     aborted, lost = [], RankLost("rank 1 on there has ended")
     own = RankInThread(0, Meeting(2))

@@ -25,7 +25,10 @@ class Gradients:
         device = self._parameters[0].device
         self._flat = torch.zeros(sum(sizes) + len(self.PARTS) + 2, device=device)
         *views, self._parts, self._counts = self._flat.split([*sizes, len(self.PARTS), 2])
-        self._views = [view.view_as(p) for view, p in zip(views, self._parameters, strict=True)]
+        pairs = zip(views, self._parameters, strict=True)
+        # Each lies in memory as its weights do, for example with the channels last. torch's fused
+        # Adam takes that for granted.
+        self._views = [view.as_strided(p.shape, p.stride()) for view, p in pairs]
 
     def sum(self, parts: dict[str, Tensor], wants_to_stop: bool) -> dict[str, Tensor]:
         """Gives the parameters the gradient of the loss over the real transitions of all ranks.
@@ -40,10 +43,12 @@ class Gradients:
         """
         nothing = self._flat.new_zeros(())
         stops = self._flat.new_full((), float(wants_to_stop))
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        grads = [nothing if p.grad is None else p.grad for p in self._parameters]
         tail = [parts.get(name, nothing).detach() for name in self.PARTS]
         tail += [parts.get("real_transitions", nothing), stops]
-        torch.cat([x.reshape(-1) for x in (*grads, *tail)], out=self._flat)
+        targets = [*self._views, *self._parts, *self._counts]
+        for target, x in zip(targets, (*grads, *tail), strict=True):
+            target.copy_(x)
         of_loss = self._flat[: -len(self._counts)]
         if self._is_mean:
             of_loss *= self._counts[0]

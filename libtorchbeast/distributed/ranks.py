@@ -36,7 +36,7 @@ from libtorchbeast.flags import Parser, UserError, as_plain, real, require
 from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_RANK_0, SUMS_OF_RANKS
 from libtorchbeast.workers import end_with_parent
 
-FIRST_SEED = 1_000_000  # more than actors that anyone has; see `seeds.derive_seed`
+MOST_ACTORS = 1_000_000  # of a rank; see `own_number`
 STOP_S = 8.0  # so that rank 0 saves within ten seconds though another rank hangs
 FOREVER = timedelta(days=1)  # for the all-reduce; the pulse notices who will never come
 
@@ -57,6 +57,12 @@ def local_rank() -> int | None:
     """The number of this process among the ranks of its machine; None if it is alone. Launchers of
     one process for each machine may leave it out."""
     return int(os.environ.get("LOCAL_RANK", "0")) if count() > 1 else None
+
+
+def own_number(actor: int = MOST_ACTORS) -> int:
+    """A number for `seeds.derive_seed` that no other actor or learner has in any rank. Ranks on
+    machines of different sizes may have different numbers of actors."""
+    return rank() * (MOST_ACTORS + 1) + actor
 
 
 def own_part(items: Sequence[Any], are_for_all: Any) -> list[Any]:
@@ -119,7 +125,9 @@ class Ranks:
             self._group = dist.new_group(backend=backend, timeout=FOREVER)
         except RuntimeError as error:
             why = str(error).splitlines()[0]
-            raise RankLost(f"{self.name()} cannot connect with the others: {why}") from error
+            hint = "GLOO_SOCKET_IFNAME can name the interface of their network"
+            text = f"{self.name()} cannot connect with the others ({hint}): {why}"
+            raise RankLost(text) from error
         self._waited = 0.0
         self._steps = 0
         self._taken = (time.monotonic(), 0.0, 0)  # seconds, `_waited` and `_steps` at a row
@@ -218,6 +226,11 @@ class Ranks:
             copy = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         self._finish(lambda: dist.broadcast(copy, 0, self._group, async_op=True))
         return copy.numpy().tobytes()
+
+    def ask_to_stop(self) -> None:
+        """Tells all ranks to stop, so that this one waits STOP_S seconds for them at most."""
+        if self.pulse.wakeup is not None:
+            self.pulse.wakeup.set()
 
     def learned(self, steps: int) -> None:
         """Counts real transitions of this rank's own, for `columns`."""

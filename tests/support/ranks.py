@@ -34,7 +34,10 @@ class RankInThread(Ranks):
     def __init__(self, rank, meeting):
         self.rank, self.count, self._meeting = rank, meeting.barrier.parties, meeting
         self.pulse = SimpleNamespace(failure=None)
-        self.steps, self.sums = 0, 0
+        self.steps, self.sums, self.has_asked = 0, 0, False
+
+    def ask_to_stop(self):
+        self.has_asked = True
 
     def learned(self, steps):
         self.steps += steps
