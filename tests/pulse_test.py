@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from libtorchbeast.pulse import RankLost
-from libtorchbeast.ranks import Ranks
+from libtorchbeast.distributed.pulse import RankLost
+from libtorchbeast.distributed.ranks import Ranks
 from tests.support.client import free_port
 from tests.support.processes import GUARD_S, ROOT
 
