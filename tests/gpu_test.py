@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.gpu import __main__ as program
-from tests.gpu import order, parity, stages
+from tests.gpu import order, parity, stages, work
 from tests.gpu.stages import STAGES, Stage
 from tests.support import simulated_device as sim
 from tests.support.processes import GUARD_S, wait_for
@@ -128,6 +128,18 @@ def test_each_stage_runs_without_a_gpu(stage):
     assert answers
     wrong = [a for a in answers if isinstance(a, stages.Figure) and not a.is_held()]
     assert not wrong
+
+
+def test_stages_compute_in_the_precision_of_their_flags():
+    """In torch's default a GPU's convolutions and LSTMs are in TF32."""
+    for precision, is_allowed in (("tf32", True), ("fp32", False)):
+        work.flags_of("shallow", "cpu", "--precision", precision)
+        assert torch.backends.cudnn.allow_tf32 is is_allowed
+
+
+def test_stages_of_a_module_need_what_it_imports():
+    needs = [set(stage.needs.split()) for stage in STAGES if ".machine." in stage.function]
+    assert len(needs) == 3 and all({"psutil", "rich"} <= names for names in needs)
 
 
 def test_a_difference_is_relative_and_what_is_no_number_is_infinite():
