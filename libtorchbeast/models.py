@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from libtorchbeast.accelerator.devices import has_bf16, to_host
+from libtorchbeast.accelerator.devices import drawing, has_bf16, to_host
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
 from libtorchbeast.flags import Flags, UserError, is_recurrent
 from libtorchbeast.mingru import MinGRU
@@ -379,8 +379,9 @@ def choose_actions(
     outputs = {k: _float32(v) for k, v in outputs.items()}
     if "action" not in outputs:
         distribution = cast(Distribution, net.distribution)
-        choose = distribution.mode if greedy else distribution.sample
-        outputs["action"] = choose(outputs["policy_logits"])
+        logits = outputs["policy_logits"]
+        with drawing(logits.device):
+            outputs["action"] = (distribution.mode if greedy else distribution.sample)(logits)
     return outputs, tuple(_float32(state) for state in core_state)
 
 

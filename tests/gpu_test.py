@@ -5,6 +5,8 @@ import importlib
 import json
 import math
 import os
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -12,10 +14,10 @@ import pytest
 import torch
 
 from tests.gpu import __main__ as program
-from tests.gpu import order, parity, stages
+from tests.gpu import order, parity, stages, work
 from tests.gpu.stages import STAGES, Stage
 from tests.support import simulated_device as sim
-from tests.support.processes import wait_for
+from tests.support.processes import GUARD_S, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_before", "one_thread")
 
@@ -82,7 +84,28 @@ def test_without_an_accelerator_it_says_so(tmp_path, monkeypatch):
         program.main(["--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit, match="--only xyz: no stage's name matches"):
         program.main(["--only", "xyz", "--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match=r"--only \[: unterminated character set"):
+        program.main(["--only", "[", "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="--out .*/file: .*File exists"):
+        program.main(["--device", "cpu", "--out", str(tmp_path / "file")])
+
+
+def test_a_stage_that_is_stopped_is_not_among_the_good(tmp_path):
+    """SIGTERM ends it and its children, too."""
+    code = "import runpy; from tests.gpu import stages; stages.STAGES[:] = [stages.Stage("
+    code += f"'hangs', 60, '{HERE}.hangs', '')]; runpy.run_module('tests.gpu', None, '__main__')"
+    words = [sys.executable, "-c", code, "--device", "cpu", "--out", str(tmp_path)]
+    process = subprocess.Popen(words, cwd=stages.ROOT, stderr=subprocess.PIPE, text=True)
+    report = tmp_path / "gpu.md"
+    wait_for(lambda: report.exists() and "the child's number" in report.read_text())
+    process.terminate()
+    assert process.communicate(timeout=GUARD_S)[1].startswith("tests.gpu: stopped")
+    (row,) = json.loads((tmp_path / "gpu.json").read_text())["stages"]
+    wait_for(lambda: not exists(row["answers"][0]["measured"]))
+    assert row["error"] == "it has not ended"
+    assert "Good: nothing. hangs: it has not ended." in report.read_text()
 
 
 # ======================================================================================= the stages
@@ -105,6 +128,18 @@ def test_each_stage_runs_without_a_gpu(stage):
     assert answers
     wrong = [a for a in answers if isinstance(a, stages.Figure) and not a.is_held()]
     assert not wrong
+
+
+def test_stages_compute_in_the_precision_of_their_flags():
+    """In torch's default a GPU's convolutions and LSTMs are in TF32."""
+    for precision, is_allowed in (("tf32", True), ("fp32", False)):
+        work.flags_of("shallow", "cpu", "--precision", precision)
+        assert torch.backends.cudnn.allow_tf32 is is_allowed
+
+
+def test_stages_of_a_module_need_what_it_imports():
+    needs = [set(stage.needs.split()) for stage in STAGES if ".machine." in stage.function]
+    assert len(needs) == 3 and all({"psutil", "rich"} <= names for names in needs)
 
 
 def test_a_difference_is_relative_and_what_is_no_number_is_infinite():

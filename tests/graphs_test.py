@@ -2,19 +2,22 @@
 """Graphs on the simulated device: the same numbers as without, and mistakes are seen."""
 
 import contextlib
+import threading
 import types
 
 import pytest
 import torch
 from torch import nn
 
-from libtorchbeast.accelerator import graphs
+from libtorchbeast import models
+from libtorchbeast.accelerator import devices, graphs
 from libtorchbeast.accelerator.devices import CPU, own_stream, to_host
 from libtorchbeast.accelerator.graphs import CHECKED, WARM_UP, Forward, Graph
 from libtorchbeast.net_check import keep_buffers
 from tests.support import simulated_device as sim
 from tests.support import simulated_graph
 from tests.support.compare import assert_same
+from tests.support.processes import GUARD_S
 from tests.support.simulated_device import DEVICE
 
 pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("one_thread")]
@@ -189,6 +192,19 @@ class Copies(Small):
         return super().forward(inputs, core_state)
 
 
+class Fails(Small):
+    """Its own code raises an error where it is recorded, after it has changed its buffer."""
+
+    number = 0
+
+    def forward(self, inputs, core_state=()):
+        self.number += 1
+        results = super().forward(inputs, core_state)
+        if self.number == WARM_UP + 1 and inputs["x"].device.type != "cpu":
+            raise ValueError("its own error")
+        return results
+
+
 class Counts(Small):
     """Its numbers depend on how often Python has run."""
 
@@ -209,6 +225,7 @@ OTHERS = {
     "a host read": (Reads, None, "aten._local_scalar_dense.default is between the host and the"),
     "a shape of the host": (Selects, None, "aten.nonzero.default is between the host and the"),
     "a copy": (Copies, None, "aten._to_copy.default is between the host and the device"),
+    "an error of its own": (Fails, None, "its own error"),
     "a host read that nobody has seen coming": (
         Reads, (graphs, "_Watch", contextlib.nullcontext), "not permitted when stream is capturing"
     ),
@@ -241,6 +258,61 @@ def test_what_has_no_graph_is_called_without_one_which_is_said_once(
         assert_same(seen, expected)
     assert caplog.text.count("graphs: it no (") == 1 and why in caplog.text
     assert sim.counts["graphs"] <= CHECKED
+
+
+def test_new_tensors_of_pythons_numbers_are_seen_on_the_way():
+    """Here on a device of torch that is no memory, because the simulated one cannot copy so."""
+    x, made = torch.zeros(3, device="meta"), "is between the host and the device"
+    for make in (
+        lambda: torch.tensor([1.0, 2.0], device="meta"),
+        lambda: torch.as_tensor(0.5, device="meta"),
+        lambda: x.new_tensor([1.0]),
+    ):
+        with pytest.raises(RuntimeError, match=made), graphs._Watch(), graphs._WatchNew():
+            make()
+    with graphs._Watch(), graphs._WatchNew():
+        assert (x * torch.tensor(2.0)).device == x.device
+
+
+def test_no_thread_draws_random_numbers_while_another_records(simulated, monkeypatch):
+    """CUDA's generator would raise an error in the thread that draws."""
+    begun, errors = threading.Event(), []
+
+    class Lock:  # says when the other thread is waiting for it, or has it
+        own = threading.Lock()
+
+        def __enter__(self):
+            if threading.current_thread() is drawer:
+                begun.set()
+            self.own.acquire()
+
+        def __exit__(self, *error):
+            self.own.release()
+
+    def draw():
+        with own_stream(DEVICE):
+            row = {"x": torch.ones(1, 3, 2, device=DEVICE)}
+            to_host(models.choose_actions(acting, row, (), greedy=False))
+
+    def sample(logits):
+        errors.extend(["drawn while a graph is recorded"] * (not lock.own.locked()))
+        begun.set()
+        return logits.argmax(dim=-1)
+
+    class Waits(Small):
+        def forward(self, inputs, core_state=()):
+            if sim._thread.graph:
+                errors.extend(["recorded without the lock"] * (not lock.own.locked()))
+                drawer.start()
+                assert begun.wait(GUARD_S)
+            return super().forward(inputs, core_state)
+
+    drawer, lock, acting = threading.Thread(target=draw), Lock(), Small().to(DEVICE)
+    acting.distribution = types.SimpleNamespace(sample=sample)
+    monkeypatch.setattr(devices, "_drawing", lock)
+    called(recorded(Waits().to(DEVICE)), DEVICE)
+    drawer.join()
+    assert begun.is_set() and not errors
 
 
 def test_weights_in_other_memory_are_seen():

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -290,6 +291,16 @@ def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 # ================================================================================= random numbers
+# Held while random numbers are drawn on an accelerator, and while a graph is recorded. With torch
+# 2.11, drawing them raises an error as long as any other thread records.
+_drawing = threading.Lock()
+
+
+def drawing(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """A context in which a thread of several may draw random numbers on `device`."""
+    return _drawing if has_streams(device) else contextlib.nullcontext()
+
+
 def random_states() -> list[Tensor]:
     """The states of the accelerators' generators. Empty if no accelerator was used."""
     module = _opened()

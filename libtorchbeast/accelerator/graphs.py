@@ -16,12 +16,12 @@ import argparse
 import contextlib
 import functools
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -30,6 +30,7 @@ from libtorchbeast.accelerator.devices import (
     Event,
     _mapped,
     _tensors,
+    drawing,
     has_streams,
     own_stream,
 )
@@ -41,7 +42,6 @@ TOLERANCE = 0.05  # of a tensor's largest number; in bf16 a padded batch is roun
 SAME = 1e-6  # the same of a function that has the same kernels with and without a graph
 
 logger = logging.getLogger(__name__)
-_recording = threading.Lock()  # one graph at a time is recorded
 
 
 def why_none(net: nn.Module, device: torch.device, flags: argparse.Namespace) -> str:
@@ -146,10 +146,12 @@ class Graph:
         restore, has_run = self._keep(), Event(self._device)
         stream = own_stream(self._device, self._priority)  # which begins after all that
         try:
-            with _recording, stream, _casts_are_not_kept(), _gradients_in_this_thread():
-                with _Watch():  # and libraries may reserve memory at a thread's first call
+            # One graph at a time is recorded. Whoever uses memory that was written here comes after
+            # all of it: the sanitizer takes what is recorded for done, too.
+            alone = drawing(self._device)
+            with alone, stream, has_run, _casts_are_not_kept(), _gradients_in_this_thread():
+                with _Watch(), _WatchNew():  # and libraries reserve memory at a thread's first call
                     self._function(*own)
-                has_run.record()
                 graph = _begin()
                 try:
                     self._outputs = self._function(*own)
@@ -223,6 +225,18 @@ class _Watch(TorchDispatchMode):
         devices = {x.device for x in tensors if x.dim() or is_copy}
         if is_read or len(devices) > 1:
             raise RuntimeError(f"{func} is between the host and the device")
+        return result
+
+
+class _WatchNew(TorchFunctionMode):
+    """As `_Watch`, for new tensors of Python's numbers. Their copy to the device is in none of the
+    operations that `_Watch` sees."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func in (torch.tensor, torch.as_tensor, torch.asarray, Tensor.new_tensor):
+            if result.device.type != "cpu":
+                raise RuntimeError(f"{func.__name__} is between the host and the device")
         return result
 
 

@@ -13,6 +13,7 @@ anew after each answer. The exit code is 0 if every stage was run and every prom
 import argparse
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -56,19 +57,27 @@ def accelerator() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     flags = make_parser().parse_args(argv)
-    chosen = [stage for stage in STAGES if re.search(flags.only, stage.name)]
+    try:
+        chosen = [stage for stage in STAGES if re.search(flags.only, stage.name)]
+    except re.error as error:
+        sys.exit(f"tests.gpu: error: --only {flags.only}: {error}")
     if not chosen:
         sys.exit(f"tests.gpu: error: --only {flags.only}: no stage's name matches")
     device = flags.device or accelerator()
     if not device:
         sys.exit("tests.gpu: error: torch finds no accelerator; --device cpu tries what can be "
                  "tried without one")  # fmt: skip
-    flags.out.mkdir(parents=True, exist_ok=True)
+    options = {"device": device, "quick": flags.quick}
+    try:
+        flags.out.mkdir(parents=True, exist_ok=True)
+        write(flags.out, options, [])
+    except OSError as error:
+        sys.exit(f"tests.gpu: error: --out {flags.out}: {error}")
     end, rows = time.monotonic() + 60 * flags.minutes, []
     for stage in chosen:
         row: Row = {"stage": stage.name, "seconds": 0.0, "answers": []}
         rows.append(row)
-        run_stage(stage, row, {"device": device, "quick": flags.quick}, end, rows, flags.out)
+        run_stage(stage, row, options, end, rows, flags.out)
     print(summary(rows), flush=True)
     return 0 if all(is_held(row) for row in rows) else 1
 
@@ -90,7 +99,11 @@ def run_stage(stage: Stage, row: Row, options: Row, end: float, rows: list[Row],
         row["error"] = "not run, because no time was left"
     else:
         limit = end - start if options["quick"] else min(stage.limit, end - start)
-        row |= stages.run(stage, options, limit, heard)
+        row["error"] = "it has not ended"  # what the report says if this program is stopped now
+        write(out, options, rows)
+        ended = stages.run(stage, options, limit, heard)
+        del row["error"]
+        row |= ended
     row["seconds"] = round(time.monotonic() - start, 1)
     write(out, options, rows)
     if "error" in row:
@@ -153,4 +166,9 @@ def summary(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C, so that the stage ends, too
+        signal.signal(number, signal.default_int_handler)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("tests.gpu: stopped; the report has what was done")

@@ -28,7 +28,6 @@ def parity(device: str, quick: bool) -> Answers:
             # simulated device has no bf16.
             for precision in ("fp32",) if lstm or there.type == "sim" else ("fp32", "bf16"):
                 flags = work.flags_of(name, device, "--precision", precision, *lstm)
-                devices.set_precision(precision)
                 net = work.make_net(name, flags)
                 batch = work.make_batch(net, T, B)
                 what = f"{name}{', LSTM' * bool(lstm)}, {precision}"

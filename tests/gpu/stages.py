@@ -44,7 +44,7 @@ class Stage(NamedTuple):
 # times what a stage should take, so all together should take six minutes.
 STAGES = [
     Stage("machine", 60, "tests.gpu.machine.machine", "psutil rich"),
-    Stage("extension", 100, "tests.gpu.machine.extension", "pybind11 setuptools"),
+    Stage("extension", 100, "tests.gpu.machine.extension", "psutil rich pybind11 setuptools"),
     Stage("parity", 60, "tests.gpu.parity.parity"),
     Stage("budgets", 60, "tests.gpu.order.budgets"),
     Stage("races", 90, "tests.gpu.order.races", f"{PROGRAMS} pytest"),

@@ -9,6 +9,7 @@ from torch import nn
 import monobeast
 import polybeast
 from libtorchbeast import models
+from libtorchbeast.accelerator import devices
 from libtorchbeast.flags import Flags
 from libtorchbeast.spec import Actions, Spec
 
@@ -23,9 +24,12 @@ def nets(quick: bool) -> list[str]:
 
 
 def flags_of(net: str, device: str, *words: str) -> Flags:
-    """The flags of the program whose own network `net` is, on Pong."""
+    """The flags of the program whose own network `net` is, on Pong. As the program does, this says
+    whether the GPU computes in TF32."""
     both = ["--learner_device", device, "--inference_device", device]
-    return BEASTS[net].parse([*both, *words])
+    flags = BEASTS[net].parse([*both, *words])
+    devices.set_precision(flags.precision)
+    return flags
 
 
 def make_net(net: str, flags: Flags) -> nn.Module:
