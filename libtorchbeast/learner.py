@@ -440,11 +440,12 @@ class Learner:
             return
         pairs = zip(state["optimizer"]["param_groups"], self._optimizer.param_groups, strict=True)
         groups = [now | {k: saved[k] for k in ("params", "lr")} for saved, now in pairs]
-        self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
-        for parameter, averages in self._optimizer.state.items():
-            for name, x in averages.items():
-                if x.shape == parameter.shape:  # in memory, too, as torch's fused Adam takes it
-                    averages[name] = torch.empty_like(parameter, dtype=x.dtype).copy_(x)
+        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        averages = {
+            i: {name: _laid_out_like(parameters[i], x) for name, x in saved.items()}
+            for i, saved in state["optimizer"]["state"].items()
+        }
+        self._optimizer.load_state_dict({"state": averages, "param_groups": groups})
         self._make_graphs()  # because the averages are in other memory now
 
 
@@ -570,6 +571,14 @@ def _read(parts: dict[str, Tensor]) -> dict[str, Any]:
     values = iter(torch.cat([x.detach().to(dtype).view(-1) for x in parts.values()]).tolist())
     take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
     return {name: take(x) for name, x in parts.items()}
+
+
+def _laid_out_like(parameter: Tensor, x: Tensor) -> Tensor:
+    """An average of the optimizer, in memory as its parameter is: torch's fused Adam reads it so.
+    It stays on its device."""
+    if x.shape != parameter.shape:  # such as the number of steps
+        return x
+    return torch.empty_like(parameter, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _make_optimizer(net: nn.Module, flags: Flags, is_recorded: bool) -> torch.optim.Optimizer:

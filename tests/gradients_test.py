@@ -29,6 +29,7 @@ class Life:
     """A network, and batches [T+1, COLUMNS, ...] of rollouts that it has made."""
 
     def __init__(self, *flags, count=3):
+        torch.manual_seed(0)
         self.flags = parse(*VECTORS, *flags)
         self.flags, spec, shapes = monobeast.describe(self.flags)
         self.net = models.make_net(monobeast.Net, spec, self.flags)
@@ -69,8 +70,10 @@ HALVES = (slice(0, 2), slice(2, 4))
 
 
 def assert_close(seen, expected):
+    """Adam moves a weight by as much as 5e-4 in each update. Where a gradient is almost 0, a
+    rounding error moves it by 5e-7 in one of 60 seeds."""
     for name, value in expected.items():
-        torch.testing.assert_close(seen[name], value, rtol=1e-4, atol=1e-6, msg=name)
+        torch.testing.assert_close(seen[name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def mean_and_variance(state):
