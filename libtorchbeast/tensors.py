@@ -91,6 +91,8 @@ class TensorEnv:
         """
         begins = state["ended"]
         state, reward, terminated, truncated = self.advance(state, actions)
+        for name, x in dict(reward=reward, terminated=terminated, truncated=truncated).items():
+            _check_result(name, x, begins.shape)
         state = self.reset(state, begins)
         terminated, truncated = terminated & ~begins, truncated & ~begins
         state = {**state, "ended": terminated | truncated}
@@ -114,6 +116,17 @@ class TensorEnv:
         if self.draws[name] == 1:
             numbers = numbers[:, 0]
         return numbers if sides is None else pick(numbers, sides)
+
+
+def _check_result(name: str, x: Any, shape: torch.Size) -> None:
+    """Raises UserError unless what `advance` returned is of this shape, because a single number
+    would be that of all environments, and bool if it is an end."""
+    is_tensor, is_end = isinstance(x, Tensor), name != "reward"
+    if is_tensor and x.shape == shape and not (is_end and x.dtype != torch.bool):
+        return
+    expected = f"{'bool' if is_end else 'float32'}{list(shape)}"
+    seen = f"{str(x.dtype)[6:]}{list(x.shape)}" if is_tensor else brief(x)
+    raise UserError(f"advance: expected {expected} as {name}, seen {seen}")
 
 
 def pick(numbers: Tensor, sides: int | Tensor) -> Tensor:

@@ -73,6 +73,28 @@ def test_an_environment_that_ended_is_reset_in_the_next_step_and_no_other():
         assert torch.equal(state[name], tensor)
 
 
+@pytest.mark.parametrize(
+    "place, change, expected",
+    [
+        (1, lambda x: x.sum(), r"expected float32\[3\] as reward, seen float32\[\]"),
+        (2, lambda x: x.any(), r"expected bool\[3\] as terminated, seen bool\[\]"),
+        (3, lambda x: x.long(), r"expected bool\[3\] as truncated, seen int64\[3\]"),
+        (3, lambda x: False, r"expected bool\[3\] as truncated, seen False"),
+    ],
+)
+def test_an_advance_that_gives_no_number_for_each_environment_is_refused(place, change, expected):
+    """Else the sum of all rewards would be the reward of each."""
+
+    class Wrong(Walk):
+        def advance(self, state, actions):
+            result = list(super().advance(state, actions))
+            result[place] = change(result[place])
+            return result
+
+    with pytest.raises(UserError, match=expected):
+        TensorVector(Wrong(), 3).reset()
+
+
 def test_the_same_seed_gives_the_same_games():
     vectors = [TensorVector(Walk("discrete"), 4) for _ in range(3)]
     pairs = zip(vectors, (1, 1, 2), strict=True)
