@@ -301,6 +301,19 @@ class TensorRows:
         }
 
 
+class FromArrays:
+    """A vector environment that takes tensors, for `Environment`, which gives it arrays."""
+
+    def __init__(self, vector: Any):
+        self._vector = vector
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._vector, name)
+
+    def step(self, actions: np.ndarray) -> Any:
+        return self._vector.step(torch.as_tensor(actions))
+
+
 def require_vector(env: Any) -> None:
     """Raises UserError unless `create_env` returned a vector environment."""
     if not hasattr(env, "num_envs"):
