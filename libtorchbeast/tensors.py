@@ -176,6 +176,7 @@ class TensorVector:
         self.state = self.env.zeros(self.num_envs, self.device)
         return self.step(self._actions)[0], {}
 
+    @torch.no_grad()  # an environment may have a network of its own
     def step(self, actions: Any) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict]:
         size = (self.num_envs, self._draws)
         self.state["draws"] = torch.rand(size, generator=self._generator, device=self.device)
@@ -243,6 +244,7 @@ class TensorRows:
         none = torch.as_tensor(self.spec.actions.zeros(N), device=self._device)
         return self._row(observation, zeros(torch.float32), never, never, none)
 
+    @torch.no_grad()  # a simulator may be differentiable
     def step(self, actions: Tensor) -> Row:
         """Steps all environments with `actions` [N, *Actions.shape]."""
         observation, reward, *ends, _ = self._vector.step(self._to_space(actions))

@@ -102,6 +102,27 @@ def test_the_same_seed_gives_the_same_games():
     assert torch.equal(seen[0], seen[1]) and not torch.equal(seen[0], seen[2])
 
 
+def test_no_gradient_goes_through_an_environment():
+    """Else the second update from a rollout would go through it again, and fail."""
+    weight = torch.ones(1, requires_grad=True)
+
+    class Learned(Walk):
+        def advance(self, state, actions):
+            state, reward, *ends = super().advance(state, actions)
+            return {**state, "place": weight * state["place"]}, weight * reward, *ends
+
+    class Differentiable(TensorVector):
+        def step(self, actions):
+            observation, *rest = super().step(actions)
+            return {k: weight * x for k, x in observation.items()}, *rest
+
+    for vector in (TensorVector(Learned(), 2), Differentiable(Walk(), 2)):
+        rows = rows_of(vector)
+        rows.initial(0)
+        row = rows.step(torch.zeros(2, dtype=torch.int64))
+        assert not row["frame"].requires_grad and not row["reward"].requires_grad
+
+
 def test_draws_are_read_by_their_names():
     env = TensorEnv()
     env.draws = {"one": 1, "two": 2}
