@@ -176,12 +176,14 @@ class TensorVector:
         self.state = self.env.zeros(self.num_envs, self.device)
         return self.step(self._actions)[0], {}
 
-    @torch.no_grad()  # an environment may have a network of its own
     def step(self, actions: Any) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor, dict]:
         size = (self.num_envs, self._draws)
         self.state["draws"] = torch.rand(size, generator=self._generator, device=self.device)
         actions = torch.as_tensor(actions, device=self.device)
-        self.state, *result = self._step(self.state, actions)
+        # The environment may have a network of its own, and it may be stepped between the calls of
+        # another network, in that one's precision.
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            self.state, *result = self._step(self.state, actions)
         observation, reward, terminated, truncated = result
         return observation, reward, terminated, truncated, {}
 
@@ -304,7 +306,8 @@ class TensorRows:
 
 
 class FromArrays:
-    """A vector environment that takes tensors, for `Environment`, which gives it arrays."""
+    """A vector environment that takes tensors, for `Environment`, which gives it arrays. It is not
+    in the precision of the network that plays."""
 
     def __init__(self, vector: Any):
         self._vector = vector
@@ -312,6 +315,12 @@ class FromArrays:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._vector, name)
 
+    @torch.autocast("cpu", enabled=False)
+    def reset(self, *, seed: int | None = None) -> Any:
+        return self._vector.reset(seed=seed)
+
+    @torch.no_grad()
+    @torch.autocast("cpu", enabled=False)
     def step(self, actions: np.ndarray) -> Any:
         return self._vector.step(torch.as_tensor(actions))
 

@@ -7,7 +7,14 @@ import torch
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import Actions
-from libtorchbeast.tensors import TensorEnv, TensorRows, TensorVector, pick, require_vector
+from libtorchbeast.tensors import (
+    FromArrays,
+    TensorEnv,
+    TensorRows,
+    TensorVector,
+    pick,
+    require_vector,
+)
 from tests.support.tensors import Walk
 
 CPU = torch.device("cpu")
@@ -121,6 +128,24 @@ def test_no_gradient_goes_through_an_environment():
         rows.initial(0)
         row = rows.step(torch.zeros(2, dtype=torch.int64))
         assert not row["frame"].requires_grad and not row["reward"].requires_grad
+
+
+def test_the_precision_of_a_network_is_not_the_environments():
+    """Test modes and MonoBeast's actors step the environment inside the network's autocast."""
+
+    class Turned(Walk):
+        def observe(self, state):
+            return {"frame": super().observe(state)["frame"] @ torch.eye(2)}
+
+    class Other:
+        reset = lambda self, seed: ({"frame": torch.ones(2, 2) @ torch.eye(2)}, {})
+        step = lambda self, actions: self.reset(0)
+
+    vector, zeros = TensorVector(Turned(), 2), np.zeros(2, np.int64)
+    with torch.autocast("cpu", torch.bfloat16):
+        for each in (vector, FromArrays(Other())):
+            assert each.reset(seed=0)[0]["frame"].dtype == torch.float32
+            assert each.step(zeros)[0]["frame"].dtype == torch.float32
 
 
 def test_draws_are_read_by_their_names():
