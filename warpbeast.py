@@ -61,7 +61,7 @@ from libtorchbeast.rollouts import Rollout, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
 from libtorchbeast.spec import Spec
-from libtorchbeast.tensors import TensorRows, TensorVector, require_vector
+from libtorchbeast.tensors import FromArrays, TensorRows, TensorVector, require_vector
 
 Net = monobeast.Net  # a fork may write its own here; with groups of agents each gets one
 ACTIVITIES = ("environment", "inference", "learning")
@@ -247,6 +247,9 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     while not run.finished():
         rollout = actor.unroll(learner.updates)
         (books,) = devices.to_host({name: rollout[name] for name in BOOKS})
+        if not (returns := books["episode_return"]).isfinite().all():
+            seen = f"seen an episode's return {returns[~returns.isfinite()][0]:g}"
+            raise UserError(f"--env {flags.env}: expected finite rewards, {seen}")
         run.stats.add_games(books)
         read = {name: books[name] for name in ("done", "policy_version")}
         for batch in divide(rollout | read, flags.batch_size):
@@ -270,7 +273,7 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     num_envs = evaluate.games_at_once(flags, flags.num_envs)
     flags = replace(flags, num_envs=num_envs)
     vector, _ = open_vector(flags, torch.device("cpu"))
-    env = Environment(lambda: vector, num_envs, flags.env)
+    env = Environment(lambda: FromArrays(vector), num_envs, flags.env)
     return make_net(env.spec, flags), env
 
 

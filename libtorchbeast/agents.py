@@ -46,13 +46,17 @@ def groups_of(spec: Spec) -> list[Group]:
     """The groups of agents, or [] in an environment of one agent.
 
     Raises:
-        UserError: a part of the observation belongs to no group, or has not [A, ...] numbers; the
-            actions cannot be shared out; or those of a group's agents differ.
+        UserError: a part of the observation belongs to no group, or has not [A, ...] numbers; a
+            reward is not float32; the actions cannot be shared out; or those of a group's agents
+            differ.
     """
     rewards = {k.removesuffix("/reward"): shape for k, (shape, _) in spec.observations.items()
                if k.endswith("/reward") and len(shape) == 1}  # fmt: skip
     if not rewards:
         return []
+    for name in rewards:
+        if (dtype := spec.observations[f"{name}/reward"][1]) != "float32":
+            raise UserError(f"{spec.name}: expected {name}/reward float32, seen {dtype}")
     total = sum(shape[0] for shape in rewards.values())
     sizes, kind = spec.actions.sizes, spec.actions.kind
     width = math.prod(sizes) if kind == "box" else len(sizes)

@@ -91,6 +91,8 @@ class TensorEnv:
         """
         begins = state["ended"]
         state, reward, terminated, truncated = self.advance(state, actions)
+        for name, x in dict(reward=reward, terminated=terminated, truncated=truncated).items():
+            _check_result(name, x, begins.shape)
         state = self.reset(state, begins)
         terminated, truncated = terminated & ~begins, truncated & ~begins
         state = {**state, "ended": terminated | truncated}
@@ -114,6 +116,17 @@ class TensorEnv:
         if self.draws[name] == 1:
             numbers = numbers[:, 0]
         return numbers if sides is None else pick(numbers, sides)
+
+
+def _check_result(name: str, x: Any, shape: torch.Size) -> None:
+    """Raises UserError unless what `advance` returned is of this shape, because a single number
+    would be that of all environments, and bool if it is an end."""
+    is_tensor, is_end = isinstance(x, Tensor), name != "reward"
+    if is_tensor and x.shape == shape and not (is_end and x.dtype != torch.bool):
+        return
+    expected = f"{'bool' if is_end else 'float32'}{list(shape)}"
+    seen = f"{str(x.dtype)[6:]}{list(x.shape)}" if is_tensor else brief(x)
+    raise UserError(f"advance: expected {expected} as {name}, seen {seen}")
 
 
 def pick(numbers: Tensor, sides: int | Tensor) -> Tensor:
@@ -167,7 +180,10 @@ class TensorVector:
         size = (self.num_envs, self._draws)
         self.state["draws"] = torch.rand(size, generator=self._generator, device=self.device)
         actions = torch.as_tensor(actions, device=self.device)
-        self.state, *result = self._step(self.state, actions)
+        # The environment may have a network of its own, and it may be stepped between the calls of
+        # another network, in that one's precision.
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            self.state, *result = self._step(self.state, actions)
         observation, reward, terminated, truncated = result
         return observation, reward, terminated, truncated, {}
 
@@ -230,6 +246,7 @@ class TensorRows:
         none = torch.as_tensor(self.spec.actions.zeros(N), device=self._device)
         return self._row(observation, zeros(torch.float32), never, never, none)
 
+    @torch.no_grad()  # a simulator may be differentiable
     def step(self, actions: Tensor) -> Row:
         """Steps all environments with `actions` [N, *Actions.shape]."""
         observation, reward, *ends, _ = self._vector.step(self._to_space(actions))
@@ -286,6 +303,26 @@ class TensorRows:
             "episode_return": self._return.float(),
             "last_action": actions.masked_fill(first, 0),
         }
+
+
+class FromArrays:
+    """A vector environment that takes tensors, for `Environment`, which gives it arrays. It is not
+    in the precision of the network that plays."""
+
+    def __init__(self, vector: Any):
+        self._vector = vector
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._vector, name)
+
+    @torch.autocast("cpu", enabled=False)
+    def reset(self, *, seed: int | None = None) -> Any:
+        return self._vector.reset(seed=seed)
+
+    @torch.no_grad()
+    @torch.autocast("cpu", enabled=False)
+    def step(self, actions: np.ndarray) -> Any:
+        return self._vector.step(torch.as_tensor(actions))
 
 
 def require_vector(env: Any) -> None:

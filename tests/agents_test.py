@@ -74,6 +74,7 @@ def test_an_environment_of_one_agent_has_no_groups():
             dict(observations={"a/reward": ((5,), "float32"), "map": ((4, 5), "float32")}),
             "expected each part of the observation in one of the groups a, seen map",
         ),
+        (dict(observations={"a/reward": ((5,), "float64")}), "a/reward float32, seen float64"),
         (
             dict(observations={"a/reward": ((5,), "float32"), "a/action_mask": ((5, 4), "bool")}),
             r"action_mask: expected a bool or integer for each action, \[5\]",

@@ -79,6 +79,24 @@ def test_another_shape_is_a_difference():
         compare(Wrong)
 
 
+def test_a_part_that_only_one_of_them_has_is_a_difference():
+    """Else it would never be compared."""
+
+    class Fuller(Walk):
+        def observe(self, state):
+            return {**super().observe(state), "time": state["time"]}
+
+    class FullerPlain(PlainWalk):
+        def seen(self):
+            return {**super().seen(), "time": self.time}
+
+    compare(FullerPlain, Fuller())
+    with pytest.raises(Difference, match=r"The parts are \[.*'time', .*\], expected \['frame', 'r"):
+        compare(PlainWalk, Fuller())
+    with pytest.raises(Difference, match=r"The parts are \['frame', 'r.*\], expected .*'time'"):
+        compare(FullerPlain, Walk())
+
+
 def test_a_game_that_can_be_revived_goes_on():
     class Revived(PlainWalk):
         def revive(self):
@@ -130,7 +148,9 @@ def test_the_command(capsys):
     )
 
 
-@pytest.mark.parametrize("path", ["nothing", "no.module:f", "tests.consistency_test:no"])
+@pytest.mark.parametrize(
+    "path", ["nothing", "no.module:f", "tests.consistency_test:no", "tests.consistency_test:Walk"]
+)
 def test_a_wrong_path_is_refused(path):
     with pytest.raises(UserError, match="expected MODULE:NAME, for example"):
         consistency.load(path)

@@ -7,7 +7,14 @@ import torch
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import Actions
-from libtorchbeast.tensors import TensorEnv, TensorRows, TensorVector, pick, require_vector
+from libtorchbeast.tensors import (
+    FromArrays,
+    TensorEnv,
+    TensorRows,
+    TensorVector,
+    pick,
+    require_vector,
+)
 from tests.support.tensors import Walk
 
 CPU = torch.device("cpu")
@@ -73,11 +80,72 @@ def test_an_environment_that_ended_is_reset_in_the_next_step_and_no_other():
         assert torch.equal(state[name], tensor)
 
 
+@pytest.mark.parametrize(
+    "place, change, expected",
+    [
+        (1, lambda x: x.sum(), r"expected float32\[3\] as reward, seen float32\[\]"),
+        (2, lambda x: x.any(), r"expected bool\[3\] as terminated, seen bool\[\]"),
+        (3, lambda x: x.long(), r"expected bool\[3\] as truncated, seen int64\[3\]"),
+        (3, lambda x: False, r"expected bool\[3\] as truncated, seen False"),
+    ],
+)
+def test_an_advance_that_gives_no_number_for_each_environment_is_refused(place, change, expected):
+    """Else the sum of all rewards would be the reward of each."""
+
+    class Wrong(Walk):
+        def advance(self, state, actions):
+            result = list(super().advance(state, actions))
+            result[place] = change(result[place])
+            return result
+
+    with pytest.raises(UserError, match=expected):
+        TensorVector(Wrong(), 3).reset()
+
+
 def test_the_same_seed_gives_the_same_games():
     vectors = [TensorVector(Walk("discrete"), 4) for _ in range(3)]
     pairs = zip(vectors, (1, 1, 2), strict=True)
     seen = [vector.reset(seed=seed)[0]["frame"] for vector, seed in pairs]
     assert torch.equal(seen[0], seen[1]) and not torch.equal(seen[0], seen[2])
+
+
+def test_no_gradient_goes_through_an_environment():
+    """Else the second update from a rollout would go through it again, and fail."""
+    weight = torch.ones(1, requires_grad=True)
+
+    class Learned(Walk):
+        def advance(self, state, actions):
+            state, reward, *ends = super().advance(state, actions)
+            return {**state, "place": weight * state["place"]}, weight * reward, *ends
+
+    class Differentiable(TensorVector):
+        def step(self, actions):
+            observation, *rest = super().step(actions)
+            return {k: weight * x for k, x in observation.items()}, *rest
+
+    for vector in (TensorVector(Learned(), 2), Differentiable(Walk(), 2)):
+        rows = rows_of(vector)
+        rows.initial(0)
+        row = rows.step(torch.zeros(2, dtype=torch.int64))
+        assert not row["frame"].requires_grad and not row["reward"].requires_grad
+
+
+def test_the_precision_of_a_network_is_not_the_environments():
+    """Test modes and MonoBeast's actors step the environment inside the network's autocast."""
+
+    class Turned(Walk):
+        def observe(self, state):
+            return {"frame": super().observe(state)["frame"] @ torch.eye(2)}
+
+    class Other:
+        reset = lambda self, seed: ({"frame": torch.ones(2, 2) @ torch.eye(2)}, {})
+        step = lambda self, actions: self.reset(0)
+
+    vector, zeros = TensorVector(Turned(), 2), np.zeros(2, np.int64)
+    with torch.autocast("cpu", torch.bfloat16):
+        for each in (vector, FromArrays(Other())):
+            assert each.reset(seed=0)[0]["frame"].dtype == torch.float32
+            assert each.step(zeros)[0]["frame"].dtype == torch.float32
 
 
 def test_draws_are_read_by_their_names():

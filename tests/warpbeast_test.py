@@ -143,10 +143,24 @@ def test_an_unknown_environment_is_refused(parse):
         warpbeast.train(parse("--env pong"))
 
 
-def test_another_vector_that_gives_tensors_trains(parse, monkeypatch):
+def test_another_vector_that_gives_tensors_trains_and_plays(parse, monkeypatch):
+    """It gets tensors in both, too."""
     foreign = lambda flags, device: Foreign(TensorVector(Walk("box"), flags.num_envs))
     monkeypatch.setattr(warpbeast, "create_env", foreign)
     assert warpbeast.train(parse()).complete()
+    assert len(warpbeast.test(parse("--mode test --num_episodes 2"))) == 2
+
+
+def test_a_reward_that_is_no_finite_number_is_refused(parse, monkeypatch):
+    class Wrong(Walk):
+        def advance(self, state, actions):
+            state, reward, *ends = super().advance(state, actions)
+            return state, reward.masked_fill(state["time"] == 3, torch.nan), *ends
+
+    wrong = lambda flags, device: TensorVector(Wrong(), flags.num_envs)
+    monkeypatch.setattr(warpbeast, "create_env", wrong)
+    with pytest.raises(UserError, match="breakout: expected finite rewards, seen an episode's ret"):
+        warpbeast.train(parse())
 
 
 def test_a_vector_that_gives_arrays_is_refused(parse, monkeypatch):

@@ -161,6 +161,8 @@ class Comparison:
     def _compare(self, i: int, action: Any, resets: bool, expected: tuple, seen: dict) -> None:
         observation, reward, terminated, truncated = expected
         wanted = {"reward": reward, "terminated": terminated, "truncated": truncated} | observation
+        if seen.keys() != wanted.keys():
+            raise Difference(f"The parts are {sorted(seen)}, expected {sorted(wanted)}")
         for name, value in wanted.items():
             value, got = np.asarray(value), seen[name][i]
             if got.shape != value.shape:
@@ -192,8 +194,9 @@ def load(path: str) -> tuple[TensorEnv, Callable[[], Reference]]:
     """Calls the function that MODULE:NAME names. Raises UserError if there is none."""
     module, _, name = path.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError, ValueError) as error:
+        env, make_reference = getattr(importlib.import_module(module), name)()
+        return env, make_reference
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         example = "examples.tensors.reference:breakout"
         said = f"expected MODULE:NAME, for example {example}; seen {path!r} ({error})"
         raise UserError(said) from error
