@@ -217,13 +217,16 @@ def train(flags: Flags) -> Run:
     device = torch.device(flags.learner_device)
     with OpeningWatch(flags.open_timeout), told(flags.env):
         vector, spec = open_vector(flags, device)
+    rows = TensorRows(vector, spec, device)
+    with told(flags.env):
+        rows.initial(flags.seed)  # a faulty environment ends here, before there is a run
     flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
     net = make_net(spec, flags)
     evaluate.try_others(flags, spec, player)
     with told(flags.env), contextlib.closing(vector), Run(flags, spec, net, device) as run:
         if not run.finished():
             run.evaluate_with(player)
-            act_and_learn(run, TensorRows(vector, spec, device))
+            act_and_learn(run, rows)
     return run
 
 

@@ -48,7 +48,7 @@ class TensorEnv:
 
     def reset(self, state: State, mask: Tensor) -> State:
         """Begins a new episode where `mask` [N] is True. See `put`."""
-        raise NotImplementedError
+        raise _lacks(self, "reset")
 
     def advance(self, state: State, actions: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
         """Plays one step in each environment.
@@ -62,15 +62,15 @@ class TensorEnv:
             The state, the reward float32 [N], and bool [N]: whether the episode terminated, and
             whether it was truncated.
         """
-        raise NotImplementedError
+        raise _lacks(self, "advance")
 
     def observe(self, state: State) -> dict[str, Tensor]:
         """Returns the observations {name: [N, *shape]}."""
-        raise NotImplementedError
+        raise _lacks(self, "observe")
 
     def picture(self, state: State) -> np.ndarray:
         """Returns a picture of environment 0, uint8 [H, W, 3], for test_render."""
-        raise NotImplementedError
+        raise _lacks(self, "picture")
 
     # --------------------------------------------------------------- what a fork need not write
     def zeros(self, num_envs: int, device: torch.device | str = "cpu") -> State:
@@ -111,11 +111,18 @@ class TensorEnv:
     def drawn(self, state: State, name: str, sides: int | Tensor | None = None) -> Tensor:
         """The random numbers `name`, [N, k], or [N] if k is 1: float32 in [0, 1), or int64 from 0
         to `sides` - 1."""
-        first = sum(list(self.draws.values())[: list(self.draws).index(name)])
+        names = list(self.draws)
+        if name not in names:
+            raise UserError(f"drawn: expected one of the draws {names}, seen {name!r}")
+        first = sum(list(self.draws.values())[: names.index(name)])
         numbers = state["draws"][:, first : first + self.draws[name]]
         if self.draws[name] == 1:
             numbers = numbers[:, 0]
         return numbers if sides is None else pick(numbers, sides)
+
+
+def _lacks(env: TensorEnv, method: str) -> UserError:
+    return UserError(f"{type(env).__name__}: expected a method {method!r}, seen none")
 
 
 def _check_result(name: str, x: Any, shape: torch.Size) -> None:
@@ -207,6 +214,8 @@ def _box(shape: tuple[int, ...], dtype: Any) -> Any:
 def _action_space(actions: Actions) -> Any:
     from gymnasium import spaces
 
+    if not isinstance(actions, Actions) or not isinstance(actions.sizes, tuple):
+        raise UserError(f"expected such actions as Actions('discrete', (3,)), seen {actions!r}")
     if actions.kind == "discrete":
         return spaces.Discrete(actions.sizes[0])
     if actions.kind == "multi_discrete":

@@ -102,6 +102,29 @@ def test_an_advance_that_gives_no_number_for_each_environment_is_refused(place, 
         TensorVector(Wrong(), 3).reset()
 
 
+class Bare(TensorEnv):
+    """Lacks its four functions."""
+
+    observations = {"frame": ((1,), "float32")}
+    actions = Actions("discrete", (2,))
+    state = {}
+
+
+@pytest.mark.parametrize("method", ["reset", "advance", "observe", "picture"])
+def test_a_method_that_an_environment_lacks_is_named(method):
+    arguments = [{}] if method in ("observe", "picture") else [{}, torch.zeros(1)]
+    with pytest.raises(UserError, match=f"Bare: expected a method '{method}', seen none"):
+        getattr(Bare(), method)(*arguments)
+
+
+@pytest.mark.parametrize("actions", [Actions("discrete", 3), 3])
+def test_actions_of_another_kind_are_refused(actions):
+    env = Walk()
+    env.actions = actions
+    with pytest.raises(UserError, match=r"such actions as Actions\('discrete', \(3,\)\), seen"):
+        TensorVector(env, 2)
+
+
 def test_the_same_seed_gives_the_same_games():
     vectors = [TensorVector(Walk("discrete"), 4) for _ in range(3)]
     pairs = zip(vectors, (1, 1, 2), strict=True)
@@ -154,6 +177,8 @@ def test_draws_are_read_by_their_names():
     state = {"draws": torch.tensor([[0.1, 0.2, 0.999]])}
     assert torch.equal(env.drawn(state, "one"), torch.tensor([0.1]))
     assert env.drawn(state, "two", 10).tolist() == [[2, 9]]
+    with pytest.raises(UserError, match=r"one of the draws \['one', 'two'\], seen 'three'"):
+        env.drawn(state, "three")
 
 
 @pytest.mark.parametrize("sides", [2, 3, 5, 8, 1000, 2**22 + 1])

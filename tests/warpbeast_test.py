@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 import functools
 import logging
+import os
 
 import gymnasium
 import pytest
@@ -167,8 +168,10 @@ def test_a_vector_that_gives_arrays_is_refused(parse, monkeypatch):
     make = lambda: gymnasium.make("CartPole-v1")
     arrays = lambda flags, device: gymnasium.vector.SyncVectorEnv([make] * flags.num_envs)
     monkeypatch.setattr(warpbeast, "create_env", arrays)
+    flags = parse()
     with pytest.raises(UserError, match="expected tensors on cpu"):
-        warpbeast.train(parse())
+        warpbeast.train(flags)
+    assert not os.listdir(flags.savedir)  # there was no run yet
 
 
 def test_a_single_environment_is_refused(parse, monkeypatch):
