@@ -107,7 +107,7 @@ class Seaquest(Game):
         older = pair["there"][:, 1:].long()  # at most one of the two is there
         new = dict(state)
         for name, old in pair.items():
-            value = torch.as_tensor(values.get(name, True), device=mask.device).expand(len(mask))
+            value = torch.where(mask, values.get(name, True), 0)
             pushed = torch.cat([old.gather(1, older), value[:, None].to(old.dtype)], 1)
             new[f"{kind}_{name}"] = torch.where(mask[:, None], pushed, old)
         return new

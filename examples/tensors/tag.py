@@ -22,7 +22,7 @@ from libtorchbeast.tensors import State, TensorEnv, pick
 STEPS = 100
 REACH = 0.06  # in a plane, whose sides are 1
 SEEN = 4  # how many others an agent sees with partial observation: the nearest
-MOVES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))  # x, y
+MOVES = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0))  # x, y, of actions 0 to 4
 
 
 class Tag(TensorEnv):
@@ -85,7 +85,8 @@ class Tag(TensorEnv):
             velocity = (0.8 * state["velocity"] + 0.01 * force) * free
             place = (place + velocity).clamp(0, 1)
         else:
-            velocity = torch.tensor(MOVES, dtype=torch.float32, device=place.device)[actions] * free
+            y, minus_y, x, minus_x = ((actions == number).float() for number in range(1, 5))
+            velocity = torch.stack([x - minus_x, y - minus_y], -1) * free  # as in MOVES
             place = (place + velocity).clamp(0, self.size - 1)
         return {**state, "place": place, "velocity": velocity}
 
@@ -110,13 +111,14 @@ class Tag(TensorEnv):
         N, A = free.shape
         place = place if self.continuous else place / (self.size - 1)
         velocity = 20 * velocity if self.continuous else velocity
-        is_tagger = (torch.arange(A, device=free.device) < self.taggers).expand(N, A)
+        number = torch.arange(A, device=free.device)
+        is_tagger = (number < self.taggers).expand(N, A)
         kind = torch.stack([is_tagger, free], 2).float()
         left = (1 - state["time"] / STEPS).float()[:, None, None].expand(N, A, 1)
         itself = torch.cat([place, velocity, kind, left], 2)
         way = torch.cat([place, velocity], 2)
         others = torch.cat([way[:, None] - way[:, :, None], kind[:, None].expand(N, A, A, 2)], 3)
-        same = torch.eye(A, dtype=torch.bool, device=free.device)
+        same = number[:, None] == number
         if not self.partial:
             others = others.masked_fill(same[..., None], 0)
         else:  # of equal distances the lower number comes first

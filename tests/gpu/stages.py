@@ -54,6 +54,7 @@ STAGES = [
     Stage("parts", 90, "tests.gpu.speed.parts"),
     Stage("beasts", 200, "tests.gpu.speed.beasts"),
     Stage("learning", 120, "tests.gpu.learning.learning"),
+    Stage("tensors", 150, "tests.gpu.tensors.tensors"),
 ]
 
 

@@ -1,0 +1,88 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Environments as tensors on the device: what they give, and how fast they are."""
+
+from collections.abc import Callable
+
+import torch
+
+from benchmarks import programs
+from benchmarks.catalogue import Run
+from examples import tensors as games
+from libtorchbeast.tensors import TensorEnv, TensorVector
+from tests.faults.harness import Figure
+from tests.gpu import timing
+from tests.gpu.stages import Answers
+
+# The published speed of Tag on a V100, in steps of an environment (Lan et al. 2021, WarpDrive,
+# section 4), is 9.8M with 5 agents and 2.9M with 1,000.
+SPEEDS = {"breakout": 65_536, "tag/4v1": 65_536, "tag/800v200/partial": 64}  # environments
+RUNS = {"breakout": ["--num_envs", "16384", "--batch_size", "2048", "--eval_every", "0"]}
+STEPS = 50  # that are compared
+
+
+def tensors(device: str, quick: bool) -> Answers:
+    """Integers on the device equal the CPU's; then random steps, and training."""
+    there = torch.device(device)
+    # Each takes the compiler half a minute, and the simulated device has none.
+    compiled = (lambda step: step) if quick else compile_step
+    for name in ("breakout", "tag/4v1") if quick else (*games.GAMES, "tag/4v1"):
+        env = games.make(name)
+        step = compiled(env.step) if name in SPEEDS else env.step
+        yield Figure(f"{name}: numbers unlike the CPU's", differing(env, step, there), "", 0)
+    if there.type == "sim":
+        yield "The simulated device has no random numbers, so there are no speeds."
+        return
+    for name, num_envs in SPEEDS.items():
+        if quick:
+            name, num_envs = name.replace("800v200", "8v2"), 4
+        try:
+            each = seconds_of_step(name, num_envs, there, compiled, 0.0 if quick else 2.0)
+        except torch.OutOfMemoryError:
+            yield f"{name}: {num_envs} environments need more memory"
+            continue
+        yield Figure(f"{name}: random, {num_envs} environments", num_envs / each, "steps/s")
+    for name, words in RUNS.items():
+        if quick:
+            yield f"{name}: a whole run is too slow for --quick"
+            continue
+        run = Run("", "warpbeast", ("--env", name, *words, "--learner_device", device))
+        span = programs.measure_run(run.beast, programs.arguments(run), 15.0)
+        yield Figure(f"{name}: WarpBeast, whole run", span.steps / span.seconds, "steps/s")
+
+
+def compile_step(step: Callable) -> Callable:
+    """As warpbeast.py does on a GPU."""
+    return torch.compile(step, fullgraph=True, dynamic=False)
+
+
+def differing(env: TensorEnv, step: Callable, device: torch.device) -> int:
+    """How many numbers of the observations, rewards and ends of 64 environments differ from the
+    CPU's, with equal draws and actions."""
+    N, draws = 64, sum(env.draws.values())
+    some = torch.Generator().manual_seed(0)
+    states, count = (env.zeros(N), env.zeros(N, device)), 0
+    for _ in range(STEPS):
+        random = torch.rand(N, draws, generator=some)
+        actions = torch.randint(min(env.actions.sizes), (N, *env.actions.shape), generator=some)
+        here, *expected = env.step({**states[0], "draws": random}, actions)
+        there, *seen = step({**states[1], "draws": random.to(device)}, actions.to(device))
+        states = here, there
+        pairs = zip(parts_of(expected), parts_of(seen), strict=True)
+        count += sum(int((a != b.cpu()).sum()) for a, b in pairs)
+    return count
+
+
+def parts_of(result: list) -> list[torch.Tensor]:
+    observation, *others = result
+    return [*observation.values(), *others]
+
+
+def seconds_of_step(
+    name: str, num_envs: int, device: torch.device, compiled: Callable, seconds: float
+) -> float:
+    """The mean time of a step of all environments, with random actions."""
+    vector = TensorVector(games.make(name), num_envs, 0, device, compiled)
+    vector.reset(seed=0)
+    size, high = (num_envs, *vector.env.actions.shape), min(vector.env.actions.sizes)
+    act = lambda: vector.step(torch.randint(high, size, device=device))
+    return timing.seconds_of(act, device, seconds)
