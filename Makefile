@@ -16,7 +16,7 @@
 #   make faults         test in full, for hours, what happens after faults; writes results/faults
 #   make soak           train for an hour under random faults; writes results/soak
 #   make gpu            verify and measure everything on a GPU in eight minutes; writes results/gpu;
-#                       needs no network and no .venv, only torch 2.11 in PYTHON=python3
+#                       needs no network and no .venv; PYTHON=python3 needs torch 2.11
 #   make tsan, asan     run the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make fuzz           fuzz the C++ decoder of servers' messages with libFuzzer for ten minutes
 #   make docs           write docs/flags.md and docs/metrics.md from the code

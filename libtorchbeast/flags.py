@@ -411,7 +411,7 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
     add("--inference_device", metavar="DEVICE",
         help="Device of the networks that choose actions. Default: the learner's device; cpu for "
              "MonoBeast's actors, which are processes.")
-    add("--disable_cuda", action="store_true", help="Learn on the CPU even if there is a GPU.")
+    add("--disable_cuda", action="store_true", help="Use the CPU only, even if there is a GPU.")
     add("--precision", default="auto", choices=["auto", "bf16", "tf32", "fp32"],
         help="Precision of convolutions and matrix products. auto is bf16 if the hardware has "
              "instructions for it and the actions are not a Box, else fp32. tf32 is float32 whose "

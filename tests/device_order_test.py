@@ -463,8 +463,15 @@ def test_a_device_that_cannot_be_opened_is_one_line(simulated, tmp_path, refusal
 
 def test_a_device_that_does_not_exist_is_refused(simulated, tmp_path):
     message = poly.refusal(tmp_path, "--learner_device", "sim:2")
-    expected = "expected cpu, or one of the 2 accelerators of this machine"
+    expected = f"expected cpu or an accelerator, and torch {torch.__version__} finds sim:0, sim:1"
     assert message == f"--learner_device sim:2: {expected}"
+
+
+@pytest.mark.parametrize("name", ["learner_device", "inference_device"])
+def test_an_accelerator_and_disable_cuda_contradict_each_other(simulated, name):
+    with pytest.raises(UserError, match=f"--{name} sim:1: expected cpu, because --disable_cuda"):
+        monobeast.parse(["--disable_cuda", f"--{name}", "sim:1"])
+    assert monobeast.parse(["--disable_cuda", f"--{name}", "cpu"]).inference_device == "cpu"
 
 
 def test_a_gpu_is_taken_by_itself_but_not_a_macs_and_not_in_order(simulated, monkeypatch):

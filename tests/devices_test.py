@@ -19,6 +19,9 @@ from libtorchbeast.accelerator.devices import (
 )
 from libtorchbeast.flags import UserError
 from libtorchbeast.weights import NewestWeights
+from tests.support import monobeast as mono
+from tests.support import polybeast as poly
+from tests.support.actors import make_flags
 from tests.support.gpu import GPU
 
 CPU = torch.device("cpu")
@@ -63,6 +66,24 @@ def test_which_devices_exist():
     assert exists("cuda") == (count > 0) and not exists(f"cuda:{count}")
 
 
+def test_the_start_says_which_devices_are_used_and_which_there_are(caplog, as_before):
+    with caplog.at_level("INFO"):
+        devices.open_each(make_flags())
+    seen = f"torch {torch.__version__} finds "
+    assert f"Devices: learner cpu, inference cpu; {seen}" in caplog.text
+
+
+@pytest.mark.parametrize("refusal", [mono.refusal, poly.refusal])
+def test_compile_without_a_compiler_is_one_line(monkeypatch, tmp_path, as_before, refusal):
+    def compile(function):
+        raise RuntimeError("No working C++ compiler found\nSet TORCHDYNAMO_VERBOSE=1")
+
+    monkeypatch.setattr(torch, "compile", compile)
+    message = refusal(tmp_path, "--compile", "--learner_device", "cpu")
+    expected = "torch cannot compile for cpu (No working C++ compiler found)"
+    assert message.endswith(f"--compile: {expected}") and not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     "asked, chosen",
     [((None, None), ("cuda:1", "cuda:1")), (("cpu", None), ("cpu", "cpu")),
@@ -82,7 +103,7 @@ def test_each_rank_has_the_accelerator_of_its_number(monkeypatch, asked, chosen)
     monkeypatch.setenv("LOCAL_RANK", "2")
     draft.learner_device = None
     if asked[0] is None:
-        with pytest.raises(UserError, match="cuda:2: expected cpu, or one of the 2 accelerators"):
+        with pytest.raises(UserError, match="cuda:2: expected .* finds cuda:0, cuda:1$"):
             devices.choose(draft)
 
 

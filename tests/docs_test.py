@@ -101,7 +101,7 @@ NOT_RUN = {
     "make faults": "it takes hours; faults_*_test.py do it in small",
     "make soak": "it takes an hour; soak_test.py does it in small",
     "make gpu": GPU,
-    "make gpu PYTHON=python3": GPU,
+    "make gpu PYTHON=.venv/bin/python": GPU,
     "make docs": "it would write the pages; test_generated_pages_are_current compares them",
     "make format": "it would change files",
     "make clean": "it would delete the environment that runs the tests",

@@ -33,7 +33,9 @@ def exists(pid):
         return False
 
 
-def test_a_stage_that_hangs_is_killed_with_its_children_and_what_it_said_is_kept(monkeypatch):
+def test_a_stage_that_hangs_is_killed_with_its_children_and_what_it_said_is_kept(
+    tmp_path, monkeypatch
+):
     """Its time is over as soon as it has answered."""
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: clock.now))
@@ -43,7 +45,8 @@ def test_a_stage_that_hangs_is_killed_with_its_children_and_what_it_said_is_kept
         heard.append(answer)
         clock.now = 1000.0
 
-    result = stages.run(Stage("hung", 60, f"{HERE}.hangs"), {"device": "cpu"}, 60.0, hear)
+    log = tmp_path / "hung.log"
+    result = stages.run(Stage("hung", 60, f"{HERE}.hangs"), {"device": "cpu"}, 60.0, hear, log)
     assert result == {"error": "it was killed after 60 s", "printed": "it hangs now"}
     wait_for(lambda: not exists(heard[0]["measured"]))
 
@@ -52,7 +55,7 @@ def test_what_fails_or_cannot_run_is_reported_and_the_next_stage_runs(
     tmp_path, monkeypatch, capsys
 ):
     names = ("fails", "lacks", "is_wrong", "is_well")
-    needs = {"lacks": "torch no_such_package"}
+    needs = {"lacks": "no_such_package"}
     rows = [Stage(name, 60, f"{HERE}.{name}", needs.get(name, "")) for name in names]
     monkeypatch.setattr(program, "STAGES", rows)
     assert program.main(["--device", "cpu", "--out", str(tmp_path)]) == 1
@@ -67,8 +70,13 @@ def test_what_fails_or_cannot_run_is_reported_and_the_next_stage_runs(
     text = (tmp_path / "gpu.md").read_text()
     assert "| error | 0.5 m | at most 0.1 m | NO |" in text
     assert "| speed | 5 m/s |  |  |" in text
-    summary = "Good: is_well. fails: it ended with exit code 1."
-    assert summary in text and summary in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    for words in ("Good: is_well. fails: it ended with exit code 1.", "is_wrong: not held: error."):
+        assert words in text and words in printed
+    log = tmp_path / "is_wrong.log"  # of a failed test, for example, it is all that tells why
+    assert "the first of many lines" in log.read_text()
+    assert f"All that it printed: {log}" in text and f"All that it printed: {log}" in printed
+    assert not (tmp_path / "is_well.log").exists()
 
 
 def test_a_stage_is_not_begun_without_time(tmp_path):
@@ -79,9 +87,12 @@ def test_a_stage_is_not_begun_without_time(tmp_path):
 
 
 def test_without_an_accelerator_it_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(program, "accelerator", lambda: "")
-    with pytest.raises(SystemExit, match="torch finds no accelerator; --device cpu tries"):
+    finds = {"": ("", False, "torch 2 finds no accelerator"), "cuda:7": ("cuda:7", False, "no")}
+    monkeypatch.setattr(program, "torch_finds", finds.__getitem__)
+    with pytest.raises(SystemExit, match="torch 2 finds no accelerator; --device cpu tries"):
         program.main(["--out", str(tmp_path / "out")])
+    with pytest.raises(SystemExit, match="--device cuda:7: expected cpu, sim or an accelerator"):
+        program.main(["--device", "cuda:7", "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit, match="--only xyz: no stage's name matches"):
         program.main(["--only", "xyz", "--out", str(tmp_path / "out")])
     with pytest.raises(SystemExit, match=r"--only \[: unterminated character set"):
@@ -90,6 +101,22 @@ def test_without_an_accelerator_it_says_so(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match="--out .*/file: .*File exists"):
         program.main(["--device", "cpu", "--out", str(tmp_path / "file")])
+
+
+def test_torch_is_asked_for_the_device_in_another_process(monkeypatch):
+    name, exists, found = program.torch_finds("nonsense")
+    assert (name, exists) == ("nonsense", False) and found.startswith("torch ")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(SystemExit, match="/bin/false cannot use torch 2.11 or newer"):
+        program.torch_finds("nonsense")
+
+
+@pytest.mark.parametrize("minutes", ["nan", "inf", "-1"])
+def test_a_limit_that_is_no_time_is_refused(tmp_path, capsys, minutes):
+    with pytest.raises(SystemExit):
+        program.main(["--device", "cpu", f"--minutes={minutes}", "--out", str(tmp_path / "out")])
+    assert f"--minutes: {minutes}: expected" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_stage_that_is_stopped_is_not_among_the_good(tmp_path):

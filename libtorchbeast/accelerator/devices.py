@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from libtorchbeast.distributed import ranks
-from libtorchbeast.flags import Flags, require
+from libtorchbeast.flags import Flags, UserError, require
 
 Shapes = dict[Any, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
 
@@ -46,7 +46,7 @@ def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
     --num_learner_threads if they were not given.
 
     Raises:
-        UserError: torch cannot use one of them.
+        UserError: torch cannot use one of them, or --disable_cuda forbids it.
     """
     if draft.learner_device is None:
         found = torch.accelerator.current_accelerator()
@@ -57,9 +57,11 @@ def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
         own, device = ranks.local_rank(), getattr(draft, name)
         if own is not None and ":" not in device and device != "cpu":
             setattr(draft, name, f"{device}:{own}")
-    usable = f"cpu, or one of the {torch.accelerator.device_count()} accelerators of this machine"
     for name in ("learner_device", "inference_device"):
-        require(draft, name, exists(getattr(draft, name)), usable)
+        device = getattr(draft, name)
+        require(draft, name, exists(device), f"cpu or an accelerator, and {accelerators()}")
+        is_allowed = is_cpu(device) or not draft.disable_cuda
+        require(draft, name, is_allowed, "cpu, because --disable_cuda is given")
     if draft.num_learner_threads is None:
         is_one = is_cpu(draft.learner_device) or draft.num_actors == 0
         draft.num_learner_threads = 1 if is_one else 2
@@ -78,6 +80,14 @@ def exists(name: str) -> bool:
     return device.type == "cpu"
 
 
+def accelerators() -> str:
+    """Which accelerators torch finds, in words."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    count = torch.accelerator.device_count() if found is not None else 0
+    names = [f"{found}:{number}" for number in range(count)]
+    return f"torch {torch.__version__} finds {', '.join(names) or 'no accelerator'}"
+
+
 def is_cpu(name: str) -> bool:
     return torch.device(name).type == "cpu"
 
@@ -88,10 +98,11 @@ def uses_cpu(flags: argparse.Namespace) -> bool:
 
 
 def open_each(flags: Flags) -> None:
-    """Opens the devices of the learner and of inference, and sets their precision.
+    """Opens the devices of the learner and of inference, sets their precision and says which they
+    are.
 
     Raises:
-        UserError: one of them cannot be opened.
+        UserError: one of them cannot be opened, or --compile cannot compile for it.
     """
     set_precision(flags.precision)
     for name in ("learner_device", "inference_device"):
@@ -100,6 +111,20 @@ def open_each(flags: Flags) -> None:
         except (RuntimeError, AssertionError) as error:
             why = str(error).splitlines()[0]
             require(flags, name, False, f"a device that can be opened ({why})")
+    learner, inference, found = flags.learner_device, flags.inference_device, accelerators()
+    logger.info("Devices: learner %s, inference %s; %s", learner, inference, found)
+    if flags.compile:
+        for device in {learner, inference}:
+            require_compiler(device)
+
+
+def require_compiler(device: str) -> None:
+    """Raises UserError if torch cannot compile for the device, as without a C++ compiler."""
+    try:
+        torch.compile(lambda x: x.sin() + 1)(torch.ones(1, device=device))
+    except Exception as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"--compile: torch cannot compile for {device} ({why})") from error
 
 
 def set_precision(precision: str) -> None:

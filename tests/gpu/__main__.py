@@ -7,7 +7,8 @@
 
 Each stage runs in a process of its own with a limit of its own. One that fails, hangs or lacks a
 package is reported, and the next one runs. The report, gpu.md and gpu.json in --out, is written
-anew after each answer. The exit code is 0 if every stage was run and every promise was held.
+anew after each answer. Of a stage that was not good, all that it printed is in STAGE.log there. The
+exit code is 0 if every stage was run and every promise was held.
 """
 
 import argparse
@@ -20,10 +21,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from libtorchbeast.flags import real
 from tests.faults.harness import Figure, line, promised
 from tests.gpu import stages
-from tests.gpu.stages import STAGES, Stage
+from tests.gpu.stages import ROOT, STAGES, Stage
 
+ASK_S = 60.0  # the same limit as the first stage's
 LEAST_S = 5.0  # with less than this left, a stage is not begun
 
 Row = dict[str, Any]  # stage, seconds, answers, and error if it failed
@@ -38,21 +41,34 @@ def make_parser() -> argparse.ArgumentParser:
     add("--device", default="", help="Default: the accelerator that torch finds. cpu, or sim (the "
         "tests' simulated device), runs the stages that can do without one.")  # fmt: skip
     add("--only", default="", metavar="REGEX", help="Run only the stages whose names match.")
-    add("--minutes", type=float, default=8.0, help="Limit of all stages together.")
+    add("--minutes", type=real(0, 10_000), default=8.0, help="Limit of all stages together.")
     add("--quick", action="store_true", help="Do everything once, in small and without the "
         "stages' own limits. Speeds mean nothing.")  # fmt: skip
     add("--out", type=Path, default=Path("results/gpu"), help="Folder for the report.")
     return parser
 
 
-def accelerator() -> str:
-    """The name of the accelerator that torch finds, or an empty string. It is asked for in another
-    process, because this one must not open the device."""
-    code = "import torch; print(torch.accelerator.current_accelerator(check_available=True) or '')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+def torch_finds(device: str) -> tuple[str, bool, str]:
+    """The name of the device, or of the accelerator that torch finds; whether it exists; and what
+    torch finds, in words. It is asked for in another process, because this one must not open it."""
+    code = """if True:
+        import sys, torch
+        from libtorchbeast.accelerator import devices
+        found = torch.accelerator.current_accelerator(check_available=True)
+        name = sys.argv[1] or str(found or "")
+        print(name, int(devices.exists(name)), devices.accelerators(), sep="\\n")
+    """
+    words = [sys.executable, "-c", code, device]
+    try:
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=ASK_S)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"tests.gpu: error: torch has not said in {ASK_S:.0f} s which devices there are")
     if done.returncode:
-        sys.exit(f"tests.gpu: error: torch cannot be used: {done.stderr.strip()}")
-    return done.stdout.strip()
+        last = done.stderr.strip().rpartition("\n")[2]
+        sys.exit(f"tests.gpu: error: {sys.executable} cannot use torch 2.11 or newer ({last}); "
+                 "make gpu PYTHON=.venv/bin/python takes the one of `make setup`")  # fmt: skip
+    name, exists, found = done.stdout.splitlines()[-3:]
+    return name, exists == "1", found
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -63,10 +79,14 @@ def main(argv: list[str] | None = None) -> int:
         sys.exit(f"tests.gpu: error: --only {flags.only}: {error}")
     if not chosen:
         sys.exit(f"tests.gpu: error: --only {flags.only}: no stage's name matches")
-    device = flags.device or accelerator()
-    if not device:
-        sys.exit("tests.gpu: error: torch finds no accelerator; --device cpu tries what can be "
-                 "tried without one")  # fmt: skip
+    device = flags.device
+    if device not in ("cpu", "sim"):
+        device, exists, found = torch_finds(device)
+        if not device:
+            sys.exit(f"tests.gpu: error: {found}; --device cpu tries what can be tried without one")
+        if not exists:
+            sys.exit(f"tests.gpu: error: --device {device}: expected cpu, sim or an accelerator, "
+                     f"and {found}")  # fmt: skip
     options = {"device": device, "quick": flags.quick}
     try:
         flags.out.mkdir(parents=True, exist_ok=True)
@@ -101,13 +121,20 @@ def run_stage(stage: Stage, row: Row, options: Row, end: float, rows: list[Row],
         limit = end - start if options["quick"] else min(stage.limit, end - start)
         row["error"] = "it has not ended"  # what the report says if this program is stopped now
         write(out, options, rows)
-        ended = stages.run(stage, options, limit, heard)
+        log = out / f"{stage.name}.log"
+        ended = stages.run(stage, options, limit, heard, log)
         del row["error"]
         row |= ended
+        if is_held(row):
+            log.unlink()
+        else:
+            row["log"] = str(log)
     row["seconds"] = round(time.monotonic() - start, 1)
     write(out, options, rows)
     if "error" in row:
         print("\n".join([f"FAILED: {row['error']}", row.get("printed", "")]).strip(), flush=True)
+    if "log" in row:
+        print(f"All that it printed: {row['log']}", flush=True)
 
 
 def is_held(row: Row) -> bool:
@@ -146,6 +173,8 @@ def markdown(options: Row, rows: list[Row]) -> str:
             lines += ["", f"**Failed: {row['error']}**"]
         if row.get("printed"):
             lines += ["", "```", row["printed"], "```"]
+        if "log" in row:
+            lines += ["", f"All that it printed: {row['log']}"]
     return "\n".join(lines) + "\n"
 
 
@@ -161,8 +190,13 @@ def summary(rows: list[Row]) -> str:
     words = f"Good: {', '.join(good) or 'nothing'}."
     for row in rows:
         if not is_held(row):
-            words += f" {row['stage']}: {row.get('error', 'a promise was not held')}."
+            words += f" {row['stage']}: {row.get('error') or not_held(row)}."
     return words
+
+
+def not_held(row: Row) -> str:
+    first, *others = [answer["what"] for answer in row["answers"] if not answer.get("held", True)]
+    return f"not held: {first}" + (f", and {len(others)} more" if others else "")
 
 
 if __name__ == "__main__":

@@ -150,6 +150,8 @@ def tests(device: str, quick: bool) -> Answers:
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error|skipped)", last)}
     yield from re.findall(r"^(?:FAILED|ERROR) .*", done.stdout, re.MULTILINE)
     is_one = torch.device(device).type == "cuda"
+    if not is_one:
+        yield f"These tests need CUDA or ROCm, and skip {device}."
     yield Figure("tests passed", counts.get("passed", 0), "", None, 1 if is_one else None)
     failed = max(counts.get("failed", 0) + counts.get("error", 0), int(done.returncode > 1))
     yield Figure("tests failed", failed, "", 0)

@@ -93,6 +93,8 @@ def graphs(device: str, quick: bool) -> Answers:
         why = graphs.why_no_update(nets[1], there, flags), graphs.why_none(nets[1], there, flags)
         for what, reason in zip(("update", "inference"), why, strict=True):
             yield f"{name}: {what}: {f'no graph, because {reason}' if reason else 'a graph'}"
+        if any(why):
+            continue
         for optimizer in ("rmsprop", "adam"):
             flags = replace(flags, optimizer=optimizer)
             pair = (updates(net, batches, flags, there, seconds) for net in nets)

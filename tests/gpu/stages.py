@@ -17,7 +17,6 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -31,6 +30,11 @@ Answers = Iterator[Figure | str]
 Answer = dict[str, Any]  # {"say": sentence}, or a Figure's fields and "held"
 
 PROGRAMS = "gymnasium ale_py cv2 grpc_health rich psutil"  # the packages that both beasts import
+NAMES = {
+    "ale_py": "ale-py",
+    "cv2": "opencv-python-headless",
+    "grpc_health": "grpcio-health-checking",
+}
 
 
 class Stage(NamedTuple):
@@ -59,26 +63,28 @@ STAGES = [
 
 
 def missing(stage: Stage) -> list[str]:
-    """The packages that the stage needs and this Python does not have."""
-    return [name for name in stage.needs.split() if importlib.util.find_spec(name) is None]
+    """The packages that the stage needs and this Python does not have, as pip names them."""
+    needed = ["torch", *stage.needs.split()]
+    return [NAMES.get(name, name) for name in needed if importlib.util.find_spec(name) is None]
 
 
 # ============================================================================== one stage, outside
 def run(
-    stage: Stage, options: Answer, seconds: float, heard: Callable[[Answer], None]
+    stage: Stage, options: Answer, seconds: float, heard: Callable[[Answer], None], log: Path
 ) -> dict[str, str]:
     """Runs the stage in a new process group, which is killed after `seconds` and also at its end.
 
     Args:
         options: device and quick.
         heard: gets each answer as soon as it is there.
+        log: the file for what the stage prints.
 
     Returns:
         `error`, and `printed`, the end of what the stage printed; nothing if it ended well.
     """
     end = time.monotonic() + seconds
     words = [sys.executable, "-m", __spec__.name, stage.function, json.dumps(options)]
-    with tempfile.TemporaryFile() as printed:
+    with log.open("w+b") as printed:
         process = subprocess.Popen(
             words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=printed,
             start_new_session=True,

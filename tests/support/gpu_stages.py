@@ -22,6 +22,7 @@ def fails(device, quick):
 
 
 def is_wrong(device, quick):
+    print("the first of many lines", *range(100), sep="\n")
     yield Figure("error", 0.5, "m", 0.1)
 
 
