@@ -250,16 +250,49 @@ def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(tmp_p
     check(resumed.sample(), world, flags)
 
 
-def test_a_resume_whose_file_is_lost_has_nothing_to_draw(tmp_path):
+def test_a_resume_whose_file_is_lost_begins_as_a_new_run_does(tmp_path):
+    flags = make_flags("--save_replay", "--replay_start", 60)
     path, world = tmp_path / "replay.bin", World(2)
-    replay = make_replay(make_flags("--save_replay"), str(path))
-    for _ in range(10):
+    replay = make_replay(flags, str(path))
+    for _ in range(30):
         replay.insert(world.rollout())
     state = replay.state_dict()
     path.unlink()
-    resumed = make_replay(make_flags("--save_replay"), str(path))
+    resumed = make_replay(flags, str(path))
     resumed.load_state_dict(state)
     assert replay._tree.total > 0 and resumed._tree.total == 0
+    assert resumed.columns() == {"replay_steps": 0}
+    received = 0
+    for _ in range(30):
+        resumed.insert(rollout := world.rollout())
+        received += int((~rollout["done"][1:]).sum())
+        assert resumed.may_sample() == (received >= 60)
+
+
+def test_a_kill_while_it_resumes_does_not_make_newer_blocks_pass_for_those_saved(
+    tmp_path, monkeypatch
+):
+    flags, path, world = make_flags("--save_replay"), str(tmp_path / "replay.bin"), World(2)
+    replay = make_replay(flags, path)
+    for _ in range(30):
+        replay.insert(world.rollout())
+    state = replay.state_dict()
+    for _ in range(5):
+        replay.insert(world.rollout())
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Replay, "_forget", killed)
+        make_replay(flags, path).load_state_dict(state)
+    resumed = make_replay(flags, path)
+    resumed.load_state_dict(state)
+    for _ in range(20):
+        if resumed.may_sample():
+            check(resumed.sample(), world, flags)
+    newer = np.isin(np.arange(40), np.arange(60, 70) % 40)
+    assert not resumed._tree.leaves[newer].any()
 
 
 def test_another_layout_is_not_taken(tmp_path, caplog):
