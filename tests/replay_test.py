@@ -206,6 +206,15 @@ def test_first_priorities_and_those_of_sequences_that_are_gone():
     )
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_sequence_whose_priority_is_not_finite_is_drawn_next(number):
+    """Its loss is not finite either, which the learner says. The others remain."""
+    replay = filled(make_flags("--priority_exponent", 1), lambda rows: torch.full((2,), number))
+    assert replay.may_sample() and replay.sample()["chance"].isfinite().all()
+    replay.learned({"serial": torch.arange(36)[None]}, {"priorities": [*[1.0] * 5, number] * 6})
+    assert set((replay.sample()["serial"] % 6).flatten().tolist()) == {5}
+
+
 def test_a_resume_goes_on_with_the_same_content_priorities_and_draws(tmp_path):
     flags, path = make_flags("--save_replay"), str(tmp_path / "replay.bin")
     world = World(2)
@@ -300,7 +309,7 @@ def test_another_layout_is_not_taken(tmp_path, caplog):
     state = make_replay(make_flags("--save_replay"), path).state_dict()
     other = make_replay(make_flags("--save_replay", "--train_length", 7), path)
     other.load_state_dict(state)
-    assert "The replay buffer starts empty" in caplog.text and not other.may_sample()
+    assert "has another layout and is not used" in caplog.text and not other.may_sample()
 
 
 def test_threads_may_share_it():

@@ -30,6 +30,7 @@ from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 
 SMALLEST = 1e-6  # priority, so that a sequence without an error can still be drawn
+LARGEST = 1e30  # also instead of NaN, so that such a sequence is drawn, and the learner says why
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +171,8 @@ class Replay(Direct):
 
     def _set_priorities(self, slots: np.ndarray, priorities: np.ndarray) -> None:
         exponent = self._flags.priority_exponent
-        self._tree.set(slots, np.maximum(priorities, SMALLEST) ** exponent)
+        in_range = np.fmin(np.maximum(priorities, SMALLEST), LARGEST)  # fmin ignores NaN
+        self._tree.set(slots, in_range**exponent)
 
     def sample(self) -> Rollout:
         with self._lock:
@@ -233,7 +235,7 @@ class Replay(Direct):
         """Goes on with the blocks in the file, without those that were overwritten since. If fewer
         than --replay_start are left, learning begins when there are as many again."""
         if state["layout"] != self._layout:
-            logger.warning("The replay buffer starts empty: the checkpoint has none that fits")
+            logger.warning("The checkpoint's replay buffer has another layout and is not used")
             return
         serials, self._previous[:], self._next[:] = (
             state[name].numpy() for name in ("serials", "previous", "next")
