@@ -20,10 +20,10 @@ To add an environment, edit the place marked FORK HERE in polybeast_env.py.
 import argparse
 import contextlib
 import copy
-import itertools
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable
 
 if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
@@ -31,6 +31,7 @@ if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports 
 
     libtorchbeast.workers.before_imports(__name__)
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -58,6 +59,7 @@ from libtorchbeast.flags import (
     recipe_help,
     replace,
     require,
+    run_path,
     whole,
 )
 from libtorchbeast.loggers import display
@@ -67,7 +69,7 @@ from libtorchbeast.models import CoreState, choose_actions, forward
 from libtorchbeast.net_check import check_dtypes, check_finite
 from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.q_learning.replay import Replay
-from libtorchbeast.q_learning.replay_memory import block_shapes, required_bytes
+from libtorchbeast.q_learning.replay_memory import block_shapes, require_disk, required_bytes
 from libtorchbeast.rollouts import Rollout, core_state_of
 from libtorchbeast.rpcenv.client import ServersLost, spec_of
 from libtorchbeast.rpcenv.tls import Tls, load_tls
@@ -238,6 +240,8 @@ def check_flags(draft: argparse.Namespace) -> Flags:
 
 def check_fits(flags: Flags, spec: Spec) -> None:
     """Raises UserError if R2D2 cannot learn in these environments with these flags."""
+    if taken := sorted({*OWN_OUTPUTS, *OTHER_KEYS} & spec.observations.keys()):
+        raise UserError(f"The observation key {taken[0]!r} is also a row's key; please rename it")
     if spec.actions.kind != "discrete":
         raise UserError(f"--env {spec.name}: R2D2 needs Discrete actions, seen {spec.actions}")
     T = flags.unroll_length
@@ -251,11 +255,17 @@ def check_fits(flags: Flags, spec: Spec) -> None:
 
 
 def require_replay_memory(flags: Flags, spec: Spec, core_state: CoreState) -> None:
-    """Raises UserError unless the replay fits into memory. A file need not."""
+    """Raises UserError unless the replay fits into memory, or its file onto the disk."""
     shapes = block_shapes(spec, core_state, OWN_OUTPUTS, flags.unroll_length)
     needed = required_bytes(shapes, -(-flags.replay_capacity // flags.unroll_length))
-    if not flags.save_replay:
+    if flags.save_replay:
+        require_disk(flags, replay_path(flags), needed)
+    else:
         require_memory(flags, "replay_capacity", needed)
+
+
+def replay_path(flags: Flags) -> str:
+    return os.path.join(run_path(flags), "replay.bin")
 
 
 # ======================================================================================== inference
@@ -264,27 +274,42 @@ OWN_OUTPUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "q_taken": ((), "float32"),  # Q(x_t, a_t), rescaled
     "q_max": ((), "float32"),
 }
+OTHER_KEYS = ("environment", "serial", "chance", "new_steps")  # of rollouts and of batches
 
 
 class Explorer:
-    """Gives each environment a number, and with it its probability of a random action.
+    """Gives each environment a number, and with it its probability of a random action: numbers i,
+    i + N, i + 2 N, ... have epsilon i.
 
-    The number travels with the core state. A stream that is opened again begins with 0, which is no
-    number yet, so the replay never links its rows with those before.
+    The number travels with the core state. A stream that is opened again begins with NEW, which is
+    no number yet, so the replay never links its rows with those before. Its environments get the
+    epsilons that were used least recently, which are those of the lost stream.
     """
+
+    NEW = -1
 
     def __init__(self, num_envs: int):
         self._epsilons = recurrent_q.epsilons(num_envs)
-        self._numbers = itertools.count(1)  # `next` of it is atomic
+        self._next_numbers = np.arange(num_envs)
+        self._used = np.zeros(num_envs, np.int64)  # in which call, counted from 1
+        self._lock = threading.Lock()  # protects the two above
 
     def number(self, numbers: torch.Tensor) -> torch.Tensor:
         """int64 [1, B, 1], in which environments that have no number yet get one."""
-        given = [n or next(self._numbers) for n in numbers.flatten().tolist()]
-        return torch.tensor(given).view_as(numbers)
+        given, N = numbers.flatten().numpy().copy(), len(self._epsilons)
+        with self._lock:
+            call = self._used.max() + 1
+            self._used[given[given != self.NEW] % N] = call
+            for k in np.flatnonzero(given == self.NEW):
+                i = self._used.argmin()
+                given[k] = self._next_numbers[i]
+                self._next_numbers[i] += N
+                self._used[i] = call
+        return torch.from_numpy(given).view_as(numbers)
 
     def choose(self, q: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """The actions int64 [1, B] for Q-values [1, B, A]: the best, or any that is allowed."""
-        epsilons = self._epsilons[(numbers.view(1, -1) - 1) % len(self._epsilons)]
+        epsilons = self._epsilons[numbers.view(1, -1) % len(self._epsilons)]
         any_allowed = torch.multinomial((q[0] > MASKED / 2).float(), 1).view(1, -1)
         return torch.where(torch.rand(epsilons.shape) < epsilons, any_allowed, q.argmax(dim=-1))
 
@@ -403,7 +428,7 @@ def train_with_servers(
     replay = make_replay(run, core_state)
     queue = libtorchbeast.BatchingQueue(min(flags.batch_size, N), flags.max_learner_queue_size)
     batcher = polybeast.make_batcher(flags, servers.description.num_envs)
-    state = (*core_state, torch.zeros(1, 1, 1, dtype=torch.int64))  # and the number of Explorer
+    state = (*core_state, torch.full((1, 1, 1), Explorer.NEW))  # and Explorer's number
 
     def publish(state_dict: dict[str, torch.Tensor], version: int) -> None:
         if version % flags.target_update_every == 0:
@@ -421,12 +446,13 @@ def train_with_servers(
 def make_replay(run: Run, core_state: CoreState) -> Replay:
     """The run's replay. With --save_replay it has what it had at the checkpoint."""
     flags = run.flags
-    path = os.path.join(run.path, "replay.bin") if flags.save_replay else None
+    path = replay_path(flags) if flags.save_replay else None
     replay = Replay(flags, run.spec, core_state, OWN_OUTPUTS, first_priorities(flags), path)
     if path is not None:
         run.also_save("replay", replay)
-    elif run.learner.updates:
-        logger.info("The replay buffer starts empty, because this run has no --save_replay")
+    if run.learner.updates:
+        steps = replay.columns()["replay_steps"]
+        logger.info("The replay buffer starts %s", f"with {steps:,.0f} steps" if steps else "empty")
     return replay
 
 

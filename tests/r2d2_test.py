@@ -132,14 +132,30 @@ def test_the_law_tells_a_wrong_state(tmp_path, monkeypatch):
 def test_environments_explore_by_the_ladder_and_keep_to_the_mask():
     torch.manual_seed(0)
     explorer = r2d2.Explorer(4)
-    numbers = explorer.number(torch.tensor([0, 0, 7, 0])[None, :, None])
-    assert numbers.flatten().tolist() == [1, 2, 7, 3]
+    numbers = explorer.number(torch.tensor([-1, -1, 6, -1])[None, :, None])
+    assert numbers.flatten().tolist() == [0, 1, 6, 3]
     q = torch.tensor([0.0, 2.0, -1e9]).expand(1, 4, 3)
     actions = torch.stack([explorer.choose(q, numbers) for _ in range(4000)])
     share = (actions == 0).float().mean(0).squeeze()  # half of the random ones
-    expected = recurrent_q.epsilons(4)[[0, 1, 2, 2]] / 2
+    expected = recurrent_q.epsilons(4) / 2
     torch.testing.assert_close(share, expected, atol=0.025, rtol=0)
     assert not (actions == 2).any()
+
+
+def test_a_stream_that_is_opened_again_explores_as_before():
+    """Otherwise no environment might be left that hardly explores."""
+    explorer = r2d2.Explorer(6)
+    new = torch.full((1, 2, 1), explorer.NEW)
+    streams = [explorer.number(new) for _ in range(3)]
+    seen = torch.cat(streams).flatten().tolist()
+    for lost in (2, 1, 2, 0):
+        for _ in range(3):
+            others = [explorer.number(x) for i, x in enumerate(streams) if i != lost]
+        streams[lost] = explorer.number(new)
+        assert not set(streams[lost].flatten().tolist()) & set(seen)
+        seen += streams[lost].flatten().tolist()
+        used = torch.cat([*others, streams[lost]]) % 6
+        assert sorted(used.flatten().tolist()) == list(range(6))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -261,6 +277,13 @@ def test_what_does_not_fit_together_is_refused(spec, flags, message):
         r2d2.check_fits(flags, spec)
 
 
+@pytest.mark.parametrize("key", ["q_taken", "environment", "serial", "chance", "new_steps"])
+def test_an_observation_that_has_the_name_of_a_rows_other_key_is_refused(key):
+    spec = Spec("Some", 4, {"a": ((3,), "float32"), key: ((2,), "float32")}, THREE)
+    with pytest.raises(UserError, match=f"^The observation key '{key}' is also a row's key"):
+        r2d2.check_fits(r2d2.parse(["--env", "CartPole-v1"]), spec)
+
+
 def test_a_network_without_a_state_is_refused(tmp_path):
     flags = [*CATCH, "--total_steps", 100, "--net", "tests.r2d2_test.FeedForward"]
     message = refusal(tmp_path, *flags)
@@ -269,8 +292,9 @@ def test_a_network_without_a_state_is_refused(tmp_path):
     )
 
 
-def test_a_replay_that_does_not_fit_into_memory_is_refused(tmp_path):
-    flags = [*CATCH, "--total_steps", 100, "--replay_capacity", 10**12]
+@pytest.mark.parametrize("where", [[], ["--save_replay"]], ids=["memory", "disk"])
+def test_a_replay_that_does_not_fit_is_refused(tmp_path, where):
+    flags = [*CATCH, "--total_steps", 100, "--replay_capacity", 10**12, *where]
     assert refusal(tmp_path, *flags).startswith("--replay_capacity 1000000000000: expected")
 
 

@@ -1,7 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A replay's memory: how much it is, that it is refused where it is too much, and stacks."""
 
+import errno
 import logging
+import os
 
 import numpy as np
 import pytest
@@ -39,8 +41,20 @@ def test_the_bytes_are_said_and_refused_where_they_do_not_fit(tmp_path, caplog):
     flags = replace(flags, replay_capacity=10**12)
     with pytest.raises(UserError, match="^--replay_capacity 1000000000000: expected .* needed"):
         r2d2.require_replay_memory(flags, ATARI, STATE)
-    with pytest.raises(UserError, match="^--replay_capacity 1000000000000: expected .* needed"):
-        allocate(flags, shapes, 10**12, str(tmp_path / "replay.bin"))
+    flags = replace(flags, save_replay=True, savedir=str(tmp_path / "new" / "folder"))
+    with pytest.raises(UserError, match="^--replay_capacity 1000000000000: expected .* disk"):
+        r2d2.require_replay_memory(flags, ATARI, STATE)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_up_meanwhile_is_said_in_one_sentence(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    flags, path = r2d2.parse(["--env", "CartPole-v1"]), str(tmp_path / "replay.bin")
+    with pytest.raises(UserError, match="^--save_replay: .*bin, 320 bytes: No space left on dev"):
+        allocate(flags, {"frame": ((8,), "float32"), "serial": ((), "int64")}, 8, path)
     assert not list(tmp_path.iterdir())
 
 

@@ -206,6 +206,15 @@ def test_first_priorities_and_those_of_sequences_that_are_gone():
     )
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_sequence_whose_priority_is_not_finite_is_drawn_next(number):
+    """Its loss is not finite either, which the learner says. The others remain."""
+    replay = filled(make_flags("--priority_exponent", 1), lambda rows: torch.full((2,), number))
+    assert replay.may_sample() and replay.sample()["chance"].isfinite().all()
+    replay.learned({"serial": torch.arange(36)[None]}, {"priorities": [*[1.0] * 5, number] * 6})
+    assert set((replay.sample()["serial"] % 6).flatten().tolist()) == {5}
+
+
 def test_a_resume_goes_on_with_the_same_content_priorities_and_draws(tmp_path):
     flags, path = make_flags("--save_replay"), str(tmp_path / "replay.bin")
     world = World(2)
@@ -250,16 +259,49 @@ def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(tmp_p
     check(resumed.sample(), world, flags)
 
 
-def test_a_resume_whose_file_is_lost_has_nothing_to_draw(tmp_path):
+def test_a_resume_whose_file_is_lost_begins_as_a_new_run_does(tmp_path):
+    flags = make_flags("--save_replay", "--replay_start", 60)
     path, world = tmp_path / "replay.bin", World(2)
-    replay = make_replay(make_flags("--save_replay"), str(path))
-    for _ in range(10):
+    replay = make_replay(flags, str(path))
+    for _ in range(30):
         replay.insert(world.rollout())
     state = replay.state_dict()
     path.unlink()
-    resumed = make_replay(make_flags("--save_replay"), str(path))
+    resumed = make_replay(flags, str(path))
     resumed.load_state_dict(state)
     assert replay._tree.total > 0 and resumed._tree.total == 0
+    assert resumed.columns() == {"replay_steps": 0}
+    received = 0
+    for _ in range(30):
+        resumed.insert(rollout := world.rollout())
+        received += int((~rollout["done"][1:]).sum())
+        assert resumed.may_sample() == (received >= 60)
+
+
+def test_a_kill_while_it_resumes_does_not_make_newer_blocks_pass_for_those_saved(
+    tmp_path, monkeypatch
+):
+    flags, path, world = make_flags("--save_replay"), str(tmp_path / "replay.bin"), World(2)
+    replay = make_replay(flags, path)
+    for _ in range(30):
+        replay.insert(world.rollout())
+    state = replay.state_dict()
+    for _ in range(5):
+        replay.insert(world.rollout())
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Replay, "_forget", killed)
+        make_replay(flags, path).load_state_dict(state)
+    resumed = make_replay(flags, path)
+    resumed.load_state_dict(state)
+    for _ in range(20):
+        if resumed.may_sample():
+            check(resumed.sample(), world, flags)
+    newer = np.isin(np.arange(40), np.arange(60, 70) % 40)
+    assert not resumed._tree.leaves[newer].any()
 
 
 def test_another_layout_is_not_taken(tmp_path, caplog):
@@ -267,7 +309,7 @@ def test_another_layout_is_not_taken(tmp_path, caplog):
     state = make_replay(make_flags("--save_replay"), path).state_dict()
     other = make_replay(make_flags("--save_replay", "--train_length", 7), path)
     other.load_state_dict(state)
-    assert "The replay buffer starts empty" in caplog.text and not other.may_sample()
+    assert "has another layout and is not used" in caplog.text and not other.may_sample()
 
 
 def test_threads_may_share_it():

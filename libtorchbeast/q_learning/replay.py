@@ -23,18 +23,14 @@ from torch import Tensor
 from libtorchbeast.flags import Flags
 from libtorchbeast.learner import Direct
 from libtorchbeast.models import CoreState
-from libtorchbeast.q_learning.replay_memory import (
-    NONE,
-    Shapes,
-    allocate,
-    block_shapes,
-    stack_frames,
-)
+from libtorchbeast.q_learning import replay_memory
+from libtorchbeast.q_learning.replay_memory import NONE, Shapes
 from libtorchbeast.q_learning.sum_tree import SumTree
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 
 SMALLEST = 1e-6  # priority, so that a sequence without an error can still be drawn
+LARGEST = 1e30  # also instead of NaN, so that such a sequence is drawn, and the learner says why
 
 logger = logging.getLogger(__name__)
 
@@ -72,14 +68,12 @@ class Replay(Direct):
         self._T, self._length = flags.unroll_length, flags.burn_in + flags.train_length
         self._blocks_each = self._length // self._T + 1  # of a sequence, which has a last row too
         self._M = -(-flags.replay_capacity // self._T)
-        shapes = block_shapes(spec, core_state, own, self._T)
+        shapes = replay_memory.block_shapes(spec, core_state, own, self._T)
         self._layout = json.dumps([self._M, self._length, shapes])
-        arrays = allocate(flags, shapes, self._M, path)
-        self._is_file = path is not None
-        self._serials = arrays.pop("serial")  # of the block in each of the M slots, which is s % M
+        self._arrays = replay_memory.allocate(flags, shapes, self._M, path)
+        self._serials = self._arrays.pop("serial")  # of the block in each slot, number serial % M
         self._in_file = self._serials.copy()
         self._serials[:] = NONE
-        self._arrays = arrays
         self._observations = spec.observations.keys()
         self._previous, self._next = np.full((2, self._M), NONE)  # blocks of the same environment
         self._newest: dict[int, int] = {}  # environment -> serial
@@ -167,7 +161,7 @@ class Replay(Direct):
     def _forget(self, slots: np.ndarray) -> None:
         """Empties slots. Sequences that begin behind them lack the older frames of stacks."""
         after = self._next[slots]
-        behind = after[(self._serials[slots] != NONE) & (after != NONE)] if self._stacks else []
+        behind = after[after != NONE] if self._stacks else []
         self._tree.set(np.append(slots, np.array(behind, np.int64) % self._M), 0.0)
         self._serials[slots] = self._next[slots] = NONE
 
@@ -177,15 +171,17 @@ class Replay(Direct):
 
     def _set_priorities(self, slots: np.ndarray, priorities: np.ndarray) -> None:
         exponent = self._flags.priority_exponent
-        self._tree.set(slots, np.maximum(priorities, SMALLEST) ** exponent)
+        in_range = np.fmin(np.maximum(priorities, SMALLEST), LARGEST)  # fmin ignores NaN
+        self._tree.set(slots, in_range**exponent)
 
     def sample(self) -> Rollout:
         with self._lock:
             slots = self._tree.draw(self._random.random(self._flags.batch_size))
             chances = (self._tree.leaves[slots] / self._tree.total).astype(np.float32)
             batch = self._rows(slots, self._arrays.keys())
-            batch |= {"chance": _row(chances), "serial": _row(self._serials[slots])}
-            batch["new_steps"] = _row(np.array([self._counts["unreported"]]))
+            batch["chance"] = torch.from_numpy(chances)[None]
+            batch["serial"] = torch.from_numpy(self._serials[slots])[None]
+            batch["new_steps"] = torch.tensor([[self._counts["unreported"]]])
             self._counts["unreported"] = 0
             self._counts["trained"] += int((~batch["done"][self._flags.burn_in + 1 :]).sum())
         return batch
@@ -208,9 +204,9 @@ class Replay(Direct):
             flat = array.reshape(-1, *array.shape[2:])  # `take` is six times as fast as indexing
             if k := self._stacks.get(name):
                 older = before + np.arange(1 - k, 0)[:, None]
-                frames = flat.take(np.concatenate([older, steps]), axis=0)
-                ages = self._arrays["episode_step"].reshape(-1).take(steps)
-                batch[name] = stack_frames(torch.from_numpy(frames), torch.from_numpy(ages), k)
+                frames = torch.from_numpy(flat.take(np.concatenate([older, steps]), axis=0))
+                ages = torch.from_numpy(self._arrays["episode_step"].reshape(-1).take(steps))
+                batch[name] = replay_memory.stack_frames(frames, ages, k)
             else:
                 batch[name] = torch.from_numpy(flat.take(steps, axis=0))
         return batch
@@ -218,15 +214,14 @@ class Replay(Direct):
     def columns(self) -> dict[str, float]:
         """Columns for the log."""
         counts = self._counts
-        row = {"replay_steps": float(min(counts["blocks"], self._M) * self._T)}
-        if counts["new"]:
-            row["replay_ratio"] = counts["trained"] / counts["new"]
-        return row
+        ratio = {"replay_ratio": counts["trained"] / counts["new"]} if counts["new"] else {}
+        return {"replay_steps": float(self._steps())} | ratio
+
+    def _steps(self) -> int:
+        return int((self._serials != NONE).sum()) * self._T
 
     def state_dict(self) -> dict[str, Any]:
-        """What belongs to the file in a checkpoint. {} if there is no file."""
-        if not self._is_file:
-            return {}
+        """What belongs to the file in a checkpoint."""
         with self._lock:
             numbers = dict(
                 serials=self._serials, previous=self._previous, next=self._next,
@@ -237,18 +232,19 @@ class Replay(Direct):
             return {**state, **self._counts, "random": random, "layout": self._layout}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on with the blocks in the file, without those that were overwritten since."""
-        if not state or state["layout"] != self._layout:
-            logger.warning("The replay buffer starts empty: the checkpoint has none that fits")
+        """Goes on with the blocks in the file, without those that were overwritten since. If fewer
+        than --replay_start are left, learning begins when there are as many again."""
+        if state["layout"] != self._layout:
+            logger.warning("The checkpoint's replay buffer has another layout and is not used")
             return
-        self._serials[:], self._previous[:], self._next[:] = (
+        serials, self._previous[:], self._next[:] = (
             state[name].numpy() for name in ("serials", "previous", "next")
         )
         self._tree.set(np.arange(self._M), state["priorities"].numpy())
         self._random.bit_generator.state = json.loads(state["random"])
         self._counts = {name: state[name] for name in self._counts}
-        self._forget(np.flatnonzero(self._in_file != self._serials))
-
-
-def _row(values: np.ndarray) -> Tensor:
-    return torch.from_numpy(values)[None]
+        is_whole = self._in_file == serials
+        self._forget(np.flatnonzero(~is_whole))
+        self._serials[:] = np.where(is_whole, serials, NONE)  # at no time has the file another's
+        if (held := self._steps()) < self._flags.replay_start:
+            self._counts |= dict(received=min(held, self._counts["received"]), new=0, trained=0)

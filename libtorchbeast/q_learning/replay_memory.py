@@ -6,6 +6,7 @@ block; the recurrent state before row 0; and a serial number. Of a stack of fram
 frame of each row only.
 """
 
+import contextlib
 import logging
 import math
 import os
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from libtorchbeast.flags import Flags, require
+from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.models import CoreState
 from libtorchbeast.spec import ROW_FIELDS, Spec
 
@@ -55,13 +56,13 @@ def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) ->
     size is right. In new ones each serial number is NONE.
 
     Raises:
-        UserError: the file does not fit onto the disk.
+        UserError: the file cannot be made.
     """
     sizes, needed = _sizes(shapes, num_blocks), required_bytes(shapes, num_blocks)
     steps = num_blocks * flags.unroll_length
     logger.info("The replay buffer of %d steps takes %.3f GB", steps, needed / 1e9)
     size = os.path.getsize(path) if path is not None and os.path.exists(path) else 0
-    memory = np.zeros(needed, np.uint8) if path is None else _map_file(flags, path, needed, size)
+    memory = np.zeros(needed, np.uint8) if path is None else _map_file(path, needed, size)
     arrays, start = {}, 0
     for name, (shape, dtype) in shapes.items():
         count = num_blocks * math.prod(shape)
@@ -73,13 +74,27 @@ def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) ->
     return arrays
 
 
-def _map_file(flags: Flags, path: str, needed: int, size: int) -> np.ndarray:
-    disk = os.statvfs(os.path.dirname(path))
-    free = disk.f_bavail * disk.f_frsize + size
+def require_disk(flags: Flags, path: str, needed: int) -> None:
+    """Raises UserError unless a file of `needed` bytes fits onto the disk, in place of the one that
+    may be there. Its folder need not exist yet."""
+    folder = os.path.dirname(os.path.abspath(path))
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize + (os.path.getsize(path) if os.path.exists(path) else 0)
     expected = f"less: {needed / 1e9:.3f} GB would be needed on the disk, {free / 1e9:.3f} are free"
     require(flags, "replay_capacity", needed < free, expected)
-    with open(path, "r+b" if size == needed else "w+b") as file:
-        os.posix_fallocate(file.fileno(), 0, needed)  # else a full disk would end the process
+
+
+def _map_file(path: str, needed: int, size: int) -> np.ndarray:
+    try:
+        with open(path, "r+b" if size == needed else "w+b") as file:
+            os.posix_fallocate(file.fileno(), 0, needed)  # else a full disk would end the process
+    except OSError as error:
+        if size != needed:  # what was there has been truncated
+            with contextlib.suppress(OSError):
+                os.remove(path)
+        raise UserError(f"--save_replay: {path}, {needed:,} bytes: {error.strerror}") from error
     return np.asarray(np.memmap(path, np.uint8, "r+"))
 
 
