@@ -26,7 +26,7 @@ from typing import NamedTuple
 import psutil
 from matplotlib.figure import Figure
 
-from benchmarks import transport
+from benchmarks import report, transport
 from benchmarks.catalogue import Part
 from benchmarks.children import measure_part
 from libtorchbeast.loggers.timing import CpuCores, LatencyPercentiles
@@ -116,6 +116,7 @@ def draw(rows: list[Row], rate: int, path: Path) -> None:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8)
+    cpu.set(yscale="linear", ylim=(0, None))
     figure.savefig(path, dpi=110)
 
 
@@ -147,7 +148,7 @@ def main(argv: list[str] | None = None) -> None:
     print("The knee is before the first number." if last is None else f"The knee: {last.streams}")
     flags.out.mkdir(parents=True, exist_ok=True)
     with (flags.out / "streams.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([Row._fields, *rows])
+        csv.writer(file).writerows([Row._fields, *report.rounded([list(row) for row in rows])])
     draw(rows, flags.rate, flags.out / "streams.png")
 
 
