@@ -151,6 +151,12 @@ def transport(env: str, num_envs: int, streams_per_server: int, over: str = "uni
     return lambda seconds: transport.measure(env, num_envs, streams_per_server, over, seconds)
 
 
+def host(streams: int, num_envs: int, rate: int, over: str) -> Measure:
+    from benchmarks.streams import measure_host
+
+    return lambda seconds: measure_host(streams, num_envs, rate, over, seconds)
+
+
 # ============================================================================ a beast's three parts
 def environment(beast: str, game: str) -> Measure:
     """The beast's environments behind the adapter, stepped as one batch with random actions. Every
@@ -306,8 +312,8 @@ def learner_step(net: Any, flags: Any, batches: Iterable[dict[str, Any]]) -> Ste
 # ============================================================================================= main
 PARTS = {
     f.__name__: f
-    for f in (raw_pong, raw_minatar, plain_learner, bare_stream, transport, environment, inference,
-              learner, lstm_factor, vtrace_share)
+    for f in (raw_pong, raw_minatar, plain_learner, bare_stream, transport, host, environment,
+              inference, learner, lstm_factor, vtrace_share)
 }  # fmt: skip
 
 

@@ -38,8 +38,8 @@ class Sink:
         self.batcher = libtorchbeast.DynamicBatcher(1, columns, timeout_ms=10)
         self.queue = libtorchbeast.BatchingQueue(num_envs, columns)
         self.steps = 0
-        self._threads = [threading.Thread(target=f, daemon=True) for f in (self.answer, self.drain)]
-        for thread in self._threads:
+        self.threads = [threading.Thread(target=f, daemon=True) for f in (self.answer, self.drain)]
+        for thread in self.threads:
             thread.start()
 
     def answer(self) -> None:
@@ -52,7 +52,7 @@ class Sink:
             self.steps += T * batch["reward"].shape[1]
 
     def join(self) -> None:
-        for thread in self._threads:
+        for thread in self.threads:
             thread.join()
 
 
@@ -99,12 +99,13 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def playing(env: str, num_envs: int, streams_per_server: int, over: str) -> Iterator[tuple]:
+def playing(env: str, num_envs: int, streams: int, over: str) -> Iterator[tuple]:
     """Yields a pool whose streams are all connected, and its sink."""
     words = ["--env", env, "--envs_per_server", str(num_envs), "--num_servers", str(SERVERS)]
+    words += ["--max_streams", str(streams)]
     with serving(words, over) as (addresses, description, tls):
-        sink = Sink(num_envs, SERVERS * streams_per_server * num_envs)
-        addresses = addresses * streams_per_server
+        sink = Sink(num_envs, streams * num_envs)
+        addresses = [addresses[i % SERVERS] for i in range(streams)]
         pool = libtorchbeast.ActorPool(
             T, sink.queue, sink.batcher, addresses, (), description, tls=tls
         )
@@ -122,6 +123,24 @@ def wait_until_connected(pool: libtorchbeast.ActorPool) -> None:
         if time.monotonic() > deadline:
             raise RuntimeError(f"streams not connected after {PATIENCE:.0f} s: {pool.status()}")
         time.sleep(0.05)
+    pool.take_events()  # a stream that had to try again has been connected since
+
+
+def play(pool: libtorchbeast.ActorPool, sink: Sink, seconds: float) -> tuple[int, float]:
+    """Lets the pool play for `seconds`. Returns the steps that were drained meanwhile, and how long
+    it was exactly.
+
+    Raises:
+        RuntimeError: a stream fails or no rollout arrives.
+    """
+    steps, start = sink.steps, time.perf_counter()
+    time.sleep(seconds)
+    steps, elapsed = sink.steps - steps, time.perf_counter() - start
+    if events := pool.take_events():
+        raise RuntimeError(f"streams failed: {events}")
+    if steps == 0:
+        raise RuntimeError(f"no rollout arrived within {elapsed:.1f} s")
+    return steps, elapsed
 
 
 def measure(
@@ -136,14 +155,9 @@ def measure(
     Raises:
         RuntimeError: a stream fails or no rollout arrives.
     """
-    with playing(env, num_envs, streams_per_server, over) as (pool, sink):
+    with playing(env, num_envs, SERVERS * streams_per_server, over) as (pool, sink):
         time.sleep(min(1.0, seconds))  # warm-up
-        cores, steps, start = CpuCores(), sink.steps, time.perf_counter()
-        time.sleep(seconds)
-        steps, elapsed = sink.steps - steps, time.perf_counter() - start
+        cores = CpuCores()
+        steps, elapsed = play(pool, sink, seconds)
         used = cores.take()["cpu_cores"] * elapsed
-        if events := pool.take_events():
-            raise RuntimeError(f"streams failed: {events}")
-        if steps == 0:
-            raise RuntimeError(f"no rollout arrived within {elapsed:.1f} s")
     return {"steps_per_second": steps / elapsed, "cpu_seconds_per_1000_steps": 1000 * used / steps}

@@ -10,7 +10,16 @@ import sys
 import pytest
 import torch
 
-from benchmarks import catalogue, figures, parts, programs, report, tensors, transport
+from benchmarks import (
+    catalogue,
+    figures,
+    parts,
+    programs,
+    report,
+    streams,
+    tensors,
+    transport,
+)
 from benchmarks.__main__ import groups, main
 from benchmarks.catalogue import Catalogue, Part, Run
 from benchmarks.tasks import flags_of
@@ -237,3 +246,30 @@ def test_environments_of_tensors_are_measured_and_drawn(tmp_path, monkeypatch, c
     assert all(float(row.split(",")[2]) > 0 for row in rows) and len(rows) == 5
     assert (tmp_path / "tensors.png").stat().st_size > 1000
     assert "reference" in capsys.readouterr().out
+
+
+def test_streams_are_measured_and_drawn(tmp_path, monkeypatch, capsys):
+    """In this process, which saves the start of another."""
+    measure = lambda part, seconds: parts.PARTS[part.function](*part.arguments)(seconds)
+    monkeypatch.setattr(streams, "measure_part", measure)
+    monkeypatch.setattr(streams, "NUMBERS", (3,))
+    words = "--over unix --envs_per_stream 2 --rate 10_000 --seconds 0.5 --out".split()
+    streams.main([*words, str(tmp_path)])
+    header, *rows = csv.reader((tmp_path / "streams.csv").read_text().splitlines())
+    assert header == list(streams.Row._fields) and len(rows) == 1
+    row = streams.Row(*(float(cell) for cell in rows[0]))
+    assert row.streams == 3
+    assert row.share_of_pace == pytest.approx(row.steps_per_second / 30_000)
+    assert 0 < row.inference_us_per_step < row.cpu_us_per_step
+    assert 0 < row.latency_p50_ms <= row.latency_p99_ms
+    assert (tmp_path / "streams.png").stat().st_size > 1000
+    assert "knee" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shares, last", [
+    ((1.0, 0.9, 0.89, 0.95), 2), ((1.0, 0.99), 2), ((0.5, 1.0), None),
+])  # fmt: skip
+def test_the_knee_is_before_the_first_that_loses_the_pace(shares, last):
+    figures = [0.0] * (len(streams.Row._fields) - 3)
+    rows = [streams.Row(i, 0.0, share, *figures) for i, share in enumerate(shares, start=1)]
+    assert streams.knee(rows) == (None if last is None else rows[last - 1])

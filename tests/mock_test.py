@@ -1,12 +1,15 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The environment for benchmarks."""
 
+import types
+
 import numpy as np
 import pytest
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.rpcenv.mock import EPISODE_STEPS, make_mock
+from libtorchbeast.rpcenv import mock
+from libtorchbeast.rpcenv.mock import EPISODE_STEPS, is_mock, make_mock
 
 
 @pytest.mark.parametrize("name, shape", [("Mock", (4, 84, 84)), ("Mock/4x10x10", (4, 10, 10))])
@@ -49,7 +52,24 @@ def test_mock_is_a_stack_of_frames():
     assert Environment(lambda: make_mock("Mock/4x84x84", 1), 1).spec.stacks == {}
 
 
-@pytest.mark.parametrize("name", ["Mock/", "Mock/0", "Mock/4x", "Mock/4,4", "Mock/-1", "Mock/4/4"])
+@pytest.mark.parametrize("name", ["Mock@8", "Mock/4x10x10@8"])
+def test_a_pace_is_kept_and_lost_time_is_not_made_up_for(name, monkeypatch):
+    """Two environments that make 8 steps per second together have a step every 0.25 seconds."""
+    clock, slept = [100.0], []
+    sleep = lambda seconds: (slept.append(seconds), clock.append(clock[-1] + seconds))
+    monkeypatch.setattr(
+        mock, "time", types.SimpleNamespace(monotonic=lambda: clock[-1], sleep=sleep)
+    )
+    env = make_mock(name, 2)
+    env.reset()
+    for seconds in (0.0, 0.0625, 0.125, 1.0, 0.0625):  # until the next actions come
+        env.step(np.zeros(2, np.int64))
+        clock.append(clock[-1] + seconds)
+    assert is_mock(name) and slept == [0.0, 0.25, 0.1875, 0.125, 0.0]
+
+
+@pytest.mark.parametrize("name", ["Mock/", "Mock/0", "Mock/4x", "Mock/4,4", "Mock/-1", "Mock/4/4",
+                                  "Mock@", "Mock@0", "Mock@5/4"])  # fmt: skip
 def test_mock_refuses(name):
     with pytest.raises(UserError, match=f"--env {name}: expected Mock or Mock/SIZExSIZE"):
         make_mock(name, 3)

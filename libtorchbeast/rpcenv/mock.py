@@ -4,6 +4,7 @@
 import dataclasses
 import math
 import re
+import time
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,21 @@ class MockVectorEnv:
     An observation is uint8 of `shape`. It is the same noise in every step, except for its first
     bytes, which count the steps, so that no observation equals the one before it. Episodes have
     1000 steps and end with reward 1. Those of different environments end at different times.
+
+    They all together make at most `rate` steps per second: a step sleeps until it is due, which is
+    a fixed time after the one before was. If actions come too late for that, it does not sleep, and
+    does not make up for the delay.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": "NextStep"}
 
-    def __init__(self, num_envs: int, shape: tuple[int, ...]):
+    def __init__(self, num_envs: int, shape: tuple[int, ...], rate: float = math.inf):
         self.num_envs = num_envs
         self.single_observation_space = ArraySpace(shape)
         self.single_action_space = DiscreteSpace(6)
         self._never = np.zeros(num_envs, bool)
         self._memory = np.tile(_noise(math.prod(shape)), (num_envs, 1))  # [N, bytes]
+        self._period, self._due = num_envs / rate, 0.0  # seconds
 
     def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
         self._step = 0
@@ -49,6 +55,8 @@ class MockVectorEnv:
         return self._observe(), {}
 
     def step(self, actions: np.ndarray):
+        if self._period:
+            self._sleep()
         self._step += 1
         # -1 after an episode's last step, so that the next step, which is the reset, is step 0.
         self._episode_step += 1
@@ -58,6 +66,11 @@ class MockVectorEnv:
 
     def close(self) -> None:
         pass
+
+    def _sleep(self) -> None:
+        now = time.monotonic()
+        self._due = max(self._due + self._period, now)
+        time.sleep(self._due - now)
 
     def _observe(self) -> np.ndarray:
         self._write_counter(self._memory)
@@ -80,8 +93,8 @@ class MockStackEnv(MockVectorEnv):
 
     metadata = {**MockVectorEnv.metadata, "frame_stacks": {"frame": STACK}}
 
-    def __init__(self, num_envs: int):
-        super().__init__(num_envs, (STACK, *FRAME_SHAPE))
+    def __init__(self, num_envs: int, rate: float = math.inf):
+        super().__init__(num_envs, (STACK, *FRAME_SHAPE), rate)
         self._noise = _noise(RING * math.prod(FRAME_SHAPE)).reshape(RING, -1)
         self._memory = np.tile(self._noise, (num_envs, 1, 1))  # [N, RING, bytes]
 
@@ -115,20 +128,26 @@ def _noise(size: int) -> np.ndarray:
 
 def is_mock(name: str) -> bool:
     """Whether --env `name` is one of this module's environments."""
-    return name.split("/")[0] == "Mock"
+    return re.split("[/@]", name)[0] == "Mock"
 
 
 def make_mock(name: str, num_envs: int) -> MockVectorEnv:
     """Makes the environments called `name`.
 
     `Mock` has Atari's stacks of frames, 28,224 bytes each. `Mock/4x10x10` has observations of that
-    shape, which are not stacks.
+    shape, which are not stacks. With `@5000` after either, the environments of a stream make at
+    most 5000 steps per second together.
 
     Raises:
-        UserError: the name has neither form.
+        UserError: the name has none of these forms.
     """
-    if name == "Mock":
-        return MockStackEnv(num_envs)
-    if not re.fullmatch(r"Mock/[1-9]\d*(x[1-9]\d*)*", name):
-        raise UserError(f"--env {name}: expected Mock or Mock/SIZExSIZE..., as in Mock/4x10x10")
-    return MockVectorEnv(num_envs, tuple(int(size) for size in name[5:].split("x")))
+    found = re.fullmatch(r"Mock(?:/([1-9]\d*(?:x[1-9]\d*)*))?(?:@([1-9]\d*))?", name)
+    if found is None:
+        raise UserError(
+            f"--env {name}: expected Mock or Mock/SIZExSIZE..., as in Mock/4x10x10, and perhaps "
+            "@STEPS_PER_SECOND"
+        )
+    sizes, rate = found[1], float(found[2] or math.inf)
+    if sizes is None:
+        return MockStackEnv(num_envs, rate)
+    return MockVectorEnv(num_envs, tuple(int(size) for size in sizes.split("x")), rate)
