@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import vtrace
 from libtorchbeast import models, ppo
 from libtorchbeast.accelerator import graphs
-from libtorchbeast.accelerator.devices import Event, _tensors, copy_to_host, own_stream, to_device
+from libtorchbeast.accelerator.devices import Event, copy_to_host, own_stream, tensors_in, to_device
 from libtorchbeast.agents import Agents, sum_losses
 from libtorchbeast.checkpoint import misfit
 from libtorchbeast.distributed.gradients import Gradients, digest
@@ -301,7 +301,7 @@ class Learner:
 
     def _changed(self) -> list[Tensor]:
         """What a step changes: the weights and the optimizer's averages."""
-        return [*self.net.parameters(), *_tensors(list(self._optimizer.state.values()))]
+        return [*self.net.parameters(), *tensors_in(list(self._optimizer.state.values()))]
 
     def _without_old(self, batch: Rollout, lag: torch.Tensor) -> tuple[Rollout, torch.Tensor]:
         """Drops the columns that are older than --max_lag: none of their transitions is real any

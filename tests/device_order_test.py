@@ -135,7 +135,7 @@ def state_on_the_host(self, batch_size):
 
 def not_waited_for(value):
     is_there = lambda x: isinstance(x, torch.Tensor)
-    return devices._mapped(value, lambda x: x.detach().to("cpu", non_blocking=is_there(x)))
+    return devices.mapped(value, lambda x: x.detach().to("cpu", non_blocking=is_there(x)))
 
 
 # what is replaced -> by what
@@ -442,9 +442,9 @@ def test_without_page_locked_memory_copies_are_waited_for_which_is_said_once(
 ):
     """As on MPS."""
     monkeypatch.setattr(sim, "can_pin", False)
-    devices._pins_memory.cache_clear()
+    devices.pins_memory.cache_clear()
     assert_close(Life(DEVICE, DEVICE).live(), on_the_cpu[""])
-    devices._pins_memory.cache_clear()
+    devices.pins_memory.cache_clear()
     assert caplog.text.count("Copies to and from sim are synchronous: sim has no page-") == 1
 
 

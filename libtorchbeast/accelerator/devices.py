@@ -212,12 +212,12 @@ class Slab(dict[Any, Tensor]):
         for shape, dtype in shapes.values():
             self._starts.append(size)
             size += -(-math.prod(shape) * dtype.itemsize // self.ALIGNMENT) * self.ALIGNMENT
-        self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=_pins_memory(device.type))
+        self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=pins_memory(device.type))
         super().__init__(self._views(self._memory))
 
     def to(self, device: torch.device) -> dict[Any, Tensor]:
         """Copies the tensors without waiting, unless the memory could not be page-locked."""
-        return self._views(self._memory.to(device, non_blocking=_pins_memory(device.type)))
+        return self._views(self._memory.to(device, non_blocking=pins_memory(device.type)))
 
     def _views(self, memory: Tensor) -> dict[Any, Tensor]:
         views = {}
@@ -236,24 +236,24 @@ def to_device(value: Any, device: torch.device) -> Any:
         return value
     if isinstance(value, Slab):
         return value.to(device)
-    here = dict(enumerate(x for x in _tensors(value) if x.device.type == "cpu"))
+    here = dict(enumerate(x for x in tensors_in(value) if x.device.type == "cpu"))
     if not here:
         return value
     slab = Slab({i: (tuple(tensor.shape), tensor.dtype) for i, tensor in here.items()}, device)
     for i, tensor in here.items():
         slab[i].copy_(tensor)
     there = iter(slab.to(device).values())
-    return _mapped(value, lambda x: next(there) if x.device.type == "cpu" else x)
+    return mapped(value, lambda x: next(there) if x.device.type == "cpu" else x)
 
 
 def to_host(*groups: Any) -> list[Any]:
     """Copies the tensors in dicts, lists and tuples, and in those within them, to the CPU: all in
     one copy, for which the caller waits. A tensor that is on the CPU already is not copied."""
-    there = [tensor for tensor in _tensors(groups) if tensor.device.type != "cpu"]
+    there = [tensor for tensor in tensors_in(groups) if tensor.device.type != "cpu"]
     if not there:
         return list(groups)
     here = iter(_fetched(there))
-    return _mapped(list(groups), lambda x: x if x.device.type == "cpu" else next(here))
+    return mapped(list(groups), lambda x: x if x.device.type == "cpu" else next(here))
 
 
 def _fetched(tensors: list[Tensor]) -> list[Tensor]:
@@ -262,7 +262,7 @@ def _fetched(tensors: list[Tensor]) -> list[Tensor]:
     order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
     pieces = [tensors[i].detach().reshape(-1).view(torch.uint8) for i in order]
     joined = torch.cat(pieces)
-    pinned = _pins_memory(joined.device.type)
+    pinned = pins_memory(joined.device.type)
     memory = torch.empty(joined.shape, dtype=torch.uint8, pin_memory=pinned)
     memory.copy_(joined, non_blocking=pinned)
     if pinned:
@@ -276,13 +276,13 @@ def _fetched(tensors: list[Tensor]) -> list[Tensor]:
 def copy_to_host(value: Any) -> Any:
     """Copies all tensors in nested dicts, lists and tuples to the CPU, those that are there, too.
     Waits for the copies."""
-    was_here = {id(tensor) for tensor in _tensors(value) if tensor.device.type == "cpu"}
+    was_here = {id(tensor) for tensor in tensors_in(value) if tensor.device.type == "cpu"}
     (copy,) = to_host(value)
-    return _mapped(copy, lambda x: x.detach().clone() if id(x) in was_here else x)
+    return mapped(copy, lambda x: x.detach().clone() if id(x) in was_here else x)
 
 
 @functools.cache
-def _pins_memory(device_type: str) -> bool:
+def pins_memory(device_type: str) -> bool:
     """Whether memory can be page-locked for the device, which then copies from there and to there
     while the host does other things."""
     if device_type == "cpu":
@@ -296,22 +296,22 @@ def _pins_memory(device_type: str) -> bool:
         return False
 
 
-def _tensors(value: Any) -> list[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, Tensor):
         return [value]
     if not isinstance(value, dict | list | tuple):
         return []
     items = value.values() if isinstance(value, dict) else value
-    return [tensor for item in items for tensor in _tensors(item)]
+    return [tensor for item in items for tensor in tensors_in(item)]
 
 
-def _mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
-        return {name: _mapped(item, function) for name, item in value.items()}
+        return {name: mapped(item, function) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_mapped(item, function) for item in value)
+        return type(value)(mapped(item, function) for item in value)
     return value
 
 

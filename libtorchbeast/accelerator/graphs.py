@@ -28,11 +28,11 @@ from torch.utils._pytree import tree_leaves
 from libtorchbeast.accelerator.devices import (
     FIRST,
     Event,
-    _mapped,
-    _tensors,
     drawing,
     has_streams,
+    mapped,
     own_stream,
+    tensors_in,
 )
 from libtorchbeast.net_check import keep_buffers
 
@@ -90,7 +90,7 @@ class Graph:
     ):
         self._name, self._function, self._keep, self._device = name, function, keep, device
         self._columns, self._priority, self._tolerance = columns, priority, tolerance
-        self._is_off, self._calls = False, 0
+        self._is_off, self._calls, self._replays = False, 0, 0
         self._graph: Any = None
         self._inputs: list[Tensor] = []
         self._outputs: Any = None
@@ -102,23 +102,23 @@ class Graph:
             self._record(inputs)
         if self._graph is None or not self._fit(inputs):
             return self._function(*inputs)
-        is_checked = self._calls <= WARM_UP + CHECKED
-        restore = self._keep() if is_checked else None
+        self._replays += 1
+        restore = self._keep() if self._replays <= CHECKED else None
         self._copy(inputs)
         self._graph.replay()
         outputs = self._outputs
         if self._columns is not None:
-            columns = _tensors(inputs)[0].shape[1]
-            outputs = _mapped(outputs, lambda x: x[:, :columns])
+            columns = tensors_in(inputs)[0].shape[1]
+            outputs = mapped(outputs, lambda x: x[:, :columns])
         if restore is not None:
-            outputs = _mapped(outputs, Tensor.clone)  # which may be among what is restored
+            outputs = mapped(outputs, Tensor.clone)  # which may be among what is restored
             restore()
             outputs = self._checked(outputs, self._function(*inputs))
         return outputs
 
     def _fit(self, inputs: Any) -> bool:
         """Whether the inputs have the shapes and dtypes of those that were recorded."""
-        given = _tensors(inputs)
+        given = tensors_in(inputs)
         return len(given) == len(self._inputs) and all(
             x.dtype == own.dtype and self._padded(x.shape) == own.shape
             for x, own in zip(given, self._inputs, strict=True)
@@ -131,7 +131,7 @@ class Graph:
 
     def _copy(self, inputs: Any) -> None:
         """Copies the inputs into those of the graph."""
-        pairs = list(zip(self._inputs, _tensors(inputs), strict=True))
+        pairs = list(zip(self._inputs, tensors_in(inputs), strict=True))
         if self._columns is not None:
             pairs = [(own[:, : x.shape[1]], x) for own, x in pairs]
         torch._foreach_copy_([own for own, _ in pairs], [x for _, x in pairs])
@@ -140,8 +140,8 @@ class Graph:
         # Columns that nobody has filled are copies of the first, which the network can surely read.
         is_padded = self._columns is not None
         room = lambda x: (x[:, :1].expand(self._padded(x.shape)) if is_padded else x).clone()
-        own = _mapped(list(inputs), room)
-        self._inputs = _tensors(own)
+        own = mapped(list(inputs), room)
+        self._inputs = tensors_in(own)
         self._copy(inputs)
         restore, has_run = self._keep(), Event(self._device)
         stream = own_stream(self._device, self._priority)  # which begins after all that
@@ -169,7 +169,7 @@ class Graph:
 
     def _checked(self, outputs: Any, expected: Any) -> Any:
         """Returns `outputs`, or the function's own if they differ."""
-        pairs = list(zip(_tensors(outputs), _tensors(expected), strict=True))
+        pairs = list(zip(tensors_in(outputs), tensors_in(expected), strict=True))
         limit = self._tolerance
         differ = [_differ(seen.detach(), own.detach(), limit) for seen, own in pairs if own.numel()]
         if bool(torch.stack(differ).any()):

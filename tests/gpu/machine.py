@@ -48,7 +48,7 @@ def printed_by(words: list[str]) -> str:
 
 def bandwidths(device: torch.device, size: int) -> Answers:
     """Copies of `size` bytes."""
-    pinned = devices._pins_memory(device.type)
+    pinned = devices.pins_memory(device.type)
     memory = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)
     pageable = torch.empty(size, dtype=torch.uint8).fill_(1)
     there, other = memory.to(device), memory.to(device)

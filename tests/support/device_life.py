@@ -80,7 +80,7 @@ class Batch:
 
     def get_inputs(self, into=None):
         if into is not None:
-            pairs = zip(*map(devices._tensors, (into, self.inputs)), strict=True)
+            pairs = zip(*map(devices.tensors_in, (into, self.inputs)), strict=True)
             for lent, own in pairs:
                 lent.copy_(own)
         return into or self.inputs
