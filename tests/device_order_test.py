@@ -382,15 +382,16 @@ def test_what_an_inference_batch_of_r2d2_costs(simulated):
     actor = make_actor(r2d2.Net, "--use_lstm")
     (rollout,) = make_rollouts(actor, 1)
     net = actor.net.to(DEVICE)
-    state = (*initial_state(net, BATCH_SIZE), torch.zeros(1, BATCH_SIZE, 1, dtype=torch.int64))
+    new = torch.full((1, BATCH_SIZE, 1), r2d2.Explorer.NEW)
+    state = (*initial_state(net, BATCH_SIZE), new)
     row, state = to_device(Batch(rollout, 0, state).inputs, DEVICE)
     explorer, answers = r2d2.Explorer(BATCH_SIZE), []
     with torch.no_grad():
         seen = cost(lambda: answers.append(explorer.act(net, row, state)))
     assert seen.pop("kernels") > 0 and seen == {"to_host": 1, "waits": 1}
     ((outputs, state),) = answers
-    assert state[-1].tolist() == [[[1], [2], [3]]] and outputs["environment"].tolist() == [
-        [1, 2, 3]
+    assert state[-1].tolist() == [[[0], [1], [2]]] and outputs["environment"].tolist() == [
+        [0, 1, 2]
     ]
 
 
