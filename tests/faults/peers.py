@@ -151,7 +151,8 @@ class Held(NamedTuple):
 @promise("learners may vanish", "SIGKILL of the learner, 50 times, with two streams a server")
 def learners_may_vanish(times=50, first=3):
     """What the servers hold is compared with the most that they held after the `first` learners,
-    because thread pools and allocators grow with the first ones."""
+    because thread pools and allocators grow with the first ones. Later the pools may still grow
+    by up to three threads, when calls happen to overlap; a learner's streams have four."""
     with folders("servers", "open", "learner") as (folder, opened, path):
         env = [*PACED, "--envs_per_server", 4]
         with ServerFleet(folder, *env, count=2, STEP_S=0.002, OPEN=opened) as fleet:
@@ -189,7 +190,7 @@ def _vanish(path, flags):
 def _wait_until_nothing_is_left(servers, opened, most):
     def is_back():
         now = _held(servers)
-        few = now.descriptors <= most.descriptors and now.threads <= most.threads
+        few = now.descriptors <= most.descriptors and now.threads <= most.threads + 3
         return few and not os.listdir(opened)
 
     wait_for(is_back, describe=lambda: f"{_held(servers)}, before: {most}; {os.listdir(opened)}")
