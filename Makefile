@@ -83,6 +83,18 @@ RECALL := --env examples.memory.recall:Recall-v0 --net monobeast.Net --learning_
 results-memory: .venv/runtime
 	$(SWEEP) $@ $(SLOTS) --use_lstm off,on --seed $(SEEDS) -- python -m monobeast $(RECALL) $(FLAGS)
 
+results-r2d2-minatar: .venv/development .venv/extension
+	$(SWEEP) $@ $(SLOTS) --env $(GAMES) --seed $(SEEDS) -- python -m r2d2 --total_steps 1_000_000 --eval_every 100_000 $(FLAGS)
+
+# Each sequence is longer than the time over which its game must be remembered.
+R2D2_RECALL := --num_servers 1 --envs_per_server 32 --batch_size 16 --replay_ratio 2 --replay_capacity 200_000 --replay_start 5000 \
+	--learning_rate 1e-3 --burn_in 20 --target_update_every 100 --precision fp32 --torch_threads 1 --eval_every 50_000 --num_episodes 50
+LONG := examples.memory.recall:Recall-20-v0,examples.memory.chain:Chain-100-v0,examples.memory.maze:TMaze-50-v0
+
+results-r2d2-memory: .venv/runtime .venv/extension
+	$(SWEEP) $@ $(SLOTS) --env,train_length,total_steps $(LONG) 40,120,80 400_000,600_000,600_000 --core lstm,mingru --seed $(SEEDS) -- \
+		python -m r2d2 $(R2D2_RECALL) $(FLAGS)
+
 MUJOCO := Hopper-v5,Walker2d-v5,HalfCheetah-v5,Ant-v5
 
 results-mujoco: .venv/development

@@ -137,12 +137,13 @@ class Net(nn.Module):
 
 
 # ============================================================================================ flags
-# Defaults for each kind of environment. Those of Atari are near the paper's.
+# Defaults for each kind of environment. Those of Atari are near the paper's. With few steps in all,
+# updates must be many and so small (docs/r2d2.md).
 SMALL = dict(
-    batch_size=32, learning_rate=5e-4, total_steps=5_000_000, eval_every=500_000,
+    batch_size=8, learning_rate=2e-3, total_steps=5_000_000, eval_every=500_000,
     unroll_length=20, passes=1, minibatches=1, burn_in=10, train_length=40,
     replay_capacity=500_000,
-    replay_start=10_000, target_update_every=500,
+    replay_start=10_000, target_update_every=100,
 )  # fmt: skip
 RECIPES: recipes.Recipes = {
     "atari": dict(

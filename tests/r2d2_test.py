@@ -267,7 +267,7 @@ def spec_with(actions=THREE, **more):
         (
             spec_with(),
             "--replay_capacity 100 --replay_start 10 --num_servers 1",
-            "--replay_capacity 100: expected at least 1,280, so that each of 4 environments has",
+            "--replay_capacity 100: expected at least 320, so that each of 4 environments has",
         ),
     ],
 )
