@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Measures the speed of both beasts and of their parts, and compares each with its upper bound.
+"""Measures the speed of the programs and of their parts, and compares each with its upper bound.
 
-    python -m benchmarks                                           # everything, about 25 minutes
+    python -m benchmarks                                           # everything, about half an hour
     python -m benchmarks --only "^PolyBeast, Pong, deep$"          # some rows
     python -m benchmarks --only transport --seconds 10
     python -m benchmarks --only MinAtar --against HEAD~10           # ratios to another commit
@@ -15,6 +15,7 @@ second. Compare ratios, not speeds: machines differ, and the speed of a shared m
              turns.
     roofline The number of cores / the core-seconds per step of environment, inference and learner
              together.
+    replay   Each thing that R2D2's replay does, in turns with a memcpy of the same bytes.
     latency  The time from an observation to its action, from the runs' logs.csv.
 
 The exit code is 1 if something could not be measured. Its row says why. The other rows are valid.

@@ -149,7 +149,7 @@ def build(root: Path) -> None:
 # ======================================================================================== measuring
 def needs_extension(rows: Catalogue) -> bool:
     streams = any(part.function == "transport" for part in rows.parts.values())
-    return streams or any(run.beast == "polybeast" for run in rows.runs.values())
+    return streams or any(run.beast != "monobeast" for run in rows.runs.values())
 
 
 def check_known(rows: Catalogue, other: Other) -> None:

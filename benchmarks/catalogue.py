@@ -5,9 +5,10 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from benchmarks.tasks import TASKS, Task, arguments, flags_of
+from benchmarks.tasks import GAMES, TASKS, Task, arguments, flags_of
 
 TITLES = {"monobeast": "MonoBeast", "polybeast": "PolyBeast"}
+MEMCPY = "memcpy of the same bytes"
 PLAIN = "plain learner, deep, fp32, two threads, 80x8"
 
 
@@ -32,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Run:
-    """A training run of a beast.
+    """A training run of a program.
 
     Attributes:
         ceiling: the name of the part that it is compared with.
@@ -66,7 +67,9 @@ def everything() -> Catalogue:
             own = parts_of(task, beast)
             parts += own
             runs.append(run_of(task, beast, own))
-    parts += shares()
+    own, run = r2d2()
+    parts += own + replays() + shares()
+    runs.append(run)
     # Two runs with the same shapes share their parts. The dicts hold each of them once.
     return Catalogue({p.name: p for p in parts}, {r.name: r for r in runs})
 
@@ -139,6 +142,30 @@ def run_of(task: Task, beast: str, parts: list[Part]) -> Run:
         monobeast=f"{TITLES['monobeast']}, {task}" if beast == "polybeast" else "",
         parts=tuple(part.name for part in parts),
     )
+
+
+def r2d2() -> tuple[list[Part], Run]:
+    """R2D2 on MinAtar, and its three parts. Its environments are those of PolyBeast's servers."""
+    task = Task("MinAtar", "R2D2")
+    words = arguments(task, "r2d2")
+    flags = flags_of("r2d2", words)
+    columns, S, B = flags.num_actors * flags.envs_per_server, flags.train_length, flags.batch_size
+    own = [
+        parts_of(Task(task.game, "shallow"), "polybeast")[0],
+        Part(f"inference, {task}, {columns} a batch", "inference", (task, columns), crowded=True),
+        Part(f"learner, {task}, {S}x{B}", "r2d2_learner", (task.game,), crowded=True),
+    ]
+    names = tuple(part.name for part in own)
+    return own, Run("R2D2, MinAtar", "r2d2", tuple(words), f"raw {task.game}", parts=names)
+
+
+def replays() -> list[Part]:
+    works = ("insertion", "sampling", "priorities")
+    return [
+        Part(f"replay, {game}, {work}", "replay", (game, work), MEMCPY)
+        for game in GAMES
+        for work in works
+    ]
 
 
 def shares() -> list[Part]:

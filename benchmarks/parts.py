@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.tasks import GAMES, Task, arguments, flags_of
+from benchmarks.tasks import ENVIRONMENTS, GAMES, Task, arguments, flags_of
 
 Figures = dict[str, float]
 Measure = Callable[[float], Figures]
@@ -175,18 +175,17 @@ def inference(task: list, columns: int) -> Measure:
     import torch
 
     from libtorchbeast import models
-    from libtorchbeast.models import act_on
 
     env, net, flags = player(Task(*task), columns)
     rows = {k: v[None] for k, v in first_row(env).items()}  # [T = 1, columns, ...]
-    state = net.initial_state(columns)
+    act, state = acting(net, columns)
 
     def step() -> int:
         nonlocal state
         # An actor stays in this context for a rollout too. Each weight is cast once in it.
         with models.autocast(net, flags.precision, torch.device("cpu")):
             for _ in range(flags.unroll_length):
-                _, state = act_on(net, rows, state)
+                _, state = act(net, rows, state)
         return flags.unroll_length * columns
 
     return by_turns(step)
@@ -196,6 +195,63 @@ def learner(task: list, T: int, B: int) -> Measure:
     """Updates from one rollout of T transitions in B columns, which counts as T x B steps."""
     env, net, flags = player(Task(*task), B)
     return by_turns(learner_step(net, flags, [rollout(env, net, flags, T)]))
+
+
+# ============================================================================================= R2D2
+def r2d2_learner(game: str) -> Measure:
+    """Updates from one batch of the replay. Its steps are those trained on, without the burn-in."""
+    import r2d2
+
+    net, flags, replay, _, _ = filled_replay(game)
+    return by_turns(learner_step(net, flags, [replay.sample()], r2d2.Loss(net), flags.burn_in))
+
+
+def replay(game: str, work: str) -> Measure:
+    """Inserts rollouts, samples batches, or sets the priorities of a batch. Each is compared with a
+    memcpy of the same bytes: what the replay keeps of the rollouts, the batch, or its serial
+    numbers and priorities."""
+    from libtorchbeast.q_learning.replay_memory import required_bytes
+
+    _, flags, replay, rollouts, block = filled_replay(game)
+    batch, priorities = replay.sample(), np.ones(flags.batch_size, np.float32)
+    sequences, steps = flags.batch_size, flags.batch_size * flags.train_length
+    if work == "insertion":
+        sequences = flags.envs_per_server  # each environment's rollout completes one
+        steps = sequences * flags.unroll_length
+        act, size = lambda: replay.insert(next(rollouts)), required_bytes(block, sequences)
+    elif work == "sampling":
+        act, size = replay.sample, sum(array.nbytes for array in batch.values())
+    else:
+        act = lambda: replay.learned(batch, {"priorities": priorities})
+        size = batch["serial"].nbytes + priorities.nbytes
+
+    def step() -> int:
+        act()
+        return steps
+
+    compared = by_turns(step, memcpy(size, steps))
+
+    def measure(seconds: float) -> Figures:
+        figures = compared(seconds)
+        per_second = figures["steps_per_second"] / steps
+        figures["sequences_per_second"] = per_second * sequences
+        figures["gigabytes_per_second"] = per_second * size / 1e9
+        return figures
+
+    return measure
+
+
+def memcpy(size: int, steps: int) -> Step:
+    """Copies `size` bytes, which are in no cache, and counts that as `steps` steps."""
+    source, target = np.ones((2, max(1, 2**27 // size), size), np.uint8)
+    places = itertools.cycle(range(len(source)))
+
+    def step() -> int:
+        i = next(places)
+        target[i] = source[i]
+        return steps
+
+    return step
 
 
 # ======================================================================= shares of a learner's step
@@ -234,16 +290,38 @@ def vtrace_share(game: str, T: int, B: int) -> Measure:
 
 # ========================================================================================== helpers
 def player(task: Task, columns: int) -> tuple[Any, Any, Any]:
-    """Returns MonoBeast's environments for `columns` columns, the task's network, and the flags."""
+    """Returns the task's environments for `columns` columns, which are MonoBeast's or R2D2's, its
+    network, and the flags."""
     import monobeast
+    import polybeast_env
+    import r2d2
     from libtorchbeast import models
     from libtorchbeast.flags import replace
 
-    flags = flags_of("monobeast", arguments(task, "monobeast"))
     # The learner sees the same batch thousands of times, so the weights must hardly change.
-    flags = replace(flags, envs_per_actor=columns, learning_rate=1e-6)
-    env = monobeast.make_environment(flags)
-    return env, models.make_net(monobeast.Net, env.spec, flags), flags
+    slow = {"learning_rate": 1e-6}
+    if task.net == "R2D2":
+        flags = replace(flags_of("r2d2", arguments(task, "r2d2")), envs_per_server=columns, **slow)
+        env, own = polybeast_env.make_environment(flags), r2d2.Net
+    else:
+        flags = flags_of("monobeast", arguments(task, "monobeast"))
+        flags = replace(flags, envs_per_actor=columns, **slow)
+        env, own = monobeast.make_environment(flags), monobeast.Net
+    return env, models.make_net(own, env.spec, flags), flags
+
+
+def acting(net: Any, columns: int) -> tuple[Callable, tuple]:
+    """How the network's program acts, and its state before the first row."""
+    import torch
+
+    import r2d2
+    from libtorchbeast.models import act_on
+
+    state = net.initial_state(columns)
+    if not isinstance(net, r2d2.Net):
+        return act_on, state
+    explorer = r2d2.Explorer(columns)
+    return explorer.act, (*state, torch.full((1, columns, 1), explorer.NEW))
 
 
 def first_row(env: Any) -> dict[str, Any]:
@@ -260,19 +338,41 @@ def rollout(env: Any, net: Any, flags: Any, T: int) -> dict[str, Any]:
     import torch
 
     from libtorchbeast import models
-    from libtorchbeast.models import act_on
 
     N = env.spec.num_envs
-    row, state = first_row(env), net.initial_state(N)
+    row = first_row(env)
+    act, state = acting(net, N)
     rows, first_state = [], {f"core_state/{i}": v for i, v in enumerate(state)}
     with models.autocast(net, flags.precision, torch.device("cpu")):
         for _ in range(T + 1):
-            outputs, state = act_on(net, {k: v[None] for k, v in row.items()}, state)
+            outputs, state = act(net, {k: v[None] for k, v in row.items()}, state)
             outputs = {k: v[0] for k, v in outputs.items()}
             version = {"policy_version": torch.zeros(N, dtype=torch.int64)}
             rows.append({k: v.clone() for k, v in (row | outputs | version).items()})
             row = {k: torch.from_numpy(v) for k, v in env.step(outputs["action"].numpy()).items()}
     return {k: torch.stack([row[k] for row in rows]) for k in rows[0]} | first_state
+
+
+def filled_replay(game: str) -> tuple[Any, Any, Any, Iterator[dict[str, Any]], dict[str, Any]]:
+    """Returns R2D2's network and flags, a full replay of rollouts that it has played, the same
+    rollouts of all environments again and again, and the arrays of one of the replay's blocks."""
+    import r2d2
+    from libtorchbeast import models
+    from libtorchbeast.q_learning.replay import Replay
+    from libtorchbeast.q_learning.replay_memory import block_shapes
+
+    N = int(ENVIRONMENTS[game])
+    env, net, flags = player(Task(game, "R2D2"), N)
+    T, count = flags.unroll_length, 4
+    played = rollout(env, net, flags, count * T)
+    states = {k: v for k, v in played.items() if k.startswith("core_state/")}
+    parts = [{k: v[i * T : i * T + T + 1] for k, v in played.items()} for i in range(count)]
+    rollouts = itertools.cycle([part | states for part in parts])
+    kept = (env.spec, models.initial_state(net, 1), r2d2.OWN_OUTPUTS)
+    replay = Replay(flags, *kept, r2d2.first_priorities(flags))
+    for _ in range(flags.replay_capacity // (N * T) + 1):
+        replay.insert(next(rollouts))
+    return net, flags, replay, rollouts, block_shapes(*kept, T)
 
 
 def with_resets(batch: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
@@ -292,19 +392,21 @@ def with_resets(batch: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
         yield batch | changed | {"reward": batch["reward"].masked_fill(begins, 0.0)}
 
 
-def learner_step(net: Any, flags: Any, batches: Iterable[dict[str, Any]]) -> Step:
+def learner_step(
+    net: Any, flags: Any, batches: Iterable[dict[str, Any]], loss: Any = None, burn_in: int = 0
+) -> Step:
     import torch
 
     from libtorchbeast.learner import Learner
 
-    trainer = Learner(net, flags, torch.device("cpu"), dump_dir=None)
+    trainer = Learner(net, flags, torch.device("cpu"), dump_dir=None, loss=loss)
     endless = itertools.cycle(batches)
 
     def step() -> int:
         batch = next(endless)
         numbers = trainer.update(batch, publish=lambda state_dict, version: None)
         assert numbers is not None, "an update was skipped"
-        return batch["reward"][1:].numel()
+        return batch["reward"][1 + burn_in :].numel()
 
     return step
 
@@ -313,7 +415,7 @@ def learner_step(net: Any, flags: Any, batches: Iterable[dict[str, Any]]) -> Ste
 PARTS = {
     f.__name__: f
     for f in (raw_pong, raw_minatar, plain_learner, bare_stream, transport, host, environment,
-              inference, learner, lstm_factor, vtrace_share)
+              inference, learner, r2d2_learner, replay, lstm_factor, vtrace_share)
 }  # fmt: skip
 
 

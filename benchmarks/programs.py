@@ -29,6 +29,7 @@ class Span:
 
     seconds: float = 0.0
     steps: float = 0.0
+    updates: float = 0.0
     cpu_seconds: float = 0.0  # of the program and all its children
     rows: list[Row] = field(default_factory=list)  # all but the first
 
@@ -36,6 +37,7 @@ class Span:
         return Span(
             self.seconds + other.seconds,
             self.steps + other.steps,
+            self.updates + other.updates,
             self.cpu_seconds + other.cpu_seconds,
             self.rows + other.rows,
         )
@@ -44,6 +46,7 @@ class Span:
         """Returns the table's columns. Latencies that the log does not have are left out."""
         figures = {
             "steps_per_second": self.steps / self.seconds,
+            "updates_per_second": self.updates / self.seconds,
             "cpu_seconds_per_1000_steps": 1000 * self.cpu_seconds / self.steps,
             "seconds": self.seconds,
             "steps": self.steps,
@@ -82,7 +85,8 @@ def watch(process: subprocess.Popen, logs: Path, printed: Path, seconds: float) 
         if over:
             break
     used = sum(b["cpu_cores"] * (b["_time"] - a["_time"]) for a, b in itertools.pairwise(rows))
-    return Span(last["_time"] - first["_time"], last["step"] - first["step"], used, rows[1:])
+    seconds, steps, updates = (last[name] - first[name] for name in ("_time", "step", "updates"))
+    return Span(seconds, steps, updates, used, rows[1:])
 
 
 def growing_log(

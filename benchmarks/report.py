@@ -29,12 +29,15 @@ PARTS = [
     ("ceiling", "compared with", "{}"),
     ("ceiling_steps_per_second", "its steps/s", SPEED),
     ("ratio", "ratio", RATIO),
+    ("sequences_per_second", "sequences/s", SPEED),
+    ("gigabytes_per_second", "GB/s", RATIO),
     ("cpu_seconds_per_1000_steps", "CPU s / 1000 steps", RATIO),
     ("error", "", "{}"),
 ]
 RUNS = [
     ("name", "whole run", "{}"),
     ("steps_per_second", "steps/s", SPEED),
+    ("updates_per_second", "updates/s", "{:.1f}"),
     ("ceiling", "compared with", "{}"),
     ("ceiling_steps_per_second", "its steps/s", SPEED),
     ("ratio", "ratio", RATIO),

@@ -13,7 +13,7 @@ OWN_NETS = {"monobeast": "shallow", "polybeast": "deep"}  # the networks used wi
 
 class Task(NamedTuple):
     game: str  # a key of GAMES
-    net: str  # a key of NETS
+    net: str  # a key of NETS, or R2D2 for its own
     lstm: bool = False
 
     def __str__(self) -> str:
@@ -40,7 +40,11 @@ SETTINGS = {
     "MinAtar": "--batch_size 32 --learning_rate 3e-3 --eval_every 2_500_000".split(),
 }
 ENVIRONMENTS = {"Pong": "16", "MinAtar": "64"}  # of an actor or a server
-PER_WORKER = {"monobeast": "--envs_per_actor", "polybeast": "--envs_per_server"}
+PER_WORKER = {
+    "monobeast": "--envs_per_actor",
+    "polybeast": "--envs_per_server",
+    "r2d2": "--envs_per_server",
+}
 # Flags that version 0.5 did not have, with the values that act as it did.
 NEWER = {
     "--passes": "1",
@@ -50,12 +54,24 @@ NEWER = {
     "--observation_scaling": "none",
     "--reward_scaling": "none",
 }
+# R2D2 is newer, and has its own. Each step is trained on once, so the speeds of its parts are those
+# of the steps that its environments make. On Pong its replay is a tenth of the recipe's.
+R2D2_SHARED = """--core lstm --unroll_length 20 --passes 1 --minibatches 1 --replay_ratio 1
+    --n_steps 5 --priority_exponent 0.9 --eval_every 2_500_000""".split()
+R2D2 = {
+    "Pong": """--batch_size 64 --learning_rate 1e-4 --burn_in 40 --train_length 80
+        --replay_capacity 100_000 --replay_start 50_000 --target_update_every 2500""".split(),
+    "MinAtar": """--batch_size 32 --learning_rate 5e-4 --burn_in 10 --train_length 40
+        --replay_capacity 500_000 --replay_start 10_000 --target_update_every 500""".split(),
+}
 
 
 def arguments(task: Task, beast: str) -> list[str]:
     """The command line of `beast` for this task. Flags that it leaves out have defaults that depend
     on the machine only."""
     words = ["--env", GAMES[task.game], PER_WORKER[beast], ENVIRONMENTS[task.game]]
+    if beast == "r2d2":
+        return words + R2D2[task.game] + R2D2_SHARED
     words += [*SETTINGS[task.game], *SHARED, *itertools.chain(*NEWER.items())]
     if task.net != OWN_NETS[beast]:
         words += ["--net", NETS[task.net]]

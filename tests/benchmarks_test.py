@@ -2,6 +2,7 @@
 """The harness of `make bench`: its arithmetic, its files, and what it does with a failure."""
 
 import csv
+import functools
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import pytest
 import torch
 
+import r2d2
 from benchmarks import (
     catalogue,
     figures,
@@ -17,6 +19,7 @@ from benchmarks import (
     programs,
     report,
     streams,
+    tasks,
     tensors,
     transport,
 )
@@ -74,11 +77,12 @@ def test_targets(ratio, at_most, reached, stretch):
 
 
 def test_halves_of_a_run_are_added_up():
-    first = programs.Span(10.0, 1000.0, 4.0, [{"latency_p50_ms": 1.0}, {"step": 1.0}])
-    second = programs.Span(30.0, 1000.0, 2.0, [{"latency_p50_ms": 3.0}, {"latency_p50_ms": 5.0}])
+    first = programs.Span(10.0, 1000.0, 5.0, 4.0, [{"latency_p50_ms": 1.0}, {"step": 1.0}])
+    later = [{"latency_p50_ms": 3.0}, {"latency_p50_ms": 5.0}]
+    second = programs.Span(30.0, 1000.0, 3.0, 2.0, later)
     assert (first + second).figures() == {
-        "steps_per_second": 50.0, "cpu_seconds_per_1000_steps": 3.0, "seconds": 40.0,
-        "steps": 2000.0, "latency_p50_ms": 3.0,
+        "steps_per_second": 50.0, "updates_per_second": 0.2, "cpu_seconds_per_1000_steps": 3.0,
+        "seconds": 40.0, "steps": 2000.0, "latency_p50_ms": 3.0,
     }  # fmt: skip
 
 
@@ -89,21 +93,22 @@ def all_rows():
 
 
 def test_every_row_is_compared_with_rows_that_exist(all_rows):
-    by_turns = {"lstm_factor", "vtrace_share"}  # measure their ceiling themselves
+    by_turns = {"lstm_factor", "vtrace_share", "replay"}  # measure their ceiling themselves
     for part in all_rows.parts.values():
         assert part.function in parts.PARTS
         assert part.ceiling in {"", *all_rows.parts} or part.function in by_turns
     for run in all_rows.runs.values():
         assert len(run.parts) == 3 and all(all_rows.parts[name].crowded for name in run.parts)
         assert run.compared_with() <= {*all_rows.parts, *all_rows.runs}
-    assert len(all_rows.runs) == 12
-    assert len(figures.targets_of(all_rows)) == 3 + 6 + 2 + 12 + 1 + 3
+    assert len(all_rows.runs) == 13
+    assert len(figures.targets_of(all_rows)) == 3 + 6 + 2 + 13 + 1 + 3
 
 
 def test_no_row_depends_on_a_recipe(all_rows):
     """Else a change of the defaults would look like a change of the speed."""
     for run in all_rows.runs.values():
-        decided = {name for recipe in recipes.LEARNING.values() for name in recipe}
+        learning = r2d2.RECIPES if run.beast == "r2d2" else recipes.LEARNING
+        decided = {name for recipe in learning.values() for name in recipe}
         flags = flags_of(run.beast, programs.arguments(run))
         assert not decided & flags.left_out.keys(), run.name
         assert flags.left_out.keys().isdisjoint({"envs_per_actor", "envs_per_server"})
@@ -120,7 +125,7 @@ def test_rows_bring_what_they_are_compared_with(all_rows):
 
 def test_both_beasts_take_turns(all_rows):
     pairs = [[run.name for run in group] for group in groups(all_rows.runs)]
-    assert len(pairs) == 6
+    assert len(pairs) == 7 and ["R2D2, MinAtar"] in pairs
     assert ["MonoBeast, Pong, shallow", "PolyBeast, Pong, shallow"] in pairs
     alone = {"PolyBeast, Pong, deep": all_rows.runs["PolyBeast, Pong, deep"]}
     assert [len(group) for group in groups(alone)] == [1]
@@ -137,6 +142,26 @@ def test_two_steps_take_turns_for_the_same_time():
     figures = parts.by_turns(lambda: work("a", 1), lambda: work("b", 10))(seconds=0.05)
     ratio = figures["ceiling_steps_per_second"] / figures["steps_per_second"]
     assert ratio == pytest.approx(10 * calls.count("b") / calls.count("a"), rel=0.5)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_replay_moves_what_it_keeps_and_what_it_gives(monkeypatch):
+    words = [*tasks.R2D2["MinAtar"], "--replay_capacity", "10_000", "--replay_start", "1000"]
+    monkeypatch.setitem(tasks.R2D2, "MinAtar", words)
+    monkeypatch.setattr(parts, "filled_replay", functools.cache(parts.filled_replay))
+    row = 400 + 16 + 3 * 8 + 2 * 4  # image, rewards and episodes, actions and version, Q-values
+    state, serial, float32, new_steps = 2 * 128 * 4, 8, 4, 8 / 32
+    for work, steps, size in (
+        ("insertion", 20, 20 * row + state + serial),
+        ("sampling", 40, 51 * row + state + serial + float32 + new_steps),
+        ("priorities", 40, serial + float32),
+    ):
+        speeds = parts.replay("MinAtar", work)(0.001)
+        sequences = speeds["sequences_per_second"]
+        assert speeds["steps_per_second"] == pytest.approx(steps * sequences)
+        assert speeds["gigabytes_per_second"] == pytest.approx(size * sequences / 1e9)
+    monkeypatch.setattr(parts, "by_turns", lambda step: step)
+    assert parts.r2d2_learner("MinAtar")() == 40 * 32  # without the burn-in
 
 
 def test_resets_come_every_80_to_120_rows_and_are_consistent():
