@@ -61,8 +61,8 @@ R2D2_SHARED = """--core lstm --unroll_length 20 --passes 1 --minibatches 1 --rep
 R2D2 = {
     "Pong": """--batch_size 64 --learning_rate 1e-4 --burn_in 40 --train_length 80
         --replay_capacity 100_000 --replay_start 50_000 --target_update_every 2500""".split(),
-    "MinAtar": """--batch_size 32 --learning_rate 5e-4 --burn_in 10 --train_length 40
-        --replay_capacity 500_000 --replay_start 10_000 --target_update_every 500""".split(),
+    "MinAtar": """--batch_size 8 --learning_rate 2e-3 --burn_in 10 --train_length 40
+        --replay_capacity 500_000 --replay_start 10_000 --target_update_every 100""".split(),
 }
 
 
