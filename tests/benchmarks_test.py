@@ -150,7 +150,7 @@ def test_the_replay_moves_what_it_keeps_and_what_it_gives(monkeypatch):
     monkeypatch.setitem(tasks.R2D2, "MinAtar", words)
     monkeypatch.setattr(parts, "filled_replay", functools.cache(parts.filled_replay))
     row = 400 + 16 + 3 * 8 + 2 * 4  # image, rewards and episodes, actions and version, Q-values
-    state, serial, float32, new_steps = 2 * 128 * 4, 8, 4, 8 / 32
+    state, serial, float32, new_steps = 2 * 128 * 4, 8, 4, 8 / 8
     for work, steps, size in (
         ("insertion", 20, 20 * row + state + serial),
         ("sampling", 40, 51 * row + state + serial + float32 + new_steps),
@@ -161,7 +161,7 @@ def test_the_replay_moves_what_it_keeps_and_what_it_gives(monkeypatch):
         assert speeds["steps_per_second"] == pytest.approx(steps * sequences)
         assert speeds["gigabytes_per_second"] == pytest.approx(size * sequences / 1e9)
     monkeypatch.setattr(parts, "by_turns", lambda step: step)
-    assert parts.r2d2_learner("MinAtar")() == 40 * 32  # without the burn-in
+    assert parts.r2d2_learner("MinAtar")() == 40 * 8  # without the burn-in
 
 
 def test_resets_come_every_80_to_120_rows_and_are_consistent():
