@@ -218,7 +218,7 @@ def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ("--replay_ratio 0", "--replay_ratio 0: expected more than 0"),
+        ("--replay_ratio 1e-300", "--replay_ratio 1e-300: expected at least 0.01 and at most 1000"),
         ("--replay_ratio nan", "--replay_ratio nan: expected a finite number"),
         ("--replay_capacity 0", "--replay_capacity 0: expected at least 1"),
         ("--burn_in -1", "--burn_in -1: expected at least 0"),
@@ -237,6 +237,11 @@ def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
 def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, message):
     with pytest.raises(UserError, match=message):
         r2d2.parse(["--env", "CartPole-v1", *flags.split()])
+
+
+def test_help_leaves_out_what_is_refused():
+    shown = r2d2.make_parser().format_help()
+    assert "--max_lag" not in shown and "--passes" not in shown and "--replay_ratio" in shown
 
 
 THREE = Actions("discrete", (3,))
