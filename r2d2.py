@@ -54,7 +54,6 @@ from libtorchbeast.flags import (
     add_model_flags,
     add_optimizer_flags,
     parse_args,
-    positive,
     real,
     recipe_help,
     replace,
@@ -175,6 +174,7 @@ def make_parser() -> Parser:
     add_optimizer_flags(parser, RECIPES)
     add_evaluation_flags(parser, RECIPES)
     parser.set_defaults(**SETTLED)
+    parser.hide("autotune", "max_lag", "passes", "minibatches")
     return parser
 
 
@@ -188,7 +188,7 @@ def add_replay_flags(parser: argparse.ArgumentParser) -> None:
     add("--replay_start", type=whole(1, MAX_STEPS), metavar="STEPS",
         help="Number of steps to collect before learning begins."
              + recipe_help(RECIPES, "replay_start"))
-    add("--replay_ratio", type=positive(1000), default=1.0,
+    add("--replay_ratio", type=real(0.01, 1000), default=1.0,
         help="Number of steps that are trained on for each new environment step, without burn-in.")
     add("--burn_in", type=whole(0), metavar="STEPS",
         help="Number of rows at the start of a sequence that only bring the recurrent state up to "

@@ -134,6 +134,12 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False, exit_on_error=False,
         )  # fmt: skip
 
+    def hide(self, *names: str) -> None:
+        """Leaves flags out of the help, because the program refuses them."""
+        for action in self._actions:
+            if action.dest in names:
+                action.help = argparse.SUPPRESS
+
     def parse_args(self, args=None, namespace=None):
         namespace, unknown = self.parse_known_args(args, namespace)
         if unknown:

@@ -457,8 +457,8 @@ class Direct:
         """Yields what the learner shall learn from, as long as there are rollouts."""
         return rollouts
 
-    def learned(self, batch: Rollout, numbers: dict[str, Any]) -> None:
-        """Gets what an update with the batch has returned, the loss's vectors among it."""
+    def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
+        """Gets what `Learner.update` has returned for the batch, the loss's vectors among it."""
 
 
 def learn(
@@ -480,7 +480,7 @@ def learn(
             numbers = learner.update(batch, publish)
             if numbers is not None:
                 stats.add_update(numbers)
-                between.learned(batch, numbers)
+            between.learned(batch, numbers)
             clock.lap("learning")
 
 

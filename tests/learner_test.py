@@ -425,7 +425,7 @@ class Twice(learner.Direct):
             yield from (batch, batch)
 
     def learned(self, batch, numbers):
-        self.sizes.append(numbers["sizes"])
+        self.sizes.append(numbers and numbers["sizes"])
 
 
 def test_what_lies_between_rollouts_and_learner(tmp_path):
@@ -435,7 +435,10 @@ def test_what_lies_between_rollouts_and_learner(tmp_path):
     learning.batch["episode_over"][1:, 0] = torch.arange(learning.batch["done"].shape[0] - 1) == 2
     args = lambda weights, version: None, stats, Clock(LEARNER_ACTIVITIES), lambda: False, between
     learner.learn(one, [learning.batch] * 3, *args)
-    assert one.updates == len(between.sizes) == 6
+    assert one.updates == len(between.sizes) == 6 and None not in between.sizes
     row = stats.take()
     assert row["games"] == 3 * learning.batch["episode_over"][1:].sum()
     assert "pg_loss" not in row and "total_loss" in row
+    learning.batch["frame"] *= float("nan")
+    learner.learn(one, [learning.batch], *args)
+    assert between.sizes[6:] == [None, None]  # the updates were skipped

@@ -1,9 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """R2D2 learns, remembers, replays what was seen, and resumes: with real servers and processes."""
 
-import os
 import re
-import signal
 
 import pytest
 import torch
@@ -16,7 +14,7 @@ from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.spec import Actions, Spec
 from tests.support.envs import Catch
-from tests.support.processes import Program, load, rows, wait_for
+from tests.support.processes import load, rows
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -176,33 +174,11 @@ def test_every_weight_is_learned_after_a_burn_in_in_either_precision(precision):
     assert names == [] and all(x.grad is None for x in loss.parameters())
 
 
-# ================================================================================= stop and resume
-FOREVER = [*CATCH, "--total_steps", 1_000_000_000, "--checkpoint_every", 1, "--save_replay"]
-
-
-def test_killed_in_the_middle_the_same_command_goes_on_with_its_replay(tmp_path):
-    with Program(tmp_path, *FOREVER, module="r2d2") as program:
-        program.wait_for_step(800)
-        program.wait_for(lambda: program.step() > 600)
-        program.process.kill()
-        assert program.wait_for_end() == -signal.SIGKILL
-        wait_for(lambda: not program.session())
-    state = load(tmp_path / "run")
-    held = int((state["replay"]["serials"] >= 0).sum()) * 10
-    assert held > 600 and "target.fc.0.weight" in state["loss"]
-    with Program(tmp_path, *FOREVER, module="r2d2") as program:
-        program.wait_for(lambda: f"Resuming from step {state['step']}" in program.printed())
-        row = program.wait_for_step(state["step"])
-        assert row["replay_steps"] > held * 0.9
-        os.killpg(program.pid, signal.SIGINT)
-        assert program.wait_for_end() == 0, program.printed()
-    assert load(tmp_path / "run")["replay"]["blocks"] > state["replay"]["blocks"]
-    assert "Traceback" not in (tmp_path / "run" / "out.log").read_text()
-
-
+# ======================================================== resume: see also tests/faults/signals.py
 def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
     beast(tmp_path, *CATCH, "--total_steps", 1000)
     state = load(tmp_path / "run")
+    assert "target.fc.0.weight" in state["loss"]
     assert "replay" not in state and not (tmp_path / "run" / "replay.bin").exists()
     beast(tmp_path, "--total_steps", 2000)
     text = (tmp_path / "run" / "out.log").read_text()
@@ -218,7 +194,7 @@ def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ("--replay_ratio 0", "--replay_ratio 0: expected more than 0"),
+        ("--replay_ratio 1e-300", "--replay_ratio 1e-300: expected at least 0.01 and at most 1000"),
         ("--replay_ratio nan", "--replay_ratio nan: expected a finite number"),
         ("--replay_capacity 0", "--replay_capacity 0: expected at least 1"),
         ("--burn_in -1", "--burn_in -1: expected at least 0"),
@@ -237,6 +213,11 @@ def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
 def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, message):
     with pytest.raises(UserError, match=message):
         r2d2.parse(["--env", "CartPole-v1", *flags.split()])
+
+
+def test_help_leaves_out_what_is_refused():
+    shown = r2d2.make_parser().format_help()
+    assert "--max_lag" not in shown and "--passes" not in shown and "--replay_ratio" in shown
 
 
 THREE = Actions("discrete", (3,))

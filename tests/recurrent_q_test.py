@@ -1,7 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The equations of R2D2 against oracles that are written from the papers, and their laws."""
+"""The equations of R2D2 against oracles that are written from the papers, against what DeepMind's
+rlax makes of them (data/make_rlax.py), and their laws."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from libtorchbeast.q_learning.recurrent_q import rescale, unrescale
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 GAMMA, A = 0.9, 3
+RLAX = json.loads((Path(__file__).parent / "data/rlax.json").read_text())
 
 
 # ========================================================================================== oracles
@@ -91,6 +95,12 @@ def test_they_undo_each_other_in_float32_near_0_too():
         torch.testing.assert_close(unrescale(rescale(values)), values, rtol=2e-6, atol=0)
 
 
+def test_both_are_those_of_rlax():
+    h, inverse = ({k: torch.tensor(v) for k, v in RLAX[name].items()} for name in ("h", "inverse"))
+    torch.testing.assert_close(rescale(h["x"]), h["y"], rtol=3e-7, atol=0)
+    torch.testing.assert_close(unrescale(inverse["y"]), inverse["x"], rtol=3e-7, atol=0)
+
+
 # ========================================================================================== targets
 @pytest.mark.parametrize("n", [1, 2, 5, 50])
 def test_loss_errors_and_priorities_are_the_oracles(n):
@@ -104,6 +114,23 @@ def test_loss_errors_and_priorities_are_the_oracles(n):
         assert loss.td_error.item() == pytest.approx(np.concatenate(sizes).mean(), rel=1e-4)
         priorities = [0.9 * own.max() + 0.1 * own.mean() for own in sizes]
         assert loss.priorities.tolist() == pytest.approx(priorities, rel=1e-4)
+
+
+@pytest.mark.parametrize("n", RLAX["errors"])
+def test_errors_are_those_of_rlax(n):
+    """Which has no resets: an episode ends in a discount of 0, and the row after it is no other's.
+    Errors are compared where a transition is real."""
+    rows = {name: torch.tensor(values) for name, values in RLAX["rows"].items()}
+    online, other = rows.pop("online_q"), rows.pop("target_q")
+    rows["done"] = torch.cat(
+        [torch.zeros(1, online.shape[1], dtype=torch.bool), rows["terminated"][:-1]]
+    )
+    q_taken = online.gather(-1, rows["action"][..., None]).squeeze(-1)[:-1]
+    values = recurrent_q.double_q_values(online, other)
+    errors, real = recurrent_q.td_errors(rows, q_taken, values, RLAX["gamma"], int(n))
+    assert (~real).sum() == 2
+    expected = torch.tensor(RLAX["errors"][n])
+    torch.testing.assert_close(errors[real], expected[real], rtol=1e-6, atol=2e-6)
 
 
 def test_a_worked_example():

@@ -88,7 +88,7 @@ class Replay(Direct):
 
         Besides rows and core states they have `chance` [1, B] float32, the probability with
         which each sequence was drawn, `serial` [1, B], its number, and `new_steps` [1, 1], how many
-        steps have come since the batch before.
+        steps have come since the last batch that was learned from.
         """
         while True:
             with self._taking:
@@ -100,13 +100,16 @@ class Replay(Direct):
                 batch = self.sample()
             yield batch
 
-    def learned(self, batch: Rollout, numbers: dict[str, Any]) -> None:
+    def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
         """Takes the new `priorities` [B] of a batch."""
         serials = batch["serial"][0].numpy()
-        slots, priorities = serials % self._M, np.array(numbers["priorities"])
+        slots = serials % self._M
         with self._lock:
+            if numbers is None:  # the update was skipped; the next one has the new steps
+                self._counts["unreported"] += int(batch["new_steps"])
+                return
             still = (self._serials[slots] == serials) & (self._tree.leaves[slots] > 0)
-            self._set_priorities(slots[still], priorities[still])
+            self._set_priorities(slots[still], np.array(numbers["priorities"])[still])
 
     def may_sample(self) -> bool:
         counts = self._counts
@@ -125,7 +128,8 @@ class Replay(Direct):
             self._serials[slots] = serials  # last, so that no block in the file is taken as whole
             ready = [self._link(*pair) for pair in zip(serials.tolist(), environments, strict=True)]
             if complete := [slot for slot in ready if slot != NONE]:
-                self._add_sequences(np.array(complete))
+                rows = self._rows(np.array(complete), self._arrays.keys() - self._observations)
+                self._set_priorities(np.array(complete), self._first_priorities(rows).numpy())
             steps = int((~batch["done"][1:]).sum())
             for name in ("received", "unreported"):
                 self._counts[name] += steps
@@ -164,10 +168,6 @@ class Replay(Direct):
         behind = after[after != NONE] if self._stacks else []
         self._tree.set(np.append(slots, np.array(behind, np.int64) % self._M), 0.0)
         self._serials[slots] = self._next[slots] = NONE
-
-    def _add_sequences(self, slots: np.ndarray) -> None:
-        rows = self._rows(slots, self._arrays.keys() - self._observations)
-        self._set_priorities(slots, self._first_priorities(rows).numpy())
 
     def _set_priorities(self, slots: np.ndarray, priorities: np.ndarray) -> None:
         exponent = self._flags.priority_exponent

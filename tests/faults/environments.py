@@ -164,11 +164,11 @@ class Reader:
     def _is_of_one_life(self, rollout):
         """Returns [B] bool: whether all rows of a column belong to one life, without a gap, and
         begin where this life's last rollout ended. Checks recurrent states and actions too."""
-        life, count, process = (number(rollout[name]) for name in ("life", "count", "process"))
-        good = (life == life[0]).all(0) & (process == process[0]).all(0)
-        good &= (count - count[0] == torch.arange(len(count)).unsqueeze(1)).all(0)
-        action = torch.where(rollout["done"][1:], 0, rollout["action"][:-1])
-        good &= (rollout["last_action"][1:] == action).all(0)
+        good, life, count = (
+            are_of_one_life(rollout),
+            number(rollout["life"]),
+            number(rollout["count"]),
+        )
         if "core_state/0" in rollout:  # `playing`'s policy counts the rows in its state
             good &= rollout["core_state/0"][0, :, 0] == count[0]
         for column, which in enumerate(life[0].tolist()):
@@ -184,6 +184,15 @@ class Reader:
         """The rollouts per second of these processes between the two times."""
         arrived = [n for when, who, n in self.arrivals if begin <= when < end and who in processes]
         return sum(arrived) / (end - begin)
+
+
+def are_of_one_life(rows):
+    """Which columns of rows [T+1, B, ...] are of one life, without a gap: [B] bool."""
+    life, count, process = (number(rows[name]) for name in ("life", "count", "process"))
+    good = (life == life[0]).all(0) & (process == process[0]).all(0)
+    good &= (count - count[0] == torch.arange(len(count)).unsqueeze(1)).all(0)
+    action = torch.where(rows["done"][1:], 0, rows["action"][:-1])
+    return good & (rows["last_action"][1:] == action).all(0)
 
 
 def number(part):

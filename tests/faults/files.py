@@ -24,7 +24,10 @@ IN_ORDER = [*CATCH, *"--num_actors 0 --envs_per_actor 4".split()]
 FLAGS = {
     "monobeast": "--num_actors 1 --envs_per_actor 4".split(),
     "polybeast": "--net monobeast.Net --num_servers 1 --envs_per_server 4".split(),
+    "r2d2": "--num_servers 1 --envs_per_server 4 --save_replay --replay_capacity 2000".split(),
 }
+FLAGS["r2d2"] += "--replay_start 200 --unroll_length 10 --burn_in 5 --train_length 15".split()
+FLAGS["r2d2"] += "--env tests.support.envs:Lives-v0".split()
 FOREVER = "--total_steps 1_000_000_000".split()
 
 
@@ -183,7 +186,7 @@ def _full_disk(beast: str) -> list[Figure]:
         disk.mkdir()
         flags = [*CATCH, *FLAGS[beast], *FOREVER, "--checkpoint_every", "1"]
         program = stack.enter_context(
-            Program(disk, *flags, module=beast, before=with_tmpfs(disk, "4m"), TMPDIR=folder)
+            Program(disk, *flags, module=beast, before=with_tmpfs(disk, "32m"), TMPDIR=folder)
         )
         program.wait_for(lambda: re.search("Checkpoint saved at step [1-9]", program.printed()))
         # Through this descriptor the test sees the disk, even after the program has ended.
@@ -230,7 +233,7 @@ TOO_MANY = {
 
 
 @promise("a small machine: a run that fits, or one line", "64 MB of /dev/shm; ulimit -n 256")
-def small_machine(beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
+def small_machine(beasts: tuple[str, ...] = tuple(LARGE)) -> list[Figure]:
     figures = []
     for beast in beasts:
         with tempfile.TemporaryDirectory() as folder:

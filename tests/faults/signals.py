@@ -7,11 +7,19 @@ import logging
 import os
 import random
 import re
+import shutil
 import signal
+import statistics
 import tempfile
 import time
 from pathlib import Path
 
+import numpy as np
+
+import r2d2
+from libtorchbeast import checkpoint, models
+from libtorchbeast.q_learning.replay import Replay
+from tests.faults.environments import are_of_one_life
 from tests.faults.files import CATCH, FLAGS, FOREVER
 from tests.faults.harness import Figure, median_and_p99, promise
 from tests.support.processes import Program, wait_for
@@ -168,22 +176,31 @@ def _problem(program: Stopped, code: int, moment) -> str:
 
 
 # ========================================================================================= killing
+def after_an_actor(program: Stopped, rng: random.Random, start_s: float) -> None:
+    """Kills an actor (or server), and waits for its replacement and then for a save."""
+    _kill_an_actor(program)
+    step = program.rows()[-1]["step"]
+    program.wait_for(lambda: program.step() > step)
+    time.sleep(rng.uniform(0, 1))
+
+
+KILLS = (after_an_actor, in_start, while_saving)
+
+
 @promise("a kill leaves nothing, and the next start is clean", "SIGKILL of parent, learner, actors")
-def killed(times: int = 50, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
-    """Kills an actor (or server), waits until training goes on, and then kills the main process,
-    which is the learner. Every second time it kills the main process while it starts."""
+def killed(
+    times: int = 51, beasts: tuple[str, ...] = tuple(FLAGS), moments: tuple = KILLS
+) -> list[Figure]:
+    """Kills the main process, which is the learner, at these moments in turns. R2D2 keeps its
+    replay, in which no sequence may join what does not belong together."""
     figures = []
     for beast in beasts:
-        rng, seconds, lost = random.Random(0), [], 0
+        rng, seconds, lost, sequences = random.Random(0), [], 0, []
         with tempfile.TemporaryDirectory() as folder:
-            start_s = _seconds_to_first_step(folder, beast)
-            for number in range(times):
+            start_s = _seconds_to_first_step(folder, beast) if in_start in moments else 0.0
+            for moment in itertools.islice(itertools.cycle(moments), times):
                 with Stopped(folder, beast) as program:
-                    if number % 2:
-                        in_start(program, rng, start_s)
-                    else:
-                        _kill_an_actor(program)
-                        time.sleep(rng.uniform(0, 1))
+                    moment(program, rng, start_s)
                     program.process.kill()
                     at = time.monotonic()
                     wait_for(lambda: not program.left())  # noqa: B023
@@ -191,13 +208,39 @@ def killed(times: int = 50, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figu
                     program.wait_for_end()
                     lost += program.step() < program.before
                     assert "Traceback" not in program.printed(), program.printed()
+                if beast == "r2d2":
+                    sequences.append(_replayed(folder))
             with Stopped(folder, beast) as program:
                 program.wait_for_training()
                 assert f"Resuming from step {program.before}" in program.printed()
+                assert ("The replay buffer starts with" in program.printed()) == bool(sequences)
                 assert [r["_tick"] for r in program.rows()] == list(range(len(program.rows())))
         figures += median_and_p99(f"{beast}: until nothing is left", seconds, at_most=2.0)
         figures += [Figure(f"{beast}: of {times} next starts, behind", lost, at_most=0)]
+        if sequences:
+            held, mixed = zip(*sequences, strict=True)
+            median = statistics.median(held)
+            figures += [
+                Figure(f"{beast}: sequences in the replay, median", median, at_least=20),
+                Figure(f"{beast}: of {sum(held)}, not of one life", sum(mixed), at_most=0),
+            ]
     return figures
+
+
+def _replayed(folder: str) -> tuple[int, int]:
+    """Opens R2D2's replay as the next start will. Returns how many sequences can be drawn from it,
+    and how many of them are not of one life of an environment."""
+    draft, _ = checkpoint.parse_for_run(r2d2.make_parser, ["--savedir", folder, "--xpid", "run"])
+    flags = r2d2.check_flags(draft)
+    net, env = r2d2.player(flags)
+    with contextlib.closing(env):
+        path = shutil.copy(r2d2.replay_path(flags), folder)
+        state, priorities = models.initial_state(net, 1), r2d2.first_priorities(flags)
+        replay = Replay(flags, env.spec, state, r2d2.OWN_OUTPUTS, priorities, path)
+    replay.load_state_dict(checkpoint.load_newest(checkpoint.path_of(flags))["replay"])
+    slots = np.flatnonzero(replay._tree.leaves)
+    good = are_of_one_life(replay._rows(slots, replay._arrays.keys()))
+    return len(good), int((~good).sum())
 
 
 def _kill_an_actor(program: Stopped) -> None:

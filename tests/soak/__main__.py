@@ -10,11 +10,11 @@ changes the speed. Almost all lost steps are lost to faults.
 The soak begins with a stretch without faults. Then, after random pauses, it draws a fault from a
 shuffled deck, in which frequent faults lie several times:
 
-    PolyBeast   A server is killed, or stopped for longer than --step_timeout. Strangers send
-                garbage, or connect and send nothing. The servers' parent is killed and started
+    PolyBeast,  A server is killed, or stopped for longer than --step_timeout. Strangers send
+    R2D2        garbage, or connect and send nothing. The servers' parent is killed and started
                 again, as a cluster would do.
     MonoBeast   An actor is killed, or stopped for longer than --step_timeout.
-    both        The learner is killed or gets SIGTERM, and the same command resumes the run, as when
+    all         The learner is killed or gets SIGTERM, and the same command resumes the run, as when
                 Slurm requeues a job. The learner's disk is full for longer than the time between
                 two checkpoints.
 
@@ -191,13 +191,14 @@ class PolyBeast(MonoBeast):
 
     module, worker = "polybeast", "server"
     endings = MonoBeast.endings | {"servers' parent killed"}
+    own_flags = ["--net", "monobeast.Net"]
 
     def __init__(
         self, env: str, workers: int, folder: Path, pace: Pace, rest: Callable[[float], None]
     ):
         super().__init__(env, workers, folder, pace, rest)
         self.addresses = [f"unix:{folder}/{i}" for i in range(workers)]
-        self.flags = ["--net", "monobeast.Net", "--server_addresses", ",".join(self.addresses)]
+        self.flags = [*self.own_flags, "--server_addresses", ",".join(self.addresses)]
 
     def start(self) -> None:
         if self.parent is None:
@@ -259,7 +260,16 @@ class PolyBeast(MonoBeast):
         terminate("the servers", self.parent)
 
 
-BEASTS = {beast.module: beast for beast in (PolyBeast, MonoBeast)}
+class R2D2(PolyBeast):
+    """The same with R2D2, whose replay is full long before growth is measured. Batches are small,
+    because the log's steps grow by those that lie between two batches."""
+
+    module = "r2d2"
+    own_flags = "--save_replay --replay_capacity 50_000 --replay_start 500 --burn_in 5".split()
+    own_flags += "--train_length 15 --batch_size 8 --torch_threads 1".split()
+
+
+BEASTS = {beast.module: beast for beast in (PolyBeast, MonoBeast, R2D2)}
 
 
 def mount_small_disk(folder: Path, size: str = "128m") -> bool:

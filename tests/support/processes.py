@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from libtorchbeast.checkpoint import load_newest
 from libtorchbeast.loggers.csv_table import read_csv
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,7 +130,7 @@ class Program(Command):
 
     def step(self):
         """The step of the newest checkpoint, or 0 if there is none."""
-        return load(self.path)["step"] if (self.path / "model.tar").exists() else 0
+        return (load_newest(str(self.path / "model.tar")) or {"step": 0})["step"]
 
 
 def wait_for(fact, hopeless=lambda: False, describe=lambda: ""):
