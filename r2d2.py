@@ -142,14 +142,14 @@ SMALL = dict(
     batch_size=8, learning_rate=2e-3, total_steps=5_000_000, eval_every=500_000,
     unroll_length=20, passes=1, minibatches=1, burn_in=10, train_length=40,
     replay_capacity=500_000,
-    replay_start=10_000, target_update_every=100,
+    replay_start=10_000, replay_ratio=4.0, target_update_every=100,
 )  # fmt: skip
 RECIPES: recipes.Recipes = {
     "atari": dict(
         batch_size=64, learning_rate=1e-4, total_steps=10_000_000, eval_every=1_000_000,
         unroll_length=20, passes=1, minibatches=1, burn_in=40, train_length=80,
         replay_capacity=1_000_000,
-        replay_start=50_000, target_update_every=2500,
+        replay_start=50_000, replay_ratio=1.0, target_update_every=2500,
     ),
     "vectors": SMALL,
     "other": SMALL,
@@ -188,8 +188,9 @@ def add_replay_flags(parser: argparse.ArgumentParser) -> None:
     add("--replay_start", type=whole(1, MAX_STEPS), metavar="STEPS",
         help="Number of steps to collect before learning begins."
              + recipe_help(RECIPES, "replay_start"))
-    add("--replay_ratio", type=real(0.01, 1000), default=1.0,
-        help="Number of steps that are trained on for each new environment step, without burn-in.")
+    add("--replay_ratio", type=real(0.01, 1000),
+        help="Number of steps that are trained on for each new environment step, without burn-in."
+             + recipe_help(RECIPES, "replay_ratio"))
     add("--burn_in", type=whole(0), metavar="STEPS",
         help="Number of rows at the start of a sequence that only bring the recurrent state up to "
              "date. Sequences begin every --unroll_length steps." + recipe_help(RECIPES, "burn_in"))
