@@ -88,7 +88,7 @@ results-r2d2-minatar: .venv/development .venv/extension
 
 # Each sequence is longer than the time over which its game must be remembered.
 R2D2_RECALL := --num_servers 1 --envs_per_server 32 --batch_size 16 --replay_ratio 2 --replay_capacity 200_000 --replay_start 5000 \
-	--learning_rate 1e-3 --burn_in 20 --target_update_every 100 --precision fp32 --torch_threads 1 --eval_every 50_000 --num_episodes 50
+	--learning_rate 1e-3 --burn_in 20 --target_update_every 100 --precision fp32 --torch_threads 1 --eval_every 50_000 --num_episodes 50 --max_episode_steps 1000
 LONG := examples.memory.recall:Recall-20-v0,examples.memory.chain:Chain-100-v0,examples.memory.maze:TMaze-50-v0
 
 results-r2d2-memory: .venv/runtime .venv/extension

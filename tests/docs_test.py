@@ -82,11 +82,11 @@ NOT_RUN = {
     ".venv/bin/python -m monobeast --env FrozenLake-v1 --xpid ice --total_steps 300_000": FORK,
     ".venv/bin/python -m monobeast --xpid hard --env Hard-v0 --init_from easy": "there is no "
     "Hard-v0; run_test.py begins runs in this way",
-    ".venv/bin/python -m r2d2 --env examples.memory.recall:Recall-20-v0 --seed 1 --xpid recall-20 "
-    "--total_steps 400_000 --num_servers 1 --envs_per_server 32 --batch_size 16 --replay_ratio 2 "
-    "--replay_capacity 200_000 --replay_start 5000 --learning_rate 1e-3 --target_update_every 100 "
-    "--precision fp32 --torch_threads 1 --eval_every 50_000 --num_episodes 50": "it takes minutes; "
-    "r2d2_test.py learns a shorter one",
+    ".venv/bin/python -m r2d2 --env examples.memory.recall:Recall-20-v0 --core mingru --seed 1 "
+    "--xpid recall-20 --total_steps 400_000 --num_servers 1 --envs_per_server 32 --batch_size 16 "
+    "--replay_ratio 2 --replay_capacity 200_000 --replay_start 5000 --learning_rate 1e-3 "
+    "--burn_in 20 --target_update_every 100 --precision fp32 --torch_threads 1 "
+    "--eval_every 50_000 --num_episodes 50": "it takes minutes; r2d2_test.py learns a shorter one",
     ".venv/bin/python -m polybeast --env arm:Arm-v0 --num_servers 8 --envs_per_server 2 "
     "--xpid arm": "there is no arm; control_test.py trains in servers",
     ".venv/bin/torchrun --nproc_per_node 4 -m monobeast --xpid pong-ranks --batch_size 32": RANKS,
