@@ -30,7 +30,7 @@ def shared_memory():
 
 
 # ===================================================================================== learning
-LSTM_SETTINGS = "--learning_rate 2e-3 --entropy_cost 0.05 --num_buffers 16"
+LSTM_SETTINGS = "--learning_rate 1e-3 --entropy_cost 0.05 --num_buffers 16"
 
 
 LEARNING = "--envs_per_actor 8 --batch_size 8 --unroll_length 10".split()
@@ -46,23 +46,17 @@ def greedy_return(savedir, capsys):
     "flags, steps",
     [
         pytest.param("--learning_rate 5e-3", 50_000, id="feed-forward"),
-        pytest.param(f"--use_lstm {LSTM_SETTINGS}", 100_000, id="lstm"),
+        pytest.param(f"--use_lstm {LSTM_SETTINGS}", 150_000, id="lstm"),
     ],
 )
 def test_catch_is_solved_and_the_solution_can_be_played(tmp_path, capsys, flags, steps):
-    """Rarely a run comes to a policy that is not the best, so there may be a second one."""
     settings = ["--num_actors", 2, *LEARNING, *flags.split(), "--total_steps", steps]
-    for folder in (tmp_path / "first", tmp_path / "second"):
-        folder.mkdir()
-        with Program(folder, *CATCH, *settings) as program:
-            assert program.wait_for_end() == 0, program.printed()
-        last = program.rows()[-1]
-        assert last["step"] >= steps
-        assert last["actor_restarts"] == last["skipped_updates"] == 0
-        if last["mean_game_return"] >= 0.9:
-            break
-    assert last["mean_game_return"] >= 0.9
-    assert greedy_return(folder, capsys) >= 0.9
+    with Program(tmp_path, *CATCH, *settings) as program:
+        assert program.wait_for_end() == 0, program.printed()
+    last = program.rows()[-1]
+    assert last["step"] >= steps and last["mean_game_return"] >= 0.9
+    assert last["actor_restarts"] == last["skipped_updates"] == 0
+    assert greedy_return(tmp_path, capsys) >= 0.9
 
 
 def test_the_control_cannot_learn(tmp_path, capsys):
