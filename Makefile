@@ -90,10 +90,20 @@ results-r2d2-minatar: .venv/development .venv/extension
 R2D2_RECALL := --num_servers 1 --envs_per_server 32 --batch_size 16 --replay_ratio 2 --replay_capacity 200_000 --replay_start 5000 \
 	--learning_rate 1e-3 --burn_in 20 --target_update_every 100 --precision fp32 --torch_threads 1 --eval_every 50_000 --num_episodes 50 --max_episode_steps 1000
 LONG := examples.memory.recall:Recall-20-v0,examples.memory.chain:Chain-100-v0,examples.memory.maze:TMaze-50-v0
+LONGER := examples.memory.recall:Recall-50-v0,examples.memory.recall:Recall-100-v0
 
 results-r2d2-memory: .venv/runtime .venv/extension
 	$(SWEEP) $@ $(SLOTS) --env,train_length,total_steps $(LONG) 40,120,80 400_000,600_000,600_000 --core lstm,mingru --seed $(SEEDS) -- \
 		python -m r2d2 $(R2D2_RECALL) $(FLAGS)
+	$(SWEEP) $@-longer $(SLOTS) --env,train_length,total_steps $(LONGER) 80,130 400_000,2_000_000 --core mingru --seed $(SEEDS) -- \
+		python -m r2d2 $(R2D2_RECALL) $(FLAGS)
+
+# MonoBeast in the same games, with a minGRU and without memory.
+results-memory-long: .venv/runtime
+	$(SWEEP) $@ $(SLOTS) --env,unroll_length,envs_per_actor,learning_rate,baseline_cost,vtrace_lambda,entropy_cost,reward_clipping \
+		$(LONG) 42,101,104 64,16,32 4e-4,3e-4,6e-4 0.5,0.02,0.02 0.95,0,0.95 0.01,0.01,0.003 abs_one,abs_one,none --core off,mingru --seed $(SEEDS) -- \
+		python -m monobeast --net monobeast.Net --batch_size 8 --discounting 0.99 --entropy_schedule constant --observation_scaling none \
+		--reward_scaling none --passes 1 --minibatches 1 --ppo_clip 0 --total_steps 1_000_000 --log_every 2 $(FLAGS)
 
 MUJOCO := Hopper-v5,Walker2d-v5,HalfCheetah-v5,Ant-v5
 

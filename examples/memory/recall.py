@@ -45,5 +45,5 @@ class Recall(gymnasium.Env):
 
 
 gymnasium.register("Recall-v0", Recall)
-for delay in (20, 50):
+for delay in (20, 50, 100):
     gymnasium.register(f"Recall-{delay}-v0", Recall, kwargs={"delay": delay})
