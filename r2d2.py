@@ -140,24 +140,24 @@ class Net(nn.Module):
 # updates must be many and so small (docs/r2d2.md).
 SMALL = dict(
     batch_size=8, learning_rate=2e-3, total_steps=5_000_000, eval_every=500_000,
-    unroll_length=20, passes=1, minibatches=1, burn_in=10, train_length=40,
-    replay_capacity=500_000,
+    unroll_length=20, burn_in=10, train_length=40, replay_capacity=500_000,
     replay_start=10_000, replay_ratio=4.0, target_update_every=100,
 )  # fmt: skip
 RECIPES: recipes.Recipes = {
     "atari": dict(
         batch_size=64, learning_rate=1e-4, total_steps=10_000_000, eval_every=1_000_000,
-        unroll_length=20, passes=1, minibatches=1, burn_in=40, train_length=80,
-        replay_capacity=1_000_000,
+        unroll_length=20, burn_in=40, train_length=80, replay_capacity=1_000_000,
         replay_start=50_000, replay_ratio=1.0, target_update_every=2500,
     ),
-    "vectors": SMALL,
+    "vectors": SMALL,  # for the help; R2D2 is recurrent, and so takes "other"
     "other": SMALL,
 }  # fmt: skip
 # What the plumbing asks of all programs and R2D2 has no flag for.
 SETTLED = dict(
     greedy=True,  # a Q-network has no probabilities
     use_lstm=True,
+    passes=1,
+    minibatches=1,
     entropy_schedule="constant",
     observation_scaling="none",
     reward_scaling="none",
@@ -174,7 +174,12 @@ def make_parser() -> Parser:
     add_optimizer_flags(parser, RECIPES)
     add_evaluation_flags(parser, RECIPES)
     parser.set_defaults(**SETTLED)
-    parser.hide("autotune", "max_lag", "passes", "minibatches")
+    parser.explain(**dict.fromkeys(("autotune", "max_lag", *SETTLED), argparse.SUPPRESS))
+    helps = dict(
+        total_steps="Number of new agent steps.",
+        batch_size="Number of sequences in a learner's batch.",
+        unroll_length="Number of steps in a rollout, and between the starts of two sequences.")
+    parser.explain(**{name: help + recipe_help(RECIPES, name) for name, help in helps.items()})
     return parser
 
 
@@ -233,8 +238,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     require(draft, "autotune", draft.autotune is None, none)
     require(draft, "max_lag", draft.max_lag is None, "no limit: replayed steps are old")
     for name in ("passes", "minibatches"):
-        is_one = getattr(draft, name) == 1
-        require(draft, name, is_one, "1: --replay_ratio says how often to learn")
+        require(draft, name, getattr(draft, name) == 1, "1: --replay_ratio says how often to learn")
     most = f"at most --replay_capacity {draft.replay_capacity}"
     require(draft, "replay_start", draft.replay_start <= draft.replay_capacity, most)
     return polybeast.check_acting_flags(draft)
@@ -246,10 +250,15 @@ def check_fits(flags: Flags, spec: Spec) -> None:
         raise UserError(f"The observation key {taken[0]!r} is also a row's key; please rename it")
     if spec.actions.kind != "discrete":
         raise UserError(f"--env {spec.name}: R2D2 needs Discrete actions, seen {spec.actions}")
-    T = flags.unroll_length
+    T, S = flags.unroll_length, flags.train_length
+    require(flags, "n_steps", flags.n_steps <= S, f"at most --train_length {S}")
+    most = f"at most --train_length {S}, because steps between two sequences are not trained on"
+    require(flags, "unroll_length", T <= S, most)
+    less = f"less than --total_steps {flags.total_steps}"
+    require(flags, "replay_start", flags.replay_start < flags.total_steps, less)
     k = max(spec.stacks.values(), default=1)
     require(flags, "unroll_length", T >= k - 1, f"at least {k - 1}, for stacks of {k} frames")
-    blocks = (flags.burn_in + flags.train_length) // T + 2
+    blocks = (flags.burn_in + S) // T + 2
     columns = flags.num_actors * spec.num_envs
     least = max(blocks * columns, 2 * flags.batch_size) * T
     expected = f"at least {least:,}, so that each of {columns} environments has a whole sequence"

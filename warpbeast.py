@@ -119,7 +119,7 @@ def make_parser() -> Parser:
              "their rollouts are divided into batches of --batch_size, with an update from each.")
     add_learner_flags(parser, RECIPES)
     parser.set_defaults(env="breakout", num_actors=1)
-    parser.hide("autotune")
+    parser.explain(autotune=argparse.SUPPRESS)
     # A fork adds its own flags here.
     return parser
 # fmt: on

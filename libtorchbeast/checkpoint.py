@@ -307,13 +307,14 @@ class RunCheckpoints:
         return self._enabled and updates > self.saved_updates
 
     def _refuse(self, name: str, seen: Any, now: Any) -> NoReturn:
-        if isinstance(now, dict):  # name only the entries that differ
-            differing = {k for k in now.keys() | seen.keys() if now.get(k) != seen.get(k)}
-            now = {k: now.get(k) for k in sorted(differing)}
-            seen = {k: seen.get(k) for k in sorted(differing)}
+        count = ""
+        if isinstance(now, dict):  # name only entries that differ, the first three of them
+            differing = sorted(k for k in now.keys() | seen.keys() if now.get(k) != seen.get(k))
+            now, seen = ({k: one.get(k) for k in differing[:3]} for one in (now, seen))
+            count = f" ({len(differing)} entries differ)" if len(differing) > 3 else ""
         raise UserError(
-            f"{self.path} does not match the flags in `{name}`: it has {seen}, the flags now give "
-            f"{now}. Choose another --xpid, or use the flags of that run."
+            f"{self.path} does not match the flags in `{name}`{count}: it has {seen}, the flags "
+            f"now give {now}. Choose another --xpid, or use the flags of that run."
         )
 
 

@@ -134,11 +134,11 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False, exit_on_error=False,
         )  # fmt: skip
 
-    def hide(self, *names: str) -> None:
-        """Leaves flags out of the help, because the program refuses them."""
+    def explain(self, **helps: str) -> None:
+        """Gives flags another help text, because they mean something else in this program. Those
+        with argparse.SUPPRESS are left out of the help, because the program refuses them."""
         for action in self._actions:
-            if action.dest in names:
-                action.help = argparse.SUPPRESS
+            action.help = helps.get(action.dest, action.help)
 
     def parse_args(self, args=None, namespace=None):
         namespace, unknown = self.parse_known_args(args, namespace)
@@ -495,7 +495,7 @@ def add_optimizer_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> No
     add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
         help="Keep the learning rate constant.")
     add("--epsilon", type=real(1e-12), default=1e-5,
-        help="Constant in the optimizer's denominator, for numerical stability.")
+        help="Constant in the denominator of Adam and RMSProp, for numerical stability.")
     add("--alpha", type=real(0, 1), default=0.99, help="Smoothing constant of RMSProp.")
     add("--momentum", type=real(0, 1), default=0.0, help="Momentum of RMSProp.")
     add("--grad_norm_clipping", type=positive(1e12), default=0.5,
@@ -538,7 +538,10 @@ def choose_core(draft: argparse.Namespace) -> None:
 
 
 def recipe_help(recipes: Recipes, name: str) -> str:
-    """The last sentence of a help text whose default depends on the kind of environment."""
+    """The last sentence of a help text whose default depends on the kind of environment, or nothing
+    if the program has one value for all kinds."""
+    if name not in recipes["other"]:
+        return ""
     atari, vectors, other = (
         f"{value:,}" if isinstance(value := recipes[kind][name], int | float) else str(value)
         for kind in ("atari", "vectors", "other")

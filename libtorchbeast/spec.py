@@ -41,6 +41,11 @@ class Actions:
     kind: str
     sizes: tuple[int, ...]
 
+    def __str__(self) -> str:
+        """As Gymnasium names the space, without a Box's bounds."""
+        names = {"discrete": "Discrete", "multi_discrete": "MultiDiscrete", "box": "Box"}
+        return f"{names[self.kind]}{self.sizes}".replace(",)", ")")
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one action."""

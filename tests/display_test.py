@@ -7,7 +7,7 @@ import signal
 
 import numpy as np
 
-from libtorchbeast.loggers.display import HEIGHT, POINTS, WIDTH, Curve
+from libtorchbeast.loggers.display import HEIGHT, POINTS, WIDTH, Curve, one_line
 from tests.support.processes import rows
 from tests.support.terminal import InTerminal
 
@@ -48,6 +48,13 @@ def test_no_curve_while_no_game_has_ended(tmp_path):
     text = watch(tmp_path, lambda rows: len(rows) >= 3, endless)
     assert "Resume it with --xpid" in text
     assert not BRAILLE.search(text) and "over steps" not in text
+
+
+def test_a_line_of_r2d2_has_its_error_instead_of_an_entropy():
+    row = {"step": 1000, "games": 3, "mean_game_return": 0.5, "td_error": 0.25}
+    assert "TD error 0.2500" in one_line(row) and "entropy" not in one_line(row)
+    del row["td_error"]
+    assert "entropy -" in one_line(row)
 
 
 def curve_of(points):

@@ -42,8 +42,14 @@ SCALED = {
     ".venv/bin/python -m polybeast --xpid pong-poly --mode test": ONE_GAME,
     ".venv/bin/python -m polybeast --xpid pong-poly --mode test_render": ONE_GAME,
     ".venv/bin/python -m r2d2 --env examples.memory.recall:Recall-v0 --xpid recall-r2d2 "
-    "--total_steps 100_000": f"{{}} {SMALL} --envs_per_server 4 --replay_start 100",
+    "--total_steps 100_000 --eval_every 20_000": (
+        f"{{}} {SMALL} --envs_per_server 4 --replay_start 100"
+    ),
     ".venv/bin/python -m r2d2 --xpid recall-r2d2 --mode test": ONE_GAME,
+    ".venv/bin/python -m libtorchbeast.tools.plot ~/logs/torchbeast/recall-r2d2 "
+    "--y mean_eval_return": (  # it ends before its first evaluation
+        ".venv/bin/python -m libtorchbeast.tools.plot {savedir}/recall-r2d2 --y sps"
+    ),
     "make minatar": f'make minatar FLAGS="{SMALL} --envs_per_actor 4 --batch_size 4"',
     ".venv/bin/python -m monobeast --env CartPole-v1 --total_steps 500_000": (
         "{} " + SMALL + " --envs_per_actor 4 --batch_size 4"

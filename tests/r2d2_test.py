@@ -233,12 +233,12 @@ def spec_with(actions=THREE, **more):
         (
             spec_with(Actions("box", (2,))),
             "",
-            "--env Some: R2D2 needs Discrete actions, seen .*box",
+            r"--env Some: R2D2 needs Discrete actions, seen Box\(2\)",
         ),
         (
             spec_with(Actions("multi_discrete", (2, 2))),
             "",
-            "--env Some: R2D2 needs Discrete actions",
+            r"--env Some: R2D2 needs Discrete actions, seen MultiDiscrete\(2, 2\)",
         ),
         (
             spec_with(stacks={"frame": 4}),
@@ -249,6 +249,21 @@ def spec_with(actions=THREE, **more):
             spec_with(),
             "--replay_capacity 100 --replay_start 10 --num_servers 1",
             "--replay_capacity 100: expected at least 320, so that each of 4 environments has",
+        ),
+        (
+            spec_with(),
+            "--n_steps 6 --train_length 5",
+            "--n_steps 6: expected at most --train_length 5",
+        ),
+        (
+            spec_with(),
+            "--unroll_length 41",
+            "--unroll_length 41: expected at most --train_length 40",
+        ),
+        (
+            spec_with(),
+            "--total_steps 10_000",
+            "--replay_start 10000: expected less than --total_steps 10000",
         ),
     ],
 )
@@ -266,7 +281,7 @@ def test_an_observation_that_has_the_name_of_a_rows_other_key_is_refused(key):
 
 
 def test_a_network_without_a_state_is_refused(tmp_path):
-    flags = [*CATCH, "--total_steps", 100, "--net", "tests.r2d2_test.FeedForward"]
+    flags = [*CATCH, "--total_steps", 1000, "--net", "tests.r2d2_test.FeedForward"]
     message = refusal(tmp_path, *flags)
     assert message.startswith(
         "tests.r2d2_test.FeedForward has no recurrent state, which --use_lstm"
@@ -275,7 +290,7 @@ def test_a_network_without_a_state_is_refused(tmp_path):
 
 @pytest.mark.parametrize("where", [[], ["--save_replay"]], ids=["memory", "disk"])
 def test_a_replay_that_does_not_fit_is_refused(tmp_path, where):
-    flags = [*CATCH, "--total_steps", 100, "--replay_capacity", 10**12, *where]
+    flags = [*CATCH, "--total_steps", 1000, "--replay_capacity", 10**12, *where]
     assert refusal(tmp_path, *flags).startswith("--replay_capacity 1000000000000: expected")
 
 

@@ -11,7 +11,8 @@ GROUPS: dict[str, dict[str, str]] = {
     "Progress": {
         "_tick": "The number of the row, counted from 0.",
         "_time": "The time at which the row was written, in seconds since 1970 (Unix time).",
-        "step": "The number of agent steps (transitions) that the learner has learned from.",
+        "step": "The number of agent steps (transitions) that the learner has learned from. In "
+        "R2D2 it is the number of new steps, whether or not they have been learned from.",
         "frame": "The same in emulator frames. On Atari a step is four frames.",
         "updates": "The number of updates that the optimizer has made.",
         "hours": "Hours of training. Pauses between a stop and a resume do not count.",
@@ -45,7 +46,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "baseline_loss": "The baseline loss, before it is multiplied by --baseline_cost.",
         "entropy": "The mean entropy of the policy, in nats.",
         "mean_value": "The mean value that the baseline predicts, in the unit of the rewards in "
-        "the loss, which are clipped (--reward_clipping) or scaled (--reward_scaling).",
+        "the loss, which are clipped (--reward_clipping) or scaled (--reward_scaling). In R2D2 it "
+        "is the mean Q-value of the best actions, of unclipped rewards.",
         "grad_norm": "The norm of the gradient over all weights, before clipping.",
         "learning_rate": "The learning rate.",
         "lag_mean": "The mean policy lag: the number of updates between the weights that chose an "

@@ -64,6 +64,7 @@ class Display:
     def __init__(self, name: str, path: str, look: Callable[[], View]):
         self._name, self._path, self._look = name, path, look
         self._returns = Curve()
+        self._evaluated = ""
         self._live = rich.live.Live(
             console=console, get_renderable=self._render, refresh_per_second=2, transient=False
         )
@@ -90,7 +91,9 @@ class Display:
 
     def _render(self) -> rich.console.RenderableType:
         view = self._look()
-        parts = [_progress(view), _table(view)]
+        if (score := view.row.get("mean_eval_return")) is not None:  # in one row for each
+            self._evaluated = f"{score:.2f} at step {view.row['eval_step']:,}"
+        parts = [_progress(view), _table(view, self._evaluated)]
         parts.append(rich.text.Text("\n".join(view.where_time_goes), style="dim"))
         if curve := self._curve(view.row):
             parts.append(rich.text.Text("\n".join(curve), no_wrap=True))
@@ -113,9 +116,11 @@ def _progress(view: View) -> rich.console.RenderableType:
     return rich.columns.Columns([bar, status], padding=(0, 2))
 
 
-def _table(view: View) -> rich.table.Table:
+def _table(view: View, evaluated: str) -> rich.table.Table:
     """Two pairs of name and value in each line."""
     cells = [*_numbers(view), *_failures(view.row)]
+    if evaluated:
+        cells.append(("evaluation", evaluated))
     table = rich.table.Table.grid(padding=(0, 2))
     for first, second in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
         table.add_row(f"[dim]{first[0]}", first[1], f"[dim]{second[0]}", second[1])
@@ -135,16 +140,22 @@ def _numbers(view: View) -> list[tuple[str, str]]:
         ("game return", "[bold]" + show("mean_game_return", ".2f")),
         ("games", f"{view.games:,} of {show('mean_game_length', ',.0f')} steps"),
         ("loss", f"{show('total_loss')}, gradient {show('grad_norm', '.3f')}"),
-        ("entropy", show("entropy", ".3f")),
-        ("policy loss", show("pg_loss")),
-        ("baseline loss", show("baseline_loss")),
         ("policy lag", f"{show('lag_mean', '.1f')} updates, at most {show('lag_max', '.0f')}"),
-        ("rho clipped", show("clipped_rho_share", ".1%")),
         ("latency", latency),
     ]
-    if view.row.get("streams") is not None:
-        cells.append(("streams", show("streams", ".0f")))
-    return cells
+    some = [  # which not all programs have
+        ("entropy", "entropy", ".3f"),
+        ("policy loss", "pg_loss", ".4f"),
+        ("baseline loss", "baseline_loss", ".4f"),
+        ("rho clipped", "clipped_rho_share", ".1%"),
+        ("TD error", "td_error", ".4f"),
+        ("replay ratio", "replay_ratio", ".2f"),
+        ("replay steps", "replay_steps", ",.0f"),
+        ("streams", "streams", ".0f"),
+    ]
+    return cells + [
+        (label, show(name, form)) for label, name, form in some if view.row.get(name) is not None
+    ]
 
 
 def _failures(row: dict[str, float]) -> list[tuple[str, str]]:
@@ -159,10 +170,13 @@ def _failures(row: dict[str, float]) -> list[tuple[str, str]]:
 
 def one_line(row: dict[str, float]) -> str:
     """The numbers of the log's row that a person looks at first, in one line."""
+    quality = f"entropy {_number(row, 'entropy', '.3f')}"
+    if row.get("td_error") is not None:
+        quality = f"TD error {row['td_error']:.4f}"
     return (
         f"step {row['step']:,}  {_number(row, 'sps', ',.0f')} steps/s  game return "
         f"{_number(row, 'mean_game_return', '.2f')} ({row.get('games', 0):,} games)  loss "
-        f"{_number(row, 'total_loss', '.4f')}  entropy {_number(row, 'entropy', '.3f')}  lag "
+        f"{_number(row, 'total_loss', '.4f')}  {quality}  lag "
         f"{_number(row, 'lag_mean', '.1f')}"
     )
 

@@ -79,6 +79,7 @@ class Replay(Direct):
         self._newest: dict[int, int] = {}  # environment -> serial
         self._tree = SumTree(self._M)  # of the sequences that begin at each slot, once complete
         self._random = np.random.default_rng(flags.seed)
+        # In steps: all; those since the last learned batch, and since --replay_start; those drawn.
         self._counts = dict(blocks=0, received=0, unreported=0, new=0, trained=0)
         self._taking = threading.Lock()  # so that an environment's rollouts stay in order
         self._lock = threading.Lock()  # protects everything above; never held for long
@@ -237,14 +238,13 @@ class Replay(Direct):
         if state["layout"] != self._layout:
             logger.warning("The checkpoint's replay buffer has another layout and is not used")
             return
-        serials, self._previous[:], self._next[:] = (
-            state[name].numpy() for name in ("serials", "previous", "next")
-        )
+        names = ("serials", "previous", "next")
+        serials, self._previous[:], self._next[:] = (state[name].numpy() for name in names)
         self._tree.set(np.arange(self._M), state["priorities"].numpy())
         self._random.bit_generator.state = json.loads(state["random"])
         self._counts = {name: state[name] for name in self._counts}
         is_whole = self._in_file == serials
         self._forget(np.flatnonzero(~is_whole))
-        self._serials[:] = np.where(is_whole, serials, NONE)  # at no time has the file another's
+        self._serials[:] = np.where(is_whole, serials, NONE)  # never of a block that it lacks
         if (held := self._steps()) < self._flags.replay_start:
             self._counts |= dict(received=min(held, self._counts["received"]), new=0, trained=0)

@@ -32,7 +32,8 @@ class SumTree:
         rest, nodes = shares * self.total, np.ones(len(shares), np.int64)
         while nodes[0] < self._leaf0:
             left, right = self._sums[2 * nodes], self._sums[2 * nodes + 1]
-            is_right = (rest >= left) & (right > 0) | (left == 0)  # sums are rounded
+            # Never an empty half: sums are rounded, so a share may lie beyond the last leaf.
+            is_right = (rest >= left) & (right > 0) | (left == 0)
             rest = np.where(is_right, rest - left, rest)
             nodes = 2 * nodes + is_right
         return nodes - self._leaf0
