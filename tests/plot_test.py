@@ -54,6 +54,15 @@ def test_a_column_that_names_an_environment_keeps_the_name(tmp_path, monkeypatch
     assert figures[0].axes[0].get_ylabel() == "mean eval return/my_levels:Test-v0"
 
 
+def test_a_path_may_have_another_column_than_the_rest(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **more: figures.append(figure))
+    table = ["step,frame,hours,mean_game_return,mean_eval_return/a:B-v0", "1,4,0.5,7,8"]
+    runs = [str(make_csv(tmp_path / name / "logs.csv", table)) for name in "ab"]
+    plot([runs[0], f"{runs[1]}:mean_eval_return/a:B-v0"], "plot.png")
+    assert [[*line.get_ydata()] for line in figures[0].axes[0].get_lines()] == [[7], [8]]
+
+
 def test_paths_of_every_kind(tmp_path):
     first, second = make_run(tmp_path, "a", [1.0]), make_run(tmp_path, "b", [2.0])
     logs = [Path(first) / "logs.csv", Path(second) / "logs.csv"]

@@ -6,7 +6,8 @@
     python -m libtorchbeast.tools.plot SAVEDIR --groups           # a line and a band for each group
     python -m libtorchbeast.tools.plot SAVEDIR --groups --panels  # the same, a panel for each group
 
-A directory is a run if it has a logs.csv. Otherwise all runs below it are plotted.
+A directory is a run if it has a logs.csv. Otherwise all runs below it are plotted. PATH:COLUMN
+draws another column of its runs than --y: R2D2's mean_eval_return beside MonoBeast's returns.
 
 Runs whose names differ only in a number at their end, after a hyphen, underscore or slash, form a
 group: pong-1 and pong-2, pong-seed1, pong_s1, or pong/seed1, but not pong1. The line of a group is
@@ -76,7 +77,7 @@ def plot(
     """Writes a PNG with the column `y` of all runs in `paths`; returns the names of its lines.
 
     Args:
-        paths: CSV files, run directories, or directories of runs.
+        paths: CSV files, run directories, or directories of runs, each with `:COLUMN` or without.
         out: the PNG file.
         y: the column of logs.csv to draw.
         smooth: each point is the mean of this many rows: its own and those before it.
@@ -105,11 +106,17 @@ def plot(
 
 def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
     """Reads all runs, each of them once. A run without any value of `y` is left out and logged."""
-    files = list(dict.fromkeys(file for path in paths for file in find_logs(path)))
-    curves = [read_curve(file, y) for file in files]
-    for curve in curves:
-        if not curve.y:
-            logger.warning("%s has no %s yet, so it is not drawn.", curve.path, y)
+    columns: dict[Path, str] = {}
+    for path in paths:
+        name, colon, column = path.partition(":")
+        if not colon or Path(path).expanduser().exists():
+            name, column = path, y
+        columns |= dict.fromkeys(find_logs(name), column)
+    curves = []
+    for file, column in columns.items():
+        curves.append(read_curve(file, column))
+        if not curves[-1].y:
+            logger.warning("%s has no %s yet, so it is not drawn.", file, column)
     curves = [curve for curve in curves if curve.y]
     if not curves:
         raise ValueError(f"nothing to draw: no run has a {y} yet")
@@ -349,7 +356,10 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("paths", nargs="+", metavar="PATH", help="A run, a directory of runs, or a CSV file.")
+    add(
+        "paths", nargs="+", metavar="PATH",
+        help="A run, a directory of runs, or a CSV file, each with :COLUMN or without.",
+    )  # fmt: skip
     add("--out", default="plot.png", help="The PNG file to write. Default: %(default)s.")
     add("--y", default="mean_game_return", help="The column to draw. Default: %(default)s.")
     add(
