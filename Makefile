@@ -95,7 +95,7 @@ LONGER := examples.memory.recall:Recall-50-v0,examples.memory.recall:Recall-100-
 results-r2d2-memory: .venv/runtime .venv/extension
 	$(SWEEP) $@ $(SLOTS) --env,train_length,total_steps $(LONG) 40,120,80 400_000,600_000,600_000 --core lstm,mingru --seed $(SEEDS) -- \
 		python -m r2d2 $(R2D2_RECALL) $(FLAGS)
-	$(SWEEP) $@-longer $(SLOTS) --env,train_length,total_steps $(LONGER) 80,130 1_000_000,2_000_000 --core mingru --seed $(SEEDS) -- \
+	$(SWEEP) $@-longer $(SLOTS) --env,train_length,total_steps $(LONGER) 80,130 400_000,2_000_000 --core mingru --seed $(SEEDS) -- \
 		python -m r2d2 $(R2D2_RECALL) $(FLAGS)
 
 # MonoBeast in the same games, with a minGRU and without memory.
