@@ -7,7 +7,8 @@
     python -m libtorchbeast.tools.plot SAVEDIR --groups --panels  # the same, a panel for each group
 
 A directory is a run if it has a logs.csv. Otherwise all runs below it are plotted. PATH:COLUMN
-draws another column of its runs than --y: R2D2's mean_eval_return beside MonoBeast's returns.
+stands for that column of its runs instead of --y, so that R2D2's mean_eval_return can be drawn
+beside MonoBeast's mean_game_return.
 
 Runs whose names differ only in a number at their end, after a hyphen, underscore or slash, form a
 group: pong-1 and pong-2, pong-seed1, pong_s1, or pong/seed1, but not pong1. The line of a group is
@@ -88,15 +89,15 @@ def plot(
 
     Raises:
         FileNotFoundError: a path does not exist, or a directory holds no run.
-        ValueError: a column is missing, `smooth` is below 1, no run has any value of y, a run has
-            no group, or the runs of a group have no steps in common.
+        ValueError: a column is missing, a run is given with two columns, `smooth` is below 1, no
+            run has any value, a run has no group, or the runs of a group have no steps in common.
     """
     if smooth < 1:
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
-    curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in _read_curves(paths, y)]
+    columns = _columns(paths, y)
+    curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in _read_curves(columns)]
     lines = _runs(curves) if group_by is None else _groups(curves, group_by)
-    name, slash, env = y.partition("/")
-    label = name.replace("_", " ") + slash + env
+    label = ", ".join(map(_in_words, dict.fromkeys(columns.values())))
     figure = _panels(lines, label) if panels else _overlaid(lines, label)
     if group_by is not None:
         figure.supxlabel("line: mean of the runs; band: from the lowest to the highest", fontsize=9)
@@ -104,14 +105,26 @@ def plot(
     return [line.name for line in lines]
 
 
-def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
-    """Reads all runs, each of them once. A run without any value of `y` is left out and logged."""
+def _columns(paths: Sequence[str], y: str) -> dict[Path, str]:
+    """The CSV files that `paths` stand for, each with the column to draw."""
     columns: dict[Path, str] = {}
     for path in paths:
         name, colon, column = path.partition(":")
         if not colon or Path(path).expanduser().exists():
             name, column = path, y
-        columns |= dict.fromkeys(find_logs(name), column)
+        for file in find_logs(name):
+            if columns.setdefault(file, column) != column:
+                raise ValueError(f"{file}: expected one column, seen {columns[file]} and {column}")
+    return columns
+
+
+def _in_words(column: str) -> str:
+    name, slash, env = column.partition("/")
+    return name.replace("_", " ") + slash + env
+
+
+def _read_curves(columns: dict[Path, str]) -> list[Curve]:
+    """Reads the columns of all files. A run without any value is left out and logged."""
     curves = []
     for file, column in columns.items():
         curves.append(read_curve(file, column))
@@ -119,7 +132,8 @@ def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
             logger.warning("%s has no %s yet, so it is not drawn.", file, column)
     curves = [curve for curve in curves if curve.y]
     if not curves:
-        raise ValueError(f"nothing to draw: no run has a {y} yet")
+        names = " or ".join(dict.fromkeys(columns.values()))
+        raise ValueError(f"nothing to draw: no run has a {names} yet")
     return curves
 
 
@@ -346,7 +360,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         names = plot(flags.paths, flags.out, flags.y, flags.smooth, group_by, flags.panels)
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")
-    print(f"{flags.out}: {flags.y} of {', '.join(names)}")
+    columns = ", ".join(dict.fromkeys(_columns(flags.paths, flags.y).values()))
+    print(f"{flags.out}: {columns} of {', '.join(names)}")
 
 
 def make_parser() -> argparse.ArgumentParser:
