@@ -4,14 +4,11 @@
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from libtorchbeast.environment import Environment
-from libtorchbeast.spec import Actions
 from tests.support.envs import Sampled
-from tests.support.games import Allowed, Pairs
 from tests.support.scripted import (
     NOTHING,
     OBSERVATIONS,
@@ -566,42 +563,3 @@ def test_a_step_of_another_number_of_values_is_refused(count):
     env.initial(0)
     with pytest.raises(ValueError, match=f"returned {count} values, expected 5.*or 4"):
         env.step(np.array([0]))
-
-
-def test_vectors_of_actions_reach_each_environment_of_either_kind():
-    """The same steps from single environments and from gymnasium's vector of them."""
-    rng = np.random.default_rng(0)
-    steps = rng.integers((3, 4), size=(30, 5, 2))
-    vector = gymnasium.vector.SyncVectorEnv([Pairs] * 5)
-    rows = []
-    for create, num_envs in ((Pairs, 5), (lambda: vector, 5)):
-        env = Environment(create, num_envs)
-        assert env.spec.actions == Actions("multi_discrete", (3, 4))
-        env.initial(7)
-        rows.append([{k: v.copy() for k, v in env.step(actions).items()} for actions in steps])
-    for single, vectored in zip(*rows, strict=True):
-        assert single.keys() == vectored.keys()
-        for name in single:
-            np.testing.assert_array_equal(single[name], vectored[name], err_msg=name)
-    assert any(row["done"].any() for row in rows[0])
-    done = next(row for row in rows[0] if row["done"].any())
-    assert not done["last_action"][done["done"]].any() and done["last_action"].shape == (5, 2)
-
-
-@pytest.mark.parametrize(
-    "action_space, mask",
-    [
-        (spaces.Discrete(4), spaces.MultiBinary(5)),
-        (spaces.Discrete(4), spaces.Box(0, 1, (4,), np.float32)),
-        (spaces.MultiDiscrete([2, 3]), spaces.MultiBinary((2, 3))),
-        (spaces.Box(-1, 1, (4,)), spaces.MultiBinary(4)),
-    ],
-    ids=str,
-)
-def test_an_action_mask_that_is_none_is_refused(action_space, mask):
-    class Wrong(Allowed):
-        observation_space = spaces.Dict(action_mask=mask)
-
-    Wrong.action_space = action_space
-    with pytest.raises(ValueError, match="action_mask: expected .* for each action"):
-        Environment(Wrong, 1)

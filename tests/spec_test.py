@@ -1,11 +1,14 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Action spaces: what a Spec says of them, and how a row's actions reach them."""
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
+from libtorchbeast.environment import Environment
 from libtorchbeast.spec import Actions, describe_actions, to_space
+from tests.support.games import Allowed, Pairs
 
 
 @pytest.mark.parametrize(
@@ -21,6 +24,7 @@ from libtorchbeast.spec import Actions, describe_actions, to_space
 )
 def test_action_spaces(space, expected):
     assert describe_actions(space) == expected
+    assert str(expected) == f"{type(space).__name__}({', '.join(map(str, expected.sizes))})"
     zeros = expected.zeros(4)
     expected.check(zeros, 4)
     assert all(space.contains(action) for action in to_space(zeros, space))
@@ -41,3 +45,42 @@ def test_the_largest_bounds_do_not_overflow(dtype):
     space = spaces.Box(-most, most, (5,), dtype)
     seen = to_space(np.array([[-9, -1, 0, 1, 9]], np.float32), space)
     assert seen.tolist() == [[-most, -most, 0, most, most]]
+
+
+def test_vectors_of_actions_reach_each_environment_of_either_kind():
+    """The same steps from single environments and from gymnasium's vector of them."""
+    rng = np.random.default_rng(0)
+    steps = rng.integers((3, 4), size=(30, 5, 2))
+    vector = gymnasium.vector.SyncVectorEnv([Pairs] * 5)
+    rows = []
+    for create, num_envs in ((Pairs, 5), (lambda: vector, 5)):
+        env = Environment(create, num_envs)
+        assert env.spec.actions == Actions("multi_discrete", (3, 4))
+        env.initial(7)
+        rows.append([{k: v.copy() for k, v in env.step(actions).items()} for actions in steps])
+    for single, vectored in zip(*rows, strict=True):
+        assert single.keys() == vectored.keys()
+        for name in single:
+            np.testing.assert_array_equal(single[name], vectored[name], err_msg=name)
+    assert any(row["done"].any() for row in rows[0])
+    done = next(row for row in rows[0] if row["done"].any())
+    assert not done["last_action"][done["done"]].any() and done["last_action"].shape == (5, 2)
+
+
+@pytest.mark.parametrize(
+    "action_space, mask",
+    [
+        (spaces.Discrete(4), spaces.MultiBinary(5)),
+        (spaces.Discrete(4), spaces.Box(0, 1, (4,), np.float32)),
+        (spaces.MultiDiscrete([2, 3]), spaces.MultiBinary((2, 3))),
+        (spaces.Box(-1, 1, (4,)), spaces.MultiBinary(4)),
+    ],
+    ids=str,
+)
+def test_an_action_mask_that_is_none_is_refused(action_space, mask):
+    class Wrong(Allowed):
+        observation_space = spaces.Dict(action_mask=mask)
+
+    Wrong.action_space = action_space
+    with pytest.raises(ValueError, match="action_mask: expected .* for each action"):
+        Environment(Wrong, 1)
