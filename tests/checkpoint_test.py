@@ -211,6 +211,10 @@ def test_a_checkpoint_of_another_identity_is_refused_with_what_differs(path):
     assert "it has {'core.bias': [256], 'new': None, 'old': [1]}" in str(error.value)
     assert "now give {'core.bias': [512], 'new': [1], 'old': None}" in str(error.value)
     assert "conv.weight" not in str(error.value)
+    many = checkpoints(path, net={name: [1] for name in "cab"})
+    with pytest.raises(UserError) as error:
+        many.load()
+    assert "`net` (6 entries differ): it has {'a': None, 'b': None, 'c': None}" in str(error.value)
     assert other.saved_updates == 0
 
 

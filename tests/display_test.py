@@ -7,7 +7,16 @@ import signal
 
 import numpy as np
 
-from libtorchbeast.loggers.display import HEIGHT, POINTS, WIDTH, Curve, one_line
+from libtorchbeast.loggers.display import (
+    HEIGHT,
+    POINTS,
+    WIDTH,
+    Curve,
+    Display,
+    View,
+    console,
+    one_line,
+)
 from tests.support.processes import rows
 from tests.support.terminal import InTerminal
 
@@ -55,6 +64,19 @@ def test_a_line_of_r2d2_has_its_error_instead_of_an_entropy():
     assert "TD error 0.2500" in one_line(row) and "entropy" not in one_line(row)
     del row["td_error"]
     assert "entropy -" in one_line(row)
+
+
+def test_the_table_has_what_the_program_logs_and_keeps_the_last_evaluation():
+    evaluated = {"step": 10, "td_error": 0.5, "eval_step": 8, "mean_eval_return": 0.75}
+    row = {}
+    display = Display("Game", "run", lambda: View(20, 100, 1.0, 5.0, 3, False, row, []))
+    for newest in (evaluated, {"step": 20, "td_error": 0.25}):
+        row = newest
+        with console.capture() as shown:
+            console.print(display._render(), width=120)
+        text = " ".join(shown.get().split())
+        assert f"TD error {row['td_error']:.4f}" in text and "evaluation 0.75 at step 8" in text
+        assert "entropy" not in text and "baseline loss" not in text
 
 
 def curve_of(points):
