@@ -1,9 +1,11 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The commands that the pages name for published results make the runs that were published."""
 
+import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -63,4 +65,14 @@ def test_published_runs(target, tmp_path):
 def test_every_published_run_has_a_command():
     named = set(re.findall(r"\bmake (results-[\w-]+)", PAGES))
     assert named >= PUBLISHED.keys()
-    subprocess.run(["make", "-n", *named], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def test_the_runs_of_every_command_have_good_flags(tmp_path):
+    named = set(re.findall(r"\bmake (results-[\w-]+)", PAGES)) - {"results-quick"}
+    command = ["make", "--silent", *sorted(named), "SLOTS=--dry_run"]
+    home = os.environ | {"HOME": str(tmp_path)}
+    printed = subprocess.run(command, cwd=ROOT, env=home, check=True, capture_output=True).stdout
+    runs = re.findall(r"^\S+/python -m (\w+) (.*)", printed.decode(), re.MULTILINE)
+    assert {program for program, _ in runs} == {"monobeast", "polybeast", "r2d2"}
+    for program, flags in runs:
+        importlib.import_module(program).parse(shlex.split(flags))
