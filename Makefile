@@ -30,7 +30,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar results-quick results-pong results-poly-pong results-minatar results-memory results-mujoco results-poly-mujoco \
+.PHONY: train poly minatar results-quick results-pong results-poly-pong results-minatar results-memory results-memory-long \
+	results-r2d2-minatar results-r2d2-memory results-mujoco results-poly-mujoco \
 	test test-examples bench faults soak gpu tsan asan fuzz lint format docs \
 	setup build clean
 

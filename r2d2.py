@@ -152,7 +152,7 @@ RECIPES: recipes.Recipes = {
     "vectors": SMALL,  # for the help; R2D2 is recurrent, and so takes "other"
     "other": SMALL,
 }  # fmt: skip
-# What the plumbing asks of all programs and R2D2 has no flag for.
+# Flags that the other programs have, and of which R2D2 can have only this value.
 SETTLED = dict(
     greedy=True,  # a Q-network has no probabilities
     use_lstm=True,

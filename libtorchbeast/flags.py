@@ -136,7 +136,7 @@ class Parser(argparse.ArgumentParser):
 
     def explain(self, **helps: str) -> None:
         """Gives flags another help text, because they mean something else in this program. Those
-        with argparse.SUPPRESS are left out of the help, because the program refuses them."""
+        with argparse.SUPPRESS are left out of the help, because the program has no use for them."""
         for action in self._actions:
             action.help = helps.get(action.dest, action.help)
 

@@ -79,10 +79,11 @@ class Replay(Direct):
         self._newest: dict[int, int] = {}  # environment -> serial
         self._tree = SumTree(self._M)  # of the sequences that begin at each slot, once complete
         self._random = np.random.default_rng(flags.seed)
-        # In steps: all; those since the last learned batch, and since --replay_start; those drawn.
+        # Numbers of steps, except `blocks`. `unreported` steps came since the last batch was drawn,
+        # `new` ones since there were --replay_start, and `trained` ones were drawn to learn from.
         self._counts = dict(blocks=0, received=0, unreported=0, new=0, trained=0)
         self._taking = threading.Lock()  # so that an environment's rollouts stay in order
-        self._lock = threading.Lock()  # protects everything above; never held for long
+        self._lock = threading.Lock()  # protects all of the above, and is never held for long
 
     def batches(self, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
         """Yields batches of sequences [S+1, B, ...], S = --burn_in + --train_length.
@@ -94,8 +95,7 @@ class Replay(Direct):
         while True:
             with self._taking:
                 while not self.may_sample():
-                    new = next(rollouts, None)
-                    if new is None:
+                    if (new := next(rollouts, None)) is None:
                         return
                     self.insert(new)
                 batch = self.sample()
@@ -233,8 +233,8 @@ class Replay(Direct):
             return {**state, **self._counts, "random": random, "layout": self._layout}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on with the blocks in the file, without those that were overwritten since. If fewer
-        than --replay_start are left, learning begins when there are as many again."""
+        """Goes on with those blocks of the checkpoint that the file still has. If they have fewer
+        than --replay_start steps, learning begins when there are as many again."""
         if state["layout"] != self._layout:
             logger.warning("The checkpoint's replay buffer has another layout and is not used")
             return
@@ -243,8 +243,8 @@ class Replay(Direct):
         self._tree.set(np.arange(self._M), state["priorities"].numpy())
         self._random.bit_generator.state = json.loads(state["random"])
         self._counts = {name: state[name] for name in self._counts}
-        is_whole = self._in_file == serials
-        self._forget(np.flatnonzero(~is_whole))
-        self._serials[:] = np.where(is_whole, serials, NONE)  # never of a block that it lacks
+        is_kept = self._in_file == serials  # the others were overwritten after the checkpoint
+        self._forget(np.flatnonzero(~is_kept))
+        self._serials[:] = np.where(is_kept, serials, NONE)
         if (held := self._steps()) < self._flags.replay_start:
             self._counts |= dict(received=min(held, self._counts["received"]), new=0, trained=0)
