@@ -95,9 +95,9 @@ def git(*words: str | Path) -> str:
 
 
 def commit_of(ref: str) -> str:
-    """The commit that `ref` names. Raises Refused if there is none, or if it was not whole."""
+    """The commit that `ref` names. Raises Refused if there is none, or if `ref` ends in -dirty."""
     if ref.endswith("-dirty"):
-        raise Refused(f"--against {ref}: expected a commit; nothing has kept what was dirty there")
+        raise Refused(f"--against {ref}: expected a commit; uncommitted changes were not kept")
     try:
         return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     except Refused:
@@ -128,7 +128,7 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def remove(root: Path) -> None:
-    """Removes the worktree and the temporary folder that it lies in, also half a worktree."""
+    """Removes the worktree, even an incomplete one, and the temporary folder that it lies in."""
     try:
         git("worktree", "remove", "--force", "--force", root)
     except Refused:
@@ -176,8 +176,8 @@ def flags_known(beast: str, root: Path) -> set[str]:
 
 
 def words_for(run: Run, known: set[str]) -> list[str]:
-    """The run's flags, without those that a program does not know and that say what an older
-    version does without them."""
+    """The run's flags, without those of NEWER that the program does not know: it acts as they say
+    without them."""
     words, left = [], list(programs.arguments(run))
     while left:
         word = left.pop(0)

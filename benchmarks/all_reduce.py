@@ -4,7 +4,7 @@ one machine, and between two network namespaces whose cable carries 1 or 10 Gbit
 
     sudo .venv/bin/python -m benchmarks.all_reduce
 
-It prints the median and the fastest of the repetitions. What else the machine does counts too.
+It prints the median and the fastest of the repetitions. Other work of the machine slows them down.
 """
 
 import argparse

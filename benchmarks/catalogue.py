@@ -20,7 +20,7 @@ class Part:
         function: the name of the function in benchmarks/parts.py that measures it.
         arguments: the function's arguments.
         ceiling: the name of the part that it is compared with. If `function` measures both in
-            turns, a name for the other one.
+            turns, the other one is no part, and this is only a name for it.
         crowded: whether it is also measured in as many processes at once as there are cores.
     """
 

@@ -3,10 +3,10 @@
 
     python -m benchmarks.parts raw_pong []
 
-The functions of parts set a part up, with one thread unless their docstring says otherwise, and
-return a function that measures it: seconds -> figures. `main` prints "ready". Then it reads numbers
-of seconds, one on each line of standard input, and answers each with a line of JSON. All speeds are
-agent steps per second.
+Each function in PARTS sets a part up, with one thread unless its docstring says otherwise, and
+returns a function that measures it: seconds -> figures. `main` prints "ready". Then it reads
+numbers of seconds, one on each line of standard input, and answers each with a line of JSON. All
+speeds are agent steps per second.
 """
 
 import importlib

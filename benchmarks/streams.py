@@ -49,7 +49,7 @@ class Row(NamedTuple):
     latency_p50_ms: float  # from an observation's arrival until its action is sent
     latency_p99_ms: float
     mb_per_stream: float  # by how much the resident memory grew
-    idle_cores: float  # of this machine. Near 0, it may be the servers that are too slow
+    idle_cores: float  # of this machine. If it is near 0, the servers may be too slow
 
 
 def measure_host(
@@ -88,7 +88,7 @@ def resident_bytes() -> int:
 
 
 def knee(rows: list[Row]) -> Row | None:
-    """The last row before the first that does not keep the pace. None: not even the first does."""
+    """The last row before the first that does not keep the pace. None if row 0 does not."""
     last = None
     for row in rows:
         if row.share_of_pace < KEPT:

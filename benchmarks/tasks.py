@@ -54,8 +54,8 @@ NEWER = {
     "--observation_scaling": "none",
     "--reward_scaling": "none",
 }
-# R2D2 is newer, and has its own. Each step is trained on once, so the speeds of its parts are those
-# of the steps that its environments make. On Pong its replay is a tenth of the recipe's.
+# R2D2 is newer and has its own settings. Each step is trained on once, so that the steps of its
+# learner are those of its environments. On Pong its replay is a tenth of the recipe's.
 R2D2_SHARED = """--core lstm --unroll_length 20 --passes 1 --minibatches 1 --replay_ratio 1
     --n_steps 5 --priority_exponent 0.9 --eval_every 2_500_000""".split()
 R2D2 = {

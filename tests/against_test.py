@@ -109,7 +109,7 @@ def test_what_is_no_commit_is_refused_in_one_sentence(repository, tmp_path, caps
 
 def test_a_dirty_commit_and_too_few_pairs_are_refused(repository, tmp_path, capsys):
     said = refusal(capsys, tmp_path, "--against", "9357c50-dirty")
-    expected = "expected a commit; nothing has kept what was dirty there"
+    expected = "expected a commit; uncommitted changes were not kept"
     assert said == f"--against 9357c50-dirty: {expected}"
     said = refusal(capsys, tmp_path, "--against", "HEAD", "--pairs", "4")
     assert said == "--pairs 4: expected at least 5"

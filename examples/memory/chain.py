@@ -6,12 +6,12 @@ import numpy as np
 
 
 class Chain(gymnasium.Env):
-    """A game of `length` steps after Osband et al. 2019 (https://arxiv.org/abs/1908.03568), memory
-    length. The first observation shows a bit. The last action must be that bit.
+    """A game of `length` steps: "memory length" of Osband et al. 2019 (bsuite,
+    https://arxiv.org/abs/1908.03568). The first observation is a bit; the last action must be it.
 
     The observation is float32 [2]: the bit as -1 or 1, later 0; and the time left, which falls from
     1 to 1 / length. Actions have no effect before the last, whose reward is 1 or -1. So the return
-    of a policy that guesses is 0 on average. A policy without memory can do better only by giving
+    of a policy that guesses is 0 on average. A policy without memory can do better only by passing
     the bit on from action to action, since it sees its last action.
     """
 

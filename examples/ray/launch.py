@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Runs PolyBeast's learner on this machine, with environment servers that are Ray actors. Flags
-that are not listed below are passed on to the learner.
+that are not listed below are passed to the learner.
 
     python -m examples.ray.launch --xpid pong --servers 64               # on the running cluster
     python -m examples.ray.launch --xpid pong --servers 2 --ray local    # without a cluster

@@ -9,7 +9,7 @@ from libtorchbeast.tensors import State, pick
 
 
 class Freeway(Game):
-    moves, channels = "nud", 7  # chicken, car, its trail for each of five speeds
+    moves, channels = "nud", 7  # chicken, car, and a trail for each of a car's five speeds
     ints = "pos move_timer terminate_timer"
     state = {name: ((8,), INT) for name in ("car_x", "car_timer", "car_speed")}
     draws = {"cars": 16}  # 8 speeds, 8 directions

@@ -4,8 +4,8 @@ give the same observations, rewards and ends as the package MinAtar 1.0.15, with
 difficulty ramping and minimal actions (`MinAtar/Breakout-v1`). libtorchbeast.tools.consistency
 compares them.
 
-Each game is a file beside this one, which has what they share. The names of a state are those of
-the original where it has them. `x` and `y` are columns and rows of the image.
+Each game is in a file beside this one, which has the code that they share. Parts of a state have
+the original's names, if it has any. `x` and `y` are columns and rows of the image.
 """
 
 import colorsys
@@ -38,8 +38,8 @@ class Game(TensorEnv):
         self.state = {**{name: ((), INT) for name in names}, **self.state}
 
     def sticky(self, state: State, actions: Tensor) -> tuple[State, dict[str, Tensor]]:
-        """Returns the state with the action that is played, and for each move whether it is that.
-        An action between two episodes is not played, so the last one stays as it is."""
+        """Returns the state with the action that is played, and for each move whether that is it.
+        An action between two episodes is not played, so `last_action` stays as it is."""
         repeat = (self.drawn(state, "sticky") < STICKY) | state["ended"]
         action = torch.where(repeat, state["last_action"], actions)
         played = {move: action == i for i, move in enumerate(self.moves)}
@@ -77,10 +77,10 @@ def paint(channels: int, *points: tuple[int | Tensor, int | Tensor, Tensor, Any]
     """An image bool [N, channels, 10, 10] of points.
 
     Args:
-        points: channel, y, x, and whether it counts: tensors [N, k] or [N], or numbers, but x is a
-            tensor. A point whose x is outside of the image does not count.
+        points: for each, its channel, y, x, and whether it is painted: tensors [N, k] or [N], or
+            numbers, but x is a tensor. A point whose x is outside of the image is not painted.
     """
-    dump = 100 * channels  # where those go that do not count
+    dump = 100 * channels  # an index for the points that are not painted
     index = [
         torch.where(inside(x) & there, 100 * channel + SIDE * y + x, dump).view(len(x), -1)
         for channel, y, x, there in points

@@ -18,7 +18,7 @@ from examples.tensors.seaquest import Seaquest
 from examples.tensors.space_invaders import SpaceInvaders
 from libtorchbeast.tools.consistency import Draws
 
-# The functions of the original that draw, and the names of what they draw in the tensors.
+# The functions of the original that draw random numbers -> the names of the same draws in tensors.
 NAMES = {
     "act": "sticky",
     "reset": "start",
@@ -30,7 +30,7 @@ NAMES = {
 
 
 class Script:
-    """Takes the place of a game's np.random.RandomState, and gives the draws that it is told."""
+    """Takes the place of a game's np.random.RandomState, and returns the numbers of `draws`."""
 
     draws: Draws
 

@@ -3,11 +3,11 @@
 
 The original keeps lists, newest last, and their order matters where two things are in one cell.
 
-- Of friendly bullets and of divers at most two are there at a time: they are [N, 2], older first.
+- There are at most two friendly bullets and two divers at a time: they are [N, 2], older first.
 - Enemies are [N, 32], a ring in which `next` is the place of the next one. There are never more
-  than 31: once one comes in each step, an enemy stays for 30 steps.
-- A submarine's bullet is gone before its next shot, so it is kept beside it, and lives on when the
-  submarine is gone. It has the submarine's row and direction.
+  than 31: when one comes in each step, each of them stays for 30 steps only.
+- A submarine's bullet is gone before its next shot, so it is kept in the submarine's place of the
+  ring, with the same row and direction, and lives on there when the submarine is gone.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from examples.tensors.minatar import BOOL, INT, Game, inside, line, paint, way
 from libtorchbeast.tensors import State, pick
 
 RING = 32
-AWAY = -99  # the column of a bullet that does not fly; its cell is no other's
+AWAY = -99  # the column of a bullet that does not fly; nothing else can be in such a cell
 
 
 def first(candidates: Tensor, rank: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def first(candidates: Tensor, rank: Tensor) -> Tensor:
 
 
 def cell(y: Tensor, x: Tensor) -> Tensor:
-    """A number for a cell, of its own also where x is outside of the image, from -1 to 10."""
+    """A number for each cell, also for x = -1 and x = 10, which are outside of the image."""
     return 16 * y + x
 
 
@@ -178,7 +178,7 @@ class Seaquest(Game):
         alive = there & inside(x)
         can_die = moves & alive & (after != player)
         rank = RING * ~is_sub - self.age(state)
-        # Two enemies are equal to Python if these codes are: of one before, of one after it moves.
+        # In Python an enemy before its move equals one after its move if `code` equals `new_code`.
         code = 4096 * (state["enemy_right"] + 2 * is_sub * (1 + state["enemy_shot"]))
         code, new_code = code + before + 256 * state["enemy_timer"], code + after + 256 * timer
         again = skipped = torch.zeros_like(there)
@@ -188,8 +188,8 @@ class Seaquest(Game):
             flies.append(state["bullet_there"][:, i] & ~at.any(1))
             dies = first(at, rank)
             can_die = can_die & ~dies
-            # But `list.remove` takes the oldest that equals it, one which has not moved yet. Then
-            # the enemy that should die is met once more.
+            # But the original's `list.remove` takes the oldest enemy that equals it, which may be
+            # one that has not moved yet. Then the enemy that should die is met once more.
             place = dies.long().argmax(1, keepdim=True)
             older = alive & there & ~moves & (rank > rank.gather(1, place))
             twin = first(

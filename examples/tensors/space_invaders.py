@@ -16,7 +16,7 @@ AWAY = -9
 
 
 class SpaceInvaders(Game):
-    moves, channels = "nlrf", 6  # cannon, alien, it moves left, right, friendly, enemy bullet
+    moves, channels = "nlrf", 6  # cannon, alien, aliens go left, right, friendly, enemy bullet
     ints = (
         "pos block_x block_y alien_dir enemy_move_interval alien_move_timer alien_shot_timer "
         "shot_timer e_bullet_x e_bullet_y"

@@ -91,7 +91,7 @@ class Tag(TensorEnv):
         return {**state, "place": place, "velocity": velocity}
 
     def touches(self, place: Tensor) -> Tensor:
-        """bool [N, taggers, runners]."""
+        """Whether each tagger is close enough to each runner: bool [N, taggers, runners]."""
         way = place[:, : self.taggers, None] - place[:, None, self.taggers :]
         if self.continuous:
             return way[..., 0] * way[..., 0] + way[..., 1] * way[..., 1] < REACH * REACH
