@@ -93,7 +93,7 @@ class Net(nn.Module):
     paper shows in figure 3 (right). It also reads the clipped reward, and the parts of an
     observation that are not images."""
 
-    for_vectors = models.VectorNet  # instead of this, for floats without an image or a core
+    for_vectors = models.VectorNet  # replaces this class for float vectors if there is no core
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -169,7 +169,7 @@ KNOBS: autotune.Knobs = {
     "envs_per_server": lambda f: [] if f.server_addresses else autotune.around(f.envs_per_server),
     "num_actors": lambda f: [2 * f.num_actors],
     "torch_threads": lambda f: [1, workers.available_cores()],
-    # With 1 a batch does not wait. With the number of environments it waits for all of them.
+    # With 1 a batch does not wait. With the number of all environments it waits for all of them.
     "min_inference_batch_size": lambda f: [1, f.num_actors * f.envs_per_server],
     "inference_timeout_ms": lambda f: [1, 3, 30] if f.min_inference_batch_size != 1 else [],
 }
@@ -235,7 +235,7 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
     """The part of `check_flags` that holds for every program that learns from servers."""
     choose_xpid(draft)
     polybeast_env.complete_flags(draft, spec)
-    if not draft.num_actors:  # 0 is MonoBeast's
+    if not draft.num_actors:  # None, or 0 from a run that MonoBeast began
         draft.num_actors = len(ranks.own_part(range(draft.num_servers), draft.server_addresses))
     devices.choose(draft)
     if draft.torch_threads is None and not devices.uses_cpu(draft):
@@ -267,7 +267,7 @@ def require_at_least(draft: argparse.Namespace, name: str, other: str) -> None:
 
 
 # ======================================================================================== inference
-Act = Callable[..., tuple[dict[str, torch.Tensor], CoreState]]  # called as `act_on`
+Act = Callable[..., tuple[dict[str, torch.Tensor], CoreState]]  # has the arguments of `act_on`
 
 
 def infer(
@@ -327,7 +327,7 @@ def train(flags: Flags) -> Run:
     devices.open_each(flags)
     seed_everything(flags.seed)
     torch.set_num_threads(flags.torch_threads)
-    # Threads hand over the interpreter lock sooner. This gave 1.15 times the steps on MinAtar.
+    # Threads release the GIL sooner. This gave 1.15 times the steps per second on MinAtar.
     sys.setswitchinterval(50e-6)
     with connect(flags, tls) as servers:
         check_description(flags, servers.description)
@@ -362,12 +362,12 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         yield Servers(addresses, description, check=lambda: None)
         return
     updates = saved_updates(os.path.join(run_path(flags), "model.tar"))
-    if ranks.rank() > 0:  # other games than those of rank 0, and other sockets
+    if ranks.rank() > 0:  # so that no two ranks have the same games, or the same sockets
         sockets = flags.pipes_basename and f"{flags.pipes_basename}.of-rank-{ranks.rank()}"
         seed = derive_seed(flags.seed, ranks.rank())
         flags = replace(flags, seed=seed, pipes_basename=sockets)
-    # The servers know what they observe, and choose. They do not know whether the network is
-    # recurrent; if it is, the number does not depend on what they observe.
+    # The default of --envs_per_server depends on the observations, which the servers know, unless
+    # the network is recurrent, which they do not know. If it is not, they choose the default.
     if "envs_per_server" in flags.left_out and not is_recurrent(flags):
         flags = replace(flags, envs_per_server=None)
     with LocalServers(flags, updates) as local:
@@ -385,8 +385,8 @@ def check_description(flags: Flags, description: Any) -> None:
 
 def train_with_servers(run: Run, servers: Servers, tls: Tls | None, max_bytes: int) -> None:
     """Trains with the actor pool's threads, which hold the streams, inference threads, which answer
-    them, and learner threads. This thread supervises them all. A stream whose rollouts would have
-    more than `max_bytes` is refused."""
+    them, and learner threads. This thread supervises them all. A stream is refused if one of its
+    rollouts would have more than `max_bytes`."""
     flags, learner = run.flags, run.learner
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
@@ -439,7 +439,7 @@ def open_streams(
 
 
 def supervise(run: Run, servers: Servers, streams: StreamMonitor) -> None:
-    """Returns when the run is finished. Raises what has gone wrong with the servers."""
+    """Returns when the run is finished. Raises what the two `check` methods raise."""
     while not run.finished():
         select.select([run.wakeup], [], [], min(0.5, run.seconds_to_tick()))
         servers.check()
@@ -448,7 +448,7 @@ def supervise(run: Run, servers: Servers, streams: StreamMonitor) -> None:
 
 
 def longest_opening(flags: Flags, servers: Servers) -> float:
-    """Seconds after which a stream is given up that has not begun. A server opens the environments
+    """Seconds after which a stream that has not begun is given up. A server opens the environments
     of its streams one after the other, and ends itself if one of them takes too long."""
     streams = math.ceil(flags.num_actors / len(servers.addresses))
     opening = streams * servers.description.num_envs * flags.open_timeout

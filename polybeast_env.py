@@ -133,7 +133,7 @@ def make_parser() -> Parser:
         help="End when standard input is closed, so that the servers do not outlive the program "
              "that started this one. Until then FOLDER, which only this user may enter, holds the "
              "sockets.")
-    # Not flags of the command line. `updates` are those of the run when it started this program.
+    # The command line has no flags for these. `updates` counts the run's updates until now.
     parser.set_defaults(mode="train", updates=0)
     return parser
 # fmt: on
@@ -145,7 +145,7 @@ def parse(argv: list[str]) -> Flags:
 
 
 def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
-    """As in MonoBeast, for a server."""
+    """Does what `complete_flags` does, and freezes the result. Raises the same errors."""
     complete_flags(draft, spec)
     return Flags(**vars(draft))
 
@@ -208,8 +208,8 @@ def serve(
     flags: Flags,
     tls: Tls | None,
 ) -> None:
-    """Runs in a server process. It serves until `inbox` ends, and meanwhile sends b"." to `outbox`
-    at intervals as its sign of life."""
+    """Runs in a server process. It serves until `inbox` ends. Until then it sends b"." to `outbox`
+    at least twice a second, as its sign of life."""
     set_up_logging(flags)
     seed = server_seed(flags.seed, address, index, life, flags.updates)
     with told(flags.env):
@@ -236,8 +236,8 @@ def serve(
 
 
 def try_environment(flags: Flags) -> Flags:
-    """Plays one step in one environment, so that a wrong one is found before a learner trains.
-    Returns the flags, settled."""
+    """Plays one step in one environment, so that a faulty one is found before a learner trains.
+    Returns the flags, completed for what the environment observes (see `recipes.settle`)."""
     with contextlib.closing(make_environment(replace(flags, envs_per_server=1))) as env:
         row = env.initial(seed=0)
         if "action_mask" not in row:  # any action is allowed
@@ -246,9 +246,9 @@ def try_environment(flags: Flags) -> Flags:
 
 
 def server_seed(seed: int, address: str, index: int, life: int, updates: int = 0) -> int:
-    """Returns a seed that differs between servers, also across machines, between the lives of a
-    server, and between the starts of a run, which has made `updates` updates before. A socket's
-    folder is left out, because local servers get a new folder at each start."""
+    """Returns a seed that differs between servers, also on different machines, between the lives of
+    a server, and between the starts of a run, each of which comes after more `updates`. It does not
+    depend on a socket's folder, because local servers get a new folder at each start."""
     where = f"{socket.gethostname()} {os.path.basename(address)}"
     return derive_seed(seed, zlib.crc32(where.encode()), index, life, updates)
 
@@ -302,13 +302,13 @@ def _set_at_end_of_stdin(stop: workers.PipeEvent) -> None:
 
 # ============================================================================================= main
 def set_up_logging(flags: Flags) -> None:
-    """Logs each line with the time. For a learner, which adds the time itself, with the level."""
+    """Begins each line of the log with the time, or with the level if a learner adds the time."""
     form = "%(levelname)s %(message)s" if flags.until_stdin_closes else "[%(asctime)s] %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, force=True)
 
 
 def explain(failure: str) -> str:
-    """Returns the last line of a report, and logs the whole unless the user made the mistake."""
+    """Returns the last line of a failure's report. Logs all of it, except for a user's mistake."""
     why = cause(failure)
     if failure.endswith(f"\n{why}"):
         logger.error("A server failed: %s", failure)

@@ -136,8 +136,8 @@ class Net(nn.Module):
 
 
 # ============================================================================================ flags
-# Defaults for each kind of environment. Those of Atari are near the paper's. With few steps in all,
-# updates must be many and so small (docs/r2d2.md).
+# Defaults for each kind of environment. Those of Atari are near the paper's. Shorter runs need more
+# updates for each step, and so smaller batches (docs/r2d2.md).
 SMALL = dict(
     batch_size=8, learning_rate=2e-3, total_steps=5_000_000, eval_every=500_000,
     unroll_length=20, burn_in=10, train_length=40, replay_capacity=500_000,
@@ -149,7 +149,7 @@ RECIPES: recipes.Recipes = {
         unroll_length=20, burn_in=40, train_length=80, replay_capacity=1_000_000,
         replay_start=50_000, replay_ratio=1.0, target_update_every=2500,
     ),
-    "vectors": SMALL,  # for the help; R2D2 is recurrent, and so takes "other"
+    "vectors": SMALL,  # for the help only: a recurrent network always takes "other"
     "other": SMALL,
 }  # fmt: skip
 # Flags that the other programs have, and of which R2D2 can have only this value.
@@ -280,12 +280,12 @@ def replay_path(flags: Flags) -> str:
 
 
 # ======================================================================================== inference
-# What the replay keeps of the outputs of acting, besides the action: name -> (shape, dtype).
+# What the replay keeps of `Explorer.act`'s outputs, besides the action: name -> (shape, dtype).
 OWN_OUTPUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "q_taken": ((), "float32"),  # Q(x_t, a_t), rescaled
     "q_max": ((), "float32"),
 }
-OTHER_KEYS = ("environment", "serial", "chance", "new_steps")  # of rollouts and of batches
+OTHER_KEYS = ("environment", "serial", "chance", "new_steps")  # also in rollouts or batches
 
 
 class Explorer:
@@ -302,7 +302,7 @@ class Explorer:
     def __init__(self, num_envs: int):
         self._epsilons = recurrent_q.epsilons(num_envs)
         self._next_numbers = np.arange(num_envs)
-        self._used = np.zeros(num_envs, np.int64)  # in which call, counted from 1
+        self._used = np.zeros(num_envs, np.int64)  # the last call that used each, counted from 1
         self._lock = threading.Lock()  # protects the two above
 
     def number(self, numbers: torch.Tensor) -> torch.Tensor:
@@ -327,8 +327,8 @@ class Explorer:
     def act(
         self, net: nn.Module, row: Rollout, core_state: CoreState
     ) -> tuple[dict[str, torch.Tensor], CoreState]:
-        """Answers a row [1, B, ...], as `act_on`. The last part of the core state is the numbers of
-        the environments, int64 [1, B, 1]."""
+        """Answers a row [1, B, ...], as `act_on` does. The last part of the core state is the
+        numbers of the environments, int64 [1, B, 1]."""
         *state, numbers = core_state
         chosen = choose_actions(net, row, tuple(state), greedy=True)
         (outputs, next_state), numbers = to_host(chosen, numbers)  # together, with one wait
@@ -346,15 +346,15 @@ class Explorer:
 
 # ============================================================================================= loss
 class Loss(nn.Module):
-    """R2D2's loss, with the target network, which checkpoints have too."""
+    """R2D2's loss, with the target network, which is saved in checkpoints."""
 
     def __init__(self, net: nn.Module):
         super().__init__()
         self.target = copy.deepcopy(net).requires_grad_(False)
 
     def forward(self, net: nn.Module, batch: Rollout, flags: Flags) -> recurrent_q.R2D2Loss:
-        """The loss of a batch of the replay. Its `real_transitions` are the new steps, so that the
-        run's steps are those of its environments."""
+        """The loss of a batch of the replay. Its `real_transitions` counts the new steps instead of
+        those in the batch, so that the run's `step` counts the steps of the environments."""
         keys = [k for k in batch if not k.startswith("core_state/")]
         burn_in = {k: batch[k][: flags.burn_in] for k in keys}
         rows = {k: batch[k][flags.burn_in :] for k in keys}
@@ -363,7 +363,7 @@ class Loss(nn.Module):
             state = core_state_of(batch)
             autocast = lambda: models.autocast(one, flags.precision, batch["reward"].device)
             if flags.burn_in:
-                with torch.no_grad(), autocast():  # its own, whose cache has no gradients
+                with torch.no_grad(), autocast():  # the casts that this one caches have no gradient
                     _, state = forward(one, burn_in, state)
             with autocast():
                 outputs, _ = forward(one, rows, state)
@@ -430,7 +430,7 @@ def train_with_servers(
 ) -> None:
     """Trains as `polybeast.train_with_servers` does, with a replay behind the queue."""
     flags, learner, N = run.flags, run.learner, run.flags.num_actors * run.spec.num_envs
-    if learner.updates == 0:  # --init_from has changed the network
+    if learner.updates == 0:  # --init_from may have changed the network
         loss.target.load_state_dict(learner.net.state_dict())
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
@@ -455,7 +455,7 @@ def train_with_servers(
 
 
 def make_replay(run: Run, core_state: CoreState) -> Replay:
-    """The run's replay. With --save_replay it has what it had at the checkpoint."""
+    """The run's replay. With --save_replay a resumed run has the steps of its checkpoint again."""
     flags = run.flags
     path = replay_path(flags) if flags.save_replay else None
     replay = Replay(flags, run.spec, core_state, OWN_OUTPUTS, first_priorities(flags), path)

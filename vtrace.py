@@ -47,7 +47,7 @@ class ImpalaLoss(NamedTuple):
     mean_entropy: Tensor  # in nats, the mean over real transitions for either reduction
     clipped_rho_share: Tensor  # share of real transitions with pi/mu above clip_rho_threshold
     mean_rho: Tensor  # mean of min(1, pi/mu) over real transitions
-    largest_reward: Tensor  # the largest absolute reward, as the loss takes it
+    largest_reward: Tensor  # the largest absolute reward, clipped or scaled as in the loss
     mean_value: Tensor  # mean baseline of rows 0..T-1
     real_transitions: Tensor  # int64, how many transitions were learned from
 
@@ -132,8 +132,8 @@ def advantages_of(
     lambda_: float,
 ) -> Tensor:
     """r_t + gamma ((1 - lambda) V(x_{t+1}) + lambda v_{t+1}) - V(x_t), [T, B]. With lambda = 1 this
-    is what the importance weight is multiplied with in [IMPALA] section 4.2, and on-policy it is
-    [GAE]'s advantage."""
+    is the factor beside the importance weight in [IMPALA] section 4.2, and on-policy it is [GAE]'s
+    advantage."""
     next_values, next_vs = (torch.cat([x[1:], bootstrap_value.unsqueeze(0)]) for x in (values, vs))
     return rewards + discounts * torch.lerp(next_values, next_vs, lambda_) - values
 

@@ -7,7 +7,7 @@
 
 The environments are tensor operations: thousands of them are one dict of tensors [N, ...] on the
 network's device (libtorchbeast/tensors.py, examples/tensors). One process steps them T times with
-the newest weights, and then learns from these steps. There are no actors, queues or copies:
+the newest weights, and then learns from these steps. There are no actor processes and no queues:
 
     TensorVector -> row -> Net -> row -> rollout [T+1, N, ...] -> loss -> weights
 
@@ -63,9 +63,9 @@ from libtorchbeast.seeds import derive_seed, seed_everything, seeded
 from libtorchbeast.spec import Spec
 from libtorchbeast.tensors import FromArrays, TensorRows, TensorVector, require_vector
 
-Net = monobeast.Net  # a fork may write its own here; with groups of agents each gets one
+Net = monobeast.Net  # a fork may write its own here; each group of agents has a network
 ACTIVITIES = ("environment", "inference", "learning")
-# What the host reads of a rollout, in one copy. Else it would wait for each of them.
+# The rows that the host reads of a rollout. One copy brings all of them, so that it waits once.
 BOOKS = ("done", "policy_version", "episode_over", "episode_step", "episode_return")
 
 logger = logging.getLogger(__name__)
@@ -84,8 +84,8 @@ def create_env(flags: Flags, device: torch.device) -> Any:
 
 
 def compile_step(step: Any, flags: Flags, device: torch.device) -> Any:
-    """On a GPU, or with --compile, makes one graph of an environment's step. Anything that would
-    break the graph raises an error, so that nothing falls back in silence."""
+    """On a GPU, or with --compile, makes one graph of an environment's step. An operation that
+    would break the graph raises an error, so that no part of the step is eager unnoticed."""
     if flags.mode != "train" or not (flags.compile or device.type != "cpu"):
         return step
     logger.info("The environments' step is compiled as one graph, for %s", device)
@@ -104,7 +104,7 @@ def make_net(spec: Spec, flags: Flags) -> nn.Module:
 
 
 # ============================================================================================ flags
-RECIPES = recipes.LEARNING  # those of "other" environments are taken for all of tensors
+RECIPES = recipes.LEARNING  # all tensor environments take the defaults of "other"
 
 
 # fmt: off
@@ -146,9 +146,9 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     require(draft, "inference_device", same, "the learner's device, where the environments are")
     if draft.torch_threads is None:
         draft.torch_threads = workers.available_cores()
-    divides = f"a divisor of --num_envs {draft.num_envs}, whose rollouts it divides among updates"
+    divides = f"a divisor of --num_envs {draft.num_envs}, so that all batches have that size"
     require(draft, "batch_size", draft.num_envs % draft.batch_size == 0, divides)
-    require(draft, "num_learner_threads", draft.num_learner_threads == 1, "1, which also acts")
+    require(draft, "num_learner_threads", draft.num_learner_threads == 1, "1: it also acts")
     require(draft, "autotune", draft.autotune is None, "to be left out: try other --num_envs")
     return Flags(**vars(draft))
 
@@ -156,7 +156,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
 # =========================================================================================== acting
 class Actor:
     """Steps N environments with a network's actions, on the network's device, without waiting for
-    it. Fills one rollout after the other, in the same memory."""
+    the device. Each rollout overwrites the one before."""
 
     def __init__(
         self, rows: TensorRows, net: nn.Module, seed: int, flags: Flags, clock: Clock, version=0
@@ -220,7 +220,7 @@ def train(flags: Flags) -> Run:
         vector, spec = open_vector(flags, device)
     rows = TensorRows(vector, spec, device)
     with told(flags.env):
-        rows.initial(flags.seed)  # a faulty environment ends here, before there is a run
+        rows.initial(flags.seed)  # a faulty environment fails here, before there is a run
     flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
     net = make_net(spec, flags)
     evaluate.try_others(flags, spec, player)
@@ -232,7 +232,7 @@ def train(flags: Flags) -> Run:
 
 
 def open_vector(flags: Flags, device: torch.device) -> tuple[Any, Spec]:
-    """Opens the environments. Returns the vector, and what `Net` has to know of it."""
+    """Opens the environments. Returns the vector and its spec."""
     vector = seeded(lambda flags: create_env(flags, device), flags, flags.num_envs)()
     require_vector(vector)
     return vector, Environment(lambda: vector, flags.num_envs, flags.env).spec
