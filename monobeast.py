@@ -105,7 +105,7 @@ class Net(nn.Module):
     """TorchBeast's shallow network. Images smaller than 36 x 36 get a smaller trunk. What is not an
     image (see `models.Parts`) joins the trunk's output, or without images gets a linear trunk."""
 
-    for_vectors = models.VectorNet  # instead of this, for floats without an image or a core
+    for_vectors = models.VectorNet  # replaces this class for float vectors if there is no core
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -203,8 +203,8 @@ def make_parser() -> Parser:
     acting("--barrier_updates", type=whole(1), default=1000,
         help="With --num_actors 0: number of updates from one barrier until the next is due. A "
              "barrier waits until the games in progress have ended; then all environments start "
-             "afresh, so that a run can resume bit for bit. Timed checkpoints are saved only at "
-             "barriers, unless the games do not end for 1000 more updates.")
+             "afresh, so that a run can resume bit for bit. Timed checkpoints wait for a barrier, "
+             "but for no more than 1000 updates after it was due.")
     add_learner_flags(parser, RECIPES)
     ranks.add_flags(parser)
     # A fork adds its own flags here.
@@ -240,7 +240,7 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
 
 # =========================================================================================== acting
 class Actor:
-    """Steps N environments with a network's actions, and fills one rollout after the other."""
+    """Steps N environments with a network's actions, and fills rollouts with what they return."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class Actor:
         self.latencies.add(self.clock.lap("inference"))
 
     def unroll(self, rollout: dict[str, np.ndarray], version: int) -> None:
-        """Fills `rollout` with the next T transitions. Its row 0 repeats row T of the one before.
+        """Fills `rollout` with the next T transitions. Row 0 repeats row T of the rollout before.
 
         Args:
             rollout: arrays [T+1, N, ...] for the rows, and core_state/i [layers, N, H].
@@ -325,7 +325,7 @@ def act(
         clock.lap("actor_waiting")
         worker.unroll({k: v[slot] for k, v in rollouts.items()}, version)
         outbox.send_bytes(message)
-    env.close()  # skipped after an exception, which an error while closing would hide
+    env.close()  # not after an exception, because an error in `close` would hide it
 
 
 # ========================================================================================= training
@@ -353,7 +353,7 @@ def train(flags: Flags) -> Run:
 
 
 def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
-    """Returns the settled flags, the environments' spec and the shapes of one actor's rollout.
+    """Returns the completed flags, the environments' spec and the shapes of one actor's rollout.
 
     The shapes of the network's outputs and states are known only after it was called, so this opens
     one environment and plays one step with a network that is thrown away.
@@ -368,7 +368,7 @@ def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
             clock = Clock(ACTOR_ACTIVITIES)
             sample = Actor(env, net, flags.seed, flags, clock, Latencies(), opened=opened)
             row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
-            env.step(sample.row["action"])  # finds a wrong environment before any actor starts
+            env.step(sample.row["action"])  # shows a faulty environment before any actor starts
             shapes = rollout_shapes(row, sample.core_state, flags.unroll_length, N)
             return flags, dataclasses.replace(env.spec, num_envs=N), shapes
 
@@ -397,7 +397,7 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
             run.tick()
     finally:
         actors.close()
-        learner.close()  # first, because an update that has begun still publishes its weights
+        learner.close()  # before `weights`, which an update in progress still publishes to
         run.threads.join(timeout=5.0)
         for memory in (slots, weights, times):
             memory.close()
@@ -430,7 +430,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
             actor = Actor(env, learner.net, seed, flags, *times, learner.updates, opened)
             run.between_barriers = True
             for batch in batches(rollouts(actor, barrier), flags.batch_size):
-                if run.finished():  # in the middle of a rollout
+                if run.finished():  # the rest of the rollout is not learned from
                     return
                 if numbers := learner.update(batch, publish=lambda state_dict, version: None):
                     run.stats.add_update(numbers)

@@ -86,7 +86,7 @@ class Actors:
         self._why_killed: dict[int, str] = {}  # actor -> why `_watch` has killed it
         self._has_delivered = False  # whether any actor has ever completed a rollout
         self._failed: set[int] = set()  # the actors that have failed
-        self._causes: set[str] = set()  # what they said, each in one line
+        self._causes: set[str] = set()  # of their failures, each in one line
         self._failures: collections.deque[float] = collections.deque()  # the times of recent ones
         self._lives = [0] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
@@ -204,7 +204,7 @@ class Actors:
             self._send_all(actor)
 
     def _end_if_hopeless(self, actor: int, why: str) -> None:
-        """Raises what `wait` says."""
+        """Raises the errors that `wait` documents, if it is useless to replace the actor."""
         most = self._flags.max_actor_restarts
         are_too_many = len(self._failures) > most
         have_all_failed = len(self._failed) == len(self._lives) and self.restarts > 1
@@ -266,7 +266,7 @@ def choose_numbers(draft: argparse.Namespace, may_change: bool) -> None:
     cores, learns_on_cpu = workers.share_of_cores(), devices.is_cpu(draft.learner_device)
     if draft.num_actors is None:
         draft.num_actors = max(1, cores // 2 if learns_on_cpu else cores - 1)
-    if draft.torch_threads is None:  # one thread gives the same numbers on any machine
+    if draft.torch_threads is None:  # with --num_actors 0 one: equal numbers on every machine
         is_shared = learns_on_cpu and draft.num_actors > 0
         draft.torch_threads = max(1, cores - draft.num_actors) if is_shared else 1
     columns = max(1, draft.num_actors) * draft.envs_per_actor

@@ -8,8 +8,8 @@ agents; their order in the observation is the order of the groups:
     taggers/NAME      [A, ...]: the part NAME of what each of them observes
 
 Its action is a MultiDiscrete or a Box, with the actions of all agents of the first group, then of
-the second, and so on; an agent has as many numbers as any other. Its reward is for the log only. A
-part `action_mask` of a group is its agents'. Of a network's outputs only the heads are used.
+the second, and so on; each agent has equally many entries. Its reward is only logged. A group may
+have a part `action_mask`, a mask for each agent. Of a network's outputs only the heads are used.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from libtorchbeast.rollouts import Rollout, core_state_of
 from libtorchbeast.spec import Actions, Spec, check_action_mask
 from vtrace import ImpalaLoss
 
-# What the rows of each agent have of their environment's row.
+# Keys of the environment's row that are copied into the rows of each agent.
 OF_ENVIRONMENT = (
     "done", "terminated", "truncated", "episode_over", "episode_step", "episode_return",
     "policy_version",
@@ -39,16 +39,16 @@ class Group(NamedTuple):
     name: str
     agents: int  # A
     spec: Spec  # of one agent
-    numbers: slice  # of its actions, among those of the environment
+    numbers: slice  # where its actions are in the environment's action
 
 
 def groups_of(spec: Spec) -> list[Group]:
     """The groups of agents, or [] in an environment of one agent.
 
     Raises:
-        UserError: a part of the observation belongs to no group, or has not [A, ...] numbers; a
-            reward is not float32; the actions cannot be shared out; or those of a group's agents
-            differ.
+        UserError: a part of the observation belongs to no group, or its shape is not [A, ...]; a
+            reward is not float32; the actions cannot be shared out; or the agents of a group have
+            different actions.
     """
     rewards = {k.removesuffix("/reward"): shape for k, (shape, _) in spec.observations.items()
                if k.endswith("/reward") and len(shape) == 1}  # fmt: skip
@@ -114,7 +114,7 @@ class Agents(nn.Module):
 
     @distribution.setter
     def distribution(self, other: Distribution) -> None:
-        """`make_net` sets that of the environment's actions, which would loop over the agents."""
+        """Ignores the distribution that `make_net` sets, which would loop over the agents."""
 
     def members(self) -> list[tuple[Group, Any]]:
         return [(group, self.nets[group.name]) for group in self.groups]
@@ -151,7 +151,7 @@ class Agents(nn.Module):
             for name in OF_ENVIRONMENT:
                 if name in rows:
                     own[name] = rows[name].unsqueeze(2).expand(-1, -1, A).flatten(1, 2)
-            if begins := getattr(rows["done"], "begins", None):  # of models.remember_beginnings
+            if begins := getattr(rows["done"], "begins", None):  # see models.remember_beginnings
                 own["done"].begins = begins  # type: ignore[attr-defined]
             for name in {"action", "last_action"} & rows.keys():
                 numbers = rows[name][..., group.numbers].unflatten(-1, (A, -1)).flatten(1, 2)

@@ -126,7 +126,7 @@ def load_newest(path: str) -> dict | None:
 
 
 def path_of(flags: argparse.Namespace) -> str:
-    """The checkpoint of a run that the program goes on from or plays with."""
+    """The checkpoint of a run that the program resumes from or plays with."""
     is_best = flags.best and flags.mode != "train"
     return os.path.join(run_path(flags), "model.best.tar" if is_best else "model.tar")
 
@@ -146,7 +146,7 @@ def initial_weights(flags: Flags, own: dict[str, torch.Tensor]) -> dict[str, tor
     """Returns the weights of the run or checkpoint that --init_from names.
 
     Args:
-        own: the weights of the network that shall get them.
+        own: the weights of the network that gets them.
 
     Raises:
         UserError: there is no such checkpoint, or its weights have other names or shapes.
@@ -172,13 +172,13 @@ def initial_weights(flags: Flags, own: dict[str, torch.Tensor]) -> dict[str, tor
 def parse_for_run(
     make_parser: Callable[[], argparse.ArgumentParser], argv: list[str]
 ) -> tuple[argparse.Namespace, dict[str, Any]]:
-    """Parses a command line. If the run that it names has a checkpoint, the flags that do not stand
-    there get the run's values (see `flags.take_over`). Under torchrun this joins the other ranks,
+    """Parses a command line. If the run that it names has a checkpoint, the flags that it leaves
+    out get the run's values (see `flags.take_over`). Under torchrun this joins the other ranks,
     and all get the flags of rank 0, which alone reads and writes the run's folder.
 
     Returns:
-        The flags, still to be completed and checked, and the settings of those that stand on the
-        command line or are the run's.
+        The flags, still to be completed and checked, and the settings of those that are given on
+        the command line or taken from the run.
 
     Raises:
         UserError: a flag is wrong.
@@ -188,10 +188,10 @@ def parse_for_run(
         draft = parse_args(make_parser(), argv)
         ranks.check_flags(draft)
     except UserError:
-        if ranks.local_rank():  # another rank of this machine, with the same command line, says it
+        if ranks.local_rank():  # this machine's first rank has the same flags, and prints the error
             sys.exit(1)
         raise
-    if argv == FROM_STDIN:  # another program has chosen all of them
+    if argv == FROM_STDIN:  # another program has chosen all flags
         return draft, vars(draft)
     others = ranks.join(draft)
     if others is not None and others.rank > 0:
@@ -208,8 +208,8 @@ def parse_for_run(
 
 
 def _flags_of(state: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's flags. Those that its version did not have get the values that act as it did.
-    Its version also had no other network for vectors than the program's own."""
+    """A checkpoint's flags. Those that are newer than the checkpoint get values with which nothing
+    changes; so does --net, because older versions had no separate network for vectors."""
     saved = {"minibatches": 1} | state["flags"]
     saved["env"] = state["env"]  # the name that the servers gave
     if "observation_scaling" in saved:

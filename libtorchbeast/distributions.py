@@ -68,8 +68,8 @@ class Categorical:
         return -(log_probs.exp() * log_probs).sum(dim=-1)
 
     def sample(self, policy_logits: Tensor) -> Tensor:
-        # As torch.multinomial draws one sample, with the same random numbers. But that asserts on a
-        # GPU that the logits are finite, and after a failed one no process can use the GPU.
+        # torch.multinomial draws one sample in this way, with the same random numbers. But on a GPU
+        # it asserts that `probs` are finite, and after that fails, this process cannot use the GPU.
         probs = policy_logits.softmax(dim=-1)
         return (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1)
 
@@ -121,8 +121,8 @@ class Gaussian:
     """D real numbers that are independent given x.
 
     The logits [..., 2 D] are the D means, followed by D numbers that become the logarithms of the
-    standard deviations. A sigmoid keeps these within LOG_STD and maps 0 to 0. It has a slope
-    everywhere: with a hard limit, a policy that entropy has pushed over it could never come back.
+    standard deviations. A sigmoid keeps these within LOG_STD and maps 0 to 0. Its slope is nowhere
+    0: with a hard limit, a policy that the entropy bonus has pushed over it could never come back.
 
     Actions are not squashed. The environment's adapter clips them to the bounds, and `log_prob`
     takes the density of the action before it was clipped.

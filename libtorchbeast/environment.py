@@ -101,7 +101,7 @@ class Environment:
         # Whether the last row ended an episode (or a game), so that the next row begins another.
         self._episode_ended = np.ones(num_envs, bool)
         self._game_ended = np.ones(num_envs, bool)
-        # Of the whole game so far.
+        # The steps and the return of the whole game so far.
         self._steps = np.zeros(num_envs, np.int32)
         self._return = np.zeros(num_envs, np.float64)
 
@@ -198,10 +198,10 @@ class _VectorSource:
             actions = to_space(actions, self._action_space)
         observation, reward, terminated, truncated, info = self._env.step(actions)
         own = info.get("torchbeast", {})
-        if "reward" in own:  # beside it there are ends that the vector has not noticed
+        if "reward" in own:  # of a reset that was a step, whose ends the vector has not noticed
             raise UserError(
-                "Vector environment: after a lost life one of its environments went on in its "
-                "reset, which a vector cannot pass on; let create_env return single environments"
+                "Vector environment: after a lost life, a reset of one of its environments was a "
+                "step, which a vector cannot report; let create_env return single environments"
             )
         return (
             self._checked(observation),

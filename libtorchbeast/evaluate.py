@@ -31,8 +31,8 @@ from libtorchbeast.weights import SharedWeights
 logger = logging.getLogger(__name__)
 results = rich.console.Console()
 
-# A function that makes a network and environments for a test mode. It must be a module's function,
-# so that another process can import it.
+# A function that makes a network and environments for a test mode. It must be defined in a module,
+# at the top level, so that another process can import it.
 Player = Callable[[Flags], tuple[nn.Module, Environment]]
 Say = Callable[[str], None]  # takes a line for the log
 
@@ -199,8 +199,8 @@ def _print(games: list[Game], flags: Flags) -> None:
 
 
 # ==================== evaluation while training
-# Takes the mean return of an evaluation, and a function that returns a copy of the weights that it
-# played with: their part of a checkpoint.
+# Takes the mean return of an evaluation, and a function that returns a copy of the weights that
+# played, as a part of a checkpoint.
 Keep = Callable[[float, Callable[[], dict[str, Any]]], None]
 
 LONGEST_S = 3600.0  # an evaluation that takes longer is taken to hang

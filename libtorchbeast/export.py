@@ -47,7 +47,7 @@ class Policy(nn.Module):
     def forward(self, inputs: dict[str, Tensor], core_state: CoreState):
         """Returns the network's outputs [B, ...], `action` first, and the next core state.
 
-        Where `inputs["done"]` is True, `reward`, `last_action` and the core state do not count.
+        Where `inputs["done"]` is True, `reward`, `last_action` and the core state are ignored.
         """
         row = dict(inputs)
         for name in ("reward", "last_action"):
@@ -75,7 +75,7 @@ def write(flags: Flags, net: nn.Module, env: Environment) -> None:
     onnx = path.with_suffix(".onnx")
     onnx.unlink(missing_ok=True)  # of older weights, in case none can be written now
     for name in ("torch", "onnxscript", "onnx_ir"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # they tell all that they do
+        logging.getLogger(name).setLevel(logging.ERROR)  # otherwise they log each of their steps
     with warnings.catch_warnings(action="ignore"):
         traced = trace(Policy(net, flags.greedy).eval(), env.initial(flags.seed))
         _save(traced.program, path)
@@ -102,7 +102,7 @@ class Traced(NamedTuple):
     inputs: dict[str, Tensor]  # of the trace
     core_state: CoreState
     outputs: list[str]  # their names
-    sizes: Any  # which say that B may change
+    sizes: Any  # dynamic_shapes of torch.export: B may change
 
 
 def trace(policy: Policy, row: Row) -> Traced:
@@ -110,7 +110,7 @@ def trace(policy: Policy, row: Row) -> Traced:
 
     Args:
         row: of one environment. The program gets its observation, `reward`, `done` and
-            `last_action`, or all of it if the network reads more.
+            `last_action`, or the whole row if the network reads more.
     """
     all_inputs = {name: torch.from_numpy(x.repeat(2, axis=0)) for name, x in row.items()}
     rare = ROW_FIELDS.keys() - {"reward", "done"}

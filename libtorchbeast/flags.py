@@ -92,7 +92,7 @@ def positive(high: float = math.inf) -> Callable[[str], float]:
 
 
 def _whole(text: str) -> int:
-    """Raises ValueError unless the text is a whole number; 10_000.0 and 1e4 are the same one."""
+    """Converts a whole number, also one like 10_000.0 or 1e4. Raises ValueError for other text."""
     try:
         return int(text)
     except ValueError:
@@ -236,8 +236,8 @@ def _converted(value: Any, action: argparse.Action) -> Any:
 
 
 def given(parser: argparse.ArgumentParser, argv: list[str]) -> dict[str, Any]:
-    """Returns the flags that stand on the command line, and their values. It removes the parser's
-    defaults, so the parser cannot be used afterwards."""
+    """Returns the flags that are given on the command line, and their values. It removes the
+    parser's defaults, so the parser cannot be used afterwards."""
     for action in parser._actions:
         action.default = argparse.SUPPRESS
     parser._defaults.clear()  # those of `set_defaults`
@@ -250,16 +250,16 @@ def take_over(
     given: Container[str],
     parser: argparse.ArgumentParser,
 ) -> dict[str, Any]:
-    """Gives the flags that are not `given` the values that they have in a run, so that neither its
-    command line nor today's defaults have to be those of its start.
+    """Gives the flags that are not `given` the values that they have in a run. So a resume need not
+    repeat the run's command line, and newer defaults do not change the run.
 
-    Flags of one start keep their values. So does --num_actors, unless it is 0 in the run, which is
-    not a number for a machine but another way to train.
+    Flags of one start keep their values. --num_actors is one of them because it depends on the
+    machine, but it is taken over if it is 0 in the run, which is another way to train.
 
     Args:
         draft: the parsed flags, which are changed.
         saved: the run's flags, as its checkpoint has them.
-        given: the names of the flags that stand on the command line.
+        given: the names of the flags that are given on the command line.
         parser: the program's.
 
     Returns:
@@ -474,9 +474,9 @@ def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
     add("--ppo_clip", type=real(0, 1), metavar="EPSILON",
         help="Clip the policy gradient as PPO does: an action has no gradient once its probability "
              "has changed by more than this share in the direction of its advantage, and a value "
-             "has none once it has changed by more than EPSILON. Advantages are standardised. It "
-             "takes the place of --clip_pg_rho_threshold. 0: the policy gradient of the IMPALA "
-             "paper."
+             "has none once it has changed by more than EPSILON. Advantages are standardised, and "
+             "--clip_pg_rho_threshold has no effect. With 0, the loss has the policy gradient of "
+             "the IMPALA paper."
              + recipe_help(recipes, "ppo_clip"))
     add("--loss_reduction", default="mean", choices=["mean", "sum"],
         help="Reduction of the loss over time and batch. The paper uses sum, together with "

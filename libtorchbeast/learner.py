@@ -39,7 +39,7 @@ Loss = Callable[[nn.Module, Rollout, Flags], Any]
 MAX_SKIPPED_IN_A_ROW = 20
 MAX_EMPTY_IN_A_ROW = 1000
 MAX_DUMPS = 3
-DIGEST_EVERY = 1000  # updates after which ranks compare their weights
+DIGEST_EVERY = 1000  # number of updates between two comparisons of the ranks' weights
 CLOSE_S = 60.0  # an update of a large network on a CPU may take this long
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Learner:
         updates: number of optimizer steps made, which is also the version of the weights.
         skipped: number of updates skipped because the loss or the gradient was not finite.
         dropped: number of real transitions in rollouts dropped because of --max_lag.
-        graphs: whether updates are graphs, in words. "" on the CPU.
+        graphs: "yes" if updates are recorded as graphs, "no (WHY)" if not, "" on the CPU.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class Learner:
         self._one_at_a_time = threading.Lock()  # protects everything above
 
     def _make_graphs(self) -> None:
-        """An update has three. After the first, ranks add up their gradients. Before the last, the
-        host decides whether to make a step: it waits for the numbers anyway, and to skip a step on
-        the device would need copies of all weights."""
+        """An update has three graphs. After the first, ranks add up their gradients. Before the
+        last, the host decides whether to make a step: it waits for the numbers anyway, and to skip
+        a step on the device would need copies of all weights."""
         self._compute: Callable[..., Any] = self._compute_gradients
         self._clip: Callable[..., Any] = self._clip_gradients
         self._step: Callable[..., Any] = self._change_weights
@@ -125,8 +125,8 @@ class Learner:
         return {"entropy_cost": self._scalar(self._flags.entropy_cost * self._share_left())}
 
     def _scalar(self, value: float) -> float | Tensor:
-        """A number that changes in the run. It is on the device if there are graphs, which would
-        keep a number of the host as it once was."""
+        """A number that changes in the run. It is on the device if there are graphs, because a
+        graph always computes with the host's numbers of the time when it was recorded."""
         return torch.full((), value, device=self.device) if self.graphs == "yes" else value
 
     def _share_left(self) -> float:
@@ -141,7 +141,7 @@ class Learner:
             batch: a rollout batch on the CPU, [T+1, B, ...].
 
         Returns:
-            Numbers for the log, the means over the updates (of `largest_reward` the maximum), and
+            Numbers for the log, which are means over the updates (`largest_reward`: maximum), and
             `lags`, a dict that maps a lag to the number of transitions that had it. The lag of a
             transition is the number of updates between the weights that chose its action and the
             weights that first learn from it. None if an update was skipped or the learner is
@@ -157,7 +157,7 @@ class Learner:
         on_device = to_device(batch, self.device)
         if self.device.type != "cpu":
             models.remember_beginnings(on_device["done"], batch["done"])
-        with self._one_at_a_time, self._updated:  # another thread's may still run on the device
+        with self._one_at_a_time, self._updated:  # the last update may still run on the device
             if self._is_over():
                 return None
             if self._ranks is None and self._is_empty(bool(batch["done"][1:].all())):
@@ -228,8 +228,8 @@ class Learner:
         restore_buffers: Callable[[], None],
     ) -> dict[str, Any] | None:
         """An update from a part of the batch. Returns its numbers for the log, {} if no transition
-        was real, or None if it was skipped. Without a batch, the batches of the other ranks alone
-        are learned from, and it is the last."""
+        was real, or None if it was skipped. If `batch` is None, this rank has none to learn from
+        and makes its last update, from the batches of the other ranks."""
         parts = self._gradients(part)
         if self._of_ranks is not None:
             parts = self._of_ranks.sum(parts, wants_to_stop=batch is None)
@@ -237,7 +237,7 @@ class Learner:
         numbers = _read({"grad_norm": norm, **parts})
         self._ended = numbers.pop("stops", 0.0) > 0
         count = int(numbers.pop("real_transitions"))
-        counts_all = self._ranks is not None or self._loss is compute_loss  # R2D2's: new ones alone
+        counts_all = self._ranks is not None or self._loss is compute_loss  # R2D2 counts new steps
         if counts_all and not count:
             restore_buffers()
             return {}
@@ -275,7 +275,7 @@ class Learner:
     def _compute_gradients(
         self, batch: Rollout, costs: dict[str, Any]
     ) -> tuple[dict[str, Tensor], list[Tensor | None]]:
-        """From the batch to the parts of the loss and the gradients."""
+        """Returns the parts of the loss of the batch, and the gradients of its `total`."""
         flags = replace(self._flags, **costs) if costs else self._flags
         loss = self._loss(self.net, batch, flags)
         self._optimizer.zero_grad(set_to_none=True)
@@ -284,7 +284,7 @@ class Learner:
         return parts, self._gradients_now()
 
     def _clip_gradients(self, gradients: list[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
-        """Clips the gradients in place. Returns their norm before that, and them."""
+        """Clips the gradients in place. Returns their norm before clipping, and the gradients."""
         self._set_gradients(gradients)
         limit = self._flags.grad_norm_clipping
         return nn.utils.clip_grad_norm_(self.net.parameters(), limit), gradients
@@ -292,7 +292,7 @@ class Learner:
     def _change_weights(
         self, gradients: list[Tensor | None], learning_rate: float | Tensor
     ) -> list[Tensor]:
-        """Changes the weights as the clipped gradients say. Returns what it has changed."""
+        """Makes a step with the clipped gradients. Returns the tensors that it has changed."""
         self._set_gradients(gradients)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
@@ -304,9 +304,9 @@ class Learner:
         return [*self.net.parameters(), *tensors_in(list(self._optimizer.state.values()))]
 
     def _without_old(self, batch: Rollout, lag: torch.Tensor) -> tuple[Rollout, torch.Tensor]:
-        """Drops the columns that are older than --max_lag: none of their transitions is real any
-        more. They stay in the batch, so that its shape does not change. Returns the batch, and the
-        lag [T, b] of the other columns."""
+        """Drops the columns with a lag above --max_lag: marks their transitions as not real. They
+        stay in the batch, so that its shape does not change. Returns the batch, and the lag [T, b]
+        of the other columns."""
         is_old = (lag > self._flags.max_lag).any(dim=0)
         done = batch["done"].clone()
         self.dropped += int((~done[1:, is_old]).sum())
@@ -372,7 +372,7 @@ class Learner:
             raise UserError(f"{MAX_SKIPPED_IN_A_ROW} updates in a row had {said}")
 
     def close(self) -> None:
-        """Waits for the update that is running. Updates that wait for it return None. Under
+        """Waits for the running update. Calls of `update` that wait for it return None. Under
         torchrun all ranks then stop, after the same update.
 
         Raises:
@@ -450,15 +450,15 @@ class Learner:
 
 
 class Direct:
-    """What lies between the queue of rollouts and the learner: nothing. A replay has the same
+    """Passes rollouts on from the queue to the learner. A replay takes its place, with the same
     methods. Learner threads share it."""
 
     def batches(self, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
-        """Yields what the learner shall learn from, as long as there are rollouts."""
+        """Yields the batches that the learner learns from, as long as there are rollouts."""
         return rollouts
 
     def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
-        """Gets what `Learner.update` has returned for the batch, the loss's vectors among it."""
+        """Gets what `Learner.update` returned for the batch, with the vectors of the loss."""
 
 
 def learn(
@@ -574,15 +574,15 @@ def _read(parts: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def _laid_out_like(parameter: Tensor, x: Tensor) -> Tensor:
-    """An average of the optimizer, in memory as its parameter is: torch's fused Adam reads it so.
-    It stays on its device."""
+    """Returns an average of the optimizer with its parameter's memory layout, which torch's fused
+    Adam takes for granted. It stays on its device."""
     if x.shape != parameter.shape:  # such as the number of steps
         return x
     return torch.empty_like(parameter, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _make_optimizer(net: nn.Module, flags: Flags, is_recorded: bool) -> torch.optim.Optimizer:
-    """If its steps are recorded, their number and the learning rate are on the device."""
+    """If its steps are recorded as graphs, their number and the learning rate are on the device."""
     shared: dict[str, Any] = dict(
         params=net.parameters(), lr=flags.learning_rate, eps=flags.epsilon, capturable=is_recorded
     )
@@ -590,8 +590,8 @@ def _make_optimizer(net: nn.Module, flags: Flags, is_recorded: bool) -> torch.op
     if flags.optimizer == "adam":
         optimizer = torch.optim.Adam(**shared, fused=True)
     else:
-        foreach = is_recorded or None  # the kernels for one tensor read the learning rate
+        foreach = is_recorded or None  # the default reads the learning rate on the host
         shared |= dict(alpha=flags.alpha, momentum=flags.momentum, foreach=foreach)
         optimizer = torch.optim.RMSprop(**shared)
-    optimizer._warned_capturable_if_run_uncaptured = True  # as the first steps are
+    optimizer._warned_capturable_if_run_uncaptured = True  # the first steps run without a graph
     return optimizer

@@ -3,7 +3,7 @@
 
 Feng et al. 2024, "Were RNNs All We Needed?", https://arxiv.org/abs/2410.01201. Its gates do not
 read its state. So each layer needs one matrix product for all rows of a rollout, and what is left
-is a linear recurrence of single numbers.
+is a linear recurrence for each unit alone.
 
 The paper solves the recurrence with logarithms, for which all states have to be positive. Here it
 is solved directly: its factors lie between 0 and 1, so that their products cannot overflow, states
@@ -32,7 +32,7 @@ class MinGRU(nn.Module):
     The initial values are what makes it learn (results/README.md). The gates' biases spread over
     -log(1) to -log(LONGEST), so that a unit's gate alone would forget in 1 to LONGEST steps. Their
     weights are large, so that there are units which open for a rare observation only and keep it.
-    The candidates' are small, because all later states hide what is to be remembered.
+    The candidates' weights are small, because later candidates hide what is to be remembered.
 
     Args:
         hidden_size: H, the width of inputs, states and outputs.

@@ -63,7 +63,7 @@ def _imported(path: str) -> type[nn.Module]:
             raise TypeError(f"{name} is not a subclass of torch.nn.Module")
         return net_class
     except (Exception, SystemExit) as error:
-        if (place := place_of(error)) or isinstance(error, SyntaxError):  # the module has begun
+        if (place := place_of(error)) or isinstance(error, SyntaxError):  # the module exists
             said = f"--net {path}: its module raised {described(error)}{place}"
             raise UserError(said) from error
         raise UserError(
@@ -109,8 +109,8 @@ def choose_precision(precision: str, device: torch.device) -> torch.dtype:
 
 
 def autocast(net: nn.Module, precision: str, device: torch.device) -> torch.autocast:
-    """A context in which `net` runs in the precision that --precision and its policy ask for. It
-    caches casts of weights, so weights must not change inside it.
+    """A context in which `net` runs in the precision that --precision and its distribution ask for.
+    It caches casts of weights, so weights must not change inside it.
 
     With "auto" a network with a Gaussian policy runs in float32. Actors on a CPU may compute in
     another precision than a learner on a GPU. This gives log(pi/mu) a noise, whose standard
@@ -167,8 +167,8 @@ class Parts:
     one image, and all other parts become one vector. An `action_mask` is read only if it is alone.
 
     An image is a part [C, H, W], or one with more axes in front, such as a stack [S, C, H, W]. A
-    part [H, W] is a grey image if it is at least 36 x 36. Images are enlarged to the greatest H and
-    W of any.
+    part [H, W] is a grey image if it is at least 36 x 36. Images are enlarged to the largest H and
+    W among them.
 
     Attributes:
         image_shape: (C, H, W), or None if no part is an image.
@@ -195,7 +195,7 @@ class Parts:
 
     def __call__(self, inputs: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
         """Returns the image [T * B, C, H, W] and the vector [T * B, F] of the rows [T, B, ...], as
-        `as_floats` converts them. One that has no parts is None."""
+        `as_floats` converts them, or None for one that no part belongs to."""
         N = inputs["reward"].numel()
         images = [as_floats(inputs[k].reshape(N, -1, *s)) for k, s in self._images.items()]
         if any(x.shape[-2:] != self._size for x in images):
@@ -214,9 +214,9 @@ def _joined(parts: list[Tensor]) -> Tensor | None:
 
 
 def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
-    """Raises UserError if an observation of this shape looks like an image [H, W, C]. In one, C is
-    less than H and W. If it is not one of the usual numbers, then H is W, or C is much less and H
-    and W are not those of a small table."""
+    """Raises UserError if an observation of this shape looks like an image [H, W, C]: C is less
+    than H and W, and besides C is 1, 3 or 4, or H equals W, or H and W are at least 16 and at least
+    3 C."""
     if len(shape) < 3:
         return
     H, W, C = shape[-3:]
@@ -242,8 +242,8 @@ def as_floats(frame: Tensor) -> Tensor:
 
 def make_core(flags: Flags, inputs: int, outputs: int, num_layers: int = 1) -> Any:
     """The recurrent core that --core asks for, for `unroll`, or None if it asks for none. An LSTM
-    reads numbers of width `inputs` and returns `outputs`. A minGRU returns as many as it reads.
-    The attribute `hidden_size` says how many that is."""
+    reads vectors of width `inputs` and returns vectors of width `outputs`. A minGRU returns vectors
+    of width `inputs`, too. The core's attribute `hidden_size` is the width that it returns."""
     if flags.core == "mingru":
         return MinGRU(inputs, num_layers)
     return nn.LSTM(inputs, outputs, num_layers) if is_recurrent(flags) else None
@@ -263,7 +263,7 @@ def remember_beginnings(done: Tensor, on_host: Tensor) -> None:
     """Tells `unroll` in which rows episodes begin, so that it need not wait for the device.
 
     Args:
-        done: [T, B] bool on a device, as `unroll` gets it: itself, not a part of it.
+        done: [T, B] bool on a device, the same object that `unroll` gets, not a view of it.
         on_host: the same on the CPU.
     """
     done.begins = on_host.any(dim=1).tolist()  # type: ignore[attr-defined]
@@ -295,7 +295,7 @@ def unroll(
         with torch.autocast(device.type, enabled=False):
             return unroll(core, inputs.float(), done, state, initial_state)
     T = inputs.shape[0]
-    if T == 1 or torch.compiler.is_exporting():  # which cannot branch on values
+    if T == 1 or torch.compiler.is_exporting():  # an export cannot branch on values
         begins = [True] * T
     else:
         begins = getattr(done, "begins", None) or done.any(dim=1).tolist()
@@ -320,7 +320,7 @@ def forward(
     net: nn.Module, rows: dict[str, Tensor], core_state: CoreState
 ) -> tuple[dict[str, Tensor], CoreState]:
     """Calls `net(rows, core_state)`, for acting and for learning. If the network has moments, they
-    scale the observations before.
+    scale the observations first.
 
     If the environment gives an observation `action_mask` [T, B, A], the logits of the actions whose
     entry is 0 or False are set to MASKED, so that these actions are never chosen.
@@ -374,7 +374,7 @@ def act_on(
 def choose_actions(
     net: nn.Module, row: dict[str, Tensor], core_state: CoreState, greedy: bool
 ) -> tuple[dict[str, Tensor], CoreState]:
-    """As `act_on`, but its results stay on the network's device and are not checked."""
+    """Does what `act_on` does, but its results stay on the network's device and are not checked."""
     outputs, core_state = forward(net, row, core_state)
     outputs = {k: _float32(v) for k, v in outputs.items()}
     if "action" not in outputs:

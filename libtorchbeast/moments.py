@@ -18,7 +18,7 @@ from vtrace import scan_backwards
 
 LIMIT = 10.0  # scaled observations and rewards lie in [-LIMIT, LIMIT]
 TINY = 1e-8
-HUGE = 1e15  # larger numbers are taken in as this, because their squares would overflow
+HUGE = 1e15  # larger numbers count as this, because their squares would overflow
 
 Gathered = Callable[[Tensor], Tensor]  # takes a tensor and returns those of all ranks, stacked
 
@@ -27,7 +27,7 @@ class Moments(nn.Module):
     """Running means and variances over all real transitions that the learner has seen.
 
     Args:
-        spec: gives the observation's parts. Those of floats that are no images are scaled.
+        spec: gives the observation's parts. Those of floats are scaled, unless they are images.
         flags: --observation_scaling, --reward_scaling, and --discounting for the returns.
     """
 
@@ -67,7 +67,7 @@ class Moments(nn.Module):
         return rows
 
     def scaled_rewards(self, rewards: Tensor) -> Tensor:
-        """Returns the rewards [T, B] of a loss, which values are the discounted sums of."""
+        """Returns the rewards [T, B] for the loss. The baseline predicts their discounted sum."""
         if not self.scales_rewards:
             return rewards
         return (rewards * (self.return_variance + TINY).rsqrt()).clamp(-LIMIT, LIMIT)
@@ -97,8 +97,8 @@ class Moments(nn.Module):
 
 
 def _moments(x: Tensor, weights: Tensor) -> Tensor:
-    """The means and the variances [2 F] of x [T, B, F]. The weights [T, B, 1] float are 1 for what
-    counts and else 0."""
+    """The means and the variances [2 F] of x [T, B, F]. The weights [T, B, 1] float are 1 for
+    numbers that count and 0 for the others."""
     n, x = weights.sum().clamp(min=1.0), x.clamp(-HUGE, HUGE)
     mean = (weights * x).sum(dim=(0, 1)) / n
     return torch.cat([mean, (weights * (x - mean) ** 2).sum(dim=(0, 1)) / n])
@@ -108,8 +108,8 @@ def _merge(
     mean: Tensor, variance: Tensor, own_mean: Tensor, own_variance: Tensor, share: Tensor
 ) -> None:
     """Merges the moments of new numbers into `mean` and `variance` [F] (Chan et al. 1979, "Updating
-    formulae and a pairwise algorithm for computing sample variances"). `share` [1] is that of the
-    new numbers among all so far."""
+    formulae and a pairwise algorithm for computing sample variances"). `share` [1] is the share of
+    the new numbers among all so far."""
     delta = own_mean - mean
     mean += share * delta
     variance += share * (own_variance - variance) + share * (1 - share) * delta**2
@@ -118,8 +118,8 @@ def _merge(
 def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     """The rewards of each episode so far, the older ones discounted: G_t = r_t + gamma G_{t-1}.
 
-    A rollout does not have the rewards before its row 0. They are taken to be all equal to their
-    mean, which the row says.
+    A rollout does not have the rewards before its row 0. Each of them is taken to be their mean,
+    which is row 0's `episode_return` divided by its `episode_step`.
 
     Args:
         rows: `reward`, `episode_return` [T+1, B] float32, `done` [T+1, B] bool and `episode_step`

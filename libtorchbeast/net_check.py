@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Checks a network against the contract of docs/fork.md, before a run starts and in it."""
+"""Checks a network against the contract of docs/fork.md, before a run starts and while it runs."""
 
 import inspect
 from collections.abc import Callable
@@ -20,8 +20,8 @@ HEADS = ("policy_logits", "baseline")
 
 def check_net(net: Any, spec: Spec) -> None:
     """Checks a network that `make_net` makes, with calls on rows of zeros, or of ones if it cannot
-    read zeros, in the precision of the caller's autocast context. They leave no trace in the
-    network's buffers and in torch's random numbers.
+    read zeros, in the precision of the caller's autocast context. The calls leave the network's
+    buffers and torch's random state as they were.
 
     Raises:
         UserError: a part of the network, its state or its outputs is not what docs/fork.md says.
@@ -67,8 +67,8 @@ def call_own(part: str, function: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def check_dtypes(outputs: dict[str, Any]) -> None:
-    """Raises UserError if an output that decides the loss is in bfloat16. On a processor without
-    it, only the calls on a GPU tell."""
+    """Raises UserError if an output that decides the loss is in bfloat16. If the CPU lacks it, only
+    calls on a GPU can show that."""
     for name in HEADS:
         seen = f"returned `{name}` in bfloat16"
         heads = "compute the heads inside torch.autocast(..., enabled=False), as monobeast.Net does"
@@ -81,13 +81,13 @@ def check_finite(net: nn.Module, rows: dict[str, Tensor], outputs: dict[str, Ten
     Raises:
         UserError: `policy_logits` has NaN or infinity. The text is that of `why_not_finite`.
     """
-    if not np.isfinite(outputs["policy_logits"].numpy()).all():  # of the checks, the fastest
+    if not np.isfinite(outputs["policy_logits"].numpy()).all():  # faster than torch.isfinite
         raise UserError(why_not_finite(net, rows, ["policy_logits"]))
 
 
 def why_not_finite(net: nn.Module, rows: dict[str, Tensor], names: list[str]) -> str:
-    """Says why the network's outputs `names` have NaN or infinity for `rows`: a very large
-    observation is the cause, else the network. Returns "" if neither is."""
+    """Says why the network's outputs `names` have NaN or infinity for `rows`: because of a very
+    large observation, if there is one, else because of the network. Returns "" if neither is so."""
     own = [k for k in rows if k not in ROW_KEYS and not k.startswith("core_state/")]
     ends = {k: [x.item() for x in rows[k].double().aminmax()] for k in own if rows[k].numel()}
     sizes = {k: max(-low, high) for k, (low, high) in ends.items()}
@@ -112,8 +112,8 @@ def _inputs_said(rows: dict[str, Tensor]) -> str:
 
 @torch.no_grad()
 def _called(net: nn.Module, part: str, *inputs: Any, drawn: int = 0) -> Any:
-    """Returns what the network's `part` returns, without a trace in its buffers and in torch's
-    random numbers. So each call begins with the same ones, unless others are `drawn` before."""
+    """Returns what the network's `part` returns, and leaves its buffers and torch's random state as
+    they were. So each call gets the same random numbers, unless some are `drawn` before it."""
     restore = keep_buffers(net)
     with torch.random.fork_rng(devices=[]):
         torch.rand(drawn)
@@ -131,7 +131,7 @@ def keep_buffers(net: nn.Module) -> Callable[[], None]:
         for name, (buffer, before) in buffers.items():
             buffer.copy_(before)
             owner, _, own_name = name.rpartition(".")
-            net.get_submodule(owner)._buffers[own_name] = buffer  # the network may have put another
+            net.get_submodule(owner)._buffers[own_name] = buffer  # it may have been replaced
 
     return restore
 
@@ -163,14 +163,14 @@ def _check_result(result: Any, rows: dict, state: tuple, actions: Distribution) 
     _expect(is_pair, f"returned {_said(result)}", "a pair: a dict of outputs, and the core state")
     outputs, next_state = result
     _check_outputs(outputs, rows, actions)
-    # A state in bfloat16 is taken, because rollouts keep it in float32.
+    # A state in bfloat16 is accepted, because rollouts keep it in float32.
     seen, expected = (_said(x).replace("bfloat16", "float32") for x in (next_state, state))
     _expect(seen == expected, f"returned the core state {seen}", f"{expected}, as initial_state")
 
 
 def _check_repeats(net: nn.Module, rows: dict[str, Tensor], state: tuple[Tensor, ...]) -> None:
-    """Two calls must give the same, though each draws other random numbers. The rows are of ones,
-    because in a network of zeros a dropout would not show. One that cannot read them is taken."""
+    """Two calls must return the same, although they draw different random numbers. The rows are
+    ones, because dropout does not change zeros. A network that cannot read ones is accepted."""
     try:
         with torch.autocast("cpu", enabled=False):  # which rounds
             calls = [_called(net, "forward", rows, state, drawn=count) for count in (0, 1)]
@@ -186,7 +186,7 @@ def _check_repeats(net: nn.Module, rows: dict[str, Tensor], state: tuple[Tensor,
 
 
 def _check_restart(net: nn.Module, row: dict[str, Tensor], state: tuple[Tensor, ...]) -> None:
-    """Two calls with a row that begins an episode must give the same, whatever the state."""
+    """Calls with a row that begins an episode must return the same, whatever the state."""
 
     def results(state: tuple[Tensor, ...]) -> list[Tensor]:
         outputs, next_state = _called(net, "forward", row, state)

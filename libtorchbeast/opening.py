@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The watch on environments that a process opens for itself: for the Spec, in --num_actors 0, in
+"""The watch on environments that a process opens for itself: for the Spec, with --num_actors 0, in
 the test modes and in evaluations. actors.py watches those of actors, and rpcenv/watchdog.py those
 of servers."""
 
@@ -19,7 +19,7 @@ class OpeningWatch:
 
     A second thread says after a few seconds which environment is being waited for. If one takes
     longer than `open_timeout` seconds, it ends this process with exit code 1, because no thread can
-    be ended from outside. It can do so unless the environment holds Python's lock.
+    be ended from outside. It cannot do so while the environment holds the GIL.
 
     Args:
         num_envs: how many are opened. The watch ends with the last of them.
@@ -44,7 +44,7 @@ class OpeningWatch:
         self._what, self._flag = what, flag
         self._say, self._must_end, self._leave = say, must_end, leave
         self._num_opened = 0
-        self._waited = 0.0  # for the next, without the time for which this process was stopped
+        self._waited = 0.0  # seconds for the next one, without those for which the process stopped
         self._is_open = threading.Event()
         self._ending = threading.Lock()  # whoever ends this process holds it for ever
 

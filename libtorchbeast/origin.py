@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Says an error of a fork's environment or network in one line, with the line that raised it. Needs
-neither torch nor gymnasium."""
+"""Describes an error of a fork's environment or network in one line, with the place that raised it.
+Needs neither torch nor gymnasium."""
 
 import contextlib
 import os
@@ -27,8 +27,8 @@ def own_frame(frames: list[FrameSummary]) -> FrameSummary | None:
 
 
 def place_of(error: BaseException) -> str:
-    """Returns " (FILE:LINE)" of the fork's line that raised the error, below the function that has
-    caught it, else ""."""
+    """Returns " (FILE:LINE)" of the fork's line that raised the error, or "" if it has none. The
+    function that caught the error does not count."""
     frame = own_frame(traceback.extract_tb(error.__traceback__)[1:])
     return f" ({frame.filename}:{frame.lineno})" if frame else ""
 
@@ -51,7 +51,7 @@ def report(error: BaseException) -> str:
 
 
 def cause(report: str) -> str:
-    """Returns the last line of a `report`. Of a UserError it is the text alone."""
+    """Returns the last line of a `report`. For a UserError this is its text alone."""
     return (report.splitlines() or [""])[-1].removeprefix("UserError: ")
 
 

@@ -37,10 +37,10 @@ def with_targets(
 
     Returns:
         [T, B, ...] tensors. The new ones are float32, and bool for `ppo/real`:
-            ppo/real: whether the transition from this row to the next one is.
-            ppo/reward: its reward, as the loss takes it.
-            ppo/target: v of [IMPALA] eq. 1, the target of the value.
-            ppo/advantage: on-policy that of [GAE] eq. 16.
+            ppo/real: whether the transition from this row to the next one is real.
+            ppo/reward: the reward of that transition, clipped or scaled as in the loss.
+            ppo/target: v of [IMPALA] eq. 1 (see vtrace.py), the target of the value.
+            ppo/advantage: with on-policy data, that of [GAE] eq. 16 (see vtrace.py).
             ppo/value: the value V' before the first update.
     """
     real, values = ~rows["done"][1:], outputs["baseline"]
@@ -125,7 +125,7 @@ def objective(log_rhos: Tensor, advantages: Tensor, epsilon: float) -> Tensor:
     Returns:
         [T, B] float.
     """
-    rhos = log_rhos.clamp(max=20.0).exp()  # so that none is infinite
+    rhos = log_rhos.clamp(max=20.0).exp()  # without the bound one might be infinite
     return torch.minimum(rhos * advantages, rhos.clamp(1 - epsilon, 1 + epsilon) * advantages)
 
 

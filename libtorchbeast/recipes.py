@@ -23,8 +23,8 @@ from libtorchbeast.spec import Spec
 logger = logging.getLogger(__name__)
 
 # Steps of Atari are slow, so Atari gets many small updates. Fast environments get large batches.
-# With vectors a task's scales are its own: observations and rewards are scaled by their running
-# moments (moments.py). Its steps are slow, so each batch is learned from ten times, with PPO's clip
+# With vectors each task has its own scales, so observations and rewards are scaled by their running
+# moments (moments.py). Steps are slow, so each batch is learned from ten times, with PPO's clip
 # (ppo.py). The batch is large, because the clip bounds the policy's change for each batch.
 ATARI: dict[str, Any] = dict(
     total_steps=6_000_000,
@@ -92,8 +92,8 @@ def kind_of(draft: argparse.Namespace, is_atari: bool, spec: Spec | None) -> str
 
 
 def apply(draft: argparse.Namespace, recipes: Recipes, kind: str) -> None:
-    """Sets the flags that are None to the recipe's values. `draft.left_out` gets the names of all
-    that are None, each with the kind."""
+    """Sets the flags that are None to the recipe's values. `draft.left_out` maps the name of each
+    flag that was None to the kind."""
     left_out = [name for name, value in vars(draft).items() if value is None]
     draft.left_out = getattr(draft, "left_out", {}) | dict.fromkeys(left_out, kind)
     for name, value in recipes[kind].items():

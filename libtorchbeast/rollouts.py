@@ -52,7 +52,7 @@ def batches(
     """Yields batches of exactly `batch_size` columns, made of rollouts in their order.
 
     A rollout is split where a batch is full. The next batch overwrites the one before, but not if
-    they will be copied to an accelerator: nobody may have waited for that copy.
+    they will be copied to an accelerator, because that copy may still be running.
 
     Args:
         rollouts: pairs (rollout, release). `release()` is called as soon as the rollout's last
@@ -83,18 +83,18 @@ def batches(
 class Barrier:
     """The next barrier of a run that acts and learns in turns (--num_actors 0).
 
-    It is due --barrier_updates updates after the one before, and reached when every game has ended
-    that ran when it became due, and no column is left over. It depends on counts only and never on
-    the clock.
+    It is due --barrier_updates updates after the one before. It is reached when every game that was
+    running when it became due has ended, and no column is left that has not been in a batch. It
+    depends on counts only and never on the clock.
 
     Args:
         updates: how many there were at the barrier before.
 
     Attributes:
-        playing: bool [N], the environments in which games count. All games count that began before
-            the barrier was due, and none that began later: of those the barrier cuts the long ones,
-            so that short games would count too often.
-        late: whether the barrier has been due for LONG updates. Its games may never end.
+        playing: bool [N], the environments in which games count. Games that began before the
+            barrier was due count. Later ones do not, because the barrier cuts off the long ones
+            among them, so that short games would count too often.
+        late: whether the barrier has been due for LONG updates. Perhaps a game never ends.
     """
 
     LONG = 1000

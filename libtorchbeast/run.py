@@ -59,8 +59,8 @@ class Run:
             could not resume exactly from there. A checkpoint that is saved there says so.
 
     Raises:
-        UserError: the checkpoint belongs to another environment or network, or --init_from names
-            none that fits, or --wandb is given without its package.
+        UserError: the checkpoint belongs to another environment or network, or the one that
+            --init_from names does not fit, or --wandb is given without its package.
         CheckpointError: the folder's checkpoints cannot be read, or the last one cannot be saved.
         RunInUse: another process runs this run.
         UpdateHung: the last update did not end. In that case nothing was saved.
@@ -120,7 +120,7 @@ class Run:
         if self.learner.graphs:
             logger.info("graphs: update %s", self.learner.graphs)
         self._signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
-        stack.callback(writer.close)  # signals are still held; closing twice does no harm
+        stack.callback(writer.close)  # again, to close it before signals can end the process
         if self.ranks is not None:
             self._join(self.ranks)
         self._start = time.monotonic()
@@ -156,8 +156,8 @@ class Run:
         )
 
     def _join(self, others: ranks.Ranks) -> None:
-        """Gives all ranks the state of rank 0. From here on the loss of a rank ends this run, which
-        saves it."""
+        """Gives all ranks the state of rank 0. From here on, the loss of a rank ends this run, and
+        the run is saved."""
         others.pulse.wakeup = self.wakeup
         self.learner.take_from_rank_0(others)
         if others.rank > 0:  # other random numbers than those of rank 0
@@ -170,7 +170,7 @@ class Run:
         )  # fmt: skip
 
     def _tell(self, others: ranks.Ranks) -> None:
-        """Rank 0 hears from now on the games and the rows of the others, for its log."""
+        """From now on the other ranks send their games and rows to rank 0, for its log."""
         rows: dict[int, dict[str, float]] = {}
 
         def hear(rank: int, told: dict[str, Any]) -> None:
@@ -188,7 +188,7 @@ class Run:
         self.wakeup.set()
         try:
             self.learner.close()
-            if self._unsaved():  # before the goodbye, which a rank that hangs makes long
+            if self._unsaved():  # before `Ranks.close`, which waits long for a rank that hangs
                 self.checkpoint()
             if self.ranks is not None:
                 if not self._writes:
@@ -234,7 +234,7 @@ class Run:
     def opening_watched(self, num_envs: int, flag: str) -> OpeningWatch:
         """The context in which the main thread itself opens `num_envs` environments, as many as
         `flag` says. If one of them takes too long, or if training must end meanwhile, the run is
-        left, saved, and the process ends."""
+        saved and the process ends."""
         leave = functools.partial(self.__exit__, None, None, None)
         timeout = self.flags.open_timeout
         return OpeningWatch(timeout, num_envs, flag=flag, must_end=self.finished, leave=leave)
@@ -338,7 +338,7 @@ class Run:
     def _resume(self, state: dict[str, Any]) -> None:
         flags = as_plain(vars(self.flags))
         for name, before in state["flags"].items():
-            now = flags.get(name, before)  # a flag of the other beast does not change
+            now = flags.get(name, before)  # a flag that this program lacks has not changed
             if now != before:
                 logger.warning("--%s changes from %r to %r", name, before, now)
         self.learner.load_state_dict(state)
@@ -346,7 +346,7 @@ class Run:
         self._hours_before = state["hours"]
         checkpoint.set_random_states(state["random_states"])
         logger.info("Resuming from step %d: %s", self.learner.step, self.checkpoints.path)
-        if state.get("between_barriers"):  # version 0.6 did not save there
+        if state.get("between_barriers"):  # not in files of version 0.6, which saved at barriers
             logger.warning(
                 "This checkpoint was saved between two barriers: the resumed run is not, bit for "
                 "bit, the run that would have followed without the stop."

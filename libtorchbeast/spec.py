@@ -177,7 +177,7 @@ def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def describe_actions(space: Any) -> Actions:
-    """Returns the Actions of an action space. Raises UserError for one that agents do not know."""
+    """Returns the Actions of an action space. Raises UserError for a space of another kind."""
     shape, starts_at_0 = getattr(space, "shape", ()), not np.any(getattr(space, "start", 0))
     if starts_at_0 and hasattr(space, "n") and shape == ():
         return Actions("discrete", (int(space.n),))

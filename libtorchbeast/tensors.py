@@ -1,8 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Environments that are written as tensor operations, N of them as one dict of tensors [N, ...].
 
-A fork writes a `TensorEnv`. `TensorVector` makes of it a vector environment that every beast
-accepts, and `TensorRows` makes rows of that on the network's device, for `warpbeast.py`.
+A fork writes a `TensorEnv`. `TensorVector` turns it into a vector environment that every beast
+accepts, and `TensorRows` turns that into rows on the network's device, for `warpbeast.py`.
 """
 
 import math
@@ -126,8 +126,8 @@ def _lacks(env: TensorEnv, method: str) -> UserError:
 
 
 def _check_result(name: str, x: Any, shape: torch.Size) -> None:
-    """Raises UserError unless what `advance` returned is of this shape, because a single number
-    would be that of all environments, and bool if it is an end."""
+    """Raises UserError if this result of `advance` has another shape (one number would be taken for
+    all environments), or if it says how an episode ended and is not bool."""
     is_tensor, is_end = isinstance(x, Tensor), name != "reward"
     if is_tensor and x.shape == shape and not (is_end and x.dtype != torch.bool):
         return
@@ -169,7 +169,7 @@ class TensorVector:
             "render_modes": ["rgb_array"],
         }
         spaces = {name: _box(shape, dtype) for name, (shape, dtype) in env.observations.items()}
-        # Of a plain dict Gymnasium would sort the parts.
+        # Gymnasium would sort the parts of a plain dict.
         self.single_observation_space = gymnasium.spaces.Dict(OrderedDict(spaces))
         self.single_action_space = _action_space(env.actions)
         self._step = compiled(env.step)
@@ -187,8 +187,8 @@ class TensorVector:
         size = (self.num_envs, self._draws)
         self.state["draws"] = torch.rand(size, generator=self._generator, device=self.device)
         actions = torch.as_tensor(actions, device=self.device)
-        # The environment may have a network of its own, and it may be stepped between the calls of
-        # another network, in that one's precision.
+        # The environment may have a network of its own. It may be stepped between the calls of
+        # another network, in whose autocast context it would run otherwise.
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             self.state, *result = self._step(self.state, actions)
         observation, reward, terminated, truncated = result
@@ -283,7 +283,7 @@ class TensorRows:
         raise UserError(f"Vector environment: expected {said}")
 
     def _to_space(self, actions: Tensor) -> Tensor:
-        """As `spec.to_space`."""
+        """Does on the device what `spec.to_space` does."""
         if self.spec.actions.kind == "discrete":
             return actions
         actions = actions.reshape(-1, *self._space.shape)
@@ -315,8 +315,8 @@ class TensorRows:
 
 
 class FromArrays:
-    """A vector environment that takes tensors, for `Environment`, which gives it arrays. It is not
-    in the precision of the network that plays."""
+    """Wraps a vector environment that takes tensors, so that `Environment` can give it arrays. It
+    does not run in the autocast context of the network that plays."""
 
     def __init__(self, vector: Any):
         self._vector = vector

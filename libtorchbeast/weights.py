@@ -132,7 +132,7 @@ class NewestWeights:
     """
 
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int, device: torch.device):
-        self._device = torch.empty(0, device=device).device  # with its number
+        self._device = torch.empty(0, device=device).device  # with its index, as in cuda:0
         self.publish(state_dict, version)
 
     @property

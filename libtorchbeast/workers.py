@@ -78,7 +78,7 @@ def _set_up_child() -> None:
 
 
 def _keep_pipes_from_programs() -> None:
-    """Programs that this process starts shall not inherit its pipes.
+    """Keeps programs that this process starts from inheriting its pipes.
 
     A pipe shows that this process has ended only when nobody else has it open. A spawned child gets
     its pipes as inheritable descriptors.
@@ -97,7 +97,7 @@ def end_with_parent(number: int) -> None:
 
 
 def _exit_after(parent) -> None:
-    """Serves macOS, and parents that ended before `end_with_parent` was called."""
+    """Ends this process with its parent on macOS, or if that ended before `end_with_parent`."""
     parent.join()
     os._exit(1)
 
@@ -282,7 +282,7 @@ class SilenceTimer:
     """
 
     STALL_S = 5.0  # this process has stalled if two ticks are further apart
-    MOST_STALLS = 1000  # that are remembered
+    MOST_STALLS = 1000  # number of stalls that are remembered
 
     def __init__(self):
         self._last_tick = time.monotonic()
@@ -311,7 +311,7 @@ class SilenceTimer:
 
 class Reminder:
     """Tells when the log should say that something still lasts: after 5, 10, 20, ... seconds. It
-    should say so as a warning, because a terminal shows nothing less (loggers/display.py)."""
+    should be a warning, because a terminal shows no lower level (loggers/display.py)."""
 
     FIRST_S = 5.0
 

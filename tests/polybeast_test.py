@@ -214,7 +214,7 @@ def test_servers_of_other_machines_have_time_to_be_mended(tmp_path):
     with serving(address, name, StillbornCatch), pytest.raises(SystemExit) as refused:
         beast(tmp_path, *FOREVER, *flags)
     message = refused.value.code
-    assert "no environment server for 4 s (--server_timeout); the last of each:" in message
+    assert "no environment server for 4 s (--server_timeout); the last errors:" in message
     assert f"\n  {address}: INTERNAL: Traceback" in message
     assert message.endswith("RuntimeError: the sofa does not fit through the door")
 
@@ -264,7 +264,7 @@ def test_servers_that_come_late_go_and_come_back(tmp_path):
         assert not hasty.session()
         _, _, last = hasty.printed().rpartition("polybeast: error: ")
         lines = last.strip().splitlines()
-        assert lines[0] == "no environment server for 2 s (--server_timeout); the last of each:"
+        assert lines[0] == "no environment server for 2 s (--server_timeout); the last errors:"
         for address, line in zip(sorted(addresses), lines[1:], strict=True):
             assert re.match(rf"  {address}: [A-Z_]+: \w+", line)
         assert "Traceback" not in hasty.printed() and "ServersLost" in hasty.log()

@@ -107,7 +107,7 @@ def test_a_stack_that_does_not_begin_with_zeros_ends_its_stream(address):
     with serving(StackedTwice, address), Client(address) as client:
         code, text = client.stream().failure()
     assert code == CODE.INTERNAL
-    assert "expected as its 1 older ones zeros, as a game begins, seen others" in text
+    assert "expected its 1 older frames to be zeros, as a game begins, seen others" in text
 
 
 class Slow(Catch):

@@ -156,7 +156,7 @@ def test_what_is_no_stack_is_found_by_the_check(lie, expected, environment):
         check(row)
     row = env.step()
     lie(row)
-    text = rf'frame: metadata\["frame_stacks"\] .* 3 newest .* its 2 older ones {expected}'
+    text = rf'frame: metadata\["frame_stacks"\] .* 3 newest .* its 2 older frames to be {expected}'
     with pytest.raises(ValueError, match=text + f".*, in environment {environment}$"):
         check(row)
 

@@ -3,9 +3,9 @@
 torch has. It chooses and opens devices, and moves tensors to them and back while they work on other
 things. On the CPU the functions that move tensors or order streams do nothing.
 
-Whoever reads on the host has waited. Whoever writes memory that another stream reads has an `Event`
-between. Memory given up while another stream may use it was named to `use_in_this_stream`. The
-tests check this on a simulated device (tests/support/simulated_device.py).
+The host waits before it reads what a device writes. A stream waits for an `Event` before it writes
+memory that another stream reads. Memory that another stream may still use when it is freed has been
+passed to `use_in_this_stream`. The tests check this on tests/support/simulated_device.py.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from libtorchbeast.flags import Flags, UserError, require
 Shapes = dict[Any, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
 
 CPU = torch.device("cpu")
-FIRST = -1  # the priority of a stream whose kernels go before those of others
+FIRST = -1  # the priority of a stream whose kernels start before those of other streams
 
 logger = logging.getLogger(__name__)
 
@@ -98,15 +98,14 @@ def uses_cpu(flags: argparse.Namespace) -> bool:
 
 
 def open_each(flags: Flags) -> None:
-    """Opens the devices of the learner and of inference, sets their precision and says which they
-    are.
+    """Opens the devices of the learner and of inference, sets their precision and logs their names.
 
     Raises:
         UserError: one of them cannot be opened, or --compile cannot compile for it.
     """
     set_precision(flags.precision)
     for name in ("learner_device", "inference_device"):
-        try:  # a tensor without elements would open nothing, and without a wait errors come later
+        try:  # an empty tensor would not open the device, and without `item` an error would be late
             torch.ones(1, device=getattr(flags, name)).item()
         except (RuntimeError, AssertionError) as error:
             why = str(error).splitlines()[0]
@@ -128,8 +127,8 @@ def require_compiler(device: str) -> None:
 
 
 def set_precision(precision: str) -> None:
-    """Says whether this process's GPUs compute in TF32 what stays in float32: with --precision tf32
-    only. torch's own default is TF32 in convolutions and recurrent cores, but not elsewhere."""
+    """Lets this process's GPUs compute float32 products in TF32 only if --precision is tf32. By
+    default torch does so in convolutions and recurrent cores, but not elsewhere."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
@@ -228,10 +227,10 @@ class Slab(dict[Any, Tensor]):
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Copies the tensors in dicts, lists and tuples, and in those within them, to `device`: all in
-    one copy, for which nobody waits. Those of a Slab must not change before the stream is waited
-    for; all others may. On the CPU this returns `value` itself. A tensor that is on a device
-    already is not copied."""
+    """Copies the tensors in nested dicts, lists and tuples to `device`, all in one copy, for which
+    nobody waits. Those of a Slab must not change before the stream is waited for; all others may.
+    If `device` is the CPU, this returns `value` itself. A tensor that is on a device already is not
+    copied."""
     if device.type == "cpu":
         return value
     if isinstance(value, Slab):
@@ -247,8 +246,8 @@ def to_device(value: Any, device: torch.device) -> Any:
 
 
 def to_host(*groups: Any) -> list[Any]:
-    """Copies the tensors in dicts, lists and tuples, and in those within them, to the CPU: all in
-    one copy, for which the caller waits. A tensor that is on the CPU already is not copied."""
+    """Copies the tensors in nested dicts, lists and tuples to the CPU, all in one copy, for which
+    the caller waits. A tensor that is on the CPU already is not copied."""
     there = [tensor for tensor in tensors_in(groups) if tensor.device.type != "cpu"]
     if not there:
         return list(groups)
@@ -258,7 +257,7 @@ def to_host(*groups: Any) -> list[Any]:
 
 def _fetched(tensors: list[Tensor]) -> list[Tensor]:
     """Copies the tensors of one device to the CPU, joined on the device."""
-    # If the tensors with the largest elements come first, each begins where its dtype can be read.
+    # If the tensors with the largest elements come first, each is aligned for its dtype.
     order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
     pieces = [tensors[i].detach().reshape(-1).view(torch.uint8) for i in order]
     joined = torch.cat(pieces)
@@ -274,8 +273,8 @@ def _fetched(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def copy_to_host(value: Any) -> Any:
-    """Copies all tensors in nested dicts, lists and tuples to the CPU, those that are there, too.
-    Waits for the copies."""
+    """Copies all tensors in nested dicts, lists and tuples to the CPU, also those that are on the
+    CPU already. Waits for the copies."""
     was_here = {id(tensor) for tensor in tensors_in(value) if tensor.device.type == "cpu"}
     (copy,) = to_host(value)
     return mapped(copy, lambda x: x.detach().clone() if id(x) in was_here else x)
@@ -283,8 +282,8 @@ def copy_to_host(value: Any) -> Any:
 
 @functools.cache
 def pins_memory(device_type: str) -> bool:
-    """Whether memory can be page-locked for the device, which then copies from there and to there
-    while the host does other things."""
+    """Whether memory can be page-locked for the device. Copies to and from such memory run while
+    the host does other things."""
     if device_type == "cpu":
         return False
     try:
@@ -317,7 +316,7 @@ def mapped(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 # ================================================================================= random numbers
 # Held while random numbers are drawn on an accelerator, and while a graph is recorded. With torch
-# 2.11, drawing them raises an error as long as any other thread records.
+# 2.11, drawing random numbers raises an error while another thread records a graph.
 _drawing = threading.Lock()
 
 

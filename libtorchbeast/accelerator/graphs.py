@@ -2,14 +2,14 @@
 """Graphs of an accelerator. The kernels of a function are recorded once, and later calls start all
 of them together, which costs the host as little as one. Without graphs the same function is called.
 
-A graph computes what was recorded, in the memory where that was. So inputs are copied into tensors
-of the graph, results are in the same tensors at each call, and what Python computed is as it was
-when the graph was recorded: numbers, branches, and how often a loop ran. A function that waits for
-the device, to read a number, cannot be recorded. It is then called without a graph, as is one whose
-results are not those of its graph in the first calls, and a warning says so.
+A graph runs the recorded kernels again, on the same memory. So inputs are copied into tensors of
+the graph, results are in the same tensors at each call, and what Python computed is as it was when
+the graph was recorded: numbers, branches, and how often a loop ran. A function that waits for the
+device, to read a number, cannot be recorded. It is called without a graph, and so is a function
+whose graph gives other results in its first calls. A warning says so.
 
-This module has all that needs hardware with graphs. The tests record and replay graphs on the
-simulated device (tests/support/simulated_graph.py).
+All code that needs hardware with graphs is in this module. The tests record and replay graphs on
+the simulated device (tests/support/simulated_graph.py).
 """
 
 import argparse
@@ -37,9 +37,9 @@ from libtorchbeast.accelerator.devices import (
 from libtorchbeast.net_check import keep_buffers
 
 WARM_UP = 3  # calls before a graph is recorded, in which libraries choose their kernels
-CHECKED = 2  # calls whose results are compared; only the second has other inputs than recorded
+CHECKED = 2  # replays whose results are checked; the first has the inputs that were recorded
 TOLERANCE = 0.05  # of a tensor's largest number; in bf16 a padded batch is rounded differently
-SAME = 1e-6  # the same of a function that has the same kernels with and without a graph
+SAME = 1e-6  # the tolerance for a function with the same kernels with and without a graph
 
 logger = logging.getLogger(__name__)
 
@@ -61,19 +61,19 @@ def why_no_update(net: nn.Module, device: torch.device, flags: argparse.Namespac
 
 
 class Graph:
-    """A function, recorded at one of its first calls and replayed at the later ones. A call with
-    other shapes than the recorded one is a call of the function. One thread at a time may call it,
-    in any stream; whoever does has waited for the calls before.
+    """A function, recorded at one of its first calls and replayed at the later ones. If inputs have
+    other shapes than the recorded ones, the function itself is called. One thread at a time may
+    call this, in any stream, and must have waited for the calls before.
 
     Args:
         name: what it does, for warnings.
         function: takes and returns tensors on the device, in dicts, lists and tuples.
-        keep: returns a function that gives what the function changes in place the values that it
-            has now, as `keep_buffers` does.
+        keep: saves what `function` changes in place, and returns a function that restores it, as
+            `keep_buffers` does.
         device: of all tensors.
         columns: the inputs may have fewer columns (dimension 1) than this. They are padded with
-            columns of this call or of earlier ones, of which the results have nothing. None: all
-            inputs have one shape.
+            columns of this call or of earlier ones, which are cut from the results. None: the
+            inputs have the same shapes at each call.
         priority: see `own_stream`.
         tolerance: how much results may differ from the function's own, as a share of the largest.
     """
@@ -111,7 +111,7 @@ class Graph:
             columns = tensors_in(inputs)[0].shape[1]
             outputs = mapped(outputs, lambda x: x[:, :columns])
         if restore is not None:
-            outputs = mapped(outputs, Tensor.clone)  # which may be among what is restored
+            outputs = mapped(outputs, Tensor.clone)  # because `restore` may overwrite them
             restore()
             outputs = self._checked(outputs, self._function(*inputs))
         return outputs
@@ -137,20 +137,20 @@ class Graph:
         torch._foreach_copy_([own for own, _ in pairs], [x for _, x in pairs])
 
     def _record(self, inputs: Any) -> None:
-        # Columns that nobody has filled are copies of the first, which the network can surely read.
+        # Columns that no call has filled yet are copies of the first, which the network can read.
         is_padded = self._columns is not None
         room = lambda x: (x[:, :1].expand(self._padded(x.shape)) if is_padded else x).clone()
         own = mapped(list(inputs), room)
         self._inputs = tensors_in(own)
         self._copy(inputs)
         restore, has_run = self._keep(), Event(self._device)
-        stream = own_stream(self._device, self._priority)  # which begins after all that
+        stream = own_stream(self._device, self._priority)  # it begins after the work above
         try:
-            # One graph at a time is recorded. Whoever uses memory that was written here comes after
-            # all of it: the sanitizer takes what is recorded for done, too.
+            # One graph at a time is recorded. `has_run` makes later work wait, also for what is
+            # only recorded, because torch's sanitizer takes recorded kernels for kernels that ran.
             alone = drawing(self._device)
             with alone, stream, has_run, _casts_are_not_kept(), _gradients_in_this_thread():
-                with _Watch(), _WatchNew():  # and libraries reserve memory at a thread's first call
+                with _Watch(), _WatchNew():  # libraries reserve memory at a thread's first call
                     self._function(*own)
                 graph = _begin()
                 try:
@@ -206,7 +206,7 @@ def keep(tensors: Iterable[Tensor]) -> Callable[[], None]:
 
 
 def _differ(seen: Tensor, expected: Tensor, tolerance: float) -> Tensor:
-    """Whether one of the numbers is another, [] bool."""
+    """Whether any two numbers differ by more than the tolerance, [] bool."""
     seen, expected = seen.float().nan_to_num(), expected.float().nan_to_num()
     limit = tolerance * (expected.abs().amax() + 2e-4)
     return (seen - expected).abs().amax() > limit
@@ -229,8 +229,8 @@ class _Watch(TorchDispatchMode):
 
 
 class _WatchNew(TorchFunctionMode):
-    """As `_Watch`, for new tensors of Python's numbers. Their copy to the device is in none of the
-    operations that `_Watch` sees."""
+    """Does what `_Watch` does for new tensors of Python's numbers, whose copy to the device is in
+    none of the operations that `_Watch` sees."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
@@ -253,7 +253,7 @@ def _casts_are_not_kept() -> Iterator[None]:
 
 
 def _gradients_in_this_thread() -> contextlib.AbstractContextManager[None]:
-    """By default torch computes gradients in a thread of the device, which nobody records."""
+    """A context without torch's own thread for gradients, in which nothing would be recorded."""
     return torch.autograd.set_multithreading_enabled(False)
 
 
@@ -265,7 +265,7 @@ def sizes(most: int) -> list[int]:
 
 
 class Forward:
-    """Stands for the `forward` of a network that acts, and calls it by graphs for a few sizes."""
+    """Replaces the `forward` of a network that acts, with a graph for each of a few batch sizes."""
 
     def __init__(self, net: nn.Module, device: torch.device, most: int):
         self._own = net.forward

@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Lends page-locked memory to the C++ core, which joins batches there. From there one copy brings a
-batch to an accelerator, and the core needs neither torch nor a device's library for that.
+"""Lends page-locked memory to the C++ core, which joins batches in it. One copy then brings a batch
+to an accelerator, and the core needs neither torch nor a device's library for that.
 
 Each batch has memory of its own, so that nobody has to know when a copy from it has ended: torch
 gives page-locked memory to others only when all copies from it have ended. For the CPU nothing is
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def rollouts(queue: "BatchingQueue", device: torch.device) -> Iterator[Rollout]:
-    """Yields the queue's batches of rollouts until it is closed: those for an accelerator as Slabs.
-    Of these the first is none, because it tells the shapes."""
+    """Yields the queue's batches of rollouts until it is closed. For an accelerator they are Slabs,
+    except for the first batch, from which the shapes are known."""
     return queue if device.type == "cpu" else _in_slabs(queue, device)
 
 
@@ -44,7 +44,7 @@ class Inputs:
 
     def __init__(self, device: torch.device):
         self._device = device
-        self._shapes: Shapes = {}  # of a batch: the names of rows, and the numbers of states
+        self._shapes: Shapes = {}  # of a batch, by the names of rows and the indices of states
 
     def of(self, batch: "Batch") -> tuple[Rollout, CoreState]:
         """Returns rows [1, B, ...] and core states [layers, B, H] on the device."""

@@ -34,12 +34,12 @@ class Gradients:
         """Gives the parameters the gradient of the loss over the real transitions of all ranks.
 
         Args:
-            parts: of this rank's loss, whose gradients the parameters have. Without any, this rank
-                has no batch, and adds nothing.
+            parts: of this rank's loss, whose gradients the parameters have. {} if this rank has no
+                batch, and so adds nothing.
 
         Returns:
             `parts` of the loss over all ranks, `real_transitions`, and `stops`, the number of ranks
-            that want to stop. If a rank's loss or gradient is not finite, nor are these.
+            that want to stop. If the loss or gradient of one rank is not finite, nor is the sum's.
         """
         nothing = self._flat.new_zeros(())
         stops = self._flat.new_full((), float(wants_to_stop))

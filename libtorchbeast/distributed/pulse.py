@@ -18,7 +18,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.workers import PipeEvent
 
 PULSE_S = 0.5
-LATER_S = 5.0  # rank 0 decides who is lost, so the others wait for it for this much longer
+LATER_S = 5.0  # the other ranks wait this much longer, because rank 0 decides who is lost
 MESSAGE_BYTES = 32768
 DONE = "done"
 
@@ -30,7 +30,7 @@ class RankLost(UserError):
 
 
 class RankSilent(RankLost):
-    """It does not answer, but its connection is still open."""
+    """Another rank does not answer, but its connection is still open."""
 
 
 class Pulse:
@@ -41,19 +41,19 @@ class Pulse:
     Args:
         rank: this process's.
         names: of all ranks, for the messages.
-        store: what all ranks can read.
-        has_store: whether it ends with this process.
+        store: torch's store, which all ranks can read.
+        has_store: whether the store ends with this process.
         timeout: seconds of silence after which a rank is lost.
 
     Attributes:
         failure: why this run cannot go on, None as long as it can.
         wakeup: is set when a rank wants to stop or is lost. If it is set here, all ranks stop. None
             before the run can save anything; until then the loss of a rank ends the process.
-        tell: returns what rank 0 shall hear with each message, in JSON's types.
+        tell: returns what each message tells rank 0, in JSON's types.
         hear: called in rank 0 with what a rank has told.
         waits: whether this rank waits for the others.
-        late: the names of those for whom the others wait.
-        awaited: the name of the one whose message this rank waits for.
+        late: the names of the ranks for whose batches the others wait.
+        awaited: the name of the rank whose message this rank waits for.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Pulse:
         self._rank, self._names, self._timeout = rank, names, timeout
         self._store, self._has_store = store, has_store
         self._peers = list(range(1, len(names))) if rank == 0 else [0]
-        self._left: set[int] = set()  # the peers that have said their last
-        self._end = ""  # what this rank says last, once it is set
+        self._left: set[int] = set()  # the peers that have said goodbye
+        self._end = ""  # this rank's goodbye, once it has one
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="pulse of ranks", daemon=True)
         self._thread.start()
@@ -110,7 +110,7 @@ class Pulse:
             self.fail(f"{self._names[self._rank]} failed: {error!r}")
 
     def _report(self, end: str) -> None:
-        """A message to rank 0 and its answer."""
+        """Sends a message to rank 0 and takes its answer."""
         try:
             told = {"told": self.tell(), "waits": self.waits}
             self._send(0, told | {"stop": self.wants_to_stop(), "end": end})
@@ -121,7 +121,7 @@ class Pulse:
         self._take(0, answer)
 
     def _ask(self, end: str) -> None:
-        """The messages of all others to rank 0, and its answers."""
+        """In rank 0: takes a message from each other rank, and then answers all of them."""
         by, stop = time.monotonic() + self._timeout, self.wants_to_stop()
         lost: dict[int, str] = {}
         late = [] if self.waits else [self._names[self._rank]]
@@ -159,8 +159,8 @@ class Pulse:
             self.wakeup.set()
 
     def _lost_says_rank_0(self) -> str:
-        """Whom rank 0 has lost, if it can still be asked. When rank 0 loses one, gloo closes its
-        connections to all."""
+        """Whom rank 0 has lost, if the store can still be read, else "". When rank 0 loses a rank,
+        gloo closes its connections to all of them."""
         found: list[bytes] = []
 
         def look() -> None:
@@ -168,7 +168,7 @@ class Pulse:
                 self._store.wait(["lost"], timedelta(seconds=2))
                 found.append(self._store.get("lost"))
 
-        looking = threading.Thread(target=look, daemon=True)  # if it cannot be reached, for ever
+        looking = threading.Thread(target=look, daemon=True)  # it hangs if the store is away
         looking.start()
         looking.join(3.0)
         return found[0].decode() if found else ""
@@ -198,7 +198,7 @@ class Pulse:
             raise RankLost(f"{self._names[peer]} {why}") from error
 
     def fail(self, why: str) -> None:
-        """The run cannot go on."""
+        """Records why the run cannot go on, and ends it."""
         if self.failure is not None:
             return
         self.failure = RankLost(why)
@@ -212,10 +212,10 @@ class Pulse:
             self.wakeup.set()
 
     def end_now(self) -> None:
-        """Ends this process after the loss of a rank. Its end as usual would destroy the groups,
-        and wait for an operation that waits for the lost rank."""
+        """Ends this process after the loss of a rank. The usual end would destroy the groups, and
+        so wait for an operation that waits for the lost rank."""
         if self.failure is not None:
             if self._has_store:
-                time.sleep(LATER_S)  # the others look there for who is lost
+                time.sleep(LATER_S)  # so that the others can read in it who is lost
             logging.shutdown()
             os._exit(1)

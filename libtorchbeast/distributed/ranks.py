@@ -7,7 +7,7 @@ Each rank has its own actors and its own share of the batch. What lies between t
   long as the slowest rank takes for its batch.
 - The pulse (pulse.py) sends messages meanwhile. So a rank that has died or hangs is noticed and
   named, but a rank whose environments are slow is waited for. The messages also tell who wants to
-  stop, and rank 0 gets the numbers for its log by them.
+  stop, and bring rank 0 the numbers for its log.
 
 A process that was not started by torchrun opens none of this.
 """
@@ -37,7 +37,7 @@ from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_RANK_0, SUMS_OF_RA
 from libtorchbeast.workers import end_with_parent
 
 MOST_ACTORS = 1_000_000  # of a rank; see `own_number`
-STOP_S = 8.0  # so that rank 0 saves within ten seconds though another rank hangs
+STOP_S = 8.0  # so that rank 0 saves within ten seconds even if another rank hangs
 FOREVER = timedelta(days=1)  # for the all-reduce; the pulse notices who will never come
 
 logger = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ def own_number(actor: int = MOST_ACTORS) -> int:
 
 
 def own_part(items: Sequence[Any], are_for_all: Any) -> list[Any]:
-    """The items of this rank, if they are dealt out to all ranks. Raises UserError if there are
-    none for it."""
+    """This rank's share of the items if they are for all ranks, else all items. Raises UserError if
+    there are none."""
     own = list(items[rank() :: count()] if are_for_all else items)
     if not own:
         raise UserError(f"--server_addresses: {len(items)} for {count()} ranks: expected one each")
@@ -89,7 +89,7 @@ def add_flags(parser: Parser) -> None:
     """Adds the flags of the programs that can have several learners."""
     group = parser.add_argument_group("ranks", "Several learners (docs/many_machines.md).")
     group.add_argument("--rank_timeout", type=real(1, 3600), default=60.0, metavar="SECONDS",
-        help="Under torchrun: if a rank gives no sign of life for this long, or has not come this "
+        help="Under torchrun: if a rank gives no sign of life for this long, or is missing this "
              "long after the start, the others save the run and end. A rank that dies is noticed "
              "at once, and a rank whose environments are slow is waited for.")  # fmt: skip
 
@@ -111,8 +111,8 @@ class Ranks:
         backend = "gloo"
         if torch.cuda.is_available() and dist.is_nccl_available():
             backend = "cpu:gloo,cuda:nccl"
-            # An operation that fails raises in `_finish`. By default a thread of NCCL's would end
-            # the process, and torchrun asks for that, too; then nothing would be saved.
+            # With this, an operation that fails raises in `_finish`. By default, and as torchrun
+            # sets it, a thread of NCCL would end the process, and nothing would be saved.
             os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
         self._is_closed = False
         own = dict(rank=self.rank, world_size=self.count)
@@ -130,12 +130,12 @@ class Ranks:
             raise RankLost(text) from error
         self._waited = 0.0
         self._steps = 0
-        self._taken = (time.monotonic(), 0.0, 0)  # seconds, `_waited` and `_steps` at a row
+        self._taken = (time.monotonic(), 0.0, 0)  # time, `_waited` and `_steps` at the last row
 
     # ------------------------------------------------------------------------------- the beginning
     def _meet(self) -> dist.Store:
-        """Waits for all ranks in the store of torchrun. Returns a part of it that is new, because
-        the store still has what ranks have written there that torchrun has ended since."""
+        """Waits for all ranks in the store of torchrun. Returns a new part of it, because the store
+        still has what ranks wrote before torchrun restarted them."""
         self._hosts = {self.rank: socket.gethostname()}
         word, by = secrets.token_hex(8), time.monotonic() + self._timeout
         has_torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -200,7 +200,7 @@ class Ranks:
 
     # ------------------------------------------------------------------------- while the run learns
     def sum(self, tensor: Tensor) -> None:
-        """Replaces the tensor by its sum over all ranks, which all ranks have to call for.
+        """Replaces the tensor by its sum over all ranks. All ranks have to call this.
 
         Raises:
             RankLost: a rank was lost meanwhile.
@@ -228,7 +228,7 @@ class Ranks:
         return copy.numpy().tobytes()
 
     def ask_to_stop(self) -> None:
-        """Tells all ranks to stop, so that this one waits STOP_S seconds for them at most."""
+        """Tells all ranks to stop. From then on this one waits at most STOP_S seconds for them."""
         if self.pulse.wakeup is not None:
             self.pulse.wakeup.set()
 
@@ -270,7 +270,7 @@ class Ranks:
         self.pulse.waits = False
 
     def _is_done(self, work: Any, on_cpu: bool) -> bool:
-        """Waits for a part of a second. Raises RankLost if the operation has failed."""
+        """Waits at most PULSE_S seconds. Raises RankLost if the operation has failed."""
         end = time.monotonic() + PULSE_S
         if on_cpu:
             with contextlib.suppress(RuntimeError):  # it has failed, or takes longer
@@ -286,8 +286,8 @@ class Ranks:
         return True
 
     def _leave(self) -> None:
-        """At the end of a process that has not closed this, because there is no run to leave. If
-        the pulse still ran, torch would abort the process."""
+        """Closes this at the end of a process that has not done so because it had no run. If the
+        pulse still ran, torch would abort the process."""
         if self.pulse.failure is None and not self._is_closed:
             self.close(RuntimeError("it has ended early, and printed why"))
         self.pulse.end_now()

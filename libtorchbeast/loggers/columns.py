@@ -107,8 +107,8 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Ranks": {
         "all_reduce_share": "Under torchrun: the share of the time in which a rank waited for the "
-        "others, and the sum of the gradients travelled. It is the mean over the ranks, as all "
-        "shares are then; counts and cores are sums.",
+        "others or for the sum of the gradients. It is the mean over the ranks, as all shares are "
+        "then; counts and cores are sums.",
         "slowest_rank": "Under torchrun: the rank that could make the fewest steps per second.",
         "sps_min": "Under torchrun: how many steps per second that rank could make if it waited "
         "for no other.",

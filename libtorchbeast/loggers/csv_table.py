@@ -19,8 +19,8 @@ class CsvTable:
     """A table with the columns _tick (number of the row), _time (Unix seconds) and `fieldnames`.
 
     Args:
-        path: of the file. If it exists, its rows are kept. Its columns that `fieldnames` lack are
-            kept behind the others, with empty cells from now on.
+        path: of the file. If it exists, its rows are kept. Its columns that are not in `fieldnames`
+            are kept after the others, with empty cells from now on.
         fieldnames: `step` is one of them.
         last_step: the run goes on from this step. Rows beyond it are moved to another file beside
             this one, NAME.discarded.csv.
@@ -106,7 +106,7 @@ def _open(path: Path, columns: list[str], last_step: int) -> tuple[list[str], in
 
 
 def _read(path: Path, columns: list[str]) -> tuple[list[str], list[dict[str, str]]]:
-    """Returns `columns`, behind them those that only the file has, and the file's rows. The file
+    """Returns `columns` followed by those that only the file has, and the file's rows. The file
     need not exist."""
     header, rows = read_csv(path) if path.exists() else ([], [])
     return list(dict.fromkeys([*columns, *header])), rows

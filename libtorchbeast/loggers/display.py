@@ -91,7 +91,7 @@ class Display:
 
     def _render(self) -> rich.console.RenderableType:
         view = self._look()
-        if (score := view.row.get("mean_eval_return")) is not None:  # in one row for each
+        if (score := view.row.get("mean_eval_return")) is not None:  # once per evaluation
             self._evaluated = f"{score:.2f} at step {view.row['eval_step']:,}"
         parts = [_progress(view), _table(view, self._evaluated)]
         parts.append(rich.text.Text("\n".join(view.where_time_goes), style="dim"))
@@ -143,7 +143,7 @@ def _numbers(view: View) -> list[tuple[str, str]]:
         ("policy lag", f"{show('lag_mean', '.1f')} updates, at most {show('lag_max', '.0f')}"),
         ("latency", latency),
     ]
-    some = [  # which not all programs have
+    some = [  # numbers that not all programs have
         ("entropy", "entropy", ".3f"),
         ("policy loss", "pg_loss", ".4f"),
         ("baseline loss", "baseline_loss", ".4f"),
@@ -218,7 +218,7 @@ class Curve:
 
     def lines(self, caption: str) -> list[str]:
         """Returns `HEIGHT` lines of the curve, with its highest and lowest value at the left, and a
-        line with the first step, the caption and the last step. Of less than two points, none."""
+        line with the first step, the caption and the last step. [] for fewer than two points."""
         if len(self._points) < 2:
             return []
         steps, values = zip(*self._points, strict=True)

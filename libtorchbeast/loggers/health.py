@@ -18,8 +18,8 @@ class Health:
 
     Args:
         flags: those of the run.
-        width: of the action, if the actions are a Box. 0: others, which have a softmax. This
-            begins with the most entropy that it can have.
+        width: the number of an action's dimensions if the actions are a Box, else 0: a softmax
+            begins with about the largest entropy that it can have, and is not checked.
     """
 
     def __init__(self, flags: Flags, width: int):

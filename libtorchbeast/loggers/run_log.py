@@ -22,7 +22,7 @@ class NoWriter:
 
 
 class RunLog:
-    """Used by the main thread alone.
+    """Collects, writes and averages the rows of a run. Only the main thread may use it.
 
     Attributes:
         sources: give their columns to each row. Owners of workers append theirs.

@@ -29,7 +29,7 @@ UPDATE_COLUMNS = {
 
 
 class FirstGames:
-    """The games that have ended since all environments began to play, before any may count.
+    """The games that have ended since all environments began to play, until games may count.
 
     The games that end first are the short ones. So games count only after the first game of every
     environment has ended. Rows do not say of which environment they are. But as long as a first
@@ -83,7 +83,7 @@ class Stats:
         self._inference_batches = self._inference_columns = 0
 
     def restart(self) -> None:
-        """All environments start afresh, after all games that count have ended."""
+        """To be called when all games that count have ended and all environments start afresh."""
         with self._lock:
             if self._first_games is not None:
                 self._count(self._first_games.games)
@@ -103,7 +103,7 @@ class Stats:
             if self._first_games is None:
                 self._count(games)
             elif self._first_games.add(ages, games):
-                # One for each environment: among all of them the short ones are too many.
+                # The newest, one for each environment: among all of them too many are short.
                 self._count(self._first_games.games[-self._num_envs :])
                 self._first_games = None
 

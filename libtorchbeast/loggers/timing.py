@@ -149,7 +149,7 @@ class LatencyPercentiles:
 
 
 def _percentile_ms(cumulative: np.ndarray, share: float) -> float:
-    """The middle of the bucket that `share` of the latencies reach at most, in milliseconds."""
+    """The middle of the bucket with the `share` quantile of the latencies, in milliseconds."""
     bucket = int(np.searchsorted(cumulative, share * cumulative[-1]))
     return 1e-3 * 2 ** ((bucket + 0.5) / 8)
 
@@ -216,7 +216,7 @@ class ActorTimes:
         ]
 
     def close(self) -> None:
-        """Gives the shared memory's descriptor back. The memory goes with its last reader."""
+        """Closes the shared memory's descriptor. The memory is freed with its last reader."""
         self._memory.close()
 
 
@@ -245,8 +245,8 @@ class CpuCores:
         self._time = time.monotonic()
 
     def _read(self) -> float:
-        """CPU seconds of all these processes, with those that have ended: their parents have them
-        in `children_user` and `children_system`."""
+        """CPU seconds of this process and its descendants. Those of descendants that have ended are
+        in `children_user` and `children_system` of their parents."""
         seconds = 0.0
         for process in [self._process, *self._process.children(recursive=True)]:
             try:

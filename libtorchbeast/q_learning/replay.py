@@ -30,7 +30,7 @@ from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 
 SMALLEST = 1e-6  # priority, so that a sequence without an error can still be drawn
-LARGEST = 1e30  # also instead of NaN, so that such a sequence is drawn, and the learner says why
+LARGEST = 1e30  # priority, also for NaN: then the sequence is drawn, and the learner reports it
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +46,13 @@ class Replay(Direct):
         flags: give the sizes, the ratio, the exponents and the seed.
         spec: of the environments.
         core_state: of one environment, [layers, 1, H].
-        own: the outputs of the acting network that rows are kept with: name -> (shape, dtype).
-        first_priorities: gives the priorities [B] of new sequences [S+1, B, ...], which have no
-            observations.
-        path: of the file whose memory it uses, so that it can be resumed. None: no file.
+        own: the outputs of acting that are kept in the rows: name -> (shape, dtype).
+        first_priorities: gives the priorities [B] of new sequences [S+1, B, ...], which it gets
+            without observations.
+        path: of the file that it is kept in, so that it can be resumed. None: no file.
 
     Raises:
-        UserError: it does not fit onto the disk.
+        UserError: the file cannot be made, for example because the disk is full.
     """
 
     def __init__(
@@ -66,18 +66,18 @@ class Replay(Direct):
     ):
         self._flags, self._stacks, self._first_priorities = flags, spec.stacks, first_priorities
         self._T, self._length = flags.unroll_length, flags.burn_in + flags.train_length
-        self._blocks_each = self._length // self._T + 1  # of a sequence, which has a last row too
+        self._blocks_each = self._length // self._T + 1  # of a sequence, with room for its last row
         self._M = -(-flags.replay_capacity // self._T)
         shapes = replay_memory.block_shapes(spec, core_state, own, self._T)
         self._layout = json.dumps([self._M, self._length, shapes])
         self._arrays = replay_memory.allocate(flags, shapes, self._M, path)
-        self._serials = self._arrays.pop("serial")  # of the block in each slot, number serial % M
+        self._serials = self._arrays.pop("serial")  # of the block in each slot, which is serial % M
         self._in_file = self._serials.copy()
         self._serials[:] = NONE
         self._observations = spec.observations.keys()
         self._previous, self._next = np.full((2, self._M), NONE)  # blocks of the same environment
         self._newest: dict[int, int] = {}  # environment -> serial
-        self._tree = SumTree(self._M)  # of the sequences that begin at each slot, once complete
+        self._tree = SumTree(self._M)  # priorities of the complete sequences that begin at slots
         self._random = np.random.default_rng(flags.seed)
         # Numbers of steps, except `blocks`. `unreported` steps came since the last batch was drawn,
         # `new` ones since there were --replay_start, and `trained` ones were drawn to learn from.
@@ -106,7 +106,7 @@ class Replay(Direct):
         serials = batch["serial"][0].numpy()
         slots = serials % self._M
         with self._lock:
-            if numbers is None:  # the update was skipped; the next one has the new steps
+            if numbers is None:  # the update was skipped, so the next batch reports these steps
                 self._counts["unreported"] += int(batch["new_steps"])
                 return
             still = (self._serials[slots] == serials) & (self._tree.leaves[slots] > 0)
@@ -126,7 +126,7 @@ class Replay(Direct):
             for name, array in self._arrays.items():
                 array[slots] = self._block_of(name, batch[name]).transpose(0, 1).numpy()
             self._counts["blocks"] += len(serials)
-            self._serials[slots] = serials  # last, so that no block in the file is taken as whole
+            self._serials[slots] = serials  # last, so that a half-written block never seems whole
             ready = [self._link(*pair) for pair in zip(serials.tolist(), environments, strict=True)]
             if complete := [slot for slot in ready if slot != NONE]:
                 rows = self._rows(np.array(complete), self._arrays.keys() - self._observations)
@@ -164,7 +164,7 @@ class Replay(Direct):
         return serial != NONE and self._serials[serial % self._M] == serial
 
     def _forget(self, slots: np.ndarray) -> None:
-        """Empties slots. Sequences that begin behind them lack the older frames of stacks."""
+        """Empties slots. Then no sequence right after them can be drawn: its stacks lack frames."""
         after = self._next[slots]
         behind = after[after != NONE] if self._stacks else []
         self._tree.set(np.append(slots, np.array(behind, np.int64) % self._M), 0.0)
@@ -222,7 +222,7 @@ class Replay(Direct):
         return int((self._serials != NONE).sum()) * self._T
 
     def state_dict(self) -> dict[str, Any]:
-        """What belongs to the file in a checkpoint."""
+        """All but the blocks, which are in the file."""
         with self._lock:
             numbers = dict(
                 serials=self._serials, previous=self._previous, next=self._next,

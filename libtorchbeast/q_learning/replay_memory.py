@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def block_shapes(spec: Spec, core_state: CoreState, own: Shapes, T: int) -> Shapes:
-    """The arrays of one block."""
+    """The shapes and dtypes of the arrays of one block of T rows."""
     action = (spec.actions.shape, spec.actions.dtype.name)
     leaves: Shapes = {name: ((), dtype) for name, dtype in ROW_FIELDS.items()} | own
     leaves |= {"last_action": action, "action": action, "policy_version": ((), "int64")}
@@ -53,7 +53,7 @@ def _sizes(shapes: Shapes, num_blocks: int) -> dict[str, int]:
 
 def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) -> Arrays:
     """Arrays [num_blocks, ...] of the shapes, in memory or in a file, whose content is kept if its
-    size is right. In new ones each serial number is NONE.
+    size is right. In new arrays each serial number is NONE.
 
     Raises:
         UserError: the file cannot be made.

@@ -28,7 +28,7 @@ class SumTree:
             self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]
 
     def draw(self, shares: np.ndarray) -> np.ndarray:
-        """The leaves [B] that shares [B] of the total in [0, 1) fall on. None of them has a 0."""
+        """The leaves [B], none of them with 0, that `shares` [B] of the total in [0, 1) fall on."""
         rest, nodes = shares * self.total, np.ones(len(shares), np.int64)
         while nodes[0] < self._leaf0:
             left, right = self._sums[2 * nodes], self._sums[2 * nodes + 1]

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServersLost(RuntimeError):
-    """No environment server answers, or answered in time. The text has each server's last error."""
+    """No environment server answers any more, or none did. The text has each one's last error."""
 
 
 def spec_of(description: "Description") -> Spec:
@@ -79,10 +79,10 @@ class StreamMonitor:
             failed in the same way, and none has completed a rollout, nothing will help.
 
     Raises:
-        ServersLost: from `check`, when none has been connected for `timeout` seconds, not counting
-            those for which this process was stopped. Streams that open their environments for the
-            first time count as connected. An opening that began in time is waited for, because its
-            server ends itself if one environment takes too long.
+        ServersLost: from `check`, when no stream has been connected for `timeout` seconds, without
+            the time for which this process was stopped. Streams that open their environments for
+            the first time count as connected. An opening that began in time is waited for, because
+            its server ends itself if one environment takes too long.
         UserError: from `check`, when nothing will help.
         RuntimeError: from `check`, when the pool has failed.
     """
@@ -103,7 +103,7 @@ class StreamMonitor:
             is_new = not was.connected or now.failures > was.failures
             if now.connected and now.failures and is_new:
                 logger.info("Streaming again: actor %d, %s", actor, now.address)
-        # From then on the actors have waited for the learner's queue, if only for a moment.
+        # An actor that has completed a rollout has waited for the queue, if only for a moment.
         has_delivered = self._pool.seconds()[self._pool.ACTIVITIES.index("actor_waiting")] > 0
         is_connected = any(stream.connected for stream in self._status)
         is_opening = any(stream.opening for stream in self._status) and not is_connected
@@ -135,7 +135,7 @@ class StreamMonitor:
             return
         first = self._status[0].last_error
         causes = {cause(stream.last_error) for stream in self._status}
-        is_raised = first.startswith("INTERNAL")  # by an environment; other errors may pass
+        is_raised = first.startswith("INTERNAL")  # by an environment; other errors may go away
         if is_raised and len(causes) == 1:
             raise UserError(
                 f"no stream has completed a rollout, and all failures are alike: {cause(first)}"
@@ -151,4 +151,4 @@ class StreamMonitor:
 
 def _message(timeout: float, errors: dict[str, str]) -> str:
     lines = "".join(f"\n  {address}: {error}" for address, error in sorted(errors.items()))
-    return f"no environment server for {timeout:g} s (--server_timeout); the last of each:{lines}"
+    return f"no environment server for {timeout:g} s (--server_timeout); the last errors:{lines}"

@@ -32,7 +32,7 @@ class LocalServers:
     Args:
         flags: the learner's flags. The child takes those that it knows, except for those of
             addresses and TLS.
-        updates: how many updates the run has made before. A resumed run so gets other seeds, and
+        updates: how many updates the run has made before. So a resumed run gets other seeds, and
             its environments do not begin with the same levels again.
 
     Attributes:
@@ -99,7 +99,7 @@ class LocalServers:
 
     def _log_lines(self) -> None:
         level = logging.INFO
-        # Environments may print anything, progress bars with carriage returns among it.
+        # Environments may print anything, for example progress bars with carriage returns.
         for line in io.TextIOWrapper(self._stdout, encoding="utf-8", errors="replace"):
             line = line.rstrip()
             if line.startswith(ERROR):

@@ -34,9 +34,9 @@ class MockVectorEnv:
     bytes, which count the steps, so that no observation equals the one before it. Episodes have
     1000 steps and end with reward 1. Those of different environments end at different times.
 
-    They all together make at most `rate` steps per second: a step sleeps until it is due, which is
-    a fixed time after the one before was. If actions come too late for that, it does not sleep, and
-    does not make up for the delay.
+    They all together make at most `rate` steps per second: each step is due a fixed time after the
+    step before, and sleeps until then. If actions come later than that, the step does not sleep,
+    and the delay is not made up for.
     """
 
     metadata: dict[str, Any] = {"autoreset_mode": "NextStep"}
@@ -115,7 +115,7 @@ class MockStackEnv(MockVectorEnv):
         return window.reshape(self.num_envs, STACK, *FRAME_SHAPE)
 
     def _restart_ring(self) -> None:
-        """Moves the last frames to the ring's start, and makes noise of zeros after them."""
+        """Moves the last frames to the ring's start, and replaces zeros after them by noise."""
         self._memory[:, : STACK - 1] = self._memory[:, 1 - STACK :]
         self._memory[self._has_zeros, STACK - 1 :] = self._noise[STACK - 1 :]
         self._has_zeros[:] = False

@@ -32,7 +32,7 @@ SPARE_THREADS = 4  # for Describe, and to refuse a Stream, which else would wait
 SERVICE = "rpcenv.RPCEnvServer"
 CALLS_END_S = 0.2  # `stop` gives calls this time to tell their clients how they ended
 ENVIRONMENTS_CLOSE_S = 2.0  # ... and environments this time to close
-MAX_STATUS_BYTES = 2000  # gRPC sends a status as a header: up to 3 times as long, 8 KiB at most
+MAX_STATUS_BYTES = 2000  # gRPC's header for it is up to 3 times as long, and has 8 KiB at most
 # Larger frames, write buffers and windows are not set, because they made no measurable difference:
 # neither for messages of 27 KB nor of 1.8 MB, neither on Unix sockets nor on loopback TCP.
 OPTIONS = {

@@ -79,7 +79,7 @@ class SocketLock:
 
 
 def claim_address(address: str) -> Callable[[], None]:
-    """Checks that nobody listens on `address`, and returns the function that gives it back.
+    """Checks that nobody listens on `address`, and returns the function that releases it.
 
     gRPC does not check enough: it replaces the socket file of a living server, and of the addresses
     that a host's name has, one free address is enough for it. If two servers start at once on a

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 # A process that fails again and again is started after delays that double.
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.5, 30.0
-STABLE_S = 5.0  # after this time since it was ready, the delays begin with the first again
+STABLE_S = 5.0  # if it was ready for this long, the delays begin with the first one again
 END_S = 3.0  # processes have this time to end by themselves
 
 
@@ -66,8 +66,8 @@ class Supervisor:
             self._end_all()
 
     def _wait(self, stop: PipeEvent) -> None:
-        """Waits until something may be to do: a process sent a message or ended, `stop` was set, a
-        start is due, or it is time to look for signs of life."""
+        """Waits until there may be work: a process sent a message or ended, `stop` was set, a start
+        is due, or it is time to look for signs of life."""
         running = [w.process for w in self._workers if w.process]
         handles = [h for process in running for h in (process.from_child, process.sentinel)]
         due = [w.due for w in self._workers if not w.process]

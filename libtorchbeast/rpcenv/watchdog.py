@@ -71,7 +71,7 @@ class Watchdog:
         address: The server's, for the log.
         timers: Returns the timers to look at.
         sign_of_life: Is called at least twice a second, from `start` to `stop`.
-        interval: Seconds between two looks, if that is shorter.
+        interval: Seconds between two looks, if less than HEARTBEAT_S.
     """
 
     def __init__(

@@ -126,7 +126,7 @@ class StackCheck:
                 )
                 raise ValueError(
                     f'{name}: metadata["frame_stacks"] says that it is a stack of the {k} newest '
-                    f"frames; expected as its {k - 1} older ones {expected}, seen others, in "
+                    f"frames; expected its {k - 1} older frames to be {expected}, seen others, in "
                     f"environment {n}"
                 )
             self._newest[name] = row[name][self._next, 1:].tobytes()

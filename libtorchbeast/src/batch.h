@@ -86,8 +86,8 @@ class Batch {
 
   // Returns the requests' columns side by side, oldest first. The arrays of a single request are
   // not copied. But if the caller lends arrays, all columns are copied there, and nowhere else.
-  // They must have the names, dtypes and shapes of the requests, and as many columns as the batch.
-  // Else this throws std::invalid_argument.
+  // Those arrays must have the names, dtypes and shapes of the requests, and as many columns as the
+  // batch. Else this throws std::invalid_argument.
   NetIO GetInputs(const NetIO* into = nullptr) const {
     const NetIO& first = requests_.front()->inputs;
     if (into != nullptr) CheckLent(first, *into);

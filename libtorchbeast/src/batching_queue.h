@@ -26,8 +26,8 @@ class Closed : public std::runtime_error {
 //             a batch that is not full could wait for each other.
 //   Dequeue   waits until the queue holds `batch_size` columns. A batch that is exactly one item is
 //             that item, not a copy. But if the caller lends arrays [T, batch_size, ...] (`into`),
-//             all columns are copied there, and nowhere else. They must have the names, dtypes and
-//             shapes of the items, of which there must have been one. Else Dequeue throws
+//             all columns are copied there, and nowhere else. Those arrays must have the names,
+//             dtypes and shapes of the first item, which must have come before. Else Dequeue throws
 //             std::invalid_argument and takes nothing.
 //   Close     drops what the queue holds. Calls that wait, and all later calls, throw Closed. Close
 //             itself may be called again.

@@ -107,7 +107,7 @@ py::tuple StateTo(const Arrays& state) {
   return tuple;
 }
 
-// libtorchbeast.rpcenv.tls.Tls: the own certificate, its key, and the CA certificates to trust.
+// libtorchbeast.rpcenv.tls.Tls: this side's certificate and key, and the CA certificates to trust.
 using PemTexts = std::optional<std::tuple<std::string, std::string, std::string>>;
 
 std::optional<Tls> TlsFrom(const PemTexts& texts) {

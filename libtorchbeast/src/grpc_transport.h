@@ -13,7 +13,7 @@
 
 namespace torchbeast {
 
-// The own certificate, its key, and the CA certificates to trust, as PEM texts.
+// This side's certificate and key, and the CA certificates to trust, as PEM texts.
 struct Tls {
   std::string cert, key, ca;
 };

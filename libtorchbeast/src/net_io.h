@@ -12,7 +12,7 @@ struct NetIO {
   Arrays core_state;
 };
 
-// Returns what all of a kind have in common: names, dtypes and shapes, without memory.
+// Returns the arrays and the state without memory: only their names, dtypes and shapes.
 inline Dict Layout(const NetIO& io) {
   Dict layout;
   for (const auto& [name, array] : io.arrays) layout.emplace_back(name, array.WithoutMemory());

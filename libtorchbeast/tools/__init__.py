@@ -2,6 +2,6 @@
 """What a person runs: `python -m libtorchbeast.tools.sweep`, `report`, `plot`, `certificates`,
 `consistency`, `from_torchbeast`. The module `study` serves the first two.
 
-`autotune` is called by the beasts' --autotune. Each tool is a process of its own, or the beast's
-before training begins. A tool may import anything here; nothing but the beasts imports a tool.
+`autotune` is called by the beasts' --autotune before training begins. The others are programs, each
+in its own process. A tool may import anything here; nothing but the beasts imports a tool.
 """

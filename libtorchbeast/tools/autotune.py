@@ -119,7 +119,7 @@ def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> flo
     }
     printed = folder / "printed"
     with printed.open("w") as file:
-        not_logged = {"WANDB_MODE": "disabled"}  # a trial is not worth it
+        not_logged = {"WANDB_MODE": "disabled"}  # trials are not runs to keep
         process = workers.start_program(beast, not_logged, stdout=file, stderr=file)
     try:
         assert process.stdin is not None

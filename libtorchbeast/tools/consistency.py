@@ -43,9 +43,9 @@ class Draws:
 
 
 class Reference(Protocol):
-    """A plain environment. One that has also `revive()` plays on after its end for a while, so that
-    late states are compared too; one that has `choose(random)` chooses some of the actions, because
-    random ones may lose too early."""
+    """A plain environment. One that also has `revive()` plays on after its end for a while, so that
+    late states are compared too. One that has `choose(random)` chooses the actions of games that go
+    on, because random actions may lose too early."""
 
     def reset(self, draws: Draws) -> dict[str, Any]:
         """Begins an episode and returns the observation."""
@@ -72,7 +72,7 @@ class Comparison:
         env: the environment of tensors.
         make_reference: makes one plain environment.
         device: where the tensors lie.
-        revived: how often an ended game goes on, if the reference can `revive`: the probability.
+        revived: the probability that an ended game goes on, if the reference can `revive`.
         step: the environment's step, perhaps compiled. Default: `env.step`.
     """
 

@@ -29,7 +29,7 @@ SAMPLES = 10_000  # of the bootstrap
 MANY = 6  # settings; if there are more, each gets a panel of its own
 NOT_SWEPT = {"xpid", "savedir"}  # flags that differ between the runs of any folder
 
-# Takes resamples of each stratum [samples, n], with another n for each; returns [samples, ...].
+# Takes resamples of each stratum [samples, n], where n may differ; returns [samples, ...].
 Statistic = Callable[[Sequence[np.ndarray]], np.ndarray]
 
 
@@ -67,7 +67,7 @@ class Estimate(NamedTuple):
 # ======================================================================================= statistics
 def estimate(strata: Sequence[Sequence[float]], statistic: Statistic) -> Estimate:
     """The statistic of the scores in all strata, with its percentile interval from the stratified
-    bootstrap: each stratum is resampled for itself, with replacement."""
+    bootstrap: each stratum is resampled separately, with replacement."""
     arrays = [np.asarray(scores, float) for scores in strata]
     value = float(statistic([array[None] for array in arrays])[0])
     if min(map(len, arrays)) < 2:
@@ -266,7 +266,7 @@ class Report:
 
     def of_factor(self, index: int) -> str:
         """The effect of one factor: means over those games and settings of the other factors that
-        exist with each of its values. So nothing but this factor differs between two rows."""
+        were run with each of its values. So two rows differ in nothing but this factor."""
         others: dict[Cell, dict[str, Cell]] = {}
         for game, setting in self.cells:
             rest = (*setting[:index], *setting[index + 1 :])

@@ -155,7 +155,7 @@ def is_complete(run: Run) -> bool:
 
 
 def hours_left(run: Run) -> float | None:
-    """From the run's own speed. None if it has none yet."""
+    """Hours until the run is complete, at its speed so far. None if it has made no steps yet."""
     row, total = last_row(run.path), total_steps(run)
     if not row.get("step") or not total:
         return None

@@ -49,7 +49,7 @@ POLL_S = 0.2  # time between two looks at the runs
 
 # ============================================================================================ slots
 class Slot(NamedTuple):
-    """What a run has for itself; None in a job of Slurm, which gives it."""
+    """Cores and GPUs that only one run uses. In a job of Slurm, which assigns them, it is None."""
 
     cores: list[int]
     gpus: list[str]
@@ -220,7 +220,7 @@ class SlurmJob:
                 raise RuntimeError(f"{self._run.path} failed:\n{last_lines(self._run)}")
 
     def checkpoint(self) -> Any:
-        """Stops the run, and returns what the job shall do when Slurm starts it again."""
+        """Stops the run, and returns what submitit runs when Slurm starts the job again."""
         import submitit
 
         if self._process is not None:
