@@ -1,5 +1,6 @@
 # Targets that run Python first install what they need in .venv. CI uses the same targets.
 # FLAGS="--name value ..." is passed on to the program.
+#   make play           play a game of Pong with the published agent, and write a video of it
 #   make train          train MonoBeast on Pong; run it again to resume
 #   make poly           build the extension and train PolyBeast on Pong
 #   make minatar        train MonoBeast on MinAtar Breakout
@@ -10,6 +11,8 @@
 #   make results-minatar  train MonoBeast on five games of MinAtar with three seeds
 #   make results-minatar-GAME, results-poly-GAME  train either beast on one of them
 #   make results-memory  train on a task that needs memory, with and without an LSTM, three seeds
+#   make results-memory-long, results-r2d2-memory  train MonoBeast or R2D2 on longer memory games
+#   make results-r2d2-minatar  train R2D2 on five games of MinAtar
 #   make results-mujoco, results-poly-mujoco  train either beast on four robots, three seeds each
 #   make results-mujoco-ROBOT, results-poly-mujoco-ROBOT  train either beast on one of them
 #   make bench          measure the speed of the parts and of whole runs
@@ -30,10 +33,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: train poly minatar results-quick results-pong results-poly-pong results-minatar results-memory results-memory-long \
+.PHONY: play train poly minatar results-quick results-pong results-poly-pong results-minatar results-memory results-memory-long \
 	results-r2d2-minatar results-r2d2-memory results-mujoco results-poly-mujoco \
 	test test-examples bench faults soak gpu tsan asan fuzz lint format docs \
 	setup build clean
+
+play: .venv/runtime
+	$(BIN)/python -m monobeast --savedir results/pong --xpid agent --mode test_render --num_episodes 1 $(FLAGS)
 
 train: .venv/runtime
 	$(BIN)/python -m monobeast --xpid pong $(FLAGS)

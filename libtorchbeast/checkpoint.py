@@ -181,7 +181,7 @@ def parse_for_run(
         the command line or taken from the run.
 
     Raises:
-        UserError: a flag is wrong.
+        UserError: a flag is wrong, or a run that shall resume has only weights.
         CheckpointError: the run's files exist, but none of them loads.
     """
     try:
@@ -200,6 +200,12 @@ def parse_for_run(
     choose_xpid(draft)
     state = load_newest(path_of(draft))
     if state is not None:
+        if draft.mode == "train" and "optimizer" not in state:
+            path = path_of(draft)
+            raise UserError(
+                f"{path} has weights only, so no training can resume from it. --init_from {path} "
+                "starts a new run with these weights."
+            )
         saved = _flags_of(state)
         settings = take_over(draft, saved, settings, make_parser()) | settings
     if others is not None:

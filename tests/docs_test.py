@@ -75,6 +75,7 @@ SCALED = {
 
 # Why the others are not run here.
 RESULTS = "results_test.py makes its run, in small"
+AGENT = "results_test.py does it, with a copy of the agent"
 FORK = "test_the_readmes_fork_trains does it, in a copy"
 MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
 OLD = "from_torchbeast_test.py does it"
@@ -83,6 +84,7 @@ RANKS = "several_learners_test.py does it, on one machine and on two"
 AGAINST = "against_test.py does it with a small repository"
 REPORT = "report_test.py reports the runs that were published"
 NOT_RUN = {
+    "make play": AGENT,
     "make results-quick": RESULTS,
     "make results-poly-pong": RESULTS,
     ".venv/bin/python -m monobeast --env FrozenLake-v1 --xpid ice --total_steps 300_000": FORK,

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -60,6 +61,16 @@ def test_published_runs(target, tmp_path):
         seen[run] = {name: flags[name] for name in PUBLISHED[target].get(run, {})}
     assert seen == PUBLISHED[target]
     assert (folder / "quick/plot.png").exists() == (target == "results-quick")
+
+
+def test_the_published_agent_leads_its_game(tmp_path):
+    shutil.copytree(ROOT / "results/pong/agent", tmp_path / "agent")
+    flags = f"FLAGS=--savedir {tmp_path} --max_episode_steps 1000"
+    command = ["make", "--silent", "play", flags]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    [score] = re.findall(r"^Mean return (\S+),", printed, re.MULTILINE)
+    assert float(score) > 0  # by chance about -10
+    assert (tmp_path / "agent/test.mp4").stat().st_size > 100_000
 
 
 def test_every_published_run_has_a_command():

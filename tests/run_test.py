@@ -271,6 +271,20 @@ def test_weights_that_do_not_fit_are_refused_in_one_sentence(savedir):
     assert not (savedir / "run/model.tar").exists()
 
 
+def test_weights_alone_are_no_run_to_resume(savedir):
+    state = load(savedir / "run")
+    del state["optimizer"]
+    os.mkdir(savedir / "weights")
+    checkpoint.save(str(savedir / "weights/model.tar"), state)
+    message = refusal(savedir, *IN_ORDER, "--xpid", "weights")
+    path = savedir / "weights/model.tar"
+    assert message == (
+        f"monobeast: error: {path} has weights only, so no training can resume from it. "
+        f"--init_from {path} starts a new run with these weights."
+    )
+    assert os.listdir(savedir / "weights") == ["model.tar"]
+
+
 def test_a_flag_that_only_the_other_beast_has_does_not_change(savedir, monkeypatch, capsys):
     load_state = checkpoint.RunCheckpoints.load
 
