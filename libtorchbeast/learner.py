@@ -96,7 +96,7 @@ class Learner:
         self._closed = self._ended = False  # ended: all ranks have agreed to stop
         self.deviations = 0
         self._updated = Event(device)
-        self._one_at_a_time = threading.Lock()  # protects everything above
+        self._one_at_a_time = threading.Lock()  # held by an update, which changes the above
 
     def _make_graphs(self) -> None:
         """An update has three graphs. After the first, ranks add up their gradients. Before the

@@ -28,7 +28,7 @@ from tests.support.processes import ROOT, Command, Program
 from tests.support.tls import check, flags_of
 
 EXPLANATIONS = {
-    "no certificate": "perhaps the server does not accept this --tls_cert: its log says",
+    "no certificate": "perhaps the server does not accept this --tls_cert; its log says why",
     "a certificate of another CA": "perhaps the server does not accept this --tls_cert",
     "an expired certificate": "perhaps the server does not accept this --tls_cert",
     "a host's certificate": "perhaps the server does not accept this --tls_cert",

@@ -74,7 +74,7 @@ std::string Hint(const std::string& address, const MaybeTls& tls, const std::str
   if (IsUnixSocket(address) || !says("failed to connect")) return "";
   const bool hung_up = says("Socket closed") || says("Connection reset");
   if (!tls) return hung_up ? " (perhaps the server wants TLS: --tls_cert)" : "";
-  if (hung_up) return " (perhaps the server does not accept this --tls_cert: its log says)";
+  if (hung_up) return " (perhaps the server does not accept this --tls_cert; its log says why)";
   if (says("wrong version number")) return " (the server speaks no TLS)";
   if (says("not in peer certificate")) return " (its certificate is another host's)";
   if (says("certificate verify failed")) {
