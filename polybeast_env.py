@@ -133,7 +133,7 @@ def make_parser() -> Parser:
         help="End when standard input is closed, so that the servers do not outlive the program "
              "that started this one. Until then FOLDER, which only this user may enter, holds the "
              "sockets.")
-    # The command line has no flags for these. `updates` counts the run's updates until now.
+    # The command line has no flags for these. `updates` counts those of the run at this start.
     parser.set_defaults(mode="train", updates=0)
     return parser
 # fmt: on

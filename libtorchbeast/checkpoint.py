@@ -198,10 +198,10 @@ def parse_for_run(
         return from_settings(make_parser(), others.settings()), {}
     settings = given(make_parser(), argv)
     choose_xpid(draft)
-    state = load_newest(path_of(draft))
+    path = path_of(draft)
+    state = load_newest(path)
     if state is not None:
         if draft.mode == "train" and "optimizer" not in state:
-            path = path_of(draft)
             raise UserError(
                 f"{path} has weights only, so no training can resume from it. --init_from {path} "
                 "starts a new run with these weights."

@@ -97,7 +97,7 @@ def end_with_parent(number: int) -> None:
 
 
 def _exit_after(parent) -> None:
-    """Ends this process with its parent on macOS, or if that ended before `end_with_parent`."""
+    """Ends this process after its parent: on macOS, or if `end_with_parent` came too late."""
     parent.join()
     os._exit(1)
 

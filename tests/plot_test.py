@@ -9,7 +9,16 @@ import pytest
 from matplotlib.figure import Figure
 
 from libtorchbeast.loggers.file_writer import FileWriter
-from libtorchbeast.tools.plot import SEED, _groups, find_logs, group_name, main, plot, read_curve
+from libtorchbeast.tools.plot import (
+    SEED,
+    _groups,
+    drawn_columns,
+    find_logs,
+    group_name,
+    main,
+    plot,
+    read_curve,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = "_tick,_time,step,frame,mean_game_return"
@@ -73,14 +82,14 @@ def test_paths_of_every_kind(tmp_path):
     assert find_logs(first + "/logs.csv") == logs[:1]
     assert find_logs(str(tmp_path)) == logs  # `latest` is not a third run
     assert find_logs(str(tmp_path / "latest")) == logs[1:]
-    out = str(tmp_path / "plot.png")
-    assert plot([str(tmp_path), first, str(tmp_path / "latest")], out) == ["a", "b"]
+    lines = plot([str(tmp_path), first, str(tmp_path / "latest")], str(tmp_path / "plot.png"))
+    assert [line.name for line in lines] == ["a", "b"]
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path):
     paths = [make_run(tmp_path / place, "run", [1.0]) for place in ("x", "y")]
-    names = plot(paths, str(tmp_path / "plot.png"))
-    assert names == [f"{path}/logs.csv" for path in paths]
+    lines = plot(paths, str(tmp_path / "plot.png"))
+    assert [line.name for line in lines] == [f"{path}/logs.csv" for path in paths]
 
 
 def test_empty_cells_and_a_cut_line_are_skipped(tmp_path):
@@ -128,7 +137,9 @@ def test_many_runs_and_another_column(tmp_path):
 def test_a_run_without_a_game_is_named_and_left_out(tmp_path, caplog):
     make_run(tmp_path, "young", [None, None])
     make_run(tmp_path, "old", [1.0])
-    assert plot([str(tmp_path)], str(tmp_path / "plot.png")) == ["old"]
+    paths = [f"{tmp_path}/young:mean_game_return", f"{tmp_path}/old"]
+    [line] = plot(paths, str(tmp_path / "plot.png"), "step")
+    assert line.name == "old" and drawn_columns([line]) == ["step"]
     assert "young/logs.csv has no mean_game_return yet" in caplog.text
 
 

@@ -69,7 +69,7 @@ def test_the_published_agent_leads_its_game(tmp_path):
     command = ["make", "--silent", "play", flags]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     [score] = re.findall(r"^Mean return (\S+),", printed, re.MULTILINE)
-    assert float(score) > 0  # by chance about -10
+    assert float(score) > 0  # a random agent has lost by then
     assert (tmp_path / "agent/test.mp4").stat().st_size > 100_000
 
 

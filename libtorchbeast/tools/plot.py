@@ -52,6 +52,7 @@ class Curve(NamedTuple):
     """One run, row by row. Rows that lack y, step or frame are left out."""
 
     path: Path  # its CSV file
+    column: str  # the name of y in it
     y: list[float]
     steps: list[float]
     frames: list[float]
@@ -74,8 +75,8 @@ def plot(
     smooth: int = 1,
     group_by: str | None = None,
     panels: bool = False,
-) -> list[str]:
-    """Writes a PNG with the column `y` of all runs in `paths`; returns the names of its lines.
+) -> list[Line]:
+    """Writes a PNG with the column `y` of all runs in `paths`, and returns its lines.
 
     Args:
         paths: CSV files, run directories, or directories of runs, each with `:COLUMN` or without.
@@ -94,15 +95,20 @@ def plot(
     """
     if smooth < 1:
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
-    columns = _columns(paths, y)
-    curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in _read_curves(columns)]
+    curves = _read_curves(_columns(paths, y))
+    curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in curves]
     lines = _runs(curves) if group_by is None else _groups(curves, group_by)
-    label = ", ".join(map(_in_words, dict.fromkeys(columns.values())))
+    label = ", ".join(map(_in_words, drawn_columns(lines)))
     figure = _panels(lines, label) if panels else _overlaid(lines, label)
     if group_by is not None:
         figure.supxlabel("line: mean of the runs; band: from the lowest to the highest", fontsize=9)
     figure.savefig(out, dpi=120, format="png")
-    return [line.name for line in lines]
+    return lines
+
+
+def drawn_columns(lines: Sequence[Line]) -> list[str]:
+    """The columns of logs.csv that the lines show, each once."""
+    return list(dict.fromkeys(line.mean.column for line in lines))
 
 
 def _columns(paths: Sequence[str], y: str) -> dict[Path, str]:
@@ -181,7 +187,7 @@ def read_curve(path: Path, y: str) -> Curve:
         ]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return Curve(path, *([point[i] for point in points] for i in range(4)))
+    return Curve(path, y, *([point[i] for point in points] for i in range(4)))
 
 
 def _read_csv_of_torchbeast(path: Path) -> tuple[list[str], list[dict[str, str]]]:
@@ -276,7 +282,8 @@ def _group(name: str, runs: list[Curve]) -> Line:
 
     y = on_steps("y")
     frames, hours = (on_steps(column).mean(0).tolist() for column in ("frames", "hours"))
-    mean = Curve(runs[0].path, y.mean(0).tolist(), steps.tolist(), frames, hours)
+    columns = " and ".join(dict.fromkeys(run.column for run in runs))
+    mean = Curve(runs[0].path, columns, y.mean(0).tolist(), steps.tolist(), frames, hours)
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     return Line(f"{name} ({count})", mean, y.min(0).tolist(), y.max(0).tolist())
 
@@ -357,11 +364,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = make_parser().parse_args(argv)
     group_by = flags.group_by or (SEED if flags.groups else None)
     try:
-        names = plot(flags.paths, flags.out, flags.y, flags.smooth, group_by, flags.panels)
+        lines = plot(flags.paths, flags.out, flags.y, flags.smooth, group_by, flags.panels)
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")
-    columns = ", ".join(dict.fromkeys(_columns(flags.paths, flags.y).values()))
-    print(f"{flags.out}: {columns} of {', '.join(names)}")
+    names = ", ".join(line.name for line in lines)
+    print(f"{flags.out}: {', '.join(drawn_columns(lines))} of {names}")
 
 
 def make_parser() -> argparse.ArgumentParser:
