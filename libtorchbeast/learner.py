@@ -185,16 +185,7 @@ class Learner:
                     break
             if self._ranks is not None:
                 self._is_empty(not each)
-        if not each or not lag.numel():
-            return None
-        numbers = each[0]
-        if len(each) > 1:
-            numbers = {k: sum(one[k] for one in each) / len(each) for k in numbers}
-            if "largest_reward" in numbers:
-                numbers["largest_reward"] = max(one["largest_reward"] for one in each)
-        numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
-        lags, counts = torch.unique(lag, return_counts=True)
-        return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
+        return _summary(each, lag) if each and lag.numel() else None
 
     def _is_over(self) -> bool:
         return self._closed or self._ended
@@ -562,6 +553,18 @@ def _to_bytes(state: dict[str, Any]) -> bytes:
 
 def _from_bytes(data: bytes) -> dict[str, Any]:
     return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+
+
+def _summary(updates: list[dict[str, Any]], lag: Tensor) -> dict[str, Any]:
+    """What `Learner.update` returns, from the numbers of each update and the transitions' lags."""
+    numbers = updates[0]
+    if len(updates) > 1:
+        numbers = {k: sum(one[k] for one in updates) / len(updates) for k in numbers}
+        if "largest_reward" in numbers:
+            numbers["largest_reward"] = max(one["largest_reward"] for one in updates)
+    numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
+    lags, counts = torch.unique(lag, return_counts=True)
+    return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
 
 
 def _read(parts: dict[str, Tensor]) -> dict[str, Any]:
