@@ -8,6 +8,7 @@
 #   make test-examples  run the tests of the examples
 #   make results-quick  repeat the smallest published result and plot both, in two minutes
 #   make results-pong, results-poly-pong  train MonoBeast on Pong with three seeds, PolyBeast with one
+#   make results-atari, results-atari-GAME  train MonoBeast on six more Atari games, or on one of them
 #   make results-minatar  train MonoBeast on five games of MinAtar with three seeds
 #   make results-minatar-GAME, results-poly-GAME  train either beast on one of them
 #   make results-memory  train on a task that needs memory, with and without an LSTM, three seeds
@@ -33,8 +34,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: play train poly minatar results-quick results-pong results-poly-pong results-minatar results-memory results-memory-long \
-	results-r2d2-minatar results-r2d2-memory results-mujoco results-poly-mujoco \
+.PHONY: play train poly minatar results-quick results-pong results-poly-pong results-atari results-minatar results-memory \
+	results-memory-long results-r2d2-minatar results-r2d2-memory results-mujoco results-poly-mujoco \
 	test test-examples bench faults soak gpu tsan asan fuzz lint format docs \
 	setup build clean
 
@@ -63,6 +64,15 @@ results-pong: .venv/runtime
 results-poly-pong: SEEDS := 0
 results-poly-pong: .venv/extension
 	$(SWEEP) $@ $(SLOTS) --seed $(SEEDS) -- python -m polybeast --net monobeast.Net $(FLAGS)
+
+ATARI := BreakoutNoFrameskip-v4,FreewayNoFrameskip-v4,SpaceInvadersNoFrameskip-v4,BeamRiderNoFrameskip-v4,QbertNoFrameskip-v4,SeaquestNoFrameskip-v4
+
+results-atari: SEEDS := 1
+results-atari: .venv/runtime
+	$(SWEEP) $@ $(SLOTS) --env $(ATARI) --seed $(SEEDS) -- python -m monobeast --total_steps 10_000_000 $(FLAGS)
+
+results-atari-%:
+	@$(MAKE) --no-print-directory results-atari ATARI=$*NoFrameskip-v4
 
 MINATAR := --total_steps 5_000_000 --log_every 2
 
