@@ -10,6 +10,7 @@
 #   make results-pong, results-poly-pong  train MonoBeast on Pong with three seeds, PolyBeast with one
 #   make results-atari, results-atari-GAME  train MonoBeast on six more Atari games, or on one of them
 #   make results-minatar  train MonoBeast on five games of MinAtar with three seeds
+#   make results-minatar-20M  the same for 20M steps instead of 5M
 #   make results-minatar-GAME, results-poly-GAME  train either beast on one of them
 #   make results-memory  train on a task that needs memory, with and without an LSTM, three seeds
 #   make results-memory-long, results-r2d2-memory  train MonoBeast or R2D2 on longer memory games
@@ -34,8 +35,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 FLAGS ?=
 
-.PHONY: play train poly minatar results-quick results-pong results-poly-pong results-atari results-minatar results-memory \
-	results-memory-long results-r2d2-minatar results-r2d2-memory results-mujoco results-poly-mujoco \
+.PHONY: play train poly minatar results-quick results-pong results-poly-pong results-atari results-minatar results-minatar-20M \
+	results-memory results-memory-long results-r2d2-minatar results-r2d2-memory results-mujoco results-poly-mujoco \
 	test test-examples bench faults soak gpu tsan asan fuzz lint format docs \
 	setup build clean
 
@@ -84,6 +85,9 @@ GAMES := MinAtar/Asterix-v1,MinAtar/Breakout-v1,MinAtar/Freeway-v1,MinAtar/Seaqu
 
 results-minatar: .venv/development
 	$(SWEEP) $@ $(SLOTS) --env $(GAMES) --seed $(SEEDS) -- python -m monobeast $(MINATAR) $(FLAGS)
+
+results-minatar-20M: .venv/development
+	$(SWEEP) $@ $(SLOTS) --env $(GAMES) --seed $(SEEDS) -- python -m monobeast --total_steps 20_000_000 --log_every 10 $(FLAGS)
 
 results-minatar-%:
 	@$(MAKE) --no-print-directory results-minatar GAMES=MinAtar/$*-v1
