@@ -170,12 +170,10 @@ def replays() -> list[Part]:
 
 def shares() -> list[Part]:
     """Parts that measure how much recurrence and V-trace add to a learner's step."""
-    pong, minatar = (flags_of("monobeast", arguments(TASKS[i], "monobeast")) for i in (0, 4))
     shapes = [("Pong", 80, 8)]
-    shapes += [
-        (game, flags.unroll_length, flags.batch_size)
-        for game, flags in (("Pong", pong), ("MinAtar", minatar))
-    ]
+    for game in GAMES:
+        flags = flags_of("monobeast", arguments(Task(game, "shallow"), "monobeast"))
+        shapes.append((game, flags.unroll_length, flags.batch_size))
     return [
         Part("learner step, shallow, 80x8", "lstm_factor", (80, 8), "the same with LSTM"),
         *(

@@ -264,7 +264,7 @@ def lstm_factor(T: int, B: int) -> Measure:
         batches = with_resets(rollout(env, net, flags, T), count=16)
         return learner_step(net, flags, list(batches))
 
-    return by_turns(step(Task("Pong", "shallow")), step(Task("Pong", "shallow", lstm=True)))
+    return by_turns(step(Task("Pong", "shallow")), step(Task("Pong", "shallow", "LSTM")))
 
 
 def vtrace_share(game: str, T: int, B: int) -> Measure:

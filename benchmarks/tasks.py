@@ -9,25 +9,28 @@ from typing import NamedTuple
 GAMES = {"Pong": "PongNoFrameskip-v4", "MinAtar": "MinAtar/Breakout-v1"}
 NETS = {"shallow": "monobeast.Net", "deep": "polybeast.Net"}
 OWN_NETS = {"monobeast": "shallow", "polybeast": "deep"}  # the networks used without --net
+CORES = {"": [], "LSTM": ["--use_lstm"], "minGRU": ["--core", "mingru"]}  # 0.5 had no --core
 
 
 class Task(NamedTuple):
     game: str  # a key of GAMES
     net: str  # a key of NETS, or R2D2 for its own
-    lstm: bool = False
+    core: str = ""  # a key of CORES
 
     def __str__(self) -> str:
-        return f"{self.game}, {self.net}" + (", LSTM" if self.lstm else "")
+        return ", ".join(filter(None, self))
 
 
 # MinAtar has no tasks with the deep network, which is made for Atari's large images.
 TASKS = [
     Task("Pong", "shallow"),
-    Task("Pong", "shallow", lstm=True),
+    Task("Pong", "shallow", "LSTM"),
+    Task("Pong", "shallow", "minGRU"),
     Task("Pong", "deep"),
-    Task("Pong", "deep", lstm=True),
+    Task("Pong", "deep", "LSTM"),
     Task("MinAtar", "shallow"),
-    Task("MinAtar", "shallow", lstm=True),
+    Task("MinAtar", "shallow", "LSTM"),
+    Task("MinAtar", "shallow", "minGRU"),
 ]
 
 
@@ -75,7 +78,7 @@ def arguments(task: Task, beast: str) -> list[str]:
     words += [*SETTINGS[task.game], *SHARED, *itertools.chain(*NEWER.items())]
     if task.net != OWN_NETS[beast]:
         words += ["--net", NETS[task.net]]
-    return words + (["--use_lstm"] if task.lstm else [])
+    return words + CORES[task.core]
 
 
 def flags_of(beast: str, words: list[str]) -> argparse.Namespace:

@@ -100,8 +100,8 @@ def test_every_row_is_compared_with_rows_that_exist(all_rows):
     for run in all_rows.runs.values():
         assert len(run.parts) == 3 and all(all_rows.parts[name].crowded for name in run.parts)
         assert run.compared_with() <= {*all_rows.parts, *all_rows.runs}
-    assert len(all_rows.runs) == 13
-    assert len(figures.targets_of(all_rows)) == 3 + 6 + 2 + 13 + 1 + 3
+    assert len(all_rows.runs) == 17
+    assert len(figures.targets_of(all_rows)) == 3 + 8 + 2 + 17 + 1 + 3
 
 
 def test_no_row_depends_on_a_recipe(all_rows):
@@ -125,7 +125,7 @@ def test_rows_bring_what_they_are_compared_with(all_rows):
 
 def test_both_beasts_take_turns(all_rows):
     pairs = [[run.name for run in group] for group in groups(all_rows.runs)]
-    assert len(pairs) == 7 and ["R2D2, MinAtar"] in pairs
+    assert len(pairs) == 9 and ["R2D2, MinAtar"] in pairs
     assert ["MonoBeast, Pong, shallow", "PolyBeast, Pong, shallow"] in pairs
     alone = {"PolyBeast, Pong, deep": all_rows.runs["PolyBeast, Pong, deep"]}
     assert [len(group) for group in groups(alone)] == [1]
