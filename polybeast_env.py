@@ -133,7 +133,8 @@ def make_parser() -> Parser:
         help="End when standard input is closed, so that the servers do not outlive the program "
              "that started this one. Until then FOLDER, which only this user may enter, holds the "
              "sockets.")
-    # The command line has no flags for these. `updates` counts those of the run at this start.
+    # The command line has no flags for these. `updates` is how many updates the run had made when
+    # this program started.
     parser.set_defaults(mode="train", updates=0)
     return parser
 # fmt: on

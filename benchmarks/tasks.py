@@ -9,13 +9,14 @@ from typing import NamedTuple
 GAMES = {"Pong": "PongNoFrameskip-v4", "MinAtar": "MinAtar/Breakout-v1"}
 NETS = {"shallow": "monobeast.Net", "deep": "polybeast.Net"}
 OWN_NETS = {"monobeast": "shallow", "polybeast": "deep"}  # the networks used without --net
-CORES = {"": [], "LSTM": ["--use_lstm"], "minGRU": ["--core", "mingru"]}  # 0.5 had no --core
+# The flags of each recurrent core. Version 0.5, which --against may run, had only --use_lstm.
+CORE_FLAGS = {"": [], "LSTM": ["--use_lstm"], "minGRU": ["--core", "mingru"]}
 
 
 class Task(NamedTuple):
     game: str  # a key of GAMES
     net: str  # a key of NETS, or R2D2 for its own
-    core: str = ""  # a key of CORES
+    core: str = ""  # a key of CORE_FLAGS
 
     def __str__(self) -> str:
         return ", ".join(filter(None, self))
@@ -78,7 +79,7 @@ def arguments(task: Task, beast: str) -> list[str]:
     words += [*SETTINGS[task.game], *SHARED, *itertools.chain(*NEWER.items())]
     if task.net != OWN_NETS[beast]:
         words += ["--net", NETS[task.net]]
-    return words + CORES[task.core]
+    return words + CORE_FLAGS[task.core]
 
 
 def flags_of(beast: str, words: list[str]) -> argparse.Namespace:

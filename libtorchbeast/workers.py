@@ -97,7 +97,8 @@ def end_with_parent(number: int) -> None:
 
 
 def _exit_after(parent) -> None:
-    """Ends this process after its parent: on macOS, or if `end_with_parent` came too late."""
+    """Waits until the parent has ended, and ends this process. Where `end_with_parent` has no
+    effect, this is needed: on macOS, and if the parent ended before the call."""
     parent.join()
     os._exit(1)
 
