@@ -172,5 +172,6 @@ def test_old_logs_are_drawn(tmp_path):
     curve = plot.read_curve(run / "logs.csv", "mean_game_return")
     assert (curve.y, curve.steps, curve.frames) == ([-21.0, -20.5], [1280, 1920], [5120, 7680])
     assert curve.hours == pytest.approx([5 / 3600, 10 / 3600])
-    assert plot.plot([str(run)], str(tmp_path / "plot.png")) == ["torchbeast-1"]
+    (line,) = plot.plot([str(run)], str(tmp_path / "plot.png"))
+    assert line.name == "torchbeast-1"
     assert (tmp_path / "plot.png").read_bytes()[:4] == b"\x89PNG"
