@@ -80,7 +80,7 @@ def test_every_published_run_has_a_command():
 
 def test_the_runs_of_every_command_have_good_flags(tmp_path):
     named = set(re.findall(r"\bmake (results-[\w-]+)", PAGES)) - {"results-quick"}
-    command = ["make", "--silent", *sorted(named), "SLOTS=--dry_run"]
+    command = ["make", "--silent", *sorted(named), "SLOTS=--dry_run", "FLAGS="]
     home = os.environ | {"HOME": str(tmp_path)}
     printed = subprocess.run(command, cwd=ROOT, env=home, check=True, capture_output=True).stdout
     runs = re.findall(r"^\S+/python -m (\w+) (.*)", printed.decode(), re.MULTILINE)
