@@ -101,6 +101,12 @@ def test_empty_cells_and_a_cut_line_are_skipped(tmp_path):
     assert curve.hours == pytest.approx([10 / 3600, 30 / 3600])
 
 
+def test_an_evaluation_is_drawn_at_the_step_of_its_weights(tmp_path):
+    lines = ["step,frame,hours,eval_step,mean_eval_return", "10,40,0.1,,", "20,80,0.2,15,7"]
+    curve = read_curve(make_csv(tmp_path / "logs.csv", lines), "mean_eval_return")
+    assert curve[2:] == ([7.0], [15.0], [60.0], [0.2])
+
+
 def test_hours_do_not_count_a_pause(tmp_path):
     times = [1000, 1010, 1020, 1030, 9030, 9040, 9050]
     lines = [HEADER, *(f"{i},{time},{i},{i},1" for i, time in enumerate(times))]

@@ -14,7 +14,9 @@ Runs whose names differ only in a number at their end, after a hyphen, underscor
 group: pong-1 and pong-2, pong-seed1, pong_s1, or pong/seed1, but not pong1. The line of a group is
 the mean of its runs. Its band reaches from the lowest to the highest run. Runs have rows at
 different steps, so each is interpolated linearly between its rows. A group is plotted over the
-steps that all of its runs have.
+steps that all of its runs have. Over hours, each of these steps is drawn at the runs' mean hours.
+
+A mean_eval_return is drawn at the step of the weights that played, which is before its row.
 """
 
 from __future__ import annotations
@@ -101,7 +103,8 @@ def plot(
     label = ", ".join(map(_in_words, drawn_columns(lines)))
     figure = _panels(lines, label) if panels else _overlaid(lines, label)
     if group_by is not None:
-        figure.supxlabel("line: mean of the runs; band: from the lowest to the highest", fontsize=9)
+        text = "line: mean of the runs at the same step; band: from the lowest to the highest"
+        figure.supxlabel(text, fontsize=9)
     figure.savefig(out, dpi=120, format="png")
     return lines
 
@@ -163,7 +166,8 @@ def find_logs(path: str) -> list[Path]:
 
 
 def read_curve(path: Path, y: str) -> Curve:
-    """Reads those rows of a run that have a value in column `y`.
+    """Reads those rows of a run that have a value in column `y`. Evaluations end long after the
+    step of their weights, `eval_step`, and are read at that step.
 
     Raises:
         ValueError: a column is missing, or has a cell that is not a number.
@@ -172,6 +176,8 @@ def read_curve(path: Path, y: str) -> Curve:
     if columns[:1] == ["# _tick"]:
         columns, rows = _read_csv_of_torchbeast(path)
     clock = "hours" if "hours" in columns else "_time"
+    evaluated = y.startswith("mean_eval_return") and "eval_step" in columns
+    step = "eval_step" if evaluated else "step"
     missing = [name for name in (y, "step", "frame", clock) if name not in columns]
     if missing:
         raise ValueError(f"{path} has no column {missing}; it has {columns}")
@@ -181,13 +187,18 @@ def read_curve(path: Path, y: str) -> Curve:
         else:
             hours = _training_hours([float(row["_time"]) for row in rows])
         points = [
-            (float(row[y]), float(row["step"]), float(row["frame"]), hour)
+            (float(row[y]), float(row[step]), float(row["frame"]) * _share(row, step), hour)
             for row, hour in zip(rows, hours, strict=True)
-            if row[y] and row["step"] and row["frame"]
+            if row[y] and row[step] and row["step"] and row["frame"]
         ]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return Curve(path, y, *([point[i] for point in points] for i in range(4)))
+
+
+def _share(row: dict[str, str], step: str) -> float:
+    """What share of the row's steps, and so of its frames, had been played at column `step`."""
+    return 1.0 if row[step] == row["step"] else float(row[step]) / float(row["step"])
 
 
 def _read_csv_of_torchbeast(path: Path) -> tuple[list[str], list[dict[str, str]]]:
