@@ -1,9 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Threads that fail, signals that stop a program, and signs of life."""
 
+import platform
+import resource
 import select
 import signal
 import subprocess
+import sys
 import threading
 import traceback
 
@@ -11,6 +14,7 @@ import pytest
 
 from libtorchbeast import workers
 from libtorchbeast.workers import PipeEvent, Threads, stop_signals_set
+from tests.support.processes import ROOT
 
 GUARD = 60.0  # seconds; against a hang only
 
@@ -175,3 +179,27 @@ def test_a_watcher_forgets_its_oldest_stalls_only(clock):
             silence_timer.tick()
     recently = clock[0] - 11 * silence_timer.MOST_STALLS
     assert silence_timer.silence(recently) == silence_timer.MOST_STALLS
+
+
+# ------------------------------------------------------------------------------------------- memory
+REUSE = """
+import resource, sys
+from libtorchbeast import workers
+if sys.argv[1] == "kept":
+    workers.keep_freed_memory()
+bytearray(100 << 20)  # and freed
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+bytearray(100 << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's malloc")
+def test_freed_memory_is_used_again_without_the_kernel():
+    def page_faults(how):
+        command = [sys.executable, "-c", REUSE, how]
+        return int(subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout)
+
+    pages = (100 << 20) // resource.getpagesize()
+    assert page_faults("kept") < pages / 10
+    assert page_faults("returned") > pages / 10  # or the kernel gave huge pages
