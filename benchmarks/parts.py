@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tasks import ENVIRONMENTS, GAMES, Task, arguments, flags_of
+from libtorchbeast import workers
 
 Figures = dict[str, float]
 Measure = Callable[[float], Figures]
@@ -288,6 +289,40 @@ def vtrace_share(game: str, T: int, B: int) -> Measure:
     return by_turns(learner_step(net, flags, [batch]), alone)
 
 
+def layers_share(T: int, B: int) -> Measure:
+    """A learner's step with the shallow network on Pong in float32, compared with the convolutions
+    and matrix products of that network alone, forwards and backwards. The ratio of the speeds is
+    their share of the step's time."""
+    import torch
+    from torch import nn
+
+    from libtorchbeast.flags import replace
+
+    env, net, flags = player(Task("Pong", "shallow"), B)
+    flags = replace(flags, precision="fp32")
+    batch = rollout(env, net, flags, T)
+    calls = []  # each layer with its input and a gradient of its output
+
+    def record(layer: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        calls.append((layer, inputs[0].detach(), torch.randn_like(output)))
+
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    hooks = [layer.register_forward_hook(record) for layer in layers]
+    net(batch, ())
+    for hook in hooks:
+        hook.remove()
+    for _, x, _ in calls[1:]:  # no gradient with respect to the frames is needed
+        x.requires_grad_()
+
+    def alone() -> int:
+        for layer, x, grad in calls:
+            wanted = [*layer.parameters(), x] if x.requires_grad else [*layer.parameters()]
+            torch.autograd.grad(layer(x), wanted, grad)
+        return T * B
+
+    return by_turns(learner_step(net, flags, [batch]), alone)
+
+
 # ========================================================================================== helpers
 def player(task: Task, columns: int) -> tuple[Any, Any, Any]:
     """Returns the task's environments for `columns` columns, which are MonoBeast's or R2D2's, its
@@ -415,7 +450,8 @@ def learner_step(
 PARTS = {
     f.__name__: f
     for f in (raw_pong, raw_minatar, plain_learner, bare_stream, transport, host, environment,
-              inference, learner, r2d2_learner, replay, lstm_factor, vtrace_share)
+              inference, learner, r2d2_learner, replay, lstm_factor, vtrace_share,
+              layers_share)
 }  # fmt: skip
 
 
@@ -423,6 +459,7 @@ def main() -> None:
     # Standard output carries only the answers. Everything else that is printed goes to stderr.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    workers.keep_freed_memory()  # as the programs do
     measure = PARTS[sys.argv[1]](*json.loads(sys.argv[2]))
     print(json.dumps("ready"), file=answers)
     for line in sys.stdin:

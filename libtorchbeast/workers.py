@@ -71,7 +71,8 @@ def keep_freed_memory() -> None:
     with contextlib.suppress(AttributeError):  # the C library has no mallopt
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_TRIM_THRESHOLD, 1 << 30)  # bytes: less than this at a heap's end is kept
-        mallopt(M_MMAP_THRESHOLD, 1 << 30)  # a smaller block lies on a heap
+        # A smaller block lies on a heap. Older versions of glibc allow no more than 32 MiB.
+        mallopt(M_MMAP_THRESHOLD, 1 << 30) or mallopt(M_MMAP_THRESHOLD, 32 << 20)
         mallopt(M_TOP_PAD, 64 << 20)  # the size of a thread's heap: an empty one is kept
 
 
