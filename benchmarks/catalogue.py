@@ -169,7 +169,8 @@ def replays() -> list[Part]:
 
 
 def shares() -> list[Part]:
-    """Parts that measure how much recurrence and V-trace add to a learner's step."""
+    """Parts that measure how much recurrence, V-trace and all else but the network's convolutions
+    and matrix products add to a learner's step."""
     shapes = [("Pong", 80, 8)]
     for game in GAMES:
         flags = flags_of("monobeast", arguments(Task(game, "shallow"), "monobeast"))
@@ -180,4 +181,5 @@ def shares() -> list[Part]:
             Part(f"learner step, {game}, {T}x{B}", "vtrace_share", (game, T, B), "V-trace alone")
             for game, T, B in shapes
         ),
+        Part("learner step, Pong, 20x4, fp32", "layers_share", (20, 4), "its layers alone"),
     ]
