@@ -101,6 +101,11 @@ def test_empty_cells_and_a_cut_line_are_skipped(tmp_path):
     assert curve.hours == pytest.approx([10 / 3600, 30 / 3600])
 
 
+def test_an_empty_log_is_a_run_without_rows(tmp_path):
+    (tmp_path / "logs.csv").touch()
+    assert read_curve(tmp_path / "logs.csv", "mean_game_return").y == []
+
+
 def test_an_evaluation_is_drawn_at_the_step_of_its_weights(tmp_path):
     lines = ["step,frame,hours,eval_step,mean_eval_return", "10,40,0.1,,", "20,80,0.2,15,7"]
     curve = read_curve(make_csv(tmp_path / "logs.csv", lines), "mean_eval_return")

@@ -201,6 +201,16 @@ def test_runs_that_are_not_complete_have_no_score(tmp_path):
     assert "- MinAtar-Breakout-v1_seed3: has not begun" in text
 
 
+def test_a_run_that_shall_grow_has_no_score(tmp_path):
+    folder = tmp_path / "study"
+    make_study(folder, f"--env {BREAKOUT} --seed 1-2", lambda values: 1.0)
+    plan = json.loads((folder / "plan.json").read_text())
+    plan["runs"]["MinAtar-Breakout-v1_seed2"]["command"] += ["--total_steps", "20"]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    text, [row] = write(folder)
+    assert row["seeds"] == "1" and "- MinAtar-Breakout-v1_seed2: at step 10 of 20" in text
+
+
 def test_games_without_a_reference_have_no_aggregate(tmp_path):
     line = "--env CartPole-v1 --seed 1-2 --lr 1,2"
     make_study(tmp_path / "study", line, lambda values: 1.0)
@@ -283,6 +293,20 @@ def test_a_mistake_is_one_line(tmp_path):
         with pytest.raises(SystemExit) as refused:
             report.main(argv)
         assert refused.value.code.startswith("report: ") and message in refused.value.code
+
+
+@pytest.mark.parametrize(
+    "table, message",
+    [
+        ("name,random,reference\n", "expected a column game, seen ['name', 'random', 'reference']"),
+        ("game,random,reference\nPong,1,1\n", "expected two different numbers for Pong"),
+        ("game,random,reference\nPong,x,1\n", "for Pong, seen random x, reference 1"),
+    ],
+)
+def test_wrong_references_are_told(tmp_path, table, message):
+    (tmp_path / "scores.csv").write_text(table)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        report.read_references(tmp_path / "scores.csv")
 
 
 def test_a_run_without_a_score_is_left_out_and_said_to_be(tmp_path):

@@ -102,6 +102,14 @@ def test_plans_add_up(tmp_path):
     assert plan["runs"]["seed1"]["command"] == more[0].command
 
 
+def test_a_name_belongs_to_one_combination(tmp_path):
+    first, second = (make_runs(tmp_path, factors(f"--net {x}"), ["python"]) for x in ("a/b", "a-b"))
+    add_to_plan(tmp_path, "first", factors("--net a/b"), first)
+    with pytest.raises(UserError, match="net=a-b is the name of the run with {'net': 'a/b'}"):
+        add_to_plan(tmp_path, "second", factors("--net a-b"), second)
+    assert read_plan(tmp_path)["commands"] == ["first"]
+
+
 # ============================================================================= how far the runs are
 def test_the_files_of_a_beast(tmp_path):
     run = Run(tmp_path / "run", {}, [])
@@ -121,6 +129,11 @@ def test_a_run_is_complete_by_its_log(tmp_path):
     assert is_complete(Run(tmp_path / "run", {}, []))
     assert is_complete(Run(tmp_path / "run", {}, ["--total_steps", "1e1"]))
     assert not is_complete(Run(tmp_path / "run", {}, ["--total_steps=11"]))
+
+
+def test_wrong_total_steps_are_told(tmp_path):
+    with pytest.raises(UserError, match="--total_steps abc: expected a whole number"):
+        is_complete(Run(tmp_path / "run", {}, ["--total_steps", "abc"]))
 
 
 def test_the_newest_flags_count(tmp_path):

@@ -282,6 +282,13 @@ def test_slurm_starts_a_run_again_after_it_moved_it(tmp_path):
     assert "Submitted 0 jobs" in complete(tmp_path, line)
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b"])
+def test_the_name_is_a_plain_one(tmp_path, name):
+    with pytest.raises(UserError, match="expected NAME"):
+        sweep.sweep([name, "--savedir", str(tmp_path), "--seed", "1", "--", "python"])
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "options, message",
     [("", "Could not detect"), ("cluster=local a_b=1", "Unknown executor 'a'"), ("x", "")],

@@ -173,6 +173,8 @@ def read_curve(path: Path, y: str) -> Curve:
         ValueError: a column is missing, or has a cell that is not a number.
     """
     columns, rows = read_csv(path)
+    if not path.stat().st_size:  # its run was killed before it wrote the columns' names
+        return Curve(path, y, [], [], [], [])
     if columns[:1] == ["# _tick"]:
         columns, rows = _read_csv_of_torchbeast(path)
     clock = "hours" if "hours" in columns else "_time"
@@ -309,7 +311,10 @@ def _common_steps(name: str, runs: list[Curve]) -> tuple[float, float]:
     start, stop = max(run.steps[0] for run in runs), shortest.steps[-1]
     if start > stop:
         seen = ", ".join(f"{run.path} {run.steps[0]:,.0f}-{run.steps[-1]:,.0f}" for run in runs)
-        raise ValueError(f"the runs of group {name!r} have no steps in common: {seen}")
+        raise ValueError(
+            f"the runs of group {name!r} have no steps in common: {seen} (with a smaller "
+            f"--log_every a short run has more rows)"
+        )
     if stop < 0.9 * longest:
         seen = f"where {shortest.path} ends; another of its runs has {longest:,.0f}"
         logger.warning("%s is drawn to step %s, %s", name, f"{stop:,.0f}", seen)

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from libtorchbeast.flags import SAVEDIR
 from libtorchbeast.tools.plot import SEED, plot, read_curve
-from libtorchbeast.tools.study import flags_of, last_row, read_plan
+from libtorchbeast.tools.study import Run, flags_of, last_row, read_plan, total_steps
 
 REFERENCES = Path(__file__).with_name("scores.csv")
 SAMPLES = 10_000  # of the bootstrap
@@ -117,14 +117,15 @@ def read_study(folder: Path, y: str) -> Study:
     left_out = [f"- {name}: has not begun" for name in plan["runs"] if folder / name not in paths]
     results = []
     for path in paths:
-        row, total = last_row(path), flags[path].get("total_steps", 0)
+        planned = plan["runs"].get(path.name, {"values": {}, "command": []})
+        run = Run(path, planned["values"], planned["command"])
+        row, total = last_row(path), total_steps(run) or 0
         scores = read_curve(path / "logs.csv", y).y
         if row.get("step", 0) < total or not scores:
             step = f"at step {row.get('step', 0):,.0f} of {total:,}"
             left_out.append(f"- {path.name}: {step}{'' if scores else f', without a {y}'}")
             continue
-        planned = plan["runs"].get(path.name, {"values": {}})["values"]
-        values = planned | {name: str(value) for name, value in flags[path].items()}
+        values = run.values | {name: str(value) for name, value in flags[path].items()}
         setting = tuple(" ".join(values.get(name, "off") for name in names) for names in factors)
         game = values.get("env", "unknown")
         results.append(Result(path, game, setting, scores[-1], row.get("hours", 0.0)))
@@ -151,9 +152,25 @@ def _differing(flags: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def read_references(path: Path) -> dict[str, dict[str, str]]:
-    """The columns game, random, reference and source of a CSV file, by game."""
+    """The columns game, random, reference and source of a CSV file, by game.
+
+    Raises:
+        ValueError: a column is missing, or a game's scores are not two different numbers.
+    """
     with open(path, newline="") as file:
-        return {row["game"]: row for row in csv.DictReader(file)}
+        table = csv.DictReader(file)
+        if missing := {"game", "random", "reference"} - set(table.fieldnames or []):
+            raise ValueError(f"{path}: expected a column {min(missing)}, seen {table.fieldnames}")
+        rows = {row["game"]: row for row in table}
+    for game, row in rows.items():
+        try:
+            differ = float(row["random"]) != float(row["reference"])
+        except (TypeError, ValueError):
+            differ = False
+        if not differ:
+            seen = f"random {row['random']}, reference {row['reference']}"
+            raise ValueError(f"{path}: expected two different numbers for {game}, seen {seen}")
+    return rows
 
 
 def game_of(env: str) -> str:

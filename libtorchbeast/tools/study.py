@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The folder of a study: its plan, and how far its runs are. docs/studies.md names the files."""
 
+import argparse
 import contextlib
 import dataclasses
 import itertools
@@ -12,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from libtorchbeast.flags import UserError, whole
+from libtorchbeast.flags import MAX_STEPS, UserError, whole
 from libtorchbeast.loggers.files import write_whole
 
 Factor = list[dict[str, str]]  # the settings of flags that change together: flag -> value
@@ -108,10 +109,18 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def add_to_plan(folder: Path, command: str, factors: list[Factor], runs: list[Run]) -> list[str]:
-    """Writes plan.json; returns the names of runs that had another command before."""
+    """Writes plan.json; returns the names of runs that had another command before.
+
+    Raises:
+        UserError: a run has the name of one with other values, which was added before.
+    """
     plan = read_plan(folder)
     new = {run.path.name: {"values": run.values, "command": run.command} for run in runs}
     before = plan["runs"]
+    for run in runs:
+        values = before.get(run.path.name, {}).get("values", run.values)
+        if values != run.values:
+            raise UserError(f"{run.path.name} is the name of the run with {values} already")
     plan["runs"] = before | new
     plan["commands"] += [command] if command not in plan["commands"] else []
     plan["factors"] += [n for factor in factors if (n := list(factor[0])) not in plan["factors"]]
@@ -144,7 +153,12 @@ def last_row(path: Path) -> dict[str, float]:
 def total_steps(run: Run) -> int | None:
     """The --total_steps of its command, else of its meta.json. None if neither has it."""
     given = re.findall(r" --total_steps[ =](\S+)", f" {' '.join(run.command)}")
-    return whole(0)(given[-1]) if given else flags_of(run.path).get("total_steps")
+    if not given:
+        return flags_of(run.path).get("total_steps")
+    try:
+        return whole(1, MAX_STEPS)(given[-1])
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"--total_steps {error}") from error
 
 
 def is_complete(run: Run) -> bool:
