@@ -27,7 +27,7 @@ def make_minatar(env: str, **options: Any) -> Any:
     """
     import gymnasium
 
-    if env not in gymnasium.registry:
+    if "MinAtar/Breakout-v1" not in gymnasium.registry:
         try:
             import minatar.gym
         except ImportError as error:

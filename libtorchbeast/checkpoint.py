@@ -15,8 +15,10 @@ notices every byte that was changed, added or lost.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import io
+import json
 import logging
 import math
 import os
@@ -25,6 +27,7 @@ import struct
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -208,9 +211,24 @@ def parse_for_run(
             )
         saved = _flags_of(state)
         settings = take_over(draft, saved, settings, make_parser()) | settings
+    elif draft.mode == "train" and "env" not in settings:
+        _refuse_another_env(draft)
     if others is not None:
         others.give_settings(vars(draft))
     return draft, settings
+
+
+def _refuse_another_env(draft: argparse.Namespace) -> None:
+    """Raises UserError if --xpid names a run without a checkpoint that was begun with another --env
+    than the default, which the command line does not name."""
+    begun = draft.env
+    with contextlib.suppress(OSError, ValueError, KeyError):  # no run was begun, or not by us
+        begun = json.loads(Path(run_path(draft), "meta.json").read_text())["flags"]["env"]
+    if begun != draft.env:
+        raise UserError(
+            f"run {draft.xpid} of {begun} has no checkpoint from which it could resume: give --env "
+            f"{begun} and its other flags (meta.json) to begin it again, or another --xpid"
+        )
 
 
 def _flags_of(state: dict[str, Any]) -> dict[str, Any]:

@@ -227,12 +227,17 @@ def try_others(flags: Flags, spec: Spec, player: Player) -> None:
                 _, env = player(one)
                 with contextlib.closing(env):
                     env.initial(flags.seed)
-            seen, expected = env.spec.signature(), spec.signature()
-            if seen != expected:
-                raise UserError(f"expected an environment {expected}, seen {seen}")
+            if env.spec.signature() != spec.signature():
+                expected = f"the observations and actions of --env {flags.env}"
+                raise UserError(f"expected {expected}, {_said(spec)}; seen {_said(env.spec)}")
         except UserError as error:
             text = str(error).removeprefix(f"--env {name}: ")
             raise UserError(f"--eval_env {name}: {text}") from error
+
+
+def _said(spec: Spec) -> str:
+    shapes = [f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in spec.observations.items()]
+    return f"{', '.join(shapes)} and {spec.actions}"
 
 
 class Evaluator:

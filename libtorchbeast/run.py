@@ -309,6 +309,8 @@ class Run:
         summary = f"Step {self.learner.step:,}: {'complete' if self.complete() else how}. "
         if self._unsaved() or self.flags.disable_checkpoint:
             summary += "This step is not saved. "
+        elif not self.learner.updates:
+            summary += "Nothing was learned yet, and nothing is saved. "
         elif not self.complete():
             where = shlex.join(["--savedir", self.flags.savedir])
             summary += f"Resume it with --xpid {self.flags.xpid}"

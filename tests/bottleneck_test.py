@@ -55,6 +55,13 @@ CASES = [  # beast, flags, columns, what limits, advice
     ),
     ("mono", "--num_actors 1", dict(idle=1.0), "Nobody", "--num_actors 2"),
     ("mono", "--num_actors 1", dict(), "Nobody", "only a faster machine"),
+    (
+        "mono",
+        "--num_actors 1",
+        dict(learner_waiting=0.5, cpu_cores=0.4, idle_cores=0.0),
+        "Other programs use 1.6 of 2 cores",
+        "without them",
+    ),
     ("poly", "--torch_threads 1", dict(waiting=0.5), "The learner", "--torch_threads 2"),
     ("poly", "--torch_threads 2", dict(waiting=0.5), "The learner", "--batch_size 64"),
     ("poly", "", dict(learner_waiting=0.5, idle=1.0), "environment takes 70%", "--num_servers 2"),
@@ -129,8 +136,8 @@ def test_other_programs_are_not_taken_for_the_run(beast, line, learner_waiting):
     }[beast]
     flags = module.parse(["--env", "CartPole-v1", *line.split()])
     advise = advisor(flags, cores=2).advise
-    said = advise(row(learner_waiting=learner_waiting) | {"cpu_cores": 0.5})
-    assert "other programs use 1.5 of 2 cores" in said and "all cores" not in said
+    said = advise(row(learner_waiting=learner_waiting) | {"cpu_cores": 1.2})
+    assert "other programs use 0.8 of 2 cores" in said and "all cores" not in said
     assert "all cores are busy" in advise(row(learner_waiting=learner_waiting) | {"cpu_cores": 1.9})
 
 

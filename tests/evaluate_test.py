@@ -55,6 +55,20 @@ def test_the_first_rank_alone_tries_the_other_environments(monkeypatch):
         evaluate.try_others(flags, None, player)
 
 
+def test_an_environment_that_does_not_fit_is_compared_in_words():
+    def player(flags):
+        return None, monobeast.make_environment(replace(flags, envs_per_actor=1))
+
+    flags = parse(env="CartPole-v1", eval_env="Acrobot-v1")
+    _, env = player(flags)
+    expected = (
+        "--eval_env Acrobot-v1: expected the observations and actions of --env CartPole-v1, frame "
+        "float32[4] and Discrete(2); seen frame float32[6] and Discrete(3)"
+    )
+    with pytest.raises(UserError, match=re.escape(expected)):
+        evaluate.try_others(flags, env.spec, player)
+
+
 def of_another_environment(flags):
     return monobeast.player(replace(flags, env="CartPole-v1"))
 

@@ -271,6 +271,19 @@ def test_weights_that_do_not_fit_are_refused_in_one_sentence(savedir):
     assert not (savedir / "run/model.tar").exists()
 
 
+def test_a_run_without_a_checkpoint_does_not_begin_again_as_another_game(savedir):
+    """It was stopped before its first update, and --xpid alone began a run of Pong in its place."""
+    begun = savedir / "begun"
+    begun.mkdir()
+    meta = json.dumps({"flags": {"env": "CartPole-v1"}})
+    (begun / "meta.json").write_text(meta)
+    words = ["--savedir", str(savedir), "--xpid", "begun", "--num_actors", "0"]
+    with pytest.raises(SystemExit, match="run begun of CartPole-v1 has no checkpoint.*give --env"):
+        monobeast.main(words)
+    assert [path.name for path in begun.iterdir()] == ["meta.json"]
+    assert (begun / "meta.json").read_text() == meta
+
+
 def test_weights_alone_are_no_run_to_resume(savedir):
     state = load(savedir / "run")
     del state["optimizer"]

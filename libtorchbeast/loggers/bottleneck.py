@@ -57,6 +57,9 @@ class Advisor:
         empty string if the row has no shares yet."""
         if "share_learning" not in row or "share_environment" not in row:
             return ""
+        others = self._others(row)
+        if others and row["cpu_cores"] + row["idle_cores"] < self._cores / 2:
+            return f"{others[0].upper()}{others[1:]}: without them this run would be faster."
         learner_waits = row["share_learner_waiting"] > WAITS
         actors_wait = row["share_actor_waiting"] > WAITS
         if learner_waits and actors_wait:
@@ -70,7 +73,7 @@ class Advisor:
             return f"The actors limit this run: {self._for_actors(row)}"
         if _has_idle_cores(row):
             return f"Nobody waits for long, but cores are idle: try {self._more_workers()}."
-        if others := self._others(row):
+        if others:
             return f"Nobody waits for long, but {others}: without them this run would be faster."
         return "Nobody waits for long and all cores are busy: only a faster machine would help."
 
