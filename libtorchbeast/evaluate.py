@@ -25,7 +25,7 @@ from libtorchbeast.models import act_on
 from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.origin import cause, told
 from libtorchbeast.seeds import derive_seed, seed_everything
-from libtorchbeast.spec import Spec
+from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.weights import SharedWeights
 
 logger = logging.getLogger(__name__)
@@ -73,8 +73,8 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
     if env.spec.signature() != state["spec"]:
         env.close()
         raise UserError(
-            f"{path} does not fit {flags.env}: expected {state['spec']}, seen "
-            f"{env.spec.signature()}"
+            f"{path} does not fit {flags.env}: expected {_said(state['spec'])}; seen "
+            f"{_said(env.spec.signature())}"
         )
     if why := checkpoint.misfit(net.state_dict(), state["model"]):
         env.close()
@@ -227,17 +227,21 @@ def try_others(flags: Flags, spec: Spec, player: Player) -> None:
                 _, env = player(one)
                 with contextlib.closing(env):
                     env.initial(flags.seed)
-            if env.spec.signature() != spec.signature():
-                expected = f"the observations and actions of --env {flags.env}"
-                raise UserError(f"expected {expected}, {_said(spec)}; seen {_said(env.spec)}")
+            seen, expected = env.spec.signature(), spec.signature()
+            if seen != expected:
+                whose = f"the observations and actions of --env {flags.env}"
+                raise UserError(f"expected {whose}, {_said(expected)}; seen {_said(seen)}")
         except UserError as error:
             text = str(error).removeprefix(f"--env {name}: ")
             raise UserError(f"--eval_env {name}: {text}") from error
 
 
-def _said(spec: Spec) -> str:
-    shapes = [f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in spec.observations.items()]
-    return f"{', '.join(shapes)} and {spec.actions}"
+def _said(signature: dict[str, Any]) -> str:
+    """A Spec's signature in words, for example `frame uint8[4, 84, 84] and Discrete(6)`."""
+    observations = signature["observations"].items()
+    kind, sizes = signature["actions"]
+    frames = [f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in observations]
+    return f"{', '.join(frames)} and {Actions(kind, tuple(sizes))}"
 
 
 class Evaluator:

@@ -290,10 +290,14 @@ def choose_xpid(flags: argparse.Namespace) -> None:
     if flags.xpid is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
-    plain = flags.xpid == os.path.basename(flags.xpid) and flags.xpid not in ("", ".", "..")
-    require(flags, "xpid", plain, "a plain folder name")
+    require(flags, "xpid", is_folder_name(flags.xpid), "a plain folder name")
     if flags.mode == "train":
         require(flags, "xpid", flags.xpid != "latest", "another name: latest is a link")
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether `name` is that of a folder, and not a path, or the folder itself or the one above."""
+    return name == os.path.basename(name) and name not in ("", ".", "..")
 
 
 def as_plain(flags: dict[str, Any]) -> dict[str, Any]:

@@ -136,8 +136,9 @@ def test_other_programs_are_not_taken_for_the_run(beast, line, learner_waiting):
     }[beast]
     flags = module.parse(["--env", "CartPole-v1", *line.split()])
     advise = advisor(flags, cores=2).advise
-    said = advise(row(learner_waiting=learner_waiting) | {"cpu_cores": 1.2})
-    assert "other programs use 0.8 of 2 cores" in said and "all cores" not in said
+    for own, others in (0.5, 1.5), (1.2, 0.8):
+        said = advise(row(learner_waiting=learner_waiting) | {"cpu_cores": own})
+        assert f"ther programs use {others} of 2 cores" in said and "all cores" not in said
     assert "all cores are busy" in advise(row(learner_waiting=learner_waiting) | {"cpu_cores": 1.9})
 
 

@@ -54,8 +54,8 @@ def test_the_display_shows_the_curve_of_the_whole_run_also_after_a_resume(tmp_pa
 
 def test_no_curve_while_no_game_has_ended(tmp_path):
     endless = "--env", "tests.support.envs:EndlessCatch-v0"
-    text = watch(tmp_path, lambda rows: len(rows) >= 3, endless)
-    assert "stopped by" in text
+    text = watch(tmp_path, lambda rows: len(rows) >= 3 and rows[-1]["updates"] > 0, endless)
+    assert "Resume it with --xpid" in text
     assert not BRAILLE.search(text) and "over steps" not in text
 
 

@@ -57,6 +57,15 @@ def test_a_run_that_a_signal_stops_says_so(tmp_path, capsys, monkeypatch, flags,
     assert said.count("stopped by") == 1 and "complete" not in said
 
 
+def test_a_run_that_has_not_learned_says_so(tmp_path, capsys, monkeypatch):
+    """It has no checkpoint, so there is nothing that --xpid could resume."""
+    monkeypatch.setattr(run.Run, "finished", lambda run: True)
+    beast(tmp_path, *IN_ORDER, "--total_steps", 10**9)
+    said = "Step 0: stopped. Nothing was learned yet, and nothing is saved."
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run/model.tar").exists()
+
+
 def test_weights_and_biases_is_missed_before_the_folder_is_made(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     assert refusal(tmp_path, *IN_ORDER, "--wandb") == "monobeast: error: --wandb: pip install wandb"

@@ -48,7 +48,11 @@ def test_polybeast_ends_with_what_its_server_said(tmp_path):
     ("name", "expected"),
     [
         ("Mine-v0", "Environment `Mine` doesn't exist. If a module registers it, name the module"),
-        ("CartPole-v1", "expected the observations and actions of --env tests.support.envs:Catch"),
+        (
+            "CartPole-v1",
+            "expected the observations and actions of --env tests.support.envs:Catch-v0, frame "
+            "uint8[1, 10, 5] and Discrete(3); seen frame float32[4] and Discrete(2)",
+        ),
         ("tests.support.wrong_envs:Stillborn-v0", "RuntimeError: no simulator on port 7 ("),
     ],
 )

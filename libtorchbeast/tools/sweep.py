@@ -30,7 +30,7 @@ import rich.live
 import rich.table
 
 from libtorchbeast import workers
-from libtorchbeast.flags import SAVEDIR, Parser, UserError, whole
+from libtorchbeast.flags import SAVEDIR, Parser, UserError, is_folder_name, whole
 from libtorchbeast.loggers.display import console
 from libtorchbeast.loggers.files import RunInUse, hold
 from libtorchbeast.tools.study import (
@@ -296,8 +296,7 @@ def sweep(argv: list[str]) -> int:
     cut = argv.index("--") if "--" in argv else len(argv)
     program = argv[cut + 1 :]
     flags, words = make_parser().parse_known_args(argv[:cut])
-    is_plain = flags.name == os.path.basename(flags.name) and flags.name not in ("", ".", "..")
-    if argv[0] != flags.name or not is_plain or not program:
+    if argv[0] != flags.name or not is_folder_name(flags.name) or not program:
         raise UserError("expected NAME, flags, and `-- python -m PROGRAM`, in this order")
     if flags.runs_per_gpu > 1 and flags.gpus_per_run != 1:
         raise UserError(f"--runs_per_gpu {flags.runs_per_gpu}: expected --gpus_per_run 1 with it")
