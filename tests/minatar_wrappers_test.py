@@ -73,3 +73,13 @@ def test_without_the_package(monkeypatch):
     (pin,) = re.findall(r"^MinAtar==\S+", (ROOT / "requirements-dev.txt").read_text(), re.M)
     with pytest.raises(UserError, match=f"--env {env}: pip install {pin}$"):
         make_minatar(env)
+
+
+def test_a_misspelt_game_does_not_register_the_others_again(monkeypatch):
+    """Gymnasium would warn of each that is replaced, ten times before the error."""
+    import minatar.gym
+
+    make_minatar("MinAtar/Breakout-v1")
+    monkeypatch.setattr(minatar.gym, "register_envs", lambda: pytest.fail("again"))
+    with pytest.raises(gymnasium.error.NameNotFound, match="Nonsense"):
+        make_minatar("MinAtar/Nonsense-v1")
