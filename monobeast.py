@@ -11,7 +11,7 @@ shared memory. Learner threads in the main process batch the rollouts and minimi
 
     environment -> row -> net -> row -> rollout -> batch -> loss -> weights
 
-To add an environment or a model, edit the two places marked FORK HERE and nothing else.
+To change environment, model or loss, edit the three places marked FORK HERE and nothing else.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from torch import nn
 
 import atari_wrappers
 import minatar_wrappers
+import vtrace
 from libtorchbeast import evaluate, models, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
@@ -69,6 +70,7 @@ from libtorchbeast.loggers import display
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
+from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.origin import told
@@ -167,6 +169,48 @@ class Net(nn.Module):
             policy_logits, baseline = self.policy(x), self.baseline(x)
         policy_logits = policy_logits.view(T, B, -1)
         return dict(policy_logits=policy_logits, baseline=baseline.view(T, B)), core_state
+
+
+# ======================================================================================= FORK HERE
+def targets(batch: Transitions) -> dict[str, torch.Tensor]:
+    """What the loss learns towards: tensors [T, B, ...] without gradients. Whatever a loss needs of
+    whole rollouts, such as a sum over time, belongs here: with --passes this is called once for
+    each batch, and then `loss` gets single transitions with their targets.
+
+    Here these are V-trace's targets of the values, v ([IMPALA] eq. 1 in vtrace.py), and advantages.
+    """
+    flags, values = batch.flags, batch.outputs["baseline"]  # [T+1, B]
+    v, advantages = vtrace.from_importance_weights(
+        batch.log_rho, batch.discount, batch.reward, values[:-1], values[-1],
+        flags.clip_rho_threshold, lambda_=flags.vtrace_lambda, real=batch.real,
+    )  # fmt: skip
+    return dict(v=v, advantage=advantages, value=values[:-1])
+
+
+def loss(batch: Transitions) -> dict[str, torch.Tensor]:
+    """The loss of IMPALA ([IMPALA] section 4.2), or of PPO with --ppo_clip:
+
+        mean of  - rho advantage log pi(a|x) + baseline_cost/2 (v - V(x))^2 - entropy_cost H(pi)
+
+    `total_loss` has the gradient. Each name is a column of the log; of a tensor [T, B] it has the
+    mean over the transitions. `batch.mean` leaves out transitions that are not real.
+    """
+    flags, goal, values = batch.flags, batch.targets, batch.outputs["baseline"]  # [T, B]
+    if flags.ppo_clip:
+        advantages = vtrace.standardised(goal["advantage"], batch.real)
+        gains = vtrace.clipped_gains(batch.log_rho, advantages, flags.ppo_clip)
+        errors = vtrace.clipped_errors(values, goal["v"], goal["value"], flags.ppo_clip)
+    else:
+        gains = batch.rho.clamp(max=flags.clip_pg_rho_threshold) * goal["advantage"] * batch.log_pi
+        errors = (goal["v"] - values) ** 2
+    entropy = batch.net.distribution.entropy(batch.outputs["policy_logits"])
+    left = 1 - batch.progress if flags.entropy_schedule == "linear" else 1
+    pg_loss, baseline_loss = -batch.mean(gains), 0.5 * batch.mean(errors)
+    total_loss = pg_loss + flags.baseline_cost * baseline_loss
+    total_loss = total_loss - flags.entropy_cost * left * batch.mean(entropy)
+    return dict(
+        total_loss=total_loss, pg_loss=pg_loss, baseline_loss=baseline_loss, entropy=entropy
+    )
 
 
 # ============================================================================================ flags
@@ -344,7 +388,8 @@ def train(flags: Flags) -> Run:
     device = torch.device(flags.learner_device)
     net = models.make_net(Net, spec, flags)
     evaluate.try_others(flags, spec, player)
-    with told(flags.env), Run(flags, spec, net, device, MonoBeastAdvisor(flags).advise) as run:
+    advise = MonoBeastAdvisor(flags).advise
+    with told(flags.env), Run(flags, spec, net, device, targets, loss, advise) as run:
         if not run.finished():
             run.evaluate_with(player)
             learn = train_in_parallel if flags.num_actors else train_in_order
@@ -429,11 +474,11 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
             times = Clock(ACTOR_ACTIVITIES), Latencies()
             actor = Actor(env, learner.net, seed, flags, *times, learner.updates, opened)
             run.between_barriers = True
-            for batch in batches(rollouts(actor, barrier), flags.batch_size):
+            for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):
                 if run.finished():  # the rest of the rollout is not learned from
                     return
-                if numbers := learner.update(batch, publish=lambda state_dict, version: None):
-                    run.stats.add_update(numbers)
+                numbers = learner.update(batch, publish=lambda state_dict, version: None)
+                run.learned(batch, numbers)
                 run.tick(barrier.late)
         if barrier.reached():
             run.between_barriers = False

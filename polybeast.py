@@ -83,6 +83,7 @@ from libtorchbeast.shared_memory import require_descriptors, require_stream_memo
 from libtorchbeast.spec import Spec
 from libtorchbeast.tools import autotune
 from libtorchbeast.weights import NewestWeights
+from monobeast import loss, targets  # FORK HERE: a fork may write its own here
 
 logger = logging.getLogger("polybeast")
 
@@ -338,7 +339,8 @@ def train(flags: Flags) -> Run:
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
         evaluate.try_others(flags, spec, player)
-        with Run(flags, spec, net, device, PolyBeastAdvisor(flags).advise) as run:
+        advise = PolyBeastAdvisor(flags).advise
+        with Run(flags, spec, net, device, targets, loss, advise) as run:
             if not run.finished():
                 run.evaluate_with(player)
                 train_with_servers(run, servers, tls, max_bytes)

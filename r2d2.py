@@ -7,7 +7,7 @@
 
 It is also an example of another algorithm on this plumbing: servers, streams, batches, the queue,
 runs, checkpoints and the log are those of polybeast.py. It has its own network, whose outputs are
-Q-values, its own choice of actions, its own loss (the equations are in
+Q-values, its own choice of actions, its own targets and loss (the equations are in
 libtorchbeast/q_learning/recurrent_q.py), and a replay buffer between the queue and the learner
 (libtorchbeast/q_learning/replay.py):
 
@@ -64,12 +64,13 @@ from libtorchbeast.flags import (
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.bottleneck import R2D2Advisor
 from libtorchbeast.loggers.files import RunInUse
-from libtorchbeast.models import CoreState, choose_actions, forward
-from libtorchbeast.net_check import check_dtypes, check_finite
+from libtorchbeast.losses import Transitions
+from libtorchbeast.models import CoreState, choose_actions
+from libtorchbeast.net_check import check_finite
 from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.q_learning.replay import Replay
 from libtorchbeast.q_learning.replay_memory import block_shapes, require_disk, required_bytes
-from libtorchbeast.rollouts import Rollout, core_state_of
+from libtorchbeast.rollouts import Rollout
 from libtorchbeast.rpcenv.client import ServersLost, spec_of
 from libtorchbeast.rpcenv.tls import Tls, load_tls
 from libtorchbeast.run import Run
@@ -85,7 +86,7 @@ logger = logging.getLogger("r2d2")
 class Net(nn.Module):
     """R2D2's network: a trunk, a core that also reads the last reward and action, and two heads,
     the value of a state and the advantages of its actions. Small images and vectors get a small
-    trunk. `policy_logits` are the rescaled Q-values, and `baseline` is the highest of them."""
+    trunk. `policy_logits` are the rescaled Q-values, and `baseline` is the highest Q-value."""
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -132,7 +133,43 @@ class Net(nn.Module):
         with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
             value, advantage = self.value(x.float()), self.advantage(x.float())
         q = value + advantage - advantage.mean(dim=-1, keepdim=True)  # [T, B, A]
-        return dict(policy_logits=q, baseline=q.amax(dim=-1)), core_state
+        return dict(policy_logits=q, baseline=recurrent_q.unrescale(q.amax(dim=-1))), core_state
+
+    target: nn.Module  # made by `for_loss`
+
+    def for_loss(self, spec: Spec, flags: Flags) -> dict[str, nn.Module]:
+        """The target network, which the learner alone has, and saves."""
+        self.target_update_every = flags.target_update_every
+        return dict(target=copy.deepcopy(self).requires_grad_(False))
+
+    def after_step(self, updates: int) -> None:
+        if updates % self.target_update_every == 0:  # also when a run begins, with 0
+            self.target.load_state_dict(self.state_dict())
+
+
+# ======================================================================================= FORK HERE
+def targets(batch: Transitions) -> dict[str, torch.Tensor]:
+    """The rescaled n-step returns h(G), which end in the target network's value of the best action
+    of the network in training ([R2D2] eq. 1 and [Double] eq. 4 in recurrent_q.py)."""
+    target_q = batch.forward(batch.net.target, batch.core_state)["policy_logits"]
+    values = recurrent_q.double_q_values(batch.outputs["policy_logits"], target_q)
+    flags = batch.flags
+    return dict(q=recurrent_q.targets(batch.rows, values, flags.discounting, flags.n_steps))
+
+
+def loss(batch: Transitions) -> dict[str, torch.Tensor]:
+    """R2D2's loss ([R2D2] section 2.3), mean of weight (h(G) - Q(x, a))^2 / 2. The priorities are
+    for the replay, which says with which chance it has drawn each column."""
+    q, actions = batch.outputs["policy_logits"], batch.now["action"]  # [T, B, A] and [T, B]
+    q_taken = q.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+    errors = torch.where(batch.real, batch.targets["q"] - q_taken, 0.0)
+    exponent = batch.flags.importance_exponent
+    weights = recurrent_q.importance_weights(batch.columns["chance"], exponent)  # [B]
+    return dict(
+        total_loss=0.5 * batch.mean(weights * errors**2),
+        td_error=errors.abs(),
+        priorities=recurrent_q.priorities(errors.detach(), batch.real),
+    )
 
 
 # ============================================================================================ flags
@@ -161,6 +198,8 @@ SETTLED = dict(
     entropy_schedule="constant",
     observation_scaling="none",
     reward_scaling="none",
+    reward_clipping="none",
+    loss_reduction="mean",
 )
 
 
@@ -285,7 +324,7 @@ OWN_OUTPUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "q_taken": ((), "float32"),  # Q(x_t, a_t), rescaled
     "q_max": ((), "float32"),
 }
-OTHER_KEYS = ("environment", "serial", "chance", "new_steps")  # also in rollouts or batches
+OTHER_KEYS = ("environment",)  # also in rollouts
 
 
 class Explorer:
@@ -344,40 +383,6 @@ class Explorer:
         return own, (*next_state, numbers)
 
 
-# ============================================================================================= loss
-class Loss(nn.Module):
-    """R2D2's loss, with the target network, which is saved in checkpoints."""
-
-    def __init__(self, net: nn.Module):
-        super().__init__()
-        self.target = copy.deepcopy(net).requires_grad_(False)
-
-    def forward(self, net: nn.Module, batch: Rollout, flags: Flags) -> recurrent_q.R2D2Loss:
-        """The loss of a batch of the replay. Its `real_transitions` counts the new steps instead of
-        those in the batch, so that the run's `step` counts the steps of the environments."""
-        keys = [k for k in batch if not k.startswith("core_state/")]
-        burn_in = {k: batch[k][: flags.burn_in] for k in keys}
-        rows = {k: batch[k][flags.burn_in :] for k in keys}
-
-        def q_values(one: nn.Module) -> torch.Tensor:
-            state = core_state_of(batch)
-            autocast = lambda: models.autocast(one, flags.precision, batch["reward"].device)
-            if flags.burn_in:
-                with torch.no_grad(), autocast():  # the casts that this one caches have no gradient
-                    _, state = forward(one, burn_in, state)
-            with autocast():
-                outputs, _ = forward(one, rows, state)
-            check_dtypes(outputs)
-            return outputs["policy_logits"]
-
-        loss = recurrent_q.r2d2_loss(
-            rows, q_values(net), q_values(self.target),
-            recurrent_q.importance_weights(batch["chance"][0], flags.importance_exponent),
-            discounting=flags.discounting, num_steps=flags.n_steps,
-        )  # fmt: skip
-        return loss._replace(real_transitions=batch["new_steps"][0, 0])
-
-
 def first_priorities(flags: Flags) -> Callable[[Rollout], torch.Tensor]:
     """Returns a function that gives the priorities [B] of new sequences [S+1, B], from the Q-values
     with which the actors acted."""
@@ -385,8 +390,9 @@ def first_priorities(flags: Flags) -> Callable[[Rollout], torch.Tensor]:
     def from_recorded(batch: Rollout) -> torch.Tensor:
         rows = {k: v[flags.burn_in :] for k, v in batch.items() if "/" not in k}
         q_taken, q_max = rows["q_taken"][:-1], rows["q_max"]
-        errors = recurrent_q.td_errors(rows, q_taken, q_max, flags.discounting, flags.n_steps)
-        return recurrent_q.priorities(*errors)
+        goal = recurrent_q.targets(rows, q_max, flags.discounting, flags.n_steps)
+        real = ~rows["done"][1:]
+        return recurrent_q.priorities(torch.where(real, goal - q_taken, 0.0), real)
 
     return from_recorded
 
@@ -417,38 +423,31 @@ def train(flags: Flags) -> Run:
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
         evaluate.try_others(flags, spec, player)
-        loss = Loss(net).to(device)
-        with Run(flags, spec, net, device, R2D2Advisor(flags).advise, loss) as run:
+        advise, columns = R2D2Advisor(flags).advise, {"chance": torch.float32}
+        with Run(flags, spec, net, device, targets, loss, advise, columns) as run:
             if not run.finished():
                 run.evaluate_with(player)
-                train_with_servers(run, loss, servers, tls, max_bytes)
+                train_with_servers(run, servers, tls, max_bytes)
     return run
 
 
 def train_with_servers(
-    run: Run, loss: Loss, servers: polybeast.Servers, tls: Tls | None, max_bytes: int
+    run: Run, servers: polybeast.Servers, tls: Tls | None, max_bytes: int
 ) -> None:
     """Trains as `polybeast.train_with_servers` does, with a replay behind the queue."""
     flags, learner, N = run.flags, run.learner, run.flags.num_actors * run.spec.num_envs
-    if learner.updates == 0:  # --init_from may have changed the network
-        loss.target.load_state_dict(learner.net.state_dict())
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
     nets = [models.make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
     core_state = models.initial_state(nets[0], 1)
-    replay = make_replay(run, core_state)
+    run.between = replay = make_replay(run, core_state)
     queue = libtorchbeast.BatchingQueue(min(flags.batch_size, N), flags.max_learner_queue_size)
     batcher = polybeast.make_batcher(flags, servers.description.num_envs)
     state = (*core_state, torch.full((1, 1, 1), Explorer.NEW))  # and Explorer's number
 
-    def publish(state_dict: dict[str, torch.Tensor], version: int) -> None:
-        if version % flags.target_update_every == 0:
-            loss.target.load_state_dict(state_dict)
-        weights.publish(state_dict, version)
-
     with polybeast.open_streams(run, servers, tls, max_bytes, queue, batcher, state) as streams:
         run.log.sources.append(replay.columns)
-        run.start_learners(lambda: queue, publish, replay)
+        run.start_learners(lambda: queue, weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
         polybeast.start_inference(run, batcher, weights, nets, Explorer(N).act)
         polybeast.supervise(run, servers, streams)

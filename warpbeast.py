@@ -63,7 +63,8 @@ from libtorchbeast.seeds import derive_seed, seed_everything, seeded
 from libtorchbeast.spec import Spec
 from libtorchbeast.tensors import FromArrays, TensorRows, TensorVector, require_vector
 
-Net = monobeast.Net  # a fork may write its own here; each group of agents has a network
+# FORK HERE: a fork may write its own. Each group of agents has a network.
+Net, targets, loss = monobeast.Net, monobeast.targets, monobeast.loss
 ACTIVITIES = ("environment", "inference", "learning")
 # The rows that the host reads of a rollout. One copy brings all of them, so that it waits once.
 BOOKS = ("done", "policy_version", "episode_over", "episode_step", "episode_return")
@@ -224,7 +225,8 @@ def train(flags: Flags) -> Run:
     flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
     net = make_net(spec, flags)
     evaluate.try_others(flags, spec, player)
-    with told(flags.env), contextlib.closing(vector), Run(flags, spec, net, device) as run:
+    run = Run(flags, spec, net, device, targets, loss)
+    with told(flags.env), contextlib.closing(vector), run:
         if not run.finished():
             run.evaluate_with(player)
             act_and_learn(run, rows)
@@ -256,9 +258,8 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
             raise UserError(f"--env {flags.env}: expected finite rewards, {seen}")
         run.stats.add_games(books)
         read = {name: books[name] for name in ("done", "policy_version")}
-        for batch in divide(rollout | read, flags.batch_size):
-            if numbers := learner.update(batch, publish=lambda state_dict, version: None):
-                run.stats.add_update(numbers)
+        for batch in run.between.batches(divide(rollout | read, flags.batch_size)):
+            run.learned(batch, learner.update(batch, publish=lambda state_dict, version: None))
             clock.lap("learning")
             run.tick()
             if run.finished():

@@ -26,7 +26,6 @@ from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.models import CoreState
 from libtorchbeast.rollouts import Rollout, core_state_of
 from libtorchbeast.spec import Actions, Spec, check_action_mask
-from vtrace import ImpalaLoss
 
 # Keys of the environment's row that are copied into the rows of each agent.
 OF_ENVIRONMENT = (
@@ -169,17 +168,6 @@ class Agents(nn.Module):
         rows = {name: x for name, x in batch.items() if not name.startswith("core_state/")}
         for _, net, own, state in self.shares(rows, core_state_of(batch)):
             yield net, own | {f"core_state/{i}": x for i, x in enumerate(state)}
-
-
-def sum_losses(losses: list[ImpalaLoss]) -> ImpalaLoss:
-    """The loss of all groups: the sum of theirs. Means stay means, and the largest reward is that
-    of all."""
-    count = len(losses)
-    sums = ImpalaLoss(*(sum(parts) for parts in zip(*losses, strict=True)))
-    means = ("mean_entropy", "clipped_rho_share", "mean_rho", "mean_value")
-    largest = torch.stack([loss.largest_reward for loss in losses]).max()
-    means_of = {name: getattr(sums, name) / count for name in means}
-    return sums._replace(**means_of, largest_reward=largest)
 
 
 class Joint:

@@ -20,6 +20,7 @@ from libtorchbeast.net_check import call_own, check_finite, check_net
 from libtorchbeast.origin import described, place_of
 from libtorchbeast.spec import Spec, is_image
 
+NOT_SEEN = ("loss/", "game/")  # how the keys of rows begin that networks do not get
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
 
 
@@ -52,6 +53,25 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net
+
+
+def add_for_loss(net: Any, spec: Spec, flags: Flags) -> nn.ModuleDict:
+    """Gives a network what only its loss needs: the modules {name: module} that its method
+    `for_loss(spec, flags)` returns become its attributes. They are not among its submodules, so
+    that they are not in its `state_dict`, which travels to actors, and is exported. The learner
+    trains them, and saves them in its checkpoints. Returns them."""
+    make = getattr(net, "for_loss", None)
+    modules = call_own("for_loss", make, spec, flags) if make else {}
+    if taken := sorted(name for name in modules if hasattr(net, name)):
+        raise UserError(f"{name_of(net)}.for_loss: expected new names, seen {taken}")
+    net.__dict__["_of_learner"] = nn.ModuleDict(modules)
+    net.__dict__.update(modules)
+    return of_learner(net)
+
+
+def of_learner(net: nn.Module) -> nn.ModuleDict:
+    """What `add_for_loss` has given to the network."""
+    return net.__dict__.get("_of_learner", nn.ModuleDict())
 
 
 def _imported(path: str) -> type[nn.Module]:
@@ -335,6 +355,7 @@ def forward(
     Raises:
         UserError: the network raised an error. The text has its line.
     """
+    rows = {k: x for k, x in rows.items() if not k.startswith(NOT_SEEN)}
     moments = getattr(net, "moments", None)
     scaled = rows if moments is None else moments.scaled(rows)
     outputs, core_state = call_own("forward", net, scaled, core_state)
@@ -376,7 +397,7 @@ def choose_actions(
 ) -> tuple[dict[str, Tensor], CoreState]:
     """Does what `act_on` does, but its results stay on the network's device and are not checked."""
     outputs, core_state = forward(net, row, core_state)
-    outputs = {k: _float32(v) for k, v in outputs.items()}
+    outputs = {k: _float32(v) for k, v in outputs.items() if not k.startswith("loss/")}
     if "action" not in outputs:
         distribution = cast(Distribution, net.distribution)
         logits = outputs["policy_logits"]

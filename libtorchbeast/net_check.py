@@ -46,12 +46,11 @@ def check_net(net: Any, spec: Spec) -> None:
     _check_result(result, one, state_of_one, net.distribution)
     if state:
         _check_restart(net, {name: values[:1] for name, values in rows.items()}, state)
-    _check_repeats(net, _rows(spec, T, B, 1), state)
+    _check_repeats(net, made_up_rows(spec, T, B, 1), state)
 
 
 def call_own(part: str, function: Callable[..., Any], *inputs: Any) -> Any:
-    """Returns `function(*inputs)`, a call of the network's `part`: "__init__", "initial_state" or
-    "forward".
+    """Returns `function(*inputs)`, a call of the network's `part`, or of `targets` or `loss`.
 
     Raises:
         UserError: it raised an error. The message names the line, and what a forward may read.
@@ -62,7 +61,9 @@ def call_own(part: str, function: Callable[..., Any], *inputs: Any) -> Any:
         raise
     except (Exception, SystemExit) as error:
         given = f"; its inputs are {_inputs_said(inputs[0])}" if part == "forward" else ""
-        said = f"Your network raised {described(error)} in {part}{place_of(error)}{given}"
+        who = f"{part}() raised" if part in ("targets", "loss") else "Your network raised"
+        where = "" if part in ("targets", "loss") else f" in {part}"
+        said = f"{who} {described(error)}{where}{place_of(error)}{given}"
         raise UserError(said) from error
 
 
@@ -88,7 +89,7 @@ def check_finite(net: nn.Module, rows: dict[str, Tensor], outputs: dict[str, Ten
 def why_not_finite(net: nn.Module, rows: dict[str, Tensor], names: list[str]) -> str:
     """Says why the network's outputs `names` have NaN or infinity for `rows`: because of a very
     large observation, if there is one, else because of the network. Returns "" if neither is so."""
-    own = [k for k in rows if k not in ROW_KEYS and not k.startswith("core_state/")]
+    own = [k for k in rows if k not in ROW_KEYS and not k.startswith(("core_state/", "game/"))]
     ends = {k: [x.item() for x in rows[k].double().aminmax()] for k in own if rows[k].numel()}
     sizes = {k: max(-low, high) for k, (low, high) in ends.items()}
     name = max(sizes, key=lambda k: sizes[k], default="")
@@ -141,7 +142,7 @@ def _first_call(net: nn.Module, spec: Spec, T: int, B: int, state: tuple) -> tup
     a network that raises or returns NaN for them is called with ones."""
     failures = []
     for value in (0, 1):
-        rows = _rows(spec, T, B, value)
+        rows = made_up_rows(spec, T, B, value)
         try:
             result = _called(net, "forward", rows, state)
         except UserError as error:
@@ -238,7 +239,7 @@ def _varies(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
-def _rows(spec: Spec, T: int, B: int, value: int) -> dict[str, Tensor]:
+def made_up_rows(spec: Spec, T: int, B: int, value: int) -> dict[str, Tensor]:
     """Rows as an actor gives them to a network, whose observations have `value` everywhere. The
     first row begins an episode."""
     leaves = spec.observations | {name: ((), dtype) for name, dtype in ROW_FIELDS.items()}

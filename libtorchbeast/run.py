@@ -18,7 +18,7 @@ from libtorchbeast.distributed import ranks
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import SAVEDIR, Flags, as_plain, run_path
-from libtorchbeast.learner import Direct, Learner, Loss, Publish, learn
+from libtorchbeast.learner import Direct, Learner, Publish, learn
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.display import Display, View
@@ -29,6 +29,8 @@ from libtorchbeast.loggers.run_log import NoWriter, RunLog
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, CpuCores, ThreadClocks
 from libtorchbeast.loggers.trackers import check_wandb
+from libtorchbeast.loss_check import check_loss
+from libtorchbeast.losses import Loss, Targets
 from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.seeds import derive_seed, seed_everything
@@ -40,7 +42,7 @@ logger = logging.getLogger(__name__)
 class Run:
     """The context in which a beast trains:
 
-        with Run(flags, spec, net, device, advise) as run:
+        with Run(flags, spec, net, device, targets, loss, advise) as run:
             ... start workers ...
             while not run.finished():
                 ... wait for workers or run.wakeup, at most run.seconds_to_tick() ...
@@ -55,6 +57,7 @@ class Run:
         wakeup: is set when the run must end, because of a signal or the failure of a thread.
         threads: the program's threads. The first failure of one ends the run.
         log: the rows of the log. Owners of workers append to `log.sources`.
+        between: stands between the rollouts and the learner. A program may put a replay there.
         between_barriers: True between two barriers of a deterministic run (--num_actors 0), which
             could not resume exactly from there. A checkpoint that is saved there says so.
 
@@ -72,8 +75,10 @@ class Run:
         spec: Spec,
         net: nn.Module,
         device: torch.device,
+        targets: Targets,
+        loss: Loss,
         advise: bottleneck.Advise = lambda row: "",
-        loss: Loss | None = None,
+        own_columns: dict[str, torch.dtype] | None = None,  # see loss_check
     ):
         self.flags, self.spec, self._advise = flags, spec, advise
         self.path = run_path(flags)
@@ -81,7 +86,10 @@ class Run:
         self._columns = ranks.share(flags.batch_size)
         self._writes = ranks.rank() == 0
         dump_dir = self.path if self._writes else None
-        self.learner = Learner(net, flags, device, dump_dir, loss, self.ranks)
+        models.add_for_loss(net, spec, flags)
+        like, self._own_columns = check_loss(net, spec, flags, targets, loss, own_columns or {})
+        self.learner = Learner(net, flags, device, dump_dir, targets, loss, self.ranks, like)
+        self.between = Direct()
         self._num_envs = max(1, flags.num_actors) * spec.num_envs
         self.stats = Stats(self._num_envs)
         self.wakeup = workers.PipeEvent()
@@ -110,6 +118,8 @@ class Run:
         if state is None and self.flags.init_from is not None and self._writes:
             net = self.learner.net
             net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))
+        if state is None:
+            self.learner.after_step()
         writer = self._writer(state) if self._writes else NoWriter()
         stack.callback(writer.close)
         self._resumed = state or {}  # for `also_save`
@@ -151,7 +161,7 @@ class Run:
             os.path.expanduser(self.flags.savedir),
             self.flags.xpid,
             vars(self.flags),
-            [*FIELDS, *columns_of_others(self.flags).values()],
+            [*FIELDS, *self._own_columns, *columns_of_others(self.flags).values()],
             resume_step=None if state is None else state["step"],
         )
 
@@ -250,16 +260,22 @@ class Run:
         self,
         batches: Callable[[], Iterator[Rollout]],
         publish: Publish,
-        between: Direct | None = None,
     ) -> None:
-        """Starts --num_learner_threads threads. Each learns from an iterator that `batches` returns
-        (or from what `between` makes of it) and hands new weights to `publish`."""
+        """Starts --num_learner_threads threads. Each learns from what `between` makes of an
+        iterator that `batches` returns, and hands new weights to `publish`."""
         num_threads = self.flags.num_learner_threads
         clocks = ThreadClocks(LEARNER_ACTIVITIES, num_threads)
         self.log.sources.append(clocks.take)
         for i in range(num_threads):
             args = (self.learner, batches(), publish, self.stats, clocks[i], self.finished)
-            self.threads.start(learn, (*args, between or Direct()), f"learner-{i}")
+            self.threads.start(learn, (*args, self.between), f"learner-{i}")
+
+    def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
+        """Takes note of what `Learner.update` has returned, in a program that acts and learns in
+        turns. Learner threads do this themselves."""
+        if numbers is not None:
+            self.stats.add_update(numbers)
+        self.between.learned(batch, numbers)
 
     def seconds_to_tick(self) -> float:
         """How many seconds the main loop may wait before its next `tick`."""
@@ -282,7 +298,7 @@ class Run:
         columns = {
             "updates": self.learner.updates,
             "hours": self.hours,
-            "skipped_updates": self.learner.skipped,
+            "skipped_updates": self.learner.skips.count,
             "dropped_steps": self.learner.dropped,
             "checkpoint_errors": self.checkpoints.errors,
         }

@@ -41,7 +41,8 @@ class SharedWeights:
         shapes: Shapes = {k: ((2, *v.shape), v.dtype) for k, v in state_dict.items()}
         self._memory = SharedTensors({**shapes, ".version": ((1,), torch.int64)})
         self._open()
-        self.publish(state_dict, version)
+        for slot in (version + 1, version):  # both, because a step does not publish frozen weights
+            self.publish(state_dict, slot)
 
     @property
     def version(self) -> int:
@@ -49,8 +50,9 @@ class SharedWeights:
 
     @torch.no_grad()
     def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
-        """Publishes `state_dict` as version `version`. The version must be one above the last; it
-        may be any higher number if nobody copies meanwhile. One thread at a time may call this."""
+        """Publishes `state_dict` as version `version`. Weights that never change may be left out.
+        The version must be one above the last; it may be any higher number if nobody copies
+        meanwhile. One thread at a time may call this."""
         (weights,) = to_host(state_dict)
         for name, tensor in weights.items():
             self._memory[name][version % 2].copy_(tensor)
@@ -133,6 +135,8 @@ class NewestWeights:
 
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int, device: torch.device):
         self._device = torch.empty(0, device=device).device  # with its index, as in cuda:0
+        nothing: dict[str, torch.Tensor] = {}
+        self._newest = (nothing, version, Event(self._device))
         self.publish(state_dict, version)
 
     @property
@@ -141,7 +145,8 @@ class NewestWeights:
 
     @torch.no_grad()
     def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
-        """Publishes a copy of `state_dict` as version `version`."""
+        """Publishes a copy of `state_dict` as version `version`. Weights that never change may be
+        left out."""
         if self._device.type == "cpu":
             weights = copy_to_host(dict(state_dict))
         elif all(v.device == self._device for v in state_dict.values()):
@@ -151,7 +156,7 @@ class NewestWeights:
             weights = {k: v.detach().to(self._device, copy=True) for k, v in state_dict.items()}
         copied = Event(self._device)
         copied.record()
-        self._newest = (weights, version, copied)
+        self._newest = (self._newest[0] | weights, version, copied)
 
     @torch.no_grad()
     def copy_to(self, net: nn.Module) -> int:

@@ -19,14 +19,14 @@ from libtorchbeast import learner, weights
 from libtorchbeast.accelerator import devices, graphs
 from libtorchbeast.accelerator.devices import CPU, Event, own_stream, to_device
 from libtorchbeast.flags import UserError
-from libtorchbeast.learner import Learner
 from libtorchbeast.models import initial_state
+from libtorchbeast.optimizer import Optimizer
 from libtorchbeast.rollouts import batches
 from libtorchbeast.weights import NewestWeights, SharedWeights
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
-from tests.support.actors import make_actor, make_flags, make_rollouts
+from tests.support.actors import make_actor, make_flags, make_learner, make_rollouts
 from tests.support.compare import assert_same
 from tests.support.device_life import BATCH_SIZE, Batch, Life
 from tests.support.processes import wait_for
@@ -192,7 +192,7 @@ class Idle(graphs.Graph):
 
 
 def only_the_weights(self):
-    return list(self.net.parameters())
+    return list(self.parameters)
 
 
 # Mistakes with clipping and with a step. The host has waited for what is clipped.
@@ -201,11 +201,11 @@ OF_A_STEP = {
     "a step does not wait for its learning rate": (graphs, "Graph", Hasty),
     "a step has the gradients of another": (graphs, "Graph", Stale),
     "a step is not made": (graphs, "Graph", Idle),
-    "the learning rate is as it was recorded": (Learner, "_scalar", lambda self, value: value),
+    "the learning rate is as it was recorded": (Optimizer, "scalar", lambda self, value: value),
     "what a recording has changed is not restored": (graphs, "keep", lambda _: lambda: None),
-    "the averages and their number are not restored": (Learner, "_changed", only_the_weights),
+    "the averages and their number are not restored": (Optimizer, "_changed", only_the_weights),
     "gradients are not clipped": (
-        Learner, "_clip_gradients", lambda self, x: (torch.stack([g.norm() for g in x]).norm(), x)
+        Optimizer, "_clip", lambda self, x: (torch.stack([g.norm() for g in x]).norm(), x)
     ),
 }  # fmt: skip
 
@@ -254,7 +254,7 @@ def test_updates_by_graphs_are_skipped_and_resumed_on_any_device(simulated, opti
     }
 
     def learned(state, device, of_ranks):
-        one = Learner(copy.deepcopy(actor.net), flags, device, None, ranks=of_ranks)
+        one = make_learner(copy.deepcopy(actor.net), flags, device, ranks=of_ranks)
         if state is not None:
             one.load_state_dict(state)
         with own_stream(device):

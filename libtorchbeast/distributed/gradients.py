@@ -1,68 +1,139 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The gradients of several learners, added up in one flat tensor."""
+"""What several learners share: the sum of their gradients, and equal weights."""
 
-from collections.abc import Iterable
+import io
+import logging
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from libtorchbeast.checkpoint import misfit
 from libtorchbeast.distributed.ranks import Ranks
+from libtorchbeast.flags import UserError
+
+COMPARE_EVERY = 1000  # number of updates between two comparisons of the ranks' weights
+KINDS = ("scalars", "means", "sums")  # of the results that are added up
+
+logger = logging.getLogger(__name__)
 
 
 class Gradients:
-    """The gradients of a network and what travels with them, as one flat tensor.
+    """The gradients of one rank and what travels with them, as one flat tensor, which one
+    all-reduce adds up. Results of a loss are added up as its gradient is, numbers for the log that
+    are means stay means, and statistics are sums.
 
     Args:
-        parameters: the network's.
+        parameters: those that are trained.
         is_mean: whether the loss is a mean over real transitions, not their sum.
+        like: results of `losses.learn_from`, which say what else travels. None: the first ones.
+
+    Attributes:
+        deviations: how many times the ranks' weights were found to differ.
     """
 
-    PARTS = ("total", "pg", "baseline")  # of a loss; they are added up as its gradient is
+    def __init__(
+        self,
+        ranks: Ranks,
+        parameters: list[nn.Parameter],
+        is_mean: bool,
+        like: dict[str, Any] | None = None,
+    ):
+        self._ranks, self._parameters, self._is_mean = ranks, parameters, is_mean
+        self.deviations = 0
+        self._flat: Tensor | None = None
+        if like is not None:
+            self._lay_out(like)
 
-    def __init__(self, ranks: Ranks, parameters: Iterable[nn.Parameter], is_mean: bool):
-        self._ranks, self._parameters, self._is_mean = ranks, list(parameters), is_mean
-        sizes = [p.numel() for p in self._parameters]
+    def _lay_out(self, like: dict[str, Any]) -> None:
+        others = {(kind, k): x for kind in KINDS for k, x in like[kind].items()}
+        count = [sum(x.numel() for (one, _), x in others.items() if one == kind) for kind in KINDS]
+        sizes = [*(p.numel() for p in self._parameters), 1]  # the last is the loss
         device = self._parameters[0].device
-        self._flat = torch.zeros(sum(sizes) + len(self.PARTS) + 2, device=device)
-        *views, self._parts, self._counts = self._flat.split([*sizes, len(self.PARTS), 2])
-        pairs = zip(views, self._parameters, strict=True)
+        self._flat = torch.zeros(sum(sizes) + sum(count) + 2, device=device)
+        *views, self._loss = self._flat[: sum(sizes)].split(sizes)
+        rest = self._flat[sum(sizes) : -2].split([x.numel() for x in others.values()])
+        named = zip(others.items(), rest, strict=True)
+        self._others = {name: view.view(x.shape) for (name, x), view in named}
+        self._counts = self._flat[-2:]
+        first = 0 if self._is_mean else sum(sizes) + count[0]
+        self._weighted = self._flat[first : sum(sizes) + count[0] + count[1]]
         # Each lies in memory as its weights do, for example with the channels last. torch's fused
         # Adam takes that for granted.
+        pairs = zip(views, self._parameters, strict=True)
         self._views = [view.as_strided(p.shape, p.stride()) for view, p in pairs]
 
-    def sum(self, parts: dict[str, Tensor], wants_to_stop: bool) -> dict[str, Tensor]:
+    def sum(self, results: dict[str, Any], wants_to_stop: bool) -> dict[str, Any]:
         """Gives the parameters the gradient of the loss over the real transitions of all ranks.
 
         Args:
-            parts: of this rank's loss, whose gradients the parameters have. {} if this rank has no
-                batch, and so adds nothing.
+            results: of this rank's loss, whose gradients the parameters have. {} if this rank has
+                no batch, and so adds nothing.
 
         Returns:
-            `parts` of the loss over all ranks, `real_transitions`, and `stops`, the number of ranks
-            that want to stop. If the loss or gradient of one rank is not finite, nor is the sum's.
+            The results over all ranks, and `stops`, the number of ranks that want to stop. If the
+            loss or gradient of one rank is not finite, nor is the sum's. What only some of the
+            losses return is this rank's.
         """
+        if self._flat is None:
+            self._lay_out(results)
+        assert self._flat is not None
         nothing = self._flat.new_zeros(())
         stops = self._flat.new_full((), float(wants_to_stop))
         grads = [nothing if p.grad is None else p.grad for p in self._parameters]
-        tail = [parts.get(name, nothing).detach() for name in self.PARTS]
-        tail += [parts.get("real_transitions", nothing), stops]
-        targets = [*self._views, *self._parts, *self._counts]
-        for target, x in zip(targets, (*grads, *tail), strict=True):
+        own = [results.get(kind, {}).get(k, nothing) for kind, k in self._others]
+        tail = [results.get(name, nothing).detach() for name in ("total_loss", "real_transitions")]
+        targets = [*self._views, self._loss, *self._others.values(), *self._counts]
+        for target, x in zip(targets, (*grads, tail[0], *own, tail[1], stops), strict=True):
             target.copy_(x)
-        of_loss = self._flat[: -len(self._counts)]
-        if self._is_mean:
-            of_loss *= self._counts[0]
+        self._weighted *= self._counts[0]
         self._ranks.sum(self._flat)
-        if self._is_mean:
-            of_loss /= self._counts[0].clamp(min=1.0)
+        self._weighted /= self._counts[0].clamp(min=1.0)
         for p, view in zip(self._parameters, self._views, strict=True):
-            p.grad = view if p.grad is not None or not parts else None
-        own = {name: x for name, x in zip(self.PARTS, self._parts, strict=True) if name in parts}
-        counts = {"real_transitions": self._counts[0], "stops": self._counts[1]}
-        return parts | {"total": self._parts[0]} | own | counts
+            p.grad = view if p.grad is not None or not results else None
+        summed = {"total_loss": self._loss[0], "real_transitions": self._counts[0]}
+        summed |= {"stops": self._counts[1]}
+        summed |= {k: x for k, x in results.items() if k in ("vectors", "largest_reward")}
+        for kind in KINDS:
+            seen = results.get(kind, {})
+            names = [k for one, k in self._others if one == kind and (k in seen or not results)]
+            summed[kind] = seen | {k: self._others[kind, k] for k in names}
+        return summed
+
+    def compare(self, updates: int, state: Callable[[], Any], load: Callable[[Any], None]) -> None:
+        """The weights of all ranks are equal, unless processors of different kinds round otherwise.
+        Then all ranks take those of rank 0. They are compared every COMPARE_EVERY updates."""
+        if updates % COMPARE_EVERY:
+            return
+        digests = self._ranks.gathered(digest(self._parameters))
+        if differ := int((digests != digests[0]).any(dim=1).sum()):
+            self.deviations += 1
+            logger.warning(
+                "The weights of %d ranks differ from those of rank 0, which all ranks take now "
+                "(seen %d times since the start). Do their processors differ?",
+                differ,
+                self.deviations,
+            )
+            load(from_rank_0(self._ranks, state()))
 
 
-def digest(tensors: Iterable[Tensor]) -> Tensor:
+def from_rank_0(ranks: Ranks, state: dict[str, Any]) -> dict[str, Any]:
+    """Returns the state of rank 0's learner, given this rank's own.
+
+    Raises:
+        UserError: the two have different networks.
+    """
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    data = ranks.from_rank_0(buffer.getvalue())
+    first = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+    if why := misfit(state["model"], first["model"]):
+        raise UserError(f"the networks of rank 0 and of {ranks.name()} differ: {why}")
+    return first
+
+
+def digest(tensors: list[nn.Parameter]) -> Tensor:
     """Two whole numbers [2] float32 that change with any bit of float32 tensors."""
     total = sum(x.detach().contiguous().view(torch.int32).long().sum() for x in tensors)
     assert isinstance(total, Tensor)

@@ -121,6 +121,9 @@ COLUMNS = {name: meaning for group in GROUPS.values() for name, meaning in group
 # The columns that a run fills. The writer of the file fills _tick and _time.
 FIELDS = tuple(name for name in COLUMNS if not name.startswith("_"))
 
+# The columns that the losses of the programs return by themselves.
+OF_LOSS = frozenset("total_loss pg_loss baseline_loss entropy td_error".split())
+
 # How `ranks.merged` makes one row from those of all ranks. Other columns are means.
 SUMS_OF_RANKS = frozenset("cpu_cores actor_restarts streams stream_failures dropped_steps".split())
 MAXIMA_OF_RANKS = frozenset("lag_max latency_p99_ms largest_reward".split())

@@ -40,7 +40,7 @@ class Health:
         return {
             "values": self._of_values(row["mean_value"], row["largest_reward"]),
             "weights": self._of_weights(row["mean_rho"], row["lag_mean"]),
-            "entropy": self._of_entropy(row["entropy"]),
+            "entropy": self._of_entropy(row.get("entropy", -math.inf)),  # a fork may not tell it
         }
 
     def _of_values(self, mean_value: float, largest_reward: float) -> str:

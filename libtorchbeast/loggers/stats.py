@@ -12,21 +12,6 @@ import torch
 from libtorchbeast.loggers.columns import RECENT_GAMES
 from libtorchbeast.rollouts import Rollout
 
-# Numbers that `Learner.update` may return, and the columns that log their means.
-UPDATE_COLUMNS = {
-    "total": "total_loss",
-    "pg": "pg_loss",
-    "baseline": "baseline_loss",
-    "mean_entropy": "entropy",
-    "mean_value": "mean_value",
-    "grad_norm": "grad_norm",
-    "learning_rate": "learning_rate",
-    "lag_mean": "lag_mean",
-    "clipped_rho_share": "clipped_rho_share",
-    "mean_rho": "mean_rho",
-    "td_error": "td_error",
-}
-
 
 class FirstGames:
     """The games that have ended since all environments began to play, until games may count.
@@ -75,8 +60,7 @@ class Stats:
         self._lengths: collections.deque[int] = collections.deque(maxlen=RECENT_GAMES)
         self._untold: collections.deque[tuple[int, float]] = collections.deque(maxlen=RECENT_GAMES)
         self._first_games: FirstGames | None = FirstGames(num_envs)  # None when games count at once
-        self._sums: dict[str, float] = collections.defaultdict(float)
-        self._updates = 0
+        self._sums: dict[str, list[float]] = {}  # column -> [sum, number of updates that told it]
         self._lag_max = 0.0
         self._largest_reward: float | None = None  # None: no update has told it, as in R2D2
         self._lags: collections.Counter[float] = collections.Counter()
@@ -136,13 +120,14 @@ class Stats:
     def add_update(self, numbers: dict[str, Any]) -> None:
         """Adds what `Learner.update` returned."""
         with self._lock:
-            self._updates += 1
             self._lags.update(numbers["lags"])
             self._lag_max = max(self._lag_max, numbers["lag_max"])
-            if "largest_reward" in numbers:
-                self._largest_reward = max(self._largest_reward or 0.0, numbers["largest_reward"])
-            for name in UPDATE_COLUMNS.keys() & numbers.keys():
-                self._sums[name] += numbers[name]
+            self._largest_reward = max(self._largest_reward or 0.0, numbers["largest_reward"])
+            for name in numbers.keys() - {"lags", "lag_max", "largest_reward"}:
+                if not isinstance(numbers[name], list):  # a vector, which is not logged
+                    total = self._sums.setdefault(name, [0.0, 0])
+                    total[0] += numbers[name]
+                    total[1] += 1
 
     def add_inference(self, columns: int) -> None:
         """Counts an inference batch of so many columns (environments)."""
@@ -157,8 +142,8 @@ class Stats:
             if self._returns:
                 row["mean_game_return"] = sum(self._returns) / len(self._returns)
                 row["mean_game_length"] = sum(self._lengths) / len(self._lengths)
-            if self._updates:
-                row |= {UPDATE_COLUMNS[k]: v / self._updates for k, v in self._sums.items()}
+            if self._sums:
+                row |= {name: total / count for name, (total, count) in self._sums.items()}
                 row["lag_max"] = self._lag_max
                 if self._largest_reward is not None:
                     row["largest_reward"] = self._largest_reward
@@ -166,7 +151,7 @@ class Stats:
                 row["inference_batch"] = self._inference_columns / self._inference_batches
             self._inference_batches = self._inference_columns = 0
             self._sums.clear()
-            self._updates, self._lag_max = 0, 0.0
+            self._lag_max = 0.0
             return row
 
     def histograms(self) -> dict[str, dict[float, int]]:

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The equations of R2D2: its targets, its loss, its priorities and its exploration.
+"""The equations of R2D2: its targets, its priorities and its exploration. r2d2.py has its loss.
 
 The sources below are:
   [R2D2]   Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning",
@@ -16,24 +16,12 @@ sequence, `B` the number of sequences, and `A` the number of actions. A sequence
 Transition t leads from row t to row t+1. Networks give values h(Q), which are called rescaled.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from vtrace import check_tensor
 
 EPSILON = 1e-3  # of h
-
-
-class R2D2Loss(NamedTuple):
-    """Scalars for the log, of which only `total` has a gradient, and what the replay gets back."""
-
-    total: Tensor  # the mean of weight * error^2 / 2 over real transitions
-    td_error: Tensor  # the mean absolute error, of rescaled values
-    mean_value: Tensor  # the mean of max Q, not rescaled
-    real_transitions: Tensor  # int64, how many transitions were learned from
-    priorities: Tensor  # [B] float32
 
 
 def rescale(x: Tensor) -> Tensor:
@@ -96,21 +84,17 @@ def n_step_targets(
     return returns[:-1]
 
 
-def td_errors(
-    rows: dict[str, Tensor], q_taken: Tensor, values: Tensor, discounting: float, num_steps: int
-) -> tuple[Tensor, Tensor]:
-    """The errors h(G_t) - Q(x_t, a_t) of a sequence ([R2D2] eq. 1).
+def targets(rows: dict[str, Tensor], values: Tensor, discounting: float, num_steps: int) -> Tensor:
+    """The rescaled n-step returns h(G_t) of a sequence ([R2D2] eq. 1).
 
     Args:
         rows: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B] bool.
-        q_taken: [T, B] float32, the rescaled Q(x_t, a_t). It may have a gradient.
         values: [T+1, B] float32, the rescaled values that returns end in.
         discounting: gamma.
         num_steps: n.
 
     Returns:
-        The errors [T, B] float32, which are 0 where a transition is not real, and `real` [T, B]
-        bool, which transitions are real.
+        [T, B] float32, without gradients.
 
     Raises:
         ValueError: a tensor's shape or dtype is not the one above.
@@ -118,12 +102,10 @@ def td_errors(
     check_tensor("reward", rows["reward"], values.shape, torch.float32)
     check_tensor("done", rows["done"], values.shape, torch.bool)
     check_tensor("terminated", rows["terminated"], values.shape, torch.bool)
-    check_tensor("q_taken", q_taken, (len(values) - 1, *values.shape[1:]), torch.float32)
-    real = ~rows["done"][1:]
     discounts = discounting * (~rows["terminated"][1:]).float()
     values = unrescale(values.detach())
-    targets = n_step_targets(rows["reward"][1:], discounts, real, values, num_steps)
-    return torch.where(real, rescale(targets) - q_taken, 0.0), real
+    real = ~rows["done"][1:]
+    return rescale(n_step_targets(rows["reward"][1:], discounts, real, values, num_steps))
 
 
 def priorities(errors: Tensor, real: Tensor) -> Tensor:
@@ -142,49 +124,3 @@ def epsilons(num_envs: int) -> Tensor:
     """The probability of a random action in environment i: 0.4^(1 + 7 i / (N - 1)) ([Ape-X] section
     4.1), float32 [num_envs]. A single environment gets 0.4."""
     return 0.4 ** (1 + 7 * torch.arange(num_envs) / max(1, num_envs - 1))
-
-
-def r2d2_loss(
-    rows: dict[str, Tensor],
-    online_q: Tensor,
-    target_q: Tensor,
-    weights: Tensor,
-    *,
-    discounting: float = 0.997,
-    num_steps: int = 5,
-) -> R2D2Loss:
-    """The loss of one batch of sequences ([R2D2] section 2.3), without their burn-in.
-
-        mean over real transitions t of  weight (h(G_t) - Q(x_t, a_t))^2 / 2
-
-    Returns G_t of n steps end in the target network's value of the online network's best action.
-
-    Args:
-        rows: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B] bool, `action` [T+1, B]
-            int64.
-        online_q: [T+1, B, A] float32, of the network in training, rescaled.
-        target_q: [T+1, B, A] float32, of the target network, rescaled.
-        weights: [B] float32, from `importance_weights`.
-        discounting: gamma.
-        num_steps: n.
-
-    Raises:
-        ValueError: a tensor's shape or dtype is not the one above.
-    """
-    check_tensor("target_q", target_q, online_q.shape, torch.float32)
-    check_tensor("online_q", online_q, target_q.shape, torch.float32)
-    check_tensor("action", rows["action"], online_q.shape[:-1], torch.int64)
-    check_tensor("weights", weights, online_q.shape[1:2], torch.float32)
-    q_taken = online_q[:-1].gather(-1, rows["action"][:-1, :, None]).squeeze(-1)
-    values = double_q_values(online_q, target_q)
-    errors, real = td_errors(rows, q_taken, values, discounting, num_steps)
-    count = real.sum()
-    scale = 1.0 / count.clamp(min=1)  # a batch without real transitions has a loss of 0
-    detached = errors.detach()
-    return R2D2Loss(
-        total=scale * 0.5 * (weights * errors**2).sum(),
-        td_error=scale * detached.abs().sum(),
-        mean_value=unrescale(online_q.detach().amax(dim=-1)).mean(),
-        real_transitions=count,
-        priorities=priorities(detached, real),
-    )

@@ -88,8 +88,9 @@ class Replay(Direct):
     def batches(self, rollouts: Iterator[Rollout]) -> Iterator[Rollout]:
         """Yields batches of sequences [S+1, B, ...], S = --burn_in + --train_length.
 
-        Besides rows and core states they have `chance` [1, B] float32, the probability with
-        which each sequence was drawn, `serial` [1, B], its number, and `new_steps` [1, 1], how many
+        Besides rows and core states they have `column/chance` [1, B] float32, the probability with
+        which each sequence was drawn, `column/serial` [1, B], its number, and `column/new_steps`
+        [1, B], how many
         steps have come since the last batch that was learned from.
         """
         while True:
@@ -103,11 +104,11 @@ class Replay(Direct):
 
     def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
         """Takes the new `priorities` [B] of a batch."""
-        serials = batch["serial"][0].numpy()
+        serials = batch["column/serial"][0].numpy()
         slots = serials % self._M
         with self._lock:
             if numbers is None:  # the update was skipped, so the next batch reports these steps
-                self._counts["unreported"] += int(batch["new_steps"])
+                self._counts["unreported"] += int(batch["column/new_steps"][0, 0])
                 return
             still = (self._serials[slots] == serials) & (self._tree.leaves[slots] > 0)
             self._set_priorities(slots[still], np.array(numbers["priorities"])[still])
@@ -180,9 +181,10 @@ class Replay(Direct):
             slots = self._tree.draw(self._random.random(self._flags.batch_size))
             chances = (self._tree.leaves[slots] / self._tree.total).astype(np.float32)
             batch = self._rows(slots, self._arrays.keys())
-            batch["chance"] = torch.from_numpy(chances)[None]
-            batch["serial"] = torch.from_numpy(self._serials[slots])[None]
-            batch["new_steps"] = torch.tensor([[self._counts["unreported"]]])
+            batch["column/chance"] = torch.from_numpy(chances)[None]
+            batch["column/serial"] = torch.from_numpy(self._serials[slots])[None]
+            new_steps = torch.full_like(batch["column/serial"], self._counts["unreported"])
+            batch["column/new_steps"] = new_steps
             self._counts["unreported"] = 0
             self._counts["trained"] += int((~batch["done"][self._flags.burn_in + 1 :]).sum())
         return batch

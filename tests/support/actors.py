@@ -9,7 +9,9 @@ from torch import nn
 
 import monobeast
 from libtorchbeast import models
+from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.environment import Environment
+from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
 from libtorchbeast.rollouts import rollout_shapes
 
@@ -96,6 +98,11 @@ def make_rollouts(actor, count=ROLLOUTS):
         actor.unroll({name: tensor.numpy() for name, tensor in rollout.items()}, version=k + 1)
         rollouts.append(rollout)
     return rollouts
+
+
+def make_learner(net, flags, device=CPU, dump_dir=None, **others):
+    """A learner with MonoBeast's targets and loss."""
+    return Learner(net, flags, device, dump_dir, monobeast.targets, monobeast.loss, **others)
 
 
 def rows_of(rollout):

@@ -17,13 +17,12 @@ import monobeast
 import polybeast
 from libtorchbeast import learner
 from libtorchbeast.accelerator import devices, graphs
-from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIES, Clock
 from libtorchbeast.models import initial_state
 from libtorchbeast.rollouts import batches
 from libtorchbeast.weights import NewestWeights
-from tests.support.actors import make_actor, make_flags, make_rollouts
+from tests.support.actors import make_actor, make_flags, make_learner, make_rollouts
 from tests.support.processes import GUARD_S
 
 BATCH_SIZE = 3
@@ -104,7 +103,7 @@ class Life:
         actor = make_actor(net or monobeast.Net, *argv)
         self.rollouts = make_rollouts(actor, 4)
         self.core_state = initial_state(actor.net, BATCH_SIZE)
-        self.learner = Learner(copy.deepcopy(actor.net), self.flags, learner_device, None)
+        self.learner = make_learner(copy.deepcopy(actor.net), self.flags, learner_device)
         version = self.learner.updates
         self.weights = NewestWeights(self.learner.net.state_dict(), version, inference_device)
         self.publish = publish or self.weights.publish

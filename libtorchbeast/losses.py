@@ -1,0 +1,277 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What `targets` and `loss` on the page (monobeast.py) get, and the calls of both.
+
+An update without --passes is one call of `learn_from`: network, targets, loss. With several passes
+`targets_of` is called once for each batch, and `learn_from` once for each part of it (passes.py).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from libtorchbeast import models
+from libtorchbeast.agents import Agents
+from libtorchbeast.flags import Flags
+from libtorchbeast.models import CoreState
+from libtorchbeast.net_check import call_own, check_dtypes
+from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
+
+
+@dataclasses.dataclass(eq=False)
+class Transitions:
+    """T transitions in each of B columns, as `targets` and `loss` get them. Transition t leads from
+    row t to row t+1. A loss with several passes gets single transitions: T is 1 then, unless the
+    network is recurrent, and each of the B columns is a transition.
+
+    Attributes:
+        net: the network in training, with what its `for_loss` has made as attributes.
+        rows: the rollout, [T+1, B, ...], without the rows of the burn-in, [K, B, ...].
+        core_state: the core state before the first of all these rows.
+        columns: what the batch says of whole columns, [B, ...], under its keys `column/NAME`.
+        outputs: all that the network in training returns on these rows: in `targets` on rows 0 to
+            T, in `loss` on rows 0 to T-1.
+        progress: the share of --total_steps that is done, from 0 to 1. It is a number, or a tensor
+            on the device if updates are recorded as graphs.
+        targets: what `targets` has returned, for these transitions.
+    """
+
+    net: Any
+    flags: Flags
+    rows: Rollout
+    burn_in: Rollout
+    core_state: CoreState
+    columns: Rollout
+    outputs: Rollout
+    progress: float | Tensor
+    targets: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def now(self) -> Rollout:
+        """Rows 0 to T-1: what was seen when the action was chosen, and the `action`, [T, B, ...]"""
+        return {k: x[:-1] for k, x in self.rows.items() if k == "action" or k not in self.outputs}
+
+    @functools.cached_property
+    def next(self) -> Rollout:
+        """Rows 1 to T: what the action led to: `reward`, `terminated`, what was seen then."""
+        return {k: x[1:] for k, x in self.rows.items()}
+
+    @functools.cached_property
+    def behavior(self) -> Rollout:
+        """What the actors' network returned when it chose the actions, [T, B, ...]."""
+        return {k: x[:-1] for k, x in self.rows.items() if k in self.outputs}
+
+    @functools.cached_property
+    def real(self) -> Tensor:
+        """[T, B] bool, False where a transition leads across the reset of an environment."""
+        return ~self.rows["done"][1:]
+
+    @functools.cached_property
+    def reward(self) -> Tensor:
+        """[T, B] float32, the rewards, clipped (--reward_clipping) or scaled (--reward_scaling)."""
+        reward = self.rows["reward"][1:]
+        if (moments := getattr(self.net, "moments", None)) is not None:
+            reward = moments.scaled_rewards(reward)
+        return reward.clamp(-1, 1) if self.flags.reward_clipping == "abs_one" else reward
+
+    @functools.cached_property
+    def discount(self) -> Tensor:
+        """[T, B] float32: --discounting times the transition's own discount, 0 where the episode
+        has terminated. One that was truncated bootstraps from its last observation's value."""
+        discount = self.flags.discounting * (~self.rows["terminated"][1:]).float()
+        return discount * self.rows["discount"][1:] if "discount" in self.rows else discount
+
+    @functools.cached_property
+    def log_pi(self) -> Tensor:
+        """[T, B] log pi(a|x) of the network in training, with gradients."""
+        T = len(self.real)
+        with torch.enable_grad():  # `targets` may be the first to ask
+            logits = self.outputs["policy_logits"][:T]
+            return self.net.distribution.log_prob(logits, self.now["action"])
+
+    @functools.cached_property
+    def log_mu(self) -> Tensor:
+        """[T, B] log mu(a|x) of the network that acted."""
+        return self.net.distribution.log_prob(self.behavior["policy_logits"], self.now["action"])
+
+    @functools.cached_property
+    def log_rho(self) -> Tensor:
+        """[T, B] log(pi(a|x) / mu(a|x)), the logarithms of the importance weights."""
+        log_pi, log_mu = self.log_pi, self.log_mu
+        with torch.enable_grad():
+            return log_pi - log_mu
+
+    @functools.cached_property
+    def rho(self) -> Tensor:
+        """[T, B] pi(a|x) / mu(a|x), without gradients."""
+        return self.log_rho.detach().exp()
+
+    @functools.cached_property
+    def weights(self) -> Tensor:
+        """[T, B] float32, 1 for a real transition and else 0."""
+        return self.real.float()
+
+    @functools.cached_property
+    def count(self) -> Tensor:
+        """[] float32, how many transitions are real, but at least 1."""
+        return self.weights.sum().clamp(min=1.0)
+
+    @functools.cached_property
+    def _scale(self) -> Tensor | float:
+        return 1.0 / self.count if self.flags.loss_reduction == "mean" else 1.0
+
+    def mean(self, terms: Tensor) -> Tensor:
+        """The mean of a term [T, B] over the real transitions, or with --loss_reduction sum their
+        sum. No term of a loss is written without it."""
+        if terms.shape != self.real.shape:
+            T, B = self.real.shape
+            seen = f"seen {list(terms.shape)}"
+            raise ValueError(f"mean: expected a number for each transition, [{T}, {B}], {seen}")
+        return self._scale * (self.weights * terms).sum()
+
+    def forward(self, net: Any, core_state: CoreState | None = None) -> Rollout:
+        """All outputs of another network, such as a teacher, on rows 0 to T.
+
+        Args:
+            core_state: at row 0, before the burn-in. Default: the network's initial state. Its
+                first outputs are then those of a network that has not seen the episode so far.
+        """
+        if core_state is None:
+            core_state = net.initial_state(self.rows["done"].shape[1])
+        return _unrolled(net, self.burn_in, self.rows, core_state, self.flags)
+
+
+Targets = Callable[[Transitions], dict[str, Tensor]]
+# Returns `total_loss`, which has the gradient, and what else is wanted: scalars and tensors [T, B]
+# for the log (of these the mean over the real transitions), and vectors for `Direct.learned`.
+Loss = Callable[[Transitions], dict[str, Tensor]]
+
+
+def transitions(
+    net: Any, batch: Rollout, flags: Flags, progress: float | Tensor, has_last: bool = True
+) -> Transitions:
+    """The transitions of a batch, with the network's outputs on its rows, and on the last of them
+    only if `has_last`. The first --burn_in rows only bring the core state up to date."""
+    first = vars(flags).get("burn_in", 0)  # a flag of R2D2
+    columns = {k.removeprefix("column/"): x[0] for k, x in batch.items() if k.startswith("column/")}
+    rows = {k: x for k, x in batch.items() if not k.startswith(OF_COLUMNS)}
+    burn_in = {k: x[:first] for k, x in rows.items()} if first else {}
+    rows = {k: x[first:] for k, x in rows.items()} if first else rows
+    read = rows if has_last else {k: x[:-1] for k, x in rows.items()}
+    core_state = core_state_of(batch)
+    outputs = _unrolled(net, burn_in, read, core_state, flags)
+    return Transitions(net, flags, rows, burn_in, core_state, columns, outputs, progress)
+
+
+def _unrolled(net: Any, burn_in: Rollout, rows: Rollout, state: CoreState, flags: Flags) -> Rollout:
+    """All outputs of a network on rows [T+1, B, ...], after those of a burn-in.
+
+    Raises:
+        UserError: the network raised an error, or returned its heads in bfloat16.
+    """
+    autocast = lambda: models.autocast(net, flags.precision, rows["reward"].device)
+    if burn_in:
+        with torch.no_grad(), autocast():  # the casts that this one caches have no gradient
+            _, state = models.forward(net, burn_in, state)
+    with autocast():
+        outputs, _ = models.forward(net, rows, state)
+    check_dtypes(outputs)
+    return outputs
+
+
+@torch.no_grad()
+def call_targets(batch: Transitions, targets: Targets) -> tuple[dict[str, Tensor], Any]:
+    """Returns what `targets` returns, and the sums of `Net.statistics` if the network has that."""
+    batch.targets = {k: x.detach() for k, x in call_own("targets", targets, batch).items()}
+    statistics = getattr(batch.net, "statistics", None)
+    sums = call_own("statistics", statistics, batch) if statistics else {}
+    return batch.targets, sums
+
+
+def learn_from(
+    net: Any,
+    batch: Rollout,
+    given: dict[str, Tensor],
+    targets: Targets,
+    loss: Loss,
+    flags: Flags,
+    progress: float | Tensor,
+) -> dict[str, Any]:
+    """Calls the network, `targets` and `loss`.
+
+    Args:
+        batch: rows [T+1, B, ...] and core_state/i [layers, B, H], on the network's device.
+        given: the targets of its transitions, if they were computed before the first update from
+            the batch. {} without several passes.
+
+    Returns:
+        `total_loss`, which alone has a gradient; `real_transitions`, their number;
+        `largest_reward`; and dicts of tensors: `scalars` and `means` for the log, `vectors`, and
+        `sums` of statistics. The scalars of groups of agents are added up, their means averaged.
+    """
+    if isinstance(net, Agents):
+        of_groups = net.batches(batch)
+        return _added([learn_from(*one, {}, targets, loss, flags, progress) for one in of_groups])
+    own = transitions(net, batch, flags, progress, has_last=not given)
+    sums: dict[str, Tensor] = {}
+    if given:
+        own.targets = given
+    else:
+        _, sums = call_targets(own, targets)
+        own.outputs = {k: x[:-1] for k, x in own.outputs.items()}
+    results = dict(call_own("loss", loss, own))
+    total = results.pop("total_loss")
+    of_dim = [{k: x.detach() for k, x in results.items() if x.dim() == dim} for dim in range(3)]
+    return dict(
+        total_loss=total,
+        real_transitions=own.real.sum(),
+        largest_reward=(own.real * own.reward).abs().max(),
+        scalars=of_dim[0],
+        vectors=of_dim[1],
+        means=_means(own, of_dim[2]),
+        sums=sums,
+    )
+
+
+@torch.no_grad()
+def _means(batch: Transitions, terms: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Numbers for the log: the means of the terms [T, B] over the real transitions, and those that
+    any loss has. Those of importance weights are only of a loss that uses these."""
+    terms = {name: x.float() for name, x in terms.items()}
+    if "log_rho" in batch.__dict__:
+        terms["clipped_rho_share"] = (batch.rho > batch.flags.clip_rho_threshold).float()
+        terms["mean_rho"] = batch.rho.clamp(max=1.0)
+    means = {"mean_value": batch.outputs["baseline"].mean()}
+    if not terms:
+        return means
+    together = (batch.weights * torch.stack(list(terms.values()))).sum((1, 2)) / batch.count
+    return means | dict(zip(terms, together.unbind(), strict=True))
+
+
+def _added(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """The results of all groups of agents as one."""
+    added: dict[str, Any] = {"vectors": {}, "sums": {}}
+    for name in ("total_loss", "real_transitions"):
+        added[name] = torch.stack([group[name] for group in groups]).sum()
+    for kind in ("scalars", "means"):
+        names = groups[0][kind]
+        together = {k: torch.stack([group[kind][k] for group in groups]) for k in names}
+        added[kind] = {k: x.sum() if kind == "scalars" else x.mean() for k, x in together.items()}
+    added["largest_reward"] = torch.stack([group["largest_reward"] for group in groups]).max()
+    return added
+
+
+def numbers_of(results: dict[str, Any]) -> dict[str, Tensor]:
+    """The results without their statistics, as one dict."""
+    flat = {k: x for k, x in results.items() if not isinstance(x, dict)}
+    return flat | results.get("scalars", {}) | results.get("means", {}) | results.get("vectors", {})
+
+
+@torch.no_grad()
+def take_statistics(net: Any, sums: dict[str, Tensor]) -> None:
+    """Hands the network the statistics of a batch, summed over all ranks."""
+    if sums:
+        call_own("take_statistics", net.take_statistics, sums)

@@ -1,0 +1,72 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The parts of a batch that each update learns from (--passes, --minibatches).
+
+With several of them the targets are computed once, before the first update from the batch. If each
+update computed them from its own values, these would soon fit the batch, and the policy would get
+stuck (results/README.md, "Control"). Luo et al. 2019 (IMPACT, https://arxiv.org/abs/1912.00167) and
+Petrenko et al. 2020 (Sample Factory, https://arxiv.org/abs/2006.11751) join PPO with V-trace so.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from libtorchbeast.accelerator.devices import to_device
+from libtorchbeast.flags import Flags
+from libtorchbeast.rollouts import Rollout, core_state_of
+
+
+class Part(NamedTuple):
+    """What one update learns from."""
+
+    batch: Rollout  # rows [T+1, B, ...] and core states
+    targets: dict[str, Tensor]  # [T, B, ...]; {} if the update computes them itself
+    sums: dict[str, Tensor]  # the statistics of the whole batch, with its first part only
+    is_first: bool
+
+
+def parts(
+    batch: Rollout, targets_of: Callable[[Rollout], tuple[dict[str, Tensor], Any]], flags: Flags
+) -> Iterator[Part]:
+    """Yields the parts of a batch, which is on the device. Each of the --passes divides its columns
+    into --minibatches parts, drawn anew. Without a recurrent state each transition is a column of
+    its own, so that the minibatches mix all of them.
+
+    Args:
+        targets_of: returns the targets and the statistics of a batch.
+    """
+    if flags.passes * flags.minibatches == 1:
+        yield Part(batch, {}, {}, is_first=True)
+        return
+    targets, sums = targets_of(batch)
+    T, B = len(batch["done"]) - 1, batch["done"].shape[1]
+    is_recurrent = bool(core_state_of(batch))
+    count, select = (B, _columns) if is_recurrent else (T * B, _transitions)
+    for index in range(flags.passes):
+        drawn = [torch.arange(count)]
+        if flags.minibatches > 1:
+            drawn = list(torch.randperm(count).tensor_split(min(flags.minibatches, count)))
+        for number, chosen in enumerate(drawn):
+            is_first = index == number == 0
+            own = select(batch, targets, to_device(chosen, batch["done"].device))
+            yield Part(*own, sums if is_first else {}, not index)
+
+
+Selected = tuple[Rollout, dict[str, Tensor]]
+
+
+def _columns(batch: Rollout, targets: dict[str, Tensor], columns: Tensor) -> Selected:
+    chosen = lambda x: x.index_select(1, columns)
+    return {k: chosen(x) for k, x in batch.items()}, {k: chosen(x) for k, x in targets.items()}
+
+
+def _transitions(batch: Rollout, targets: dict[str, Tensor], numbers: Tensor) -> Selected:
+    """Transition t of column b has the number t * B + b. Its two rows become rows 0 and 1 of a
+    column, [2, n, ...]."""
+    both = torch.cat([numbers, numbers + batch["done"].shape[1]])
+    flat = {k: x.flatten(0, 1) for k, x in batch.items() if not k.startswith("column/")}
+    rows = {k: x.index_select(0, both).unflatten(0, (2, -1)) for k, x in flat.items()}
+    chosen = lambda x: x.flatten(0, 1).index_select(0, numbers).unsqueeze(0)
+    return rows, {k: chosen(x) for k, x in targets.items()}

@@ -1,0 +1,98 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Updates that are not made: because a loss or a gradient is NaN or infinite, or because no
+transition is real."""
+
+import logging
+import math
+import os
+from typing import Any
+
+import torch
+from torch import nn
+
+from libtorchbeast.agents import Agents
+from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.losses import transitions
+from libtorchbeast.net_check import why_not_finite
+from libtorchbeast.rollouts import Rollout
+
+MAX_SKIPPED_IN_A_ROW = 20
+MAX_EMPTY_IN_A_ROW = 1000
+MAX_DUMPS = 3
+
+logger = logging.getLogger(__name__)
+
+
+class Skipped:
+    """Counts what is skipped, and keeps the batches that were not finite.
+
+    Args:
+        dump_dir: where the first of these batches and the last are kept. None: nowhere.
+
+    Attributes:
+        count: number of updates skipped because the loss or the gradient was not finite.
+    """
+
+    def __init__(self, net: nn.Module, flags: Flags, dump_dir: str | None):
+        self._net, self._flags, self._dump_dir = net, flags, dump_dir
+        self.count = self._in_a_row = self._empty_in_a_row = 0
+
+    def is_empty(self, is_empty: bool) -> bool:
+        """Takes note of whether a batch has no real transition, which it returns.
+
+        Raises:
+            RuntimeError: it was the last of too many in a row.
+        """
+        self._empty_in_a_row = self._empty_in_a_row + 1 if is_empty else 0
+        if self._empty_in_a_row >= MAX_EMPTY_IN_A_ROW:
+            raise RuntimeError(
+                f"{MAX_EMPTY_IN_A_ROW} batches in a row had no transition to learn from: each row "
+                f"of the environments begins an episode"
+            )
+        return is_empty
+
+    def is_not_finite(self, numbers: dict[str, Any]) -> bool:
+        """Whether the update with these numbers must be skipped."""
+        is_finite = all(map(math.isfinite, (numbers["total_loss"], numbers["grad_norm"])))
+        self._in_a_row = 0 if is_finite else self._in_a_row + 1
+        return not is_finite
+
+    def skip(
+        self, batch: Rollout | None, part: Rollout, numbers: dict[str, Any], updates: int
+    ) -> None:
+        """Logs why an update is skipped.
+
+        Args:
+            batch: what is kept, on the CPU. None: this rank had no batch.
+            part: what the update should have learned from, on the device.
+
+        Raises:
+            UserError: it was the last of too many in a row.
+        """
+        self.count += 1
+        if batch is None:
+            return
+        is_last = self._in_a_row >= MAX_SKIPPED_IN_A_ROW
+        where = "not dumped"
+        if self._dump_dir and (is_last or self.count <= MAX_DUMPS):
+            where = os.path.join(self._dump_dir, f"nonfinite-{self.count}.tar")
+            try:
+                copies = {k: v.clone() for k, v in batch.items()}  # they may share memory (Slab)
+                torch.save({"batch": copies, "model": self._net.state_dict()}, where)
+            except (OSError, RuntimeError) as error:  # torch raises RuntimeError on a full disk
+                where = f"not dumped: {error}"
+        why = why_not_finite(self._net, batch, self._outputs(part))
+        shown = [f"{k} {v:g}" for k, v in numbers.items() if not isinstance(v, list)]
+        seen = ", ".join(shown) + f"; batch: {where}"
+        said = f"a loss or gradient that is not finite ({seen}). {why}".rstrip()
+        logger.error("Update %d skipped, which had %s", updates, said)
+        if is_last:
+            raise UserError(f"{MAX_SKIPPED_IN_A_ROW} updates in a row had {said}")
+
+    @torch.no_grad()
+    def _outputs(self, part: Rollout) -> list[str]:
+        """The network's outputs that have NaN or infinity."""
+        net, flags = self._net, self._flags
+        groups = net.batches(part) if isinstance(net, Agents) else [(net, part)]
+        each = [transitions(one, share, flags, 0.0).outputs for one, share in groups]
+        return sorted({k for one in each for k, x in one.items() if not x.isfinite().all()})
