@@ -251,8 +251,13 @@ def make_parser() -> Parser:
              "but for no more than 1000 updates after it was due.")
     add_learner_flags(parser, RECIPES)
     ranks.add_flags(parser)
-    # A fork adds its own flags here.
+    add_own_flags(parser)
     return parser
+
+
+def add_own_flags(parser: Parser) -> None:
+    """Adds a fork's own flags to every program. polybeast_env.py has those of its environments."""
+    # A fork adds its own flags here.
 # fmt: on
 
 

@@ -83,7 +83,7 @@ from libtorchbeast.shared_memory import require_descriptors, require_stream_memo
 from libtorchbeast.spec import Spec
 from libtorchbeast.tools import autotune
 from libtorchbeast.weights import NewestWeights
-from monobeast import loss, targets  # FORK HERE: a fork may write its own here
+from monobeast import add_own_flags, loss, targets  # FORK HERE: a fork may write its own
 
 logger = logging.getLogger("polybeast")
 
@@ -182,13 +182,13 @@ def make_parser() -> Parser:
     add_acting_flags(parser)
     add_learner_flags(parser, RECIPES)
     ranks.add_flags(parser)
-    # A fork adds its own flags here, or to polybeast_env.add_flags if create_env reads them.
     return parser
 
 
 def add_acting_flags(parser: Parser) -> None:
     """Adds the flags of every program that learns from environment servers."""
     polybeast_env.add_flags(parser)  # --env, --server_addresses and the servers' other flags
+    add_own_flags(parser)
     add_run_flags(parser)
     group = parser.add_argument_group("acting", "How the servers' environments get their actions.")
     add = group.add_argument

@@ -121,7 +121,7 @@ def make_parser() -> Parser:
     add_learner_flags(parser, RECIPES)
     parser.set_defaults(env="breakout", num_actors=1)
     parser.explain(autotune=argparse.SUPPRESS)
-    # A fork adds its own flags here.
+    monobeast.add_own_flags(parser)
     return parser
 # fmt: on
 

@@ -11,24 +11,21 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from libtorchbeast import losses, models, passes
-from libtorchbeast.accelerator import graphs
+from libtorchbeast import models, passes
 from libtorchbeast.accelerator.devices import Event, copy_to_host, own_stream, to_device
-from libtorchbeast.distributed.gradients import Gradients, from_rank_0
+from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.distributed.ranks import Ranks
 from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags
-from libtorchbeast.loggers.stats import Stats
+from libtorchbeast.loggers.stats import Stats, summary
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import Loss, Targets
-from libtorchbeast.net_check import call_own, keep_buffers
-from libtorchbeast.optimizer import Optimizer
 from libtorchbeast.passes import Part
 from libtorchbeast.rollouts import Rollout, without_old
-from libtorchbeast.skipped import Skipped
+from libtorchbeast.update import Update
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
 
@@ -43,8 +40,7 @@ class UpdateHung(RuntimeError):
 
 
 class Learner:
-    """The network in training, its optimizer, and the run's counters. Any thread may call any
-    method.
+    """The network in training and the run's counters. Any thread may call any method.
 
     Args:
         targets, loss: see monobeast.py.
@@ -56,8 +52,8 @@ class Learner:
         step: number of steps learned from.
         updates: number of optimizer steps made, which is also the version of the weights.
         dropped: number of real transitions in rollouts dropped because of --max_lag.
-        skips: counts the updates that were skipped.
-        graphs: "yes" if updates are recorded as graphs, "no (WHY)" if not, "" on the CPU.
+        one: makes each update.
+        skips, graphs: see `Update`.
     """
 
     def __init__(
@@ -78,43 +74,17 @@ class Learner:
             )
         models.of_learner(net).to(device)
         self.net = models.compile_if_asked(net.to(device), flags)
-        self.device, self._flags, self._targets, self._loss = device, flags, targets, loss
+        self.one = Update(self.net, flags, device, dump_dir, targets, loss, ranks, like)
+        self.skips, self.graphs = self.one.skips, self.one.graphs
+        self.device, self._flags, self._ranks = device, flags, ranks
         self.step = self.updates = self.dropped = 0
-        why = "" if device.type == "cpu" else graphs.why_no_update(net, device, flags)
-        self.graphs = "" if device.type == "cpu" else f"no ({why})" if why else "yes"
-        self.optimizer = Optimizer(net, flags, device, is_recorded=self.graphs == "yes")
-        self._make_graphs()
-        self.skips = Skipped(net, flags, dump_dir)
-        self._ranks = ranks
-        is_mean = flags.loss_reduction == "mean"
-        self._of_ranks: Gradients | None = None
-        if ranks is not None:
-            self._of_ranks = Gradients(ranks, self.optimizer.parameters, is_mean, like)
         self._closed: bool = False
-        self._ended: bool = False  # ended: all ranks have agreed to stop
+        self._ended: bool = False  # all ranks have agreed to stop
         self._updated = Event(device)
         self._one_at_a_time = threading.Lock()  # held by an update, which changes the above
 
-    def _make_graphs(self) -> None:
-        """An update has three graphs. After the first, ranks add up their gradients. Before the
-        last, the host decides whether to make a step: it waits for the numbers anyway, and to skip
-        a step on the device would need copies of all weights."""
-        self._compute: Callable[..., Any] = self._compute_gradients
-        if self.graphs == "yes":
-            self._compute = graphs.Graph("gradients", self._compute, self._kept, self.device)
-        self.optimizer.make_graphs(self._kept)
-
-    def _kept(self) -> Callable[[], None]:
-        return keep_buffers(nn.ModuleList([self.net, models.of_learner(self.net)]))
-
     def _progress(self) -> float:
         return min(1.0, self.step / self._flags.total_steps)
-
-    def after_step(self) -> None:
-        """Calls the network's `after_step`: after each step, and when a run begins, with 0."""
-        if (after_step := getattr(self.net, "after_step", None)) is not None:
-            with torch.no_grad():
-                call_own("after_step", after_step, self.updates)
 
     def update(self, batch: Rollout, publish: Publish) -> dict[str, Any] | None:
         """Makes --passes updates. After each it calls `publish(state_dict, version)` with the
@@ -155,34 +125,26 @@ class Learner:
             if self._ranks is not None:
                 self._ranks.learned(int((~batch["done"][1:]).sum()))
             each: list[dict[str, Any]] = []
-            restore_buffers = self._kept()
-            self._update_moments(on_device)
-            for part in passes.parts(on_device, self._targets_of, self._flags):
+            restore_buffers = self.one.kept()
+            self.one.take_in(on_device)
+            targets_of = lambda batch: self.one.targets_of(batch, self._progress())
+            for part in passes.parts(on_device, targets_of, self._flags):
                 if not part.is_first and not each:  # no rank has a real transition
                     break
                 one = self._update_once(batch, part, publish, restore_buffers)
                 if one is None:
                     return None
-                restore_buffers = self._kept()
+                restore_buffers = self.one.kept()
                 each += [one] if one else []
                 if self._ended:
                     break
             if self._ranks is not None:
                 self.skips.is_empty(not each)
             self.step += int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else 0
-        return _summary(each, lag) if each and lag.numel() else None
+        return summary(each, lag) if each and lag.numel() else None
 
     def _is_over(self) -> bool:
         return self._closed or self._ended
-
-    def _update_moments(self, batch: Rollout) -> None:
-        if (moments := getattr(self.net, "moments", None)) is not None:
-            moments.update(batch, self._ranks and self._ranks.gathered)
-
-    @torch.no_grad()
-    def _targets_of(self, batch: Rollout) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        own = losses.transitions(self.net, batch, self._flags, self._progress())
-        return losses.call_targets(own, self._targets)
 
     def _update_once(
         self, batch: Rollout | None, part: Part, publish: Publish, restore_buffers: Callable
@@ -190,17 +152,8 @@ class Learner:
         """An update from a part of the batch. Returns its numbers for the log, {} if no transition
         was real, or None if it was skipped. If `batch` is None, this rank has none to learn from
         and makes its last update, from the batches of the other ranks."""
-        if part.batch:
-            progress = self.optimizer.scalar(self._progress())
-            results, gradients = self._compute(part.batch, part.targets, progress)
-            results = results | {"sums": part.sums or results["sums"]}
-        else:
-            results, gradients = {}, [None] * len(self.optimizer.parameters)
-        self.optimizer.take(gradients)  # those of a graph are always in the same memory
-        if self._of_ranks is not None:
-            results = self._of_ranks.sum(results, wants_to_stop=batch is None)
-        norm, clipped = self.optimizer.clip(self.optimizer.gradients())
-        numbers = _read({"grad_norm": norm, **losses.numbers_of(results)})
+        wants_to_stop = batch is None
+        numbers, sums, clipped = self.one.gradients(part, self._progress(), wants_to_stop)
         self._ended = numbers.pop("stops", 0.0) > 0
         count = int(numbers.pop("real_transitions"))
         if not count:
@@ -210,26 +163,13 @@ class Learner:
             restore_buffers()  # the batch has changed running means, for example
             self.skips.skip(batch, part.batch, numbers, self.updates)
             return None
-        rates = self.optimizer.learning_rates(self._progress())
-        self.optimizer.step(clipped, [self.optimizer.scalar(rate) for rate in rates])
         self.updates += 1
+        numbers["learning_rate"] = self.one.step(clipped, sums, self._progress(), self.updates)
         self.step += count if part.is_first and NEW_STEPS not in (batch or {}) else 0
-        losses.take_statistics(self.net, results["sums"])
-        self.after_step()
-        if self._of_ranks is not None:
-            self._of_ranks.compare(self.updates, self._state, self._load)
-        publish(self.optimizer.published(), self.updates)
-        return numbers | {"learning_rate": rates[0]}
-
-    def _compute_gradients(
-        self, batch: Rollout, targets: dict[str, Tensor], progress: float | Tensor
-    ) -> tuple[dict[str, Any], list[Tensor | None]]:
-        """Returns the results of `losses.learn_from`, and the gradients of the loss."""
-        results = losses.learn_from(
-            self.net, batch, targets, self._targets, self._loss, self._flags, progress
-        )
-        gradients = self.optimizer.backward(results["total_loss"])
-        return results | {"total_loss": results["total_loss"].detach()}, gradients
+        if self.one.of_ranks is not None:
+            self.one.of_ranks.compare(self.updates, self._state, self._load)
+        publish(self.one.optimizer.published(), self.updates)
+        return numbers
 
     def take_from_rank_0(self, ranks: Ranks) -> None:
         """All ranks take the state of rank 0."""
@@ -253,8 +193,8 @@ class Learner:
         try:
             if self._ranks is not None and not self._ended and self._ranks.pulse.failure is None:
                 with own_stream(self.device), self._updated:
-                    restore_buffers = self._kept()
-                    self._update_moments({})
+                    restore_buffers = self.one.kept()
+                    self.one.take_in({})
                     publish: Publish = lambda state_dict, version: None
                     self._update_once(None, Part({}, {}, {}, True), publish, restore_buffers)
         except RankLost:
@@ -273,7 +213,7 @@ class Learner:
             tensors = {
                 "model": dict(self.net.state_dict()),
                 "loss": dict(models.of_learner(self.net).state_dict()),
-                **self.optimizer.state_dict(self._progress()),
+                **self.one.optimizer.state_dict(self._progress()),
             }
             counts = dict(step=self.step, updates=self.updates, skipped=self.skips.count)
             return copy_to_host(tensors) | counts
@@ -289,8 +229,8 @@ class Learner:
         models.of_learner(self.net).load_state_dict(state["loss"])
         self.step, self.updates = state["step"], state["updates"]
         self.skips.count = state["skipped"]
-        self.optimizer.load_state_dict(state)
-        self._make_graphs()  # because the averages are in other memory now
+        self.one.optimizer.load_state_dict(state)
+        self.one.make_graphs()
 
 
 class Direct:
@@ -326,25 +266,3 @@ def learn(
                 stats.add_update(numbers)
             between.learned(batch, numbers)
             clock.lap("learning")
-
-
-def _summary(updates: list[dict[str, Any]], lag: Tensor) -> dict[str, Any]:
-    """What `Learner.update` returns, from the numbers of each update and the transitions' lags."""
-    numbers = updates[0]
-    if len(updates) > 1:
-        names = {k for one in updates for k, x in one.items() if not isinstance(x, list)}
-        told = {name: [one[name] for one in updates if name in one] for name in names}
-        numbers = {name: sum(values) / len(values) for name, values in told.items()}
-        numbers["largest_reward"] = max(told["largest_reward"])
-    numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
-    lags, counts = torch.unique(lag, return_counts=True)
-    return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
-
-
-def _read(parts: dict[str, Tensor]) -> dict[str, Any]:
-    """Copies scalars and vectors to the host, all at once, because each copy from a GPU is a wait.
-    Returns numbers and lists of numbers."""
-    dtype = parts["grad_norm"].dtype
-    values = iter(torch.cat([x.detach().to(dtype).view(-1) for x in parts.values()]).tolist())
-    take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
-    return {name: take(x) for name, x in parts.items()}

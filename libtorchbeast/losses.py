@@ -264,14 +264,13 @@ def _added(groups: list[dict[str, Any]]) -> dict[str, Any]:
     return added
 
 
-def numbers_of(results: dict[str, Any]) -> dict[str, Tensor]:
-    """The results without their statistics, as one dict."""
+def read(results: dict[str, Any]) -> dict[str, Any]:
+    """Copies scalars and vectors to the host, all at once, because each copy from a GPU is a wait.
+    Returns numbers and lists of numbers, of all kinds of results but `sums`."""
     flat = {k: x for k, x in results.items() if not isinstance(x, dict)}
-    return flat | results.get("scalars", {}) | results.get("means", {}) | results.get("vectors", {})
-
-
-@torch.no_grad()
-def take_statistics(net: Any, sums: dict[str, Tensor]) -> None:
-    """Hands the network the statistics of a batch, summed over all ranks."""
-    if sums:
-        call_own("take_statistics", net.take_statistics, sums)
+    for kind in ("scalars", "means", "vectors"):
+        flat |= results.get(kind, {})
+    joined = torch.cat([x.detach().float().view(-1) for x in flat.values()])
+    values = iter(joined.tolist())
+    take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
+    return {name: take(x) for name, x in flat.items()}

@@ -119,7 +119,7 @@ class Run:
             net = self.learner.net
             net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))
         if state is None:
-            self.learner.after_step()
+            self.learner.one.after_step(0)
         writer = self._writer(state) if self._writes else NoWriter()
         stack.callback(writer.close)
         self._resumed = state or {}  # for `also_save`

@@ -193,3 +193,16 @@ class Means:
 
     def row(self) -> dict[str, float]:
         return {name: value / self._seconds[name] for name, value in self._sums.items()}
+
+
+def summary(updates: list[dict[str, Any]], lag: torch.Tensor) -> dict[str, Any]:
+    """What `Learner.update` returns, from the numbers of each update and the transitions' lags."""
+    numbers = updates[0]
+    if len(updates) > 1:
+        names = {k for one in updates for k, x in one.items() if not isinstance(x, list)}
+        told = {name: [one[name] for one in updates if name in one] for name in names}
+        numbers = {name: sum(values) / len(values) for name, values in told.items()}
+        numbers["largest_reward"] = max(told["largest_reward"])
+    numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
+    lags, counts = torch.unique(lag, return_counts=True)
+    return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}

@@ -1,0 +1,135 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""One update: from a part of a batch to new weights."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from libtorchbeast import losses, models
+from libtorchbeast.accelerator import graphs
+from libtorchbeast.distributed.gradients import Gradients
+from libtorchbeast.distributed.ranks import Ranks
+from libtorchbeast.flags import Flags
+from libtorchbeast.losses import Loss, Targets
+from libtorchbeast.net_check import call_own, keep_buffers
+from libtorchbeast.optimizer import Optimizer
+from libtorchbeast.passes import Part
+from libtorchbeast.rollouts import Rollout
+from libtorchbeast.skipped import Skipped
+
+
+class Update:
+    """Calls network, targets and loss, sums the gradients of all ranks, and makes a step.
+
+    An update has three graphs. After the first, ranks add up their gradients. Before the last, the
+    host decides whether to make a step: it waits for the numbers anyway, and to skip a step on the
+    device would need copies of all weights.
+
+    Args:
+        net: on the device.
+        dump_dir, like: see `Learner`.
+
+    Attributes:
+        skips: counts the updates that were skipped.
+        graphs: "yes" if updates are recorded as graphs, "no (WHY)" if not, "" on the CPU.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        flags: Flags,
+        device: torch.device,
+        dump_dir: str | None,
+        targets: Targets,
+        loss: Loss,
+        ranks: Ranks | None,
+        like: dict[str, Any] | None,
+    ):
+        self.net, self._flags, self._device = net, flags, device
+        self._targets, self._loss, self._ranks = targets, loss, ranks
+        self.graphs = ""
+        if device.type != "cpu":
+            why = graphs.why_no_update(net, device, flags)
+            self.graphs = f"no ({why})" if why else "yes"
+        self.optimizer = Optimizer(net, flags, device, is_recorded=self.graphs == "yes")
+        self.make_graphs()
+        self.skips = Skipped(net, flags, dump_dir)
+        self.of_ranks: Gradients | None = None
+        if ranks is not None:
+            is_mean = flags.loss_reduction == "mean"
+            self.of_ranks = Gradients(ranks, self.optimizer.parameters, is_mean, like)
+
+    def make_graphs(self) -> None:
+        """To be called again after the optimizer's averages were loaded into other memory."""
+        self._compute: Callable[..., Any] = self._compute_gradients
+        if self.graphs == "yes":
+            self._compute = graphs.Graph("gradients", self._compute, self.kept, self._device)
+        self.optimizer.make_graphs(self.kept)
+
+    def kept(self) -> Callable[[], None]:
+        """Returns a function that gives the network's buffers the values that they have now."""
+        return keep_buffers(nn.ModuleList([self.net, models.of_learner(self.net)]))
+
+    def take_in(self, batch: Rollout) -> None:
+        """Takes a batch into the running moments; {} if this rank has none."""
+        if (moments := getattr(self.net, "moments", None)) is not None:
+            moments.update(batch, self._ranks and self._ranks.gathered)
+
+    @torch.no_grad()
+    def targets_of(self, batch: Rollout, progress: float) -> tuple[dict[str, Tensor], Any]:
+        """The targets and the statistics of a whole batch, for several passes."""
+        own = losses.transitions(self.net, batch, self._flags, progress)
+        return losses.call_targets(own, self._targets)
+
+    def gradients(self, part: Part, progress: float, wants_to_stop: bool) -> tuple[Any, ...]:
+        """Computes the gradients of the loss of a part of a batch, over all ranks.
+
+        Returns:
+            The numbers for the log, with `real_transitions` and `stops` (see `Gradients.sum`);
+            the statistics; and the clipped gradients, for `step`.
+        """
+        results: dict[str, Any] = {}
+        gradients: list[Tensor | None] = [None] * len(self.optimizer.parameters)
+        if part.batch:
+            scalar = self.optimizer.scalar(progress)
+            results, gradients = self._compute(part.batch, part.targets, scalar)
+            results = results | {"sums": part.sums or results["sums"]}
+        self.optimizer.take(gradients)  # those of a graph are always in the same memory
+        if self.of_ranks is not None:
+            results = self.of_ranks.sum(results, wants_to_stop)
+        norm, clipped = self.optimizer.clip(self.optimizer.gradients())
+        numbers = losses.read(results | {"grad_norm": norm})
+        sums = results["sums"] if numbers.pop("has_sums", 1.0) else {}
+        return numbers, sums, clipped
+
+    def _compute_gradients(
+        self, batch: Rollout, targets: dict[str, Tensor], progress: float | Tensor
+    ) -> tuple[dict[str, Any], list[Tensor | None]]:
+        """Returns the results of `losses.learn_from`, and the gradients of the loss."""
+        results = losses.learn_from(
+            self.net, batch, targets, self._targets, self._loss, self._flags, progress
+        )
+        gradients = self.optimizer.backward(results["total_loss"])
+        return results | {"total_loss": results["total_loss"].detach()}, gradients
+
+    def step(self, clipped: Any, sums: dict[str, Tensor], progress: float, updates: int) -> float:
+        """Makes a step, hands the network its statistics, and calls its `after_step`.
+
+        Returns:
+            The learning rate, that of the first group of parameters.
+        """
+        rates = self.optimizer.learning_rates(progress)
+        self.optimizer.step(clipped, [self.optimizer.scalar(rate) for rate in rates])
+        with torch.no_grad():
+            if sums:
+                call_own("take_statistics", cast(Any, self.net).take_statistics, sums)
+            self.after_step(updates)
+        return rates[0]
+
+    def after_step(self, updates: int) -> None:
+        """Calls the network's `after_step`: after each step, and with 0 when a run begins."""
+        if (after_step := getattr(self.net, "after_step", None)) is not None:
+            with torch.no_grad():
+                call_own("after_step", after_step, updates)
