@@ -163,8 +163,9 @@ class Learner:
             restore_buffers()  # the batch has changed running means, for example
             self.skips.skip(batch, part.batch, numbers, self.updates)
             return None
-        self.updates += 1
-        numbers["learning_rate"] = self.one.step(clipped, sums, self._progress(), self.updates)
+        version = self.updates + 1
+        numbers["learning_rate"] = self.one.step(clipped, sums, self._progress(), version)
+        self.updates = version
         self.step += count if part.is_first and NEW_STEPS not in (batch or {}) else 0
         if self.one.of_ranks is not None:
             self.one.of_ranks.compare(self.updates, self._state, self._load)

@@ -15,10 +15,13 @@ from torch import Tensor
 
 from libtorchbeast import models
 from libtorchbeast.agents import Agents
-from libtorchbeast.flags import Flags
+from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.loggers.columns import COLUMNS, OF_LOSS
 from libtorchbeast.models import CoreState
 from libtorchbeast.net_check import call_own, check_dtypes
 from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
+
+TAKEN = COLUMNS.keys() - OF_LOSS  # columns that others than the loss fill
 
 
 @dataclasses.dataclass(eq=False)
@@ -223,6 +226,8 @@ def learn_from(
         _, sums = call_targets(own, targets)
         own.outputs = {k: x[:-1] for k, x in own.outputs.items()}
     results = dict(call_own("loss", loss, own))
+    if taken := sorted(results.keys() & TAKEN):
+        raise UserError(f"loss() returned {taken}, which are columns already; expected other names")
     total = results.pop("total_loss")
     of_dim = [{k: x.detach() for k, x in results.items() if x.dim() == dim} for dim in range(3)]
     return dict(

@@ -38,10 +38,14 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
             recurrent state, or the network raises an error or does not keep the contract of
             docs/fork.md.
     """
-    if spec.has_vectors and not is_recurrent(flags):
-        own = vars(own).get("for_vectors", own)  # a subclass does not inherit it
-    net_class = _imported(flags.net) if flags.net else own
+    net_class, why = own, ""
+    if flags.net:
+        net_class, why = _imported(flags.net), ", which --net names"
+    elif spec.has_vectors and not is_recurrent(flags) and "for_vectors" in vars(own):
+        net_class = own.for_vectors  # type: ignore[attr-defined]  # a subclass does not inherit it
+        why = f", which {own.__name__}.for_vectors names for floats without an image"
     net: Any = call_own("__init__", net_class, spec, flags)
+    net.chosen = why
     if is_recurrent(flags) and call_own("initial_state", lambda: net.initial_state(1)) == ():
         why = f"which --{'core' if flags.core else 'use_lstm'} asks for, and R2D2 always does"
         raise UserError(f"{name_of(net)} has no recurrent state, {why}")
@@ -67,6 +71,14 @@ def add_for_loss(net: Any, spec: Spec, flags: Flags) -> nn.ModuleDict:
     net.__dict__["_of_learner"] = nn.ModuleDict(modules)
     net.__dict__.update(modules)
     return of_learner(net)
+
+
+def said_of(net: Any) -> str:
+    """What is trained, and why: the network's name and the numbers of its weights."""
+    count = lambda module: sum(p.numel() for p in module.parameters())
+    alone = ", ".join(f"{count(own):,} in {name}" for name, own in of_learner(net).items())
+    also = f", and for the learner alone {alone}" if alone else ""
+    return f"{name_of(net)}{getattr(net, 'chosen', '')}, {count(net):,} weights{also}"
 
 
 def of_learner(net: nn.Module) -> nn.ModuleDict:

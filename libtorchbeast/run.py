@@ -123,6 +123,8 @@ class Run:
         writer = self._writer(state) if self._writes else NoWriter()
         stack.callback(writer.close)
         self._resumed = state or {}  # for `also_save`
+        said = models.said_of(self.learner.net)
+        logger.info("Network: %s", said, extra={"on_terminal": True})
         if state is not None:
             self._resume(state)
         elif self._writes:

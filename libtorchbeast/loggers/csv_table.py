@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""logs.csv: a table with one header, to which whole rows are appended, also after a resume."""
+"""logs.csv: a table with one header, to which whole rows are appended, also after a resume. Its
+columns are those that are known when it is opened, and others as soon as a row has one."""
 
 import csv
 import io
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from libtorchbeast.flags import MAX_STEPS
 from libtorchbeast.loggers.files import LineFile, write_whole
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class CsvTable:
         columns = ["_tick", "_time", *fieldnames]
         if "step" not in fieldnames or len(set(columns)) != len(columns):
             raise ValueError(f"fieldnames must hold 'step' and no name twice: {columns}")
-        self._fieldnames = fieldnames
+        self._path = path
         self._columns, self._tick = _open(path, columns, last_step)
         self._file = LineFile(path)
 
@@ -42,22 +44,24 @@ class CsvTable:
         """Returns the row's finite values as Python's numbers. None, NaN and infinity are left out.
 
         Raises:
-            ValueError: a key is none of the `fieldnames`, or a value is not a number.
+            ValueError: a key is _tick or _time, or a value is not a number.
         """
-        unknown = sorted(set(row) - set(self._fieldnames))
-        if unknown:
-            raise ValueError(
-                f"columns {unknown}: expected names of libtorchbeast/loggers/columns.py"
-            )
+        if taken := sorted(row.keys() & {"_tick", "_time"}):
+            raise ValueError(f"columns {taken}: expected names that the table does not fill itself")
         numbers = {name: _number(name, value) for name, value in row.items()}
         return {k: v for k, v in numbers.items() if v is not None and math.isfinite(v)}
 
     def append(self, cells: dict[str, int | float]) -> None:
-        """Appends a row. The cells of columns that `cells` lacks stay empty.
+        """Appends a row. The cells of columns that `cells` lacks stay empty. If it has a new
+        column, the file is written anew, with this column at the end.
 
         Raises:
             OSError: the row could not be written whole. The next call removes what was written.
         """
+        if new := [name for name in cells if name not in self._columns]:
+            self._columns, self._tick = _open(self._path, [*self._columns, *new], MAX_STEPS)
+            self._file.close()
+            self._file = LineFile(self._path)
         stamp = {"_tick": self._tick, "_time": round(time.time(), 3)}
         self._tick += 1
         self._file.append(_as_text(self._columns, [stamp | cells]))

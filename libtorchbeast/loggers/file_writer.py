@@ -37,7 +37,8 @@ class FileWriter:
         savedir: the folder of all runs; `~` is expanded.
         xpid: the name of the run and of its folder.
         flags: they are written into meta.json.
-        fieldnames: the columns of logs.csv after _tick and _time; `step` is one of them.
+        fieldnames: the columns of logs.csv after _tick and _time; `step` is one of them. A row may
+            add others.
         resume_step: the step of the checkpoint that the run goes on from; None starts at 0. Rows
             that an earlier process logged beyond this step are moved to logs.discarded.csv.
 
@@ -87,7 +88,7 @@ class FileWriter:
         is logged when it is the first of its kind; training goes on.
 
         Raises:
-            ValueError: a key is not in `fieldnames`, or a value is not a number.
+            ValueError: a key is _tick or _time, or a value is not a number.
         """
         cells = self._table.cells(row)
         try:
