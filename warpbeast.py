@@ -99,7 +99,8 @@ def make_net(spec: Spec, flags: Flags) -> nn.Module:
         return models.make_net(Net, spec, flags)
     for name in ("observation_scaling", "reward_scaling"):
         require(flags, name, getattr(flags, name) == "none", "none with groups of agents")
-    require(flags, "ppo_clip", not flags.ppo_clip, "0 with groups of agents")
+    for name in ("passes", "minibatches"):
+        require(flags, name, getattr(flags, name) == 1, "1 with groups of agents")
     own: Any = lambda spec, _: Agents(Net, spec, flags)
     return models.make_net(own, spec, replace(flags, net=None))
 

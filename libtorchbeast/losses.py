@@ -21,6 +21,11 @@ from libtorchbeast.models import CoreState
 from libtorchbeast.net_check import call_own, check_dtypes
 from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
 
+# Keys of rows that only one of `now` and `next` has, so that they cannot be paired wrongly. `done`
+# is in neither: see `real`.
+OF_NEXT = {"reward", "discount", "done", "terminated", "truncated", "episode_over"}
+OF_NOW = {"action", "last_action", "policy_version", "done"}
+
 TAKEN = COLUMNS.keys() - OF_LOSS  # columns that others than the loss fill
 
 
@@ -54,13 +59,15 @@ class Transitions:
 
     @functools.cached_property
     def now(self) -> Rollout:
-        """Rows 0 to T-1: what was seen when the action was chosen, and the `action`, [T, B, ...]"""
-        return {k: x[:-1] for k, x in self.rows.items() if k == "action" or k not in self.outputs}
+        """What was seen at row t, and the `action` that was chosen there, [T, B, ...]."""
+        others = OF_NEXT | self.outputs.keys() - {"action"}
+        return {k: x[:-1] for k, x in self.rows.items() if k not in others}
 
     @functools.cached_property
     def next(self) -> Rollout:
-        """Rows 1 to T: what the action led to: `reward`, `terminated`, what was seen then."""
-        return {k: x[1:] for k, x in self.rows.items()}
+        """What the action led to: what was seen at row t+1, the unclipped `reward`, the ends."""
+        others = OF_NOW | self.outputs.keys()
+        return {k: x[1:] for k, x in self.rows.items() if k not in others}
 
     @functools.cached_property
     def behavior(self) -> Rollout:

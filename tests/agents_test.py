@@ -182,7 +182,8 @@ def test_each_agent_obeys_its_own_mask():
     [
         ("observation_scaling moments", "none"),
         ("reward_scaling returns", "none"),
-        ("ppo_clip 0.2", "0"),
+        ("passes 2", "1"),
+        ("minibatches 2", "1"),
     ],
 )
 def test_what_groups_do_not_have_is_refused(text, expected):
