@@ -150,7 +150,7 @@ class Transitions:
                 first outputs are then those of a network that has not seen the episode so far.
         """
         if core_state is None:
-            core_state = net.initial_state(self.rows["done"].shape[1])
+            core_state = models.initial_state(net, self.rows["done"].shape[1])
         return _unrolled(net, self.burn_in, self.rows, core_state, self.flags)
 
 
