@@ -65,26 +65,30 @@ def check_fork(example, beast, tmp_path):
 
 
 # What the tests in tests/forks use. Each NAME_test.py there is about the fork NAME.diff.
-ALGORITHMS = {  # the words of each run in the test's own kind of process
+ALGORITHMS = {
     "impala": "--passes 1 --minibatches 1 --ppo_clip 0",
     "ppo": "--passes 2 --minibatches 2 --ppo_clip 0.2",
 }
+RUNS = ("impala", "impala-recurrent", "ppo", "ppo-recurrent")  # without processes of their own
 IN_ORDER = (
-    "--num_actors 0 --envs_per_actor 8 --batch_size 8 --unroll_length 20 --precision fp32 "
-    "--torch_threads 1 --eval_every 0 --log_every 1000 --seed 1"  # one row, of the whole run
+    "--num_actors 0 --envs_per_actor 8 --batch_size 4 --unroll_length 10 --precision fp32 "
+    "--log_every 1000 --seed 1"  # one row for each command
 )
-PROGRAMS = {  # programs that start processes: their words
-    "monobeast": "--num_actors 2 --envs_per_actor 4 --batch_size 8",
+PROGRAMS = {  # with an actor or a server: their words
+    "monobeast": "--num_actors 1 --envs_per_actor 8 --batch_size 8",
     "polybeast": "--num_servers 1 --envs_per_server 8 --batch_size 8 --net monobeast.Net",
 }
 MAIN = """
-import json, sys, monobeast
+import contextlib, importlib, io, json, sys
 said = []
 for command in sys.stdin.read().splitlines():
-    try:
-        said.append(monobeast.main(command.split()) or "")
-    except SystemExit as refused:
-        said.append(refused.code)
+    program, *words = command.split()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            importlib.import_module(program).main(words)
+            said.append(printed.getvalue())
+        except SystemExit as refused:
+            said.append(refused.code)
 print(json.dumps(said))
 """
 
@@ -94,6 +98,7 @@ class Fork:
 
     Attributes:
         copy, savedir: the folders of the copy and of its runs.
+        changed: the names of the files that the patch changes or adds.
     """
 
     def __init__(self, name, folder):
@@ -102,52 +107,54 @@ class Fork:
 
     def lines(self):
         """How many lines the patch adds and removes."""
-        added_and_removed = git(self.copy, "diff", "--numstat").split()[:2]
-        return sum(map(int, added_and_removed))
+        return sum(map(int, git(self.copy, "diff", "--numstat").split()[:2]))
 
     def outside(self):
         """The changes outside the marked places."""
         return fork_diff.outside("HEAD", self.copy)
 
-    def main(self, *commands):
-        """Runs MonoBeast with each of the commands, all in one process without actors. Returns for
-        each the sentence with which it was refused, or "".
-
-        Args:
-            commands: words such as "--xpid run --total_steps 1000".
-        """
-        lines = [f"--savedir {self.savedir} {command}" for command in commands]
-        return json.loads(self._run(["-c", MAIN], "\n".join(lines)).splitlines()[-1])
-
-    def train(self, words, core, first_steps, steps):
-        """Trains four runs, "impala", "ppo", "impala-recurrent" and "ppo-recurrent". Each is
-        stopped after about `first_steps` steps and resumed, so that its log has two rows, with the
-        means over both parts.
-
-        Args:
-            words: of each command.
-            core: of the recurrent ones, such as "--use_lstm".
-        """
-        commands = []
-        for name, algorithm in ALGORITHMS.items():
-            for xpid, own in ((name, ""), (f"{name}-recurrent", core)):
-                first = f"--total_steps {first_steps} {IN_ORDER} {words} {algorithm} {own}"
-                commands += [f"--xpid {xpid} {first}", f"--xpid {xpid} --total_steps {steps}"]
-        said = self.main(*commands)
-        assert said == [""] * len(commands), said
-
-    def start(self, program, words):
-        """Trains with a program's actors or servers, in a run that has the program's name."""
-        where = f"--savedir {self.savedir} --xpid {program} {PROGRAMS[program]}"
-        self._run(["-m", program, *f"{where} --eval_every 0 --torch_threads 1 {words}".split()])
-
-    def _run(self, words, text=""):
+    def python(self, *words, text=""):
+        """Runs Python in the copy with `text` as its input, and returns what it prints."""
         run = subprocess.run(
             [sys.executable, *words], cwd=self.copy, input=text, capture_output=True, text=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         assert run.returncode == 0, run.stdout + run.stderr
         return run.stdout
+
+    def main(self, *commands):
+        """Runs the commands one after the other in one process, because imports take seconds.
+        Returns for each what it has printed, or the sentence with which it was refused.
+
+        Args:
+            commands: a program and flags, such as "monobeast --xpid run --total_steps 1000".
+        """
+        own = f" --savedir {self.savedir} --torch_threads 1 --eval_every 0"
+        printed = self.python("-c", MAIN, text="\n".join(one + own for one in commands))
+        return json.loads(printed.splitlines()[-1])
+
+    def train(self, words, core, first_steps, steps, *more):
+        """Trains the four RUNS. Each is stopped after about `first_steps` steps and resumed, so
+        that its log has two rows, with the means over both parts. Then trains each of PROGRAMS for
+        `first_steps`.
+
+        Args:
+            words: of each command.
+            core: words of the recurrent ones, such as "--use_lstm".
+            more: further commands. Returns what `main` returns for them.
+        """
+        commands = []
+        for run in RUNS:
+            algorithm, _, is_recurrent = run.partition("-")
+            own = f"{IN_ORDER} {words} {ALGORITHMS[algorithm]} {core if is_recurrent else ''}"
+            commands.append(f"monobeast --xpid {run} --total_steps {first_steps} {own}")
+            commands.append(f"monobeast --xpid {run} --total_steps {steps}")
+        for name, own in PROGRAMS.items():
+            commands.append(f"{name} --xpid {name} --total_steps {first_steps} {own} {words}")
+        said = self.main(*commands, *more)
+        trained, others = said[: len(commands)], said[len(commands) :]
+        assert not any("error:" in text for text in trained), trained
+        return others
 
     def rows(self, xpid):
         """The rows of its logs.csv, as dicts of floats without empty cells."""
