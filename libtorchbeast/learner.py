@@ -19,10 +19,11 @@ from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.distributed.ranks import Ranks
 from libtorchbeast.distributions import Distribution, Gaussian
-from libtorchbeast.flags import Flags
+from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.stats import Stats, summary
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import Loss, Targets
+from libtorchbeast.origin import described
 from libtorchbeast.passes import Part
 from libtorchbeast.rollouts import Rollout, without_old
 from libtorchbeast.update import Update
@@ -227,7 +228,11 @@ class Learner:
 
     def _load(self, state: dict[str, Any]) -> None:
         self.net.load_state_dict(state["model"])
-        models.of_learner(self.net).load_state_dict(state["loss"])
+        try:
+            models.of_learner(self.net).load_state_dict(state["loss"])
+        except RuntimeError as error:
+            said = f"than {models.name_of(self.net)}: {described(error)}; choose another --xpid"
+            raise UserError(f"The checkpoint has other parts for the loss {said}") from error
         self.step, self.updates = state["step"], state["updates"]
         self.skips.count = state["skipped"]
         self.one.optimizer.load_state_dict(state)
