@@ -232,7 +232,8 @@ class Learner:
     def _load(self, state: dict[str, Any]) -> None:
         own, saved = models.of_learner(self.net), state.get("loss", {})  # 0.5 did not save it
         if why := misfit(dict(own.state_dict()), saved):
-            raise UserError(f"what Net.for_loss makes is not that of the checkpoint: {why}")
+            said = f"than {models.name_of(self.net)}: {why}; choose another --xpid"
+            raise UserError(f"The checkpoint has other parts for the loss {said}")
         self.net.load_state_dict(state["model"])
         own.load_state_dict(saved)
         self.step, self.updates = state["step"], state["updates"]
