@@ -258,7 +258,8 @@ def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(tmp_p
     for _ in range(50):
         batch = resumed.sample()
         check(batch, world, flags)
-        assert batch["column/serial"].min() >= 30 + 2  # 10 newer blocks, whose successors lack frames
+        # 10 blocks are newer, whose successors lack frames.
+        assert batch["column/serial"].min() >= 30 + 2
     world.reopen(1, 8)
     world.reopen(2, 9)
     for _ in range(20):
