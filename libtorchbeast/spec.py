@@ -155,7 +155,7 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
             leaves.update(more)
         return leaves
     name = prefix[:-1] or "frame"
-    if name in ROW_KEYS or name.startswith("core_state/"):
+    if name in ROW_KEYS or name.startswith(("core_state/", "column/")):
         raise UserError(f"The observation key {name!r} is also a row's key; please rename it")
     shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
     if shape is None or dtype is None or np.dtype(dtype).kind not in "biuf":
