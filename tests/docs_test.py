@@ -112,6 +112,7 @@ NOT_RUN = {
     "make gpu PYTHON=.venv/bin/python": GPU,
     "make docs": "it would write the pages; test_generated_pages_are_current compares them",
     "make format": "it would change files",
+    "make fork-diff": "fork_diff_test.py does it",
     "make clean": "it would delete the environment that runs the tests",
     "protoc -Ilibtorchbeast/rpcenv --python_out=libtorchbeast/rpcenv "
     "libtorchbeast/rpcenv/rpcenv.proto": "it would change a file",
@@ -146,6 +147,7 @@ OTHER_FLAGS = {
     "--num_actions": "TorchBeast, which this repository lacks",
     "--write_profiler_trace": "TorchBeast, which this repository lacks",
     "--level": "the flag that docs/fork.md adds",
+    "--rnd_weight": "the flag of the fork in docs/fork.md",
     "--help": "argparse",
 }
 
@@ -195,11 +197,12 @@ PLACE = re.compile(r"^# =+ FORK HERE\n.*?(?=^# =)", re.MULTILINE | re.DOTALL)
 
 
 def replace_places(program: str, fork: str) -> str:
-    """Returns the program with its two marked places replaced by the fork's two."""
+    """Returns the program with its first two marked places, of three, replaced by the fork's two.
+    The third, the loss, stays."""
     new_env, new_net = re.split(r"^(?=class Net)", fork, flags=re.MULTILINE)
     marker = "# == FORK HERE\n"
-    places = iter([f"{marker}{new_env}", f"{marker}{new_net}\n\n"])
-    assert len(PLACE.findall(program)) == 2
+    _, _, loss = PLACE.findall(program)
+    places = iter([f"{marker}{new_env}", f"{marker}{new_net}\n\n", loss])
     return PLACE.sub(lambda place: next(places), program)
 
 
@@ -207,7 +210,7 @@ def replace_places(program: str, fork: str) -> str:
 def test_the_readmes_fork_trains(tmp_path):
     copy = tmp_path / "copy"
     copy_repository(copy)
-    [fork] = code_blocks(README, "python")
+    fork, _ = code_blocks(README, "python")
     program = copy / "monobeast.py"
     program.write_text(replace_places(program.read_text(), fork))
     [command] = [command for command, reason in NOT_RUN.items() if reason == FORK]
@@ -217,6 +220,11 @@ def test_the_readmes_fork_trains(tmp_path):
     run = subprocess.run(words, cwd=copy, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert (tmp_path / "ice" / "model.tar").exists()
+
+
+def test_the_readmes_loss_is_that_of_the_program():
+    _, terms = code_blocks(README, "python")
+    assert terms in (ROOT / "monobeast.py").read_text()
 
 
 # ==================================================================================== what is named
