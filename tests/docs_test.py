@@ -247,7 +247,8 @@ def test_rnd_from_docs_fork_md_trains(tmp_path):
         (r"^    return dict\(\n        total_loss=.*?(?=\n\n# =)", loss),
         (r"^def add_own_flags.*?(?=# fmt: on)", flags),
     ):
-        program, count = re.subn(place, lambda _, new=new: new, program, flags=re.M | re.S)
+        new = new.replace("\\", r"\\")
+        program, count = re.subn(place, new, program, flags=re.M | re.S)
         assert count == 1, place
     (copy / "monobeast.py").write_text(program)
     # With --net, so that VectorNet does not take the place of Net.
