@@ -126,15 +126,18 @@ class Learner:
             if self._ranks is not None:
                 self._ranks.learned(int((~batch["done"][1:]).sum()))
             each: list[dict[str, Any]] = []
+            sums: dict[str, torch.Tensor] = {}  # statistics that no update has taken in so far
             restore_buffers = self.one.kept()
             self.one.take_in(on_device)
             targets_of = lambda batch: self.one.targets_of(batch, self._progress())
             for part in passes.parts(on_device, targets_of, self._flags):
                 if not part.is_first and not each:  # no rank has a real transition
                     break
-                one = self._update_once(batch, part, publish, restore_buffers)
+                sums = part.sums or sums
+                one = self._update_once(batch, part._replace(sums=sums), publish, restore_buffers)
                 if one is None:
                     return None
+                sums = {} if one else sums
                 restore_buffers = self.one.kept()
                 each += [one] if one else []
                 if self._ended:
