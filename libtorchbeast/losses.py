@@ -265,7 +265,9 @@ def _means(batch: Transitions, terms: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _added(groups: list[dict[str, Any]]) -> dict[str, Any]:
     """The results of all groups of agents as one."""
-    added: dict[str, Any] = {"vectors": {}, "sums": {}}
+    each = enumerate(group["sums"] for group in groups)
+    sums = {f"{number}/{k}": x for number, own in each for k, x in own.items()}
+    added: dict[str, Any] = {"vectors": {}, "sums": sums}
     for name in ("total_loss", "real_transitions"):
         added[name] = torch.stack([group[name] for group in groups]).sum()
     for kind in ("scalars", "means"):
