@@ -1,0 +1,120 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A wrong loss ends in one sentence, before an actor starts."""
+
+import re
+
+import pytest
+import torch
+
+import monobeast
+from libtorchbeast.flags import UserError
+from libtorchbeast.loss_check import check_loss
+from libtorchbeast.models import make_net
+from tests.support.actors import make_actor, make_flags
+from tests.support.compare import assert_same
+from tests.support.monobeast import IN_ORDER, beast
+
+PASSES = ("--passes", "2", "--minibatches", "2", "--ppo_clip", "0.2")
+
+
+def checked(targets, loss, *argv):
+    flags = make_flags("--passes", "1", "--minibatches", "1", *argv)
+    spec = make_actor(monobeast.Net).env.spec
+    return check_loss(make_net(monobeast.Net, spec, flags), spec, flags, targets, loss, {})
+
+
+def and_more(**more):
+    return lambda batch: monobeast.loss(batch) | {k: f(batch) for k, f in more.items()}
+
+
+@pytest.mark.parametrize("argv", [(), PASSES, ("--use_lstm",), ("--use_lstm", *PASSES)])
+def test_it_gives_the_columns_of_the_loss_and_changes_nothing(argv):
+    spec = make_actor(monobeast.Net).env.spec
+    flags = make_flags(*argv)
+    net = make_net(monobeast.Net, spec, flags)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    state = torch.get_rng_state()
+    loss = and_more(novelty=lambda b: b.mean(torch.rand_like(b.reward)), total=lambda b: b.reward)
+    results, columns = check_loss(net, spec, flags, monobeast.targets, loss, {})
+    assert sorted(columns) == ["novelty", "total"]
+    assert results["scalars"].keys() == {"pg_loss", "baseline_loss", "novelty"}
+    assert torch.equal(torch.get_rng_state(), state)
+    assert_same(dict(net.state_dict()), before)
+    assert all(p.grad is None for p in net.parameters())
+
+
+def lacks_the_total(batch):
+    return dict(pg_loss=batch.mean(batch.reward))
+
+
+def raises(batch):
+    return dict(total_loss=batch.outputs["embedding"].mean())
+
+
+def reads_a_part(batch):
+    return dict(total_loss=batch.net.curiosity(batch.now))
+
+
+def reads_a_flag(batch):
+    return dict(total_loss=batch.flags.novelty_cost * batch.outputs["baseline"].mean())
+
+
+def broadcasts(batch):
+    return dict(total_loss=batch.mean(batch.reward.sum(0)))
+
+
+NET = r"\(the network is libtorchbeast.models.VectorNet, with policy_logits, baseline\)"
+WRONG = {
+    "no dict": (lambda b: b.reward.mean(), r"loss\(\) returned a Tensor; expected a dict"),
+    "no total": (lacks_the_total, r"loss\(\) returned \['pg_loss'\]; expected total_loss among"),
+    "no scalar": (
+        lambda b: dict(total_loss=b.outputs["baseline"]),
+        r"loss\(\) returned total_loss float32\[3, 2\]; expected a scalar of floats",
+    ),
+    "no gradient": (
+        lambda b: dict(total_loss=b.mean(b.reward)),
+        r"loss\(\) returned a total_loss without a gradient; expected one with it",
+    ),
+    "shape": (
+        and_more(kl=lambda b: torch.zeros(3, 2, 5)),
+        r"loss\(\) returned kl float32\[3, 2, 5\]; expected a scalar, a tensor \[3, 2\], or a vec",
+    ),
+    "a number": (and_more(kl=lambda b: 0.5), r"loss\(\) returned kl a float; expected a scalar"),
+    "taken": (
+        and_more(step=lambda b: b.count),
+        r"loss\(\) returned \['step'\], which are columns already; expected other names",
+    ),
+    "prefix": (
+        and_more(game_kl=lambda b: b.count),
+        r"loss\(\) returned game_kl; expected a name that does not begin so",
+    ),
+    "another output": (raises, rf"loss\(\) raised KeyError: .*embedding {NET}.* \(.*test.py:\d+\)"),
+    "another part": (reads_a_part, rf"loss\(\) raised AttributeError: .*'curiosity' {NET}"),
+    "another flag": (reads_a_flag, r"loss\(\) raised AttributeError: there is no flag --novelty_c"),
+    "broadcast": (broadcasts, r"loss\(\) raised ValueError: mean: expected a number for each"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_loss_is_named(wrong):
+    loss, said = WRONG[wrong]
+    with pytest.raises(UserError) as error:
+        checked(monobeast.targets, loss)
+    assert re.search(said, str(error.value)), error.value
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("argv", [(), PASSES])
+def test_wrong_targets_are_named(argv):
+    row = lambda batch: dict(v=batch.outputs["baseline"])  # of T+1 rows
+    with pytest.raises(UserError, match=r"targets\(\) returned v float32\[4, 2\]; expected a tens"):
+        checked(row, monobeast.loss, *argv)
+    with pytest.raises(UserError, match=r"targets\(\) returned a NoneType; expected a dict"):
+        checked(lambda batch: None, monobeast.loss, *argv)
+
+
+def test_a_run_with_a_wrong_loss_ends_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(monobeast, "loss", lacks_the_total)
+    with pytest.raises(SystemExit, match=r"error: loss\(\) returned \['pg_loss'\]"):
+        beast(tmp_path, *IN_ORDER, "--env", "CartPole-v1")
+    assert not list(tmp_path.rglob("logs.csv"))

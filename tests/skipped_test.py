@@ -1,0 +1,39 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Counting what is skipped. tests/learner_test.py has the skipped updates themselves."""
+
+import math
+from argparse import Namespace
+
+import pytest
+
+import monobeast
+from libtorchbeast.flags import UserError
+from libtorchbeast.skipped import MAX_EMPTY_IN_A_ROW, MAX_SKIPPED_IN_A_ROW, Skipped
+from tests.support.actors import make_actor, make_flags, make_rollouts
+
+
+def test_only_what_is_skipped_in_a_row_ends_the_run():
+    actor = make_actor(monobeast.Net)
+    (batch,) = make_rollouts(actor, 1)
+    skips = Skipped(actor.net, make_flags(), None)
+    good, bad = ({"total_loss": x, "grad_norm": 1.0} for x in (0.5, math.inf))
+    for number in range(2 * MAX_SKIPPED_IN_A_ROW - 2):
+        if number == MAX_SKIPPED_IN_A_ROW - 1:
+            assert not skips.is_not_finite(good)
+        assert skips.is_not_finite(bad)
+        skips.skip(batch, batch, bad, number)
+    assert skips.is_not_finite({"total_loss": 0.5, "grad_norm": math.nan})
+    with pytest.raises(UserError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a loss or"):
+        skips.skip(batch, batch, bad, 0)
+    assert skips.count == 2 * MAX_SKIPPED_IN_A_ROW - 1
+
+
+def test_only_empty_batches_in_a_row_end_the_run():
+    skips = Skipped(None, Namespace(), None)
+    for _ in range(2):
+        for _ in range(MAX_EMPTY_IN_A_ROW - 1):
+            assert skips.is_empty(True)
+        assert not skips.is_empty(False)
+    with pytest.raises(RuntimeError, match=f"{MAX_EMPTY_IN_A_ROW} batches in a row"):
+        for _ in range(MAX_EMPTY_IN_A_ROW):
+            skips.is_empty(True)

@@ -1,0 +1,108 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The order of what a network may add to an update: statistics, step, after_step, publishing."""
+
+import copy
+
+import pytest
+import torch
+
+import monobeast
+from tests.support.actors import Counting, make_actor, make_flags, make_learner, make_rollouts
+from tests.support.ranks import in_threads
+
+ONCE = ("--passes", "1", "--minibatches", "1", "--ppo_clip", "0")
+PASSES = ("--passes", "2", "--minibatches", "3", "--ppo_clip", "0.2")
+
+
+class Watching(monobeast.Net):
+    """Keeps the mean reward of all real transitions, and notes what is called."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.calls = []
+        self.register_buffer("sum", torch.zeros(()))
+        self.register_buffer("count", torch.zeros(()))
+
+    def statistics(self, batch):
+        assert batch.targets.keys() == {"v", "advantage", "value"}
+        assert not torch.is_grad_enabled()
+        self.calls.append("statistics")
+        return {"sum": (batch.weights * batch.reward).sum(), "count": batch.weights.sum()}
+
+    def take_statistics(self, sums):
+        self.calls.append("take")
+        self.sum += sums["sum"]
+        self.count += sums["count"]
+
+    def after_step(self, updates):
+        self.calls.append(f"after {updates}")
+        with torch.no_grad():
+            self.policy.bias.zero_()
+
+
+def learner_of(*argv):
+    actor = make_actor(Watching, *argv, create_env=Counting)
+    learner = make_learner(actor.net, make_flags(*argv))
+    actor.net.calls.clear()
+    return learner, make_rollouts(actor, 3)
+
+
+def update(learner, batch):
+    def publish(state, version):
+        learner.net.calls.append(f"publish {version}")
+        assert not state["policy.bias"].any()
+
+    return learner.update(batch, publish)
+
+
+def test_statistics_are_taken_after_the_step_and_before_it_is_published():
+    learner, (batch, *_) = learner_of(*ONCE)
+    update(learner, batch)
+    assert learner.net.calls == ["statistics", "take", "after 1", "publish 1"]
+
+
+def test_with_passes_a_batch_has_its_statistics_once():
+    learner, rollouts = learner_of(*PASSES)
+    for batch in rollouts:
+        update(learner, batch)
+    calls = learner.net.calls
+    assert calls[:4] == ["statistics", "take", "after 1", "publish 1"]
+    assert calls.count("statistics") == calls.count("take") == 3 and "publish 18" in calls
+    real = sum(int((~batch["done"][1:]).sum()) for batch in rollouts)
+    assert learner.net.count == real == learner.step
+
+
+@pytest.mark.parametrize("argv", [ONCE, PASSES], ids=["once", "passes"])
+def test_statistics_are_those_of_all_ranks(argv):
+    """Also where one has a batch less: it stops, and takes in what the other has."""
+    alone, batches = learner_of(*argv)
+    batches = [{k: v.clone() for k, v in batch.items()} for batch in batches]
+    for batch in batches:
+        batch["reward"] = torch.randn(batch["reward"].shape)
+        update(alone, batch)
+
+    net = learner_of(*argv)[0].net
+
+    def one(of_ranks):
+        learner = make_learner(copy.deepcopy(net), make_flags(*argv), ranks=of_ranks)
+        columns = slice(0, 1) if of_ranks.rank else slice(1, None)
+        for batch in batches[: 2 if of_ranks.rank else None]:
+            update(learner, {k: v[:, columns].clone() for k, v in batch.items()})
+        learner.close()
+        return learner
+
+    first, second = in_threads(2, one)
+    last = ~batches[2]["done"][1:, :1]
+    lost = torch.where(last, batches[2]["reward"][1:, :1].clamp(-1, 1), 0.0).sum()
+    for learner in (first, second):
+        assert learner.net.count == alone.net.count - last.sum()
+        torch.testing.assert_close(learner.net.sum, alone.net.sum - lost, rtol=1e-4, atol=1e-4)
+    for name, value in first.net.state_dict().items():
+        assert torch.equal(value, second.net.state_dict()[name]), name
+
+
+def test_a_skipped_update_takes_nothing_in():
+    learner, (batch, *_) = learner_of(*ONCE)
+    batch["policy_logits"][:] = float("nan")
+    assert update(learner, batch) is None
+    assert learner.net.calls == ["statistics"] and learner.net.count == 0
