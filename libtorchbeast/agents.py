@@ -184,7 +184,7 @@ class Agents(nn.Module):
         has at least one."""
         if not any(hasattr(net, "parameter_groups") for net in self.nets.values()):
             return [dict(params=models.trained(self))]
-        each = []
+        each: list[dict[str, Any]] = []
         for _, net in self.members():
             own = getattr(net, "parameter_groups", None)
             each += own(flags) if own else [dict(params=models.trained(net))]
