@@ -239,6 +239,11 @@ class TensorRows:
 
     def __init__(self, vector: Any, spec: Spec, device: torch.device):
         self._vector, self.spec, self._device = vector, spec, device
+        if spec.numbers:
+            raise UserError(
+                f"Vector environment: expected no own_discounts or game_numbers in its metadata, "
+                f"which WarpBeast cannot read, seen {', '.join(spec.numbers)}"
+            )
         self._space = vector.single_action_space
         if spec.actions.kind == "box":
             bounds = np.asarray(self._space.low), np.asarray(self._space.high)

@@ -201,11 +201,13 @@ class Rollout {
   }
 
   // A byte of a bool must be 0 or 1, because reading any other as a bool is undefined behaviour. A
-  // number must be finite, because another one would end the learner and not only this stream.
+  // number must be finite, because another one would end the learner and not only this stream. But
+  // a game's number, which reaches neither network nor loss, is NaN until it is told.
   void CheckObservations(std::string_view observations) const {
     for (const Leaf& leaf : spec_.observations) {
       const int64_t bytes = N_ * leaf.wire_bytes();
-      if (!AllFinite(leaf.dtype, observations.substr(0, bytes))) {
+      const bool of_game = leaf.name.rfind("game/", 0) == 0;
+      if (!of_game && !AllFinite(leaf.dtype, observations.substr(0, bytes))) {
         throw Mismatch(leaf.name, "finite numbers", "others");
       }
       if (leaf.dtype == kBool) {
