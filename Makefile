@@ -25,6 +25,8 @@
 #                       needs no network and no .venv; PYTHON=python3 needs torch 2.11
 #   make tsan, asan     run the C++ core's tests under ThreadSanitizer, AddressSanitizer and UBSan
 #   make fuzz           fuzz the C++ decoder of servers' messages with libFuzzer for ten minutes
+#   make fork-diff      print what a fork has changed outside the marked places since its last common
+#                       commit with BASE (default: origin/main), where merges may conflict
 #   make docs           write docs/flags.md and docs/metrics.md from the code
 #   make lint           check the style and the types
 #   make format         correct the style
@@ -38,7 +40,7 @@ FLAGS ?=
 
 .PHONY: play train poly minatar results-quick results-pong results-poly-pong results-atari results-minatar results-minatar-20M \
 	results-memory results-memory-long results-r2d2-minatar results-r2d2-memory results-mujoco results-poly-mujoco \
-	test test-examples bench faults soak gpu tsan asan fuzz lint format docs \
+	test test-examples bench faults soak gpu tsan asan fuzz fork-diff lint format docs \
 	setup build clean
 
 play: .venv/runtime
@@ -170,6 +172,11 @@ tsan asan:
 fuzz:
 	@bash .ci/packages $(PYTHON) fuzz
 	@$(MAKE) --no-print-directory -f tests/core/Makefile run-fuzz FLAGS="$(FLAGS)"
+
+BASE ?= origin/main
+
+fork-diff:
+	@$(PYTHON) -m libtorchbeast.tools.fork_diff $(BASE)
 
 CPP := $(wildcard libtorchbeast/src/* tests/core/*.cc tests/core/*.h benchmarks/*.cc)
 

@@ -324,7 +324,7 @@ OWN_OUTPUTS: dict[str, tuple[tuple[int, ...], str]] = {
     "q_taken": ((), "float32"),  # Q(x_t, a_t), rescaled
     "q_max": ((), "float32"),
 }
-OTHER_KEYS = ("environment",)  # also in rollouts
+OTHER_KEYS = ("environment", "serial")  # also in rollouts or the replay
 
 
 class Explorer:

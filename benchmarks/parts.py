@@ -204,7 +204,7 @@ def r2d2_learner(game: str) -> Measure:
     import r2d2
 
     net, flags, replay, _, _ = filled_replay(game)
-    return by_turns(learner_step(net, flags, [replay.sample()], r2d2.Loss(net), flags.burn_in))
+    return by_turns(learner_step(net, flags, [replay.sample()], r2d2, flags.burn_in))
 
 
 def replay(game: str, work: str) -> Measure:
@@ -224,7 +224,7 @@ def replay(game: str, work: str) -> Measure:
         act, size = replay.sample, sum(array.nbytes for array in batch.values())
     else:
         act = lambda: replay.learned(batch, {"priorities": priorities})
-        size = batch["serial"].nbytes + priorities.nbytes
+        size = batch["column/serial"].nbytes + priorities.nbytes
 
     def step() -> int:
         act()
@@ -403,6 +403,7 @@ def filled_replay(game: str) -> tuple[Any, Any, Any, Iterator[dict[str, Any]], d
     states = {k: v for k, v in played.items() if k.startswith("core_state/")}
     parts = [{k: v[i * T : i * T + T + 1] for k, v in played.items()} for i in range(count)]
     rollouts = itertools.cycle([part | states for part in parts])
+    models.add_for_loss(net, env.spec, flags)  # the target network
     kept = (env.spec, models.initial_state(net, 1), r2d2.OWN_OUTPUTS)
     replay = Replay(flags, *kept, r2d2.first_priorities(flags))
     for _ in range(flags.replay_capacity // (N * T) + 1):
@@ -428,13 +429,16 @@ def with_resets(batch: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
 
 
 def learner_step(
-    net: Any, flags: Any, batches: Iterable[dict[str, Any]], loss: Any = None, burn_in: int = 0
+    net: Any, flags: Any, batches: Iterable[dict[str, Any]], program: Any = None, burn_in: int = 0
 ) -> Step:
+    """Updates with the targets and the loss of `program`, by default MonoBeast's."""
     import torch
 
+    import monobeast
     from libtorchbeast.learner import Learner
 
-    trainer = Learner(net, flags, torch.device("cpu"), dump_dir=None, loss=loss)
+    own = program or monobeast
+    trainer = Learner(net, flags, torch.device("cpu"), None, own.targets, own.loss)
     endless = itertools.cycle(batches)
 
     def step() -> int:

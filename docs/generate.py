@@ -58,6 +58,10 @@ this page.
 
 A cell is empty where there was nothing to measure, for example before the first game has ended.
 [speed.md](speed.md) says how to read the shares of time.
+
+These are the columns that the programs log. Every other number that `loss` returns is a column
+too, at the end of the table: the mean over the updates since the previous row that returned it
+([fork.md](fork.md#what-loss-may-return)).
 """
 
 

@@ -398,7 +398,7 @@ def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> Non
              "policy moves too far from the actors' policy." + recipe_help(recipes, "passes"))
     add("--minibatches", type=whole(1),
         help="Number of updates in each pass, each from another random part of the batch: of its "
-             "transitions with --ppo_clip and without a recurrent state, else of its rollouts."
+             "rollouts if the network is recurrent, else of its transitions."
              + recipe_help(recipes, "minibatches"))
     add("--max_lag", type=whole(0), metavar="UPDATES",
         help="Drop a rollout if its policy lag is larger than this: the number of updates between "
@@ -444,7 +444,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
-    group = parser.add_argument_group("loss", "The terms of the IMPALA loss (see vtrace.py).")
+    group = parser.add_argument_group("loss", "The terms of the loss (see monobeast.py).")
     add = group.add_argument
     add("--entropy_cost", type=real(0),
         help="Weight of the entropy bonus in the first update."

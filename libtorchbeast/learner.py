@@ -15,11 +15,12 @@ from torch import nn
 
 from libtorchbeast import models, passes
 from libtorchbeast.accelerator.devices import Event, copy_to_host, own_stream, to_device
+from libtorchbeast.checkpoint import misfit
 from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.distributed.ranks import Ranks
 from libtorchbeast.distributions import Distribution, Gaussian
-from libtorchbeast.flags import Flags
+from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.stats import Stats, summary
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import Loss, Targets
@@ -175,7 +176,10 @@ class Learner:
     def take_from_rank_0(self, ranks: Ranks) -> None:
         """All ranks take the state of rank 0."""
         with self._one_at_a_time:
-            self._load(from_rank_0(ranks, self._state()))
+            state = from_rank_0(ranks, self._state())
+            if why := misfit(dict(self.net.state_dict()), state["model"]):
+                raise UserError(f"the networks of rank 0 and of {ranks.name()} differ: {why}")
+            self._load(state)
 
     def close(self) -> None:
         """Waits for the running update. Calls of `update` that wait for it return None. Under
@@ -226,8 +230,12 @@ class Learner:
             self._load(state)
 
     def _load(self, state: dict[str, Any]) -> None:
+        own, saved = models.of_learner(self.net), state.get("loss", {})  # 0.5 did not save it
+        if why := misfit(dict(own.state_dict()), saved):
+            said = f"than {models.name_of(self.net)}: {why}; choose another --xpid"
+            raise UserError(f"The checkpoint has other parts for the loss {said}")
         self.net.load_state_dict(state["model"])
-        models.of_learner(self.net).load_state_dict(state["loss"])
+        own.load_state_dict(saved)
         self.step, self.updates = state["step"], state["updates"]
         self.skips.count = state["skipped"]
         self.one.optimizer.load_state_dict(state)

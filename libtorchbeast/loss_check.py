@@ -107,7 +107,8 @@ def _called(part: str, function: Any, batch: losses.Transitions, net: nn.Module)
         found = function(batch)
     except (KeyError, AttributeError) as error:  # perhaps it reads what another network has
         name, outputs = models.name_of(batch.net), ", ".join(batch.outputs)
-        raise type(error)(f"{error.args[0]} (the network is {name}, with {outputs})") from error
+        error.args = (f"{error.args[0]} (the network is {name}, with {outputs})",)
+        raise
     _expect(isinstance(found, dict), f"{part}() returned a {type(found).__name__}", "a dict")
     return found
 

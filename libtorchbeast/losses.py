@@ -226,6 +226,13 @@ def learn_from(
         of_groups = net.batches(batch)
         return _added([learn_from(*one, {}, targets, loss, flags, progress) for one in of_groups])
     own = transitions(net, batch, flags, progress, has_last=not given)
+    return results_of(own, given, targets, loss)
+
+
+def results_of(
+    own: Transitions, given: dict[str, Tensor], targets: Targets, loss: Loss
+) -> dict[str, Any]:
+    """Calls `targets`, unless they are `given`, and `loss`. See `learn_from`."""
     sums: dict[str, Tensor] = {}
     if given:
         own.targets = given

@@ -18,9 +18,8 @@ from libtorchbeast.mingru import MinGRU
 from libtorchbeast.moments import Moments
 from libtorchbeast.net_check import call_own, check_finite, check_net
 from libtorchbeast.origin import described, place_of
-from libtorchbeast.spec import Spec, is_image
+from libtorchbeast.spec import NOT_SEEN, Spec, is_image
 
-NOT_SEEN = ("loss/", "game/")  # how the keys of rows begin that networks do not get
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
 
 
@@ -38,7 +37,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
             recurrent state, or the network raises an error or does not keep the contract of
             docs/fork.md.
     """
-    net_class, why = own, ""
+    spec, net_class, why = spec.seen, own, ""
     if flags.net:
         net_class, why = _imported(flags.net), ", which --net names"
     elif spec.has_vectors and not is_recurrent(flags) and "for_vectors" in vars(own):

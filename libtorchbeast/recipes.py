@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 # Steps of Atari are slow, so Atari gets many small updates. Fast environments get large batches.
 # With vectors each task has its own scales, so observations and rewards are scaled by their running
 # moments (moments.py). Steps are slow, so each batch is learned from ten times, with PPO's clip
-# (ppo.py). The batch is large, because the clip bounds the policy's change for each batch.
+# (vtrace.py). The batch is large, because the clip bounds the policy's change for each batch.
 ATARI: dict[str, Any] = dict(
     total_steps=6_000_000,
     batch_size=4,

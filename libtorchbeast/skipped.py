@@ -13,7 +13,7 @@ from torch import nn
 from libtorchbeast.agents import Agents
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.losses import transitions
-from libtorchbeast.net_check import why_not_finite
+from libtorchbeast.net_check import keep_buffers, why_not_finite
 from libtorchbeast.rollouts import Rollout
 
 MAX_SKIPPED_IN_A_ROW = 20
@@ -92,7 +92,8 @@ class Skipped:
     @torch.no_grad()
     def _outputs(self, part: Rollout) -> list[str]:
         """The network's outputs that have NaN or infinity."""
-        net, flags = self._net, self._flags
+        net, flags, restore = self._net, self._flags, keep_buffers(self._net)
         groups = net.batches(part) if isinstance(net, Agents) else [(net, part)]
         each = [transitions(one, share, flags, 0.0).outputs for one, share in groups]
+        restore()
         return sorted({k for one in each for k, x in one.items() if not x.isfinite().all()})

@@ -27,6 +27,8 @@ ACTING_KEYS = ("last_action", "action", "policy_logits", "baseline", "policy_ver
 # An observation may not use these keys, nor those that begin with `game/`.
 ROW_KEYS = frozenset([*ROW_FIELDS, *ACTING_KEYS, "discount"])
 
+NOT_SEEN = ("loss/", "game/")  # how the keys of rows begin that networks do not get
+
 
 @dataclasses.dataclass(frozen=True)
 class Actions:
@@ -113,9 +115,15 @@ class Spec:
         return self.actions.sizes[0]
 
     @property
+    def seen(self) -> "Spec":
+        """The spec as a network gets it, without the observations under a key `loss`."""
+        seen = {k: x for k, x in self.observations.items() if not k.startswith(NOT_SEEN)}
+        return dataclasses.replace(self, observations=seen)
+
+    @property
     def has_vectors(self) -> bool:
-        """Whether the observation has floats and no image (see `is_image`)."""
-        parts = self.observations.values()
+        """Whether what a network sees has floats and no image (see `is_image`)."""
+        parts = self.seen.observations.values()
         has_floats = any("float" in dtype for _, dtype in parts)
         return has_floats and not any(is_image(shape) for shape, _ in parts)
 
@@ -160,7 +168,7 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
             leaves.update(more)
         return leaves
     name = prefix[:-1] or "frame"
-    if name in ROW_KEYS or name.startswith(("core_state/", "game/")):
+    if name in ROW_KEYS or name.startswith(("core_state/", "column/", "game/")):
         raise UserError(f"The observation key {name!r} is also a row's key; please rename it")
     shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
     if shape is None or dtype is None or np.dtype(dtype).kind not in "biuf":

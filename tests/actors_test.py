@@ -13,9 +13,10 @@ from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import monobeast
-from libtorchbeast import learner, models
+from libtorchbeast import models
 from libtorchbeast.environment import Environment
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
+from libtorchbeast.losses import learn_from
 from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.weights import SharedWeights
@@ -195,8 +196,9 @@ def test_actions_and_outputs_of_the_nets_own_pass_through():
         assert torch.equal(rollout["count"], count.int())
         assert rollout["extra"].dtype == torch.int16
         assert torch.equal(rollout["extra"][..., 0], count.short())
-        loss = learner.compute_loss(actor.net, rollout, make_flags("--use_lstm"))
-        assert torch.isfinite(loss.total) and loss.total.requires_grad
+        both, flags = (monobeast.targets, monobeast.loss), make_flags("--use_lstm")
+        loss = learn_from(actor.net, rollout, {}, *both, flags, 0.0)["total_loss"]
+        assert torch.isfinite(loss) and loss.requires_grad
 
 
 def test_a_networks_first_call_is_no_step_of_an_environment():

@@ -10,8 +10,8 @@ from examples.tensors.tag import Tag
 from libtorchbeast.agents import groups_of
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.learner import compute_loss
 from libtorchbeast.loggers.timing import Clock
+from libtorchbeast.losses import learn_from
 from libtorchbeast.spec import Actions
 from libtorchbeast.tensors import TensorRows, TensorVector
 
@@ -86,6 +86,10 @@ def test_what_cannot_be_shared_out_is_refused(changes, expected):
         groups_of(dataclasses.replace(spec_of(Tag()), **changes))
 
 
+def compute_loss(net, batch, flags):
+    return learn_from(net, batch, {}, warpbeast.targets, warpbeast.loss, flags, 0.0)
+
+
 @pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize("lstm", ["", "--use_lstm"])
 def test_a_loss_is_the_sum_of_the_groups_own(continuous, lstm):
@@ -114,12 +118,16 @@ def test_a_loss_is_the_sum_of_the_groups_own(continuous, lstm):
             states = [rollout[f"core_state/{i + 2 * (first > 0)}"] for i in range(2)]
             batch |= {f"core_state/{i}": x.flatten(1, 2) for i, x in enumerate(states)}
         losses.append(compute_loss(own, batch, flags))
-    torch.testing.assert_close(total.total, losses[0].total + losses[1].total)
-    assert total.real_transitions == losses[0][-1] + losses[1][-1]
-    torch.testing.assert_close(total.mean_rho, torch.tensor(1.0))
-    assert total.largest_reward == max(loss.largest_reward for loss in losses)
-    torch.testing.assert_close(total.mean_entropy, (losses[0][4] + losses[1][4]) / 2)
-    total.total.backward()
+    for name in ("total_loss", "real_transitions"):
+        torch.testing.assert_close(total[name], losses[0][name] + losses[1][name])
+    for name in ("pg_loss", "baseline_loss"):
+        both = losses[0]["scalars"][name] + losses[1]["scalars"][name]
+        torch.testing.assert_close(total["scalars"][name], both)
+    torch.testing.assert_close(total["means"]["mean_rho"], torch.tensor(1.0))
+    assert total["largest_reward"] == max(loss["largest_reward"] for loss in losses)
+    entropies = [loss["means"]["entropy"] for loss in losses]
+    torch.testing.assert_close(total["means"]["entropy"], sum(entropies) / 2)
+    total["total_loss"].backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
 
 
@@ -146,7 +154,7 @@ def test_one_group_learns_from_its_own_rewards_only():
 
     def gradients():
         actor.net.zero_grad()
-        compute_loss(actor.net, rollout, actor.flags).total.backward()
+        compute_loss(actor.net, rollout, actor.flags)["total_loss"].backward()
         return [
             torch.cat([p.grad.flatten().clone() for p in actor.net.nets[name].parameters()])
             for name in ("taggers", "runners")
@@ -174,7 +182,7 @@ def test_each_agent_obeys_its_own_mask():
     rollout = actor.unroll(0)
     assert (rollout["action"][..., :3] == torch.arange(3)).all()
     loss = compute_loss(actor.net, rollout, actor.flags)
-    assert loss.mean_rho.item() == pytest.approx(1, abs=1e-5)
+    assert loss["means"]["mean_rho"].item() == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize(

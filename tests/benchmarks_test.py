@@ -151,7 +151,7 @@ def test_the_replay_moves_what_it_keeps_and_what_it_gives(monkeypatch):
     monkeypatch.setitem(tasks.R2D2, "MinAtar", words)
     monkeypatch.setattr(parts, "filled_replay", functools.cache(parts.filled_replay))
     row = 400 + 16 + 3 * 8 + 2 * 4  # image, rewards and episodes, actions and version, Q-values
-    state, serial, float32, new_steps = 2 * 128 * 4, 8, 4, 8 / 8
+    state, serial, float32, new_steps = 2 * 128 * 4, 8, 4, 8
     for work, steps, size in (
         ("insertion", 20, 20 * row + state + serial),
         ("sampling", 40, 51 * row + state + serial + float32 + new_steps),

@@ -17,6 +17,7 @@ from docs import generate
 from libtorchbeast.tools import plot, report, sweep
 from tests.gpu import __main__ as gpu
 from tests.support.forks import copy_repository
+from tests.support.processes import rows
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -112,6 +113,7 @@ NOT_RUN = {
     "make gpu PYTHON=.venv/bin/python": GPU,
     "make docs": "it would write the pages; test_generated_pages_are_current compares them",
     "make format": "it would change files",
+    "make fork-diff": "fork_diff_test.py does it",
     "make clean": "it would delete the environment that runs the tests",
     "protoc -Ilibtorchbeast/rpcenv --python_out=libtorchbeast/rpcenv "
     "libtorchbeast/rpcenv/rpcenv.proto": "it would change a file",
@@ -146,6 +148,8 @@ OTHER_FLAGS = {
     "--num_actions": "TorchBeast, which this repository lacks",
     "--write_profiler_trace": "TorchBeast, which this repository lacks",
     "--level": "the flag that docs/fork.md adds",
+    "--rnd_weight": "RND in docs/fork.md adds it",
+    "--rnd_learning_rate": "RND in docs/fork.md adds it",
     "--help": "argparse",
 }
 
@@ -195,11 +199,12 @@ PLACE = re.compile(r"^# =+ FORK HERE\n.*?(?=^# =)", re.MULTILINE | re.DOTALL)
 
 
 def replace_places(program: str, fork: str) -> str:
-    """Returns the program with its two marked places replaced by the fork's two."""
+    """Returns the program with its first two marked places, of three, replaced by the fork's two.
+    The third, the loss, stays."""
     new_env, new_net = re.split(r"^(?=class Net)", fork, flags=re.MULTILINE)
     marker = "# == FORK HERE\n"
-    places = iter([f"{marker}{new_env}", f"{marker}{new_net}\n\n"])
-    assert len(PLACE.findall(program)) == 2
+    _, _, loss = PLACE.findall(program)
+    places = iter([f"{marker}{new_env}", f"{marker}{new_net}\n\n", loss])
     return PLACE.sub(lambda place: next(places), program)
 
 
@@ -207,7 +212,7 @@ def replace_places(program: str, fork: str) -> str:
 def test_the_readmes_fork_trains(tmp_path):
     copy = tmp_path / "copy"
     copy_repository(copy)
-    [fork] = code_blocks(README, "python")
+    fork, _ = code_blocks(README, "python")
     program = copy / "monobeast.py"
     program.write_text(replace_places(program.read_text(), fork))
     [command] = [command for command, reason in NOT_RUN.items() if reason == FORK]
@@ -217,6 +222,40 @@ def test_the_readmes_fork_trains(tmp_path):
     run = subprocess.run(words, cwd=copy, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert (tmp_path / "ice" / "model.tar").exists()
+
+
+def test_the_readmes_loss_is_that_of_the_program():
+    _, terms = code_blocks(README, "python")
+    assert terms in (ROOT / "monobeast.py").read_text()
+
+
+@pytest.mark.timeout(240)
+def test_rnd_from_docs_fork_md_trains(tmp_path):
+    """A reader makes the fork from the page alone: from its blocks of code, in one file."""
+    copy = tmp_path / "copy"
+    copy_repository(copy)
+    section = (ROOT / "docs/fork.md").read_text().split("### A worked example: RND")[1]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:5]
+    novelty, methods, targets, loss, flags = (b.rpartition("    ...\n")[2] for b in blocks)
+    program = (copy / "monobeast.py").read_text()
+    for place, new in (
+        (r"^(?=import sys$)", "import math\n"),
+        (r"^(?=    recipe_help,$)", "    positive,\n    real,\n"),
+        (r"^(?=class Net)", f"{novelty}\n\n"),
+        (r"\n(?=\n# =+ FORK HERE\ndef targets)", f"{methods}\n\n"),
+        (r"^def targets.*?(?=\n\ndef loss)", targets),
+        (r"^    return dict\(\n        total_loss=.*?(?=\n\n# =)", loss),
+        (r"^def add_own_flags.*?(?=# fmt: on)", flags),
+    ):
+        program, count = re.subn(place, lambda _, new=new: new, program, flags=re.M | re.S)
+        assert count == 1, place
+    (copy / "monobeast.py").write_text(program)
+    # With --net, so that VectorNet does not take the place of Net.
+    small = f"{SMALL} --envs_per_actor 4 --batch_size 4 --net monobeast.Net --xpid rnd"
+    words = f"-m monobeast --env CartPole-v1 {small}".format(savedir=tmp_path).split()
+    run = subprocess.run([sys.executable, *words], cwd=copy, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert {"rnd_loss", "bonus"} <= rows(tmp_path / "rnd")[-1].keys()
 
 
 # ==================================================================================== what is named

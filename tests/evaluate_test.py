@@ -21,8 +21,8 @@ from libtorchbeast.checkpoint import save
 from libtorchbeast.environment import Environment
 from libtorchbeast.evaluate import Evaluator
 from libtorchbeast.flags import UserError, replace, whole
-from libtorchbeast.learner import Learner
 from libtorchbeast.seeds import derive_seed, seed_everything
+from tests.support.actors import make_learner
 from tests.support.monobeast import IN_ORDER, beast, refusal
 from tests.support.processes import Program, load, wait_for
 
@@ -86,7 +86,7 @@ def evaluator():
         flags = parse(**flags)
         seed_everything(0)
         net, env = monobeast.player(flags)
-        learner = Learner(net, flags, torch.device("cpu"), dump_dir=None)
+        learner = make_learner(net, flags)
         made.append(Evaluator(learner, env.spec, flags, player, keep))
         return made[-1]
 

@@ -9,9 +9,9 @@ import torch
 import monobeast
 from libtorchbeast import models
 from libtorchbeast.distributed.gradients import digest
-from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
 from libtorchbeast.rollouts import batches
+from tests.support.actors import make_learner
 from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, parse
 from tests.support.ranks import in_threads
@@ -44,8 +44,7 @@ class Life:
             self.batches.append({k: v.clone() for k, v in batch.items()})
 
     def learner(self, of_ranks=None):
-        device = torch.device("cpu")
-        return Learner(copy.deepcopy(self.net), self.flags, device, None, ranks=of_ranks)
+        return make_learner(copy.deepcopy(self.net), self.flags, ranks=of_ranks)
 
     def learn(self, learner, columns=slice(None)):
         """Learns from the columns of each batch. Returns the numbers of each update."""
@@ -93,7 +92,7 @@ def test_ranks_make_the_update_of_one_learner(scaling, reduction):
     assert_close(first.net.state_dict(), alone.net.state_dict())
     assert (first.step, first.updates) == (alone.step, alone.updates)
     for one, other in zip(seen[:2], numbers[:2], strict=True):
-        for name in ("total", "grad_norm", "pg", "baseline"):
+        for name in ("total_loss", "grad_norm", "pg_loss", "baseline_loss", "entropy"):
             assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
     # One sum for each update, and one for the moments of each batch.
     has_moments = hasattr(life.net, "moments")
@@ -134,7 +133,7 @@ def test_a_nan_in_one_rank_is_skipped_by_all(caplog):
     life.batches[1]["frame"][3, 3] = float("nan")
     (first, _), (second, _) = life.together(*HALVES)
     assert_same(first.state_dict(), second.state_dict())
-    assert (first.skipped, first.updates) == (1, 2)
+    assert (first.skips.count, first.updates) == (1, 2)
     del life.batches[1]
     without, _ = life.alone()
     assert_close(first.net.state_dict(), without.net.state_dict())
@@ -144,7 +143,7 @@ def test_batches_without_a_real_transition_in_any_rank_change_nothing():
     life = Life(*SCALED, count=1)
     life.batches[0]["done"][1:] = True
     (first, (numbers,)), (second, _) = life.together(*HALVES)
-    assert numbers is None and first.updates == first.skipped == 0
+    assert numbers is None and first.updates == first.skips.count == 0
     assert_same(dict(first.net.state_dict()), dict(life.net.state_dict()))
     assert_same(first.state_dict(), second.state_dict())
 
@@ -187,7 +186,7 @@ def test_a_rank_that_ends_early_waits_for_the_others_as_after_a_signal():
 
 
 def test_weights_that_differ_become_those_of_rank_0(monkeypatch, caplog):
-    monkeypatch.setattr("libtorchbeast.learner.DIGEST_EVERY", 2)
+    monkeypatch.setattr("libtorchbeast.distributed.gradients.COMPARE_EVERY", 2)
     life = Life(*SCALED)
 
     def one(of_ranks):
@@ -198,7 +197,7 @@ def test_weights_that_differ_become_those_of_rank_0(monkeypatch, caplog):
         return learner
 
     first, second = in_threads(2, one)
-    assert first.deviations == second.deviations == 1
+    assert first.one.of_ranks.deviations == second.one.of_ranks.deviations == 1
     assert "The weights of 1 ranks differ" in caplog.text
     assert_same(dict(first.net.state_dict()), dict(second.net.state_dict()))
 

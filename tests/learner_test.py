@@ -3,7 +3,6 @@
 
 import copy
 import re
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,14 +10,17 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 import monobeast
-from libtorchbeast import BatchingQueue, learner, models
+from libtorchbeast import BatchingQueue, learner, models, skipped
+from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import UserError
-from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW, Learner
+from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, LEARNER_ACTIVITIES, Clock, Latencies
+from libtorchbeast.losses import learn_from
 from libtorchbeast.rollouts import batches
+from libtorchbeast.skipped import MAX_SKIPPED_IN_A_ROW
 from libtorchbeast.spec import Actions, Spec
-from tests.support.actors import OnesNet, make_actor, make_flags, make_rollouts
+from tests.support.actors import OnesNet, make_actor, make_flags, make_learner, make_rollouts
 from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast, parse
 
@@ -39,7 +41,7 @@ def test_the_same_rollouts_give_both_learners_the_same_update_bit_for_bit(lstm, 
         queue.enqueue(rollout)
     actor.net.given = []
     flags = make_flags(*lstm)
-    learners = [Learner(copy.deepcopy(actor.net), flags, torch.device("cpu"), None) for _ in "MP"]
+    learners = [make_learner(copy.deepcopy(actor.net), flags) for _ in "MP"]
     start = copy.deepcopy(dict(actor.net.state_dict()))
     for batch in mono:
         other = queue.dequeue()
@@ -72,7 +74,9 @@ def test_an_initial_state_may_be_learned():
     actor = make_actor(LearnedNet, "--use_lstm")
     for rollout in make_rollouts(actor):
         assert not any(tensor.requires_grad for tensor in rollout.values())
-        learner.compute_loss(actor.net, rollout, make_flags("--use_lstm")).total.backward()
+        flags = make_flags("--use_lstm")
+        both = monobeast.targets, monobeast.loss
+        learn_from(actor.net, rollout, {}, *both, flags, 0.0)["total_loss"].backward()
     assert actor.net.first.grad.abs().sum() > 0
 
 
@@ -84,7 +88,7 @@ class Learning:
         flags = parse("--env", "CartPole-v1", *IN_ORDER[2:], *once, *flags)
         flags, spec, shapes = monobeast.describe(flags)
         self.net = models.make_net(net, spec, flags)
-        self.learner = Learner(self.net, flags, torch.device("cpu"), str(dump_dir))
+        self.learner = make_learner(self.net, flags, dump_dir=str(dump_dir))
         self.published = []
         rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
         env = monobeast.make_environment(flags)
@@ -103,21 +107,17 @@ class Learning:
         return {k: v.clone() for k, v in self.net.state_dict().items()}
 
 
-@pytest.mark.parametrize("schedule, share", [("constant", 1.0), ("linear", 0.25)])
-def test_the_weight_of_the_entropy_bonus_follows_its_schedule(
-    tmp_path, monkeypatch, schedule, share
-):
-    flags = ["--total_steps", 1000, "--entropy_cost", 0.4, "--entropy_schedule", schedule]
-    flags += ["--ppo_clip", 0]
-    learning, used = Learning(tmp_path, monobeast.Net, *flags), []
-    loss = learner.vtrace.impala_loss
-    spy = lambda *args, **kwargs: (used.append(kwargs["entropy_cost"]), loss(*args, **kwargs))[1]
-    monkeypatch.setattr(learner.vtrace, "impala_loss", spy)
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_a_loss_gets_the_share_of_the_steps_that_is_done(tmp_path, schedule):
+    flags = ["--total_steps", 1000, "--entropy_schedule", schedule, "--ppo_clip", 0]
+    learning, seen = Learning(tmp_path, monobeast.Net, *flags), []
+    loss = learning.learner.one._loss
+    spy = lambda batch: (seen.append(batch.progress), loss(batch))[1]
+    learning.learner.one._loss = spy
     for step in (0, 750, 10_000):
         learning.learner.step = step
         learning.update()
-    falls = schedule == "linear"
-    assert used == pytest.approx([0.4, 0.4 * share, 0.0 if falls else 0.4])
+    assert seen == [0.0, 0.75, 1.0]
 
 
 @pytest.mark.parametrize("key", ["frame", "policy_logits", "reward"])
@@ -130,7 +130,7 @@ def test_a_non_finite_loss_changes_nothing_and_is_counted_and_dumped(tmp_path, k
     assert_same(learning.weights(), before)
     assert_same(learning.learner.state_dict()["optimizer"], optimizer)
     assert learning.published == [1]
-    assert (learning.learner.skipped, learning.learner.step) == (1, step)
+    assert (learning.learner.skips.count, learning.learner.step) == (1, step)
     dump = torch.load(tmp_path / "nonfinite-1.tar", weights_only=True)
     assert dump["batch"][key].isnan().any()
     assert_same(dict(dump["model"]), dict(before))
@@ -224,25 +224,28 @@ def test_a_batch_without_a_real_transition_changes_nothing(tmp_path):
     assert learning.update() is not None and learning.published == [1, 2]
 
 
-def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path):
-    flags = "--ppo_clip 0 --observation_scaling none --reward_scaling none --passes".split()
-    one, more = (Learning(tmp_path, monobeast.Net, *flags, count) for count in (1, 3))
-    more.net.load_state_dict(one.net.state_dict())
-    one.batch = more.batch
-    numbers = more.update()
-    single = []
-    for _ in range(3):
-        single.append(one.update())
-        one.learner.step = more.learner.step  # the learning rate falls with the steps
-    assert_same(more.weights(), one.weights())
-    assert more.published == [1, 2, 3]
-    assert more.learner.step == int((~more.batch["done"][1:]).sum())
-    assert numbers["total"] == pytest.approx(sum(each["total"] for each in single) / 3)
-    assert numbers["lags"] == single[0]["lags"]
+@pytest.mark.parametrize("core", [["--net", "monobeast.Net"], ["--use_lstm"]], ids=["", "lstm"])
+def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path, core):
+    """The targets stay those of the first, whatever the loss."""
+    flags = "--ppo_clip 0 --observation_scaling none --reward_scaling none --passes 3".split()
+    learning, seen = Learning(tmp_path, monobeast.Net, *core, *flags), []
+    loss = learning.learner.one._loss
+
+    def spy(batch):
+        seen.append((batch.targets["v"].flatten(), batch.outputs["baseline"].detach().flatten()))
+        return loss(batch)
+
+    learning.learner.one._loss = spy
+    numbers = learning.update()
+    assert learning.published == [1, 2, 3]
+    assert learning.learner.step == int((~learning.batch["done"][1:]).sum())
+    assert numbers["lags"].keys() == {0}
+    assert torch.equal(seen[0][0], seen[1][0]) and torch.equal(seen[0][0], seen[2][0])
+    assert not torch.allclose(seen[0][1], seen[2][1])  # the values have moved
 
 
 @pytest.mark.parametrize("lstm", [False, True])
-def test_minibatches_divide_a_batch_anew_in_each_pass_and_targets_stay(tmp_path, monkeypatch, lstm):
+def test_minibatches_divide_a_batch_anew_in_each_pass_and_targets_stay(tmp_path, lstm):
     """Transitions, or columns if the network is recurrent. The rewards tell them apart."""
     own = ["--use_lstm"] if lstm else ["--net", "monobeast.Net"]
     scaled = "--observation_scaling moments --reward_scaling returns"
@@ -251,13 +254,14 @@ def test_minibatches_divide_a_batch_anew_in_each_pass_and_targets_stay(tmp_path,
     rewards = learning.batch["reward"]
     rewards[:] = torch.arange(rewards.numel()).view(rewards.shape)
     learning.batch["done"][2, 1] = True
-    loss = learner.ppo.loss
+    loss = learning.learner.one._loss
 
-    def spy(rows, outputs, **settings):
-        seen.append({k: rows[k].clone() for k in ("reward", "ppo/target", "ppo/real")})
-        return loss(rows, outputs, **settings)
+    def spy(batch):
+        inputs = {"reward": batch.rows["reward"][:-1], "next": batch.next["reward"]}
+        seen.append({**inputs, "target": batch.targets["v"], "real": batch.real})
+        return loss(batch)
 
-    monkeypatch.setattr(learner.ppo, "loss", spy)
+    learning.learner.one._loss = spy
     learning.update()
     T, B = rewards[:-1].shape
     passes = [
@@ -265,10 +269,11 @@ def test_minibatches_divide_a_batch_anew_in_each_pass_and_targets_stay(tmp_path,
     ]
     assert passes[0]["reward"].shape == ((T, B) if lstm else (1, T * B))
     assert not torch.equal(passes[0]["reward"], passes[1]["reward"])  # in another order
-    for k in ("reward", "ppo/target"):
+    for k in ("reward", "next", "target"):
         assert torch.equal(*(each[k].flatten().sort().values for each in passes))
     assert passes[0]["reward"].sum() == rewards[:-1].sum()  # of the network's input, not scaled
-    assert learning.learner.step == int(passes[0]["ppo/real"].sum())
+    assert (passes[0]["next"] - passes[0]["reward"] == B).all()  # of the row after it
+    assert learning.learner.step == int(passes[0]["real"].sum())
     assert learning.learner.step == int((~learning.batch["done"][1:]).sum()) < T * B
     assert learning.published == [1, 2, 3, 4, 5, 6]
     assert learning.net.moments.count == learning.learner.step
@@ -315,7 +320,7 @@ def test_minibatches_without_a_real_transition_change_nothing(tmp_path):
 def test_batches_without_a_real_transition_end_the_run_only_when_they_persist(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(learner, "MAX_EMPTY_IN_A_ROW", 3)
+    monkeypatch.setattr(skipped, "MAX_EMPTY_IN_A_ROW", 3)
     learning = Learning(tmp_path)
     real = learning.batch
     empty = real | {"done": torch.ones_like(real["done"])}
@@ -338,7 +343,7 @@ def test_bf16_with_a_gaussian_policy_is_obeyed_with_a_warning(caplog):
     flags = make_flags("--precision", "bf16")
     spec = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("box", (2,)))
     net = models.make_net(monobeast.Net, spec, flags)
-    Learner(net, flags, torch.device("cpu"), None)
+    make_learner(net, flags)
     assert "--precision bf16: with Box actions the importance weights are noisy" in caplog.text
     with models.autocast(net, flags.precision, torch.device("cpu")):
         assert torch.is_autocast_enabled("cpu")
@@ -354,7 +359,7 @@ def test_no_gradient_makes_weights_infinite_within_the_flags_ranges(tmp_path, op
     for number in range(3):
         for weight in learning.net.parameters():
             weight.grad = torch.full_like(weight, 0.0 if number else 1e12)
-        learning.learner._optimizer.step()
+        learning.learner.one.optimizer._own.step()
         for tensor in tensors_of(learning.learner.state_dict()):
             assert tensor.isfinite().all()
 
@@ -380,38 +385,51 @@ def tensors_of(state):
 
 
 # =============================================================================== another algorithm
-class CountedLoss(nn.Module):
-    """A loss of a fork, with a state of its own, which hands a number of each column back."""
-
-    class Parts(NamedTuple):
-        total: torch.Tensor
-        mean_value: torch.Tensor
-        real_transitions: torch.Tensor
-        sizes: torch.Tensor
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, net, batch, flags):
-        self.calls += 1
-        value = net(batch, ())[0]["baseline"]
-        columns = torch.arange(batch["done"].shape[1]) + 0.5
-        return self.Parts(value.mean(), value.detach().mean(), torch.tensor(7), columns)
+def counted_loss(batch):
+    """A loss of a fork, with a number of its own, which hands a number of each column back."""
+    columns = torch.arange(batch.real.shape[1]) + 0.5
+    return dict(
+        total_loss=batch.outputs["baseline"].mean(), sizes=columns, seven=batch.count * 0 + 7
+    )
 
 
-def test_another_loss_is_used_saved_and_hands_vectors_back(tmp_path):
+def learner_of(learning):
+    return Learner(learning.net, make_flags(), CPU, None, lambda batch: {}, counted_loss)
+
+
+def test_another_loss_is_used_and_hands_vectors_back(tmp_path):
     learning = Learning(tmp_path)
-    flags, device, loss = make_flags(), torch.device("cpu"), CountedLoss()
-    one = Learner(learning.net, flags, device, None, loss)
+    one = learner_of(learning)
     numbers = one.update(learning.batch, lambda weights, version: None)
     assert numbers["sizes"] == [0.5, 1.5, 2.5, 3.5] and numbers["grad_norm"] > 0
-    assert (one.step, one.updates) == (7, 1)
-    other = Learner(learning.net, flags, device, None, CountedLoss())
-    other.load_state_dict(one.state_dict())
-    assert other._loss.calls == 1
+    assert numbers["seven"] == 7 and one.updates == 1
     learning.batch["frame"] *= float("nan")
-    assert one.update(learning.batch, lambda weights, version: None) is None and one.skipped == 1
+    assert one.update(learning.batch, lambda weights, version: None) is None
+    assert one.skips.count == 1
+
+
+def test_a_batch_may_say_how_many_steps_it_adds(tmp_path):
+    """As a replay does, or demonstrations, which add none."""
+    learning = Learning(tmp_path, monobeast.Net, "--passes", 2, "--minibatches", 2)
+    for new in (0, 5):
+        learning.batch["column/new_steps"] = torch.full((1, 4), new)
+        assert learning.update() is not None
+    assert learning.learner.step == 5 and learning.learner.updates == 8
+
+
+def test_a_number_that_only_some_updates_tell_is_the_mean_over_these(tmp_path):
+    learning, stats = Learning(tmp_path), Stats(4)
+    loss = learning.learner.one._loss
+    told = iter([1.0, None, 5.0])
+
+    def phases(batch):
+        value = next(told)
+        return loss(batch) | ({} if value is None else {"late": torch.tensor(value)})
+
+    learning.learner.one._loss = phases
+    for _ in range(3):
+        stats.add_update(learning.update())
+    assert stats.take()["late"] == 3.0
 
 
 class Twice(learner.Direct):
@@ -431,7 +449,7 @@ class Twice(learner.Direct):
 def test_what_lies_between_rollouts_and_learner(tmp_path):
     """Games are counted in new rollouts only."""
     learning, between, stats = Learning(tmp_path), Twice(), Stats(4)
-    one = Learner(learning.net, make_flags(), torch.device("cpu"), None, CountedLoss())
+    one = learner_of(learning)
     learning.batch["episode_over"][1:, 0] = torch.arange(learning.batch["done"].shape[0] - 1) == 2
     args = lambda weights, version: None, stats, Clock(LEARNER_ACTIVITIES), lambda: False, between
     learner.learn(one, [learning.batch] * 3, *args)

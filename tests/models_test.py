@@ -239,6 +239,16 @@ def test_images_are_read_with_convolutions_and_all_else_as_a_vector(net):
         assert other.ne(before).all(), name
 
 
+def test_what_the_loss_alone_reads_changes_neither_the_network_nor_the_recipe():
+    table, own = {"frame": ((4, 4), "uint8")}, {"loss/visits": ((), "float32")}
+    same = Spec("some", N, table | own, Actions("discrete", (A,)))
+    assert not same.has_vectors and same.seen.observations == table
+    flags = make_flags("--observation_scaling", "moments", "--reward_scaling", "none")
+    with_it, without = (models.make_net(monobeast.Net, spec, flags) for spec in (same, same.seen))
+    shapes = lambda net: {name: x.shape for name, x in net.state_dict().items()}
+    assert shapes(with_it) == shapes(without)
+
+
 def test_one_image_alone_and_one_vector_alone_keep_their_parameters():
     """Checkpoints of older versions have these names."""
     image, vector = (made("monobeast.Net", {"frame": (s, "uint8")}) for s in ((2, 9, 9), (5, 4)))

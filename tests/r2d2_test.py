@@ -1,15 +1,18 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """R2D2 learns, remembers, replays what was seen, and resumes: with real servers and processes."""
 
+import copy
 import re
 
 import pytest
 import torch
 
 import r2d2
-from libtorchbeast import models
+from libtorchbeast import losses, models
+from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
+from libtorchbeast.learner import Learner
 from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.spec import Actions, Spec
@@ -97,31 +100,40 @@ def test_with_frozen_weights_a_replayed_sequence_has_the_recorded_q_row_by_row(
 ):
     """Through servers, streams, inference batches, the queue and the replay. Sequences overlap,
     begin anywhere in an episode, and cross episodes."""
-    compared, original = [], recurrent_q.r2d2_loss
+    compared, original = [], r2d2.targets
 
-    def compare(rows, online_q, target_q, *rest, **settings):
-        assert torch.equal(online_q.detach(), target_q)
-        q = online_q.detach().gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
-        torch.testing.assert_close(q, rows["q_taken"], rtol=0, atol=2e-6)
-        torch.testing.assert_close(online_q.detach().amax(-1), rows["q_max"], rtol=0, atol=2e-6)
-        compared.append(rows["done"][1:].any().item())
-        return original(rows, online_q, target_q, *rest, **settings)
+    def compare(batch):
+        rows, online_q = batch.rows, batch.outputs["policy_logits"].detach()
+        own, of_target = (
+            batch.forward(net, batch.core_state)["policy_logits"]
+            for net in (batch.net, batch.net.target)
+        )
+        assert torch.equal(own, of_target) and own.shape[:2] == rows["action"].shape
+        torch.testing.assert_close(online_q, own, rtol=0, atol=2e-6)
+        if "q_max" in rows:  # which the made-up rows of the check do not have
+            q = online_q.gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
+            torch.testing.assert_close(q, rows["q_taken"], rtol=0, atol=2e-6)
+            torch.testing.assert_close(online_q.amax(-1), rows["q_max"], rtol=0, atol=2e-6)
+            compared.append(rows["done"][1:].any().item())
+        return original(batch)
 
-    monkeypatch.setattr(recurrent_q, "r2d2_loss", compare)
+    monkeypatch.setattr(r2d2, "targets", compare)
     beast(tmp_path, *FROZEN.split(), *flags.split(), "--replay_capacity", 2000)
     assert len(compared) >= 5 and any(compared) == ("Catch" in flags)  # games of Mock are long
 
 
 def test_the_law_tells_a_wrong_state(tmp_path, monkeypatch):
     """The same comparison fails if sequences begin with the state of another row."""
-    original, differences = recurrent_q.r2d2_loss, []
+    original, differences = r2d2.targets, []
 
-    def compare(rows, online_q, *rest, **settings):
-        differences.append((online_q.detach().amax(-1) - rows["q_max"]).abs().max().item())
-        return original(rows, online_q, *rest, **settings)
+    def compare(batch):
+        if "q_max" in batch.rows:
+            highest = batch.outputs["policy_logits"].amax(-1)
+            differences.append((highest - batch.rows["q_max"]).abs().max().item())
+        return original(batch)
 
-    monkeypatch.setattr(recurrent_q, "r2d2_loss", compare)
-    monkeypatch.setattr(r2d2, "core_state_of", lambda b: (b["core_state/1"], b["core_state/0"]))
+    monkeypatch.setattr(r2d2, "targets", compare)
+    monkeypatch.setattr(losses, "core_state_of", lambda b: (b["core_state/1"], b["core_state/0"]))
     flags = "--env tests.support.envs:Catch-v0 --unroll_length 7 --burn_in 2 --train_length 8"
     beast(tmp_path, *FROZEN.split(), *flags.split(), "--replay_capacity", 2000)
     assert max(differences) > 1e-4  # 2e-6 is the law's
@@ -156,22 +168,60 @@ def test_a_stream_that_is_opened_again_explores_as_before():
         assert sorted(used.flatten().tolist()) == list(range(6))
 
 
+THREE = Actions("discrete", (3,))
+
+
+def spec_with(actions=THREE, **more):
+    return Spec("Some", 4, {"frame": ((4, 5), "uint8")}, actions, **more)
+
+
+def random_batch(net, spec, S, B):
+    """A batch of the replay, of one long episode."""
+    rows = {k: torch.zeros(S + 1, B, dtype=torch.bool) for k in ("done", "terminated")}
+    rows |= {k: torch.randint(3, (S + 1, B)) for k in ("action", "last_action")}
+    rows |= {"reward": torch.randn(S + 1, B), "policy_version": torch.zeros(S + 1, B).long()}
+    shape, _ = spec.observations["frame"]
+    rows["frame"] = torch.randint(255, (S + 1, B, *shape), dtype=torch.uint8)
+    state = {f"core_state/{i}": x for i, x in enumerate(net.initial_state(B))}
+    columns = {"column/chance": torch.ones(1, B), "column/new_steps": torch.full((1, B), 5)}
+    return rows | state | columns
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_weight_is_learned_after_a_burn_in_in_either_precision(precision):
     """Under autocast, weights that were cast without gradients would be used again from a cache."""
     flags = r2d2.parse(["--env", "CartPole-v1", "--burn_in", "3", "--precision", precision])
-    spec, S, B = Spec("Some", 4, {"frame": ((2, 5, 5), "uint8")}, Actions("discrete", (3,))), 8, 4
+    spec = Spec("Some", 4, {"frame": ((2, 5, 5), "uint8")}, THREE)
     torch.manual_seed(0)
     net = models.make_net(r2d2.Net, spec, flags)
-    rows = {k: torch.zeros(S + 1, B, dtype=torch.bool) for k in ("done", "terminated")}
-    rows |= {k: torch.randint(3, (S + 1, B)) for k in ("action", "last_action")}
-    rows |= {"reward": torch.randn(S + 1, B), "chance": torch.ones(1, B)}
-    rows["frame"] = torch.randint(255, (S + 1, B, 2, 5, 5), dtype=torch.uint8)
-    state = {f"core_state/{i}": x for i, x in enumerate(net.initial_state(B))}
-    loss = r2d2.Loss(net)
-    loss(net, rows | state | {"new_steps": torch.ones(1, 1)}, flags).total.backward()
+    batch = random_batch(net, spec, 8, 4)
+    models.add_for_loss(net, spec, flags)
+    results = losses.learn_from(net, batch, {}, r2d2.targets, r2d2.loss, flags, 0.0)
+    results["total_loss"].backward()
     names = [name for name, x in net.named_parameters() if x.grad is None or not x.grad.any()]
-    assert names == [] and all(x.grad is None for x in loss.parameters())
+    assert names == [] and all(x.grad is None for x in models.of_learner(net).parameters())
+
+
+def test_the_target_is_the_network_of_every_so_many_updates():
+    flags = r2d2.parse("--env CartPole-v1 --burn_in 2 --target_update_every 3".split())
+    spec = spec_with()
+    net = models.make_net(r2d2.Net, spec, flags)
+    batch = random_batch(net, spec, 6, 2)
+    models.add_for_loss(net, spec, flags)
+    learner = Learner(net, flags, CPU, None, r2d2.targets, r2d2.loss)
+    copied_at = [0]
+    for update in range(1, 8):
+        before = copy.deepcopy(net.target.state_dict())
+        assert learner.update(batch, lambda state_dict, version: None) is not None
+        now = net.target.state_dict()
+        is_copy, is_same = (
+            all(torch.equal(x, other[k]) for k, x in now.items())
+            for other in (net.state_dict(), before)
+        )
+        assert is_copy != is_same
+        copied_at += [update] * is_copy
+    assert copied_at == [0, 3, 6] and learner.step == 7 * 5  # the new steps that the batch says
+    assert not any("target" in k for k in learner.state_dict()["model"])
 
 
 # ======================================================== resume: see also tests/faults/signals.py
@@ -221,13 +271,6 @@ def test_help_leaves_out_what_is_refused():
     assert "Number of sequences in a learner's batch. Default: 64" in " ".join(shown.split())
 
 
-THREE = Actions("discrete", (3,))
-
-
-def spec_with(actions=THREE, **more):
-    return Spec("Some", 4, {"frame": ((4, 5), "uint8")}, actions, **more)
-
-
 @pytest.mark.parametrize(
     "spec, flags, message",
     [
@@ -274,7 +317,7 @@ def test_what_does_not_fit_together_is_refused(spec, flags, message):
         r2d2.check_fits(flags, spec)
 
 
-@pytest.mark.parametrize("key", ["q_taken", "environment", "serial", "chance", "new_steps"])
+@pytest.mark.parametrize("key", ["q_taken", "environment", "serial"])
 def test_an_observation_that_has_the_name_of_a_rows_other_key_is_refused(key):
     spec = Spec("Some", 4, {"a": ((3,), "float32"), key: ((2,), "float32")}, THREE)
     with pytest.raises(UserError, match=f"^The observation key '{key}' is also a row's key"):

@@ -9,13 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import r2d2
+from libtorchbeast import losses
+from libtorchbeast.distributions import Categorical
+from libtorchbeast.flags import replace
 from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.q_learning.recurrent_q import rescale, unrescale
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 GAMMA, A = 0.9, 3
+FLAGS = r2d2.parse(f"--env CartPole-v1 --burn_in 0 --discounting {GAMMA} --precision fp32".split())
 RLAX = json.loads((Path(__file__).parent / "data/rlax.json").read_text())
 
 
@@ -49,9 +55,10 @@ def target(rows, t, b, n, online, other):
     return h(total + factor * h_inverse(float(other[t + step, b, best])))
 
 
-def oracle(rows, online, other, weights, n):
+def oracle(rows, online, other, chances, n):
     """Returns the loss, and the errors of each sequence's real transitions."""
-    T, B = len(rows["reward"]) - 1, len(weights)
+    weights = (chances.min() / chances) ** FLAGS.importance_exponent
+    T, B = len(rows["reward"]) - 1, len(chances)
     errors = [[] for _ in range(B)]
     for b in range(B):
         for t in range(T):
@@ -73,9 +80,35 @@ def random_rows(T, B, seed):
     action = generator.integers(A, size=(T + 1, B))
     rows = dict(reward=reward, done=done, terminated=terminated, action=action)
     online, other = generator.normal(0, 2, (2, T + 1, B, A)).astype(np.float32)
-    weights = generator.random(B).astype(np.float32)
+    chances = generator.uniform(0.01, 1, B).astype(np.float32)
     tensors = ({k: torch.from_numpy(v) for k, v in rows.items()}, *map(torch.from_numpy, (online,)))
-    return *tensors, torch.from_numpy(other), torch.from_numpy(weights)
+    return *tensors, torch.from_numpy(other), torch.from_numpy(chances)
+
+
+class Table(nn.Module):
+    """A network that gives these Q-values."""
+
+    distribution = Categorical(A)
+
+    def __init__(self, q):
+        super().__init__()
+        self.q = q
+
+    def initial_state(self, batch_size):
+        return ()
+
+    def forward(self, inputs, core_state):
+        q = self.q[: len(inputs["reward"])]
+        return dict(policy_logits=q, baseline=q.amax(-1)), ()
+
+
+def learned(rows, online, other, chances, n=5):
+    """The results of the targets and the loss of R2D2."""
+    net = Table(online)
+    net.__dict__["target"] = Table(other)
+    batch = rows | {"column/chance": chances[None]}
+    flags = replace(FLAGS, n_steps=n)
+    return losses.learn_from(net, batch, {}, r2d2.targets, r2d2.loss, flags, 0.0)
 
 
 # =============================================================================================== h
@@ -105,15 +138,17 @@ def test_both_are_those_of_rlax():
 @pytest.mark.parametrize("n", [1, 2, 5, 50])
 def test_loss_errors_and_priorities_are_the_oracles(n):
     for seed in range(5):
-        rows, online, other, weights = random_rows(11, 7, seed)
-        loss = recurrent_q.r2d2_loss(rows, online, other, weights, discounting=GAMMA, num_steps=n)
-        expected, errors = oracle(rows, online.numpy(), other.numpy(), weights, n)
-        assert loss.total.item() == pytest.approx(expected, rel=1e-4)
-        assert loss.real_transitions == sum(map(len, errors))
+        rows, online, other, chances = random_rows(11, 7, seed)
+        results = learned(rows, online.requires_grad_(), other, chances, n)
+        online = online.detach().numpy()
+        expected, errors = oracle(rows, online, other.numpy(), chances.numpy(), n)
+        assert results["total_loss"].item() == pytest.approx(expected, rel=1e-4)
+        assert results["real_transitions"] == sum(map(len, errors))
         sizes = [np.abs(own) for own in errors]
-        assert loss.td_error.item() == pytest.approx(np.concatenate(sizes).mean(), rel=1e-4)
+        td_error = results["means"]["td_error"]
+        assert td_error.item() == pytest.approx(np.concatenate(sizes).mean(), rel=1e-4)
         priorities = [0.9 * own.max() + 0.1 * own.mean() for own in sizes]
-        assert loss.priorities.tolist() == pytest.approx(priorities, rel=1e-4)
+        assert results["vectors"]["priorities"].tolist() == pytest.approx(priorities, rel=1e-4)
 
 
 @pytest.mark.parametrize("n", RLAX["errors"])
@@ -127,7 +162,8 @@ def test_errors_are_those_of_rlax(n):
     )
     q_taken = online.gather(-1, rows["action"][..., None]).squeeze(-1)[:-1]
     values = recurrent_q.double_q_values(online, other)
-    errors, real = recurrent_q.td_errors(rows, q_taken, values, RLAX["gamma"], int(n))
+    errors = recurrent_q.targets(rows, values, RLAX["gamma"], int(n)) - q_taken
+    real = ~rows["done"][1:]
     assert (~real).sum() == 2
     expected = torch.tensor(RLAX["errors"][n])
     torch.testing.assert_close(errors[real], expected[real], rtol=1e-6, atol=2e-6)
@@ -151,34 +187,36 @@ def test_two_episodes_give_each_what_it_gives_alone():
     rows["done"][:] = rows["terminated"][:] = False
     rows["done"][6] = True  # row 5 was truncated
 
-    def errors(part):
+    def targets(part):
         own = {k: v[part] for k, v in rows.items()}
         values = recurrent_q.double_q_values(online[part], other[part])
-        return recurrent_q.td_errors(own, online[part][:-1, :, 0], values, GAMMA, 5)[0]
+        return recurrent_q.targets(own, values, GAMMA, 5)
 
-    both = errors(slice(0, 13))
-    assert torch.equal(both[:5], errors(slice(0, 6)))
-    assert torch.equal(both[6:], errors(slice(6, 13)))
-    assert (both[5] == 0).all()
+    both = targets(slice(0, 13))
+    assert torch.equal(both[:5], targets(slice(0, 6)))
+    assert torch.equal(both[6:], targets(slice(6, 13)))
+    own = recurrent_q.double_q_values(online[5], other[5])  # of no use, as it is not real
+    torch.testing.assert_close(both[5], own)
 
 
 def test_only_the_chosen_actions_of_real_transitions_get_a_gradient():
-    rows, online, other, weights = random_rows(9, 5, 3)
+    rows, online, other, chances = random_rows(9, 5, 3)
     online.requires_grad_()
     other.requires_grad_()
-    recurrent_q.r2d2_loss(rows, online, other, weights).total.backward()
+    learned(rows, online, other, chances)["total_loss"].backward()
     assert other.grad is None
-    learned = torch.zeros_like(online, dtype=torch.bool)
-    learned[:-1] = torch.nn.functional.one_hot(rows["action"][:-1], A).bool()
-    learned[:-1] &= ~rows["done"][1:, :, None]
-    assert torch.equal(online.grad != 0, learned)
+    chosen = torch.zeros_like(online, dtype=torch.bool)
+    chosen[:-1] = nn.functional.one_hot(rows["action"][:-1], A).bool()
+    chosen[:-1] &= ~rows["done"][1:, :, None]
+    assert torch.equal(online.grad != 0, chosen)
 
 
 def test_a_batch_without_real_transitions_has_a_loss_of_0():
-    rows, online, other, weights = random_rows(4, 2, 0)
+    rows, online, other, chances = random_rows(4, 2, 0)
     rows["done"][:] = True
-    loss = recurrent_q.r2d2_loss(rows, online, other, weights)
-    assert loss.total == loss.real_transitions == 0 and not loss.priorities.any()
+    results = learned(rows, online, other, chances)
+    assert results["total_loss"] == results["real_transitions"] == 0
+    assert not results["vectors"]["priorities"].any()
 
 
 # ============================================================================ weights and epsilons
@@ -195,10 +233,11 @@ def test_epsilons():
     assert recurrent_q.epsilons(1).tolist() == pytest.approx([0.4])
 
 
-@pytest.mark.parametrize("name", ["reward", "done", "terminated", "action"])
+@pytest.mark.parametrize("name", ["reward", "done", "terminated"])
 def test_a_wrong_shape_or_dtype_is_named(name):
-    rows, online, other, weights = random_rows(4, 2, 0)
+    rows, online, other, _ = random_rows(4, 2, 0)
+    values = recurrent_q.double_q_values(online, other)
     wrong = [rows | {name: rows[name][1:]}, rows | {name: rows[name].double()}]
     for rows in wrong:
         with pytest.raises(ValueError, match=f"^{name} has "):
-            recurrent_q.r2d2_loss(rows, online, other, weights)
+            recurrent_q.targets(rows, values, GAMMA, 5)

@@ -160,7 +160,7 @@ def test_the_ratio_is_kept_by_counting(ratio):
             replay.learned(batch, None)  # its update was skipped
         else:
             replay.learned(batch, {"priorities": [1.0] * flags.batch_size})
-            steps += int(batch["new_steps"])
+            steps += int(batch["column/new_steps"][0, 0])
             assert steps == received  # so the run's steps are those of its environments
         assert abs(trained - ratio * new) <= max(8 * 6, ratio * 2 * T)
     assert new > 500 and replay.columns()["replay_ratio"] == trained / new
@@ -179,7 +179,7 @@ def frequencies(replay, batches=1500):
     for _ in range(batches):
         batch = replay.sample()
         for serial, chance in zip(
-            *(batch[k][0].tolist() for k in ("serial", "chance")), strict=True
+            *(batch[f"column/{k}"][0].tolist() for k in ("serial", "chance")), strict=True
         ):
             counts[serial], chances[serial] = counts.get(serial, 0) + 1, chance
     return counts, chances
@@ -189,7 +189,8 @@ def frequencies(replay, batches=1500):
 def test_sequences_are_drawn_by_their_priorities(exponent):
     replay = filled(make_flags("--priority_exponent", exponent))
     for serial in range(40):
-        replay.learned({"serial": torch.tensor([[serial]])}, {"priorities": [1.0 + serial % 4]})
+        of_one = {"column/serial": torch.tensor([[serial]])}
+        replay.learned(of_one, {"priorities": [1.0 + serial % 4]})
     counts, chances = frequencies(replay)
     weights = {s: (1.0 + s % 4) ** exponent for s in range(34)}  # the last two of each lack rows
     total = sum(weights.values())
@@ -203,7 +204,8 @@ def test_first_priorities_and_those_of_sequences_that_are_gone():
     replay = filled(make_flags("--priority_exponent", 1), lambda rows: rows["q_max"][0].abs())
     before = replay._tree.leaves.copy()
     assert len(set(before[before > 0])) == 34
-    replay.learned({"serial": torch.tensor([[39, 36, 4]])}, {"priorities": [9.0, 9.0, 9.0]})
+    three = {"column/serial": torch.tensor([[39, 36, 4]])}
+    replay.learned(three, {"priorities": [9.0, 9.0, 9.0]})
     assert (
         replay._tree.leaves[4] == 9
         and (np.delete(replay._tree.leaves, 4) == np.delete(before, 4)).all()
@@ -214,9 +216,10 @@ def test_first_priorities_and_those_of_sequences_that_are_gone():
 def test_a_sequence_whose_priority_is_not_finite_is_drawn_next(number):
     """Its loss is not finite either, which the learner says. The others remain."""
     replay = filled(make_flags("--priority_exponent", 1), lambda rows: torch.full((2,), number))
-    assert replay.may_sample() and replay.sample()["chance"].isfinite().all()
-    replay.learned({"serial": torch.arange(36)[None]}, {"priorities": [*[1.0] * 5, number] * 6})
-    assert set((replay.sample()["serial"] % 6).flatten().tolist()) == {5}
+    assert replay.may_sample() and replay.sample()["column/chance"].isfinite().all()
+    each = {"column/serial": torch.arange(36)[None]}
+    replay.learned(each, {"priorities": [*[1.0] * 5, number] * 6})
+    assert set((replay.sample()["column/serial"] % 6).flatten().tolist()) == {5}
 
 
 def test_a_resume_goes_on_with_the_same_content_priorities_and_draws(tmp_path):
@@ -255,7 +258,8 @@ def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(tmp_p
     for _ in range(50):
         batch = resumed.sample()
         check(batch, world, flags)
-        assert batch["serial"].min() >= 30 + 2  # 10 newer blocks, whose successors lack frames
+        # 10 blocks are newer, whose successors lack frames.
+        assert batch["column/serial"].min() >= 30 + 2
     world.reopen(1, 8)
     world.reopen(2, 9)
     for _ in range(20):

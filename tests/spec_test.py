@@ -7,7 +7,8 @@ import pytest
 from gymnasium import spaces
 
 from libtorchbeast.environment import Environment
-from libtorchbeast.spec import Actions, describe_actions, to_space
+from libtorchbeast.flags import UserError
+from libtorchbeast.spec import Actions, describe_actions, flatten_space, to_space
 from tests.support.games import Allowed, Pairs
 
 
@@ -84,3 +85,13 @@ def test_an_action_mask_that_is_none_is_refused(action_space, mask):
     Wrong.action_space = action_space
     with pytest.raises(ValueError, match="action_mask: expected .* for each action"):
         Environment(Wrong, 1)
+
+
+@pytest.mark.parametrize("name", ["reward", "core_state/0", "column/chance"])
+def test_the_name_of_a_rows_other_key_or_of_what_a_batch_says_of_columns_is_refused(name):
+    """A batch would have it twice, or the network would never see it."""
+    space = spaces.Box(0, 1, (2,))
+    for key in reversed(name.split("/")):
+        space = spaces.Dict({key: space})
+    with pytest.raises(UserError, match=f"^The observation key '{name}' is also a row's key"):
+        flatten_space(space)

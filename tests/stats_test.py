@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from libtorchbeast.loggers.columns import RECENT_GAMES
-from libtorchbeast.loggers.stats import UPDATE_COLUMNS, Means, Stats
+from libtorchbeast.loggers.stats import Means, Stats
+
+COLUMNS = ("total_loss", "entropy", "a_forks_own")
 
 
 def batch(over, returns, lengths):
@@ -21,7 +23,7 @@ def batch(over, returns, lengths):
 
 
 def update(number, lags):
-    return dict.fromkeys(UPDATE_COLUMNS, number) | {
+    return dict.fromkeys(COLUMNS, number) | {
         "lags": lags,
         "lag_max": max(lags),
         "largest_reward": number,
@@ -191,7 +193,7 @@ def test_updates_give_means_and_the_largest_lag_since_the_last_row():
     stats.add_update(update(1.0, lags=[0, 3]))
     stats.add_update(update(4.0, lags=[0, 1]))
     assert stats.histograms()["lag"] == {0: 2, 3: 1, 1: 1}
-    means = dict.fromkeys(UPDATE_COLUMNS.values(), 2.5)
+    means = dict.fromkeys(COLUMNS, 2.5)
     assert stats.take() == means | {"games": 0, "lag_max": 3, "largest_reward": 4.0}
     stats.add_update(update(6.0, lags=[2]))
     row = stats.take()
@@ -199,12 +201,10 @@ def test_updates_give_means_and_the_largest_lag_since_the_last_row():
     assert stats.histograms()["lag"] == {2: 1} and stats.take() == {"games": 0}
 
 
-def test_what_a_loss_does_not_tell_is_no_column():
-    """R2D2's has no largest reward."""
-    stats, numbers = Stats(num_envs=1), update(1.0, lags=[0])
-    del numbers["largest_reward"]
-    stats.add_update(numbers)
-    assert "largest_reward" not in stats.take()
+def test_a_vector_is_no_column():
+    stats = Stats(num_envs=1)
+    stats.add_update(update(1.0, lags=[0]) | {"priorities": [1.0, 2.0]})
+    assert "priorities" not in stats.take()
 
 
 def test_the_mean_size_of_inference_batches_since_the_last_row():

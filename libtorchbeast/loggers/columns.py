@@ -49,7 +49,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "the loss, which are clipped (--reward_clipping) or scaled (--reward_scaling). In R2D2 it "
         "is the mean Q-value of the best actions, of unclipped rewards.",
         "grad_norm": "The norm of the gradient over all weights, before clipping.",
-        "learning_rate": "The learning rate.",
+        "learning_rate": "The learning rate. If a fork has groups of parameters, it is that of the "
+        "first.",
         "lag_mean": "The mean policy lag: the number of updates between the weights that chose an "
         "action and the weights that learn from it.",
         "lag_max": "The largest policy lag since the previous row.",

@@ -90,8 +90,7 @@ class Replay(Direct):
 
         Besides rows and core states they have `column/chance` [1, B] float32, the probability with
         which each sequence was drawn, `column/serial` [1, B], its number, and `column/new_steps`
-        [1, B], how many
-        steps have come since the last batch that was learned from.
+        [1, B], how many steps have come since the last batch that was learned from.
         """
         while True:
             with self._taking:

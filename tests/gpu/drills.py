@@ -20,6 +20,7 @@ from tests.faults.harness import Figure
 from tests.gpu import work
 from tests.gpu.machine import has_transport
 from tests.gpu.stages import ROOT, Answers
+from tests.support import actors
 from tests.support.monobeast import CATCH
 from tests.support.polybeast import SMALL
 from tests.support.processes import load
@@ -53,7 +54,7 @@ def held(what: str, is_so: bool) -> Figure:
 def make_learner(device: torch.device) -> tuple[Learner, dict[str, torch.Tensor]]:
     flags = work.flags_of("shallow", str(device))
     net = work.make_net("shallow", flags)
-    return Learner(work.on(net, device), flags, device, None), work.make_batch(net, 5, 2)
+    return actors.make_learner(work.on(net, device), flags, device), work.make_batch(net, 5, 2)
 
 
 def works(device: torch.device) -> bool:
@@ -98,7 +99,7 @@ def nan_batch(device: torch.device) -> bool:
     trainer, batch = make_learner(device)
     broken = batch | {"policy_logits": torch.full_like(batch["policy_logits"], math.nan)}
     publish = lambda state_dict, version: None
-    was_skipped = trainer.update(broken, publish) is None and trainer.skipped == 1
+    was_skipped = trainer.update(broken, publish) is None and trainer.skips.count == 1
     goes_on = trainer.update(batch, publish) is not None
     return was_skipped and goes_on and is_finite(trainer.state_dict()["model"])
 

@@ -20,6 +20,7 @@ from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIES, Clock
 from libtorchbeast.weights import NewestWeights
 from tests.gpu import work
+from tests.support.actors import make_learner
 
 
 def play(env: Environment, seed: int, T: int, state, batcher, queue) -> None:
@@ -57,7 +58,7 @@ def speed(net: str, device: str, players: int, envs: int, T: int, B: int, second
     model = work.make_net(net, flags)
     state = models.initial_state(model, envs)
     queue, batcher = BatchingQueue(B, 2 * B), DynamicBatcher(envs * max(1, players // 2), 10**6, 10)
-    trainer = Learner(work.on(model, there), flags, there, dump_dir=None)
+    trainer = make_learner(work.on(model, there), flags, there)
     newest = NewestWeights(trainer.net.state_dict(), 0, there)
     run = SimpleNamespace(flags=flags, stats=Stats(B))
     make = lambda: atari_wrappers.make_atari_vector(GAMES["Pong"], envs)

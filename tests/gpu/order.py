@@ -17,11 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from libtorchbeast import learner, models, weights
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import own_stream, to_device
-from libtorchbeast.learner import Learner
 from tests.faults.harness import Figure
 from tests.gpu import timing, work
 from tests.gpu.stages import Answers
 from tests.support import simulated_device as sim
+from tests.support.actors import make_learner
 
 WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "hipStreamSynchronize")
 DELAY_CYCLES = 4_000_000  # two milliseconds of a GPU
@@ -42,7 +42,7 @@ def budgets(device: str, quick: bool) -> Answers:
             flags = work.flags_of(name, device, *lstm)
             net = work.make_net(name, flags)
             batch = work.make_batch(net, T, B)
-            trainer = Learner(work.on(net, there), flags, there, dump_dir=None)
+            trainer = make_learner(work.on(net, there), flags, there)
             update = functools.partial(trainer.update, batch, lambda state_dict, version: None)
             acting, row = work.on(net, there), work.row_of(batch)
 

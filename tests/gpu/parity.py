@@ -6,14 +6,15 @@ import math
 
 import torch
 
-from libtorchbeast import learner, models
+import monobeast
+from libtorchbeast import losses, models
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
 from libtorchbeast.flags import replace
-from libtorchbeast.learner import Learner
 from tests.faults.harness import Figure
 from tests.gpu import timing, work
 from tests.gpu.stages import Answers
+from tests.support.actors import make_learner
 
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}  # of |device - CPU| / |CPU|
 
@@ -50,10 +51,11 @@ def computed(net, batch, flags, device) -> dict[str, torch.Tensor]:
     core_state = tuple(v for k, v in rows.items() if k.startswith("core_state/"))
     with models.autocast(own, flags.precision, device), torch.no_grad():
         outputs, _ = models.forward(own, rows, core_state)
-    loss = learner.compute_loss(own, rows, flags)
-    loss.total.backward()
+    both = monobeast.targets, monobeast.loss
+    loss = losses.learn_from(own, rows, {}, *both, flags, 0.0)["total_loss"]
+    loss.backward()
     gradient = torch.cat([p.grad.flatten() for p in own.parameters()])
-    found = dict(logits=outputs["policy_logits"], values=outputs["baseline"], loss=loss.total)
+    found = dict(logits=outputs["policy_logits"], values=outputs["baseline"], loss=loss)
     if flags.precision == "fp32":
         found["weights after 3 updates"] = updated(net, batch, flags, device)
     (found,) = to_host(
@@ -64,7 +66,7 @@ def computed(net, batch, flags, device) -> dict[str, torch.Tensor]:
 
 def updated(net, batch, flags, device) -> torch.Tensor:
     """The change of the weights that three updates make."""
-    trainer = Learner(work.on(net, device), flags, device, dump_dir=None)
+    trainer = make_learner(work.on(net, device), flags, device)
     for _ in range(3):
         assert trainer.update(batch, lambda state_dict, version: None) is not None
     weights = trainer.state_dict()["model"]
@@ -123,7 +125,7 @@ def both(what: str, eager: tuple, replayed: tuple) -> Answers:
 
 def updates(net, batches, flags, device, seconds) -> tuple[torch.Tensor, float]:
     """The weights after eight updates, by which a graph is recorded, and an update's time."""
-    trainer = Learner(work.on(net, device), flags, device, dump_dir=None)
+    trainer = make_learner(work.on(net, device), flags, device)
     update = lambda batch: trainer.update(batch, lambda state_dict, version: None)
     for batch in batches * 4:
         update(batch)

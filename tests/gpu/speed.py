@@ -18,12 +18,12 @@ from benchmarks.catalogue import Run
 from benchmarks.tasks import GAMES
 from libtorchbeast import models, workers
 from libtorchbeast.accelerator.devices import to_device
-from libtorchbeast.learner import Learner
 from tests.faults.harness import Figure
 from tests.gpu import in_process, timing, work
 from tests.gpu.drills import MONO
 from tests.gpu.machine import has_transport
 from tests.gpu.stages import Answers
+from tests.support.actors import make_learner
 
 SPS = "steps/s"
 
@@ -52,7 +52,7 @@ def update(title, name, lstm, T, B, device, seconds) -> Figure:
     flags = work.flags_of(name, str(device), "--learning_rate", "1e-6", *lstm)
     net = work.make_net(name, flags)
     batch = work.make_batch(net, T, B)
-    trainer = Learner(work.on(net, device), flags, device, dump_dir=None)
+    trainer = make_learner(work.on(net, device), flags, device)
     publish = lambda state_dict, version: None
     each = timing.seconds_of(lambda: trainer.update(batch, publish), device, seconds)
     return Figure(f"{title}, {T}x{B}, {1000 * each:.2f} ms", T * B / each, SPS)

@@ -1,13 +1,16 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Applies forks, which are diffs, to a clean copy of the repository, and trains with them."""
 
+import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 
-from tests.support.processes import ROOT, load
+from libtorchbeast.tools import fork_diff
+from tests.support.processes import ROOT, load, rows
 
 FORKS = {  # beast: the files that a fork edits
     "monobeast": {"monobeast.py"},
@@ -24,17 +27,23 @@ def copy_repository(folder):
     return shutil.copytree(ROOT, folder, ignore=ignored)
 
 
+def git(folder, *words):
+    command = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost", *words]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
 def apply(diff, folder):
-    """Copies the repository to `folder` and applies the diff. Returns the names of the files that
-    it changes or adds."""
+    """Copies the repository to `folder`, commits it, and applies the diff. Returns the names of the
+    files that it changes or adds."""
     copy_repository(folder)
-    git = lambda *words: subprocess.run(
-        ["git", *words], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout.split()
-    git("init", "--quiet")
-    git("add", "--all")
-    git("apply", str(diff))
-    return {*git("diff", "--name-only"), *git("ls-files", "--others", "--exclude=*.so")}
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "base")
+    git(folder, "apply", str(diff))
+    new = git(folder, "ls-files", "--others", "--exclude=*.so").split()
+    return {*git(folder, "diff", "--name-only").split(), *new}
 
 
 def command(example, beast):
@@ -53,3 +62,106 @@ def check_fork(example, beast, tmp_path):
     run = subprocess.run(train, cwd=copy, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert load(tmp_path / "run")["updates"] >= 3
+
+
+# What the tests in tests/forks use. Each NAME_test.py there is about the fork NAME.diff.
+ALGORITHMS = {
+    "impala": "--passes 1 --minibatches 1 --ppo_clip 0",
+    "ppo": "--passes 2 --minibatches 2 --ppo_clip 0.2",
+}
+RUNS = ("impala", "impala-recurrent", "ppo", "ppo-recurrent")  # without processes of their own
+IN_ORDER = (
+    "--num_actors 0 --envs_per_actor 8 --batch_size 4 --unroll_length 10 --precision fp32 "
+    "--log_every 1000 --seed 1"  # one row for each command
+)
+PROGRAMS = {  # with an actor or a server: their words
+    "monobeast": "--num_actors 1 --envs_per_actor 8 --batch_size 8",
+    "polybeast": "--num_servers 1 --envs_per_server 8 --batch_size 8 --net monobeast.Net",
+}
+MAIN = """
+import contextlib, importlib, io, json, sys
+said = []
+for command in sys.stdin.read().splitlines():
+    program, *words = command.split()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        try:
+            importlib.import_module(program).main(words)
+            said.append(printed.getvalue())
+        except SystemExit as refused:
+            said.append(refused.code)
+print(json.dumps(said))
+"""
+
+
+class Fork:
+    """A clean copy of the repository with tests/forks/NAME.diff, and the runs that it trains.
+
+    Attributes:
+        copy, savedir: the folders of the copy and of its runs.
+        changed: the names of the files that the patch changes or adds.
+    """
+
+    def __init__(self, name, folder):
+        self.copy, self.savedir = folder / "copy", folder / "runs"
+        self.changed = apply(ROOT / f"tests/forks/{name}.diff", self.copy)
+
+    def lines(self):
+        """How many lines the patch adds and removes."""
+        return sum(map(int, git(self.copy, "diff", "--numstat").split()[:2]))
+
+    def outside(self):
+        """The changes outside the marked places."""
+        return fork_diff.outside("HEAD", self.copy)
+
+    def python(self, *words, text=""):
+        """Runs Python in the copy with `text` as its input, and returns what it prints."""
+        run = subprocess.run(
+            [sys.executable, *words], cwd=self.copy, input=text, capture_output=True, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert run.returncode == 0, run.stdout + run.stderr
+        return run.stdout
+
+    def main(self, *commands):
+        """Runs the commands one after the other in one process, because imports take seconds.
+        Returns for each what it has printed, or the sentence with which it was refused.
+
+        Args:
+            commands: a program and flags, such as "monobeast --xpid run --total_steps 1000".
+        """
+        own = f" --savedir {self.savedir} --torch_threads 1 --eval_every 0"
+        printed = self.python("-c", MAIN, text="\n".join(one + own for one in commands))
+        return json.loads(printed.splitlines()[-1])
+
+    def train(self, words, core, first_steps, steps, *more):
+        """Trains the four RUNS. Each is stopped after about `first_steps` steps and resumed, so
+        that its log has two rows, with the means over both parts. Then trains each of PROGRAMS for
+        `first_steps`.
+
+        Args:
+            words: of each command.
+            core: words of the recurrent ones, such as "--use_lstm".
+            more: further commands. Returns what `main` returns for them.
+        """
+        commands = []
+        for run in RUNS:
+            algorithm, _, is_recurrent = run.partition("-")
+            own = f"{IN_ORDER} {words} {ALGORITHMS[algorithm]} {core if is_recurrent else ''}"
+            commands.append(f"monobeast --xpid {run} --total_steps {first_steps} {own}")
+            commands.append(f"monobeast --xpid {run} --total_steps {steps}")
+        for name, own in PROGRAMS.items():
+            commands.append(f"{name} --xpid {name} --total_steps {first_steps} {own} {words}")
+        said = self.main(*commands, *more)
+        trained, others = said[: len(commands)], said[len(commands) :]
+        assert not any("error:" in text for text in trained), trained
+        return others
+
+    def rows(self, xpid):
+        """The rows of its logs.csv, as dicts of floats without empty cells."""
+        return rows(self.savedir / xpid)
+
+    def checkpoint(self, xpid):
+        return load(self.savedir / xpid)
+
+    def log(self, xpid):
+        return (self.savedir / xpid / "out.log").read_text()

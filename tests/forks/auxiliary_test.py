@@ -1,0 +1,38 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""An auxiliary loss on an extra output: the network also predicts the reward of each action."""
+
+import pytest
+
+from tests.support.forks import PROGRAMS, RUNS
+
+SIGNALS = "--env tests.forks.envs:Signals-v0 --learning_rate 1e-2"
+TRAIN = (
+    SIGNALS, "--core mingru", 240, 1200,
+    "monobeast --xpid ppo-recurrent --mode export",
+    f"polybeast --xpid other --num_servers 1 {SIGNALS}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_prediction_improves(fork, run):
+    """At first it does not know which third of the actions gives 1: it errs by 2/9 at best."""
+    first, last = fork.rows(run)
+    assert last["reward_loss"] < 0.6 * first["reward_loss"], (first, last)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_program_logs_it(fork, program):
+    assert 0 < fork.rows(program)[-1]["reward_loss"] < 1
+
+
+def test_an_export_has_no_such_output(fork):
+    export, _ = fork.said
+    assert (fork.savedir / "ppo-recurrent/policy.pt2").exists()
+    assert export.rstrip().endswith("# action, policy_logits, baseline")
+
+
+def test_a_network_without_the_output_is_refused(fork):
+    _, refused = fork.said
+    with_its_outputs = "(the network is polybeast.Net, with policy_logits, baseline)"
+    start = f"polybeast: error: loss() raised KeyError: 'loss/reward {with_its_outputs}' ("
+    assert refused.startswith(start) and refused.endswith(")") and "\n" not in refused

@@ -1,0 +1,163 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What a loss gets, and PPO's loss, in which the targets come before the loss."""
+
+import pytest
+import torch
+
+import monobeast
+import vtrace
+from libtorchbeast import losses
+from libtorchbeast.losses import call_targets, results_of
+from tests.support.losses import impala_loss, transitions
+
+A = 3
+SHARED = dict(discounting=0.9, vtrace_lambda=0.8, reward_clipping="none", entropy_cost=0.1)
+
+
+def make_rollout(T=5, B=3):
+    """(rows, outputs) of a policy that acts and learns, in which episodes end."""
+    torch.manual_seed(0)
+    rows = dict(
+        reward=torch.randn(T + 1, B), done=torch.rand(T + 1, B) < 0.2,
+        terminated=torch.rand(T + 1, B) < 0.2, action=torch.randint(A, (T + 1, B)),
+        policy_logits=torch.randn(T + 1, B, A),
+    )  # fmt: skip
+    assert 0 < rows["done"][1:].sum() < T * B
+    return rows, dict(policy_logits=rows["policy_logits"], baseline=torch.randn(T + 1, B))
+
+
+def leaves(outputs):
+    return {k: v[:-1].clone().requires_grad_() for k, v in outputs.items()}
+
+
+def targets_of(rows, outputs, **flags):
+    return call_targets(transitions(rows, outputs, **SHARED | flags), monobeast.targets)[0]
+
+
+def ppo_loss(rows, outputs, targets, **flags):
+    batch = transitions(rows, outputs, ppo_clip=0.2, **SHARED | flags)
+    return results_of(batch, targets, monobeast.targets, monobeast.loss)
+
+
+# =========================================================================================== rows
+def test_each_row_has_its_place_and_only_there():
+    """What a transition t begins with is in `now`, what it leads to in `next`."""
+    T, B = 4, 2
+    row = torch.arange(T + 1.0).view(-1, 1).expand(-1, B)
+    names = ("frame", "reward", "discount", "terminated", "truncated", "last_action", "action")
+    rows = {name: row.clone() for name in (*names, "policy_logits", "policy_version")}
+    rows["done"] = torch.zeros(T + 1, B, dtype=torch.bool)
+    batch = transitions(rows, {"policy_logits": row[..., None] + 10, "baseline": row + 20})
+    begin, end = row[:-1], row[1:]
+    assert batch.now.keys() == {"frame", "last_action", "action", "policy_version"}
+    assert batch.next.keys() == {"frame", "reward", "discount", "terminated", "truncated"}
+    assert batch.behavior.keys() == {"policy_logits"}
+    for name, x in batch.now.items() | batch.behavior.items():
+        assert torch.equal(x, begin), name
+    for name, x in batch.next.items():
+        assert torch.equal(x, end), name
+
+
+def test_a_term_without_a_number_for_each_transition_is_refused():
+    rows, outputs = make_rollout()
+    batch = transitions(rows, outputs)
+    for terms in (torch.zeros(3), torch.zeros(5, 1), torch.zeros(6, 3), torch.zeros(5, 3, A)):
+        with pytest.raises(ValueError, match=r"mean: expected a number for each .* \[5, 3\], seen"):
+            batch.mean(terms)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_mean_takes_real_transitions_only(reduction):
+    rows, outputs = make_rollout()
+    batch = transitions(rows, outputs, loss_reduction=reduction)
+    terms = torch.randn(5, 3)
+    real = ~rows["done"][1:]
+    expected = terms[real].sum() if reduction == "sum" else terms[real].mean()
+    torch.testing.assert_close(batch.mean(terms), expected)
+
+
+def test_the_bonus_for_entropy_falls_with_progress():
+    rows, outputs = make_rollout()
+    loss = lambda schedule, progress: impala_loss(
+        rows, outputs, entropy_cost=0.4, entropy_schedule=schedule, progress=progress
+    )
+    for schedule, progress, share in (("constant", 0.75, 1), ("linear", 0.75, 0.25)):
+        found = loss(schedule, progress)
+        expected = found.pg + 0.5 * found.baseline - 0.4 * share * found.mean_entropy
+        torch.testing.assert_close(found.total, expected)
+    on_device = loss("linear", torch.tensor(0.75))
+    torch.testing.assert_close(on_device.total, loss("linear", 0.75).total)
+
+
+def test_a_discount_of_the_transition_multiplies_gamma():
+    rows, outputs = make_rollout()
+    plain = transitions(rows, outputs, **SHARED).discount
+    own = torch.linspace(-1, 1, 18).view(6, 3)
+    seen = transitions(rows | {"discount": own}, outputs, **SHARED).discount
+    assert torch.equal(seen, plain * own[1:])
+
+
+def test_each_kind_of_result_has_its_place():
+    """Scalars are as they are, of [T, B] the mean over real transitions, vectors go back."""
+    rows, outputs = make_rollout()
+    terms = torch.randn(5, 3)
+
+    def loss(batch):
+        vector = torch.arange(3.0)
+        return dict(total_loss=batch.outputs["baseline"].sum(), a=batch.count, b=terms, c=vector)
+
+    outputs["baseline"].requires_grad_()
+    found = results_of(transitions(rows, outputs), {}, monobeast.targets, loss)
+    real = ~rows["done"][1:]
+    assert found["total_loss"].requires_grad
+    assert found["scalars"] == {"a": real.sum()} and found["vectors"]["c"].tolist() == [0, 1, 2]
+    torch.testing.assert_close(found["means"]["b"], terms[real].mean())
+    assert "mean_rho" in found["means"]  # `targets` used the importance weights
+    numbers = losses.read(found)
+    assert numbers["c"] == [0, 1, 2] and numbers["real_transitions"] == real.sum()
+    without = results_of(transitions(rows, outputs), {}, lambda batch: {}, loss)
+    assert "mean_rho" not in without["means"]
+
+
+# ============================================================================================ PPO
+def test_on_policy_the_targets_are_those_of_vtrace_and_the_advantages_are_standardised():
+    rows, outputs = make_rollout()
+    targets = targets_of(rows, outputs)
+    trace = vtrace.from_importance_weights(
+        torch.zeros(5, 3), 0.9 * (~rows["terminated"][1:]).float(), rows["reward"][1:],
+        outputs["baseline"][:-1], outputs["baseline"][-1], lambda_=0.8, real=~rows["done"][1:],
+    )  # fmt: skip
+    real = ~rows["done"][1:]
+    torch.testing.assert_close(targets["v"], trace.vs)
+    x = trace.advantages[real]
+    torch.testing.assert_close(targets["advantage"][real], x)
+
+    now = leaves(outputs)
+    ppo_loss(rows, now, targets, entropy_cost=0.0)["total_loss"].backward()
+    taken = torch.eye(A)[rows["action"]][:-1] - now["policy_logits"].detach().softmax(-1)
+    scaled = ((x - x.mean()) / x.std(correction=0)).unsqueeze(-1)
+    gradient = now["policy_logits"].grad
+    torch.testing.assert_close(gradient[real], -scaled * taken[real] / real.sum())
+    assert (gradient[~real] == 0).all() and (now["baseline"].grad[~real] == 0).all()
+
+
+def test_transitions_as_columns_of_their_own_have_the_same_loss():
+    rows, outputs = make_rollout()
+    targets = targets_of(rows, outputs)
+    now = {k: v + 0.3 * torch.randn_like(v) for k, v in leaves(outputs).items()}
+    flat = lambda each: {k: v.flatten(0, 1).unsqueeze(0) for k, v in each.items()}
+    pairs = {k: torch.stack([v[:-1].flatten(0, 1), v[1:].flatten(0, 1)]) for k, v in rows.items()}
+    whole, single = ppo_loss(rows, now, targets), ppo_loss(pairs, flat(now), flat(targets))
+    for name in ("total_loss", "real_transitions", "scalars", "means"):
+        torch.testing.assert_close(whole[name], single[name])
+
+
+def test_without_a_real_transition_the_loss_is_0_and_finite():
+    rows, outputs = make_rollout()
+    rows["done"][1:] = True
+    now = leaves(outputs)
+    found = ppo_loss(rows, now, targets_of(rows, outputs))
+    found["total_loss"].backward()
+    assert found["total_loss"] == 0
+    assert all(torch.isfinite(x) for kind in ("scalars", "means") for x in found[kind].values())
+    assert all((each.grad == 0).all() for each in now.values())

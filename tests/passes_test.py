@@ -1,0 +1,62 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The parts of a batch: every transition once in each pass, with the row after it."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+
+from libtorchbeast.passes import parts
+
+T, B = 3, 4
+
+
+def make_batch(is_recurrent):
+    """Row t of column b has the number 10 t + b everywhere."""
+    numbers = 10 * torch.arange(T + 1).view(-1, 1) + torch.arange(B)
+    batch = {"done": numbers > 1000, "x": numbers, "column/y": torch.arange(B)[None]}
+    return batch | ({"core_state/0": torch.arange(B).view(1, B, 1)} if is_recurrent else {})
+
+
+def parts_of(batch, passes, minibatches):
+    calls = []
+
+    def targets_of(batch):
+        calls.append(batch)
+        return {"goal": batch["x"][:-1] + 0.5}, {"sum": torch.tensor(1.0)}
+
+    flags = Namespace(passes=passes, minibatches=minibatches)
+    return list(parts(batch, targets_of, flags)), calls
+
+
+def test_one_pass_is_the_batch_itself_without_targets():
+    batch = make_batch(False)
+    ((own, targets, sums, is_first),), calls = parts_of(batch, 1, 1)
+    assert own is batch and targets == sums == {} and is_first and not calls
+
+
+@pytest.mark.parametrize("minibatches", [1, 2, 5, 50])
+def test_each_transition_is_a_column_with_its_two_rows_and_its_target(minibatches):
+    (*found,), calls = parts_of(make_batch(False), 2, minibatches)
+    count = min(minibatches, T * B)
+    assert len(found) == 2 * count and len(calls) == 1
+    assert [part.is_first for part in found] == [True] * count + [False] * count
+    assert [bool(part.sums) for part in found] == [True] + [False] * (2 * count - 1)
+    for part in found:
+        assert part.batch.keys() == {"done", "x"}
+        now, then = part.batch["x"]
+        assert torch.equal(then, now + 10)
+        assert torch.equal(part.targets["goal"], now[None] + 0.5)
+    for each in (found[:count], found[count:]):
+        seen = torch.cat([part.batch["x"][0] for part in each])
+        assert sorted(seen.tolist()) == [10 * t + b for t in range(T) for b in range(B)]
+
+
+def test_a_recurrent_networks_columns_stay_whole():
+    (*found,), _ = parts_of(make_batch(True), 2, 2)
+    for part in found:
+        columns = part.batch["core_state/0"][0, :, 0]
+        assert torch.equal(part.batch["x"], 10 * torch.arange(T + 1).view(-1, 1) + columns)
+        assert torch.equal(part.batch["column/y"][0], columns)
+        assert torch.equal(part.targets["goal"], part.batch["x"][:-1] + 0.5)
+    assert sorted(torch.cat([p.batch["x"][0] for p in found[:2]]).tolist()) == [0, 1, 2, 3]
