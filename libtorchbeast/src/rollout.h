@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -209,6 +210,13 @@ class Rollout {
       const bool of_game = leaf.name.rfind("game/", 0) == 0;
       if (!of_game && !AllFinite(leaf.dtype, observations.substr(0, bytes))) {
         throw Mismatch(leaf.name, "finite numbers", "others");
+      }
+      if (leaf.name == "discount" && bytes == N_ * static_cast<int64_t>(sizeof(float))) {
+        std::vector<float> values(N_);
+        std::memcpy(values.data(), observations.data(), bytes);
+        for (float x : values) {
+          if (std::abs(x) > 1) throw Mismatch(leaf.name, "-1 to 1", std::to_string(x));
+        }
       }
       if (leaf.dtype == kBool) {
         uint8_t bits = 0;
