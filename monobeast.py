@@ -66,6 +66,7 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
+from libtorchbeast.learner import Direct
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.files import RunInUse
@@ -395,6 +396,7 @@ def train(flags: Flags) -> Run:
     evaluate.try_others(flags, spec, player)
     advise = MonoBeastAdvisor(flags).advise
     with told(flags.env), Run(flags, spec, net, device, targets, loss, advise) as run:
+        run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
         if not run.finished():
             run.evaluate_with(player)
             learn = train_in_parallel if flags.num_actors else train_in_order
