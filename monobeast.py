@@ -361,7 +361,7 @@ def act(
     devices.set_precision(flags.precision)
     seed_everything(seed)
     opened = times.begin_opening(actor)
-    env = make_environment(flags, seed)
+    env = make_environment(flags, seed, ranks.own_number(actor))
     net = models.make_net(Net, env.spec, flags).to(flags.inference_device)
     net = models.compile_if_asked(net, flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
@@ -493,10 +493,10 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         run.tick()
 
 
-def make_environment(flags: Flags, seed: int | None = None) -> Environment:
+def make_environment(flags: Flags, seed: int | None = None, actor: int = 0) -> Environment:
     """The environments of one actor, behind the adapter that makes rows of them."""
     N = flags.envs_per_actor
-    return Environment(seeded(create_env, flags, N, seed), N, flags.env)
+    return Environment(seeded(create_env, flags, N, seed, actor), N, flags.env)
 
 
 # ==================================================================================== test and main
