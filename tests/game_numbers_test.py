@@ -145,7 +145,7 @@ def test_monobeast_logs_them_and_a_resumed_run_goes_on(tmp_path):
     assert 0 <= rows(tmp_path / "run")[-1]["game_first_wins"] <= 1
 
 
-def test_evaluations_have_columns_of_them(evaluator):
+def test_evaluations_have_columns_of_them(evaluator):  # noqa: F811
     found = evaluator(env=ENV[1], eval_env=ENV[1])
     advance(found, EVERY)
     row = wait_for_row(found)
