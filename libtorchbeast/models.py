@@ -353,6 +353,10 @@ def unroll(
     return torch.cat(outputs), state
 
 
+def seen_by_nets(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k: x for k, x in rows.items() if k != "discount" and not k.startswith(NOT_SEEN)}
+
+
 def forward(
     net: nn.Module, rows: dict[str, Tensor], core_state: CoreState
 ) -> tuple[dict[str, Tensor], CoreState]:
@@ -372,7 +376,7 @@ def forward(
     Raises:
         UserError: the network raised an error. The text has its line.
     """
-    rows = {k: x for k, x in rows.items() if not k.startswith(NOT_SEEN)}
+    rows = seen_by_nets(rows)
     moments = getattr(net, "moments", None)
     scaled = rows if moments is None else moments.scaled(rows)
     outputs, core_state = call_own("forward", net, scaled, core_state)

@@ -74,5 +74,7 @@ def _transitions(batch: Rollout, targets: dict[str, Tensor], both: Tensor) -> Se
     flat = {k: x.flatten(0, 1) for k, x in batch.items() if not k.startswith("column/")}
     rows = {k: x.index_select(0, both).unflatten(0, (2, -1)) for k, x in flat.items()}
     numbers = both[: len(both) // 2]
+    columns = numbers % batch["done"].shape[1]
+    rows |= {k: x.index_select(1, columns) for k, x in batch.items() if k.startswith("column/")}
     chosen = lambda x: x.flatten(0, 1).index_select(0, numbers).unsqueeze(0)
     return rows, {k: chosen(x) for k, x in targets.items()}
