@@ -170,7 +170,11 @@ def transitions(
     columns = {k.removeprefix("column/"): x[0] for k, x in batch.items() if k.startswith("column/")}
     rows = {k: x for k, x in batch.items() if not k.startswith(OF_COLUMNS)}
     burn_in = {k: x[:first] for k, x in rows.items()} if first else {}
-    rows = {k: x[first:] for k, x in rows.items()} if first else rows
+    if first:
+        rows = {k: x[first:] for k, x in rows.items()}
+        if begins := getattr(batch["done"], "begins", None):  # see models.remember_beginnings
+            burn_in["done"].begins = begins[:first]  # type: ignore[attr-defined]
+            rows["done"].begins = begins[first:]  # type: ignore[attr-defined]
     read = rows if has_last else {k: x[:-1] for k, x in rows.items()}
     core_state = core_state_of(batch)
     outputs = _unrolled(net, burn_in, read, core_state, flags)
