@@ -8,7 +8,7 @@ learn -> Learner.update -> passes.parts -> losses.learn_from (network, targets, 
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,12 +19,11 @@ from libtorchbeast.checkpoint import misfit
 from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.distributed.ranks import Ranks
-from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.stats import Stats, summary
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import Loss, Targets
-from libtorchbeast.passes import Part
+from libtorchbeast.passes import NO_PART, Part
 from libtorchbeast.rollouts import Rollout, without_old
 from libtorchbeast.update import Update
 
@@ -68,11 +67,6 @@ class Learner:
         ranks: Ranks | None = None,
         like: dict[str, Any] | None = None,
     ):
-        if flags.precision == "bf16" and isinstance(cast(Distribution, net.distribution), Gaussian):
-            logger.warning(
-                "--precision bf16: with Box actions the importance weights are noisy, unless "
-                "actors and learner compute on the same kind of device; auto computes in float32"
-            )
         models.of_learner(net).to(device)
         self.net = models.compile_if_asked(net.to(device), flags)
         self.one = Update(self.net, flags, device, dump_dir, targets, loss, ranks, like)
@@ -97,11 +91,10 @@ class Learner:
 
         Returns:
             Numbers for the log, which are means over the updates (`largest_reward`: maximum), the
-            vectors of the loss, and `lags`: how many transitions had each lag, which is the number
-            of updates between the weights that chose their action and those that first learn from
-            it. None if an update was skipped or the learner is closed. A batch or a minibatch
-            without a real transition, which short rollouts or --max_lag may give, is skipped too,
-            but not counted: its gradient is 0, but the optimizer's averages would move the weights.
+            vectors of the loss, and `lags`: how many transitions had each lag, the number of
+            updates between the weights that chose their action and those that first learn from it.
+            None if an update was skipped or the learner is closed. What has no real transition is
+            skipped but not counted: the optimizer's averages would move the weights.
 
         Raises:
             UserError: too many updates in a row had a non-finite loss or gradient, or the network
@@ -127,7 +120,7 @@ class Learner:
                 self._ranks.learned(int((~batch["done"][1:]).sum()))
             each: list[dict[str, Any]] = []
             sums: dict[str, torch.Tensor] = {}  # statistics that no update has taken in so far
-            new_steps = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
+            told = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
             restore_buffers = self.one.kept()
             self.one.take_in(on_device)
             targets_of = lambda batch: self.one.targets_of(batch, self._progress())
@@ -135,16 +128,14 @@ class Learner:
                 if not part.is_first and not each:  # no rank has a real transition
                     break
                 sums = part.sums or sums
-                part = part._replace(sums=sums)
-                if new_steps is None and not part.is_first:
-                    new_steps = 0  # the first pass has added the real transitions
-                one = self._update_once(batch, part, publish, restore_buffers, new_steps)
+                part = part._replace(sums=sums, new_steps=part.new_steps if told is None else told)
+                one = self._update_once(batch, part, publish, restore_buffers)
                 if one is None:
                     return None
                 if one:
-                    sums, new_steps = {}, None if new_steps is None else 0
+                    each.append(one)
+                    sums, told = {}, told and 0
                 restore_buffers = self.one.kept()
-                each += [one] if one else []
                 if self._ended:
                     break
             if self._ranks is not None:
@@ -155,24 +146,14 @@ class Learner:
         return self._closed or self._ended
 
     def _update_once(
-        self,
-        batch: Rollout | None,
-        part: Part,
-        publish: Publish,
-        restore_buffers: Callable,
-        new_steps: int | None,
+        self, batch: Rollout | None, part: Part, publish: Publish, restore_buffers: Callable
     ) -> dict[str, Any] | None:
-        """An update from a part of the batch, which adds `new_steps` to the run, or its real
-        transitions. Returns its numbers for the log, {} if no transition was real, or None if it
-        was skipped. If `batch` is None, this rank has none to learn from and makes its last update,
-        from the batches of the other ranks."""
-        wants_to_stop = batch is None
-        numbers, sums, clipped = self.one.gradients(
-            part, self._progress(), wants_to_stop, new_steps
-        )
+        """An update from a part of the batch. Returns its numbers for the log, {} if no transition
+        was real, or None if it was skipped. If `batch` is None, this rank has none to learn from
+        and makes its last update, from the batches of the other ranks."""
+        numbers, sums, clipped = self.one.gradients(part, self._progress(), batch is None)
         self._ended = numbers.pop("stops", 0.0) > 0
-        count = int(numbers.pop("real_transitions"))
-        added = int(numbers.pop("new_steps", count if new_steps is None else new_steps))
+        count, steps = (int(numbers.pop(name)) for name in ("real_transitions", "new_steps"))
         if not count:
             restore_buffers()
             return {}
@@ -183,7 +164,7 @@ class Learner:
         version = self.updates + 1
         numbers["learning_rate"] = self.one.step(clipped, sums, self._progress(), version)
         self.updates = version
-        self.step += added
+        self.step += steps
         if self.one.of_ranks is not None:
             self.one.of_ranks.compare(self.updates, self._state, self._load)
         publish(self.one.optimizer.published(), self.updates)
@@ -217,7 +198,7 @@ class Learner:
                     restore_buffers = self.one.kept()
                     self.one.take_in({})
                     publish: Publish = lambda state_dict, version: None
-                    self._update_once(None, Part({}, {}, {}, True), publish, restore_buffers, 0)
+                    self._update_once(None, NO_PART, publish, restore_buffers)
         except RankLost:
             self._ended = True  # the run says so when it is saved
         finally:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from libtorchbeast import losses, models, passes
 from libtorchbeast.accelerator.devices import CPU
-from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.flags import Flags, UserError, replace
 from libtorchbeast.loggers.columns import COLUMNS
 from libtorchbeast.losses import Loss, Targets
 from libtorchbeast.net_check import keep_buffers, made_up_rows
@@ -34,6 +34,8 @@ def check_loss(
     Raises:
         UserError: one of the two raised an error, or does not return what docs/fork.md says.
     """
+    if flags.passes * flags.minibatches > 1:  # a part of many transitions, not of a single one
+        flags = replace(flags, passes=2, minibatches=1)
     restore = keep_buffers(nn.ModuleList([net, models.of_learner(net)]))
     with torch.random.fork_rng(devices=[]):
         batch = _made_up(net, spec, flags, own_columns)

@@ -27,7 +27,8 @@ from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
 OF_NEXT = {"reward", "discount", "done", "terminated", "truncated", "episode_over"}
 OF_NOW = {"action", "last_action", "policy_version", "done"}
 
-TAKEN = COLUMNS.keys() - OF_LOSS  # columns that others than the loss fill
+# Names of others than the loss: columns, and numbers that travel with those of an update.
+TAKEN = COLUMNS.keys() - OF_LOSS | {"real_transitions", "new_steps", "stops", "has_sums", "lags"}
 
 
 @dataclasses.dataclass(eq=False)
@@ -246,7 +247,7 @@ def results_of(
         own.outputs = {k: x[:-1] for k, x in own.outputs.items()}
     results = dict(call_own("loss", loss, own))
     if taken := sorted(results.keys() & TAKEN):
-        raise UserError(f"loss() returned {taken}, which are columns already; expected other names")
+        raise UserError(f"loss() returned {taken}, which are taken; expected other names")
     total = results.pop("total_loss")
     of_dim = [{k: x.detach() for k, x in results.items() if x.dim() == dim} for dim in range(3)]
     return dict(

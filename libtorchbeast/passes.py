@@ -24,7 +24,11 @@ class Part(NamedTuple):
     batch: Rollout  # rows [T+1, B, ...] and core states
     targets: dict[str, Tensor]  # [T, B, ...]; {} if the update computes them itself
     sums: dict[str, Tensor]  # the statistics of the whole batch, with its first part only
-    is_first: bool
+    is_first: bool  # whether it belongs to the first pass
+    new_steps: int | None = None  # what it adds to the run; None: its real transitions
+
+
+NO_PART = Part({}, {}, {}, is_first=True, new_steps=0)  # of a rank without a batch
 
 
 def parts(
@@ -56,8 +60,8 @@ def parts(
                 whole = select(batch, targets, on_device[0])
         for number, chosen in enumerate(on_device):
             own = whole if flags.minibatches == 1 else select(batch, targets, chosen)
-            is_first = index == number == 0
-            yield Part(*own, sums if is_first else {}, not index)
+            own_sums = {} if index or number else sums
+            yield Part(*own, own_sums, is_first=not index, new_steps=0 if index else None)
 
 
 Selected = tuple[Rollout, dict[str, Tensor]]

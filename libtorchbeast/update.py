@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """One update: from a part of a batch to new weights."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from libtorchbeast import losses, models
 from libtorchbeast.accelerator import graphs
 from libtorchbeast.distributed.gradients import Gradients
 from libtorchbeast.distributed.ranks import Ranks
+from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags
 from libtorchbeast.losses import Loss, Targets
 from libtorchbeast.net_check import call_own, keep_buffers
@@ -18,6 +20,8 @@ from libtorchbeast.optimizer import Optimizer
 from libtorchbeast.passes import Part
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.skipped import Skipped
+
+logger = logging.getLogger(__name__)
 
 
 class Update:
@@ -47,6 +51,11 @@ class Update:
         ranks: Ranks | None,
         like: dict[str, Any] | None,
     ):
+        if flags.precision == "bf16" and isinstance(cast(Distribution, net.distribution), Gaussian):
+            logger.warning(
+                "--precision bf16: with Box actions the importance weights are noisy, unless "
+                "actors and learner compute on the same kind of device; auto computes in float32"
+            )
         self.net, self._flags, self._device = net, flags, device
         self._targets, self._loss, self._ranks = targets, loss, ranks
         self.graphs = ""
@@ -83,9 +92,7 @@ class Update:
         own = losses.transitions(self.net, batch, self._flags, progress)
         return losses.call_targets(own, self._targets)
 
-    def gradients(
-        self, part: Part, progress: float, wants_to_stop: bool, new_steps: int | None
-    ) -> tuple[Any, ...]:
+    def gradients(self, part: Part, progress: float, wants_to_stop: bool) -> tuple[Any, ...]:
         """Computes the gradients of the loss of a part of a batch, over all ranks.
 
         Returns:
@@ -100,9 +107,11 @@ class Update:
             results = results | {"sums": part.sums or results["sums"]}
         self.optimizer.take(gradients)  # those of a graph are always in the same memory
         if self.of_ranks is not None:
-            results = self.of_ranks.sum(results, wants_to_stop, new_steps)
+            results = self.of_ranks.sum(results, wants_to_stop, part.new_steps)
         norm, clipped = self.optimizer.clip(self.optimizer.gradients())
         numbers = losses.read(results | {"grad_norm": norm})
+        steps = numbers["real_transitions"] if part.new_steps is None else part.new_steps
+        numbers.setdefault("new_steps", steps)
         sums = results["sums"] if numbers.pop("has_sums", 1.0) else {}
         return numbers, sums, clipped
 

@@ -82,7 +82,11 @@ WRONG = {
     "a number": (and_more(kl=lambda b: 0.5), r"loss\(\) returned kl a float; expected a scalar"),
     "taken": (
         and_more(step=lambda b: b.count),
-        r"loss\(\) returned \['step'\], which are columns already; expected other names",
+        r"loss\(\) returned \['step'\], which are taken; expected other names",
+    ),
+    "taken inside": (
+        and_more(stops=lambda b: b.count, lags=lambda b: b.count),
+        r"loss\(\) returned \['lags', 'stops'\], which are taken; expected other names",
     ),
     "prefix": (
         and_more(game_kl=lambda b: b.count),

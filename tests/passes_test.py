@@ -31,8 +31,8 @@ def parts_of(batch, passes, minibatches):
 
 def test_one_pass_is_the_batch_itself_without_targets():
     batch = make_batch(False)
-    ((own, targets, sums, is_first),), calls = parts_of(batch, 1, 1)
-    assert own is batch and targets == sums == {} and is_first and not calls
+    (part,), calls = parts_of(batch, 1, 1)
+    assert part.batch is batch and part == (batch, {}, {}, True, None) and not calls
 
 
 @pytest.mark.parametrize("minibatches", [1, 2, 5, 50])
@@ -41,6 +41,7 @@ def test_each_transition_is_a_column_with_its_two_rows_and_its_target(minibatche
     count = min(minibatches, T * B)
     assert len(found) == 2 * count and len(calls) == 1
     assert [part.is_first for part in found] == [True] * count + [False] * count
+    assert [part.new_steps for part in found] == [None] * count + [0] * count
     assert [bool(part.sums) for part in found] == [True] + [False] * (2 * count - 1)
     for part in found:
         now, then = part.batch["x"]
