@@ -104,6 +104,10 @@ class Update:
         norm, clipped = self.optimizer.clip(self.optimizer.gradients())
         numbers = losses.read(results | {"grad_norm": norm})
         sums = results["sums"] if numbers.pop("has_sums", 1.0) else {}
+        if self.of_ranks is not None:
+            for name, count in zip(self.of_ranks.told, numbers.pop("told"), strict=True):
+                if not count:  # no rank tells it
+                    del numbers[name]
         return numbers, sums, clipped
 
     def _compute_gradients(
