@@ -1,12 +1,16 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What a loss gets, and PPO's loss, in which the targets come before the loss."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 
 import monobeast
 import vtrace
 from libtorchbeast import losses
+from libtorchbeast.distributions import Categorical
+from libtorchbeast.flags import UserError
 from libtorchbeast.losses import call_targets, results_of
 from tests.support.losses import impala_loss, transitions
 
@@ -117,6 +121,37 @@ def test_each_kind_of_result_has_its_place():
     assert numbers["c"] == [0, 1, 2] and numbers["real_transitions"] == real.sum()
     without = results_of(transitions(rows, outputs), {}, lambda batch: {}, loss)
     assert "mean_rho" not in without["means"]
+
+
+WRONG = [
+    ("done", lambda x: x.float(), r"float32\[8, 2\]; expected bool\[8, 2\]"),
+    ("done", lambda x: x.to(torch.uint8), r"uint8\[8, 2\]; expected bool\[8, 2\]"),
+    ("done", lambda x: x[:-1], r"bool\[7, 2\]; expected bool\[8, 2\]"),
+    ("terminated", lambda x: x.int(), r"int32\[8, 2\]; expected bool\[8, 2\]"),
+    ("terminated", lambda x: x[:, :1], r"bool\[8, 1\]; expected bool\[8, 2\]"),
+    ("reward", lambda x: x[:, :1], r"float32\[8, 1\]; expected float32\[8, 2\]"),
+    ("reward", lambda x: x.double(), r"float64\[8, 2\]; expected float32\[8, 2\]"),
+    ("action", lambda x: x.int(), r"int32\[8, 2\]; expected int64\[8, 2\]"),
+    ("action", lambda x: x[..., None], r"int64\[8, 2, 1\]; expected int64\[8, 2\]"),
+    ("policy_logits", lambda x: x[..., :2], r"float32\[8, 2, 2\]; expected float32\[8, 2, 3\]"),
+    ("policy_logits", lambda x: x.bfloat16(), r"bfloat16\[8, 2, 3\]; expected float32\[8, 2, 3\]"),
+]
+
+
+@pytest.mark.parametrize(
+    "name, change, said", WRONG, ids=[f"{x[0]}-{n}" for n, x in enumerate(WRONG)]
+)
+def test_errors_of_a_batch_name_tensor_seen_and_expected(name, change, said):
+    """Such as one that a fork has made."""
+    rows = dict(
+        reward=torch.zeros(8, 2), done=torch.zeros(8, 2, dtype=torch.bool),
+        terminated=torch.zeros(8, 2, dtype=torch.bool), policy_logits=torch.zeros(8, 2, A),
+        action=torch.zeros(8, 2, dtype=torch.int64),
+    )  # fmt: skip
+    losses._check_rows(rows, Categorical(A))
+    with pytest.raises(UserError, match=f"^A batch has {name} {said}$"):
+        net, batch = Namespace(distribution=Categorical(A)), rows | {name: change(rows[name])}
+        losses.transitions(net, batch, Namespace(), 0.0)
 
 
 # ============================================================================================ PPO
