@@ -66,6 +66,7 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
+from libtorchbeast.learner import Direct
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.files import RunInUse
@@ -360,7 +361,7 @@ def act(
     devices.set_precision(flags.precision)
     seed_everything(seed)
     opened = times.begin_opening(actor)
-    env = make_environment(flags, seed)
+    env = make_environment(flags, seed, ranks.own_number(actor))
     net = models.make_net(Net, env.spec, flags).to(flags.inference_device)
     net = models.compile_if_asked(net, flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
@@ -395,6 +396,7 @@ def train(flags: Flags) -> Run:
     evaluate.try_others(flags, spec, player)
     advise = MonoBeastAdvisor(flags).advise
     with told(flags.env), Run(flags, spec, net, device, targets, loss, advise) as run:
+        run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
         if not run.finished():
             run.evaluate_with(player)
             learn = train_in_parallel if flags.num_actors else train_in_order
@@ -491,10 +493,10 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         run.tick()
 
 
-def make_environment(flags: Flags, seed: int | None = None) -> Environment:
+def make_environment(flags: Flags, seed: int | None = None, actor: int = 0) -> Environment:
     """The environments of one actor, behind the adapter that makes rows of them."""
     N = flags.envs_per_actor
-    return Environment(seeded(create_env, flags, N, seed), N, flags.env)
+    return Environment(seeded(create_env, flags, N, seed, actor), N, flags.env)
 
 
 # ==================================================================================== test and main

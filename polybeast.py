@@ -62,6 +62,7 @@ from libtorchbeast.flags import (
     run_path,
     whole,
 )
+from libtorchbeast.learner import Direct
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.bottleneck import PolyBeastAdvisor
 from libtorchbeast.loggers.files import RunInUse
@@ -341,6 +342,7 @@ def train(flags: Flags) -> Run:
         evaluate.try_others(flags, spec, player)
         advise = PolyBeastAdvisor(flags).advise
         with Run(flags, spec, net, device, targets, loss, advise) as run:
+            run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
             if not run.finished():
                 run.evaluate_with(player)
                 train_with_servers(run, servers, tls, max_bytes)

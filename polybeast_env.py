@@ -188,16 +188,20 @@ def is_atari(env: str) -> bool:
 
 
 # ========================================================================================== serving
-def make_environment(flags: Flags, seed: int | None = None) -> Environment:
+def make_environment(flags: Flags, seed: int | None = None, stream: int = 0) -> Environment:
     """The environments of one stream, behind the adapter that makes rows of them."""
     N = flags.envs_per_server
-    return Environment(seeded(create_env, flags, N, seed), N, flags.env)
+    return Environment(seeded(create_env, flags, N, seed, stream), N, flags.env)
 
 
-def maker(flags: Flags, seed: int) -> Callable[[], Environment]:
-    """Returns a function that makes the environments of a server's streams 0, 1, 2 and so on."""
+def maker(flags: Flags, seed: int, index: int = 0) -> Callable[[], Environment]:
+    """Returns a function that makes the environments of a server's streams 0, 1, 2 and so on. Each
+    stream has a number that no stream of another local server has, whichever rank started it."""
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    own = index + flags.num_servers * rank
+    numbers = itertools.count(own, flags.num_servers * ranks)
     streams = itertools.count()
-    return lambda: make_environment(flags, stream_seed(seed, next(streams)))
+    return lambda: make_environment(flags, stream_seed(seed, next(streams)), next(numbers))
 
 
 def serve(
@@ -218,7 +222,7 @@ def serve(
         if index == life == 0 or may_change:
             flags = try_environment(flags)
         server = Server(
-            maker(flags, seed),
+            maker(flags, seed, index),
             address,
             max_streams=flags.max_streams,
             seed=seed,

@@ -51,6 +51,7 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
+from libtorchbeast.learner import Direct
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import Clock, Shares
@@ -228,6 +229,7 @@ def train(flags: Flags) -> Run:
     evaluate.try_others(flags, spec, player)
     run = Run(flags, spec, net, device, targets, loss)
     with told(flags.env), contextlib.closing(vector), run:
+        run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
         if not run.finished():
             run.evaluate_with(player)
             act_and_learn(run, rows)

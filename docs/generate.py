@@ -61,7 +61,9 @@ A cell is empty where there was nothing to measure, for example before the first
 
 These are the columns that the programs log. Every other number that `loss` returns is a column
 too, at the end of the table: the mean over the updates since the previous row that returned it
-([fork.md](fork.md#what-loss-may-return)).
+([fork.md](fork.md#what-loss-may-return)). An environment may tell numbers of its games, which are
+the columns `game_NAME` and, in evaluations, `eval_game_NAME` or `eval_game_NAME/ENV`
+([fork.md](fork.md#what-an-environment-may-declare)).
 """
 
 

@@ -145,8 +145,10 @@ def misfit(own: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> str:
     return ""
 
 
-def initial_weights(flags: Flags, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the weights of the run or checkpoint that --init_from names.
+def initial_weights(
+    flags: Flags, own: dict[str, torch.Tensor], flag: str = "init_from"
+) -> dict[str, torch.Tensor]:
+    """Returns the weights of the run or checkpoint that --init_from names, or another flag.
 
     Args:
         own: the weights of the network that gets them.
@@ -155,20 +157,21 @@ def initial_weights(flags: Flags, own: dict[str, torch.Tensor]) -> dict[str, tor
         UserError: there is no such checkpoint, or its weights have other names or shapes.
         CheckpointError: it cannot be read.
     """
-    path = os.path.join(os.path.expanduser(flags.savedir), flags.init_from)
+    name = getattr(flags, flag)
+    path = os.path.join(os.path.expanduser(flags.savedir), name)
     if not os.path.exists(path):
-        path = os.path.expanduser(flags.init_from)
+        path = os.path.expanduser(name)
     if os.path.isdir(path):
         path = os.path.join(path, "model.tar")
     state = load_newest(path)
     if state is None:
-        raise UserError(f"--init_from {flags.init_from}: there is no checkpoint {path}")
+        raise UserError(f"--{flag} {name}: there is no checkpoint {path}")
     if why := misfit(own, state["model"]):
         raise UserError(
-            f"--init_from {flags.init_from}: {path}, trained on {state['env']}, does not fit the "
+            f"--{flag} {name}: {path}, trained on {state['env']}, does not fit the "
             f"network for {flags.env}: {why}"
         )
-    logger.info("Starting from the weights of %s, trained for %d steps", path, state["step"])
+    logger.info("--%s: the weights of %s, trained for %d steps", flag, path, state["step"])
     return state["model"]
 
 

@@ -16,6 +16,11 @@ What else an environment may say:
   - `metadata["frame_stacks"] = {"frame": 4}`: the observation `frame`, [4, ...], is a stack of the
     4 newest frames, oldest first, with zeros before a game's first frame. PolyBeast's servers then
     send the newest frame only.
+  - `metadata["own_discounts"] = True`: `info["torchbeast"]["discount"]` of a step, in [-1, 1] and 1
+    by default, is a factor of the transition's discount. It is negative where the turn passes to
+    the opponent: `episode_return` is the first player's.
+  - `metadata["game_numbers"] = ["win", "depth"]`: `info["torchbeast"]["game_numbers"]`, for example
+    `{"win": 1.0}`, of a game's last step may tell numbers of the game.
 
 This module needs numpy only, neither torch nor gymnasium.
 """
@@ -51,7 +56,8 @@ class Environment:
     """N environments, stepped as one batch.
 
     Every result is a row: a dict of arrays [N, ...] that stay valid until the next call of `step`.
-    Its keys are the observation's own, those of spec.ROW_FIELDS, and `last_action`.
+    Its keys are the observation's own, those of `Spec.numbers` and spec.ROW_FIELDS, and
+    `last_action`.
 
     When an episode ends, its true last observation is a row (`terminated` or `truncated`). The next
     row has the reset observation (`done`); the action given between the two is not used.
@@ -72,6 +78,8 @@ class Environment:
         first = self.first = create_env()  # the vector, or environment 0; videos render it
         vector = is_vector(first)
         _check_parts(first, "single_" if vector else "")
+        metadata = getattr(first, "metadata", None) or {}
+        self._numbers = _Numbers(_declared_numbers(metadata), num_envs)
         self._source: _VectorSource | _SingleSource
         if vector:
             _check_vector(first, num_envs)
@@ -80,16 +88,17 @@ class Environment:
         name_of_class = f"{type(first).__module__}.{type(first).__name__}"
         if name_of_class == "gymnasium.vector.sync_vector_env.SyncVectorEnv":
             others = iter(first.envs[1:])
-            self._source = _SingleSource(first.envs[0], lambda: next(others), num_envs)
+            self._source = _SingleSource(
+                first.envs[0], lambda: next(others), num_envs, self._numbers
+            )
         elif vector:
-            self._source = _VectorSource(first)
+            self._source = _VectorSource(first, self._numbers)
         else:
-            self._source = _SingleSource(first, create_env, num_envs)
+            self._source = _SingleSource(first, create_env, num_envs, self._numbers)
         shapes = [shape for shape, _ in self._source.observations.values()]
         if not any(math.prod(shape) for shape in shapes):
             raise UserError(f"Observation: expected at least one number, seen the shapes {shapes}")
         check_action_mask(self._source.observations, self._source.actions)
-        metadata = getattr(first, "metadata", None) or {}
         self.spec = Spec(
             name=name,
             num_envs=num_envs,
@@ -97,13 +106,16 @@ class Environment:
             actions=self._source.actions,
             frames_per_step=int(metadata.get("frames_per_step", 1)),
             stacks=_checked_stacks(metadata.get("frame_stacks", {}), self._source.observations),
+            numbers=tuple(self._numbers.values),
         )
         # Whether the last row ended an episode (or a game), so that the next row begins another.
         self._episode_ended = np.ones(num_envs, bool)
         self._game_ended = np.ones(num_envs, bool)
-        # The steps and the return of the whole game so far.
+        # The steps and the return of the whole game so far, and whether the next reward counts in
+        # it as it is (1) or is the opponent's (-1).
         self._steps = np.zeros(num_envs, np.int32)
         self._return = np.zeros(num_envs, np.float64)
+        self._sign = np.ones(num_envs, np.float64)
 
     @classmethod
     def of_first(cls, create_env: Callable[[], Any], num_envs: int, name: str) -> "Environment":
@@ -121,6 +133,7 @@ class Environment:
             opened: `opened(k)` is called as soon as k environments are open and reset.
         """
         self._episode_ended[:] = self._game_ended[:] = True
+        self._numbers.clear()
         observations = self._source.reset(first_seed(seed, self.spec.num_envs), opened)
         never = np.zeros(self.spec.num_envs, bool)
         zero = np.zeros(self.spec.num_envs, np.float32)
@@ -130,6 +143,7 @@ class Environment:
     def step(self, actions: np.ndarray) -> Row:
         """Steps all environments with `actions` [N, *Actions.shape] of the Spec's dtype."""
         self.spec.actions.check(actions, self.spec.num_envs)
+        self._numbers.clear()
         return self._row(*self._source.step(actions, self._episode_ended), actions)
 
     def close(self) -> None:
@@ -140,9 +154,10 @@ class Environment:
         self._episode_ended = terminated | truncated
         self._game_ended = truncated | (terminated & ~life_lost)
         self._steps = np.where(new_game, np.int32(0), self._steps + np.int32(1))
-        self._return = np.where(new_game, 0.0, self._return + reward)
+        self._return = np.where(new_game, 0.0, self._return + self._sign * reward)
         return {
             **observations,
+            **self._numbers_of_row(done, new_game),
             "reward": np.where(done, np.float32(0), reward).astype(np.float32, copy=False),
             "done": done,
             "terminated": terminated,
@@ -152,6 +167,14 @@ class Environment:
             "episode_return": self._return.astype(np.float32),
             "last_action": np.where(done.reshape(-1, *[1] * (actions.ndim - 1)), 0, actions),
         }
+
+    def _numbers_of_row(self, done: np.ndarray, new_game: np.ndarray) -> Row:
+        row = {k: np.where(self._game_ended, x, np.nan) for k, x in self._numbers.values.items()}
+        if "discount" in row:
+            discount = self._numbers.values["discount"]
+            self._sign = np.where(new_game, 1.0, np.where(discount < 0, -self._sign, self._sign))
+            row["discount"] = np.where(done, 1.0, discount)
+        return {k: x.astype(np.float32) for k, x in row.items()}
 
 
 def _check_parts(env: Any, single: str) -> None:
@@ -181,8 +204,8 @@ def _check_vector(env: Any, num_envs: int) -> None:
 class _VectorSource:
     """A vector environment, which resets its environments itself."""
 
-    def __init__(self, env: Any):
-        self._env = env
+    def __init__(self, env: Any, numbers: "_Numbers"):
+        self._env, self._numbers = env, numbers
         self._never = np.zeros(env.num_envs, bool)
         self.observations = flatten_space(env.single_observation_space)
         self._action_space = env.single_action_space
@@ -203,6 +226,9 @@ class _VectorSource:
                 "Vector environment: after a lost life, a reset of one of its environments was a "
                 "step, which a vector cannot report; let create_env return single environments"
             )
+        if own.keys() & {"discount", "game_numbers"}:
+            for i in range(len(self._never)):
+                self._numbers.add(i, _told_by(own, i))
         return (
             self._checked(observation),
             _checked_rewards(self._array("Reward", reward, np.float64)),
@@ -232,8 +258,11 @@ class _VectorSource:
 class _SingleSource:
     """Single environments, reset here in the step after an episode's last observation."""
 
-    def __init__(self, first: Any, create_env: Callable[[], Any], num_envs: int):
+    def __init__(
+        self, first: Any, create_env: Callable[[], Any], num_envs: int, numbers: "_Numbers"
+    ):
         self._envs, self._create_env, self._num_envs = [first], create_env, num_envs
+        self._numbers = numbers
         self.observations = flatten_space(first.observation_space)
         self._action_space = first.action_space
         self.actions: Actions = describe_actions(self._action_space)
@@ -272,6 +301,7 @@ class _SingleSource:
             self._write(i, observation)
             if info and "torchbeast" in info:
                 life_lost[i] = bool(info["torchbeast"].get("life_lost", False))
+                self._numbers.add(i, info["torchbeast"])
         return self._out, _checked_rewards(reward), terminated, truncated, life_lost
 
     def close(self) -> None:
@@ -292,6 +322,63 @@ class _SingleSource:
             if not plain or dtype.kind == "f":  # floats may be infinite or NaN
                 leaf = _checked_leaf(name, leaf, shape, dtype)
             self._out[name][i] = leaf
+
+
+class _Numbers:
+    """The numbers that environments tell with a step, under the keys of `Spec.numbers`.
+
+    Attributes:
+        values: [N] for each key: 1 where no discount was told, NaN where no number of a game was.
+    """
+
+    def __init__(self, names: list[str], num_envs: int):
+        self.values = {name: np.zeros(num_envs) for name in names}
+
+    def clear(self) -> None:
+        for name, array in self.values.items():
+            array.fill(1.0 if name == "discount" else np.nan)
+
+    def add(self, i: int, own: dict[str, Any]) -> None:
+        """Adds what is in `info["torchbeast"]` of environment i."""
+        if "discount" in own:
+            said = 'metadata["own_discounts"] = True, seen none'
+            self._set("discount", i, own["discount"], said, 1.0, "a number from -1 to 1")
+        for name, value in own.get("game_numbers", {}).items():
+            said = f'the name in metadata["game_numbers"], seen {self._declared()}'
+            self._set(f"game/{name}", i, value, said, LARGEST, "a finite number")
+
+    def _declared(self) -> list[str]:
+        return [name.removeprefix("game/") for name in self.values if name != "discount"]
+
+    def _set(self, name: str, i: int, value: Any, declared: str, limit: float, expected: str):
+        what = name.replace("game/", "game_numbers ")
+        if name not in self.values:
+            raise UserError(f'info["torchbeast"] tells {what}: expected {declared}')
+        with contextlib.suppress(TypeError, ValueError):
+            if np.ndim(value) == 0 and abs(value) <= limit:
+                self.values[name][i] = value
+                return
+        seen = f"seen {brief(value)} (a {type(value).__name__}) from environment {i}"
+        raise UserError(f'info["torchbeast"] tells {what}: expected {expected}, {seen}')
+
+
+def _declared_numbers(metadata: dict[str, Any]) -> list[str]:
+    names = metadata.get("game_numbers", [])
+    is_plain = lambda x: isinstance(x, str) and x.isidentifier() and x.isascii() and x[0] != "_"
+    if not isinstance(names, list | tuple) or not all(map(is_plain, names)):
+        said = f"expected a list of plain identifiers, seen {brief(names)}"
+        raise UserError(f'metadata["game_numbers"]: {said}')
+    if taken := sorted({"return", "length"} & {*names}):  # columns mean_game_return and so on
+        said = f"expected names that the columns mean_game_NAME do not have, seen {taken}"
+        raise UserError(f'metadata["game_numbers"]: {said}')
+    own = ["discount"] if metadata.get("own_discounts") else []
+    return own + [f"game/{name}" for name in names]
+
+
+def _told_by(own: dict[str, Any], i: int) -> dict[str, Any]:
+    """What environment i of a vector told. Gymnasium says in `_x` which environments told `x`."""
+    told = {k: x for k, x in own.items() if k[0] != "_" and (f"_{k}" not in own or own[f"_{k}"][i])}
+    return {k: _told_by(x, i) if isinstance(x, dict) else x[i] for k, x in told.items()}
 
 
 def is_vector(env: Any) -> bool:

@@ -21,6 +21,7 @@ from libtorchbeast.distributed import ranks
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
 from libtorchbeast.learner import Learner
+from libtorchbeast.loggers.stats import means_of
 from libtorchbeast.models import act_on
 from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.origin import cause, told
@@ -41,6 +42,7 @@ class Game(NamedTuple):
     score: float  # unclipped sum of rewards
     steps: int
     complete: bool  # False if --max_episode_steps cut it
+    numbers: dict[str, float]  # those that the environment told of it
 
 
 def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
@@ -133,7 +135,9 @@ def _play_at_once(
         ends = row["episode_over"] | (row["episode_step"] >= flags.max_episode_steps)
         for i in np.flatnonzero(ends):
             score, steps = float(row["episode_return"][i]), int(row["episode_step"][i])
-            games.setdefault(int(i), Game(score, steps, complete=bool(row["episode_over"][i])))
+            keys = [k for k in env.spec.numbers if k.startswith("game/") and np.isfinite(row[k][i])]
+            numbers = {key.removeprefix("game/"): float(row[key][i]) for key in keys}
+            games.setdefault(int(i), Game(score, steps, bool(row["episode_over"][i]), numbers))
         if len(games) == N:
             return [games[i] for i in sorted(games)]
         row = env.step(row["action"])
@@ -381,7 +385,9 @@ def play_games(
     cpu_s = 0.0  # so that the first evaluation's CPU time includes the imports
     for _ in inbox:
         seed = derive_seed(flags.seed, weights.copy_to(net))
-        row = {column: _mean_return(flags, net, env, seed, say) for column, env in envs.items()}
+        row: dict[str, float] = {}
+        for column, env in envs.items():
+            row |= _columns(column, flags, net, env, seed, say)
         before, cpu_s = cpu_s, time.process_time()
         row["eval_cpu_s"] = cpu_s - before
         outbox.send_bytes(json.dumps(row).encode())
@@ -389,7 +395,15 @@ def play_games(
         env.close()
 
 
-def _mean_return(flags: Flags, net: nn.Module, env: Environment, seed: int, say: Say) -> float:
-    """The mean return of --num_episodes games. It depends on nothing that was played before."""
+def _columns(
+    column: str, flags: Flags, net: nn.Module, env: Environment, seed: int, say: Say
+) -> dict[str, float]:
+    """The mean return of --num_episodes games, as the column mean_eval_return or
+    mean_eval_return/ENV, and the means of their numbers, as eval_game_NAME or eval_game_NAME/ENV.
+    They depend on nothing that was played before."""
     seed_everything(seed)
-    return float(np.mean([game.score for game in play(flags, net, env, seed, say=say)]))
+    games = play(flags, net, env, seed, say=say)
+    where = column.removeprefix("mean_eval_return")
+    numbers = means_of(game.numbers for game in games).items()
+    row = {f"eval_game_{name}{where}": mean for name, mean in numbers}
+    return {column: float(np.mean([game.score for game in games])), **row}

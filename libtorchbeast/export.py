@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, run_path
-from libtorchbeast.models import CoreState, choose_actions, initial_state
+from libtorchbeast.models import CoreState, choose_actions, initial_state, seen_by_nets
 from libtorchbeast.net_check import call_own
 from libtorchbeast.origin import described
-from libtorchbeast.spec import NOT_SEEN, ROW_FIELDS
+from libtorchbeast.spec import ROW_FIELDS
 
 EXAMPLE = """
 import torch
@@ -112,8 +112,8 @@ def trace(policy: Policy, row: Row) -> Traced:
         row: of one environment. The program gets its observation, `reward`, `done` and
             `last_action`, or the whole row if the network reads more.
     """
-    seen = {name: x for name, x in row.items() if not name.startswith(NOT_SEEN)}
-    all_inputs = {name: torch.from_numpy(x.repeat(2, axis=0)) for name, x in seen.items()}
+    rows = {name: torch.from_numpy(x.repeat(2, axis=0)) for name, x in row.items()}
+    all_inputs = seen_by_nets(rows)
     rare = ROW_FIELDS.keys() - {"reward", "done"}
     inputs = {name: x for name, x in all_inputs.items() if name not in rare}
     core_state = initial_state(policy.net, 2)  # torch.export takes a size of 1 for a constant

@@ -65,7 +65,7 @@ def _made_up(
     state = models.initial_state(net, B)
     with torch.no_grad(), models.autocast(net, flags.precision, CPU):
         outputs, _ = models.choose_actions(net, rows, state, greedy=True)
-    rows |= outputs
+    rows |= {name: torch.ones(T + 1, B) for name in spec.numbers} | outputs
     rows["policy_version"] = torch.zeros(T + 1, B, dtype=torch.int64)
     rows |= {f"column/{name}": torch.ones(1, B, dtype=dtype) for name, dtype in own_columns.items()}
     return rows | {f"core_state/{i}": x for i, x in enumerate(state)}

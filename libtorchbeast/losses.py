@@ -7,6 +7,7 @@ An update without --passes is one call of `learn_from`: network, targets, loss. 
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -275,7 +276,7 @@ def results_of(
     return dict(
         total_loss=total,
         real_transitions=own.real.sum(),
-        largest_reward=(own.real * own.reward).abs().max(),
+        largest_reward=torch.linalg.vector_norm(own.real * own.reward, math.inf),
         scalars=of_dim[0],
         vectors=of_dim[1],
         means=_means(own, of_dim[2]),
@@ -300,7 +301,9 @@ def _means(batch: Transitions, terms: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _added(groups: list[dict[str, Any]]) -> dict[str, Any]:
     """The results of all groups of agents as one."""
-    added: dict[str, Any] = {"vectors": {}, "sums": {}}
+    each = enumerate(group["sums"] for group in groups)
+    sums = {f"{number}/{k}": x for number, own in each for k, x in own.items()}
+    added: dict[str, Any] = {"vectors": {}, "sums": sums}
     for name in ("total_loss", "real_transitions"):
         added[name] = torch.stack([group[name] for group in groups]).sum()
     for kind in ("scalars", "means"):

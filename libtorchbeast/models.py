@@ -85,6 +85,12 @@ def of_learner(net: nn.Module) -> nn.ModuleDict:
     return net.__dict__.get("_of_learner", nn.ModuleDict())
 
 
+def trained(net: nn.Module) -> list[nn.Parameter]:
+    """All parameters that require a gradient, those of `for_loss` last."""
+    both = [*net.parameters(), *of_learner(net).parameters()]
+    return [parameter for parameter in both if parameter.requires_grad]
+
+
 def _imported(path: str) -> type[nn.Module]:
     """The class that --net MODULE.CLASS names."""
     module, _, name = path.rpartition(".")
@@ -347,6 +353,10 @@ def unroll(
     return torch.cat(outputs), state
 
 
+def seen_by_nets(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k: x for k, x in rows.items() if k != "discount" and not k.startswith(NOT_SEEN)}
+
+
 def forward(
     net: nn.Module, rows: dict[str, Tensor], core_state: CoreState
 ) -> tuple[dict[str, Tensor], CoreState]:
@@ -366,7 +376,7 @@ def forward(
     Raises:
         UserError: the network raised an error. The text has its line.
     """
-    rows = {k: x for k, x in rows.items() if not k.startswith(NOT_SEEN)}
+    rows = seen_by_nets(rows)
     moments = getattr(net, "moments", None)
     scaled = rows if moments is None else moments.scaled(rows)
     outputs, core_state = call_own("forward", net, scaled, core_state)

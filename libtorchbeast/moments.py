@@ -123,7 +123,8 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
 
     Args:
         rows: `reward`, `episode_return` [T+1, B] float32, `done` [T+1, B] bool and `episode_step`
-            [T+1, B] int32.
+            [T+1, B] int32. `discount` [T+1, B] float32, if the environment has discounts of its
+            own: their size counts, since a reward of the opponent's has the same scale.
 
     Returns:
         [T, B] float32, those of rows 1 to T.
@@ -132,6 +133,8 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     mean = rows["episode_return"][0] / steps.clamp(min=1.0)
     past = (1 - discounting**steps) / (1 - discounting) if discounting < 1 else steps
     factors = discounting * (~rows["done"]).float()
+    if "discount" in rows:
+        factors = factors * rows["discount"].abs()
     terms = rows["reward"][1:].clone()
     terms[0] += factors[1] * mean * past
     return scan_backwards(factors[1:].flip(0), terms.flip(0)).flip(0)

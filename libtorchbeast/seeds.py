@@ -24,12 +24,23 @@ def derive_seed(*numbers: int) -> int:
 
 
 def seeded(
-    create_env: Callable[[Flags], Any], flags: Flags, num_envs: int, seed: int | None = None
+    create_env: Callable[[Flags], Any],
+    flags: Flags,
+    num_envs: int,
+    seed: int | None = None,
+    batch: int = 0,
 ) -> Callable[[], Any]:
-    """Returns a function that calls `create_env` with one more flag, `env_seed`. For environment i
-    of `num_envs` it is the seed of its first reset: `seed` (by default --seed) + i, in range."""
+    """Returns a function that calls `create_env` with two more flags. For environment i of
+    `num_envs`, `env_seed` is the seed of its first reset, `seed` (by default --seed) + i, in range,
+    and `env_index` its number in the run, `batch` * `num_envs` + i.
+
+    Args:
+        batch: the number of these environments' actor or stream, which no other has.
+    """
     seeds = itertools.count(first_seed(flags.seed if seed is None else seed, num_envs))
-    return lambda: create_env(Flags(**vars(flags) | {"env_seed": next(seeds)}))
+    indices = itertools.count(batch * num_envs)
+    own = lambda: {"env_seed": next(seeds), "env_index": next(indices)}
+    return lambda: create_env(Flags(**vars(flags) | own()))
 
 
 def seed_everything(seed: int) -> None:

@@ -24,8 +24,8 @@ ROW_FIELDS = {
 # Other keys that a row has, or gets from the network's outputs.
 ACTING_KEYS = ("last_action", "action", "policy_logits", "baseline", "policy_version")
 
-# An observation may not use these keys.
-ROW_KEYS = frozenset([*ROW_FIELDS, *ACTING_KEYS])
+# An observation may not use these keys, nor those that begin with `game/`.
+ROW_KEYS = frozenset([*ROW_FIELDS, *ACTING_KEYS, "discount"])
 
 NOT_SEEN = ("loss/", "game/")  # how the keys of rows begin that networks do not get
 
@@ -94,6 +94,14 @@ class Spec:
     # Name -> k: the observation [k, ...] is a stack of the k newest frames, oldest first, zeros
     # before a game's first frame. It matters on the wire only: a network sees the whole stack.
     stacks: dict[str, int] = dataclasses.field(default_factory=dict)
+    # Further keys of rows, float32 [N], that networks do not get: `discount`, a transition's own,
+    # and `game/NAME`, a number that the environment told at a game's end, else NaN.
+    numbers: tuple[str, ...] = ()
+
+    @property
+    def leaves(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """The observations and the numbers."""
+        return self.observations | dict.fromkeys(self.numbers, ((), "float32"))
 
     @property
     def num_actions(self) -> int:
@@ -127,6 +135,11 @@ class Spec:
         }
 
 
+def is_number(name: str) -> bool:
+    """Whether a row's key is one of `Spec.numbers`."""
+    return name == "discount" or name.startswith("game/")
+
+
 def is_image(shape: tuple[int, ...]) -> bool:
     """Whether an observation of this shape, [C, H, W] or [H, W], is an image for the networks here.
     A small [H, W] is rather a table of numbers."""
@@ -155,7 +168,7 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
             leaves.update(more)
         return leaves
     name = prefix[:-1] or "frame"
-    if name in ROW_KEYS or name.startswith(("core_state/", "column/")):
+    if name in ROW_KEYS or name.startswith(("core_state/", "column/", "game/")):
         raise UserError(f"The observation key {name!r} is also a row's key; please rename it")
     shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
     if shape is None or dtype is None or np.dtype(dtype).kind not in "biuf":

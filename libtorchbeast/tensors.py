@@ -45,6 +45,7 @@ class TensorEnv:
     state: dict[str, tuple[tuple[int, ...], torch.dtype]]
     draws: dict[str, int] = {}
     frames_per_step = 1
+    own_discounts = False  # True: state["discount"], float32 [N], is the last transition's own
 
     def reset(self, state: State, mask: Tensor) -> State:
         """Begins a new episode where `mask` [N] is True. See `put`."""
@@ -166,6 +167,7 @@ class TensorVector:
         self.metadata = {
             "autoreset_mode": "NextStep",
             "frames_per_step": env.frames_per_step,
+            "own_discounts": env.own_discounts,
             "render_modes": ["rgb_array"],
         }
         spaces = {name: _box(shape, dtype) for name, (shape, dtype) in env.observations.items()}
@@ -192,7 +194,8 @@ class TensorVector:
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             self.state, *result = self._step(self.state, actions)
         observation, reward, terminated, truncated = result
-        return observation, reward, terminated, truncated, {}
+        own = {"discount": self.state["discount"]} if self.env.own_discounts else {}
+        return observation, reward, terminated, truncated, {"torchbeast": own} if own else {}
 
     def render(self) -> np.ndarray:
         return self.env.picture(self.state)
@@ -239,6 +242,12 @@ class TensorRows:
 
     def __init__(self, vector: Any, spec: Spec, device: torch.device):
         self._vector, self.spec, self._device = vector, spec, device
+        self._has_discounts = "discount" in spec.numbers
+        if of_games := [name for name in spec.numbers if name != "discount"]:
+            raise UserError(
+                f"Vector environment: expected no game_numbers in its metadata, which WarpBeast "
+                f"cannot read, seen {', '.join(of_games)}"
+            )
         self._space = vector.single_action_space
         if spec.actions.kind == "box":
             bounds = np.asarray(self._space.low), np.asarray(self._space.high)
@@ -252,16 +261,27 @@ class TensorRows:
         zeros = lambda dtype: torch.zeros(N, dtype=dtype, device=self._device)
         self._ended, never = ~zeros(torch.bool), zeros(torch.bool)
         self._steps, self._return = zeros(torch.int32), zeros(torch.float64)
+        self._sign = torch.ones_like(self._return)  # -1: the next reward is the opponent's
         none = torch.as_tensor(self.spec.actions.zeros(N), device=self._device)
-        return self._row(observation, zeros(torch.float32), never, never, none)
+        row = self._row(observation, zeros(torch.float32), never, never, none)
+        return row | self._own_discount({}, row["done"]) if self._has_discounts else row
 
     @torch.no_grad()  # a simulator may be differentiable
     def step(self, actions: Tensor) -> Row:
         """Steps all environments with `actions` [N, *Actions.shape]."""
-        observation, reward, *ends, _ = self._vector.step(self._to_space(actions))
+        observation, reward, *ends, info = self._vector.step(self._to_space(actions))
         terminated, truncated = (self._checked("end", x).bool() for x in ends)
         reward = self._checked("reward", reward).float()
-        return self._row(self._checked_parts(observation), reward, terminated, truncated, actions)
+        row = self._row(self._checked_parts(observation), reward, terminated, truncated, actions)
+        return row | self._own_discount(info, row["done"]) if self._has_discounts else row
+
+    def _own_discount(self, info: dict[str, Any], done: Tensor) -> Row:
+        """The transition's own discount, with which the sign of the next reward may change."""
+        told = info.get("torchbeast", {}).get("discount")
+        none = torch.ones_like(self._sign)
+        discount = none if told is None else self._checked("discount", told).masked_fill(done, 1)
+        self._sign = torch.where(done, none, self._sign * torch.where(discount < 0, -none, none))
+        return {"discount": discount.clamp(-1, 1).float()}
 
     def _checked_parts(self, observation: Any) -> Row:
         parts, expected = flatten_observation(observation), self.spec.observations
@@ -299,7 +319,7 @@ class TensorRows:
         done = self._ended
         self._ended = terminated | truncated
         self._steps = (self._steps + 1).masked_fill(done, 0)
-        self._return = (self._return + reward).masked_fill(done, 0)
+        self._return = (self._return + self._sign * reward).masked_fill(done, 0)
         first = done.view(-1, *[1] * (actions.dim() - 1))
         return {
             **observation,

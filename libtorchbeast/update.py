@@ -130,7 +130,8 @@ class Update:
         self.optimizer.step(clipped, [self.optimizer.scalar(rate) for rate in rates])
         with torch.no_grad():
             if sums:
-                call_own("take_statistics", cast(Any, self.net).take_statistics, sums)
+                take: Any = lambda sums: cast(Any, self.net).take_statistics(sums)
+                call_own("take_statistics", take, sums)
             self.after_step(updates)
         return rates[0]
 

@@ -201,7 +201,7 @@ def test_the_first_game_of_each_environment_counts():
     flags = parse(num_episodes=5)
     with contextlib.closing(Environment(ShorterAndShorter, 3)) as env:
         games = evaluate.play(flags, models.make_net(monobeast.Net, env.spec, flags), env, seed=3)
-    assert games == [evaluate.Game(steps, steps, True) for steps in (3, 4, 5, 6, 7)]
+    assert games == [evaluate.Game(steps, steps, True, {}) for steps in (3, 4, 5, 6, 7)]
 
 
 def test_nothing_is_started_when_the_run_ends(evaluator):

@@ -43,8 +43,8 @@ def test_each_transition_is_a_column_with_its_two_rows_and_its_target(minibatche
     assert [part.is_first for part in found] == [True] * count + [False] * count
     assert [bool(part.sums) for part in found] == [True] + [False] * (2 * count - 1)
     for part in found:
-        assert part.batch.keys() == {"done", "x"}
         now, then = part.batch["x"]
+        assert torch.equal(part.batch["column/y"][0], now % 10)
         assert torch.equal(then, now + 10)
         assert torch.equal(part.targets["goal"], now[None] + 0.5)
     for each in (found[:count], found[count:]):

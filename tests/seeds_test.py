@@ -7,8 +7,12 @@ import random
 import numpy as np
 import torch
 
+import monobeast
+import polybeast_env
+from libtorchbeast.distributed import ranks
 from libtorchbeast.flags import Flags
 from libtorchbeast.seeds import MAX_SEED, derive_seed, first_seed, seed_everything, seeded
+from tests.support.envs import Catch
 
 
 def test_derived_seeds_differ_wherever_a_number_does():
@@ -40,3 +44,28 @@ def test_each_call_of_create_env_sees_a_seed_of_its_own():
         assert expected[0] == first_seed(flags.seed if seed is None else seed, 3)  # as at a reset
         assert [create_env() for _ in expected] == [("Catch", seed) for seed in expected]
     assert not hasattr(flags, "env_seed")  # it is not logged with the run's flags
+
+
+def test_each_environment_of_a_run_has_a_number_of_its_own(monkeypatch):
+    """Over the actors of MonoBeast, and over the streams of PolyBeast's local servers."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    found = []
+    made = lambda flags: found.append(flags.env_index) or Catch()
+    monkeypatch.setattr(monobeast, "create_env", made)
+    monkeypatch.setattr(polybeast_env, "create_env", made)
+    mono = monobeast.parse(["--env", "Catch", "--envs_per_actor", "3"])
+    poly = polybeast_env.parse("--env Catch --envs_per_server 3 --num_servers 2".split())
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        for actor in (0, 1):
+            number = ranks.own_number(actor)
+            monobeast.make_environment(mono, 7, number).initial(seed=0)
+        assert len(set(found)) == len(found)
+    assert found[:6] == [0, 1, 2, 3, 4, 5]
+    found.clear()
+    for rank, server in (("0", 0), ("0", 1), ("1", 0), ("1", 1)):
+        monkeypatch.setenv("RANK", rank)
+        make = polybeast_env.maker(poly, 7, server)
+        for _ in range(3):
+            make().initial(seed=0)
+    assert found[:3] == [0, 1, 2] and sorted(found) == list(range(36))

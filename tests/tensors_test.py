@@ -40,10 +40,23 @@ def rows_of(vector, seed=3):
     return TensorRows(vector, spec, CPU)
 
 
+class Turns(Walk):
+    """Tells a discount from -1 to 1 with each step."""
+
+    own_discounts = True
+    state = {**Walk.state, "discount": ((), torch.float32)}
+
+    def advance(self, state, actions):
+        state, *result = super().advance(state, actions)
+        odd = state["time"] % 2 > 0
+        return state | {"discount": torch.where(odd, -1.0, 0.5)}, *result
+
+
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "box"])
-def test_rows_are_those_of_the_numpy_adapter(kind):
+@pytest.mark.parametrize("walk", [Walk, Turns])
+def test_rows_are_those_of_the_numpy_adapter(walk, kind):
     """Bit by bit, over several episodes, which terminate and truncate."""
-    env, N = Walk(kind), 5
+    env, N = walk(kind), 5
     plain = Environment(lambda: TensorVector(env, N), N, "walk")
     rows = rows_of(TensorVector(env, N))
     expected, row = plain.initial(seed=3), rows.initial(seed=3)

@@ -356,7 +356,8 @@ def _named(record: logging.LogRecord, name: str) -> bool:
 def merged(rows: list[dict[str, float]]) -> dict[str, float]:
     """One row of the log from those of all ranks, that of rank 0 first."""
     row = dict(rows[0])
-    for name in {name for each in rows for name in each} - OF_RANK_0:
+    names = {name for each in rows for name in each} - OF_RANK_0
+    for name in (name for name in names if not name.startswith("game_")):  # as mean_game_return
         values = [each[name] for each in rows if name in each]
         row[name] = sum(values)
         if name in MAXIMA_OF_RANKS:

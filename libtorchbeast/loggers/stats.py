@@ -3,6 +3,7 @@
 clocks, `columns` explains all of them)."""
 
 import collections
+import math
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,6 +12,9 @@ import torch
 
 from libtorchbeast.loggers.columns import RECENT_GAMES
 from libtorchbeast.rollouts import Rollout
+
+# A game that has ended: its length, its return, and the numbers that its environment told of it.
+Ended = tuple[int, float, dict[str, float]]
 
 
 class FirstGames:
@@ -26,13 +30,13 @@ class FirstGames:
     """
 
     def __init__(self, num_envs: int):
-        self.games: list[tuple[int, float]] = []  # length, return
+        self.games: list[Ended] = []
         self._num_envs = num_envs
         self._rows = self._longest = 0
 
-    def add(self, lengths: torch.Tensor, games: list[tuple[int, float]]) -> bool:
-        """Adds `episode_step` [T, B] of rows, and (length, return) of the games that ended there.
-        Returns whether games may count from now on."""
+    def add(self, lengths: torch.Tensor, games: list[Ended]) -> bool:
+        """Adds `episode_step` [T, B] of rows, and the games that ended there. Returns whether games
+        may count from now on."""
         self._rows += lengths.numel()
         if lengths.numel():
             self._longest = max(self._longest, int(lengths.max()))
@@ -58,7 +62,8 @@ class Stats:
         self._lock = threading.Lock()  # protects every attribute
         self._returns: collections.deque[float] = collections.deque(maxlen=RECENT_GAMES)
         self._lengths: collections.deque[int] = collections.deque(maxlen=RECENT_GAMES)
-        self._untold: collections.deque[tuple[int, float]] = collections.deque(maxlen=RECENT_GAMES)
+        self._numbers: collections.deque[dict[str, float]] = collections.deque(maxlen=RECENT_GAMES)
+        self._untold: collections.deque[Ended] = collections.deque(maxlen=RECENT_GAMES)
         self._first_games: FirstGames | None = FirstGames(num_envs)  # None when games count at once
         self._sums: dict[str, list[float]] = {}  # column -> [sum, number of updates that told it]
         self._lag_max = 0.0
@@ -81,8 +86,12 @@ class Stats:
         """
         names = ("episode_over", "episode_step", "episode_return")
         over, ages, returns = (batch[name][1:, columns] for name in names)
+        numbers: list[dict[str, float]] = [{} for _ in range(int(over.sum()))]
+        for key in [key for key in batch if key.startswith("game/")]:
+            for told, value in zip(numbers, batch[key][1:, columns][over].tolist(), strict=True):
+                told |= {key.removeprefix("game/"): value} if math.isfinite(value) else {}
         with self._lock:
-            games = list(zip(ages[over].tolist(), returns[over].tolist(), strict=True))
+            games = list(zip(ages[over].tolist(), returns[over].tolist(), numbers, strict=True))
             self.games += len(games)
             if self._first_games is None:
                 self._count(games)
@@ -91,14 +100,15 @@ class Stats:
                 self._count(self._first_games.games[-self._num_envs :])
                 self._first_games = None
 
-    def _count(self, games: list[tuple[int, float]]) -> None:
-        self._lengths += [length for length, _ in games]
-        self._returns += [score for _, score in games]
+    def _count(self, games: list[Ended]) -> None:
+        self._lengths += [length for length, _, _ in games]
+        self._returns += [score for _, score, _ in games]
+        self._numbers += [numbers for _, _, numbers in games]
         self._untold += games
 
     def take_games(self) -> dict[str, Any]:
-        """The games since the last call, in JSON's types: how many ended, and the length and return
-        of the newest that count."""
+        """The games since the last call, in JSON's types: how many ended, and those of the newest
+        that count."""
         with self._lock:
             news = {"games": self.games - self._games_told, "recent": list(self._untold)}
             self._games_told = self.games
@@ -109,7 +119,7 @@ class Stats:
         """Adds what `take_games` has returned in another rank."""
         with self._lock:
             self.games += news["games"]
-            self._count([(length, score) for length, score in news["recent"]])
+            self._count([tuple(game) for game in news["recent"]])
 
     def counted(self, batches: Iterable[Rollout]) -> Iterator[Rollout]:
         """Yields batches of new rollouts, and counts the games that ended in each."""
@@ -142,6 +152,7 @@ class Stats:
             if self._returns:
                 row["mean_game_return"] = sum(self._returns) / len(self._returns)
                 row["mean_game_length"] = sum(self._lengths) / len(self._lengths)
+                row |= {f"game_{name}": mean for name, mean in means_of(self._numbers).items()}
             if self._sums:
                 row |= {name: total / count for name, (total, count) in self._sums.items()}
                 row["lag_max"] = self._lag_max
@@ -168,6 +179,7 @@ class Stats:
                 "games": self.games,
                 "returns": list(self._returns),
                 "lengths": list(self._lengths),
+                "numbers": list(self._numbers),
                 "largest_reward": self._largest_reward,
             }
 
@@ -176,7 +188,17 @@ class Stats:
             self.games = state["games"]
             self._returns.extend(state["returns"])
             self._lengths.extend(state["lengths"])
+            self._numbers.extend(state.get("numbers", []))  # an older file has none
             self._largest_reward = state.get("largest_reward")  # 0.6 did not save it
+
+
+def means_of(games: Iterable[dict[str, float]]) -> dict[str, float]:
+    """The mean of each number over the games that told it."""
+    told = collections.defaultdict(list)
+    for numbers in games:
+        for name, value in numbers.items():
+            told[name].append(value)
+    return {name: sum(values) / len(values) for name, values in told.items()}
 
 
 class Means:

@@ -63,7 +63,8 @@ def n_step_targets(
 
     Args:
         rewards: [T, B] float, the reward of transition t.
-        discounts: [T, B] float, gamma, or 0 where transition t leads to a terminal row.
+        discounts: [T, B] float, gamma times the transition's own discount, or 0 where transition t
+            leads to a terminal row.
         real: [T, B] bool, False where transition t leads across a reset of the environment.
         values: [T+1, B] float, the value of each row.
         num_steps: n, at least 1.
@@ -88,7 +89,8 @@ def targets(rows: dict[str, Tensor], values: Tensor, discounting: float, num_ste
     """The rescaled n-step returns h(G_t) of a sequence ([R2D2] eq. 1).
 
     Args:
-        rows: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B] bool.
+        rows: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B] bool, and `discount`
+            [T+1, B] float32 if the environment has discounts of its own.
         values: [T+1, B] float32, the rescaled values that returns end in.
         discounting: gamma.
         num_steps: n.
@@ -103,6 +105,8 @@ def targets(rows: dict[str, Tensor], values: Tensor, discounting: float, num_ste
     check_tensor("done", rows["done"], values.shape, torch.bool)
     check_tensor("terminated", rows["terminated"], values.shape, torch.bool)
     discounts = discounting * (~rows["terminated"][1:]).float()
+    if "discount" in rows:
+        discounts = discounts * rows["discount"][1:]
     values = unrescale(values.detach())
     real = ~rows["done"][1:]
     return rescale(n_step_targets(rows["reward"][1:], discounts, real, values, num_steps))

@@ -10,7 +10,7 @@ import libtorchbeast
 from libtorchbeast.flags import UserError
 from libtorchbeast.origin import cause
 from libtorchbeast.rpcenv.tls import Tls
-from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.spec import Actions, Spec, is_number
 from libtorchbeast.workers import Reminder, SilenceTimer
 
 if TYPE_CHECKING:
@@ -25,10 +25,16 @@ class ServersLost(RuntimeError):
 
 def spec_of(description: "Description") -> Spec:
     """The Spec, from which a `Net` is made, of a description from `libtorchbeast.describe`."""
+    leaves = description.observations
+    numbers = {k: leaf for k, leaf in leaves.items() if is_number(k)}
+    for name, (shape, dtype) in numbers.items():
+        if (tuple(shape), dtype) != ((), "float32"):
+            raise UserError(f"{description.name}: {name}: expected float32[], seen {dtype}{shape}")
     return Spec(
         name=description.name,
         num_envs=description.num_envs,
-        observations=description.observations,
+        observations={k: leaf for k, leaf in leaves.items() if k not in numbers},
+        numbers=tuple(numbers),
         actions=Actions(description.action_kind, tuple(description.action_sizes)),
         frames_per_step=description.frames_per_step,
         stacks=description.stacks,

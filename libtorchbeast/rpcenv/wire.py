@@ -25,7 +25,7 @@ DTYPES: dict[str, int] = {
 
 def spec_to_message(spec: Spec) -> rpcenv_pb2.Spec:
     """Converts a Spec. Raises ValueError for a dtype that the protocol does not have."""
-    for name, (_, dtype) in spec.observations.items():
+    for name, (_, dtype) in spec.leaves.items():
         if dtype not in DTYPES:
             raise ValueError(f"Observation {name!r}: expected one of {list(DTYPES)}, seen {dtype}")
     return rpcenv_pb2.Spec(
@@ -35,7 +35,7 @@ def spec_to_message(spec: Spec) -> rpcenv_pb2.Spec:
             rpcenv_pb2.Leaf(
                 name=name, dtype=DTYPES[dtype], shape=shape, stack=spec.stacks.get(name, 0)
             )
-            for name, (shape, dtype) in spec.observations.items()
+            for name, (shape, dtype) in spec.leaves.items()
         ],
         action_kind=spec.actions.kind,
         action_sizes=spec.actions.sizes,
@@ -64,7 +64,7 @@ class StepEncoder:
         # For each array: the bytes before it, its key in the row, its shape and its dtype.
         self._arrays: list[tuple[bytes, str, tuple[int, ...], np.dtype]] = [
             (b"", name, (N, *shape), _little_endian(name, dtype))
-            for name, (shape, dtype) in spec.observations.items()
+            for name, (shape, dtype) in spec.leaves.items()
         ]
         self._stacks = spec.stacks
         size = sum(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -201,12 +202,21 @@ class Rollout {
   }
 
   // A byte of a bool must be 0 or 1, because reading any other as a bool is undefined behaviour. A
-  // number must be finite, because another one would end the learner and not only this stream.
+  // number must be finite, because another one would end the learner and not only this stream. But
+  // a game's number, which reaches neither network nor loss, is NaN until it is told.
   void CheckObservations(std::string_view observations) const {
     for (const Leaf& leaf : spec_.observations) {
       const int64_t bytes = N_ * leaf.wire_bytes();
-      if (!AllFinite(leaf.dtype, observations.substr(0, bytes))) {
+      const bool of_game = leaf.name.rfind("game/", 0) == 0;
+      if (!of_game && !AllFinite(leaf.dtype, observations.substr(0, bytes))) {
         throw Mismatch(leaf.name, "finite numbers", "others");
+      }
+      if (leaf.name == "discount" && bytes == N_ * static_cast<int64_t>(sizeof(float))) {
+        std::vector<float> values(N_);
+        std::memcpy(values.data(), observations.data(), bytes);
+        for (float x : values) {
+          if (std::abs(x) > 1) throw Mismatch(leaf.name, "-1 to 1", std::to_string(x));
+        }
       }
       if (leaf.dtype == kBool) {
         uint8_t bits = 0;

@@ -312,6 +312,24 @@ TEST_CASE("decoder: bytes of a bool must be 0 or 1, and bytes of other integers 
   Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
 }
 
+TEST_CASE("decoder: a discount is a number from -1 to 1") {
+  for (float value : {-1.0f, 0.5f, 1.0f, 1.5f, -2.0f}) {
+    const Spec spec{2, {{"discount", kFloat32, {}}}, "discrete", {2}, 1, "Test"};
+    TestStep step(0);
+    const float values[] = {1.0f, value};
+    step.observations.assign(sizeof(values), '\0');
+    std::memcpy(step.observations.data(), values, sizeof(values));
+    std::string error;
+    try {
+      Rollout(spec, 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
+    } catch (const StreamError& caught) {
+      error = caught.what();
+    }
+    const bool is_wrong = value > 1 || value < -1;
+    CHECK(Has(error, "a Step's discount: expected -1 to 1, seen ") == is_wrong);
+  }
+}
+
 TEST_CASE("decoder: floats of observations are finite, whatever their width") {
   const auto error_of = [](DType dtype, uint64_t bits) {
     const Spec spec{2, {{"bytes", kUInt8, {3}}, {"x", dtype, {2}}}, "discrete", {2}, 1, "Test"};

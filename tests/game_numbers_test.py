@@ -1,0 +1,186 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Numbers that an environment tells at a game's end: from there to the log."""
+
+import json
+import re
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import monobeast as program
+from libtorchbeast import evaluate
+from libtorchbeast.distributed.ranks import merged
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from libtorchbeast.loggers.columns import RECENT_GAMES
+from libtorchbeast.loggers.stats import Stats
+from libtorchbeast.q_learning.replay_memory import block_shapes
+from tests.evaluate_test import EVERY, advance, evaluator, wait_for_row  # noqa: F401
+from tests.own_discounts_test import ENV, play
+from tests.support import monobeast, polybeast
+from tests.support.processes import load, rows
+from tests.support.turns import Nim
+
+pytestmark = pytest.mark.usefixtures("as_before")
+IN_ORDER = "--num_actors 0 --envs_per_actor 4 --batch_size 4".split()
+
+
+def test_rows_have_them_where_a_game_ends():
+    row = play(Nim, [1, 0, 0, 0, 0, 1, 0, 1])
+    wins, moves = row["game/first_wins"], row["game/moves"]
+    assert wins.dtype == moves.dtype == np.float32
+    assert np.flatnonzero(~np.isnan(wins)).tolist() == [4, 8] and wins[[4, 8]].tolist() == [0, 1]
+    assert np.flatnonzero(~np.isnan(moves)).tolist() == [8] and moves[8] == 3
+
+
+def test_gymnasiums_vectors_tell_them_too():
+    class Vector(gymnasium.vector.SyncVectorEnv):
+        """No SyncVectorEnv for the adapter, which would step its environments itself."""
+
+    row = play(lambda: Vector([Nim] * 2), [1, 0, 0, 0, 0, 1, 0, 1], 2)
+    expected = play(Nim, [1, 0, 0, 0, 0, 1, 0, 1])
+    for name in ("game/first_wins", "game/moves", "discount", "episode_return"):
+        assert np.array_equal(row[name], expected[name], equal_nan=True)
+
+
+def wrong(numbers, declared=("win",)):
+    """Nim whose every step tells `numbers`."""
+
+    class Wrong(Nim):
+        metadata = {"game_numbers": declared}
+
+        def step(self, action):
+            return *super().step(action)[:4], {"torchbeast": {"game_numbers": numbers}}
+
+    return Wrong
+
+
+@pytest.mark.parametrize(
+    "env, message",
+    [
+        (
+            wrong({"won": 1}),
+            'info["torchbeast"] tells game_numbers won: expected the name in '
+            "metadata[\"game_numbers\"], seen ['win']",
+        ),
+        (
+            wrong({"win": float("nan")}),
+            'info["torchbeast"] tells game_numbers win: expected a finite number, seen nan (a '
+            "float) from environment 0",
+        ),
+        (wrong({"win": [1.0]}), "expected a finite number, seen [1.0] (a list) from environment 0"),
+        (wrong({"win": None}), "expected a finite number, seen None (a NoneType)"),
+        (wrong({"win": 1e39}), "expected a finite number, seen 1e+39 (a float)"),
+        (
+            wrong({}, "win"),
+            "metadata[\"game_numbers\"]: expected a list of plain identifiers, seen 'win'",
+        ),
+        (wrong({}, ["a b"]), "expected a list of plain identifiers, seen ['a b']"),
+        (wrong({}, [1]), "expected a list of plain identifiers, seen [1]"),
+        (
+            wrong({}, ["return"]),
+            "expected names that the columns mean_game_NAME do not have, seen ['return']",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence(env, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        play(env, [0])
+
+
+def test_the_replay_keeps_the_discount_and_no_number_of_a_game():
+    shapes = block_shapes(Environment(Nim, 1).spec, (), {}, 5)
+    assert shapes["discount"] == ((5,), "float32")
+    assert not any(name.startswith("game/") for name in shapes)
+
+
+# ======================================================================================= statistics
+def games(*numbers):
+    """A batch of one column with games of one step, the numbers `a` and `b` of each."""
+    a, b = torch.tensor([(float("nan"),) * 2, *numbers], dtype=torch.float32).T[:, :, None]
+    over = torch.ones(len(a), 1, dtype=torch.bool)
+    steps = torch.ones(len(a), 1, dtype=torch.int32)
+    return {
+        "episode_over": over,
+        "episode_step": steps,
+        "episode_return": a * 0 + 1,
+        "game/a": a,
+        "game/b": b,
+    }
+
+
+def counting():
+    """Stats of one environment, whose first game is over, so that games count at once."""
+    stats, rows_of_none = Stats(num_envs=1), games((0, 0))
+    for name in ("episode_over", "episode_step"):
+        rows_of_none[name] = torch.zeros_like(rows_of_none[name])
+    for _ in range(2):
+        stats.add_games(rows_of_none)
+    return stats
+
+
+def told(stats):
+    return {k: v for k, v in stats.take().items() if k.startswith("game_")}
+
+
+def test_the_mean_is_over_the_recent_games_that_told_it():
+    stats, nan = counting(), float("nan")
+    assert told(stats) == {}
+    stats.add_games(games((1, nan), (3, nan), (nan, nan)))
+    assert told(stats) == {"game_a": 2}
+    stats.add_games(games(*[(nan, 5)] * (RECENT_GAMES - 2)))
+    assert told(stats) == {"game_a": 3, "game_b": 5}
+
+
+def test_a_resume_and_other_ranks_keep_them():
+    stats, resumed, first, nan = counting(), counting(), counting(), float("nan")
+    stats.add_games(games((1, nan), (3, 4)))
+    resumed.load_state_dict(stats.state_dict())
+    assert told(resumed) == told(stats) == {"game_a": 2, "game_b": 4}
+    first.add_games(games((5, nan)))
+    first.add_games_of_rank(json.loads(json.dumps(stats.take_games())))
+    assert told(first) == {"game_a": 3, "game_b": 4}
+    assert merged([{"step": 1, "game_a": 3.0}, {"step": 1, "game_a": 1.0}])["game_a"] == 3
+
+
+# ===================================================================================== the programs
+def test_monobeast_logs_them_and_a_resumed_run_goes_on(tmp_path):
+    monobeast.beast(tmp_path, *ENV, *IN_ORDER, "--total_steps", 1000)
+    row = rows(tmp_path / "run")[-1]
+    assert row["mean_game_return"] == pytest.approx(2 * row["game_first_wins"] - 1)
+    assert 3 <= row["game_moves"] <= 5
+    assert len(load(tmp_path / "run")["stats"]["numbers"]) == RECENT_GAMES
+    monobeast.beast(tmp_path, *ENV, *IN_ORDER, "--total_steps", 1100)
+    assert 0 <= rows(tmp_path / "run")[-1]["game_first_wins"] <= 1
+
+
+def test_evaluations_have_columns_of_them(evaluator):  # noqa: F811
+    found = evaluator(env=ENV[1], eval_env=ENV[1])
+    advance(found, EVERY)
+    row = wait_for_row(found)
+    assert row["mean_eval_return"] == pytest.approx(2 * row["eval_game_first_wins"] - 1)
+    assert row["eval_game_first_wins"] == row[f"eval_game_first_wins/{ENV[1]}"]
+
+
+def test_polybeast_gets_them_from_servers(tmp_path):
+    small = "--net monobeast.Net --num_servers 1 --envs_per_server 4 --batch_size 4".split()
+    polybeast.beast(tmp_path, *ENV, *small, "--total_steps", 1000, "--eval_every", 0)
+    row = rows(tmp_path / "run")[-1]
+    assert row["mean_game_return"] == pytest.approx(2 * row["game_first_wins"] - 1)
+
+
+def test_an_evaluation_has_the_numbers_of_its_games(tmp_path):
+    flags = monobeast.parse(*ENV, "--num_episodes", 4, "--mode", "test")
+    net, env = program.player(flags)
+    for game in evaluate.play(flags, net, env, seed=0):
+        assert game.score == (1 if game.numbers["first_wins"] else -1)
+        assert game.numbers.get("moves", game.steps) == game.steps
+
+
+def test_an_environment_without_them_plays_as_before():
+    """It may be evaluated in one with them, and the other way round."""
+    plain = Environment(type("Plain", (Nim,), {"metadata": {}, "step": lambda *_: None}), 1)
+    assert plain.spec.numbers == ()
+    assert plain.spec.signature() == Environment(Nim, 1).spec.signature()

@@ -1,0 +1,181 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A transition's own discount: from the environment to the targets."""
+
+import re
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import vtrace
+from libtorchbeast import losses, models, moments
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.q_learning import recurrent_q
+from libtorchbeast.rpcenv.wire import spec_to_message
+from tests import r2d2_test
+from tests.support import monobeast, polybeast
+from tests.support.envs import Catch
+from tests.support.processes import rows
+from tests.support.turns import Nim
+
+pytestmark = pytest.mark.usefixtures("as_before")
+ENV = ("--env", "tests.support.turns:Nim-v0")
+
+
+def play(create_env, actions, num_envs=1):
+    """The rows [T, ...] of the first environment."""
+    env = Environment(create_env, num_envs)
+    played = [env.initial(seed=0)] + [env.step(np.array([a] * num_envs)) for a in actions]
+    return {k: np.array([row[k][0] for row in played]) for k in played[0]}
+
+
+def test_rows_have_the_discount_and_the_first_players_return():
+    """In the first game the second player wins, in the next one the first."""
+    row = play(Nim, [1, 0, 0, 0, 0, 1, 0, 1])
+    assert row["discount"].dtype == np.float32 and row["reward"].dtype == np.float32
+    assert row["discount"].tolist() == [1, -1, -1, -1, -1, 1, -1, -1, -1]
+    assert row["reward"].tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 1]
+    assert row["episode_return"].tolist() == [0, 0, 0, 0, -1, 0, 0, 0, 1]
+
+
+def test_vectors_tell_it_too():
+    class Pair(gymnasium.vector.VectorEnv):
+        num_envs, metadata = 2, {"own_discounts": True, "autoreset_mode": "NextStep"}
+        single_observation_space, single_action_space = Nim.observation_space, Nim.action_space
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros((2, 6), np.float32), {}
+
+        def step(self, actions):
+            own = {"discount": np.array([0.5, 0.0]), "_discount": np.array([True, False])}
+            never = np.zeros(2, bool)
+            return np.zeros((2, 6), np.float32), np.ones(2), never, never, {"torchbeast": own}
+
+    env = Environment(Pair, 2)
+    env.initial(seed=0)
+    assert env.step(np.zeros(2, np.int64))["discount"].tolist() == [0.5, 1.0]
+    sync = lambda: gymnasium.vector.SyncVectorEnv([Nim] * 2)
+    assert play(sync, [0, 0], 2)["discount"].tolist() == [1, -1, -1]
+
+
+def test_others_have_no_such_key():
+    env = Environment(Catch, 1)
+    assert "discount" not in env.initial(seed=0) and env.spec.numbers == ()
+    assert [leaf.name for leaf in spec_to_message(env.spec).observations] == ["frame"]
+
+
+@pytest.mark.parametrize("wrong", [1.5, float("nan"), "x", None, [1.0], -2])
+def test_a_wrong_discount_is_refused(wrong):
+    create = lambda: type("Wrong", (Nim,), {"discount": wrong})()
+    seen = f"expected a number from -1 to 1, seen {wrong!r} (a {type(wrong).__name__})"
+    with pytest.raises(UserError, match=re.escape(seen)):
+        play(create, [0])
+
+
+def test_a_discount_that_is_not_declared_is_refused():
+    create = lambda: type("Silent", (Nim,), {"metadata": {}})()
+    expected = re.escape('tells discount: expected metadata["own_discounts"] = True, seen none')
+    with pytest.raises(UserError, match=expected):
+        play(create, [0])
+
+
+@pytest.mark.parametrize("name", ["discount", "game/win"])
+def test_an_observation_of_such_a_name_is_refused(name):
+    space = gymnasium.spaces.Dict({name: gymnasium.spaces.Box(0, 1, (), np.float32)})
+    with pytest.raises(UserError, match="is also a row's key"):
+        Environment(lambda: type("Wrong", (Nim,), {"observation_space": space})(), 1)
+
+
+# ===================================================================================== the laws
+def random_rows(T, seed=0):
+    """A sequence of one column in which the turn passes at each step. Row T ends the game."""
+    generator = torch.Generator().manual_seed(seed)
+    never = torch.zeros(T + 1, 1, dtype=torch.bool)
+    rewards, values = torch.randn(2, T + 1, 1, generator=generator)
+    log_rho = 0.5 * torch.randn(T, 1, generator=generator)
+    ends = never.clone()
+    ends[-1] = True
+    discount = torch.full((T + 1, 1), -1.0)
+    row = dict(reward=rewards, done=never, terminated=ends, discount=discount)
+    return row, values, log_rho
+
+
+def of_first(row, values):
+    """The same game without turns, all in the first player's eyes: the opponent moves at odd rows,
+    and row t+1 has the reward of the move at row t."""
+    sign = torch.ones(len(values), 1)
+    sign[1::2] = -1
+    moved = torch.cat([sign[:1], sign[:-1]])
+    return row | {"reward": moved * row["reward"], "discount": sign.abs()}, sign * values, sign
+
+
+def vtrace_targets(row, values, log_rho, discounting=0.9):
+    batch = losses.Transitions(None, Flags(discounting=discounting), row, {}, (), {}, {}, 0.0)
+    return vtrace.from_importance_weights(
+        log_rho, batch.discount, row["reward"][1:], values[:-1], values[-1]
+    ).vs
+
+
+def test_alternating_turns_give_the_negated_opponents_targets():
+    row, values, log_rho = random_rows(7)
+    plain, signed_values, sign = of_first(row, values)
+    own, others = (vtrace_targets(*x, log_rho) for x in ((row, values), (plain, signed_values)))
+    assert torch.allclose(own, sign[:-1] * others, atol=1e-6)
+    for n in (1, 3, 9):
+        own = recurrent_q.targets(row, values, 0.9, n)
+        others = recurrent_q.targets(plain, signed_values, 0.9, n)
+        assert torch.allclose(own, sign[:-1] * others, atol=1e-5)
+
+
+def test_an_option_of_several_steps_is_these_steps():
+    """An option of k steps has the inner rewards' discounted sum, and gamma^(k - 1)."""
+    row, values, _ = random_rows(9)
+    gamma, starts = 0.9, [0, 2, 3, 6, 9]  # options of 2, 1, 3 and 3 steps
+    row["discount"] = torch.ones(10, 1)
+    option = {k: x[starts].clone() for k, x in row.items()}
+    for i, (start, end) in enumerate(zip(starts, starts[1:], strict=False), 1):
+        inner = row["reward"][start + 1 : end + 1]
+        powers = gamma ** torch.arange(end - start)[:, None]
+        option["reward"][i] = (powers * inner).sum(0)
+        option["discount"][i] = gamma ** (end - start - 1)
+    steps = vtrace_targets(row, values, torch.zeros(9, 1))[starts[:-1]]
+    seen = vtrace_targets(option, values[starts], torch.zeros(4, 1))
+    assert torch.allclose(seen, steps, atol=1e-6)
+    steps = recurrent_q.targets(row, values, gamma, 9)[starts[:-1]]
+    assert torch.allclose(recurrent_q.targets(option, values[starts], gamma, 4), steps, atol=1e-6)
+
+
+def test_running_returns_use_the_size():
+    row, _, _ = random_rows(5)
+    row |= dict(episode_step=torch.zeros(6, 1, dtype=torch.int32), episode_return=row["reward"] * 0)
+    plain = {k: x for k, x in row.items() if k != "discount"}
+    returns = moments.discounted_returns(row, 0.9)
+    assert torch.equal(returns, moments.discounted_returns(plain, 0.9))
+    row["discount"] = torch.full((6, 1), -0.5)
+    assert torch.equal(
+        moments.discounted_returns(row, 0.9), moments.discounted_returns(plain, 0.45)
+    )
+
+
+def test_networks_do_not_see_it():
+    rows = {"frame": 1, "discount": 2, "game/win": 3, "loss/x": 4, "discounts": 5}
+    assert models.seen_by_nets(rows) == {"frame": 1, "discounts": 5}
+
+
+# ===================================================================================== the programs
+@pytest.mark.parametrize("more", [(), ("--passes", 2), ("--use_lstm",)], ids=str)
+def test_monobeast_learns_who_wins(tmp_path, more):
+    """The first player wins if both play well: he takes two stones, and then what leaves none."""
+    flags = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --reward_scaling returns".split()
+    monobeast.beast(tmp_path, *ENV, *flags, "--total_steps", 2000, *more)
+    assert rows(tmp_path / "run")[-1]["mean_game_return"] > -0.5
+
+
+def test_polybeast_and_r2d2_learn(tmp_path):
+    small = "--net monobeast.Net --num_servers 1 --envs_per_server 4 --batch_size 4".split()
+    polybeast.beast(tmp_path / "poly", *ENV, *small, "--total_steps", 2000)
+    r2d2_test.beast(tmp_path / "r2d2", *ENV, *r2d2_test.LEARNING, "--total_steps", 3000)
+    for name in ("poly", "r2d2"):
+        assert rows(tmp_path / name / "run")[-1]["mean_game_return"] > 0.5
