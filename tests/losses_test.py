@@ -12,6 +12,7 @@ from libtorchbeast import losses
 from libtorchbeast.distributions import Categorical
 from libtorchbeast.flags import UserError
 from libtorchbeast.losses import call_targets, results_of
+from tests.support.actors import make_actor, make_flags, make_rollouts
 from tests.support.losses import impala_loss, transitions
 
 A = 3
@@ -60,6 +61,43 @@ def test_each_row_has_its_place_and_only_there():
         assert torch.equal(x, begin), name
     for name, x in batch.next.items():
         assert torch.equal(x, end), name
+
+
+class Describing(monobeast.Net):
+    """Has two outputs of its own, of which one does not travel in rows."""
+
+    def forward(self, inputs, core_state=()):
+        outputs, core_state = super().forward(inputs, core_state)
+        own = inputs["frame"] + self.baseline.bias.detach()
+        return outputs | {"seen": own, "loss/seen": own.sum(-1)}, core_state
+
+
+def test_all_outputs_reach_targets_and_loss():
+    """Those of the network in training are `outputs`, those of the one that acted `behavior`."""
+    actor = make_actor(Describing)
+    (rollout,) = make_rollouts(actor, 1)
+    with torch.no_grad():
+        actor.net.baseline.bias += 1
+    calls = []
+
+    def note(batch, rows):
+        calls.append(batch)
+        assert batch.outputs["seen"].shape[0] == batch.outputs["loss/seen"].shape[0] == rows
+        T = len(batch.real)
+        torch.testing.assert_close(batch.outputs["seen"][:T], batch.behavior["seen"] + 1)
+        assert "loss/seen" not in batch.behavior and "seen" not in batch.now | batch.next
+
+    def targets(batch):
+        note(batch, len(batch.real) + 1)
+        return {"goal": batch.outputs["loss/seen"][:-1]}
+
+    def loss(batch):
+        note(batch, len(batch.real))
+        assert torch.equal(batch.targets["goal"], batch.outputs["loss/seen"])
+        return dict(total_loss=batch.mean(batch.outputs["baseline"]))
+
+    losses.learn_from(actor.net, rollout, {}, targets, loss, make_flags(), 0.0)
+    assert len(calls) == 2
 
 
 def test_a_term_without_a_number_for_each_transition_is_refused():
