@@ -113,6 +113,10 @@ class Update:
         steps = numbers["real_transitions"] if part.new_steps is None else part.new_steps
         numbers.setdefault("new_steps", steps)
         sums = results["sums"] if numbers.pop("has_sums", 1.0) else {}
+        if self.of_ranks is not None:
+            for name, count in zip(self.of_ranks.told, numbers.pop("told"), strict=True):
+                if not count:  # no rank tells it
+                    del numbers[name]
         return numbers, sums, clipped
 
     def _compute_gradients(

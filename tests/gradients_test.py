@@ -194,6 +194,31 @@ def test_a_frozen_parameter_does_not_travel():
     assert len(whole) - len(first.one.of_ranks._flat) == frozen > 0
 
 
+def test_a_number_that_only_some_ranks_tell_is_the_mean_over_these():
+    """An update in which no rank tells it has none, whatever was told before."""
+    life = Life(*UNSCALED)
+    told = {0: [2.0, None, None], 1: [5.0, 4.0, None]}
+
+    def one(of_ranks):
+        learner, values = life.learner(of_ranks), iter(told[of_ranks.rank])
+        loss = learner.one._loss
+
+        def phases(batch):
+            value = next(values)
+            late = {} if value is None else {"late": batch.count * 0 + value}
+            terms = {} if value is None else {"later": batch.real * value}
+            return loss(batch) | late | terms
+
+        learner.one._loss = phases
+        return life.learn(learner, HALVES[of_ranks.rank])
+
+    for batch in life.batches:
+        batch["done"][:] = False  # as many real transitions in both ranks
+    for seen in in_threads(2, one):
+        for name in ("late", "later"):
+            assert [numbers.get(name) for numbers in seen] == [3.5, 4.0, None], name
+
+
 def test_a_rank_that_ends_early_waits_for_the_others_as_after_a_signal():
     """And not until it gives its update up, and with it what is not saved yet."""
     life = Life(*SCALED, count=1)

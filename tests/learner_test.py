@@ -228,18 +228,21 @@ def test_a_batch_without_a_real_transition_changes_nothing(tmp_path):
 def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path, core):
     """The targets stay those of the first, whatever the loss."""
     flags = "--ppo_clip 0 --observation_scaling none --reward_scaling none --passes 3".split()
-    learning, seen = Learning(tmp_path, monobeast.Net, *core, *flags), []
+    learning, seen, totals = Learning(tmp_path, monobeast.Net, *core, *flags), [], []
     loss = learning.learner.one._loss
 
     def spy(batch):
         seen.append((batch.targets["v"].flatten(), batch.outputs["baseline"].detach().flatten()))
-        return loss(batch)
+        found = loss(batch)
+        totals.append(found["total_loss"].item())
+        return found
 
     learning.learner.one._loss = spy
     numbers = learning.update()
     assert learning.published == [1, 2, 3]
     assert learning.learner.step == int((~learning.batch["done"][1:]).sum())
     assert numbers["lags"].keys() == {0}
+    assert numbers["total_loss"] == pytest.approx(sum(totals) / 3) and len(set(totals)) == 3
     assert torch.equal(seen[0][0], seen[1][0]) and torch.equal(seen[0][0], seen[2][0])
     assert not torch.allclose(seen[0][1], seen[2][1])  # the values have moved
 

@@ -43,6 +43,11 @@ def test_it_gives_the_columns_of_the_loss_and_changes_nothing(argv):
     assert all(p.grad is None for p in net.parameters())
 
 
+@pytest.mark.parametrize("argv", [(), PASSES])
+def test_the_loss_on_the_page_has_columns_with_meanings(argv):
+    assert checked(monobeast.targets, monobeast.loss, *argv)[1] == []
+
+
 def lacks_the_total(batch):
     return dict(pg_loss=batch.mean(batch.reward))
 

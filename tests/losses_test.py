@@ -1,13 +1,18 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What a loss gets, and PPO's loss, in which the targets come before the loss."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 
 import monobeast
 import vtrace
 from libtorchbeast import losses
+from libtorchbeast.distributions import Categorical
+from libtorchbeast.flags import UserError
 from libtorchbeast.losses import call_targets, results_of
+from tests.support.actors import make_actor, make_flags, make_rollouts
 from tests.support.losses import impala_loss, transitions
 
 A = 3
@@ -56,6 +61,43 @@ def test_each_row_has_its_place_and_only_there():
         assert torch.equal(x, begin), name
     for name, x in batch.next.items():
         assert torch.equal(x, end), name
+
+
+class Describing(monobeast.Net):
+    """Has two outputs of its own, of which one does not travel in rows."""
+
+    def forward(self, inputs, core_state=()):
+        outputs, core_state = super().forward(inputs, core_state)
+        own = inputs["frame"] + self.baseline.bias.detach()
+        return outputs | {"seen": own, "loss/seen": own.sum(-1)}, core_state
+
+
+def test_all_outputs_reach_targets_and_loss():
+    """Those of the network in training are `outputs`, those of the one that acted `behavior`."""
+    actor = make_actor(Describing)
+    (rollout,) = make_rollouts(actor, 1)
+    with torch.no_grad():
+        actor.net.baseline.bias += 1
+    calls = []
+
+    def note(batch, rows):
+        calls.append(batch)
+        assert batch.outputs["seen"].shape[0] == batch.outputs["loss/seen"].shape[0] == rows
+        T = len(batch.real)
+        torch.testing.assert_close(batch.outputs["seen"][:T], batch.behavior["seen"] + 1)
+        assert "loss/seen" not in batch.behavior and "seen" not in batch.now | batch.next
+
+    def targets(batch):
+        note(batch, len(batch.real) + 1)
+        return {"goal": batch.outputs["loss/seen"][:-1]}
+
+    def loss(batch):
+        note(batch, len(batch.real))
+        assert torch.equal(batch.targets["goal"], batch.outputs["loss/seen"])
+        return dict(total_loss=batch.mean(batch.outputs["baseline"]))
+
+    losses.learn_from(actor.net, rollout, {}, targets, loss, make_flags(), 0.0)
+    assert len(calls) == 2
 
 
 def test_a_term_without_a_number_for_each_transition_is_refused():
@@ -117,6 +159,37 @@ def test_each_kind_of_result_has_its_place():
     assert numbers["c"] == [0, 1, 2] and numbers["real_transitions"] == real.sum()
     without = results_of(transitions(rows, outputs), {}, lambda batch: {}, loss)
     assert "mean_rho" not in without["means"]
+
+
+WRONG = [
+    ("done", lambda x: x.float(), r"float32\[8, 2\]; expected bool\[8, 2\]"),
+    ("done", lambda x: x.to(torch.uint8), r"uint8\[8, 2\]; expected bool\[8, 2\]"),
+    ("done", lambda x: x[:-1], r"bool\[7, 2\]; expected bool\[8, 2\]"),
+    ("terminated", lambda x: x.int(), r"int32\[8, 2\]; expected bool\[8, 2\]"),
+    ("terminated", lambda x: x[:, :1], r"bool\[8, 1\]; expected bool\[8, 2\]"),
+    ("reward", lambda x: x[:, :1], r"float32\[8, 1\]; expected float32\[8, 2\]"),
+    ("reward", lambda x: x.double(), r"float64\[8, 2\]; expected float32\[8, 2\]"),
+    ("action", lambda x: x.int(), r"int32\[8, 2\]; expected int64\[8, 2\]"),
+    ("action", lambda x: x[..., None], r"int64\[8, 2, 1\]; expected int64\[8, 2\]"),
+    ("policy_logits", lambda x: x[..., :2], r"float32\[8, 2, 2\]; expected float32\[8, 2, 3\]"),
+    ("policy_logits", lambda x: x.bfloat16(), r"bfloat16\[8, 2, 3\]; expected float32\[8, 2, 3\]"),
+]
+
+
+@pytest.mark.parametrize(
+    "name, change, said", WRONG, ids=[f"{x[0]}-{n}" for n, x in enumerate(WRONG)]
+)
+def test_errors_of_a_batch_name_tensor_seen_and_expected(name, change, said):
+    """Such as one that a fork has made."""
+    rows = dict(
+        reward=torch.zeros(8, 2), done=torch.zeros(8, 2, dtype=torch.bool),
+        terminated=torch.zeros(8, 2, dtype=torch.bool), policy_logits=torch.zeros(8, 2, A),
+        action=torch.zeros(8, 2, dtype=torch.int64),
+    )  # fmt: skip
+    losses._check_rows(rows, Categorical(A))
+    with pytest.raises(UserError, match=f"^A batch has {name} {said}$"):
+        net, batch = Namespace(distribution=Categorical(A)), rows | {name: change(rows[name])}
+        losses.transitions(net, batch, Namespace(), 0.0)
 
 
 # ============================================================================================ PPO

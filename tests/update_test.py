@@ -8,6 +8,7 @@ import torch
 
 import monobeast
 from tests.support.actors import Counting, make_actor, make_flags, make_learner, make_rollouts
+from tests.support.monobeast import IN_ORDER, beast
 from tests.support.ranks import in_threads
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -118,6 +119,25 @@ def test_statistics_are_those_of_all_ranks(argv):
         torch.testing.assert_close(learner.net.sum, alone.net.sum - lost, rtol=1e-4, atol=1e-4)
     for name, value in first.net.state_dict().items():
         assert torch.equal(value, second.net.state_dict()[name]), name
+
+
+class Noting(monobeast.Net):
+    """Notes the numbers of updates that it was told."""
+
+    told: list[int] = []
+
+    def after_step(self, updates):
+        self.told.append(updates)
+
+
+def test_only_a_new_run_begins_with_a_call_after_0_updates(tmp_path, monkeypatch):
+    monkeypatch.setattr(Noting, "told", [])
+    flags = [*IN_ORDER, *ONCE, "--eval_every", 0, "--net", "tests.update_test.Noting"]
+    beast(tmp_path, *flags, "--total_steps", 300)
+    before = list(Noting.told)
+    assert before == list(range(len(before))) and len(before) > 2
+    beast(tmp_path, "--total_steps", 600)
+    assert Noting.told == list(range(len(Noting.told))) and len(Noting.told) > len(before)
 
 
 def test_a_skipped_update_takes_nothing_in():

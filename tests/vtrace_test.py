@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """V-trace and the IMPALA loss against oracles written from the papers, and the laws they obey."""
 
+import inspect
 import itertools
 
 import numpy as np
@@ -460,6 +461,19 @@ def test_a_loss_of_policies_that_disagree_utterly_is_finite():
     loss.total.backward()
     assert all(torch.isfinite(part) for part in loss)
     assert all(torch.isfinite(output.grad).all() for output in outputs.values())
+
+
+def test_arguments_and_results_are_torchbeasts_without_the_second_threshold():
+    parameters = inspect.signature(vtrace.from_importance_weights).parameters.values()
+    by_position = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
+    names = "log_rhos discounts rewards values bootstrap_value clip_rho_threshold"
+    assert by_position == names.split() and list(parameters)[5].default == 1.0
+    assert [p.name for p in parameters if p.kind == p.KEYWORD_ONLY] == ["lambda_", "real"]
+    arguments = [*to_tensors(random_arguments(np.random.default_rng(0), 3, 2)).values(), 0.8]
+    result = vtrace.from_importance_weights(*arguments)
+    assert result._fields == ("vs", "advantages")
+    by_name = vtrace.from_importance_weights(**dict(zip(by_position, arguments, strict=True)))
+    assert torch.equal(result.vs, by_name.vs) and torch.equal(result.advantages, by_name.advantages)
 
 
 # ============================================================================================ PPO

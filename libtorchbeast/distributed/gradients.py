@@ -29,6 +29,7 @@ class Gradients:
 
     Attributes:
         deviations: how many times the ranks' weights were found to differ.
+        told: names of the numbers for the log, which some losses may not tell.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Gradients:
     ):
         self._ranks, self._parameters, self._is_mean = ranks, parameters, is_mean
         self.deviations = 0
+        self.told: list[str] = []
         self._flat: Tensor | None = None
         if like is not None:
             self._lay_out(like)
@@ -49,9 +51,11 @@ class Gradients:
         count = [sum(x.numel() for (one, _), x in others.items() if one == kind) for kind in KINDS]
         sizes = [*(p.numel() for p in self._parameters), 1]  # the last is the loss
         device = self._parameters[0].device
-        self._flat = torch.zeros(sum(sizes) + sum(count) + 4, device=device)
+        self.told = [k for kind, k in others if kind != "sums"]
+        self._flat = torch.zeros(sum(sizes) + sum(count) + len(self.told) + 4, device=device)
         *views, self._loss = self._flat[: sum(sizes)].split(sizes)
-        rest = self._flat[sum(sizes) : -4].split([x.numel() for x in others.values()])
+        lengths = [*(x.numel() for x in others.values()), len(self.told)]
+        *rest, self._told = self._flat[sum(sizes) : -4].split(lengths)
         named = zip(others.items(), rest, strict=True)
         self._others = {name: view.view(x.shape) for (name, x), view in named}
         self._counts = self._flat[-4:]
@@ -74,9 +78,10 @@ class Gradients:
 
         Returns:
             The results over all ranks; `new_steps`, their sum; `stops`, the number of ranks that
-            want to stop; and `has_sums`, which is 0 if no rank has statistics. If the loss or
-            gradient of one rank is not finite, nor is the sum's. What only some of the losses
-            return is this rank's.
+            want to stop; `has_sums`, which is 0 if no rank has statistics; and for each of the
+            names `told` the number of real transitions of the ranks that tell it, over which it is
+            a mean. If the loss or gradient of one rank is not finite, nor is the sum's. What `like`
+            lacks is this rank's.
         """
         if self._flat is None:
             self._lay_out(results)
@@ -88,10 +93,11 @@ class Gradients:
         own = [results.get(kind, {}).get(k, nothing) for kind, k in self._others]
         tail = [results.get(name, nothing).detach() for name in ("total_loss", "real_transitions")]
         added = tail[1] if new_steps is None else self._flat.new_full((), float(new_steps))
-        targets = [*self._views, self._loss, *self._others.values(), *self._counts]
-        for target, x in zip(
-            targets, (*grads, tail[0], *own, tail[1], added, stops, has_sums), strict=True
-        ):
+        is_told = [k in results.get(kind, {}) for kind, k in self._others if kind != "sums"]
+        told = [tail[1] if is_so else nothing for is_so in is_told]
+        targets = [*self._views, self._loss, *self._others.values(), *self._told, *self._counts]
+        values = [*grads, tail[0], *own, *told, tail[1], added, stops, has_sums]
+        for target, x in zip(targets, values, strict=True):
             target.copy_(x)
         self._weighted *= self._counts[0]
         self._ranks.sum(self._flat)
@@ -104,9 +110,12 @@ class Gradients:
         summed |= {k: x for k, x in results.items() if k in ("vectors", "largest_reward")}
         for kind in KINDS:
             seen = results.get(kind, {})
-            names = [k for one, k in self._others if one == kind and (k in seen or not results)]
-            summed[kind] = seen | {k: self._others[kind, k] for k in names}
-        return summed
+            summed[kind] = seen | {k: x for (one, k), x in self._others.items() if one == kind}
+        shares = dict(zip(self.told, (self._counts[0] / self._told.clamp(min=1.0)), strict=True))
+        for kind in ("scalars", "means") if self._is_mean else ("means",):  # over those who tell it
+            own_shares = {k: shares[k] for one, k in self._others if one == kind}
+            summed[kind] |= {k: summed[kind][k] * share for k, share in own_shares.items()}
+        return summed | {"told": self._told}
 
     def compare(self, updates: int, state: Callable[[], Any], load: Callable[[Any], None]) -> None:
         """The weights of all ranks are equal, unless processors of different kinds round otherwise.
