@@ -254,7 +254,7 @@ def test_a_new_run_begins_with_the_weights_of_another(savedir, form, capsys, mon
     assert_same(new["model"], old["model"])
     assert new["step"] == 160 and new["updates"] == 2
     assert new["optimizer"]["state"][0]["step"] == 2
-    said = f"Starting from the weights of {source}, trained for {old['step']} steps"
+    said = f"--init_from: the weights of {source}, trained for {old['step']} steps"
     assert said in capsys.readouterr().err
 
 

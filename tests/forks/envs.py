@@ -74,5 +74,26 @@ class CountedRoom(Room):
         return dict(image=super().seen(), loss=dict(visits=np.float32(self.visits[self.place])))
 
 
-for env in (Signals, Room, CountedRoom):
+class Tasks(Signals):
+    """Signals in two tasks, of which an episode has one. In the second a right action gives 50, and
+    each step costs 30."""
+
+    observation_space = gymnasium.spaces.Dict(
+        image=Signals.observation_space, task=gymnasium.spaces.Box(0, 1, (2,), np.uint8)
+    )
+
+    def reset(self, *, seed=None, options=None):
+        gymnasium.Env.reset(self, seed=seed)
+        self.task = int(self.np_random.integers(2))
+        return super().reset()
+
+    def step(self, action):
+        seen, reward, *ends = super().step(action)
+        return seen, 50 * reward - 30 if self.task else reward, *ends
+
+    def seen(self):
+        return dict(image=super().seen(), task=np.eye(2, dtype=np.uint8)[self.task])
+
+
+for env in (Signals, Room, CountedRoom, Tasks):
     gymnasium.register(f"{env.__name__}-v0", env, disable_env_checker=True)
