@@ -24,7 +24,7 @@ from libtorchbeast import models
 from libtorchbeast.distributions import Distribution
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.models import CoreState
-from libtorchbeast.rollouts import Rollout, core_state_of
+from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
 from libtorchbeast.spec import Actions, Spec, check_action_mask
 
 # Keys of the environment's row that are copied into the rows of each agent.
@@ -165,9 +165,43 @@ class Agents(nn.Module):
 
     def batches(self, batch: Rollout) -> Iterator[tuple[nn.Module, Rollout]]:
         """Yields for each group its network and its share of a batch, whose columns are agents."""
-        rows = {name: x for name, x in batch.items() if not name.startswith("core_state/")}
-        for _, net, own, state in self.shares(rows, core_state_of(batch)):
+        rows = {name: x for name, x in batch.items() if not name.startswith(OF_COLUMNS)}
+        columns = {name: x for name, x in batch.items() if name.startswith("column/")}
+        for group, net, own, state in self.shares(rows, core_state_of(batch)):
+            own |= {name: x.repeat_interleave(group.agents, 1) for name, x in columns.items()}
             yield net, own | {f"core_state/{i}": x for i, x in enumerate(state)}
+
+    # What the networks of groups may have (docs/fork.md): each network is asked for its own.
+    def for_loss(self, spec: Spec, flags: Flags) -> dict[str, nn.Module]:
+        made: dict[str, nn.Module] = {}
+        for group, net in self.members():
+            if len(modules := models.add_for_loss(net, group.spec, flags)):
+                made[f"of_{group.name}"] = modules
+        return made
+
+    def parameter_groups(self, flags: Flags) -> list[dict[str, Any]]:
+        """One group of all parameters, unless a network has groups of its own. Then each network
+        has at least one."""
+        if not any(hasattr(net, "parameter_groups") for net in self.nets.values()):
+            return [dict(params=models.trained(self))]
+        each: list[dict[str, Any]] = []
+        for _, net in self.members():
+            own = getattr(net, "parameter_groups", None)
+            each += own(flags) if own else [dict(params=models.trained(net))]
+        return each
+
+    def after_step(self, updates: int) -> None:
+        for _, net in self.members():
+            if (after_step := getattr(net, "after_step", None)) is not None:
+                after_step(updates)
+
+    def take_statistics(self, sums: dict[str, Tensor]) -> None:
+        """Takes the sums of all groups, whose names begin with the number of the group."""
+        for number, (_, net) in enumerate(self.members()):
+            begin = f"{number}/"
+            own = {k.removeprefix(begin): x for k, x in sums.items() if k.startswith(begin)}
+            if own:
+                net.take_statistics(own)
 
 
 class Joint:

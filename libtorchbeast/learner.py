@@ -126,37 +126,53 @@ class Learner:
             if self._ranks is not None:
                 self._ranks.learned(int((~batch["done"][1:]).sum()))
             each: list[dict[str, Any]] = []
+            sums: dict[str, torch.Tensor] = {}  # statistics that no update has taken in so far
+            new_steps = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
             restore_buffers = self.one.kept()
             self.one.take_in(on_device)
             targets_of = lambda batch: self.one.targets_of(batch, self._progress())
             for part in passes.parts(on_device, targets_of, self._flags):
                 if not part.is_first and not each:  # no rank has a real transition
                     break
-                one = self._update_once(batch, part, publish, restore_buffers)
+                sums = part.sums or sums
+                part = part._replace(sums=sums)
+                if new_steps is None and not part.is_first:
+                    new_steps = 0  # the first pass has added the real transitions
+                one = self._update_once(batch, part, publish, restore_buffers, new_steps)
                 if one is None:
                     return None
+                if one:
+                    sums, new_steps = {}, None if new_steps is None else 0
                 restore_buffers = self.one.kept()
                 each += [one] if one else []
                 if self._ended:
                     break
             if self._ranks is not None:
                 self.skips.is_empty(not each)
-            self.step += int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else 0
         return summary(each, lag) if each and lag.numel() else None
 
     def _is_over(self) -> bool:
         return self._closed or self._ended
 
     def _update_once(
-        self, batch: Rollout | None, part: Part, publish: Publish, restore_buffers: Callable
+        self,
+        batch: Rollout | None,
+        part: Part,
+        publish: Publish,
+        restore_buffers: Callable,
+        new_steps: int | None,
     ) -> dict[str, Any] | None:
-        """An update from a part of the batch. Returns its numbers for the log, {} if no transition
-        was real, or None if it was skipped. If `batch` is None, this rank has none to learn from
-        and makes its last update, from the batches of the other ranks."""
+        """An update from a part of the batch, which adds `new_steps` to the run, or its real
+        transitions. Returns its numbers for the log, {} if no transition was real, or None if it
+        was skipped. If `batch` is None, this rank has none to learn from and makes its last update,
+        from the batches of the other ranks."""
         wants_to_stop = batch is None
-        numbers, sums, clipped = self.one.gradients(part, self._progress(), wants_to_stop)
+        numbers, sums, clipped = self.one.gradients(
+            part, self._progress(), wants_to_stop, new_steps
+        )
         self._ended = numbers.pop("stops", 0.0) > 0
         count = int(numbers.pop("real_transitions"))
+        added = int(numbers.pop("new_steps", count if new_steps is None else new_steps))
         if not count:
             restore_buffers()
             return {}
@@ -167,7 +183,7 @@ class Learner:
         version = self.updates + 1
         numbers["learning_rate"] = self.one.step(clipped, sums, self._progress(), version)
         self.updates = version
-        self.step += count if part.is_first and NEW_STEPS not in (batch or {}) else 0
+        self.step += added
         if self.one.of_ranks is not None:
             self.one.of_ranks.compare(self.updates, self._state, self._load)
         publish(self.one.optimizer.published(), self.updates)
@@ -201,7 +217,7 @@ class Learner:
                     restore_buffers = self.one.kept()
                     self.one.take_in({})
                     publish: Publish = lambda state_dict, version: None
-                    self._update_once(None, Part({}, {}, {}, True), publish, restore_buffers)
+                    self._update_once(None, Part({}, {}, {}, True), publish, restore_buffers, 0)
         except RankLost:
             self._ended = True  # the run says so when it is saved
         finally:

@@ -7,6 +7,7 @@ An update without --passes is one call of `learn_from`: network, targets, loss. 
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -169,7 +170,11 @@ def transitions(
     columns = {k.removeprefix("column/"): x[0] for k, x in batch.items() if k.startswith("column/")}
     rows = {k: x for k, x in batch.items() if not k.startswith(OF_COLUMNS)}
     burn_in = {k: x[:first] for k, x in rows.items()} if first else {}
-    rows = {k: x[first:] for k, x in rows.items()} if first else rows
+    if first:
+        rows = {k: x[first:] for k, x in rows.items()}
+        if begins := getattr(batch["done"], "begins", None):  # see models.remember_beginnings
+            burn_in["done"].begins = begins[:first]  # type: ignore[attr-defined]
+            rows["done"].begins = begins[first:]  # type: ignore[attr-defined]
     read = rows if has_last else {k: x[:-1] for k, x in rows.items()}
     core_state = core_state_of(batch)
     outputs = _unrolled(net, burn_in, read, core_state, flags)
@@ -247,7 +252,7 @@ def results_of(
     return dict(
         total_loss=total,
         real_transitions=own.real.sum(),
-        largest_reward=(own.real * own.reward).abs().max(),
+        largest_reward=torch.linalg.vector_norm(own.real * own.reward, math.inf),
         scalars=of_dim[0],
         vectors=of_dim[1],
         means=_means(own, of_dim[2]),
@@ -272,7 +277,9 @@ def _means(batch: Transitions, terms: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _added(groups: list[dict[str, Any]]) -> dict[str, Any]:
     """The results of all groups of agents as one."""
-    added: dict[str, Any] = {"vectors": {}, "sums": {}}
+    each = enumerate(group["sums"] for group in groups)
+    sums = {f"{number}/{k}": x for number, own in each for k, x in own.items()}
+    added: dict[str, Any] = {"vectors": {}, "sums": sums}
     for name in ("total_loss", "real_transitions"):
         added[name] = torch.stack([group[name] for group in groups]).sum()
     for kind in ("scalars", "means"):

@@ -85,6 +85,12 @@ def of_learner(net: nn.Module) -> nn.ModuleDict:
     return net.__dict__.get("_of_learner", nn.ModuleDict())
 
 
+def trained(net: nn.Module) -> list[nn.Parameter]:
+    """All parameters that require a gradient, those of `for_loss` last."""
+    both = [*net.parameters(), *of_learner(net).parameters()]
+    return [parameter for parameter in both if parameter.requires_grad]
+
+
 def _imported(path: str) -> type[nn.Module]:
     """The class that --net MODULE.CLASS names."""
     module, _, name = path.rpartition(".")

@@ -45,12 +45,18 @@ def parts(
     is_recurrent = bool(core_state_of(batch))
     count, select = (B, _columns) if is_recurrent else (T * B, _transitions)
     for index in range(flags.passes):
-        drawn = [torch.arange(count)]
-        if flags.minibatches > 1:
-            drawn = list(torch.randperm(count).tensor_split(min(flags.minibatches, count)))
-        for number, chosen in enumerate(drawn):
+        if flags.minibatches > 1 or not index:
+            order = torch.randperm(count) if flags.minibatches > 1 else torch.arange(count)
+            drawn = [*order.tensor_split(min(flags.minibatches, count))]
+            if not is_recurrent:  # also the number of each transition's second row
+                drawn = [torch.cat([numbers, numbers + B]) for numbers in drawn]
+            sizes = [len(numbers) for numbers in drawn]
+            on_device = to_device(torch.cat(drawn), batch["done"].device).split(sizes)
+            if flags.minibatches == 1:  # the same in each pass
+                whole = select(batch, targets, on_device[0])
+        for number, chosen in enumerate(on_device):
+            own = whole if flags.minibatches == 1 else select(batch, targets, chosen)
             is_first = index == number == 0
-            own = select(batch, targets, to_device(chosen, batch["done"].device))
             yield Part(*own, sums if is_first else {}, not index)
 
 
@@ -62,12 +68,12 @@ def _columns(batch: Rollout, targets: dict[str, Tensor], columns: Tensor) -> Sel
     return {k: chosen(x) for k, x in batch.items()}, {k: chosen(x) for k, x in targets.items()}
 
 
-def _transitions(batch: Rollout, targets: dict[str, Tensor], numbers: Tensor) -> Selected:
+def _transitions(batch: Rollout, targets: dict[str, Tensor], both: Tensor) -> Selected:
     """Transition t of column b has the number t * B + b. Its two rows become rows 0 and 1 of a
-    column, [2, n, ...]."""
-    both = torch.cat([numbers, numbers + batch["done"].shape[1]])
+    column, [2, n, ...]. `both` [2 n] has the numbers of all first rows, then of all second ones."""
     flat = {k: x.flatten(0, 1) for k, x in batch.items() if not k.startswith("column/")}
     rows = {k: x.index_select(0, both).unflatten(0, (2, -1)) for k, x in flat.items()}
+    numbers = both[: len(both) // 2]
     columns = numbers % batch["done"].shape[1]
     rows |= {k: x.index_select(1, columns) for k, x in batch.items() if k.startswith("column/")}
     chosen = lambda x: x.flatten(0, 1).index_select(0, numbers).unsqueeze(0)

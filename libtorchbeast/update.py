@@ -83,12 +83,14 @@ class Update:
         own = losses.transitions(self.net, batch, self._flags, progress)
         return losses.call_targets(own, self._targets)
 
-    def gradients(self, part: Part, progress: float, wants_to_stop: bool) -> tuple[Any, ...]:
+    def gradients(
+        self, part: Part, progress: float, wants_to_stop: bool, new_steps: int | None
+    ) -> tuple[Any, ...]:
         """Computes the gradients of the loss of a part of a batch, over all ranks.
 
         Returns:
-            The numbers for the log, with `real_transitions` and `stops` (see `Gradients.sum`);
-            the statistics; and the clipped gradients, for `step`.
+            The numbers for the log, with `real_transitions`, `new_steps` and `stops` (see
+            `Gradients.sum`); the statistics; and the clipped gradients, for `step`.
         """
         results: dict[str, Any] = {}
         gradients: list[Tensor | None] = [None] * len(self.optimizer.parameters)
@@ -98,7 +100,7 @@ class Update:
             results = results | {"sums": part.sums or results["sums"]}
         self.optimizer.take(gradients)  # those of a graph are always in the same memory
         if self.of_ranks is not None:
-            results = self.of_ranks.sum(results, wants_to_stop)
+            results = self.of_ranks.sum(results, wants_to_stop, new_steps)
         norm, clipped = self.optimizer.clip(self.optimizer.gradients())
         numbers = losses.read(results | {"grad_norm": norm})
         sums = results["sums"] if numbers.pop("has_sums", 1.0) else {}
@@ -124,7 +126,8 @@ class Update:
         self.optimizer.step(clipped, [self.optimizer.scalar(rate) for rate in rates])
         with torch.no_grad():
             if sums:
-                call_own("take_statistics", cast(Any, self.net).take_statistics, sums)
+                take: Any = lambda sums: cast(Any, self.net).take_statistics(sums)
+                call_own("take_statistics", take, sums)
             self.after_step(updates)
         return rates[0]
 

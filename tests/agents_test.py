@@ -4,16 +4,20 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import warpbeast
 from examples.tensors.tag import Tag
+from libtorchbeast import models
 from libtorchbeast.agents import groups_of
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
+from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import learn_from
 from libtorchbeast.spec import Actions
 from libtorchbeast.tensors import TensorRows, TensorVector
+from tests.support.compare import assert_same
 
 CPU = torch.device("cpu")
 N = 3
@@ -209,3 +213,98 @@ def test_two_groups_train_and_play(tmp_path):
     assert len(games) == 2 and np.isfinite([game.score for game in games]).all()
     warpbeast.test(flags_of(f"{play} test_render --max_episode_steps 5"))
     assert (tmp_path / "run" / "test.mp4").stat().st_size > 1000
+
+
+# =============================================================== optional methods of their networks
+class Hooked(warpbeast.Net):
+    """Has all methods that a network may have. Of the critic only the bias is trained."""
+
+    def for_loss(self, spec, flags):
+        self.steps, self.taken, self.seen = [], [], spec.observations["frame"][0]
+        return dict(critic=nn.Linear(1, 1))
+
+    def parameter_groups(self, flags):
+        still = dict(params=[self.critic.weight], lr=0.0)
+        return [dict(params=self.parameters()), still, dict(params=[self.critic.bias])]
+
+    def statistics(self, batch):
+        return dict(count=batch.real.sum(), reward=(batch.real * batch.next["reward"]).sum())
+
+    def take_statistics(self, sums):
+        self.taken.append({name: x.item() for name, x in sums.items()})
+
+    def after_step(self, updates):
+        self.steps.append(updates)
+
+
+class Untaken(warpbeast.Net):
+    def statistics(self, batch):
+        return dict(count=batch.real.sum())
+
+
+def loss_with_critic(batch):
+    results = warpbeast.loss(batch)
+    guess = batch.net.critic(batch.outputs["baseline"].detach().unsqueeze(-1)).squeeze(-1)
+    errors = batch.columns["weight"] * (guess - batch.reward) ** 2
+    return results | {"total_loss": results["total_loss"] + batch.mean(errors)}
+
+
+def learner_of(net, loss, text=""):
+    spec, flags = spec_of(Tag(3, 2)), flags_of(text)
+    models.add_for_loss(net, spec, flags)
+    return Learner(net, flags, CPU, None, warpbeast.targets, loss)
+
+
+def test_the_optional_methods_of_each_groups_network_are_called():
+    actor = actor_of(Tag(3, 2), "--net tests.agents_test.Hooked --learning_rate 0.01")
+    learner = learner_of(actor.net, loss_with_critic, "--learning_rate 0.01")
+    rollout, published = actor.unroll(0), []
+    rollout["taggers/reward"][1:] = 0.5
+    batch = rollout | {"column/weight": torch.tensor([[1.0, 2.0, 3.0]])}
+    before = learner.state_dict()
+    assert learner.update(batch, lambda state, version: published.append(state)) is not None
+    after = learner.state_dict()
+    real = int((~rollout["done"][1:]).sum())
+    for name, agents in (("taggers", 3), ("runners", 2)):
+        net = actor.net.nets[name]
+        assert net.steps == [1] and net.seen == actor.net.groups[0].spec.observations["frame"][0]
+        rewards = (~rollout["done"][1:]).unsqueeze(-1) * rollout[f"{name}/reward"][1:]
+        expected = dict(count=real * agents, reward=rewards.sum().item())
+        assert net.taken == [pytest.approx(expected)]
+        weight, bias = (f"of_{name}.critic.{k}" for k in ("weight", "bias"))
+        assert torch.equal(after["loss"][weight], before["loss"][weight])
+        assert not torch.equal(after["loss"][bias], before["loss"][bias])
+    assert not any("critic" in key for key in (*published[0], *after["model"]))
+    assert [len(x["params"]) for x in after["optimizer"]["param_groups"]][1:3] == [1, 1]
+    assert len(after["optimizer"]["param_groups"]) == 6
+
+    other = actor_of(Tag(3, 2), "--net tests.agents_test.Hooked").net
+    resumed = learner_of(other, loss_with_critic)
+    resumed.load_state_dict(after)
+    for part in ("model", "loss"):
+        assert_same(resumed.state_dict()[part], after[part])
+
+
+def test_what_a_batch_says_of_a_column_is_said_of_each_of_its_agents():
+    actor, seen = actor_of(Tag(3, 2)), []
+
+    def loss(batch):
+        seen.append(batch.columns["weight"].tolist())
+        return warpbeast.loss(batch)
+
+    batch = actor.unroll(0) | {"column/weight": torch.tensor([[1.0, 2.0, 3.0]])}
+    learner_of(actor.net, loss).update(batch, lambda state, version: None)
+    assert seen == [[1, 1, 1, 2, 2, 2, 3, 3, 3], [1, 1, 2, 2, 3, 3]]
+
+
+def test_without_such_methods_all_groups_have_one_gradient_to_clip():
+    net = actor_of(Tag(3, 2)).net
+    (group,) = learner_of(net, warpbeast.loss).state_dict()["optimizer"]["param_groups"]
+    assert len(group["params"]) == len([*net.parameters()])
+
+
+def test_statistics_that_nobody_takes_are_refused_in_one_sentence():
+    actor = actor_of(Tag(3, 2), "--net tests.agents_test.Untaken")
+    learner = learner_of(actor.net, warpbeast.loss)
+    with pytest.raises(UserError, match="AttributeError.*take_statistics.* in take_statistics"):
+        learner.update(actor.unroll(0), lambda state, version: None)

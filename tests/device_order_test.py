@@ -19,9 +19,10 @@ from libtorchbeast import learner, weights
 from libtorchbeast.accelerator import devices, graphs
 from libtorchbeast.accelerator.devices import CPU, Event, own_stream, to_device
 from libtorchbeast.flags import UserError
-from libtorchbeast.models import initial_state
+from libtorchbeast.models import add_for_loss, initial_state, make_net
 from libtorchbeast.optimizer import Optimizer
 from libtorchbeast.rollouts import batches
+from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.weights import NewestWeights, SharedWeights
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
@@ -354,6 +355,35 @@ def test_what_an_update_costs(simulated, lstm, kernels):
         seen = cost(life.learner.update, batch, lambda state_dict, version: None)
     assert seen.pop("kernels") <= kernels and seen.pop("graphs", 0) == len(THREE) * (not lstm)
     assert seen == {"to_device": 1, "to_host": 1, "waits": 1}
+
+
+def test_what_several_passes_cost(simulated):
+    """One copy for the batch and one for each pass, which says what is in its minibatches; and one
+    wait for each update. Two minibatches differ in size, so that only one is computed by graph."""
+    scaled = "--observation_scaling moments --reward_scaling returns"
+    life = Life(DEVICE, DEVICE, *f"--passes 2 --minibatches 2 --ppo_clip 0.2 {scaled}".split())
+    (batch,) = batches([(life.rollouts[0], lambda: None)], BATCH_SIZE, DEVICE)
+    for _ in range(4):
+        seen = cost(life.learner.update, batch, lambda state_dict, version: None)
+    assert seen.pop("kernels") <= 633 and seen.pop("graphs") == 2 + 4 * 2
+    assert seen == {"to_device": 1 + 2, "to_host": 4, "waits": 4}
+
+
+def test_what_an_update_of_r2d2_costs(simulated):
+    """One copy there and one wait, although its burn-in and its target network are recurrent."""
+    flags = r2d2.parse("--env CartPole-v1 --burn_in 2 --precision fp32".split())
+    spec, S, B = Spec("Some", 4, {"frame": ((5,), "float32")}, Actions("discrete", (3,))), 6, 4
+    net = make_net(r2d2.Net, spec, flags)
+    rows = {k: torch.zeros(S + 1, B, dtype=torch.bool) for k in ("done", "terminated")}
+    rows["done"][[1, 4], 0] = True
+    rows |= {k: torch.zeros(S + 1, B).long() for k in ("action", "last_action", "policy_version")}
+    rows |= {"reward": torch.randn(S + 1, B), "frame": torch.randn(S + 1, B, 5)}
+    rows |= {f"core_state/{i}": x for i, x in enumerate(initial_state(net, B))}
+    rows |= {"column/chance": torch.ones(1, B), "column/new_steps": torch.full((1, B), 5)}
+    add_for_loss(net, spec, flags)
+    one = learner.Learner(net, flags, DEVICE, None, r2d2.targets, r2d2.loss)
+    seen = cost(one.update, rows, lambda state_dict, version: None)
+    assert seen.pop("kernels") <= 469 and seen == {"to_device": 1, "to_host": 1, "waits": 1}
 
 
 @pytest.mark.parametrize("acting", [DEVICE, OTHER], ids=["same", "other"])

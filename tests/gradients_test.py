@@ -171,6 +171,29 @@ def test_all_stop_after_the_same_update():
     assert_close(first.net.state_dict(), alone.net.state_dict())
 
 
+@pytest.mark.parametrize("passes", [(), ("--passes", 2, "--minibatches", 2)], ids=["once", "more"])
+def test_the_steps_that_batches_say_they_add_are_those_of_all_ranks(passes):
+    """If each rank counted its own, their learning rates would differ, and so their weights."""
+    life = Life(*UNSCALED, *passes)
+    life.batches[0]["column/new_steps"] = torch.tensor([[0, 0, 7, 7]])  # for the second rank alone
+    life.batches[1]["column/new_steps"] = torch.tensor([[1, 1, 2, 2]])
+    (first, _), (second, _) = life.together(*HALVES)
+    assert_same(first.state_dict(), second.state_dict())
+    assert first.step == 7 + 3 + int((~life.batches[2]["done"][1:]).sum())
+
+
+def test_a_frozen_parameter_does_not_travel():
+    life = Life(*UNSCALED, count=1)
+    whole = life.together(*HALVES)[0][0].one.of_ranks._flat
+    life.net.fc.requires_grad_(False)
+    before = copy.deepcopy(life.net.fc.state_dict())
+    (first, _), (second, _) = life.together(*HALVES)
+    assert_same(first.state_dict(), second.state_dict())
+    assert_same(dict(first.net.fc.state_dict()), dict(before))
+    frozen = sum(p.numel() for p in life.net.fc.parameters())
+    assert len(whole) - len(first.one.of_ranks._flat) == frozen > 0
+
+
 def test_a_rank_that_ends_early_waits_for_the_others_as_after_a_signal():
     """And not until it gives its update up, and with it what is not saved yet."""
     life = Life(*SCALED, count=1)

@@ -3,6 +3,8 @@
 
 import copy
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from libtorchbeast.learner import Learner
 from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.spec import Actions, Spec
+from tests.support.compare import assert_same
 from tests.support.envs import Catch
 from tests.support.processes import load, rows
 
@@ -238,6 +241,43 @@ def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
     capsys.readouterr()
     beast(tmp_path, *"--mode test_render --num_episodes 1".split())
     assert "test.mp4" in capsys.readouterr().out
+
+
+OLD_RUN = Path(__file__).parent / "support/r2d2_8744ad2"
+STILL = ["--learning_rate", 1e-300, "--target_update_every", 10_000]  # too small to change a weight
+
+
+def test_a_run_from_before_the_loss_was_on_the_page_goes_on_and_plays(tmp_path, capsys):
+    """Made with commit 8744ad2: python -m r2d2 --env CartPole-v1 --net
+    tests.support.small_q_net.SmallQ --precision fp32 --num_servers 1 --envs_per_server 4
+    --batch_size 4 --unroll_length 5 --burn_in 2 --train_length 8 --replay_capacity 1000
+    --replay_start 100 --target_update_every 7 --total_steps 600 --seed 7 --eval_every 0"""
+    savedir = shutil.copytree(OLD_RUN, tmp_path / "old")
+    before = load(savedir / "run")
+    beast(savedir, "--mode", "test", "--num_episodes", 2)
+    assert "2 games" in capsys.readouterr().out
+    beast(savedir, "--total_steps", 750, *STILL)
+    state = load(savedir / "run")
+    assert_same(state["model"], before["model"])
+    assert_same(state["loss"], before["loss"])  # the target network, 6 updates older
+    assert before["updates"] % 7 == 6 and state["updates"] > before["updates"]
+    assert not torch.equal(state["loss"]["target.q.bias"], state["model"]["q.bias"])
+    assert state["step"] >= 750 and rows(savedir / "run")[-1]["skipped_updates"] == 0
+    for saved in (before, state):
+        assert saved["optimizer"]["state"][0]["step"] == saved["updates"]
+    assert rows(savedir / "run")[0]["step"] > before["step"]
+
+
+def test_a_new_run_with_the_weights_of_another_has_them_in_its_target(tmp_path):
+    shutil.copytree(OLD_RUN, tmp_path / "old")
+    before = load(tmp_path / "old/run")
+    words = "--env CartPole-v1 --net tests.support.small_q_net.SmallQ --num_servers 1".split()
+    sizes = [*SIZES.split(), "--replay_start", 100, "--total_steps", 300, "--eval_every", 0]
+    beast(tmp_path, *words, *sizes, *STILL, "--init_from", tmp_path / "old/run")
+    state = load(tmp_path / "run")
+    assert state["updates"] > 0
+    assert_same(state["model"], before["model"])
+    assert_same(state["loss"], {f"target.{k}": x for k, x in before["model"].items()})
 
 
 # ====================================================================================== wrong flags

@@ -10,6 +10,8 @@ import monobeast
 from tests.support.actors import Counting, make_actor, make_flags, make_learner, make_rollouts
 from tests.support.ranks import in_threads
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ONCE = ("--passes", "1", "--minibatches", "1", "--ppo_clip", "0")
 PASSES = ("--passes", "2", "--minibatches", "3", "--ppo_clip", "0.2")
 
@@ -70,6 +72,23 @@ def test_with_passes_a_batch_has_its_statistics_once():
     assert calls.count("statistics") == calls.count("take") == 3 and "publish 18" in calls
     real = sum(int((~batch["done"][1:]).sum()) for batch in rollouts)
     assert learner.net.count == real == learner.step
+
+
+def test_a_first_minibatch_without_a_real_transition_leaves_the_statistics_to_the_next():
+    """Minibatches of a recurrent network are columns, and here only one of them has transitions."""
+    learner, (batch, *_) = learner_of("--use_lstm", *PASSES[:2], "--minibatches", "4")
+    batch["done"][1:, 1:], batch["done"][1:, 0] = True, False
+    firsts = set()
+    for seed in range(4):
+        torch.manual_seed(seed)
+        firsts.add(int(torch.randperm(4)[0]) == 0)
+        torch.manual_seed(seed)
+        learner.net.calls.clear()
+        update(learner, batch)
+        assert learner.net.calls[:2] == ["statistics", "take"]
+        assert learner.net.calls.count("take") == 1
+    assert firsts == {True, False}
+    assert learner.net.count == learner.step == 4 * (len(batch["done"]) - 1)
 
 
 @pytest.mark.parametrize("argv", [ONCE, PASSES], ids=["once", "passes"])

@@ -49,12 +49,12 @@ class Gradients:
         count = [sum(x.numel() for (one, _), x in others.items() if one == kind) for kind in KINDS]
         sizes = [*(p.numel() for p in self._parameters), 1]  # the last is the loss
         device = self._parameters[0].device
-        self._flat = torch.zeros(sum(sizes) + sum(count) + 3, device=device)
+        self._flat = torch.zeros(sum(sizes) + sum(count) + 4, device=device)
         *views, self._loss = self._flat[: sum(sizes)].split(sizes)
-        rest = self._flat[sum(sizes) : -3].split([x.numel() for x in others.values()])
+        rest = self._flat[sum(sizes) : -4].split([x.numel() for x in others.values()])
         named = zip(others.items(), rest, strict=True)
         self._others = {name: view.view(x.shape) for (name, x), view in named}
-        self._counts = self._flat[-3:]
+        self._counts = self._flat[-4:]
         first = 0 if self._is_mean else sum(sizes) + count[0]
         self._weighted = self._flat[first : sum(sizes) + count[0] + count[1]]
         # Each lies in memory as its weights do, for example with the channels last. torch's fused
@@ -62,18 +62,21 @@ class Gradients:
         pairs = zip(views, self._parameters, strict=True)
         self._views = [view.as_strided(p.shape, p.stride()) for view, p in pairs]
 
-    def sum(self, results: dict[str, Any], wants_to_stop: bool) -> dict[str, Any]:
+    def sum(
+        self, results: dict[str, Any], wants_to_stop: bool, new_steps: int | None = None
+    ) -> dict[str, Any]:
         """Gives the parameters the gradient of the loss over the real transitions of all ranks.
 
         Args:
             results: of this rank's loss, whose gradients the parameters have. {} if this rank has
                 no batch, and so adds nothing.
+            new_steps: how many steps this rank adds to the run. None: its real transitions.
 
         Returns:
-            The results over all ranks; `stops`, the number of ranks that want to stop; and
-            `has_sums`, which is 0 if no rank has statistics. If the loss or gradient of one rank is
-            not finite, nor is the sum's. What only some of the
-            losses return is this rank's.
+            The results over all ranks; `new_steps`, their sum; `stops`, the number of ranks that
+            want to stop; and `has_sums`, which is 0 if no rank has statistics. If the loss or
+            gradient of one rank is not finite, nor is the sum's. What only some of the losses
+            return is this rank's.
         """
         if self._flat is None:
             self._lay_out(results)
@@ -84,9 +87,10 @@ class Gradients:
         grads = [nothing if p.grad is None else p.grad for p in self._parameters]
         own = [results.get(kind, {}).get(k, nothing) for kind, k in self._others]
         tail = [results.get(name, nothing).detach() for name in ("total_loss", "real_transitions")]
+        added = tail[1] if new_steps is None else self._flat.new_full((), float(new_steps))
         targets = [*self._views, self._loss, *self._others.values(), *self._counts]
         for target, x in zip(
-            targets, (*grads, tail[0], *own, tail[1], stops, has_sums), strict=True
+            targets, (*grads, tail[0], *own, tail[1], added, stops, has_sums), strict=True
         ):
             target.copy_(x)
         self._weighted *= self._counts[0]
@@ -95,7 +99,8 @@ class Gradients:
         for p, view in zip(self._parameters, self._views, strict=True):
             p.grad = view if p.grad is not None or not results else None
         summed = {"total_loss": self._loss[0], "real_transitions": self._counts[0]}
-        summed |= {"stops": self._counts[1], "has_sums": self._counts[2]}
+        summed |= {"new_steps": self._counts[1], "stops": self._counts[2]}
+        summed |= {"has_sums": self._counts[3]}
         summed |= {k: x for k, x in results.items() if k in ("vectors", "largest_reward")}
         for kind in KINDS:
             seen = results.get(kind, {})

@@ -32,7 +32,10 @@ GROUPS: dict[str, dict[str, str]] = {
         "rare that none is among the first games count only when they end. Games of equal length "
         "that began together also end together, so the value can be far too high and far too low "
         "in turns until the environments are out of step.",
-        "mean_game_length": "The mean length of the same games, in agent steps.",
+        "mean_game_length": "The mean length of the same games, in agent steps. A number NAME that "
+        "the environment tells of its games has the columns game_NAME, the mean over those of the "
+        "same games that told it, and eval_game_NAME, of an evaluation's games, at the end of the "
+        "table.",
         "eval_step": "The step of the weights that played the evaluation that has just ended.",
         "mean_eval_return": "The mean return of the games of that evaluation. With --eval_env, the "
         "column mean_eval_return/ENV at the end of the table has the mean return in each "
