@@ -94,7 +94,8 @@ print(json.dumps(said))
 
 
 class Fork:
-    """A clean copy of the repository with tests/forks/NAME.diff, and the runs that it trains.
+    """A clean copy of the repository with tests/forks/NAME.diff, and the runs that it trains. If
+    there is no such file, because an environment is all that is needed, no copy is made.
 
     Attributes:
         copy, savedir: the folders of the copy and of its runs.
@@ -103,7 +104,11 @@ class Fork:
 
     def __init__(self, name, folder):
         self.copy, self.savedir = folder / "copy", folder / "runs"
-        self.changed = apply(ROOT / f"tests/forks/{name}.diff", self.copy)
+        diff = ROOT / f"tests/forks/{name}.diff"
+        if diff.exists():
+            self.changed = apply(diff, self.copy)
+        else:
+            self.copy, self.changed = ROOT, set()
 
     def lines(self):
         """How many lines the patch adds and removes."""

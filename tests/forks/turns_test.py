@@ -1,0 +1,52 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A discount of -1: a game of two players in turn, in one column. An environment that says where
+the turn passes is all that a fork needs: no line of a program changes."""
+
+import json
+
+import pytest
+
+from tests.support.forks import PROGRAMS, RUNS
+
+NIM = "--env tests.support.turns:Nim-v0 --reward_scaling none --observation_scaling none"
+TRAIN = (
+    f"{NIM} --learning_rate 5e-3 --entropy_cost 0.02 --discounting 0.9", "--core mingru",
+    2000, 6000,
+)  # fmt: skip
+LAW = """
+import json, sys, torch, monobeast
+from libtorchbeast import evaluate, models
+flags = monobeast.check_flags(monobeast.parse_for_run(monobeast.make_parser, sys.argv[1:])[0])
+net, env = evaluate.load(flags, monobeast.player)
+rows = dict(frame=torch.eye(6)[1:, None].transpose(0, 1), reward=torch.zeros(1, 5))
+rows |= dict(done=torch.ones(1, 5, dtype=torch.bool), last_action=torch.zeros(1, 5).long())
+with torch.no_grad():
+    outputs, _ = models.forward(net, rows, models.initial_state(net, 5))
+print(json.dumps([outputs["baseline"][0].tolist(), outputs["policy_logits"][0].tolist()]))
+"""
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_values_of_the_two_sides_are_opposite(fork, run):
+    """Each value is of the player whose turn it is. He takes one or two stones and the last one
+    wins: with three left he has lost, with four or five he leaves three to the other."""
+    where = f"--savedir {fork.savedir} --xpid {run} --mode test --num_episodes 1"
+    values, logits = json.loads(fork.python("-c", LAW, *where.split()).splitlines()[-1])
+    one, two, three, four, five = values
+    assert one > 0.6 and two > 0.6 and four > 0.4 and five > 0.4 and three < -0.4, values
+    assert -0.9 * three == pytest.approx(four, abs=0.25) == pytest.approx(five, abs=0.25)
+    assert logits[3][0] > logits[3][1] and logits[4][0] < logits[4][1]  # both leave three
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_first_player_learns_to_win(fork, run):
+    """The return is his: 1 or -1. If both play at random he wins 5 of 8 games."""
+    first, last = fork.rows(run)
+    assert last["mean_game_return"] > first["mean_game_return"], (first, last)
+    assert last["mean_game_return"] > 0.5
+    assert last["game_first_wins"] == pytest.approx((1 + last["mean_game_return"]) / 2)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_program_plays_it(fork, program):
+    assert -1 < fork.rows(program)[-1]["mean_game_return"] <= 1
