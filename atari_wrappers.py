@@ -47,7 +47,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.wrappers import (
     AtariPreprocessing,
-    ClipReward,
     FrameStackObservation,
     TimeLimit,
     TransformObservation,
@@ -265,31 +264,24 @@ def wrap_deepmind(
     *,
     noop_max: int = 30,
     terminal_on_life_loss: bool | None = None,
-    fire_on_reset: bool = True,
-    clip_rewards: bool = False,
     frame_stack: bool = True,
 ) -> gymnasium.Env:
     """Applies the recipe to an environment of `make_atari`.
 
     An observation is uint8 [4, 84, 84], or [84, 84] without `frame_stack`.
     `terminal_on_life_loss=None` follows the id; `EpisodicLife` says what it asks of the caller.
-    `clip_rewards` clips each step's reward to [-1, 1]. Do not use it in training, where the loss
-    clips rewards.
     """
     game: Any = env.unwrapped
     if terminal_on_life_loss is None:
         terminal_on_life_loss = game.ale.getFloat("repeat_action_probability") == 0
     if game.get_action_meanings()[0] != "NOOP":
         noop_max = 0  # Backgammon and VideoCheckers, in which AtariPreprocessing cannot do no-ops
-    if fire_on_reset:
-        env = FireReset(env)
+    env = FireReset(env)
     env = AtariPreprocessing(env, noop_max=noop_max, frame_skip=FRAMES_PER_STEP)
-    if clip_rewards:
-        env = ClipReward(env, -1.0, 1.0)
     if frame_stack:
         env = FrameStackObservation(env, STACK, padding_type="zero")
     if terminal_on_life_loss:
-        env = EpisodicLife(env, fire_on_reset)
+        env = EpisodicLife(env)
     env.metadata = {
         **env.metadata,
         "frames_per_step": FRAMES_PER_STEP,
@@ -349,17 +341,17 @@ class EpisodicLife(gymnasium.Wrapper):
 
     `step` then returns terminated=True and info["torchbeast"]["life_lost"]=True, which is False on
     every other step. The next `reset()` plays one ordinary step of the same game: with FIRE if the
-    game has it and `fire` is set, else with NOOP. info["torchbeast"] of that reset has the step's
-    `reward` (a float, which counts in the game), `terminated`, `truncated` and `life_lost`. If one
-    of these flags is set, reset again. Any other `reset`, and one with a seed, starts a new game;
-    its info["torchbeast"] has `life_lost` only. A life lost at the frame limit is `terminated` and
+    game has it, else with NOOP. info["torchbeast"] of that reset has the step's `reward` (a float,
+    which counts in the game), `terminated`, `truncated` and `life_lost`. If one of these flags is
+    set, reset again. Any other `reset`, and one with a seed, starts a new game; its
+    info["torchbeast"] has `life_lost` only. A life lost at the frame limit is `terminated` and
     `truncated`, not `life_lost`.
     """
 
-    def __init__(self, env: gymnasium.Env, fire: bool = True):
+    def __init__(self, env: gymnasium.Env):
         super().__init__(env)
         game: Any = env.unwrapped
-        self._press = _fire_or_noop(game.get_action_meanings()) if fire else 0
+        self._press = _fire_or_noop(game.get_action_meanings())
         self._ale = game.ale
         self._lives = 0
         self._game_goes_on = False

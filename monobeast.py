@@ -17,7 +17,7 @@ To change environment, model or loss, edit the three places marked FORK HERE and
 import argparse
 import contextlib
 import dataclasses
-import sys
+import functools
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -35,7 +35,7 @@ from torch import nn
 import atari_wrappers
 import minatar_wrappers
 import vtrace
-from libtorchbeast import evaluate, models, recipes, workers
+from libtorchbeast import evaluate, models, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
 from libtorchbeast.actors import (
@@ -46,20 +46,17 @@ from libtorchbeast.actors import (
     slot_shapes,
     start_pulse,
 )
-from libtorchbeast.checkpoint import CheckpointError, parse_for_run
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
     Parser,
-    UserError,
     add_environment_flags,
     add_learner_flags,
     add_run_flags,
     choose_core,
     choose_xpid,
-    from_settings,
     parse_args,
     recipe_help,
     replace,
@@ -67,9 +64,7 @@ from libtorchbeast.flags import (
     whole,
 )
 from libtorchbeast.learner import Direct
-from libtorchbeast.loggers import display
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
-from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
 from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState, act_on
@@ -507,30 +502,9 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     return models.make_net(Net, env.spec, flags), env
 
 
-def test(flags: Flags) -> list[evaluate.Game]:
-    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
-    net, env = evaluate.load(flags, player)
-    with contextlib.closing(env):
-        return evaluate.test(flags, net, env)
-
-
 def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    display.set_up_logging()
-    try:
-        draft, settings = parse_for_run(make_parser, argv)
-        flags = check_flags(draft)
-        if flags.mode != "train":
-            test(flags)
-            return
-        if flags.autotune is not None:
-            make = lambda settings: check_flags(from_settings(make_parser(), settings))
-            flags = autotune.tune("monobeast", settings, make, KNOBS)
-        train(flags)
-    except (UserError, CheckpointError, RunInUse) as error:
-        sys.exit(f"monobeast: error: {error}")
-    except KeyboardInterrupt:  # raised by --autotune
-        sys.exit(130)
+    tune = functools.partial(autotune.tune, knobs=KNOBS)
+    program.main("monobeast", argv, make_parser, check_flags, train, player, tune)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ polybeast_env.py.
 
 import argparse
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -36,10 +37,10 @@ from torch import nn
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import evaluate, models, recipes, workers
+from libtorchbeast import evaluate, models, program, recipes, workers
 from libtorchbeast.accelerator import devices, graphs, lending
 from libtorchbeast.accelerator.devices import own_stream
-from libtorchbeast.checkpoint import CheckpointError, parse_for_run, saved_updates
+from libtorchbeast.checkpoint import saved_updates
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
@@ -53,7 +54,6 @@ from libtorchbeast.flags import (
     add_run_flags,
     choose_core,
     choose_xpid,
-    from_settings,
     is_recurrent,
     parse_args,
     real,
@@ -63,9 +63,7 @@ from libtorchbeast.flags import (
     whole,
 )
 from libtorchbeast.learner import Direct
-from libtorchbeast.loggers import display
 from libtorchbeast.loggers.bottleneck import PolyBeastAdvisor
-from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import (
     INFERENCE_ACTIVITIES,
     Clock,
@@ -474,30 +472,9 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     return models.make_net(Net, env.spec, flags), env
 
 
-def test(flags: Flags) -> list[evaluate.Game]:
-    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
-    net, env = evaluate.load(flags, player)
-    with contextlib.closing(env):
-        return evaluate.test(flags, net, env)
-
-
 def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    display.set_up_logging()
-    try:
-        draft, settings = parse_for_run(make_parser, argv)
-        flags = check_flags(draft)
-        if flags.mode != "train":
-            test(flags)
-            return
-        if flags.autotune is not None:
-            make = lambda settings: check_flags(from_settings(make_parser(), settings))
-            flags = autotune.tune("polybeast", settings, make, KNOBS)
-        train(flags)
-    except (UserError, CheckpointError, RunInUse, ServersLost) as error:
-        sys.exit(f"polybeast: error: {error}")
-    except KeyboardInterrupt:  # raised by --autotune
-        sys.exit(130)
+    tune, lost = functools.partial(autotune.tune, knobs=KNOBS), (ServersLost,)
+    program.main("polybeast", argv, make_parser, check_flags, train, player, tune, lost)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ To add an environment, edit the place marked FORK HERE in polybeast_env.py.
 """
 
 import argparse
-import contextlib
 import copy
 import logging
 import os
@@ -38,10 +37,9 @@ from torch import nn
 import libtorchbeast
 import polybeast
 import polybeast_env
-from libtorchbeast import evaluate, models, recipes
+from libtorchbeast import evaluate, models, program, recipes
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_host
-from libtorchbeast.checkpoint import CheckpointError, parse_for_run
 from libtorchbeast.distributions import MASKED, make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
@@ -61,9 +59,7 @@ from libtorchbeast.flags import (
     run_path,
     whole,
 )
-from libtorchbeast.loggers import display
 from libtorchbeast.loggers.bottleneck import R2D2Advisor
-from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState, choose_actions
 from libtorchbeast.net_check import check_finite
@@ -474,25 +470,8 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     return models.make_net(Net, env.spec, flags), env
 
 
-def test(flags: Flags) -> list[evaluate.Game]:
-    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
-    net, env = evaluate.load(flags, player)
-    with contextlib.closing(env):
-        return evaluate.test(flags, net, env)
-
-
 def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    display.set_up_logging()
-    try:
-        draft, _ = parse_for_run(make_parser, argv)
-        flags = check_flags(draft)
-        if flags.mode == "train":
-            train(flags)
-        else:
-            test(flags)
-    except (UserError, CheckpointError, RunInUse, ServersLost) as error:
-        sys.exit(f"r2d2: error: {error}")
+    program.main("r2d2", argv, make_parser, check_flags, train, player, errors=(ServersLost,))
 
 
 if __name__ == "__main__":

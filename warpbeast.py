@@ -18,7 +18,6 @@ FORK HERE. This is one process on one device, so there is nothing to tune with -
 import argparse
 import contextlib
 import os
-import sys
 from typing import Any
 
 if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
@@ -33,10 +32,9 @@ from torch import nn
 
 import monobeast
 from examples import tensors as examples
-from libtorchbeast import evaluate, models, recipes, workers
+from libtorchbeast import evaluate, models, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.agents import Agents, groups_of
-from libtorchbeast.checkpoint import CheckpointError, parse_for_run
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
@@ -52,8 +50,6 @@ from libtorchbeast.flags import (
     whole,
 )
 from libtorchbeast.learner import Direct
-from libtorchbeast.loggers import display
-from libtorchbeast.loggers.files import RunInUse
 from libtorchbeast.loggers.timing import Clock, Shares
 from libtorchbeast.models import choose_actions
 from libtorchbeast.opening import OpeningWatch
@@ -285,25 +281,8 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     return make_net(env.spec, flags), env
 
 
-def test(flags: Flags) -> list[evaluate.Game]:
-    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
-    net, env = evaluate.load(flags, player)
-    with contextlib.closing(env):
-        return evaluate.test(flags, net, env)
-
-
 def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    display.set_up_logging()
-    try:
-        draft, _ = parse_for_run(make_parser, argv)
-        flags = check_flags(draft)
-        if flags.mode == "train":
-            train(flags)
-        else:
-            test(flags)
-    except (UserError, CheckpointError, RunInUse) as error:
-        sys.exit(f"warpbeast: error: {error}")
+    program.main("warpbeast", argv, make_parser, check_flags, train, player)
 
 
 if __name__ == "__main__":

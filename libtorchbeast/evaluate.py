@@ -150,6 +150,13 @@ def games_at_once(flags: Flags, most: int) -> int:
     return 1 if flags.mode in ("test_render", "export") else min(flags.num_episodes, most)
 
 
+def test_newest(flags: Flags, player: Player) -> list[Game]:
+    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
+    net, env = load(flags, player)
+    with contextlib.closing(env):
+        return test(flags, net, env)
+
+
 def test(flags: Flags, net: nn.Module, env: Environment) -> list[Game]:
     """Plays --num_episodes games and prints a table of them, with the mean and the standard
     deviation of their returns. In the mode test_render it also films them, to

@@ -15,6 +15,7 @@ from multiprocessing import reduction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import torch
 
 from libtorchbeast.flags import Flags, require
@@ -75,15 +76,10 @@ def required_bytes(shapes: Shapes) -> int:
     return sum(_aligned(_bytes(shape, dtype)) for shape, dtype in shapes.values())
 
 
-def available_bytes() -> int | None:
+def available_bytes() -> int:
     """Bytes that can still be reserved: the least that the machine, the container (if it has a
-    limit) and the disk (if there is no memfd) have left. None if none of them can be read."""
-    limits = []
-    try:
-        with open("/proc/meminfo") as file:
-            limits += [int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvail")]
-    except OSError:
-        pass
+    limit) and the disk (if there is no memfd) have left."""
+    limits = [psutil.virtual_memory().available]
     try:
         cgroup = Path("/sys/fs/cgroup")
         limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
@@ -95,16 +91,12 @@ def available_bytes() -> int | None:
     if not hasattr(os, "memfd_create"):
         disk = os.statvfs(tempfile.gettempdir())
         limits.append(disk.f_bavail * disk.f_frsize)
-    return min(limits, default=None)
+    return min(limits)
 
 
 def descriptors_left() -> int:
     """The number of files that this process may still open."""
-    try:
-        used = len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"))
-    except OSError:
-        used = 64
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - used
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds()
 
 
 def require_memory(flags: Flags, name: str, needed: int) -> None:
@@ -113,9 +105,9 @@ def require_memory(flags: Flags, name: str, needed: int) -> None:
     require(
         flags,
         name,
-        available is None or needed < available,
+        needed < available,
         f"a smaller number, or fewer environments: {needed / MiB:,.0f} MiB of memory would be "
-        f"needed, {(available or 0) / MiB:,.0f} MiB are available",
+        f"needed, {available / MiB:,.0f} MiB are available",
     )
 
 
@@ -135,7 +127,7 @@ def require_stream_memory(
     rollouts = 2 * flags.num_actors  # each stream fills one while the one before waits
     columns = rollouts * description.num_envs + flags.batch_size
     require_memory(flags, "unroll_length", columns * column)
-    return (available_bytes() or 2**40) // rollouts
+    return available_bytes() // rollouts
 
 
 def require_descriptors(flags: Flags) -> None:

@@ -401,6 +401,18 @@ class Threads:
 
 
 @contextlib.contextmanager
+def stop_signals_call(handler: Callable) -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP call `handler`, and do nothing else, as long as this lasts."""
+    before = {number: signal.signal(number, handler) for number in stop_signals()}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+            for number, own in before.items():
+                signal.signal(number, own)
+
+
+@contextlib.contextmanager
 def stop_signals_set(wakeup: PipeEvent) -> Iterator[list[str]]:
     """SIGINT, SIGTERM and SIGHUP set `wakeup`, and do nothing else, as long as this lasts. The list
     gets their names in the order in which they come."""
@@ -410,10 +422,5 @@ def stop_signals_set(wakeup: PipeEvent) -> Iterator[list[str]]:
         received.append(signal.Signals(number).name)
         wakeup.set()
 
-    handlers = {number: signal.signal(number, stop) for number in stop_signals()}
-    try:
+    with stop_signals_call(stop):
         yield received
-    finally:
-        if threading.current_thread() is threading.main_thread():  # others may not set handlers
-            for number, handler in handlers.items():
-                signal.signal(number, handler)

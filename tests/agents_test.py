@@ -8,7 +8,7 @@ from torch import nn
 
 import warpbeast
 from examples.tensors.tag import Tag
-from libtorchbeast import models
+from libtorchbeast import evaluate, models
 from libtorchbeast.agents import groups_of
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
@@ -209,9 +209,9 @@ def test_two_groups_train_and_play(tmp_path):
     run = warpbeast.train(flags)
     assert run.complete() and run.learner.updates >= 400 // (3 * 4 * 5)
     play = f"--savedir {tmp_path} --num_episodes 2 --mode"
-    games = warpbeast.test(flags_of(f"{play} test"))
+    games = evaluate.test_newest(flags_of(f"{play} test"), warpbeast.player)
     assert len(games) == 2 and np.isfinite([game.score for game in games]).all()
-    warpbeast.test(flags_of(f"{play} test_render --max_episode_steps 5"))
+    evaluate.test_newest(flags_of(f"{play} test_render --max_episode_steps 5"), warpbeast.player)
     assert (tmp_path / "run" / "test.mp4").stat().st_size > 1000
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import warpbeast
+from libtorchbeast import evaluate
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import make_net
@@ -83,9 +84,9 @@ def test_a_run_trains_resumes_and_plays(parse, tmp_path, caplog):
     log = (tmp_path / "run" / "out.log").read_text()
     assert "--total_steps changes from 400 to 600" in log and log.count("changes from") == 1
     assert "Recipe for other: --passes 1 --minibatches 1 --learning_rate 0.003" in caplog.text
-    games = warpbeast.test(parse("--mode test --num_episodes 3"))
+    games = evaluate.test_newest(parse("--mode test --num_episodes 3"), warpbeast.player)
     assert len(games) == 3 and all(game.complete for game in games)
-    warpbeast.test(parse("--mode test_render --num_episodes 1"))
+    evaluate.test_newest(parse("--mode test_render --num_episodes 1"), warpbeast.player)
     assert (tmp_path / "run" / "test.mp4").stat().st_size > 1000
     header, *rows = (tmp_path / "run" / "logs.csv").read_text().splitlines()
     last = dict(zip(header.split(","), rows[-1].split(","), strict=True))
@@ -149,7 +150,8 @@ def test_another_vector_that_gives_tensors_trains_and_plays(parse, monkeypatch):
     foreign = lambda flags, device: Foreign(TensorVector(Walk("box"), flags.num_envs))
     monkeypatch.setattr(warpbeast, "create_env", foreign)
     assert warpbeast.train(parse()).complete()
-    assert len(warpbeast.test(parse("--mode test --num_episodes 2"))) == 2
+    two = parse("--mode test --num_episodes 2")
+    assert len(evaluate.test_newest(two, warpbeast.player)) == 2
 
 
 def test_a_reward_that_is_no_finite_number_is_refused(parse, monkeypatch):

@@ -79,7 +79,8 @@ def say(text: str) -> None:
 def _try(beast: str, given: Settings, found: Settings, seconds: float) -> float:
     """Prints and returns the steps per second of a run with these settings, or 0 if it fails."""
     prefix = "torchbeast-autotune-"
-    with _signals_raise(), tempfile.TemporaryDirectory(prefix=prefix) as folder:
+    raises = workers.stop_signals_call(signal.default_int_handler)  # KeyboardInterrupt
+    with raises, tempfile.TemporaryDirectory(prefix=prefix) as folder:  # so this is removed
         try:
             speed = measure(beast, given | found, seconds, Path(folder))
             said = f"{speed:,.0f} steps/s"
@@ -87,18 +88,6 @@ def _try(beast: str, given: Settings, found: Settings, seconds: float) -> float:
             speed, said = 0.0, f"fails: {str(error).splitlines()[-1]}"
     say(f"{as_words(found) or 'the given flags'}: {said}")
     return speed
-
-
-@contextlib.contextmanager
-def _signals_raise():
-    """Turns a signal to stop into KeyboardInterrupt, so that the trial's folder is removed."""
-    numbers = workers.stop_signals()
-    before = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> float:

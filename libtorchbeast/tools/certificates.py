@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from libtorchbeast.flags import UserError, require
+from libtorchbeast.flags import Parser, UserError, require, whole
 
 try:
     from cryptography import x509
@@ -135,18 +135,13 @@ def _key_usage(is_ca: bool) -> x509.KeyUsage:
 
 
 # ============================================================================================= main
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "libtorchbeast.tools.certificates", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+def make_parser() -> Parser:
+    parser = Parser("libtorchbeast.tools.certificates", __doc__)
     add = parser.add_argument
     add("folder", type=Path, help="The folder to write into. Files that exist are not replaced.")
     add("--hosts", required=True, metavar="HOST,...", help="The hosts' names or IP addresses.")
-    add(
-        "--days", type=int, default=365,
-        help="How many days the certificates are valid. Default: %(default)s.",
-    )  # fmt: skip
+    days = "How many days the certificates are valid."
+    add("--days", type=whole(1, MAX_DAYS), default=365, help=days)
     return parser
 
 
@@ -181,7 +176,6 @@ def write(flags: argparse.Namespace) -> list[str]:
         UserError: a flag has a value that cannot be used, or one of the files exists.
     """
     hosts = hosts_of(flags)
-    require(flags, "days", 1 <= flags.days <= MAX_DAYS, f"1 to {MAX_DAYS:,}")
     ca = make_ca(flags.days)
     pairs = {LEARNER: certify_learner(ca, flags.days)}
     pairs |= {host: certify_host(ca, host, flags.days) for host in hosts}
@@ -202,8 +196,8 @@ def _write(path: Path, text: bytes, mode: int) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    flags = make_parser().parse_args(argv)
     try:
+        flags = make_parser().parse_args(argv)
         names = write(flags)
     except (UserError, OSError) as error:
         sys.exit(f"libtorchbeast.tools.certificates: error: {error}")

@@ -9,8 +9,6 @@ averages start afresh. Which of TorchBeast's two networks it is, and whether it 
 recognized by the weights.
 """
 
-import argparse
-import contextlib
 import importlib
 import os
 import re
@@ -20,14 +18,9 @@ from typing import Any
 
 import torch
 
-from libtorchbeast import models
-from libtorchbeast.flags import Flags, UserError, run_path, shell_line
+from libtorchbeast.flags import SAVEDIR, Parser, UserError, run_path, shell_line
 from libtorchbeast.loggers import display
 from libtorchbeast.run import Run
-from libtorchbeast.spec import Spec
-
-# The module that makes the environments of each program.
-ENVIRONMENTS = {"monobeast": "monobeast", "polybeast": "polybeast_env"}
 
 # Patterns of TorchBeast's names of layers, and our names, for each of its two networks.
 SHALLOW = {
@@ -118,13 +111,13 @@ def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
     flags = beast.parse([*settings, *where])
     if os.path.exists(run_path(flags)):
         raise UserError(f"--xpid {xpid}: {run_path(flags)} exists; please choose another")
-    spec = _spec_of(module, flags)
-    net = models.make_net(beast.Net, spec, flags)
+    net, environment = beast.player(flags)
+    environment.close()
     try:
         net.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError(f"{path} does not fit {flags.env}: {error}") from error
-    with Run(flags, spec, net, torch.device("cpu"), beast.targets, beast.loss) as run:
+    with Run(flags, environment.spec, net, torch.device("cpu"), beast.targets, beast.loss) as run:
         # TorchBeast's schedule counts updates. Here the learning rate depends on the step.
         run.learner.updates = int(state.get("scheduler_state_dict", {}).get("last_epoch", 0))
         run.learner.step = run.learner.updates * flags.unroll_length * flags.batch_size
@@ -135,27 +128,15 @@ def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
     ]
 
 
-def _spec_of(module: str, flags: Flags) -> Spec:
-    """The spec of the environment that the program makes with these flags."""
-    environments = importlib.import_module(ENVIRONMENTS[module])
-    with contextlib.closing(environments.make_environment(flags)) as env:
-        return env.spec
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        "python -m libtorchbeast.tools.from_torchbeast", description=__doc__.split("\n")[0]
-    )
+    parser = Parser("python -m libtorchbeast.tools.from_torchbeast", __doc__)
     parser.add_argument("path", metavar="MODEL.TAR", help="The checkpoint of TorchBeast.")
     parser.add_argument("--xpid", required=True, help="The name of the run to make.")
-    parser.add_argument(
-        "--savedir", default="~/logs/torchbeast",
-        help="The folder of all runs. Default: %(default)s.",
-    )  # fmt: skip
+    parser.add_argument("--savedir", default=SAVEDIR, help="The folder of all runs.")
     parser.add_argument("--env", help="The environment. Default: what the checkpoint's flags say.")
-    flags = parser.parse_args(argv)
     display.set_up_logging()
     try:
+        flags = parser.parse_args(argv)
         play, train = migrate(flags.path, flags.xpid, flags.savedir, flags.env)
     except UserError as error:
         sys.exit(f"from_torchbeast: error: {error}")

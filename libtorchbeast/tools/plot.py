@@ -21,7 +21,6 @@ A mean_eval_return is drawn at the step of the weights that played, which is bef
 
 from __future__ import annotations
 
-import argparse
 import csv
 import logging
 import re
@@ -39,6 +38,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from libtorchbeast.flags import Parser
 from libtorchbeast.loggers.csv_table import read_csv
 
 # Finds in PARENT/NAME of a run what stands before the number of its seed.
@@ -377,9 +377,9 @@ def _finish(axes: Axes, text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command. A mistake of the user ends it with one line on stderr and exit code 1."""
-    flags = make_parser().parse_args(argv)
-    group_by = flags.group_by or (SEED if flags.groups else None)
     try:
+        flags = make_parser().parse_args(argv)
+        group_by = flags.group_by or (SEED if flags.groups else None)
         lines = plot(flags.paths, flags.out, flags.y, flags.smooth, group_by, flags.panels)
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")
@@ -387,23 +387,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{flags.out}: {', '.join(drawn_columns(lines))} of {names}")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m libtorchbeast.tools.plot",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def make_parser() -> Parser:
+    parser = Parser("python -m libtorchbeast.tools.plot", __doc__)
     add = parser.add_argument
     add(
         "paths", nargs="+", metavar="PATH",
         help="A run, a directory of runs, or a CSV file, each with :COLUMN or without.",
     )  # fmt: skip
-    add("--out", default="plot.png", help="The PNG file to write. Default: %(default)s.")
-    add("--y", default="mean_game_return", help="The column to draw. Default: %(default)s.")
-    add(
-        "--smooth", type=int, default=1, metavar="K",
-        help="Draw each point as the mean of K rows. Default: 1.",
-    )  # fmt: skip
+    add("--out", default="plot.png", help="The PNG file to write.")
+    add("--y", default="mean_game_return", help="The column to draw.")
+    smooth = "Draw each point as the mean of K rows."
+    add("--smooth", type=int, default=1, metavar="K", help=smooth)
     add("--groups", action="store_true", help="Draw groups of runs, as explained above.")
     add(
         "--group_by", metavar="REGEX",

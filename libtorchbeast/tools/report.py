@@ -8,7 +8,6 @@ mean_game_return of its log: the mean return of its last 100 games. Runs that ar
 no score. docs/studies.md says how intervals and aggregates are computed.
 """
 
-import argparse
 import csv
 import re
 import sys
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from libtorchbeast.flags import SAVEDIR
+from libtorchbeast.flags import SAVEDIR, Parser
 from libtorchbeast.tools.plot import SEED, plot, read_curve
 from libtorchbeast.tools.study import Run, flags_of, last_row, read_plan, total_steps
 
@@ -331,11 +330,11 @@ def draw_profiles(strata: dict[str, list[list[float]]], path: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command. A mistake of the user ends it with one line on stderr and exit code 1."""
-    flags = make_parser().parse_args(argv)
-    folder = Path(flags.folder).expanduser()
-    if not folder.is_dir():  # the name of a study, as for the sweep
-        folder = Path(SAVEDIR).expanduser() / folder
     try:
+        flags = make_parser().parse_args(argv)
+        folder = Path(flags.folder).expanduser()
+        if not folder.is_dir():  # the name of a study, as for the sweep
+            folder = Path(SAVEDIR).expanduser() / folder
         if not folder.is_dir():
             raise ValueError(f"there is no folder {Path(flags.folder).expanduser().resolve()}")
         references = read_references(Path(flags.reference))
@@ -345,20 +344,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(folder / "report.md")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m libtorchbeast.tools.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def make_parser() -> Parser:
+    parser = Parser("python -m libtorchbeast.tools.report", __doc__)
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="The folder of a study or of any runs, or a study's name.")
     add(
         "--reference", default=str(REFERENCES), metavar="FILE",
         help="Random and reference scores of games: a CSV file with the columns game, random, "
-        "reference and source. Default: %(default)s.",
+        "reference and source.",
     )  # fmt: skip
-    add("--y", default="mean_game_return", help="The score's column. Default: %(default)s.")
+    add("--y", default="mean_game_return", help="The score's column.")
     return parser
 
 

@@ -1,0 +1,49 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What the command line of each training program does: it trains, tests, exports or tunes."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from libtorchbeast import evaluate
+from libtorchbeast.checkpoint import CheckpointError, parse_for_run
+from libtorchbeast.flags import Flags, Parser, UserError, from_settings
+from libtorchbeast.loggers import display
+from libtorchbeast.loggers.files import RunInUse
+
+
+def main(
+    name: str,
+    argv: list[str] | None,
+    make_parser: Callable[[], Parser],
+    check_flags: Callable[[argparse.Namespace], Flags],
+    train: Callable[[Flags], Any],
+    player: evaluate.Player,
+    tune: Callable[..., Flags] | None = None,
+    errors: tuple[type[Exception], ...] = (),
+) -> None:
+    """Does what `argv` says (default: the command line). A mistake of the user ends the process
+    with one line on stderr and exit code 1.
+
+    Args:
+        name: of the program's module.
+        tune: autotune.tune for this program. None: it has no --autotune.
+        errors: more errors that have no traceback, besides those of every program.
+    """
+    expected: tuple[type[Exception], ...] = (UserError, CheckpointError, RunInUse, *errors)
+    display.set_up_logging()
+    try:
+        draft, settings = parse_for_run(make_parser, sys.argv[1:] if argv is None else argv)
+        flags = check_flags(draft)
+        if flags.mode != "train":
+            evaluate.test_newest(flags, player)
+            return
+        if tune is not None and flags.autotune is not None:
+            make = lambda settings: check_flags(from_settings(make_parser(), settings))
+            flags = tune(name, settings, make)
+        train(flags)
+    except expected as error:
+        sys.exit(f"{name}: error: {error}")
+    except KeyboardInterrupt:  # raised by --autotune
+        sys.exit(130)

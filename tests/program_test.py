@@ -1,0 +1,70 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import pytest
+
+import monobeast
+from libtorchbeast import evaluate, program
+from libtorchbeast.checkpoint import CheckpointError
+from libtorchbeast.flags import UserError, replace
+from libtorchbeast.loggers.files import RunInUse
+
+
+class Lost(Exception):
+    pass
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Calls `program.main` with MonoBeast's flags."""
+
+    def run(*words, train=lambda flags: None, tune=None, errors=()):
+        argv = ["--env", "CartPole-v1", "--savedir", str(tmp_path), "--xpid", "run", *words]
+        parts = monobeast.make_parser, monobeast.check_flags
+        program.main("beast", argv, *parts, train, monobeast.player, tune, errors)
+
+    return run
+
+
+@pytest.mark.parametrize("kind", [UserError, CheckpointError, RunInUse, Lost])
+def test_an_expected_error_is_one_line(run, kind):
+    def train(flags):
+        raise kind("why")
+
+    with pytest.raises(SystemExit) as ended:
+        run(train=train, errors=(Lost,))
+    assert ended.value.code == "beast: error: why"
+
+
+def test_other_errors_keep_their_traceback(run):
+    def train(flags):
+        raise Lost("why")
+
+    with pytest.raises(Lost):
+        run(train=train)
+
+
+def test_a_test_mode_plays_and_does_not_train(run, monkeypatch):
+    played, trained = [], []
+    monkeypatch.setattr(evaluate, "test_newest", lambda flags, player: played.append(flags.mode))
+    run("--mode", "test", train=trained.append)
+    assert (played, trained) == (["test"], [])
+
+
+def test_autotune_chooses_the_flags_of_the_training(run):
+    trained = []
+
+    def tune(name, settings, make):
+        assert name == "beast" and settings["autotune"] == 3
+        return replace(make(settings), batch_size=5)
+
+    run("--autotune", "3", train=trained.append, tune=tune)
+    run(train=trained.append, tune=tune)  # is not called
+    assert trained[0].batch_size == 5 != trained[1].batch_size
+
+
+def test_ctrl_c_during_autotune_ends_without_a_traceback(run):
+    def tune(name, settings, make):
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        run("--autotune", "3", tune=tune)
+    assert ended.value.code == 130
