@@ -11,7 +11,7 @@ from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import Flags, UserError, replace
 from libtorchbeast.loggers.columns import COLUMNS
 from libtorchbeast.losses import Loss, Targets
-from libtorchbeast.net_check import keep_buffers, made_up_rows
+from libtorchbeast.net_check import keep_buffers, made_up_rows, said
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 
@@ -80,7 +80,7 @@ def _checked_targets(
     T, B = batch.real.shape
     for name, x in found.items():
         fits = isinstance(x, Tensor) and x.shape[:2] == (T, B)
-        _expect(fits, f"targets() returned {name} {_said(x)}", f"a tensor [{T}, {B}, ...]")
+        _expect(fits, f"targets() returned {name} {said(x)}", f"a tensor [{T}, {B}, ...]")
     return found
 
 
@@ -91,13 +91,13 @@ def _checked_loss(batch: losses.Transitions, loss: Loss, net: nn.Module) -> dict
     seen = f"loss() returned {sorted(found)}"
     _expect(total is not None, seen, "total_loss among them, which has the gradient")
     is_scalar = isinstance(total, Tensor) and total.dim() == 0 and total.is_floating_point()
-    _expect(is_scalar, f"loss() returned total_loss {_said(total)}", "a scalar of floats")
+    _expect(is_scalar, f"loss() returned total_loss {said(total)}", "a scalar of floats")
     assert isinstance(total, Tensor)
     _expect(total.requires_grad, "loss() returned a total_loss without a gradient", "one with it")
     for name, x in found.items():
         fits = isinstance(x, Tensor) and x.shape in ((), (B,), (T, B))
         expected = f"a scalar, a tensor [{T}, {B}], or a vector [{B}]"
-        _expect(fits, f"loss() returned {name} {_said(x)}", expected)
+        _expect(fits, f"loss() returned {name} {said(x)}", expected)
         is_like = name.startswith(("game_", "eval_", "mean_eval_return/"))
         _expect(not is_like, f"loss() returned {name}", "a name that does not begin so")
     return found
@@ -118,9 +118,3 @@ def _called(part: str, function: Any, batch: losses.Transitions, net: nn.Module)
 def _expect(holds: bool, seen: str, expected: str) -> None:
     if not holds:
         raise UserError(f"{seen}; expected {expected}")
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return f"a {type(value).__name__}"

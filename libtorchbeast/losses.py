@@ -16,11 +16,10 @@ from torch import Tensor
 
 from libtorchbeast import models
 from libtorchbeast.agents import Agents
-from libtorchbeast.distributions import Distribution
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.columns import COLUMNS, OF_LOSS
 from libtorchbeast.models import CoreState
-from libtorchbeast.net_check import call_own, check_dtypes
+from libtorchbeast.net_check import call_own, check_dtypes, check_rows
 from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
 
 # Keys of rows that only one of `now` and `next` has, so that they cannot be paired wrongly. `done`
@@ -171,7 +170,7 @@ def transitions(
     first = vars(flags).get("burn_in", 0)  # a flag of R2D2
     columns = {k.removeprefix("column/"): x[0] for k, x in batch.items() if k.startswith("column/")}
     rows = {k: x for k, x in batch.items() if not k.startswith(OF_COLUMNS)}
-    _check_rows(rows, net.distribution)
+    check_rows(rows, net.distribution)
     burn_in = {k: x[:first] for k, x in rows.items()} if first else {}
     if first:
         rows = {k: x[first:] for k, x in rows.items()}
@@ -182,32 +181,6 @@ def transitions(
     core_state = core_state_of(batch)
     outputs = _unrolled(net, burn_in, read, core_state, flags)
     return Transitions(net, flags, rows, burn_in, core_state, columns, outputs, progress)
-
-
-def _check_rows(rows: Rollout, actions: Distribution) -> None:
-    """Checks what decides a loss. A batch that a fork has made might have 0 and 1 for False and
-    True, of which `~` makes other numbers.
-
-    Raises:
-        UserError: the batch has another dtype or shape.
-    """
-    T, B = rows["reward"].shape[0], rows["done"].shape[1]
-    known: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-        "done": (torch.bool, (T, B)),
-        "terminated": (torch.bool, (T, B)),
-        "reward": (torch.float32, (T, B)),
-        "action": (actions.action_dtype, (T, B, *actions.action_shape)),
-        "policy_logits": (torch.float32, (T, B, actions.num_logits)),
-    }
-    for name in [name for name in known if name in rows]:  # a replay has no logits, for example
-        expected = known[name]
-        seen = (rows[name].dtype, tuple(rows[name].shape))
-        if seen != expected:
-            said = [
-                f"{str(dtype).removeprefix('torch.')}{list(shape)}"
-                for dtype, shape in (seen, expected)
-            ]
-            raise UserError(f"A batch has {name} {said[0]}; expected {said[1]}")
 
 
 def _unrolled(net: Any, burn_in: Rollout, rows: Rollout, state: CoreState, flags: Flags) -> Rollout:
@@ -317,15 +290,3 @@ def _added(groups: list[dict[str, Any]]) -> dict[str, Any]:
         added[kind] = {k: x.sum() if kind == "scalars" else x.mean() for k, x in together.items()}
     added["largest_reward"] = torch.stack([group["largest_reward"] for group in groups]).max()
     return added
-
-
-def read(results: dict[str, Any]) -> dict[str, Any]:
-    """Copies scalars and vectors to the host, all at once, because each copy from a GPU is a wait.
-    Returns numbers and lists of numbers, of all kinds of results but `sums`."""
-    flat = {k: x for k, x in results.items() if not isinstance(x, dict)}
-    for kind in ("scalars", "means", "vectors"):
-        flat |= results.get(kind, {})
-    joined = torch.cat([x.detach().float().view(-1) for x in flat.values()])
-    values = iter(joined.tolist())
-    take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
-    return {name: take(x) for name, x in flat.items()}

@@ -37,7 +37,7 @@ def check_net(net: Any, spec: Spec) -> None:
     state = _called(net, "initial_state", B)
     is_state = isinstance(state, tuple) and all(_is_state(x, B) for x in state)
     expected = f"a tuple of float tensors [layers, {B}, H], or ()"
-    _expect(is_state, f"gives {_said(state)} as initial_state({B})", expected)
+    _expect(is_state, f"gives {said(state)} as initial_state({B})", expected)
     rows, result = _first_call(net, spec, T, B, state)
     _check_result(result, rows, state, net.distribution)
     one = {name: values[:1, :1] for name, values in rows.items()}  # axes of length 1 must stay
@@ -86,6 +86,28 @@ def check_finite(net: nn.Module, rows: dict[str, Tensor], outputs: dict[str, Ten
         raise UserError(why_not_finite(net, rows, ["policy_logits"]))
 
 
+def check_rows(rows: dict[str, Tensor], actions: Distribution) -> None:
+    """Checks what decides a loss. A batch that a fork has made might have 0 and 1 for False and
+    True, of which `~` makes other numbers.
+
+    Raises:
+        UserError: the batch has another dtype or shape.
+    """
+    T, B = rows["reward"].shape[0], rows["done"].shape[1]
+    known: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "done": (torch.bool, (T, B)),
+        "terminated": (torch.bool, (T, B)),
+        "reward": (torch.float32, (T, B)),
+        "action": (actions.action_dtype, (T, B, *actions.action_shape)),
+        "policy_logits": (torch.float32, (T, B, actions.num_logits)),
+    }
+    for name in [name for name in known if name in rows]:  # a replay has no logits, for example
+        dtype, shape = known[name]
+        expected = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+        if (seen := said(rows[name])) != expected:
+            raise UserError(f"A batch has {name} {seen}; expected {expected}")
+
+
 def why_not_finite(net: nn.Module, rows: dict[str, Tensor], names: list[str]) -> str:
     """Says why the network's outputs `names` have NaN or infinity for `rows`: because of a very
     large observation, if there is one, else because of the network. Returns "" if neither is so."""
@@ -107,7 +129,7 @@ def why_not_finite(net: nn.Module, rows: dict[str, Tensor], names: list[str]) ->
 
 
 def _inputs_said(rows: dict[str, Tensor]) -> str:
-    own = [f"{name} {_said(x)}" for name, x in rows.items() if name not in ROW_FIELDS]
+    own = [f"{name} {said(x)}" for name, x in rows.items() if name not in ROW_FIELDS]
     return f"{', '.join(own)}, and {list(rows['done'].shape)} each: {', '.join(ROW_FIELDS)}"
 
 
@@ -161,11 +183,11 @@ def _has_nan(result: Any) -> bool:
 
 def _check_result(result: Any, rows: dict, state: tuple, actions: Distribution) -> None:
     is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)
-    _expect(is_pair, f"returned {_said(result)}", "a pair: a dict of outputs, and the core state")
+    _expect(is_pair, f"returned {said(result)}", "a pair: a dict of outputs, and the core state")
     outputs, next_state = result
     _check_outputs(outputs, rows, actions)
     # A state in bfloat16 is accepted, because rollouts keep it in float32.
-    seen, expected = (_said(x).replace("bfloat16", "float32") for x in (next_state, state))
+    seen, expected = (said(x).replace("bfloat16", "float32") for x in (next_state, state))
     _expect(seen == expected, f"returned the core state {seen}", f"{expected}, as initial_state")
 
 
@@ -215,10 +237,10 @@ def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Di
     check_dtypes(outputs)
     for name, seen in outputs.items():
         shape = tuple(getattr(seen, "shape", ()))
-        fits = _said(seen) == _said(known[name]) if name in known else shape[:2] == (T, B)
-        expected = _said(known[name]) if name in known else f"a tensor [{T}, {B}, ...]"
+        fits = said(seen) == said(known[name]) if name in known else shape[:2] == (T, B)
+        expected = said(known[name]) if name in known else f"a tensor [{T}, {B}, ...]"
         where = f"for inputs [{T}, {B}, ...]"
-        _expect(fits, f"returned {name} {_said(seen)} {where}", expected)
+        _expect(fits, f"returned {name} {said(seen)} {where}", expected)
     for name in HEADS:
         is_finite = bool(outputs[name].isfinite().all())
         seen = f"returned NaN or infinity in {name} for observations of zeros and of ones"
@@ -260,10 +282,10 @@ def _is_bf16(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.bfloat16
 
 
-def _said(value: Any) -> str:
+def said(value: Any) -> str:
     """What a network returned, in words: tensors as dtype[shape], anything else by its type."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, tuple | list):
-        return f"({', '.join(map(_said, value))})"
+        return f"({', '.join(map(said, value))})"
     return f"a {type(value).__name__}"

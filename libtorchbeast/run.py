@@ -118,7 +118,7 @@ class Run:
         if state is None and self.flags.init_from is not None and self._writes:
             net = self.learner.net
             net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))
-        if state is None:
+        if state is None and self._writes:  # other ranks take the state of rank 0
             self.learner.one.after_step(0)
         writer = self._writer(state) if self._writes else NoWriter()
         stack.callback(writer.close)

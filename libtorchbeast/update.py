@@ -109,7 +109,7 @@ class Update:
         if self.of_ranks is not None:
             results = self.of_ranks.sum(results, wants_to_stop, part.new_steps)
         norm, clipped = self.optimizer.clip(self.optimizer.gradients())
-        numbers = losses.read(results | {"grad_norm": norm})
+        numbers = read(results | {"grad_norm": norm})
         steps = numbers["real_transitions"] if part.new_steps is None else part.new_steps
         numbers.setdefault("new_steps", steps)
         sums = results["sums"] if numbers.pop("has_sums", 1.0) else {}
@@ -149,3 +149,15 @@ class Update:
         if (after_step := getattr(self.net, "after_step", None)) is not None:
             with torch.no_grad():
                 call_own("after_step", after_step, updates)
+
+
+def read(results: dict[str, Any]) -> dict[str, Any]:
+    """Copies scalars and vectors to the host, all at once, because each copy from a GPU is a wait.
+    Returns numbers and lists of numbers, of all kinds of results but `sums`."""
+    flat = {k: x for k, x in results.items() if not isinstance(x, dict)}
+    for kind in ("scalars", "means", "vectors"):
+        flat |= results.get(kind, {})
+    joined = torch.cat([x.detach().float().view(-1) for x in flat.values()])
+    values = iter(joined.tolist())
+    take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
+    return {name: take(x) for name, x in flat.items()}

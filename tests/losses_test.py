@@ -12,6 +12,7 @@ from libtorchbeast import losses
 from libtorchbeast.distributions import Categorical
 from libtorchbeast.flags import UserError
 from libtorchbeast.losses import call_targets, results_of
+from libtorchbeast.update import read
 from tests.support.actors import make_actor, make_flags, make_rollouts
 from tests.support.losses import impala_loss, transitions
 
@@ -155,7 +156,7 @@ def test_each_kind_of_result_has_its_place():
     assert found["scalars"] == {"a": real.sum()} and found["vectors"]["c"].tolist() == [0, 1, 2]
     torch.testing.assert_close(found["means"]["b"], terms[real].mean())
     assert "mean_rho" in found["means"]  # `targets` used the importance weights
-    numbers = losses.read(found)
+    numbers = read(found)
     assert numbers["c"] == [0, 1, 2] and numbers["real_transitions"] == real.sum()
     without = results_of(transitions(rows, outputs), {}, lambda batch: {}, loss)
     assert "mean_rho" not in without["means"]
