@@ -108,7 +108,8 @@ def _called(part: str, function: Any, batch: losses.Transitions, net: nn.Module)
     try:
         found = function(batch)
     except (KeyError, AttributeError) as error:  # perhaps it reads what another network has
-        name, outputs = models.name_of(batch.net), ", ".join(batch.outputs)
+        name = models.name_of(batch.net) + getattr(batch.net, "chosen", "")
+        outputs = ", ".join(batch.outputs)
         error.args = (f"{error.args[0]} (the network is {name}, with {outputs})",)
         raise
     _expect(isinstance(found, dict), f"{part}() returned a {type(found).__name__}", "a dict")

@@ -68,7 +68,10 @@ def broadcasts(batch):
     return dict(total_loss=batch.mean(batch.reward.sum(0)))
 
 
-NET = r"\(the network is libtorchbeast.models.VectorNet, with policy_logits, baseline\)"
+NET = (
+    r"\(the network is libtorchbeast.models.VectorNet, which Net.for_vectors names for floats "
+    r"without an image, with policy_logits, baseline\)"
+)
 WRONG = {
     "no dict": (lambda b: b.reward.mean(), r"loss\(\) returned a Tensor; expected a dict"),
     "no total": (lacks_the_total, r"loss\(\) returned \['pg_loss'\]; expected total_loss among"),

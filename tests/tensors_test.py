@@ -267,6 +267,13 @@ def test_whole_numbers_may_be_rewards_and_ends():
     assert row["reward"].dtype == torch.float32 and row["done"].dtype == torch.bool
 
 
+def test_numbers_of_games_are_refused():
+    vector = TensorVector(Walk(), 2)
+    vector.metadata["game_numbers"] = ["win"]
+    with pytest.raises(UserError, match="expected no game_numbers in its metadata, .* game/win"):
+        rows_of(vector)
+
+
 def test_another_autoreset_is_refused():
     vector = TensorVector(Walk("discrete"), 2)
     vector.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
