@@ -109,7 +109,7 @@ def _called(part: str, function: Any, batch: losses.Transitions, net: nn.Module)
         found = function(batch)
     except (KeyError, AttributeError) as error:  # perhaps it reads what another network has
         name = models.name_of(batch.net) + getattr(batch.net, "chosen", "")
-        outputs = ", ".join(batch.outputs)
+        outputs = ", ".join([*batch.outputs, *models.of_learner(batch.net)])
         error.args = (f"{error.args[0]} (the network is {name}, with {outputs})",)
         raise
     _expect(isinstance(found, dict), f"{part}() returned a {type(found).__name__}", "a dict")

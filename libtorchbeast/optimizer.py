@@ -66,6 +66,10 @@ class Optimizer:
             shared |= dict(alpha=flags.alpha, momentum=flags.momentum, foreach=foreach)
             self._own = torch.optim.RMSprop(**shared)
         self._own._warned_capturable_if_run_uncaptured = True  # the first steps run without a graph
+        known = {"params", *given, *self._own.defaults}
+        if unknown := sorted(name for group in groups for name in group.keys() - known):
+            said = f"expected params, lr, grad_norm_clipping or torch's own names, seen {unknown}"
+            raise UserError(f"{name_of(net)}.parameter_groups: {said}")
         self._rates: list[float] = [group["lr"] for group in groups]
         self._without = list(named)  # the parameters that have had no gradient so far
         self._names, self._steps = list(named), 0

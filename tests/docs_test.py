@@ -239,8 +239,6 @@ def test_rnd_from_docs_fork_md_trains(tmp_path):
     novelty, methods, targets, loss, flags = (b.rpartition("    ...\n")[2] for b in blocks)
     program = (copy / "monobeast.py").read_text()
     for place, new in (
-        (r"^(?=import sys$)", "import math\n"),
-        (r"^(?=    recipe_help,$)", "    positive,\n    real,\n"),
         (r"^(?=class Net)", f"{novelty}\n\n"),
         (r"\n(?=\n# =+ FORK HERE\ndef targets)", f"{methods}\n\n"),
         (r"^def targets.*?(?=\n\ndef loss)", targets),

@@ -29,8 +29,8 @@ def test_good_numbers_and_rows_without_updates_warn_of_nothing(caplog):
         (
             {"mean_value": 2103.0, "largest_reward": 0.5},
             "The values diverge: mean_value is 2.1e+03, but with rewards of at most 1 and "
-            "--discounting 0.995 no value can exceed 200. Try a smaller --learning_rate, or "
-            "--observation_scaling moments.",
+            "--discounting 0.995 no value can exceed 200 (a bonus that `targets` adds does not "
+            "count). Try a smaller --learning_rate, or --observation_scaling moments.",
         ),
         (
             {"mean_rho": 0.02, "lag_mean": 9.0},

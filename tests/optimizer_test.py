@@ -76,6 +76,17 @@ def test_a_parameter_that_is_not_in_exactly_one_group_is_refused(seen, groups):
         optimizer_of(*grouped(Wrong))
 
 
+def test_a_misspelt_key_of_a_group_is_refused():
+    class Wrong(Grouped):
+        def parameter_groups(self, flags):
+            first, second = super().parameter_groups(flags)
+            return [first, second | {"learning_rate": 1.0}]
+
+    said = r"Wrong.parameter_groups: expected params, lr, .* seen \['learning_rate'\]"
+    with pytest.raises(UserError, match=said):
+        optimizer_of(*grouped(Wrong))
+
+
 def test_what_is_frozen_is_neither_trained_nor_published():
     class Frozen(Grouped):
         def __init__(self, spec, flags):

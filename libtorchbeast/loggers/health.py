@@ -51,7 +51,8 @@ class Health:
         return (
             f"The values diverge: mean_value is {mean_value:.3g}, but with rewards of at most "
             f"{max(1.0, largest_reward):.3g} and --discounting {gamma:g} no value can exceed "
-            f"{most:.3g}. Try a smaller --learning_rate, or --observation_scaling moments."
+            f"{most:.3g} (a bonus that `targets` adds does not count). Try a smaller "
+            f"--learning_rate, or --observation_scaling moments."
         )
 
     def _of_weights(self, mean_rho: float, lag: float) -> str:
