@@ -18,11 +18,11 @@ def fork(tmp_path_factory):
         own = f"monobeast --xpid expert{core} {IN_ORDER} {SIGNALS} {words} {ALGORITHMS['impala']}"
         commands.append(f"{own} --learning_rate 1e-2 --total_steps 3200")
         own = f"monobeast --xpid expert{core} --save_batches {fork.savedir}/batches{core}"
-        commands.append(f"{own} --total_steps 4800")
+        commands.append(f"{own} --total_steps 5600")
     for run in RUNS:
         algorithm, dash, name = run.partition("-")
         own = f"{IN_ORDER} {SIGNALS} {ALGORITHMS[algorithm]} {CORES[dash + name]} --seed 2"
-        own += " --total_steps 400 --learning_rate 3e-3 --no_learning_rate_decay"
+        own += " --total_steps 400 --learning_rate 1e-2 --no_learning_rate_decay"
         commands.append(f"monobeast --xpid plain-{run} {own}")
         own += f" --demonstrations {fork.savedir}/batches{dash + name}"
         commands.append(f"monobeast --xpid {run} {own}")
