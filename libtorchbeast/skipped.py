@@ -96,4 +96,5 @@ class Skipped:
         groups = net.batches(part) if isinstance(net, Agents) else [(net, part)]
         each = [transitions(one, share, flags, 0.0).outputs for one, share in groups]
         restore()
-        return sorted({k for one in each for k, x in one.items() if not x.isfinite().all()})
+        names = [k for one in each for k, x in one.items() if not x.isfinite().all()]
+        return list(dict.fromkeys(names))

@@ -12,6 +12,7 @@ from libtorchbeast import losses
 from libtorchbeast.distributions import Categorical
 from libtorchbeast.flags import UserError
 from libtorchbeast.losses import call_targets, results_of
+from libtorchbeast.net_check import check_rows
 from libtorchbeast.update import read
 from tests.support.actors import make_actor, make_flags, make_rollouts
 from tests.support.losses import impala_loss, transitions
@@ -187,7 +188,7 @@ def test_errors_of_a_batch_name_tensor_seen_and_expected(name, change, said):
         terminated=torch.zeros(8, 2, dtype=torch.bool), policy_logits=torch.zeros(8, 2, A),
         action=torch.zeros(8, 2, dtype=torch.int64),
     )  # fmt: skip
-    losses._check_rows(rows, Categorical(A))
+    check_rows(rows, Categorical(A))
     with pytest.raises(UserError, match=f"^A batch has {name} {said}$"):
         net, batch = Namespace(distribution=Categorical(A)), rows | {name: change(rows[name])}
         losses.transitions(net, batch, Namespace(), 0.0)
