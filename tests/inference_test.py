@@ -15,10 +15,10 @@ from torch import nn
 import polybeast
 from libtorchbeast import BatchingQueue, DynamicBatcher, describe, models
 from libtorchbeast.distributions import Categorical
+from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock
 from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.rpcenv.client import spec_of
-from libtorchbeast.run import Run
 from libtorchbeast.weights import NewestWeights
 from tests.support.actors import CLOSE, Counting
 from tests.support.polybeast import SMALL, parse
@@ -68,8 +68,7 @@ def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_pat
         torch.manual_seed(1)
         spec = spec_of(describe(addresses[0]))
         net, own = (models.make_net(Deep, spec, flags) for _ in range(2))
-        run = Run(flags, spec, net, torch.device("cpu"))
-        stack.callback(run.wakeup.close)
+        run = SimpleNamespace(flags=flags, stats=Stats(spec.num_envs))
         weights = NewestWeights(net.state_dict(), 7, torch.device("cpu"))
         infer = lambda batcher, own: polybeast.infer(run, batcher, weights, own, clock)
         play = playing(addresses, own, queue, net.initial_state(1), infer=infer)
@@ -116,7 +115,7 @@ def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_
     """This holds with autocast, too, which caches casts. Numbers below 256 are exact in bf16."""
     flags = parse(*SMALL, "--precision", precision, "--savedir", tmp_path)
     net = ShowsItsWeights()
-    run = Run(flags, SimpleNamespace(num_envs=1), net, torch.device("cpu"))
+    run = SimpleNamespace(flags=flags, stats=Stats(1))
     weights = NewestWeights(net.fill(0), 0, torch.device("cpu"))
     batcher, wanted = DynamicBatcher(1, 8, 1.0), 50
     seen = [set(), set()]
@@ -141,5 +140,4 @@ def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_
         batcher.close()
         for thread in inference + asking:
             thread.result()
-    run.wakeup.close()
     assert min(map(len, seen)) >= wanted
