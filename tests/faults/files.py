@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from libtorchbeast import checkpoint
-from libtorchbeast.learner import MAX_SKIPPED_IN_A_ROW
+from libtorchbeast.skipped import MAX_SKIPPED_IN_A_ROW
 from tests.faults.harness import Figure, promise
 from tests.support.compare import assert_same
 from tests.support.processes import Program, load
