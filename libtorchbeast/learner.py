@@ -1,9 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The learner, which updates the network from batches of rollouts. The way of a batch:
-
-learn -> Learner.update -> passes.parts -> losses.learn_from (network, targets, loss)
-      -> Gradients.sum, with several ranks -> Optimizer.clip and step -> publish
-"""
+"""The learner, which updates the network from batches of rollouts. docs/design.md lists the
+functions that a batch passes ("An update")."""
 
 import logging
 import threading
@@ -13,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from libtorchbeast import models, passes
+from libtorchbeast import models
 from libtorchbeast.accelerator.devices import Event, copy_to_host, own_stream, to_device
 from libtorchbeast.checkpoint import misfit
 from libtorchbeast.distributed.gradients import from_rank_0
@@ -123,8 +120,7 @@ class Learner:
             told = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
             restore_buffers = self.one.kept()
             self.one.take_in(on_device)
-            targets_of = lambda batch: self.one.targets_of(batch, self._progress())
-            for part in passes.parts(on_device, targets_of, self._flags):
+            for part in self.one.parts(on_device, self._progress()):
                 if not part.is_first and not each:  # no rank has a real transition
                     break
                 sums = part.sums or sums

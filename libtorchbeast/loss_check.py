@@ -11,7 +11,7 @@ from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import Flags, UserError, replace
 from libtorchbeast.loggers.columns import COLUMNS
 from libtorchbeast.losses import Loss, Targets
-from libtorchbeast.net_check import keep_buffers, made_up_rows, said
+from libtorchbeast.net_check import call_own, in_words, keep_buffers, made_up_rows
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 
@@ -39,14 +39,9 @@ def check_loss(
     restore = keep_buffers(nn.ModuleList([net, models.of_learner(net)]))
     with torch.random.fork_rng(devices=[]):
         batch = _made_up(net, spec, flags, own_columns)
-
-        def targets_of(batch: Rollout) -> tuple[dict[str, Tensor], Any]:
-            with torch.no_grad():
-                own = losses.transitions(net, batch, flags, 0.0)
-                return losses.call_targets(own, lambda one: _checked_targets(one, targets, net))
-
-        checked = lambda one: _checked_targets(one, targets, net)
-        checked_loss = lambda one: _checked_loss(one, loss, net)
+        checked = lambda one: _checked_targets(one, targets)
+        checked_loss = lambda one: _checked_loss(one, loss)
+        targets_of = lambda: losses.targets_of(net, batch, checked, flags, 0.0)
         part = next(iter(passes.parts(batch, targets_of, flags)))
         with torch.enable_grad():
             results = losses.learn_from(
@@ -73,45 +68,42 @@ def _made_up(
     return rows | {f"core_state/{i}": x for i, x in enumerate(state)}
 
 
-def _checked_targets(
-    batch: losses.Transitions, targets: Targets, net: nn.Module
-) -> dict[str, Tensor]:
-    found = _called("targets", targets, batch, net)
+def _checked_targets(batch: losses.Transitions, targets: Targets) -> dict[str, Tensor]:
+    found = _called("targets", targets, batch)
     T, B = batch.real.shape
     for name, x in found.items():
         fits = isinstance(x, Tensor) and x.shape[:2] == (T, B)
-        _expect(fits, f"targets() returned {name} {said(x)}", f"a tensor [{T}, {B}, ...]")
+        _expect(fits, f"targets() returned {name} {in_words(x)}", f"a tensor [{T}, {B}, ...]")
     return found
 
 
-def _checked_loss(batch: losses.Transitions, loss: Loss, net: nn.Module) -> dict[str, Tensor]:
-    found = _called("loss", loss, batch, net)
+def _checked_loss(batch: losses.Transitions, loss: Loss) -> dict[str, Tensor]:
+    found = _called("loss", loss, batch)
     T, B = batch.real.shape
     total = found.get("total_loss")
     seen = f"loss() returned {sorted(found)}"
     _expect(total is not None, seen, "total_loss among them, which has the gradient")
     is_scalar = isinstance(total, Tensor) and total.dim() == 0 and total.is_floating_point()
-    _expect(is_scalar, f"loss() returned total_loss {said(total)}", "a scalar of floats")
+    _expect(is_scalar, f"loss() returned total_loss {in_words(total)}", "a scalar of floats")
     assert isinstance(total, Tensor)
     _expect(total.requires_grad, "loss() returned a total_loss without a gradient", "one with it")
     for name, x in found.items():
         fits = isinstance(x, Tensor) and x.shape in ((), (B,), (T, B))
         expected = f"a scalar, a tensor [{T}, {B}], or a vector [{B}]"
-        _expect(fits, f"loss() returned {name} {said(x)}", expected)
+        _expect(fits, f"loss() returned {name} {in_words(x)}", expected)
         is_like = name.startswith(("game_", "eval_", "mean_eval_return/"))
         _expect(not is_like, f"loss() returned {name}", "a name that does not begin so")
     return found
 
 
-def _called(part: str, function: Any, batch: losses.Transitions, net: nn.Module) -> dict[str, Any]:
-    """Returns what `targets` or `loss` returns. Raises UserError if it is no dict."""
+def _called(part: str, function: Any, batch: losses.Transitions) -> dict[str, Any]:
+    """Returns what `targets` or `loss` returns. Raises UserError if it raises, or gives no dict."""
     try:
-        found = function(batch)
-    except (KeyError, AttributeError) as error:  # perhaps it reads what another network has
+        found = call_own(part, function, batch)
+    except UserError as error:  # perhaps it reads what another network has
         name = models.name_of(batch.net) + getattr(batch.net, "chosen", "")
         outputs = ", ".join([*batch.outputs, *models.of_learner(batch.net)])
-        error.args = (f"{error.args[0]} (the network is {name}, with {outputs})",)
-        raise
+        raise UserError(f"{error}; the network is {name}, with {outputs}") from error
     _expect(isinstance(found, dict), f"{part}() returned a {type(found).__name__}", "a dict")
     return found
 

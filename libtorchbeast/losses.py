@@ -200,12 +200,22 @@ def _unrolled(net: Any, burn_in: Rollout, rows: Rollout, state: CoreState, flags
 
 
 @torch.no_grad()
-def call_targets(batch: Transitions, targets: Targets) -> tuple[dict[str, Tensor], Any]:
+def call_targets(
+    batch: Transitions, targets: Targets
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Returns what `targets` returns, and the sums of `Net.statistics` if the network has that."""
     batch.targets = {k: x.detach() for k, x in call_own("targets", targets, batch).items()}
     statistics = getattr(batch.net, "statistics", None)
     sums = call_own("statistics", statistics, batch) if statistics else {}
     return batch.targets, sums
+
+
+def targets_of(
+    net: Any, batch: Rollout, targets: Targets, flags: Flags, progress: float
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The targets and the statistics of a whole batch, for several passes."""
+    with torch.no_grad():
+        return call_targets(transitions(net, batch, flags, progress), targets)
 
 
 def learn_from(
@@ -278,7 +288,13 @@ def _means(batch: Transitions, terms: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _added(groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """The results of all groups of agents as one."""
+    """The results of all groups of agents as one.
+
+    Raises:
+        UserError: a loss returned a vector: the groups have unequal numbers of columns.
+    """
+    if vectors := sorted(name for group in groups for name in group["vectors"]):
+        raise UserError(f"loss() returned vectors {vectors}; expected none with groups of agents")
     each = enumerate(group["sums"] for group in groups)
     sums = {f"{number}/{k}": x for number, own in each for k, x in own.items()}
     added: dict[str, Any] = {"vectors": {}, "sums": sums}

@@ -37,7 +37,7 @@ def check_net(net: Any, spec: Spec) -> None:
     state = _called(net, "initial_state", B)
     is_state = isinstance(state, tuple) and all(_is_state(x, B) for x in state)
     expected = f"a tuple of float tensors [layers, {B}, H], or ()"
-    _expect(is_state, f"gives {said(state)} as initial_state({B})", expected)
+    _expect(is_state, f"gives {in_words(state)} as initial_state({B})", expected)
     rows, result = _first_call(net, spec, T, B, state)
     _check_result(result, rows, state, net.distribution)
     one = {name: values[:1, :1] for name, values in rows.items()}  # axes of length 1 must stay
@@ -104,7 +104,7 @@ def check_rows(rows: dict[str, Tensor], actions: Distribution) -> None:
     for name in [name for name in known if name in rows]:  # a replay has no logits, for example
         dtype, shape = known[name]
         expected = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
-        if (seen := said(rows[name])) != expected:
+        if (seen := in_words(rows[name])) != expected:
             raise UserError(f"A batch has {name} {seen}; expected {expected}")
 
 
@@ -129,7 +129,7 @@ def why_not_finite(net: nn.Module, rows: dict[str, Tensor], names: list[str]) ->
 
 
 def _inputs_said(rows: dict[str, Tensor]) -> str:
-    own = [f"{name} {said(x)}" for name, x in rows.items() if name not in ROW_FIELDS]
+    own = [f"{name} {in_words(x)}" for name, x in rows.items() if name not in ROW_FIELDS]
     return f"{', '.join(own)}, and {list(rows['done'].shape)} each: {', '.join(ROW_FIELDS)}"
 
 
@@ -183,11 +183,13 @@ def _has_nan(result: Any) -> bool:
 
 def _check_result(result: Any, rows: dict, state: tuple, actions: Distribution) -> None:
     is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)
-    _expect(is_pair, f"returned {said(result)}", "a pair: a dict of outputs, and the core state")
+    _expect(
+        is_pair, f"returned {in_words(result)}", "a pair: a dict of outputs, and the core state"
+    )
     outputs, next_state = result
     _check_outputs(outputs, rows, actions)
     # A state in bfloat16 is accepted, because rollouts keep it in float32.
-    seen, expected = (said(x).replace("bfloat16", "float32") for x in (next_state, state))
+    seen, expected = (in_words(x).replace("bfloat16", "float32") for x in (next_state, state))
     _expect(seen == expected, f"returned the core state {seen}", f"{expected}, as initial_state")
 
 
@@ -237,10 +239,10 @@ def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Di
     check_dtypes(outputs)
     for name, seen in outputs.items():
         shape = tuple(getattr(seen, "shape", ()))
-        fits = said(seen) == said(known[name]) if name in known else shape[:2] == (T, B)
-        expected = said(known[name]) if name in known else f"a tensor [{T}, {B}, ...]"
+        fits = in_words(seen) == in_words(known[name]) if name in known else shape[:2] == (T, B)
+        expected = in_words(known[name]) if name in known else f"a tensor [{T}, {B}, ...]"
         where = f"for inputs [{T}, {B}, ...]"
-        _expect(fits, f"returned {name} {said(seen)} {where}", expected)
+        _expect(fits, f"returned {name} {in_words(seen)} {where}", expected)
     for name in HEADS:
         is_finite = bool(outputs[name].isfinite().all())
         seen = f"returned NaN or infinity in {name} for observations of zeros and of ones"
@@ -282,10 +284,10 @@ def _is_bf16(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.bfloat16
 
 
-def said(value: Any) -> str:
+def in_words(value: Any) -> str:
     """What a network returned, in words: tensors as dtype[shape], anything else by its type."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, tuple | list):
-        return f"({', '.join(map(said, value))})"
+        return f"({', '.join(map(in_words, value))})"
     return f"a {type(value).__name__}"

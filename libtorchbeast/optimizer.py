@@ -73,8 +73,7 @@ class Optimizer:
         self._rates: list[float] = [group["lr"] for group in groups]
         self._without = list(named)  # the parameters that have had no gradient so far
         self._names, self._steps = list(named), 0
-        frozen = {name for name, p in net.named_parameters() if not p.requires_grad}
-        self._frozen = frozenset(frozen)
+        self._frozen = {name for name, p in net.named_parameters() if not p.requires_grad}
 
     def make_graphs(self, kept: Callable[[], Callable[[], None]]) -> None:
         """To be called before the first step, and after `load_state_dict`.

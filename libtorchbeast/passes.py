@@ -32,19 +32,19 @@ NO_PART = Part({}, {}, {}, is_first=True, new_steps=0)  # of a rank without a ba
 
 
 def parts(
-    batch: Rollout, targets_of: Callable[[Rollout], tuple[dict[str, Tensor], Any]], flags: Flags
+    batch: Rollout, targets_of: Callable[[], tuple[dict[str, Tensor], Any]], flags: Flags
 ) -> Iterator[Part]:
     """Yields the parts of a batch, which is on the device. Each of the --passes divides its columns
     into --minibatches parts, drawn anew. Without a recurrent state each transition is a column of
     its own, so that the minibatches mix all of them.
 
     Args:
-        targets_of: returns the targets and the statistics of a batch.
+        targets_of: returns the targets and the statistics of the batch.
     """
     if flags.passes * flags.minibatches == 1:
         yield Part(batch, {}, {}, is_first=True)
         return
-    targets, sums = targets_of(batch)
+    targets, sums = targets_of()
     T, B = len(batch["done"]) - 1, batch["done"].shape[1]
     is_recurrent = bool(core_state_of(batch))
     count, select = (B, _columns) if is_recurrent else (T * B, _transitions)

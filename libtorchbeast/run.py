@@ -120,6 +120,8 @@ class Run:
             net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))
         if state is None and self._writes:  # other ranks take the state of rank 0
             self.learner.one.after_step(0)
+        if state is not None:
+            self.learner.load_state_dict(state)  # before a file is written, because it may refuse
         writer = self._writer(state) if self._writes else NoWriter()
         stack.callback(writer.close)
         self._resumed = state or {}  # for `also_save`
@@ -361,7 +363,6 @@ class Run:
             now = flags.get(name, before)  # a flag that this program lacks has not changed
             if now != before:
                 logger.warning("--%s changes from %r to %r", name, before, now)
-        self.learner.load_state_dict(state)
         self.stats.load_state_dict(state["stats"])
         self._hours_before = state["hours"]
         checkpoint.set_random_states(state["random_states"])

@@ -2,13 +2,13 @@
 """One update: from a part of a batch to new weights."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from libtorchbeast import losses, models
+from libtorchbeast import losses, models, passes
 from libtorchbeast.accelerator import graphs
 from libtorchbeast.distributed.gradients import Gradients
 from libtorchbeast.distributed.ranks import Ranks
@@ -86,11 +86,10 @@ class Update:
         if (moments := getattr(self.net, "moments", None)) is not None:
             moments.update(batch, self._ranks and self._ranks.gathered)
 
-    @torch.no_grad()
-    def targets_of(self, batch: Rollout, progress: float) -> tuple[dict[str, Tensor], Any]:
-        """The targets and the statistics of a whole batch, for several passes."""
-        own = losses.transitions(self.net, batch, self._flags, progress)
-        return losses.call_targets(own, self._targets)
+    def parts(self, batch: Rollout, progress: float) -> Iterator[Part]:
+        """Yields what each update learns from (`passes.parts`)."""
+        own = (self.net, batch, self._targets, self._flags, progress)
+        return passes.parts(batch, lambda: losses.targets_of(*own), self._flags)
 
     def gradients(self, part: Part, progress: float, wants_to_stop: bool) -> tuple[Any, ...]:
         """Computes the gradients of the loss of a part of a batch, over all ranks.

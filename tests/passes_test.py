@@ -26,7 +26,7 @@ def parts_of(batch, passes, minibatches):
         return {"goal": batch["x"][:-1] + 0.5}, {"sum": torch.tensor(1.0)}
 
     flags = Namespace(passes=passes, minibatches=minibatches)
-    return list(parts(batch, targets_of, flags)), calls
+    return list(parts(batch, lambda: targets_of(batch), flags)), calls
 
 
 def test_one_pass_is_the_batch_itself_without_targets():

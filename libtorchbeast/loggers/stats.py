@@ -67,7 +67,7 @@ class Stats:
         self._first_games: FirstGames | None = FirstGames(num_envs)  # None when games count at once
         self._sums: dict[str, list[float]] = {}  # column -> [sum, number of updates that told it]
         self._lag_max = 0.0
-        self._largest_reward: float | None = None  # None: no update has told it, as in R2D2
+        self._largest_reward: float | None = None  # None: there was no update
         self._lags: collections.Counter[float] = collections.Counter()
         self._inference_batches = self._inference_columns = 0
 

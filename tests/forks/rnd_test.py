@@ -72,12 +72,18 @@ def test_actors_and_exports_do_not_have_it(fork):
 def test_a_network_without_it_is_refused(fork):
     """CartPole has vectors, for which another network is the default."""
     start = "monobeast: error: targets() raised AttributeError: 'VectorNet' object has no "
-    assert fork.said[1].startswith(start + "attribute 'rnd' (the network is libtorchbeast.models.")
+    assert fork.said[1].startswith(start + "attribute 'rnd' (")
+    end = "VectorNet, which Net.for_vectors names for floats without an image, with policy_logits, "
+    assert fork.said[1].endswith(f"; the network is libtorchbeast.models.{end}baseline")
 
 
 def test_a_program_without_it_does_not_resume_the_run(fork, as_before):
+    """And writes nothing, but for the number of the process in the lock."""
+    paths = [path for path in (fork.savedir / "ppo").iterdir() if path.name != "lock"]
+    files = {path: path.read_bytes() for path in paths}
     with pytest.raises(SystemExit) as refused:
         where = f"--savedir {fork.savedir} --xpid ppo --num_actors 0 --total_steps 2000"
         monobeast.main(where.split())
     start = "monobeast: error: The checkpoint has other parts for the loss than monobeast.Net: "
     assert refused.value.code.startswith(start) and "\n" not in refused.value.code
+    assert {path: path.read_bytes() for path in paths} == files

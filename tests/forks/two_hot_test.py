@@ -50,5 +50,6 @@ def test_an_export_has_the_mean_alone(fork):
 
 
 def test_a_network_without_bins_is_refused(fork):
-    start = "polybeast: error: loss() raised AttributeError: 'Net' object has no attribute 'bins' "
-    assert fork.said[1].startswith(start + "(the network is polybeast.Net, ")
+    start = "polybeast: error: loss() raised AttributeError: 'Net' object has no attribute 'bins' ("
+    assert fork.said[1].startswith(start)
+    assert fork.said[1].endswith("); the network is polybeast.Net, with policy_logits, baseline")
