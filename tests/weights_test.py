@@ -188,3 +188,24 @@ def test_no_thread_ever_copies_a_torn_version():
         assert [reader.result() for reader in readers] == [wanted, wanted]
     assert weights.version == version == weights.copy_to(net.requires_grad_())
     assert_whole(net, version)
+
+
+@pytest.mark.parametrize("first", [6, 7])
+@pytest.mark.parametrize("kind", ["processes", "threads"])
+def test_weights_that_are_published_once_are_in_every_version(kind, first):
+    """As those of a frozen part, which later versions leave out."""
+    own = {k: v.clone() for k, v in Weights().fill(1).items()}
+    weights = (
+        SharedWeights(own, first)
+        if kind == "processes"
+        else NewestWeights(own, first, torch.device("cpu"))
+    )
+    moving = [name for name in own if not name.startswith("layers.0.")]
+    for version in (first + 1, first + 2, first + 3):
+        weights.publish({name: own[name].fill_(version) for name in moving}, version)
+        net = Weights()
+        assert weights.copy_to(net) == version
+        for name, tensor in net.state_dict().items():
+            assert tensor.eq(version if name in moving else 1).all(), name
+    if kind == "processes":
+        weights.close()
