@@ -6,13 +6,14 @@ import pytest
 import torch
 
 import monobeast
-from tests.support.forks import PROGRAMS, RUNS
+from tests.support.forks import ALGORITHMS, PROGRAMS, RUNS
 
 RATES = "--no_learning_rate_decay --learning_rate 3e-3 --rnd_learning_rate 5e-4"
 TRAIN = (
     f"--env tests.forks.envs:Room-v0 {RATES}", "--core mingru", 240, 1200,
     "monobeast --xpid impala-recurrent --mode export",
     "monobeast --xpid vectors --num_actors 0 --env CartPole-v1",
+    "warpbeast --xpid warpbeast --env breakout --num_envs 16 --batch_size 16 --total_steps 1000",
 )  # fmt: skip
 
 
@@ -58,10 +59,21 @@ def test_each_group_has_its_learning_rate(fork, run):
     assert fork.rows(run)[-1]["learning_rate"] == pytest.approx(3e-3)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [*PROGRAMS, "warpbeast"])
 def test_each_program_logs_it(fork, program):
     last = fork.rows(program)[-1]
     assert last["rnd_loss"] > 0 and last["bonus"] > 0
+
+
+def test_two_ranks_add_up_its_moments(fork):
+    """Also with several passes: each transition counts once."""
+    words = f"{PROGRAMS['monobeast']} {ALGORITHMS['ppo']} --unroll_length 10 --total_steps 600"
+    run = f"--env tests.forks.envs:Room-v0 --savedir {fork.savedir} --xpid ranks {words}"
+    launch = "-m torch.distributed.run --standalone --nproc_per_node 2 -m monobeast"
+    fork.python(*launch.split(), *run.split())
+    checkpoint = fork.checkpoint("ranks")
+    assert checkpoint["loss"]["rnd.moments"][1] == checkpoint["step"] >= 600
+    assert fork.rows("ranks")[-1]["bonus"] > 0
 
 
 def test_actors_and_exports_do_not_have_it(fork):
