@@ -271,7 +271,8 @@ def test_a_run_from_before_the_loss_was_on_the_page_goes_on_and_plays(tmp_path, 
 def test_a_new_run_with_the_weights_of_another_has_them_in_its_target(tmp_path):
     shutil.copytree(OLD_RUN, tmp_path / "old")
     before = load(tmp_path / "old/run")
-    words = "--env CartPole-v1 --net tests.support.small_q_net.SmallQ --num_servers 1".split()
+    net = "--net tests.support.small_q_net.SmallQ --precision fp32"
+    words = f"--env CartPole-v1 {net} --num_servers 1".split()
     sizes = [*SIZES.split(), "--replay_start", 100, "--total_steps", 300, "--eval_every", 0]
     beast(tmp_path, *words, *sizes, *STILL, "--init_from", tmp_path / "old/run")
     state = load(tmp_path / "run")
