@@ -35,6 +35,7 @@ if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports 
 import torch
 from torch import nn
 
+import atari_wrappers
 import libtorchbeast
 import polybeast_env
 from libtorchbeast import evaluate, models, program, recipes, workers
@@ -225,7 +226,7 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     Raises:
         UserError: two flags contradict each other.
     """
-    is_atari = polybeast_env.is_atari(draft.env)
+    is_atari = atari_wrappers.is_atari(draft.env)
     choose_core(draft)
     recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))
     return check_acting_flags(draft, spec)
@@ -243,7 +244,7 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
     if draft.torch_threads is None:
         cores = workers.share_of_cores()
         # Other networks than the deep one on Atari are probably small.
-        is_deep = draft.net is None and polybeast_env.is_atari(draft.env)
+        is_deep = draft.net is None and atari_wrappers.is_atari(draft.env)
         draft.torch_threads = cores if is_deep else max(1, cores // 2)
     if draft.max_learner_queue_size is None:
         draft.max_learner_queue_size = ranks.share(draft.batch_size)

@@ -36,6 +36,10 @@ if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports 
 
     libtorchbeast.workers.before_imports(__name__)
 
+import gymnasium
+
+import atari_wrappers
+import minatar_wrappers
 from libtorchbeast import recipes, workers
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
@@ -50,7 +54,6 @@ from libtorchbeast.flags import (
     whole,
 )
 from libtorchbeast.origin import cause, told
-from libtorchbeast.rpcenv import mock
 from libtorchbeast.rpcenv.addresses import check_local, parse_addresses
 from libtorchbeast.rpcenv.server import Server, stream_seed
 from libtorchbeast.rpcenv.sockets import make_private, private_folder
@@ -70,14 +73,6 @@ def create_env(flags: Flags) -> Any:
     return a vector environment that holds `flags.envs_per_server` environments; then it is called
     once for each stream. docs/fork.md says what else is accepted.
     """
-    if mock.is_mock(flags.env):
-        return mock.make_mock(flags.env, flags.envs_per_server)
-
-    import gymnasium  # imported here because servers of Mock do without these packages
-
-    import atari_wrappers
-    import minatar_wrappers
-
     if atari_wrappers.is_atari(flags.env):
         if flags.mode == "train":
             return atari_wrappers.make_atari_vector(flags.env, flags.envs_per_server)
@@ -158,7 +153,7 @@ def complete_flags(draft: argparse.Namespace, spec: Spec | None = None) -> None:
         UserError: two flags contradict each other, or an address that other machines can reach has
             no TLS.
     """
-    recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari(draft.env), spec))
+    recipes.apply(draft, RECIPES, recipes.kind_of(draft, atari_wrappers.is_atari(draft.env), spec))
     if draft.server_addresses is not None:
         count = len(parse_addresses(draft.server_addresses))
         given = draft.num_servers
@@ -177,14 +172,6 @@ def addresses(flags: argparse.Namespace) -> list[str]:
     basename = flags.pipes_basename or f"unix:{private_folder()}/server"
     require(flags, "pipes_basename", basename.startswith("unix:"), "unix:/path")
     return parse_addresses(",".join(f"{basename}.{i}" for i in range(flags.num_servers)))
-
-
-def is_atari(env: str) -> bool:
-    if mock.is_mock(env):
-        return False
-    import atari_wrappers
-
-    return atari_wrappers.is_atari(env)
 
 
 # ========================================================================================== serving
@@ -218,7 +205,8 @@ def serve(
     set_up_logging(flags)
     seed = server_seed(flags.seed, address, index, life, flags.updates)
     with told(flags.env):
-        may_change = "envs_per_server" in flags.left_out and not is_atari(flags.env)
+        is_atari = atari_wrappers.is_atari(flags.env)
+        may_change = "envs_per_server" in flags.left_out and not is_atari
         if index == life == 0 or may_change:
             flags = try_environment(flags)
         server = Server(

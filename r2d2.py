@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from torch import nn
 
+import atari_wrappers
 import libtorchbeast
 import polybeast
 import polybeast_env
@@ -264,7 +265,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     Raises:
         UserError: two flags contradict each other.
     """
-    recipes.apply(draft, RECIPES, "atari" if polybeast_env.is_atari(draft.env) else "other")
+    recipes.apply(draft, RECIPES, "atari" if atari_wrappers.is_atari(draft.env) else "other")
     polybeast_env.complete_flags(draft)
     if draft.max_learner_queue_size is None:  # the streams go on during an update
         columns = (draft.num_actors or draft.num_servers) * draft.envs_per_server

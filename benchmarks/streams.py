@@ -4,9 +4,9 @@
     python -m benchmarks.streams                             # 1 to 64 streams, about 3 minutes
     python -m benchmarks.streams --over tls --rate 6700
 
-The servers' environments are Mock with Atari's frames. They sleep, so that a stream makes --rate
-steps per second, as it would with a core of its own for the emulator, and many streams fit on this
-machine. The knee is the last number of streams before one that makes less than 0.9 of this.
+The servers' environments are Mock (mock.py) with Atari's frames. They sleep, so that a stream makes
+--rate steps per second, as it would with a core of its own for the emulator, and many streams fit
+on this machine. The knee is the last number of streams before one that makes less than 0.9 of this.
 
 The host is a fresh process for each number. It has PolyBeast's actor pool, DynamicBatcher, an
 inference thread that answers each batch at once with constant actions, and a thread that drains

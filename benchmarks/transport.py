@@ -1,9 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Measures PolyBeast's transport alone: everything except environments, networks and learning.
 
-It consists of two server processes (Python) with a mock environment, the actor pool, an inference
-thread that answers with constant actions, and a thread that drains the learner queue. They
-communicate over Unix sockets, loopback TCP, or loopback TCP with mutual TLS.
+It consists of two server processes (Python) with mock environments (mock.py), the actor pool, an
+inference thread that answers with constant actions, and a thread that drains the learner queue.
+They communicate over Unix sockets, loopback TCP, or loopback TCP with mutual TLS.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ import libtorchbeast
 import polybeast_env
 from libtorchbeast.loggers.timing import CpuCores
 from libtorchbeast.rpcenv.client import first_description
-from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.tls import Tls, load_tls
 from libtorchbeast.tools import certificates
 
@@ -59,16 +58,13 @@ class Sink:
 @contextlib.contextmanager
 def serving(words: list[str], over: str) -> Iterator[tuple[list[str], Any, Tls | None]]:
     """Starts servers and yields their addresses, their description, and the client's TLS files."""
-    if over == "unix":
-        flags = polybeast_env.parse(words)
-        with LocalServers(flags) as servers:
-            yield servers.addresses, servers.describe(timeout=PATIENCE), None
-        return
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(SERVERS)]
-    words = [*words, "--server_addresses", ",".join(addresses)]
     with tempfile.TemporaryDirectory() as folder:
+        addresses = [f"unix:{folder}/server.{i}" for i in range(SERVERS)]
+        if over != "unix":
+            addresses = [f"127.0.0.1:{port}" for port in free_ports(SERVERS)]
+        words = [*words, "--server_addresses", ",".join(addresses)]
         theirs, ours = tls_flags(folder) if over == "tls" else ([], [])
-        command = [sys.executable, "-m", "polybeast_env", *words, *theirs]
+        command = [sys.executable, "-m", "benchmarks.mock", *words, *theirs]
         command += ["--until_stdin_closes", f"{folder}/sockets"]
         # The child ends when its standard input is closed.
         with subprocess.Popen(command, stdin=subprocess.PIPE) as process:

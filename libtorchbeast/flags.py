@@ -328,9 +328,8 @@ def add_environment_flags(parser: argparse.ArgumentParser) -> argparse._Argument
     group = parser.add_argument_group("environment", "Which environments are played.")
     add = group.add_argument
     add("--env", default="PongNoFrameskip-v4",
-        help="Id of a Gymnasium environment; MODULE:ID imports MODULE first. For benchmarks "
-             "PolyBeast also has Mock and Mock/4x10x10, whose steps do nothing. WarpBeast instead "
-             "has environments that are written as tensor operations (examples/tensors).")
+        help="Id of a Gymnasium environment; MODULE:ID imports MODULE first. WarpBeast instead has "
+             "environments that are written as tensor operations (examples/tensors).")
     add("--seed", type=whole(0), default=0,
         help="Seed of all random numbers: in the environments, the actions and the first weights.")
     add("--step_timeout", type=real(0.1, LONGEST_S), default=60.0, metavar="SECONDS",

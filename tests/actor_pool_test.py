@@ -12,10 +12,10 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
 import atari_wrappers
+from benchmarks.mock import make_mock
 from libtorchbeast import ActorPool, BatchingQueue, DynamicBatcher, describe
 from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv.client import spec_of
-from libtorchbeast.rpcenv.mock import make_mock
 from libtorchbeast.rpcenv.server import stream_seed
 from tests.support.actors import A, Counting
 from tests.support.compare import assert_same

@@ -234,7 +234,7 @@ def test_transport_between_machines(tmp_path):
 
 def test_servers_that_end_at_once_are_told_at_once():
     with pytest.raises(RuntimeError, match="the servers ended with exit code 1"):
-        with transport.serving(["--env", "NoSuchGame-v0", "--num_servers", "2"], "tcp"):
+        with transport.serving(["--env", "Mock/4x", "--num_servers", "2"], "tcp"):
             pass
 
 

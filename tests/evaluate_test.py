@@ -158,13 +158,6 @@ def test_the_weights_that_played_are_handed_on_with_their_score(evaluator):
     assert all(torch.equal(state["model"][name], weights[name]) for name in weights)
 
 
-def test_the_environment_for_benchmarks_can_be_evaluated():
-    words = "--env Mock/4x10x10 --net monobeast.Net --mode test --num_episodes 3".split()
-    net, env = polybeast.player(polybeast.parse(words))
-    assert env.spec.num_envs == 3
-    env.close()
-
-
 @pytest.mark.parametrize("more, seed, most", [("--net monobeast.Net", 1, 20), ("--use_lstm", 0, 9)])
 def test_games_at_once_are_those_one_by_one(more, seed, most):
     """There are more games than environments, and some games are cut."""

@@ -225,10 +225,10 @@ print(flags.env, flags.seed, flags.envs_per_server, os.read(0, 100))
 
 def test_flags_come_as_one_line_on_standard_input():
     """What comes after the line is left there: a program may wait for the end of its input."""
-    line = to_json({"env": "Mock/4", "seed": 3, "total_steps": 9})
+    line = to_json({"env": "CartPole-v1", "seed": 3, "total_steps": 9})
     command = [sys.executable, "-c", READ, "--flags_from_stdin"]
     seen = subprocess.check_output(command, input=line + b"more", cwd=ROOT)
-    assert seen == b"Mock/4 3 64 b'more'\n"
+    assert seen == b"CartPole-v1 3 64 b'more'\n"
 
 
 @pytest.mark.parametrize("line", [b"", b"\n", b"garbage\n", b"[]\n", b"null\n"])

@@ -23,7 +23,6 @@ from tests.support.envs import Catch
 from tests.support.processes import ROOT, Program, heed_hangups, wait_for
 
 CATCH = ["--env", "tests.support.envs:Catch-v0", "--envs_per_server", "2"]
-MOCK = ["--env", "Mock/4", "--envs_per_server", "2"]
 ONES = [1, 1]
 
 
@@ -67,14 +66,14 @@ def test_both_beasts_have_the_same_recipes(kind):
 def test_recipes():
     assert parse().envs_per_server == 16
     assert parse("--env", "CartPole-v1").envs_per_server == 64
-    assert parse(*MOCK).envs_per_server == 2
+    assert parse(*CATCH).envs_per_server == 2
 
 
 def test_addresses():
-    flags = parse(*MOCK, "--num_servers", "2")
+    flags = parse(*CATCH, "--num_servers", "2")
     folder = f"unix:/tmp/polybeast-{os.getuid()}"
     assert polybeast_env.addresses(flags) == [f"{folder}/server.0", f"{folder}/server.1"]
-    flags = parse(*MOCK, "--server_addresses", "localhost:5000-5002,unix:/tmp/x")
+    flags = parse(*CATCH, "--server_addresses", "localhost:5000-5002,unix:/tmp/x")
     expected = ["localhost:5000", "localhost:5001", "localhost:5002", "unix:/tmp/x"]
     assert polybeast_env.addresses(flags) == expected and flags.num_servers == 4
 
@@ -98,7 +97,7 @@ def test_addresses():
 )
 def test_flags_that_cannot_work(given, message):
     with pytest.raises(UserError, match=message):
-        parse("--env", "Mock", *given.split())
+        parse("--env", "CartPole-v1", *given.split())
 
 
 # --------------------------------------------------------------------------------------- processes
@@ -106,7 +105,6 @@ def test_flags_that_cannot_work(given, message):
     "flags, message",
     [
         (["--env", "NoSuchThing-v0"], "error: --env NoSuchThing-v0: Environment `NoSuc"),
-        (["--env", "Mock/4x"], "error: --env Mock/4x: expected Mock or Mock/SIZExSIZE..."),
         (["--env", "tests.support.envs:nothing"], "error: "),
     ],
 )
@@ -120,7 +118,7 @@ def test_a_mistake_ends_all_with_one_line(tmp_path, flags, message):
 
 def test_an_address_in_use(tmp_path):
     address = f"127.0.0.1:{free_port()}"
-    flags = [*MOCK, "--server_addresses", address]
+    flags = [*CATCH, "--server_addresses", address]
     with Servers(tmp_path, *flags) as servers, Client(address) as client:
         client.describe()
         (tmp_path / "other").mkdir()
@@ -130,13 +128,14 @@ def test_an_address_in_use(tmp_path):
         assert last.startswith(f"polybeast_env: error: Cannot listen on {address}: ")
         assert "address already in use" in last
         client.describe()
-        assert f"Serving Mock/4, 2 environments per stream, on {address}" in servers.printed()
+        serving = "Serving tests.support.envs:Catch-v0, 2 environments per stream"
+        assert f"{serving}, on {address}" in servers.printed()
 
 
 @pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "SIGHUP to all", "stdin"])
 def test_all_end_when_asked_to(tmp_path, how):
     stdin = subprocess.PIPE if how == "stdin" else subprocess.DEVNULL
-    flags = [*MOCK, "--num_servers", "2"]
+    flags = [*CATCH, "--num_servers", "2"]
     if how == "stdin":
         flags += ["--until_stdin_closes", str(tmp_path / "sockets")]
     with Servers(tmp_path, *flags, stdin=stdin) as servers:
@@ -157,7 +156,7 @@ def test_all_end_when_asked_to(tmp_path, how):
 
 
 def test_a_killed_supervisor_leaves_no_process(tmp_path):
-    with Servers(tmp_path, *MOCK, "--num_servers", "2") as servers:
+    with Servers(tmp_path, *CATCH, "--num_servers", "2") as servers:
         with servers.client(0) as first, servers.client(1) as second:
             first.describe(), second.describe()
             assert len(servers.actors()) == 2
@@ -194,11 +193,11 @@ def test_servers_of_all_machines_have_seeds_of_their_own(monkeypatch):
 
 def test_a_server_that_is_killed_before_it_serves_is_started_again(tmp_path):
     """A kill is not the user's mistake, whether by hand or because memory ran out."""
-    with Servers(tmp_path, *MOCK, "--num_servers", "1") as servers, servers.client() as client:
+    with Servers(tmp_path, *CATCH, "--num_servers", "1") as servers, servers.client() as client:
         os.kill(wait_for(servers.actors).pop(), signal.SIGKILL)
         servers.wait_for(lambda: "starts again in 0.5 s: exit code -9" in servers.printed())
         assert client.describe().num_envs == 2
-    assert servers.printed().count("Serving Mock/4") == 1
+    assert servers.printed().count("Serving tests.") == 1
 
 
 def first_row(server_seed):

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckResponse as Health
 
+from benchmarks.mock import make_mock
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.rpcenv.mock import make_mock
 from libtorchbeast.rpcenv.server import OPTIONS, SERVICE, Server, stream_seed
 from libtorchbeast.rpcenv.watchdog import HUNG_EXIT_CODE
 from tests.support.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec

@@ -142,9 +142,9 @@ def test_pem_files_are_read_once(tmp_path, folder):
     """A server that starts again has the certificates of the first start, whatever the files hold
     then: new ones would be no match for the learner's."""
     here = shutil.copytree(folder, tmp_path / "here")
-    learner = load_tls(polybeast.parse(["--env", "Mock", *flags_of(here, "learner")]))
+    learner = load_tls(polybeast.parse(["--env", "CartPole-v1", *flags_of(here, "learner")]))
     address = f"127.0.0.1:{free_port()}"
-    flags = ["--env", "Mock/4", *flags_of(here, "127.0.0.1")]
+    flags = ["--env", "CartPole-v1", *flags_of(here, "127.0.0.1")]
     with ServerFleet(tmp_path, *flags, addresses=[address]) as servers:
         servers.wait_for(lambda: servers.printed().count("Serving") == 1)
         assert access.knock(address, learner) == ""
@@ -156,9 +156,10 @@ def test_pem_files_are_read_once(tmp_path, folder):
 
 
 def test_local_servers_get_no_flags_of_tls(folder):
-    flags = polybeast.parse(["--env", "Mock", "--num_servers", "1", *flags_of(folder, "learner")])
+    words = ["--env", "CartPole-v1", "--num_servers", "1", *flags_of(folder, "learner")]
+    flags = polybeast.parse(words)
     with LocalServers(flags) as servers:  # a Unix socket with TLS flags would be refused
-        assert servers.describe(60.0).name == "Mock"
+        assert servers.describe(60.0).name == "CartPole-v1"
 
 
 def test_other_machines_are_reached_with_tls_or_an_explicit_insecure(folder):

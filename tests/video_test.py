@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import monobeast
+from benchmarks.mock import make_mock
 from libtorchbeast import evaluate, models
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers import video
-from libtorchbeast.rpcenv.mock import make_mock
-from tests.support.envs import Catch
+from tests.support.envs import BlindCatch, Catch
 from tests.support.monobeast import CATCH, beast, parse
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -105,10 +105,6 @@ class SpokenCatch(Catch):
 
     def render(self):
         return "Invalid render mode"
-
-
-class BlindCatch(Catch):
-    render = gymnasium.Env.render
 
 
 VIEWABLE = {

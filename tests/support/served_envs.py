@@ -119,3 +119,6 @@ class Watched(Catch):
 
     def close(self):
         self.count.remove(self)
+
+
+gymnasium.register("Stacked-v0", Stacked)

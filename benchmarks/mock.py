@@ -1,5 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Environments that cost nearly nothing. Benchmarks use them to measure everything else."""
+"""Environments that cost nearly nothing. Benchmarks use them to measure everything else.
+
+    python -m benchmarks.mock --env Mock/4x10x10
+
+serves them as polybeast_env.py serves its own, with the same flags.
+"""
 
 import dataclasses
 import math
@@ -7,8 +12,14 @@ import re
 import time
 from typing import Any
 
+if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
+    import libtorchbeast.workers
+
+    libtorchbeast.workers.before_imports(__name__)
+
 import numpy as np
 
+import polybeast_env
 from libtorchbeast.flags import UserError
 
 EPISODE_STEPS = 1000
@@ -126,11 +137,6 @@ def _noise(size: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, size, np.uint8)
 
 
-def is_mock(name: str) -> bool:
-    """Whether --env `name` is one of this module's environments."""
-    return re.split("[/@]", name)[0] == "Mock"
-
-
 def make_mock(name: str, num_envs: int) -> MockVectorEnv:
     """Makes the environments called `name`.
 
@@ -151,3 +157,9 @@ def make_mock(name: str, num_envs: int) -> MockVectorEnv:
     if sizes is None:
         return MockStackEnv(num_envs, rate)
     return MockVectorEnv(num_envs, tuple(int(size) for size in sizes.split("x")), rate)
+
+
+if __name__ in ("__main__", "__mp_main__"):  # also in the servers' processes, which import this
+    polybeast_env.create_env = lambda flags: make_mock(flags.env, flags.envs_per_server)
+if __name__ == "__main__":
+    polybeast_env.main()
