@@ -183,38 +183,30 @@ def test_a_message_is_a_copy():
     assert data == expected
 
 
-def test_arrays_of_another_layout_or_byte_order():
+def test_arrays_of_another_layout():
     spec = make_spec({"frame": ((5, 6), "float32")})
     row = make_row(spec)
     data = StepEncoder(spec)(row, 0.25)
     row["frame"] = np.asfortranarray(row["frame"])
-    row["reward"] = row["reward"].astype(">f4")
-    row["episode_return"] = row["episode_return"].astype(np.float64)
     row["episode_step"] = np.repeat(row["episode_step"], 2)[::2]
     row["done"] = np.repeat(row["done"], 2)[::2]
     assert StepEncoder(spec)(row, 0.25) == data
 
 
 @pytest.mark.parametrize(
-    "name, array, message",
+    "name, array",
     [
-        ("frame", np.zeros((3, 4), np.uint8), r"frame: expected uint8\[3, 5\], seen uint8\[3, 4\]"),
-        ("frame", np.zeros((3, 5)), r"frame: expected uint8\[3, 5\], seen float64\[3, 5\]"),
-        ("done", np.zeros(3, np.int8), r"done: expected bool\[3\], seen int8\[3\]"),
-        ("reward", np.zeros(2, np.float32), r"reward: expected float32\[3\], seen float32\[2\]"),
+        ("frame", np.zeros((3, 4), np.uint8)),
+        ("frame", np.zeros((3, 5))),
+        ("done", np.zeros(3, np.int8)),
+        ("reward", np.zeros(2, np.float32)),
+        ("reward", np.zeros(3, ">f4")),
     ],
 )
-def test_arrays_that_differ_from_the_spec(name, array, message):
+def test_arrays_that_differ_from_the_spec(name, array):
     spec = make_spec({"frame": ((5,), "uint8")})
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(AssertionError, match=name):
         StepEncoder(spec)(make_row(spec) | {name: array}, 0.25)
-
-
-def test_bfloat16_is_on_the_wire_but_not_in_numpy():
-    spec = make_spec({"frame": ((5,), "bfloat16")})
-    assert message_to_spec(spec_to_message(spec)) == spec
-    with pytest.raises(ValueError, match="NumPy knows no bfloat16"):
-        StepEncoder(spec)
 
 
 def test_a_spec_survives():
@@ -226,9 +218,10 @@ def test_a_spec_survives():
     assert list(message_to_spec(message).observations) == list(spec.observations)  # in order
 
 
-def test_a_spec_with_an_unknown_dtype_cannot_be_sent():
-    with pytest.raises(ValueError, match=r"'frame': expected one of \['bool'.*, seen float128"):
-        spec_to_message(make_spec({"frame": ((), "float128")}))
+def test_every_dtype_of_a_space_has_a_number():
+    """The adapter takes spaces of these dtypes only (see `spec.flatten_space`)."""
+    codes = {np.dtype(code).name for code in np.typecodes["All"] if np.dtype(code).kind in "biuf"}
+    assert {name for name in codes if np.dtype(name).itemsize <= 8} <= DTYPES.keys()
 
 
 def spec_of_actions(kind, *sizes, num_envs=2):
