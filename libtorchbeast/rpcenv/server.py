@@ -19,7 +19,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.origin import report
-from libtorchbeast.rpcenv.sockets import claim_address, why_unusable
+from libtorchbeast.rpcenv.sockets import claim_address
 from libtorchbeast.rpcenv.stream import EnvironmentMaker, Limits, Stream
 from libtorchbeast.rpcenv.tls import Tls, add_port
 from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit, Watchdog
@@ -151,8 +151,7 @@ class Server:
         try:
             add_port(self._server, self.address, tls)
         except RuntimeError as error:
-            reason = why_unusable(self.address)
-            raise UserError(f"Cannot listen on {self.address}: {reason}") from error
+            raise UserError(f"Cannot listen on {self.address}: {error}") from error
 
     def _describe(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         return self._description

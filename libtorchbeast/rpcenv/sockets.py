@@ -79,76 +79,59 @@ class SocketLock:
 
 
 def claim_address(address: str) -> Callable[[], None]:
-    """Checks that nobody listens on `address`, and returns the function that releases it.
+    """Checks that this process can listen on `address` and that nobody else does, and returns the
+    function that releases the address.
 
     gRPC does not check enough: it replaces the socket file of a living server, and of the addresses
-    that a host's name has, one free address is enough for it. If two servers start at once on a
-    Unix socket that nobody uses yet, one of them is refused.
+    that a host's name has, one free address is enough for it. It does not give the operating
+    system's reason either. If two servers start at once on a Unix socket that nobody uses yet, one
+    of them is refused.
 
     Raises:
         UserError: another server listens there, or nobody can.
     """
-    if not address.startswith("unix:"):
-        if _is_port_used(address):
-            raise UserError(f"Cannot listen on {address}: address already in use")
-        return lambda: None
     with contextlib.ExitStack() as stack:
-        stack.callback(_lock_socket(address).release)
-        _check_socket_unused(address)
+        try:
+            if address.startswith("unix:"):
+                path = address.removeprefix("unix:")
+                stack.callback(SocketLock(path).release)
+                _check_socket(path)
+            else:
+                _check_port(address)
+        except BlockingIOError as error:
+            raise UserError(f"Cannot listen on {address}: {IN_USE}") from error
+        except OSError as error:
+            raise UserError(f"Cannot listen on {address}: {error}") from error
         return stack.pop_all().close
 
 
-def why_unusable(address: str) -> str:
-    """The operating system's reason why nobody can listen on `address`; gRPC gives none."""
-    try:
-        if address.startswith("unix:"):
-            path = address.removeprefix("unix:")
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.bind(path)
-            os.unlink(path)
-        else:
-            host, port = _host_and_port(address)
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        return str(error)
-    return "gRPC could not, and gives no reason"
-
-
-def _lock_socket(address: str) -> SocketLock:
-    try:
-        return SocketLock(address.removeprefix("unix:"))
-    except BlockingIOError as error:
-        raise UserError(f"Cannot listen on {address}: {IN_USE}") from error
-    except OSError as error:
-        raise UserError(f"Cannot listen on {address}: {error}") from error
-
-
-def _check_socket_unused(address: str) -> None:
+def _check_socket(path: str) -> None:
+    """Raises BlockingIOError if a server listens there, and OSError if nobody can."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
         try:
-            probe.connect(address.removeprefix("unix:"))
-        except (FileNotFoundError, ConnectionRefusedError):  # no file, or a dead server's
+            probe.connect(path)
+        except FileNotFoundError:
             return
-        except OSError as error:
-            raise UserError(f"Cannot listen on {address}: {error}") from error
-    raise UserError(f"Cannot listen on {address}: {IN_USE}")
+        except ConnectionRefusedError as error:  # a dead server's, which gRPC replaces, or a file
+            if not stat.S_ISSOCK(os.stat(path).st_mode):
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE)) from error
+            return
+    raise BlockingIOError
 
 
-def _is_port_used(address: str) -> bool:
-    """Whether a process listens on the port, at any of the addresses that the host's name has."""
-    host, port = _host_and_port(address)
-    with contextlib.suppress(socket.gaierror):
-        for family, *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            try:
-                socket.create_server(where[:2], family=family).close()
-            except OSError as error:
-                if error.errno == errno.EADDRINUSE:
-                    return True
-    return False
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
+def _check_port(address: str) -> None:
+    """Raises OSError if a process listens on the port, at any of the addresses that the host's name
+    has, or if nobody can listen at any of them."""
     host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
+    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    errors = []
+    for family, *_, where in found:
+        try:
+            socket.create_server(where[:2], family=family).close()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise OSError("address already in use") from error
+            errors.append(error)
+    if len(errors) == len(found):
+        raise errors[0]
