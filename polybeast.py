@@ -252,19 +252,14 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
         most = draft.num_servers * draft.max_streams
         expected = f"at most --num_servers x --max_streams = {most}"
         require(draft, "num_actors", draft.num_actors <= most, expected)
-    require_at_least(draft, "max_inference_batch_size", "min_inference_batch_size")
+    name, least = "max_inference_batch_size", draft.min_inference_batch_size or 1
+    holds = (draft.max_inference_batch_size or least) >= least
+    require(draft, name, holds, f"at least --min_inference_batch_size {least}")
     if not recipes.may_change(draft, "batch_size", spec):
         name, least = "max_learner_queue_size", ranks.share(draft.batch_size)
         expected = f"at least --batch_size {least}" + " of each rank" * (ranks.count() > 1)
         require(draft, name, draft.max_learner_queue_size >= least, expected)
     return Flags(**vars(draft))
-
-
-def require_at_least(draft: argparse.Namespace, name: str, other: str) -> None:
-    """Raises UserError if --name is less than --other, unless one of them is None."""
-    value, least = getattr(draft, name), getattr(draft, other)
-    holds = value is None or least is None or value >= least
-    require(draft, name, holds, f"at least --{other} {least}")
 
 
 # ======================================================================================== inference

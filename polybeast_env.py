@@ -55,7 +55,7 @@ from libtorchbeast.flags import (
 )
 from libtorchbeast.origin import cause, told
 from libtorchbeast.rpcenv.addresses import check_local, parse_addresses
-from libtorchbeast.rpcenv.server import Server, stream_seed
+from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.sockets import make_private, private_folder
 from libtorchbeast.rpcenv.supervisor import StartFailure, Supervisor
 from libtorchbeast.rpcenv.tls import Tls, load_tls, uses_tls
@@ -188,7 +188,7 @@ def maker(flags: Flags, seed: int, index: int = 0) -> Callable[[], Environment]:
     own = index + flags.num_servers * rank
     numbers = itertools.count(own, flags.num_servers * ranks)
     streams = itertools.count()
-    return lambda: make_environment(flags, stream_seed(seed, next(streams)), next(numbers))
+    return lambda: make_environment(flags, derive_seed(seed, next(streams)), next(numbers))
 
 
 def serve(
@@ -251,39 +251,24 @@ def supervise(flags: Flags) -> None:
 
     Raises:
         StartFailure: a server could not be started.
+        FileExistsError: the folder of --until_stdin_closes exists already.
     """
     tls = load_tls(flags)
     if flags.server_addresses is None and flags.pipes_basename is None:
         make_private(private_folder())
-    stop = workers.PipeEvent()
-    if flags.until_stdin_closes:
-        threading.Thread(target=_set_at_end_of_stdin, args=(stop,), daemon=True).start()
-    where = addresses(flags)
+    stop, where, folder = workers.PipeEvent(), addresses(flags), flags.until_stdin_closes
 
     def start(index: int, life: int) -> workers.Process:
         args = (index, life, where[index], flags, tls)
         return workers.Process(serve, args, name=f"Server {index} ({where[index]})")
 
-    with workers.stop_signals_set(stop), new_folder(flags.until_stdin_closes):
+    with workers.stop_signals_set(stop), contextlib.ExitStack() as cleanup:
+        if folder is not None:
+            os.mkdir(folder, 0o700)
+            cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
+            threading.Thread(target=_set_at_end_of_stdin, args=(stop,), daemon=True).start()
         silence = workers.longest_silence(flags.step_timeout)
         Supervisor(start, len(where), silence, flags.open_timeout).run(stop)
-
-
-@contextlib.contextmanager
-def new_folder(path: str | None) -> Iterator[None]:
-    """Makes a folder that only this user may enter, and removes it at the end. None: does nothing.
-
-    Raises:
-        FileExistsError: the folder exists already.
-    """
-    if path is None:
-        yield
-        return
-    os.mkdir(path, 0o700)
-    try:
-        yield
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _set_at_end_of_stdin(stop: workers.PipeEvent) -> None:

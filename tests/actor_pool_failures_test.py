@@ -17,7 +17,7 @@ from libtorchbeast import (
     StreamError,
     describe,
 )
-from libtorchbeast.rpcenv.server import stream_seed
+from libtorchbeast.seeds import derive_seed
 from tests.support.actors import Counting
 from tests.support.compare import assert_same
 from tests.support.envs import BreakingCatch, Catch
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def test_a_server_that_ends_and_comes_back(address):
     """The queue gets whole rollouts of the old stream and then of the new one, and none of both."""
     queue = BatchingQueue(2, 2)
-    expected = [expected_rollouts(Counting, 2, stream_seed(seed, 0), 100) for seed in (1, 2)]
+    expected = [expected_rollouts(Counting, 2, derive_seed(seed, 0), 100) for seed in (1, 2)]
     with serving(Counting, address, seed=1) as first, playing([address], by_rule, queue) as pool:
         seen = [queue.dequeue() for _ in range(3)]
         first.stop()
@@ -76,7 +76,7 @@ def connected(pool):
 def test_a_server_with_other_environments_is_refused_while_the_other_goes_on(tmp_path):
     addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
     queue = BatchingQueue(2, 2)
-    expected = expected_rollouts(Catch, 2, stream_seed(0, 0), 20)
+    expected = expected_rollouts(Catch, 2, derive_seed(0, 0), 20)
     with (
         serving(Catch, addresses[0]),
         serving(make_cartpole, addresses[1]),
@@ -220,7 +220,7 @@ def test_a_dropped_batch_costs_its_streams_their_rollouts_and_no_more(address):
                 batch.set_outputs(net(*batch.get_inputs()))
             del batch  # or the loop would keep it until there is another
 
-    expected = [expected_rollouts(Counting, 2, stream_seed(0, s), 3) for s in range(2)]
+    expected = [expected_rollouts(Counting, 2, derive_seed(0, s), 3) for s in range(2)]
     with serving(Counting, address), playing([address], by_rule, queue, infer=infer) as pool:
         for rollout in [expected[0][0], *expected[1]]:
             assert_same(queue.dequeue(), rollout)

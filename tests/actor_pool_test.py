@@ -16,7 +16,7 @@ from benchmarks.mock import make_mock
 from libtorchbeast import ActorPool, BatchingQueue, DynamicBatcher, describe
 from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv.client import spec_of
-from libtorchbeast.rpcenv.server import stream_seed
+from libtorchbeast.seeds import derive_seed
 from tests.support.actors import A, Counting
 from tests.support.compare import assert_same
 from tests.support.envs import Catch, Sampled
@@ -57,7 +57,7 @@ class Numbered(Counting):
 @pytest.mark.parametrize("create_env", [Catch, make_cartpole, Counting, Varied])
 def test_rollouts_are_what_stepping_the_environments_gives(address, create_env):
     queue = BatchingQueue(3, 3)
-    expected = expected_rollouts(create_env, 3, stream_seed(11, 0), 20)
+    expected = expected_rollouts(create_env, 3, derive_seed(11, 0), 20)
     with serving(create_env, address, 3, seed=11), playing([address], by_rule, queue) as pool:
         for rollout in expected:
             assert_same(queue.dequeue(), rollout)
@@ -85,7 +85,7 @@ def classic_breakout(num_envs):
 def test_stacks_of_frames_are_what_the_environments_stack_themselves(address, make, count):
     """They are equal bit for bit, across games and lives, though only the newest frame is sent."""
     queue, create_env = BatchingQueue(2, 2), lambda: make(2)
-    expected = expected_rollouts(create_env, 2, stream_seed(11, 0), count)
+    expected = expected_rollouts(create_env, 2, derive_seed(11, 0), count)
     with serving(create_env, address, 2, seed=11), playing([address], by_rule, queue) as pool:
         description = describe(address)
         assert description.stacks == spec_of(description).stacks == {"frame": 4}
@@ -103,7 +103,7 @@ def test_stacks_of_frames_are_what_the_environments_stack_themselves(address, ma
 
 def test_streams_of_one_server_have_their_own_environments(address):
     queue = BatchingQueue(2, 2)
-    expected = [expected_rollouts(Counting, 2, stream_seed(0, s), 10) for s in range(3)]
+    expected = [expected_rollouts(Counting, 2, derive_seed(0, s), 10) for s in range(3)]
     with serving(Counting, address), playing([address] * 3, by_rule, queue):
         taken = [0] * 3
         while min(taken) < 10:

@@ -15,7 +15,7 @@ import monobeast
 import polybeast_env
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError, replace
-from libtorchbeast.rpcenv.server import stream_seed
+from libtorchbeast.seeds import derive_seed
 from polybeast_env import server_seed
 from tests.faults._breaking import listener
 from tests.support.client import Client, assert_rows_equal, free_port
@@ -144,6 +144,7 @@ def test_all_end_when_asked_to(tmp_path, how):
             stream.read()
             second.describe()
             if how == "stdin":
+                assert (tmp_path / "sockets").stat().st_mode & 0o777 == 0o700
                 servers.process.stdin.close()
             elif how == "SIGTERM":
                 servers.process.terminate()
@@ -202,7 +203,7 @@ def test_a_server_that_is_killed_before_it_serves_is_started_again(tmp_path):
 
 def first_row(server_seed):
     with contextlib.closing(Environment(Catch, 2)) as environment:
-        return environment.initial(stream_seed(server_seed, 0))
+        return environment.initial(derive_seed(server_seed, 0))
 
 
 def test_a_hung_environment_costs_its_server(tmp_path):
@@ -249,14 +250,12 @@ def test_each_stream_has_environments_of_its_own_seeds(monkeypatch):
     make = polybeast_env.maker(parse(*CATCH), seed=7)
     for stream in range(3):
         make().initial(0)
-        assert seeds[2 * stream :] == [stream_seed(7, stream), stream_seed(7, stream) + 1]
+        assert seeds[2 * stream :] == [derive_seed(7, stream), derive_seed(7, stream) + 1]
     assert len(set(seeds)) == 6
 
 
 def test_a_folder_that_was_there_is_left_alone(tmp_path):
     (tmp_path / "thesis").touch()
-    with pytest.raises(FileExistsError), polybeast_env.new_folder(str(tmp_path)):
-        pass
-    with polybeast_env.new_folder(str(tmp_path / "own")):
-        assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(FileExistsError):
+        polybeast_env.supervise(parse(*CATCH, "--until_stdin_closes", str(tmp_path)))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis"]

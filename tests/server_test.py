@@ -18,8 +18,9 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse as Health
 from benchmarks.mock import make_mock
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.rpcenv.server import OPTIONS, SERVICE, Server, stream_seed
+from libtorchbeast.rpcenv.server import OPTIONS, SERVICE, Server
 from libtorchbeast.rpcenv.watchdog import HUNG_EXIT_CODE
+from libtorchbeast.seeds import derive_seed
 from tests.support.client import GUARD_S, Client, assert_rows_equal, free_port, message_to_spec
 from tests.support.envs import Catch
 from tests.support.processes import ROOT, wait_for
@@ -77,7 +78,7 @@ def test_a_stream_gives_the_rows_of_its_environments(address, transport, create_
     if transport == "tcp":
         address = f"127.0.0.1:{free_port()}"
     actions = np.random.default_rng(0).integers(0, 2, (100, 3)).tolist()
-    expected = rows_of(create_env, stream_seed(SEED, 0), actions)
+    expected = rows_of(create_env, derive_seed(SEED, 0), actions)
     with serving(create_env, address), Client(address) as client:
         stream = client.stream()
         assert_rows_equal(stream.read(), next(expected))
@@ -127,14 +128,14 @@ def test_a_step_says_what_its_environments_took(address):
 
 
 def test_a_seed_for_every_stream():
-    seeds = [stream_seed(SEED, s) for s in range(100)]
+    seeds = [derive_seed(SEED, s) for s in range(100)]
     assert len(set(seeds)) == 100 and max(seeds) < 2**31
     assert seeds[3] == int(np.random.SeedSequence((SEED, 3)).generate_state(1)[0] >> 1)
 
 
 def test_streams_are_independent(address):
     actions = np.random.default_rng(0).integers(0, 3, (2, 50, 3)).tolist()
-    expected = [rows_of(Catch, stream_seed(SEED, s), actions[s]) for s in range(2)]
+    expected = [rows_of(Catch, derive_seed(SEED, s), actions[s]) for s in range(2)]
     with serving(Catch, address), Client(address) as client, Client(address) as another:
         streams = [client.stream(), another.stream()]
         for stream, rows in zip(streams, expected, strict=True):

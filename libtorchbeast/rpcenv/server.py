@@ -5,6 +5,7 @@ stream.py plays a Stream, watchdog.py ends a server that hangs, and sockets.py c
 """
 
 import contextlib
+import itertools
 import logging
 import math
 import threading
@@ -56,20 +57,16 @@ OPTIONS = {
 }
 
 
-def stream_seed(seed: int, stream: int) -> int:
-    """The seed of the environments of Stream number `stream` (0, 1, ...) of a server."""
-    return derive_seed(seed, stream)
-
-
 class Server:
     """Serves `make_environment()`'s environments on `address` from `start` to `stop`.
 
     `make_environment` is called at once: its first environment gives the Spec, and the first Stream
-    takes it and opens the others; each further Stream makes its own. A Stream can harm the others
-    in one way only: if one of its steps or its closing takes longer than `step_timeout` seconds, or
-    the opening and first reset of one of its environments longer than `open_timeout`, the whole
-    process ends with exit code 3 (see watchdog.py). The watchdog's thread calls `sign_of_life` at
-    least twice a second from `start` to `stop`.
+    takes it and opens the others; each further Stream makes its own. Stream n (0, 1, ...) has the
+    seed `derive_seed(seed, n)`. A Stream can harm the others in one way only: if one of its steps
+    or its closing takes longer than `step_timeout` seconds, or the opening and first reset of one
+    of its environments longer than `open_timeout`, the whole process ends with exit code 3 (see
+    watchdog.py). The watchdog's thread calls `sign_of_life` at least twice a second from `start` to
+    `stop`.
 
     The server answers grpc.health.v1 too, for itself and for rpcenv.RPCEnvServer: SERVING until
     `stop`.
@@ -163,10 +160,10 @@ class Server:
         failure = None
         try:
             yield from stream.play(self._until_stopping(requests))
+            if self._stopping:
+                failure = grpc.StatusCode.UNAVAILABLE, f"{self.address} is stopping"
         except WrongActions as error:
             failure = grpc.StatusCode.INVALID_ARGUMENT, str(error)
-        except _Stopping:
-            failure = grpc.StatusCode.UNAVAILABLE, f"{self.address} is stopping"
         except GeneratorExit:  # the client went away
             raise
         except BaseException as error:  # even an environment's sys.exit() ends its own Stream only
@@ -189,20 +186,15 @@ class Server:
                 )
             number = self._num_streams_ever
             self._num_streams_ever += 1
-            seed = stream_seed(self._seed, number)
+            seed = derive_seed(self._seed, number)
             stream = Stream(number, seed, self._environments, self._encode, self._limits)
             self._streams.add(stream)
             return stream
 
     def _until_stopping(self, requests: Iterator[bytes]) -> Iterator[bytes]:
-        """The client's requests until it goes away. Raises _Stopping at the first after `stop`."""
-        try:
-            for request in requests:
-                if self._stopping:
-                    raise _Stopping
-                yield request
-        except grpc.RpcError:  # the client cancelled, or the connection is lost
-            pass
+        """The client's requests until it goes away, or until the first after `stop`."""
+        with contextlib.suppress(grpc.RpcError):  # the client cancelled, or the connection is lost
+            yield from itertools.takewhile(lambda request: not self._stopping, requests)
 
     def _end(self, stream: Stream) -> None:
         try:
@@ -216,10 +208,6 @@ class Server:
     def _timers(self) -> list[CallTimer]:
         with self._changed:
             return [stream.timer for stream in self._streams]
-
-
-class _Stopping(Exception):
-    pass
 
 
 def _last_lines(text: str) -> str:
