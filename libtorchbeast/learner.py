@@ -90,8 +90,8 @@ class Learner:
             Numbers for the log, which are means over the updates (`largest_reward`: maximum), the
             vectors of the loss, and `lags`: how many transitions had each lag, the number of
             updates between the weights that chose their action and those that first learn from it.
-            None if an update was skipped or the learner is closed. What has no real transition is
-            skipped but not counted: the optimizer's averages would move the weights.
+            None if the first update was skipped or the learner is closed. What has no real
+            transition is skipped but not counted: the optimizer's averages would move the weights.
 
         Raises:
             UserError: too many updates in a row had a non-finite loss or gradient, or the network
@@ -127,14 +127,14 @@ class Learner:
                 part = part._replace(sums=sums, new_steps=part.new_steps if told is None else told)
                 one = self._update_once(batch, part, publish, restore_buffers)
                 if one is None:
-                    return None
+                    break
                 if one:
                     each.append(one)
                     sums, told = {}, told and 0
                 restore_buffers = self.one.kept()
                 if self._ended:
                     break
-            if self._ranks is not None:
+            if self._ranks is not None and one is not None:
                 self.skips.is_empty(not each)
         return summary(each, lag) if each and lag.numel() else None
 

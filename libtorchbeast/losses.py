@@ -19,7 +19,7 @@ from libtorchbeast.agents import Agents
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.columns import COLUMNS, OF_LOSS
 from libtorchbeast.models import CoreState
-from libtorchbeast.net_check import call_own, check_dtypes, check_rows
+from libtorchbeast.net_check import call_own, check_dtypes, check_rows, in_words
 from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
 
 # Keys of rows that only one of `now` and `next` has, so that they cannot be paired wrongly. `done`
@@ -28,7 +28,14 @@ OF_NEXT = {"reward", "discount", "done", "terminated", "truncated", "episode_ove
 OF_NOW = {"action", "last_action", "policy_version", "done"}
 
 # Names of others than the loss: columns, and numbers that travel with those of an update.
-TAKEN = COLUMNS.keys() - OF_LOSS | {"real_transitions", "new_steps", "stops", "has_sums", "lags"}
+TAKEN = COLUMNS.keys() - OF_LOSS | {
+    "real_transitions",
+    "new_steps",
+    "stops",
+    "has_sums",
+    "told",
+    "lags",
+}
 
 
 @dataclasses.dataclass(eq=False)
@@ -137,7 +144,8 @@ class Transitions:
 
     def mean(self, terms: Tensor) -> Tensor:
         """The mean of a term [T, B] over the real transitions, or with --loss_reduction sum their
-        sum. No term of a loss is written without it."""
+        sum. No term of a loss is written without it. It multiplies by 0 what is not real, so the
+        term has to be finite there, too."""
         if terms.shape != self.real.shape:
             T, B = self.real.shape
             seen = f"seen {list(terms.shape)}"
@@ -204,10 +212,33 @@ def call_targets(
     batch: Transitions, targets: Targets
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Returns what `targets` returns, and the sums of `Net.statistics` if the network has that."""
-    batch.targets = {k: x.detach() for k, x in call_own("targets", targets, batch).items()}
-    statistics = getattr(batch.net, "statistics", None)
-    sums = call_own("statistics", statistics, batch) if statistics else {}
-    return batch.targets, sums
+    found, (T, B) = _called("targets", targets, batch), batch.real.shape
+    for name, x in found.items():
+        fits = isinstance(x, Tensor) and x.shape[:2] == (T, B)
+        _expect(fits, f"targets() returned {name} {in_words(x)}", f"a tensor [{T}, {B}, ...]")
+    batch.targets = {k: x.detach() for k, x in found.items()}
+    if (statistics := getattr(batch.net, "statistics", None)) is None:
+        return batch.targets, {}
+    sums = _called("statistics", statistics, batch)
+    for name, x in sums.items():
+        _expect(isinstance(x, Tensor), f"statistics() returned {name} {in_words(x)}", "a tensor")
+    return batch.targets, {k: x.float() for k, x in sums.items()}  # as ranks add them up
+
+
+def _called(part: str, function: Any, batch: Transitions) -> dict[str, Any]:
+    try:
+        found = call_own(part, function, batch)
+    except UserError as error:  # perhaps it reads what another network has
+        name = models.name_of(batch.net) + getattr(batch.net, "chosen", "")
+        outputs = ", ".join([*batch.outputs, *models.of_learner(batch.net)])
+        raise UserError(f"{error}; the network is {name}, with {outputs}") from error
+    _expect(isinstance(found, dict), f"{part}() returned {in_words(found)}", "a dict")
+    return found
+
+
+def _expect(holds: bool, seen: str, expected: str) -> None:
+    if not holds:
+        raise UserError(f"{seen}; expected {expected}")
 
 
 def targets_of(
@@ -221,7 +252,7 @@ def targets_of(
 def learn_from(
     net: Any,
     batch: Rollout,
-    given: dict[str, Tensor],
+    given: dict[str, Tensor] | None,
     targets: Targets,
     loss: Loss,
     flags: Flags,
@@ -232,33 +263,34 @@ def learn_from(
     Args:
         batch: rows [T+1, B, ...] and core_state/i [layers, B, H], on the network's device.
         given: the targets of its transitions, if they were computed before the first update from
-            the batch. {} without several passes.
+            the batch. None without several passes.
 
     Returns:
         `total_loss`, which alone has a gradient; `real_transitions`, their number;
         `largest_reward`; and dicts of tensors: `scalars` and `means` for the log, `vectors`, and
         `sums` of statistics. The scalars of groups of agents are added up, their means averaged.
+
+    Raises:
+        UserError: one of the functions raised an error, or does not return what docs/fork.md says.
     """
     if isinstance(net, Agents):
         of_groups = net.batches(batch)
-        return _added([learn_from(*one, {}, targets, loss, flags, progress) for one in of_groups])
-    own = transitions(net, batch, flags, progress, has_last=not given)
+        return _added([learn_from(*one, None, targets, loss, flags, progress) for one in of_groups])
+    own = transitions(net, batch, flags, progress, has_last=given is None)
     return results_of(own, given, targets, loss)
 
 
 def results_of(
-    own: Transitions, given: dict[str, Tensor], targets: Targets, loss: Loss
+    own: Transitions, given: dict[str, Tensor] | None, targets: Targets, loss: Loss
 ) -> dict[str, Any]:
     """Calls `targets`, unless they are `given`, and `loss`. See `learn_from`."""
     sums: dict[str, Tensor] = {}
-    if given:
+    if given is not None:
         own.targets = given
     else:
         _, sums = call_targets(own, targets)
         own.outputs = {k: x[:-1] for k, x in own.outputs.items()}
-    results = dict(call_own("loss", loss, own))
-    if taken := sorted(results.keys() & TAKEN):
-        raise UserError(f"loss() returned {taken}, which are taken; expected other names")
+    results = _results(own, loss)
     total = results.pop("total_loss")
     of_dim = [{k: x.detach() for k, x in results.items() if x.dim() == dim} for dim in range(3)]
     return dict(
@@ -270,6 +302,24 @@ def results_of(
         means=_means(own, of_dim[2]),
         sums=sums,
     )
+
+
+def _results(batch: Transitions, loss: Loss) -> dict[str, Tensor]:
+    """What `loss` returns, if that is what docs/fork.md says."""
+    found, (T, B) = _called("loss", loss, batch), batch.real.shape
+    names, total = sorted(map(str, found)), found.get("total_loss")
+    has_total = "total_loss" in found
+    _expect(has_total, f"loss() returned {names}", "total_loss among them, which has the gradient")
+    is_scalar = isinstance(total, Tensor) and total.dim() == 0 and total.requires_grad
+    seen = f"loss() returned total_loss {in_words(total)}"
+    _expect(is_scalar, seen, "a scalar of floats with a gradient")
+    taken = sorted({*names} & TAKEN)
+    _expect(not taken, f"loss() returned {taken}, which are taken", "other names")
+    for name, x in found.items():
+        fits = isinstance(x, Tensor) and x.shape in ((), (B,), (T, B))
+        expected = f"a scalar, a tensor [{T}, {B}], or a vector [{B}]"
+        _expect(fits, f"loss() returned {name} {in_words(x)}", expected)
+    return dict(found)
 
 
 @torch.no_grad()
@@ -301,8 +351,9 @@ def _added(groups: list[dict[str, Any]]) -> dict[str, Any]:
     for name in ("total_loss", "real_transitions"):
         added[name] = torch.stack([group[name] for group in groups]).sum()
     for kind in ("scalars", "means"):
-        names = groups[0][kind]
-        together = {k: torch.stack([group[kind][k] for group in groups]) for k in names}
+        names = dict.fromkeys(k for group in groups for k in group[kind])
+        of = {k: [group[kind][k] for group in groups if k in group[kind]] for k in names}
+        together = {k: torch.stack(values) for k, values in of.items()}
         added[kind] = {k: x.sum() if kind == "scalars" else x.mean() for k, x in together.items()}
     added["largest_reward"] = torch.stack([group["largest_reward"] for group in groups]).max()
     return added

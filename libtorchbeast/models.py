@@ -64,10 +64,16 @@ def add_for_loss(net: Any, spec: Spec, flags: Flags) -> nn.ModuleDict:
     that they are not in its `state_dict`, which travels to actors, and is exported. The learner
     trains them, and saves them in its checkpoints. Returns them."""
     make = getattr(net, "for_loss", None)
-    modules = call_own("for_loss", make, spec, flags) if make else {}
-    if taken := sorted(name for name in modules if hasattr(net, name)):
-        raise UserError(f"{name_of(net)}.for_loss: expected new names, seen {taken}")
-    net.__dict__["_of_learner"] = nn.ModuleDict(modules)
+    made = lambda: nn.ModuleDict(dict(make(spec, flags))) if make else nn.ModuleDict()
+    modules = call_own("for_loss", made)
+    own = {id(parameter) for parameter in net.parameters()}
+    for name, module in modules.items():
+        if hasattr(net, name):
+            raise UserError(f"{name_of(net)}.for_loss: expected new names, seen {name}")
+        if any(id(parameter) in own for parameter in module.parameters()):
+            said = f"expected new networks, seen {name}, which has parameters of the network's own"
+            raise UserError(f"{name_of(net)}.for_loss: {said}")
+    net.__dict__["_of_learner"] = modules
     net.__dict__.update(modules)
     return of_learner(net)
 

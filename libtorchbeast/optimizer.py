@@ -13,7 +13,7 @@ from libtorchbeast.accelerator import graphs
 from libtorchbeast.accelerator.devices import tensors_in
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.models import name_of, of_learner
-from libtorchbeast.net_check import call_own
+from libtorchbeast.net_check import call_own, in_words
 
 Gradients = list[Tensor | None]
 
@@ -36,25 +36,32 @@ class Optimizer:
         parameters: all that require a gradient, those of `Net.for_loss` last.
 
     Raises:
-        UserError: a parameter that requires a gradient is not in exactly one group.
+        UserError: the groups are no such dicts, or a parameter that requires a gradient is not in
+            exactly one of them.
     """
 
     def __init__(self, net: nn.Module, flags: Flags, device: torch.device, is_recorded: bool):
         self._net, self._flags, self._device, self._is_recorded = net, flags, device, is_recorded
-        named = dict(net.named_parameters()) | dict(of_learner(net).named_parameters())
-        named = {name: p for name, p in named.items() if p.requires_grad}
+        every = dict(net.named_parameters()) | dict(of_learner(net).named_parameters())
+        named = {name: p for name, p in every.items() if p.requires_grad}
         self.parameters = list(named.values())
         own = getattr(net, "parameter_groups", None)
-        groups: list[dict[str, Any]]
+        groups: Any
         groups = call_own("parameter_groups", own, flags) if own else [dict(params=self.parameters)]
         given: dict[str, Any] = {
             "lr": flags.learning_rate,
             "grad_norm_clipping": flags.grad_norm_clipping,
         }
+        is_list = isinstance(groups, list | tuple)
+        if not is_list or not all(isinstance(one, dict) and "params" in one for one in groups):
+            said = f"expected a list of dicts with params, seen {in_words(groups)}"
+            raise UserError(f"{name_of(net)}.parameter_groups: {said}")
         groups = [given | group | {"params": list(group["params"])} for group in groups]
-        grouped = [id(p) for group in groups for p in group["params"]]
-        for name, parameter in named.items():
-            if (seen := grouped.count(id(parameter))) != 1:
+        names = {id(parameter): name for name, parameter in every.items()}
+        self._groups = [[names[id(p)] for p in group["params"]] for group in groups]
+        grouped = sum(self._groups, [])
+        for name in named:
+            if (seen := grouped.count(name)) != 1:
                 expected = "expected it in one, or without requires_grad"
                 said = f"parameter {name} of {name_of(net)} is in {seen} of its parameter_groups"
                 raise UserError(f"The {said}; {expected}")
@@ -138,6 +145,7 @@ class Optimizer:
             nn.utils.clip_grad_norm_(group["params"], group["grad_norm_clipping"])
             for group in self._own.param_groups
         ]
+        norms = [norm.to(self._device) for norm in norms]  # without a gradient it is on the CPU
         return norms[0] if len(norms) == 1 else torch.stack(norms).norm(), gradients
 
     def _step(self, gradients: Gradients, learning_rates: list[float | Tensor]) -> list[Tensor]:
@@ -157,14 +165,16 @@ class Optimizer:
         state = self._own.state_dict()
         for group, rate in zip(state["param_groups"], self.learning_rates(progress), strict=True):
             group |= {"lr": rate, "capturable": False, "foreach": None}
-        return {"optimizer": state, "optimizer_name": self._flags.optimizer}
+        own = {"optimizer_name": self._flags.optimizer, "optimizer_groups": self._groups}
+        return {"optimizer": state, **own}
 
     def load_state_dict(self, checkpoint: dict[str, Any]) -> None:
         """Takes over the averages of a checkpoint. Everything else is as the flags say. If
         --optimizer has changed, the new one starts without averages, and a warning says so.
 
         Raises:
-            UserError: the checkpoint has other groups of parameters.
+            UserError: the checkpoint has other groups of parameters. (0.7 saved no names, so there
+                their order counts.)
         """
         if (name := checkpoint["optimizer_name"]) != self._flags.optimizer:
             logger.warning(
@@ -174,19 +184,26 @@ class Optimizer:
             )
             return
         state = checkpoint["optimizer"]
-        parameters = [p for group in self._own.param_groups for p in group["params"]]
-        sizes = [len(group["params"]) for group in self._own.param_groups]
-        seen = [len(group["params"]) for group in state["param_groups"]]
-        if seen != sizes:
+        sizes = [len(group["params"]) for group in state["param_groups"]]
+        saved = checkpoint.get("optimizer_groups", self._groups)
+        if [len(group) for group in self._groups] != sizes or any(
+            {*now} != {*then} for now, then in zip(self._groups, saved, strict=True)
+        ):
+            others = sorted({*sum(saved, [])} ^ {*sum(self._groups, [])}) or "other groups"
             raise UserError(
-                f"The checkpoint has {seen} parameters in its parameter groups, the network now "
-                f"{sizes}: choose another --xpid, or use the network of that run"
+                f"The checkpoint has {sizes} parameters in its parameter groups, the network now "
+                f"{[len(group) for group in self._groups]} (the difference: {others}): choose "
+                f"another --xpid, or use the network of that run"
             )
-        pairs = zip(state["param_groups"], self._own.param_groups, strict=True)
-        groups = [now | {k: saved[k] for k in ("params", "lr")} for saved, now in pairs]
+        packed = self._own.state_dict()["param_groups"]
+        pairs = zip(packed, state["param_groups"], strict=True)
+        groups = [now | {"lr": then["lr"]} for now, then in pairs]
+        parameters = [p for group in self._own.param_groups for p in group["params"]]
+        then = {name: state["state"].get(i) for i, name in enumerate(sum(saved, []))}
         averages = {
-            i: {name: _laid_out_like(parameters[i], x) for name, x in saved.items()}
-            for i, saved in state["state"].items()
+            i: {k: _laid_out_like(p, x) for k, x in own.items()}
+            for i, (name, p) in enumerate(zip(sum(self._groups, []), parameters, strict=True))
+            if (own := then[name])
         }
         self._own.load_state_dict({"state": averages, "param_groups": groups})
 
@@ -194,6 +211,9 @@ class Optimizer:
 def _laid_out_like(parameter: Tensor, x: Tensor) -> Tensor:
     """Returns an average of the optimizer with its parameter's memory layout, which torch's fused
     Adam takes for granted. It stays on its device."""
-    if x.shape != parameter.shape:  # such as the number of steps
+    if not x.dim():  # the number of steps
         return x
+    if x.shape != parameter.shape:
+        said = f"{list(x.shape)}, the network now {list(parameter.shape)}"
+        raise UserError(f"The checkpoint has the optimizer's averages of a parameter {said}")
     return torch.empty_like(parameter, dtype=x.dtype, device=x.device).copy_(x)

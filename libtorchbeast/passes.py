@@ -22,13 +22,13 @@ class Part(NamedTuple):
     """What one update learns from."""
 
     batch: Rollout  # rows [T+1, B, ...] and core states
-    targets: dict[str, Tensor]  # [T, B, ...]; {} if the update computes them itself
+    targets: dict[str, Tensor] | None  # [T, B, ...]; None if the update computes them itself
     sums: dict[str, Tensor]  # the statistics of the whole batch, with its first part only
     is_first: bool  # whether it belongs to the first pass
     new_steps: int | None = None  # what it adds to the run; None: its real transitions
 
 
-NO_PART = Part({}, {}, {}, is_first=True, new_steps=0)  # of a rank without a batch
+NO_PART = Part({}, None, {}, is_first=True, new_steps=0)  # of a rank without a batch
 
 
 def parts(
@@ -42,7 +42,7 @@ def parts(
         targets_of: returns the targets and the statistics of the batch.
     """
     if flags.passes * flags.minibatches == 1:
-        yield Part(batch, {}, {}, is_first=True)
+        yield Part(batch, None, {}, is_first=True)
         return
     targets, sums = targets_of()
     T, B = len(batch["done"]) - 1, batch["done"].shape[1]

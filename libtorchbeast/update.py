@@ -119,7 +119,7 @@ class Update:
         return numbers, sums, clipped
 
     def _compute_gradients(
-        self, batch: Rollout, targets: dict[str, Tensor], progress: float | Tensor
+        self, batch: Rollout, targets: dict[str, Tensor] | None, progress: float | Tensor
     ) -> tuple[dict[str, Any], list[Tensor | None]]:
         """Returns the results of `losses.learn_from`, and the gradients of the loss."""
         results = losses.learn_from(

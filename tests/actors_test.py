@@ -197,7 +197,7 @@ def test_actions_and_outputs_of_the_nets_own_pass_through():
         assert rollout["extra"].dtype == torch.int16
         assert torch.equal(rollout["extra"][..., 0], count.short())
         both, flags = (monobeast.targets, monobeast.loss), make_flags("--use_lstm")
-        loss = learn_from(actor.net, rollout, {}, *both, flags, 0.0)["total_loss"]
+        loss = learn_from(actor.net, rollout, None, *both, flags, 0.0)["total_loss"]
         assert torch.isfinite(loss) and loss.requires_grad
 
 

@@ -91,7 +91,7 @@ def test_what_cannot_be_shared_out_is_refused(changes, expected):
 
 
 def compute_loss(net, batch, flags):
-    return learn_from(net, batch, {}, warpbeast.targets, warpbeast.loss, flags, 0.0)
+    return learn_from(net, batch, None, warpbeast.targets, warpbeast.loss, flags, 0.0)
 
 
 @pytest.mark.parametrize("continuous", [False, True])
@@ -295,6 +295,24 @@ def test_what_a_batch_says_of_a_column_is_said_of_each_of_its_agents():
     batch = actor.unroll(0) | {"column/weight": torch.tensor([[1.0, 2.0, 3.0]])}
     learner_of(actor.net, loss).update(batch, lambda state, version: None)
     assert seen == [[1, 1, 1, 2, 2, 2, 3, 3, 3], [1, 1, 2, 2, 3, 3]]
+
+
+@pytest.mark.parametrize("agents", [2, 3])  # of the runners, of the taggers
+def test_a_column_may_be_of_one_group_only_and_a_vector_is_refused(agents):
+    actor = actor_of(Tag(3, 2))
+    batch = actor.unroll(0)
+
+    def loss(batch):
+        is_own = batch.real.shape[1] == N * agents
+        return warpbeast.loss(batch) | (
+            dict(term=batch.weights, number=batch.count) if is_own else {}
+        )
+
+    numbers = learner_of(actor.net, loss).update(batch, lambda state, version: None)
+    assert numbers["term"] == 1 and numbers["number"] == (~batch["done"][1:]).sum() * agents
+    loss_with_vector = lambda batch: warpbeast.loss(batch) | dict(of_columns=batch.weights.sum(0))
+    with pytest.raises(UserError, match=r"vectors \['of_columns', .*; expected none with groups"):
+        learner_of(actor.net, loss_with_vector).update(batch, lambda state, version: None)
 
 
 def test_without_such_methods_all_groups_have_one_gradient_to_clip():

@@ -219,6 +219,28 @@ def test_a_number_that_only_some_ranks_tell_is_the_mean_over_these():
             assert [numbers.get(name) for numbers in seen] == [3.5, 4.0, None], name
 
 
+def test_a_term_that_only_some_ranks_have_moves_the_weights_of_all_alike():
+    life = Life(*UNSCALED)
+
+    def one(of_ranks):
+        learner = life.learner(of_ranks)
+        loss = learner.one._loss
+
+        def phases(batch):  # without it the policy has no gradient in rank 0
+            results = loss(batch)
+            if of_ranks.rank == 0:
+                results["total_loss"] = results["baseline_loss"]
+            return results
+
+        learner.one._loss = phases
+        life.learn(learner, HALVES[of_ranks.rank])
+        return learner.net.state_dict()
+
+    first, second = in_threads(2, one)
+    assert_same(first, second)
+    assert not torch.equal(first["policy.weight"], life.net.state_dict()["policy.weight"])
+
+
 def test_a_rank_that_ends_early_waits_for_the_others_as_after_a_signal():
     """And not until it gives its update up, and with it what is not saved yet."""
     life = Life(*SCALED, count=1)

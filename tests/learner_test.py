@@ -76,7 +76,7 @@ def test_an_initial_state_may_be_learned():
         assert not any(tensor.requires_grad for tensor in rollout.values())
         flags = make_flags("--use_lstm")
         both = monobeast.targets, monobeast.loss
-        learn_from(actor.net, rollout, {}, *both, flags, 0.0)["total_loss"].backward()
+        learn_from(actor.net, rollout, None, *both, flags, 0.0)["total_loss"].backward()
     assert actor.net.first.grad.abs().sum() > 0
 
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from torch import nn
 
 import monobeast
 from libtorchbeast.flags import UserError
@@ -17,6 +18,9 @@ from tests.support.monobeast import IN_ORDER, beast
 PASSES = ("--passes", "2", "--minibatches", "2", "--ppo_clip", "0.2")
 
 
+RIGHT = monobeast.loss
+
+
 def checked(targets, loss, *argv):
     flags = make_flags("--passes", "1", "--minibatches", "1", *argv)
     spec = make_actor(monobeast.Net).env.spec
@@ -24,7 +28,7 @@ def checked(targets, loss, *argv):
 
 
 def and_more(**more):
-    return lambda batch: monobeast.loss(batch) | {k: f(batch) for k, f in more.items()}
+    return lambda batch: RIGHT(batch) | {k: f(batch) for k, f in more.items()}
 
 
 @pytest.mark.parametrize("argv", [(), PASSES, ("--use_lstm",), ("--use_lstm", *PASSES)])
@@ -73,7 +77,7 @@ NET = (
     r"Net.for_vectors names for floats without an image, with policy_logits, baseline$"
 )
 WRONG = {
-    "no dict": (lambda b: b.reward.mean(), r"loss\(\) returned a Tensor; expected a dict"),
+    "no dict": (lambda b: b.reward.mean(), r"loss\(\) returned float32\[\]; expected a dict"),
     "no total": (lacks_the_total, r"loss\(\) returned \['pg_loss'\]; expected total_loss among"),
     "no scalar": (
         lambda b: dict(total_loss=b.outputs["baseline"]),
@@ -81,7 +85,7 @@ WRONG = {
     ),
     "no gradient": (
         lambda b: dict(total_loss=b.mean(b.reward)),
-        r"loss\(\) returned a total_loss without a gradient; expected one with it",
+        r"loss\(\) returned total_loss float32\[\]; expected a scalar of floats with a gradient",
     ),
     "shape": (
         and_more(kl=lambda b: torch.zeros(3, 2, 5)),
@@ -98,7 +102,7 @@ WRONG = {
     ),
     "prefix": (
         and_more(game_kl=lambda b: b.count),
-        r"loss\(\) returned game_kl; expected a name that does not begin so",
+        r"loss\(\) returned \['game_kl'\]; expected names that do not begin so",
     ),
     "another output": (raises, rf"loss\(\) raised KeyError: 'embedding'{NET}"),
     "another part": (reads_a_part, rf"loss\(\) raised AttributeError: .*'curiosity'{NET}"),
@@ -123,6 +127,38 @@ def test_wrong_targets_are_named(argv):
         checked(row, monobeast.loss, *argv)
     with pytest.raises(UserError, match=r"targets\(\) returned a NoneType; expected a dict"):
         checked(lambda batch: None, monobeast.loss, *argv)
+
+
+def later(wrong):
+    """A loss that is wrong from a share of the steps on."""
+    return lambda batch: (wrong if batch.progress else RIGHT)(batch)
+
+
+@pytest.mark.parametrize("wrong", ["no dict", "no total", "no gradient", "shape", "a number"])
+def test_a_loss_that_becomes_wrong_is_named_then(wrong, tmp_path, monkeypatch):
+    loss, said = WRONG[wrong]
+    monkeypatch.setattr(monobeast, "loss", later(loss))
+    with pytest.raises(SystemExit) as error:
+        beast(tmp_path, *IN_ORDER, "--env", "CartPole-v1")
+    said = said.replace("3, 2", r"\d+, \d+")
+    assert re.search(said, error.value.code) and "\n" not in error.value.code
+
+
+def test_what_cannot_read_zeros_is_called_with_ones():
+    def loss(batch):
+        classes = batch.next["frame"].long().sum(-1) - 1  # -1 for zeros
+        own = nn.functional.one_hot(classes, 10).float().sum(-1)
+        found = monobeast.loss(batch)
+        return found | dict(total_loss=found["total_loss"] + batch.mean(own))
+
+    checked(monobeast.targets, loss)
+
+
+def test_vectors_are_refused_with_passes():
+    loss = and_more(priorities=lambda batch: batch.weights.sum(0))
+    checked(monobeast.targets, loss)
+    with pytest.raises(UserError, match=r"vectors \['priorities'\]; expected none with --passes"):
+        checked(monobeast.targets, loss, *PASSES)
 
 
 def test_a_run_with_a_wrong_loss_ends_before_anything_is_written(tmp_path, monkeypatch):

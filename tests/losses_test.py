@@ -98,7 +98,7 @@ def test_all_outputs_reach_targets_and_loss():
         assert torch.equal(batch.targets["goal"], batch.outputs["loss/seen"])
         return dict(total_loss=batch.mean(batch.outputs["baseline"]))
 
-    losses.learn_from(actor.net, rollout, {}, targets, loss, make_flags(), 0.0)
+    losses.learn_from(actor.net, rollout, None, targets, loss, make_flags(), 0.0)
     assert len(calls) == 2
 
 
@@ -122,6 +122,7 @@ def test_mean_takes_real_transitions_only(reduction):
 
 def test_the_bonus_for_entropy_falls_with_progress():
     rows, outputs = make_rollout()
+    outputs = {k: x.requires_grad_() for k, x in outputs.items()}
     loss = lambda schedule, progress: impala_loss(
         rows, outputs, entropy_cost=0.4, entropy_schedule=schedule, progress=progress
     )
@@ -151,7 +152,7 @@ def test_each_kind_of_result_has_its_place():
         return dict(total_loss=batch.outputs["baseline"].sum(), a=batch.count, b=terms, c=vector)
 
     outputs["baseline"].requires_grad_()
-    found = results_of(transitions(rows, outputs), {}, monobeast.targets, loss)
+    found = results_of(transitions(rows, outputs), None, monobeast.targets, loss)
     real = ~rows["done"][1:]
     assert found["total_loss"].requires_grad
     assert found["scalars"] == {"a": real.sum()} and found["vectors"]["c"].tolist() == [0, 1, 2]
@@ -159,7 +160,7 @@ def test_each_kind_of_result_has_its_place():
     assert "mean_rho" in found["means"]  # `targets` used the importance weights
     numbers = read(found)
     assert numbers["c"] == [0, 1, 2] and numbers["real_transitions"] == real.sum()
-    without = results_of(transitions(rows, outputs), {}, lambda batch: {}, loss)
+    without = results_of(transitions(rows, outputs), None, lambda batch: {}, loss)
     assert "mean_rho" not in without["means"]
 
 

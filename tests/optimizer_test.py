@@ -116,6 +116,95 @@ def test_a_resume_with_other_groups_is_one_sentence():
         optimizer_of(plain, flags).load_state_dict(state)
 
 
+class Moved(Grouped):
+    """The same parameters: the policy and the baseline are made in the other order."""
+
+    def _initialize(self):
+        self.policy = self._modules.pop("policy")
+        super()._initialize()
+
+
+class Swapped(Grouped):
+    def parameter_groups(self, flags):
+        return super().parameter_groups(flags)[::-1]
+
+
+class Frozen(Grouped):
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.fc.requires_grad_(False)
+
+    def parameter_groups(self, flags):
+        trained = [p for p in self.parameters() if p.requires_grad]
+        return [dict(params=trained), super().parameter_groups(flags)[1]]
+
+
+def stepped():
+    """The state of an optimizer after a step whose gradients are the parameters' numbers."""
+    net, flags = grouped()
+    one = optimizer_of(net, flags)
+    numbers = {name: float(i) for i, name in enumerate(one._names)}
+    named = zip(numbers, one.parameters, strict=True)
+    one.step([torch.full_like(p, numbers[name]) for name, p in named], [0, 0])
+    return one.state_dict(0.0), numbers
+
+
+def test_a_parameter_gets_its_own_averages_where_layers_have_changed_places():
+    state, numbers = stepped()
+    one = optimizer_of(*grouped(Moved))
+    assert one._names != list(numbers) and sorted(one._names) == sorted(numbers)
+    one.load_state_dict(state)
+    for name, p in zip(one._names, one.parameters, strict=True):
+        average = one._own.state[p]["exp_avg"]
+        torch.testing.assert_close(average, torch.full_like(p, 0.1 * numbers[name]))
+
+
+@pytest.mark.parametrize("other", [Swapped, Frozen])
+def test_averages_of_other_groups_are_refused(other):
+    with pytest.raises(UserError, match="The checkpoint has .* parameters in its parameter groups"):
+        optimizer_of(*grouped(other)).load_state_dict(stepped()[0])
+
+
+def test_averages_of_version_0_7_must_have_the_shapes_of_the_parameters():
+    """It saved no names."""
+    state, _ = stepped()
+    del state["optimizer_groups"]
+    optimizer_of(*grouped()).load_state_dict(state)
+    with pytest.raises(UserError, match=r"averages of a parameter \[.*\], the network now \["):
+        optimizer_of(*grouped(Moved)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("groups", [None, dict(params=[]), [nn.Parameter(torch.ones(1))], [{}]])
+def test_what_is_no_list_of_groups_is_named(groups):
+    net, flags = grouped()
+    net.parameter_groups = lambda flags: groups
+    with pytest.raises(UserError, match="parameter_groups: expected a list of dicts with params"):
+        optimizer_of(net, flags)
+
+
+def test_a_group_without_a_gradient_has_the_norm_0():
+    net, flags = grouped()
+    one = optimizer_of(net, flags)
+    gradients = [torch.ones_like(p) for p in one.parameters[:-2]]
+    norm, _ = one.clip([*(g.clone() for g in gradients), None, None])
+    torch.testing.assert_close(norm, torch.cat([g.flatten() for g in gradients]).norm())
+
+
+@pytest.mark.parametrize("made, said", [
+    (lambda net: None, "NoneType.* in for_loss"),
+    (lambda net: {"x": nn.Parameter(torch.ones(()))}, "is not a Module subclass in for_loss"),
+    (lambda net: {"a.b": nn.Linear(1, 1)}, "in for_loss"),
+    (lambda net: {"policy": nn.Linear(1, 1)}, "expected new names, seen policy"),
+    (lambda net: {"own": nn.Sequential(net.policy)}, "seen own, which has parameters of the"),
+])  # fmt: skip
+def test_what_for_loss_must_not_return_is_named(made, said):
+    net, flags = grouped(monobeast.Net)
+    net.for_loss = lambda spec, flags: made(net)
+    with pytest.raises(UserError, match=said) as error:
+        add_for_loss(net, None, flags)
+    assert "\n" not in str(error.value)
+
+
 def test_a_parameter_without_a_gradient_is_named_once(caplog):
     net, flags = grouped()
     one = optimizer_of(net, flags)

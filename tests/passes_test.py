@@ -32,7 +32,7 @@ def parts_of(batch, passes, minibatches):
 def test_one_pass_is_the_batch_itself_without_targets():
     batch = make_batch(False)
     (part,), calls = parts_of(batch, 1, 1)
-    assert part.batch is batch and part == (batch, {}, {}, True, None) and not calls
+    assert part.batch is batch and part == (batch, None, {}, True, None) and not calls
 
 
 @pytest.mark.parametrize("minibatches", [1, 2, 5, 50])

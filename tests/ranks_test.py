@@ -16,6 +16,10 @@ from tests.support.ranks import Meeting, RankInThread
 
 
 def test_the_rows_of_ranks_become_one():
+    """The numbers of updates are of all ranks already: those of other ranks are only older."""
+    updates = dict(total_loss=1.0, grad_norm=2.0, mean_rho=0.5, temperature=3.0)
+    older = {name: 10 * value for name, value in updates.items()}
+    assert ranks.merged([updates, older]) == updates
     own = dict(step=10.0, updates=3.0, streams=4.0, lag_max=1.0, share_learning=0.2, rank_sps=50.0)
     other = dict(step=9.0, streams=5.0, lag_max=3.0, share_learning=0.4, rank_sps=40.0)
     assert ranks.merged([own, other]) == pytest.approx(

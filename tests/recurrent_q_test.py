@@ -108,7 +108,7 @@ def learned(rows, online, other, chances, n=5):
     net.__dict__["target"] = Table(other)
     batch = rows | {"column/chance": chances[None]}
     flags = replace(FLAGS, n_steps=n)
-    return losses.learn_from(net, batch, {}, r2d2.targets, r2d2.loss, flags, 0.0)
+    return losses.learn_from(net, batch, None, r2d2.targets, r2d2.loss, flags, 0.0)
 
 
 # =============================================================================================== h

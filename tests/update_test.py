@@ -2,11 +2,13 @@
 """The order of what a network may add to an update: statistics, step, after_step, publishing."""
 
 import copy
+import math
 
 import pytest
 import torch
 
 import monobeast
+from libtorchbeast.flags import UserError
 from tests.support.actors import Counting, make_actor, make_flags, make_learner, make_rollouts
 from tests.support.monobeast import IN_ORDER, beast
 from tests.support.ranks import in_threads
@@ -138,6 +140,42 @@ def test_only_a_new_run_begins_with_a_call_after_0_updates(tmp_path, monkeypatch
     assert before == list(range(len(before))) and len(before) > 2
     beast(tmp_path, "--total_steps", 600)
     assert Noting.told == list(range(len(Noting.told))) and len(Noting.told) > len(before)
+
+
+def test_targets_without_a_tensor_are_not_computed_again_for_each_part():
+    learner, (batch, *_) = learner_of(*PASSES)
+    shapes = []
+    learner.one._targets = lambda batch: shapes.append(batch.real.shape) or {}
+    learner.one._loss = lambda batch: dict(total_loss=batch.mean(batch.outputs["baseline"]))
+    learner.net.statistics = lambda batch: dict(sum=batch.count, count=batch.count)
+    update(learner, batch)
+    assert shapes == [batch["done"][1:].shape]
+    assert learner.net.calls.count("take") == 1
+
+
+def test_a_skipped_minibatch_leaves_the_numbers_of_those_before_it():
+    learner, (batch, *_) = learner_of(*PASSES)
+    loss, calls = learner.one._loss, []
+
+    def third_is_bad(batch):
+        calls.append(batch)
+        results = loss(batch) | dict(number=torch.tensor(float(len(calls))))
+        return results | dict(total_loss=results["total_loss"] * (math.nan if calls[2:] else 1))
+
+    learner.one._loss = third_is_bad
+    numbers = update(learner, batch)
+    assert len(calls) == 3 and learner.updates == 2 and learner.skips.count == 1
+    assert numbers["number"] == 1.5
+
+
+def test_statistics_may_be_whole_numbers_and_must_be_tensors():
+    learner, (batch, *_) = learner_of(*ONCE)
+    learner.net.statistics = lambda batch: dict(sum=batch.reward.sum(), count=batch.real.sum())
+    update(learner, batch)
+    assert learner.net.count == (~batch["done"][1:]).sum()
+    learner.net.statistics = lambda batch: dict(sum=1.0)
+    with pytest.raises(UserError, match=r"statistics\(\) returned sum a float; expected a tensor"):
+        update(learner, batch)
 
 
 def test_a_skipped_update_takes_nothing_in():

@@ -103,7 +103,7 @@ class Gradients:
         self._ranks.sum(self._flat)
         self._weighted /= self._counts[0].clamp(min=1.0)
         for p, view in zip(self._parameters, self._views, strict=True):
-            p.grad = view if p.grad is not None or not results else None
+            p.grad = view  # of zeros if no rank has one: all ranks make the same step
         summed = {"total_loss": self._loss[0], "real_transitions": self._counts[0]}
         summed |= {"new_steps": self._counts[1], "stops": self._counts[2]}
         summed |= {"has_sums": self._counts[3]}

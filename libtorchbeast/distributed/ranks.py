@@ -33,7 +33,7 @@ from torch import Tensor
 
 from libtorchbeast.distributed.pulse import DONE, LATER_S, PULSE_S, Pulse, RankLost
 from libtorchbeast.flags import Parser, UserError, as_plain, real, require
-from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_RANK_0, SUMS_OF_RANKS
+from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_EACH_RANK, SUMS_OF_RANKS
 from libtorchbeast.workers import end_with_parent
 
 MOST_ACTORS = 1_000_000  # of a rank; see `own_number`
@@ -356,8 +356,7 @@ def _named(record: logging.LogRecord, name: str) -> bool:
 def merged(rows: list[dict[str, float]]) -> dict[str, float]:
     """One row of the log from those of all ranks, that of rank 0 first."""
     row = dict(rows[0])
-    names = {name for each in rows for name in each} - OF_RANK_0
-    for name in (name for name in names if not name.startswith("game_")):  # as mean_game_return
+    for name in {name for each in rows for name in each} & OF_EACH_RANK:
         values = [each[name] for each in rows if name in each]
         row[name] = sum(values)
         if name in MAXIMA_OF_RANKS:

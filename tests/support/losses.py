@@ -43,7 +43,7 @@ def transitions(rows, outputs, progress=0.0, distribution=None, moments=None, **
 def impala_loss(rows, outputs, **flags):
     """The loss of MonoBeast."""
     batch = transitions(rows, outputs, **flags)
-    found = losses.results_of(batch, {}, monobeast.targets, monobeast.loss)
+    found = losses.results_of(batch, None, monobeast.targets, monobeast.loss)
     scalars, means = found["scalars"], found["means"]
     return Loss(
         found["total_loss"], scalars["pg_loss"], scalars["baseline_loss"], means["entropy"],
