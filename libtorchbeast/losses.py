@@ -233,6 +233,8 @@ def _called(part: str, function: Any, batch: Transitions) -> dict[str, Any]:
         outputs = ", ".join([*batch.outputs, *models.of_learner(batch.net)])
         raise UserError(f"{error}; the network is {name}, with {outputs}") from error
     _expect(isinstance(found, dict), f"{part}() returned {in_words(found)}", "a dict")
+    wrong = [k for k in found if not (isinstance(k, str) and k.isprintable())]
+    _expect(not wrong, f"{part}() returned a dict with the keys {wrong}", "names")
     return found
 
 
@@ -307,7 +309,7 @@ def results_of(
 def _results(batch: Transitions, loss: Loss) -> dict[str, Tensor]:
     """What `loss` returns, if that is what docs/fork.md says."""
     found, (T, B) = _called("loss", loss, batch), batch.real.shape
-    names, total = sorted(map(str, found)), found.get("total_loss")
+    names, total = sorted(found), found.get("total_loss")
     has_total = "total_loss" in found
     _expect(has_total, f"loss() returned {names}", "total_loss among them, which has the gradient")
     is_scalar = isinstance(total, Tensor) and total.dim() == 0 and total.requires_grad

@@ -92,6 +92,10 @@ WRONG = {
         r"loss\(\) returned kl float32\[3, 2, 5\]; expected a scalar, a tensor \[3, 2\], or a vec",
     ),
     "a number": (and_more(kl=lambda b: 0.5), r"loss\(\) returned kl a float; expected a scalar"),
+    "no name": (
+        lambda b: RIGHT(b) | {1: b.count, "a\nb": b.count},
+        r"loss\(\) returned a dict with the keys \[1, 'a\\nb'\]; expected names",
+    ),
     "taken": (
         and_more(step=lambda b: b.count),
         r"loss\(\) returned \['step'\], which are taken; expected other names",
