@@ -65,7 +65,7 @@ from libtorchbeast.flags import (
 )
 from libtorchbeast.learner import Direct
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
-from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
 from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.opening import OpeningWatch
@@ -294,11 +294,10 @@ class Actor:
         seed: int,
         flags: Flags,
         clock: Clock,
-        latencies: Latencies,
         version: int = 0,
         opened: Callable[[int], None] = lambda count: None,  # see Environment.initial
     ):
-        self.env, self.net, self.clock, self.latencies = env, net, clock, latencies
+        self.env, self.net, self.clock = env, net, clock
         self.device = next(net.parameters()).device
         self.autocast = lambda: models.autocast(net, flags.precision, self.device)
         self.row = env.initial(seed, opened)
@@ -315,7 +314,7 @@ class Actor:
         outputs, self.next_core_state = act_on(self.net, *inputs)
         self.row |= {k: v[0].numpy() for k, v in outputs.items()}
         self.row["policy_version"] = np.full(self.env.spec.num_envs, version)
-        self.latencies.add(self.clock.lap("inference"))
+        self.clock.count_latency(self.clock.lap("inference"))
 
     def unroll(self, rollout: dict[str, np.ndarray], version: int) -> None:
         """Fills `rollout` with the next T transitions. Row 0 repeats row T of the rollout before.
@@ -360,10 +359,10 @@ def act(
     net = models.make_net(Net, env.spec, flags).to(flags.inference_device)
     net = models.compile_if_asked(net, flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
-    clock, latencies = times.clock(actor), times.latencies(actor)
+    clock = times.clock(actor)
     version = weights.copy_to(net)
     start_pulse(times.signs_of_life[actor], flags.step_timeout)
-    worker = Actor(env, net, seed, flags, clock, latencies, version, opened)
+    worker = Actor(env, net, seed, flags, clock, version, opened)
     for message in inbox:
         slot = slot_of(message)
         version = weights.copy_to(net)
@@ -413,7 +412,7 @@ def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
             N = flags.envs_per_actor
             net = models.make_net(Net, env.spec, flags)
             clock = Clock(ACTOR_ACTIVITIES)
-            sample = Actor(env, net, flags.seed, flags, clock, Latencies(), opened=opened)
+            sample = Actor(env, net, flags.seed, flags, clock, opened=opened)
             row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
             env.step(sample.row["action"])  # shows a faulty environment before any actor starts
             shapes = rollout_shapes(row, sample.core_state, flags.unroll_length, N)
@@ -473,8 +472,8 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         barrier = Barrier(learner.updates, flags)
         watched = run.opening_watched(flags.envs_per_actor, "envs_per_actor")
         with watched as opened, contextlib.closing(make_environment(flags, seed)) as env:
-            times = Clock(ACTOR_ACTIVITIES), Latencies()
-            actor = Actor(env, learner.net, seed, flags, *times, learner.updates, opened)
+            clock = Clock(ACTOR_ACTIVITIES)
+            actor = Actor(env, learner.net, seed, flags, clock, learner.updates, opened)
             run.between_barriers = True
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):
                 if run.finished():  # the rest of the rollout is not learned from

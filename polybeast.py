@@ -68,9 +68,8 @@ from libtorchbeast.loggers.bottleneck import PolyBeastAdvisor
 from libtorchbeast.loggers.timing import (
     INFERENCE_ACTIVITIES,
     Clock,
-    LatencyPercentiles,
-    Shares,
-    ThreadClocks,
+    latency_percentiles,
+    shares,
 )
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rpcenv.addresses import parse_addresses
@@ -303,8 +302,9 @@ def start_inference(
     everyone = run.flags.num_actors * run.spec.num_envs
     most = min(everyone, run.flags.max_inference_batch_size or everyone)
     graphs.for_inference(nets, most, run.flags)
-    clocks = ThreadClocks(INFERENCE_ACTIVITIES, len(nets))
-    run.log.sources.append(clocks.take)
+    clocks = [Clock(INFERENCE_ACTIVITIES) for _ in nets]
+    seconds = lambda: sum(clock.seconds for clock in clocks)
+    run.log.sources.append(shares(INFERENCE_ACTIVITIES, seconds))
     for i, net in enumerate(nets):
         run.threads.start(infer, (run, batcher, weights, net, clocks[i], act), f"inference-{i}")
 
@@ -423,8 +423,8 @@ def open_streams(
     try:
         streams = StreamMonitor(pool, flags.server_timeout, flags.server_addresses is None)
         run.log.sources += [
-            Shares(pool.ACTIVITIES, pool.seconds).take,
-            LatencyPercentiles(pool.latencies).take,
+            shares(pool.ACTIVITIES, pool.seconds),
+            latency_percentiles(pool.latencies),
             streams.row,
         ]
         yield streams

@@ -50,7 +50,7 @@ from libtorchbeast.flags import (
     whole,
 )
 from libtorchbeast.learner import Direct
-from libtorchbeast.loggers.timing import Clock, Shares
+from libtorchbeast.loggers.timing import Clock, shares
 from libtorchbeast.models import choose_actions
 from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.origin import told
@@ -244,7 +244,7 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     that resumes begins new games."""
     flags, learner = run.flags, run.learner
     clock = Clock(ACTIVITIES)
-    run.log.sources.append(Shares(ACTIVITIES, clock.seconds.copy).take)
+    run.log.sources.append(shares(ACTIVITIES, lambda: clock.seconds))
     seed = derive_seed(flags.seed, learner.updates)
     if learner.updates:
         seed_everything(seed)

@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from benchmarks import report, transport
 from benchmarks.catalogue import Part
 from benchmarks.children import measure_part
-from libtorchbeast.loggers.timing import CpuCores, LatencyPercentiles
+from libtorchbeast.loggers.timing import cpu_cores, latency_percentiles
 
 NUMBERS = (1, 2, 4, 8, 16, 32, 64)
 KEPT = 0.9  # the least share of the pace before the knee
@@ -68,7 +68,7 @@ def measure_host(
     with transport.playing(f"Mock@{rate}", num_envs, streams, over) as (pool, sink):
         inference = time.pthread_getcpuclockid(sink.threads[0].ident)
         time.sleep(min(WARM_UP, seconds))
-        latencies, cores = LatencyPercentiles(pool.latencies), CpuCores()
+        latencies, cores = latency_percentiles(pool.latencies), cpu_cores()
         cpu, shared = time.process_time(), time.clock_gettime(inference)
         steps, elapsed = transport.play(pool, sink, seconds)
         shared, cpu = time.clock_gettime(inference) - shared, time.process_time() - cpu
@@ -77,9 +77,9 @@ def measure_host(
             "share_of_pace": steps / elapsed / (streams * rate),
             "cpu_us_per_step": 1e6 * cpu / steps,
             "inference_us_per_step": 1e6 * shared / steps,
-            **latencies.take(),
+            **latencies(),
             "mb_per_stream": (resident_bytes() - memory) / 1e6 / streams,
-            "idle_cores": cores.take()["idle_cores"],
+            "idle_cores": cores()["idle_cores"],
         }
 
 

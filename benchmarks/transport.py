@@ -20,7 +20,7 @@ import torch
 
 import libtorchbeast
 import polybeast_env
-from libtorchbeast.loggers.timing import CpuCores
+from libtorchbeast.loggers.timing import cpu_cores
 from libtorchbeast.rpcenv.client import first_description
 from libtorchbeast.rpcenv.tls import Tls, load_tls
 from libtorchbeast.tools import certificates
@@ -153,7 +153,7 @@ def measure(
     """
     with playing(env, num_envs, SERVERS * streams_per_server, over) as (pool, sink):
         time.sleep(min(1.0, seconds))  # warm-up
-        cores = CpuCores()
+        cores = cpu_cores()
         steps, elapsed = play(pool, sink, seconds)
-        used = cores.take()["cpu_cores"] * elapsed
+        used = cores()["cpu_cores"] * elapsed
     return {"steps_per_second": steps / elapsed, "cpu_seconds_per_1000_steps": 1000 * used / steps}

@@ -27,7 +27,7 @@ from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.health import Health
 from libtorchbeast.loggers.run_log import NoWriter, RunLog
 from libtorchbeast.loggers.stats import Stats
-from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, CpuCores, ThreadClocks
+from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock, cpu_cores, shares
 from libtorchbeast.loggers.trackers import check_wandb
 from libtorchbeast.loss_check import check_loss
 from libtorchbeast.losses import Loss, Targets
@@ -141,7 +141,7 @@ class Run:
         self._row_due = _Timer(self.flags.log_every)
         self._checkpoint_due = _Timer(self.flags.checkpoint_every)
         self.log = RunLog(writer, self.stats, self.learner.step, self.spec.frames_per_step)
-        self.log.sources.append(CpuCores().take)
+        self.log.sources.append(cpu_cores())
         actions = self.spec.actions
         if self.ranks is not None:
             self._tell(self.ranks)
@@ -268,8 +268,9 @@ class Run:
         """Starts --num_learner_threads threads. Each learns from what `between` makes of an
         iterator that `batches` returns, and hands new weights to `publish`."""
         num_threads = self.flags.num_learner_threads
-        clocks = ThreadClocks(LEARNER_ACTIVITIES, num_threads)
-        self.log.sources.append(clocks.take)
+        clocks = [Clock(LEARNER_ACTIVITIES) for _ in range(num_threads)]
+        seconds = lambda: sum(clock.seconds for clock in clocks)
+        self.log.sources.append(shares(LEARNER_ACTIVITIES, seconds))
         for i in range(num_threads):
             args = (self.learner, batches(), publish, self.stats, clocks[i], self.finished)
             self.threads.start(learn, (*args, self.between), f"learner-{i}")

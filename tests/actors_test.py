@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import monobeast
 from libtorchbeast import models
 from libtorchbeast.environment import Environment
-from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock, Latencies
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
 from libtorchbeast.losses import learn_from
 from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.shared_memory import SharedTensors
@@ -203,7 +203,7 @@ def test_actions_and_outputs_of_the_nets_own_pass_through():
 
 def test_a_networks_first_call_is_no_step_of_an_environment():
     """With --compile the first call is slow, but --step_timeout limits only environments."""
-    clock, latencies = Clock(ACTOR_ACTIVITIES), Latencies()
+    clock = Clock(ACTOR_ACTIVITIES)
     timed = []
 
     class SlowNet(monobeast.Net):
@@ -215,7 +215,7 @@ def test_a_networks_first_call_is_no_step_of_an_environment():
     net = models.make_net(SlowNet, env.spec, make_flags())
     timed.clear()
     clock.begin_call()
-    monobeast.Actor(env, net, 1, make_flags(), clock, latencies)
+    monobeast.Actor(env, net, 1, make_flags(), clock)
     assert timed == [False]
 
 

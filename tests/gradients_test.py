@@ -9,7 +9,7 @@ import torch
 import monobeast
 from libtorchbeast import models
 from libtorchbeast.distributed.gradients import digest
-from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.rollouts import batches
 from tests.support.actors import make_learner
 from tests.support.compare import assert_same
@@ -34,8 +34,7 @@ class Life:
         self.flags, spec, shapes = monobeast.describe(self.flags)
         self.net = models.make_net(monobeast.Net, spec, self.flags)
         env = monobeast.make_environment(self.flags)
-        times = Clock(ACTOR_ACTIVITIES), Latencies()
-        actor = monobeast.Actor(env, self.net, 0, self.flags, *times)
+        actor = monobeast.Actor(env, self.net, 0, self.flags, Clock(ACTOR_ACTIVITIES))
         self.batches = []
         for _ in range(count):
             rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}

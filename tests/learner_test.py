@@ -15,7 +15,7 @@ from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Stats
-from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, LEARNER_ACTIVITIES, Clock, Latencies
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, LEARNER_ACTIVITIES, Clock
 from libtorchbeast.losses import learn_from
 from libtorchbeast.rollouts import batches
 from libtorchbeast.skipped import MAX_SKIPPED_IN_A_ROW
@@ -92,7 +92,7 @@ class Learning:
         self.published = []
         rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
         env = monobeast.make_environment(flags)
-        actor = monobeast.Actor(env, self.net, 0, flags, Clock(ACTOR_ACTIVITIES), Latencies())
+        actor = monobeast.Actor(env, self.net, 0, flags, Clock(ACTOR_ACTIVITIES))
         actor.unroll({k: v.numpy() for k, v in rollout.items()}, version=0)
         (self.batch,) = batches([(rollout, lambda: None)], flags.batch_size)
 

@@ -8,29 +8,34 @@ import numpy as np
 import pytest
 
 from libtorchbeast import workers
-from libtorchbeast.loggers.timing import LATENCY_BUCKETS, CpuCores, Latencies, LatencyPercentiles
+from libtorchbeast.loggers.timing import (
+    LATENCY_BUCKETS,
+    Clock,
+    busy_seconds,
+    cpu_cores,
+    latency_percentiles,
+)
 
 
 @pytest.mark.parametrize("scale", [1e-5, 1e-3, 1.0])
 def test_latency_percentiles_are_those_of_numpy_within_a_bucket(scale):
-    counts = np.zeros(LATENCY_BUCKETS, np.int64)
-    latencies = Latencies(counts)
-    columns = LatencyPercentiles(lambda: counts)
-    assert columns.take() == {}
+    clock = Clock([])
+    columns = latency_percentiles(lambda: clock.latencies)
+    assert columns() == {}
     for seed in range(2):  # the second time only what came since the first
         seconds = np.random.default_rng(seed).lognormal(seed, 1.0, 10_000) * scale
         for s in seconds:
-            latencies.add(s)
-        row = columns.take()
+            clock.count_latency(s)
+        row = columns()
         expected = 1000 * np.percentile(seconds, [50, 99])
         assert [row["latency_p50_ms"], row["latency_p99_ms"]] == pytest.approx(expected, rel=0.07)
-    assert columns.take() == {}
+    assert columns() == {}
 
 
 def test_extreme_latencies_have_a_bucket():
     counts = np.zeros(LATENCY_BUCKETS, np.int64)
     for seconds in (0.0, 1e-9, 1e9):
-        Latencies(counts).add(seconds)
+        Clock([], latencies=counts).count_latency(seconds)
     assert (counts[0], counts[-1], counts.sum()) == (2, 1, 3)
 
 
@@ -41,30 +46,29 @@ def burn(seconds):
 
 
 def test_busy_cores_are_those_of_this_process_and_its_children():
-    cores = CpuCores()
+    cores, start, before = cpu_cores(), time.monotonic(), busy_seconds()
     child = multiprocessing.get_context("spawn").Process(target=burn, args=(1000.0,), daemon=True)
     child.start()
     try:
-        while CpuCores()._read() < 3.0 + cores._seconds:
+        while busy_seconds() < 3.0 + before:
             burn(0.1)
-        spent, start = cores._read() - cores._seconds, cores._time
-        row = cores.take()
+        spent, row = busy_seconds() - before, cores()
         seen = row["cpu_cores"]
         assert 0 <= row["idle_cores"] < workers.available_cores()
         assert seen == pytest.approx(spent / (time.monotonic() - start), rel=0.2)
+        before = busy_seconds()
         burn(0.5)  # so does the child, and then it ends
     finally:
         child.kill()
-    before = cores._seconds
     child.join()
-    assert cores.take()["cpu_cores"] > 0  # its last seconds count
-    assert cores._seconds - before > 0.75
+    assert cores()["cpu_cores"] > 0  # its last seconds count
+    assert busy_seconds() - before > 0.75
     time.sleep(0.3)
-    assert cores.take()["cpu_cores"] < 0.5  # and they count once
+    assert cores()["cpu_cores"] < 0.5  # and they count once
 
 
 @pytest.mark.parametrize("ours", [{0}, {0, 9999}, {9999}])
 def test_numbers_of_cores_may_have_gaps(monkeypatch, ours):
     """Where some are offline, or in a container, the system's list is shorter than its numbers."""
     monkeypatch.setattr("os.sched_getaffinity", lambda process: ours)
-    assert CpuCores().take()["idle_cores"] >= 0
+    assert cpu_cores()()["idle_cores"] >= 0

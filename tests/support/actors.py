@@ -12,7 +12,7 @@ from libtorchbeast import models
 from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.environment import Environment
 from libtorchbeast.learner import Learner
-from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock, Latencies
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.rollouts import rollout_shapes
 
 N, T, ROLLOUTS, A = 3, 5, 6, 3
@@ -85,7 +85,7 @@ def make_actor(net_class, *argv, create_env=Counting):
     env = Environment(create_env, N, "counting")
     net = models.make_net(net_class, env.spec, flags)
     net.given = []  # without the calls of make_net's check
-    return monobeast.Actor(env, net, 1, flags, Clock(ACTOR_ACTIVITIES), Latencies())
+    return monobeast.Actor(env, net, 1, flags, Clock(ACTOR_ACTIVITIES))
 
 
 def make_rollouts(actor, count=ROLLOUTS):
