@@ -60,16 +60,13 @@ class Stats:
         self._num_envs = num_envs
         self._games_told = 0
         self._lock = threading.Lock()  # protects every attribute
-        self._returns: collections.deque[float] = collections.deque(maxlen=RECENT_GAMES)
-        self._lengths: collections.deque[int] = collections.deque(maxlen=RECENT_GAMES)
-        self._numbers: collections.deque[dict[str, float]] = collections.deque(maxlen=RECENT_GAMES)
+        self._recent: collections.deque[Ended] = collections.deque(maxlen=RECENT_GAMES)
         self._untold: collections.deque[Ended] = collections.deque(maxlen=RECENT_GAMES)
         self._first_games: FirstGames | None = FirstGames(num_envs)  # None when games count at once
-        self._sums: dict[str, list[float]] = {}  # column -> [sum, number of updates that told it]
-        self._lag_max = 0.0
+        self._means = Means()  # of the numbers since the last row
+        self._lag_max: float | None = None  # None: there was no update since the last row
         self._largest_reward: float | None = None  # None: there was no update
         self._lags: collections.Counter[float] = collections.Counter()
-        self._inference_batches = self._inference_columns = 0
 
     def restart(self) -> None:
         """To be called when all games that count have ended and all environments start afresh."""
@@ -101,9 +98,7 @@ class Stats:
                 self._first_games = None
 
     def _count(self, games: list[Ended]) -> None:
-        self._lengths += [length for length, _, _ in games]
-        self._returns += [score for _, score, _ in games]
-        self._numbers += [numbers for _, _, numbers in games]
+        self._recent += games
         self._untold += games
 
     def take_games(self) -> dict[str, Any]:
@@ -131,38 +126,30 @@ class Stats:
         """Adds what `Learner.update` returned."""
         with self._lock:
             self._lags.update(numbers["lags"])
-            self._lag_max = max(self._lag_max, numbers["lag_max"])
+            self._lag_max = max(self._lag_max or 0.0, numbers["lag_max"])
             self._largest_reward = max(self._largest_reward or 0.0, numbers["largest_reward"])
-            for name in numbers.keys() - {"lags", "lag_max", "largest_reward"}:
-                if not isinstance(numbers[name], list):  # a vector, which is not logged
-                    total = self._sums.setdefault(name, [0.0, 0])
-                    total[0] += numbers[name]
-                    total[1] += 1
+            # Neither the lags nor vectors have means. `take` overwrites those of the two above.
+            scalars = {k: v for k, v in numbers.items() if not isinstance(v, dict | list)}
+            self._means.add(scalars, 1)
 
     def add_inference(self, columns: int) -> None:
         """Counts an inference batch of so many columns (environments)."""
         with self._lock:
-            self._inference_batches += 1
-            self._inference_columns += columns
+            self._means.add({"inference_batch": columns}, 1)
 
     def take(self) -> dict[str, float]:
         """Returns columns of what came since the last call. Those without a value are left out."""
         with self._lock:
             row: dict[str, float] = {"games": self.games}
-            if self._returns:
-                row["mean_game_return"] = sum(self._returns) / len(self._returns)
-                row["mean_game_length"] = sum(self._lengths) / len(self._lengths)
-                row |= {f"game_{name}": mean for name, mean in means_of(self._numbers).items()}
-            if self._sums:
-                row |= {name: total / count for name, (total, count) in self._sums.items()}
-                row["lag_max"] = self._lag_max
-                if self._largest_reward is not None:
-                    row["largest_reward"] = self._largest_reward
-            if self._inference_batches:
-                row["inference_batch"] = self._inference_columns / self._inference_batches
-            self._inference_batches = self._inference_columns = 0
-            self._sums.clear()
-            self._lag_max = 0.0
+            if self._recent:
+                lengths, returns, numbers = zip(*self._recent, strict=True)
+                row["mean_game_return"] = sum(returns) / len(returns)
+                row["mean_game_length"] = sum(lengths) / len(lengths)
+                row |= {f"game_{name}": mean for name, mean in means_of(numbers).items()}
+            row |= self._means.row()
+            if self._lag_max is not None and self._largest_reward is not None:
+                row |= {"lag_max": self._lag_max, "largest_reward": self._largest_reward}
+            self._means, self._lag_max = Means(), None
             return row
 
     def histograms(self) -> dict[str, dict[float, int]]:
@@ -171,24 +158,25 @@ class Stats:
         with self._lock:
             lags = dict(self._lags)
             self._lags.clear()
-            return {"lag": lags, "game_return": dict(collections.Counter(self._returns))}
+            returns = collections.Counter(score for _, score, _ in self._recent)
+            return {"lag": lags, "game_return": dict(returns)}
 
     def state_dict(self) -> dict:
         with self._lock:
             return {
                 "games": self.games,
-                "returns": list(self._returns),
-                "lengths": list(self._lengths),
-                "numbers": list(self._numbers),
+                "lengths": [length for length, _, _ in self._recent],
+                "returns": [score for _, score, _ in self._recent],
+                "numbers": [numbers for _, _, numbers in self._recent],
                 "largest_reward": self._largest_reward,
             }
 
     def load_state_dict(self, state: dict) -> None:
         with self._lock:
             self.games = state["games"]
-            self._returns.extend(state["returns"])
-            self._lengths.extend(state["lengths"])
-            self._numbers.extend(state.get("numbers", []))  # an older file has none
+            numbers = state.get("numbers", [])  # an older file has none, or those of the newest
+            older: list = [{}] * (len(state["lengths"]) - len(numbers))
+            self._recent += zip(state["lengths"], state["returns"], older + numbers, strict=True)
             self._largest_reward = state.get("largest_reward")  # 0.6 did not save it
 
 
