@@ -23,31 +23,25 @@ class CsvTable:
     Args:
         path: of the file. If it exists, its rows are kept. Its columns that are not in `fieldnames`
             are kept after the others, with empty cells from now on.
-        fieldnames: `step` is one of them.
+        fieldnames: all different; `step` is one of them.
         last_step: the run goes on from this step. Rows beyond it are moved to another file beside
             this one, NAME.discarded.csv.
 
     Raises:
-        ValueError: `fieldnames` lack `step` or have a name twice.
         OSError: the file cannot be written.
     """
 
     def __init__(self, path: Path, fieldnames: Sequence[str], last_step: int) -> None:
-        columns = ["_tick", "_time", *fieldnames]
-        if "step" not in fieldnames or len(set(columns)) != len(columns):
-            raise ValueError(f"fieldnames must hold 'step' and no name twice: {columns}")
         self._path = path
-        self._columns, self._tick = _open(path, columns, last_step)
+        self._columns, self._tick = _open(path, ["_tick", "_time", *fieldnames], last_step)
         self._file = LineFile(path)
 
     def cells(self, row: dict[str, Any]) -> dict[str, int | float]:
         """Returns the row's finite values as Python's numbers. None, NaN and infinity are left out.
 
         Raises:
-            ValueError: a key is _tick or _time, or a value is not a number.
+            ValueError: a value is not a number.
         """
-        if taken := sorted(row.keys() & {"_tick", "_time"}):
-            raise ValueError(f"columns {taken}: expected names that the table does not fill itself")
         numbers = {name: _number(name, value) for name, value in row.items()}
         return {k: v for k, v in numbers.items() if v is not None and math.isfinite(v)}
 
@@ -64,7 +58,7 @@ class CsvTable:
             self._file = LineFile(self._path)
         stamp = {"_tick": self._tick, "_time": round(time.time(), 3)}
         self._tick += 1
-        self._file.append(_as_text(self._columns, [stamp | cells]))
+        self._file.append(_as_text(self._columns, [cells | stamp]))
 
     def close(self) -> None:
         self._file.close()

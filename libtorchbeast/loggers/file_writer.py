@@ -24,14 +24,17 @@ from typing import Any
 from libtorchbeast.loggers.csv_table import CsvTable
 from libtorchbeast.loggers.files import copy_of_log, link_latest
 from libtorchbeast.loggers.meta import write_meta
-from libtorchbeast.loggers.trackers import Counts, Tracker, open_trackers
+from libtorchbeast.loggers.trackers import Counts, open_trackers
 
 logger = logging.getLogger(__name__)
 
 
-class FileWriter:
+class FileWriter(contextlib.ExitStack):
     """Writes into the folder SAVEDIR/XPID, which the caller must `hold` (files.py). All calls have
-    to come from one thread.
+    to come from one thread. `close` may be called twice.
+
+    Attributes:
+        path: SAVEDIR/XPID.
 
     Args:
         savedir: the folder of all runs; `~` is expanded.
@@ -43,8 +46,6 @@ class FileWriter:
             that an earlier process logged beyond this step are moved to logs.discarded.csv.
 
     Raises:
-        ValueError: `xpid` is no plain folder name, or `fieldnames` lack `step` or have a name
-            twice.
         OSError: the folder or its files cannot be written.
     """
 
@@ -56,29 +57,22 @@ class FileWriter:
         fieldnames: Sequence[str],
         resume_step: int | None = None,
     ) -> None:
-        if xpid != Path(xpid).name or xpid in ("", "..", "latest"):
-            raise ValueError(f"xpid must be a plain folder name other than 'latest', not {xpid!r}")
-        self._path = Path(savedir).expanduser() / xpid
-        self._path.mkdir(parents=True, exist_ok=True)
+        super().__init__()
+        self.path = Path(savedir).expanduser() / xpid
+        self.path.mkdir(parents=True, exist_ok=True)
         self._logged_failures: set[str] = set()
         last_step = -1 if resume_step is None else resume_step
         with contextlib.ExitStack() as stack:  # closes what is open if a later line raises
-            stack.enter_context(copy_of_log(self._path / "out.log"))
-            link_latest(self._path)
-            existed = (self._path / "meta.json").exists()
-            started = write_meta(self._path / "meta.json", xpid, flags, resume_step)
-            table = CsvTable(self._path / "logs.csv", fieldnames, last_step)
+            stack.enter_context(copy_of_log(self.path / "out.log"))
+            link_latest(self.path)
+            existed = (self.path / "meta.json").exists()
+            started = write_meta(self.path / "meta.json", xpid, flags, resume_step)
+            table = CsvTable(self.path / "logs.csv", fieldnames, last_step)
             self._table = stack.enter_context(contextlib.closing(table))
             purge_step = last_step + 1 if existed else None
-            self._trackers: list[Tracker] = open_trackers(
-                self._path, xpid, flags, started, purge_step
-            )
-            self._open = stack.pop_all()
-
-    @property
-    def path(self) -> Path:
-        """SAVEDIR/XPID."""
-        return self._path
+            self._trackers = open_trackers(self.path, xpid, flags, started, purge_step)
+            stack.callback(self._close_trackers)
+            self.enter_context(stack.pop_all())
 
     def log(self, row: dict[str, Any], histograms: dict[str, Counts] | None = None) -> None:
         """Appends one row to logs.csv, and hands it to the trackers, whose x axis is `row["step"]`.
@@ -88,42 +82,30 @@ class FileWriter:
         is logged when it is the first of its kind; training goes on.
 
         Raises:
-            ValueError: a key is _tick or _time, or a value is not a number.
+            ValueError: a value is not a number.
         """
         cells = self._table.cells(row)
         try:
             self._table.append(cells)
         except OSError as error:
             self._log_failure("logs.csv misses a row", error)
-        if "step" in cells:
-            self._track(cells, {k: v for k, v in (histograms or {}).items() if v})
-
-    def _track(self, cells: dict[str, float], histograms: dict[str, Counts]) -> None:
+        drawn = {name: counts for name, counts in (histograms or {}).items() if counts}
         for tracker in list(self._trackers):
             try:
-                tracker.log(cells, histograms)
+                tracker.log(cells, drawn)
             except OSError as error:
                 # The tracker's own writing thread has ended and cannot be started again.
                 self._trackers.remove(tracker)
                 name = type(tracker).__name__
                 self._log_failure(f"{name} gets nothing more until the run is resumed", error)
 
-    def close(self) -> None:
-        """Closes the files. May be called twice."""
-        while self._trackers:
-            tracker = self._trackers.pop()
+    def _close_trackers(self) -> None:
+        for tracker in self._trackers:
             try:
                 tracker.close()
             except OSError as error:
                 name = type(tracker).__name__
                 self._log_failure(f"the newest numbers that {name} got are lost", error)
-        self._open.close()
-
-    def __enter__(self) -> FileWriter:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def _log_failure(self, consequence: str, error: OSError) -> None:
         if consequence not in self._logged_failures:

@@ -7,7 +7,7 @@ import importlib
 import logging
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,17 +22,6 @@ BINS = 64  # how many a histogram has
 Counts = dict[float, int]  # how often each value occurred
 
 
-class Tracker(Protocol):
-    def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:
-        """Adds the numbers of a row, among which is `step`, and histograms that are not empty.
-
-        Raises:
-            OSError: they cannot be written.
-        """
-
-    def close(self) -> None: ...
-
-
 def check_wandb(flags: dict[str, Any]) -> None:
     """Raises UserError if --wandb is given but its package cannot be imported. To be called before
     the run's folder is made."""
@@ -45,8 +34,10 @@ def check_wandb(flags: dict[str, Any]) -> None:
 
 def open_trackers(
     path: Path, xpid: str, flags: dict[str, Any], started: str, purge_step: int | None
-) -> list[Tracker]:
+) -> list[TensorBoard | WeightsAndBiases]:
     """Opens TensorBoard's events if its package is installed, and Weights & Biases with --wandb.
+    Each takes rows, which have `step`, and histograms that are not empty. `log` and `close` raise
+    OSError if they cannot write.
 
     Args:
         path: the run's folder.
@@ -57,7 +48,7 @@ def open_trackers(
     Raises:
         UserError: Weights & Biases refuses the run.
     """
-    trackers: list[Tracker] = []
+    trackers: list[TensorBoard | WeightsAndBiases] = []
     try:
         trackers.append(TensorBoard(path, flags, purge_step))
     except ImportError as error:
