@@ -172,14 +172,12 @@ def test_errors_are_those_of_rlax(n):
 def test_a_worked_example():
     """Two steps, gamma 0.9, values 1 to 5; row 2 was truncated and row 3 begins an episode."""
     column = lambda *values: torch.tensor(values)[:, None]
-    rewards = column(1.0, 1.0, 0.0, 1.0)
-    real = column(True, True, False, True)
-    targets = recurrent_q.n_step_targets(
-        rewards, torch.full((4, 1), 0.9), real, column(1.0, 2.0, 3.0, 4.0, 5.0), 2
-    )
+    done = column(False, False, False, True, False)
+    rows = dict(reward=column(0.0, 1.0, 1.0, 0.0, 1.0), done=done, terminated=done & False)
+    targets = recurrent_q.targets(rows, rescale(column(1.0, 2.0, 3.0, 4.0, 5.0)), 0.9, 2)
     # 1 + .9 + .81 V2;  1 + .9 V2 (truncated);  row 2 is V2 itself;  1 + .9 V4 (the end)
     expected = column(1.9 + 0.81 * 3, 1 + 0.9 * 3, 3.0, 1 + 0.9 * 5)
-    torch.testing.assert_close(targets, expected)
+    torch.testing.assert_close(unrescale(targets), expected)
 
 
 def test_two_episodes_give_each_what_it_gives_alone():

@@ -50,53 +50,26 @@ def double_q_values(online_q: Tensor, target_q: Tensor) -> Tensor:
     return target_q.gather(-1, best).squeeze(-1)
 
 
-def n_step_targets(
-    rewards: Tensor, discounts: Tensor, real: Tensor, values: Tensor, num_steps: int
-) -> Tensor:
-    """The n-step returns that begin at rows 0 to T-1, not rescaled ([R2D2] eq. 1).
-
-        G_t = r_t + discount_t r_{t+1} + ... + (n discounts) values_{t+n}
-
-    A return is shorter where a row is the last of its episode or of the sequence: it then ends in
-    that row's value. Behind a terminal row the discount is 0, so that its value does not count; an
-    episode that was truncated bootstraps from its last observation.
-
-    Args:
-        rewards: [T, B] float, the reward of transition t.
-        discounts: [T, B] float, gamma times the transition's own discount, or 0 where transition t
-            leads to a terminal row.
-        real: [T, B] bool, False where transition t leads across a reset of the environment.
-        values: [T+1, B] float, the value of each row.
-        num_steps: n, at least 1.
-
-    Returns:
-        [T, B] float. Where transition t is not real, it is the value of row t.
-
-    Raises:
-        ValueError: a tensor's shape or dtype is not the one above.
-    """
-    check_tensor("discounts", discounts, rewards.shape)
-    check_tensor("real", real, rewards.shape, torch.bool)
-    check_tensor("values", values, (len(rewards) + 1, *rewards.shape[1:]))
-    returns = values
-    for _ in range(num_steps):  # here returns has those of one step less
-        longer = torch.where(real, rewards + discounts * returns[1:], values[:-1])
-        returns = torch.cat([longer, values[-1:]])
-    return returns[:-1]
-
-
 def targets(rows: dict[str, Tensor], values: Tensor, discounting: float, num_steps: int) -> Tensor:
-    """The rescaled n-step returns h(G_t) of a sequence ([R2D2] eq. 1).
+    """The rescaled n-step returns h(G_t) that begin at rows 0 to T-1 ([R2D2] eq. 1).
+
+        G_t = r_t + discount_t r_{t+1} + ... + (n discounts) unrescale(values_{t+n})
+
+    The discount is gamma times the transition's own one. A return is shorter where a row is the
+    last of its episode or of the sequence: it then ends in that row's value. Behind a terminal row
+    the discount is 0, so that its value does not count; an episode that was truncated bootstraps
+    from its last observation.
 
     Args:
         rows: `reward` [T+1, B] float32, `done` and `terminated` [T+1, B] bool, and `discount`
             [T+1, B] float32 if the environment has discounts of its own.
-        values: [T+1, B] float32, the rescaled values that returns end in.
+        values: [T+1, B] float32, the rescaled value of each row.
         discounting: gamma.
-        num_steps: n.
+        num_steps: n, at least 1.
 
     Returns:
-        [T, B] float32, without gradients.
+        [T, B] float32, without gradients. Where transition t leads across a reset of the
+        environment, it is the value of row t.
 
     Raises:
         ValueError: a tensor's shape or dtype is not the one above.
@@ -107,9 +80,12 @@ def targets(rows: dict[str, Tensor], values: Tensor, discounting: float, num_ste
     discounts = discounting * (~rows["terminated"][1:]).float()
     if "discount" in rows:
         discounts = discounts * rows["discount"][1:]
-    values = unrescale(values.detach())
-    real = ~rows["done"][1:]
-    return rescale(n_step_targets(rows["reward"][1:], discounts, real, values, num_steps))
+    returns = values = unrescale(values.detach())
+    for _ in range(num_steps):  # here returns has those of one step less
+        longer = rows["reward"][1:] + discounts * returns[1:]
+        longer = torch.where(rows["done"][1:], values[:-1], longer)
+        returns = torch.cat([longer, values[-1:]])
+    return rescale(returns[:-1])
 
 
 def priorities(errors: Tensor, real: Tensor) -> Tensor:
