@@ -49,6 +49,8 @@ class Advisor:
         cores: how many CPU cores this process may use. Default: as many as the system says.
     """
 
+    room: str  # the flag that lets more rollouts wait for the learner
+
     def __init__(self, flags: Flags, cores: int | None = None):
         self._flags, self._cores = flags, cores or available_cores()
 
@@ -64,8 +66,8 @@ class Advisor:
         actors_wait = row["share_actor_waiting"] > WAITS
         if learner_waits and actors_wait:
             return (
-                f"Actors and learner wait for each other: try {self._more_room()}, so that more "
-                f"rollouts can wait between them."
+                f"Actors and learner wait for each other: try {self._twice(self.room)}, so that "
+                f"more rollouts can wait between them."
             )
         if actors_wait:
             return f"The learner limits this run: {self._for_learner()}"
@@ -92,10 +94,6 @@ class Advisor:
     def _twice(self, name: str) -> str:
         return f"--{name} {2 * getattr(self._flags, name)}"
 
-    def _more_room(self) -> str:
-        """The flag that lets more rollouts wait for the learner."""
-        raise NotImplementedError
-
     def _more_workers(self) -> str:
         """The flag that makes use of another core."""
         raise NotImplementedError
@@ -106,8 +104,7 @@ class Advisor:
 
 
 class MonoBeastAdvisor(Advisor):
-    def _more_room(self) -> str:
-        return self._twice("num_buffers")
+    room = "num_buffers"
 
     def _more_workers(self) -> str:
         return f"--num_actors {self._flags.num_actors + 1}"
@@ -133,8 +130,7 @@ class MonoBeastAdvisor(Advisor):
 
 
 class PolyBeastAdvisor(Advisor):
-    def _more_room(self) -> str:
-        return self._twice("max_learner_queue_size")
+    room = "max_learner_queue_size"
 
     def _more_workers(self) -> str:
         if self._flags.server_addresses is not None:

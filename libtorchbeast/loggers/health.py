@@ -28,48 +28,37 @@ class Health:
 
     def check(self, row: dict[str, float]) -> None:
         """Looks at a row of the log, which may have no numbers of updates."""
+        if "mean_rho" not in row:  # no update yet, or another algorithm
+            return
         for cause, text in self._findings(row).items():
-            if text and cause not in self._told:
+            if cause not in self._told:
                 self._told.add(cause)
                 logger.warning("%s", text)
 
     def _findings(self, row: dict[str, float]) -> dict[str, str]:
-        """For each cause the warning, or ""."""
-        if "mean_rho" not in row:  # no update yet, or another algorithm
-            return {}
-        return {
-            "values": self._of_values(row["mean_value"], row["largest_reward"]),
-            "weights": self._of_weights(row["mean_rho"], row["lag_mean"]),
-            "entropy": self._of_entropy(row.get("entropy", -math.inf)),  # a fork may not tell it
-        }
-
-    def _of_values(self, mean_value: float, largest_reward: float) -> str:
-        gamma = self._flags.discounting
-        most = max(1.0, largest_reward) / (1 - gamma) if gamma < 1 else math.inf
-        if abs(mean_value) <= most:
-            return ""
-        return (
-            f"The values diverge: mean_value is {mean_value:.3g}, but with rewards of at most "
-            f"{max(1.0, largest_reward):.3g} and --discounting {gamma:g} no value can exceed "
-            f"{most:.3g} (a bonus that `targets` adds does not count). Try a smaller "
-            f"--learning_rate, or --observation_scaling moments."
-        )
-
-    def _of_weights(self, mean_rho: float, lag: float) -> str:
-        if mean_rho >= LEAST_RHO:
-            return ""
-        return (
-            f"Little is learned: the mean importance weight is {mean_rho:.2f}, because the policy "
-            f"that learns is far from the one that acted (policy lag: {lag:.1f} updates). Try a "
-            f"smaller --learning_rate, fewer environments for each actor or stream, or --max_lag."
-        )
-
-    def _of_entropy(self, entropy: float) -> str:
-        if entropy <= self._most_entropy:
-            return ""
-        cost = self._flags.entropy_cost
-        tried = f"--entropy_cost 0 (it is {cost:g})" if cost else "a smaller --learning_rate"
-        return (
-            f"The policy has become more random than at the start: its entropy is {entropy:.2f}. "
-            f"Try {tried}."
-        )
+        """Causes and their warnings."""
+        found = {}
+        gamma, largest = self._flags.discounting, max(1.0, row["largest_reward"])
+        most = largest / (1 - gamma) if gamma < 1 else math.inf
+        if abs(row["mean_value"]) > most:
+            found["values"] = (
+                f"The values diverge: mean_value is {row['mean_value']:.3g}, but with rewards of "
+                f"at most {largest:.3g} and --discounting {gamma:g} no value can exceed {most:.3g} "
+                f"(a bonus that `targets` adds does not count). Try a smaller --learning_rate, or "
+                f"--observation_scaling moments."
+            )
+        if row["mean_rho"] < LEAST_RHO:
+            found["weights"] = (
+                f"Little is learned: the mean importance weight is {row['mean_rho']:.2f}, because "
+                f"the policy that learns is far from the one that acted (policy lag: "
+                f"{row['lag_mean']:.1f} updates). Try a smaller --learning_rate, fewer "
+                f"environments for each actor or stream, or --max_lag."
+            )
+        if row.get("entropy", -math.inf) > self._most_entropy:  # a fork may not tell it
+            cost = self._flags.entropy_cost
+            tried = f"--entropy_cost 0 (it is {cost:g})" if cost else "a smaller --learning_rate"
+            found["entropy"] = (
+                f"The policy has become more random than at the start: its entropy is "
+                f"{row['entropy']:.2f}. Try {tried}."
+            )
+        return found
