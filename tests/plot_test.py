@@ -60,7 +60,7 @@ def test_a_column_that_names_an_environment_keeps_the_name(tmp_path, monkeypatch
     plot([str(run)], "plot.png", y)
     [line, *_] = figures[0].axes[0].get_lines()
     assert [*line.get_ydata()] == [7, 9]
-    assert figures[0].axes[0].get_ylabel() == "mean eval return/my_levels:Test-v0"
+    assert figures[0].get_supylabel() == "mean eval return/my_levels:Test-v0"
 
 
 def test_a_path_may_have_another_column_than_the_rest(tmp_path, monkeypatch):
@@ -70,7 +70,7 @@ def test_a_path_may_have_another_column_than_the_rest(tmp_path, monkeypatch):
     runs = [str(make_csv(tmp_path / name / "logs.csv", table)) for name in "ab"]
     plot([runs[0], f"{runs[1]}:mean_eval_return/a:B-v0"], "plot.png")
     assert [[*line.get_ydata()] for line in figures[0].axes[0].get_lines()] == [[7], [8]]
-    assert figures[0].axes[0].get_ylabel() == "mean game return, mean eval return/a:B-v0"
+    assert figures[0].get_supylabel() == "mean game return, mean eval return/a:B-v0"
     with pytest.raises(ValueError, match="expected one column, seen step and mean_game_return"):
         plot([f"{runs[0]}:step", runs[0]], "plot.png")
 

@@ -28,7 +28,6 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +45,8 @@ SEED = r"([^/]+?)[-_/](?:seed|s)?[-_]?\d+$"
 # If the time between two rows is longer than this many median times, the run was stopped between
 # them and resumed.
 _PAUSE = 10.0
+# What a curve is drawn over, and the text of that axis.
+UNITS = {"steps": "agent steps", "frames": "emulator frames", "hours": "hours of training"}
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ def plot(
     curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in curves]
     lines = _runs(curves) if group_by is None else _groups(curves, group_by)
     label = ", ".join(map(_in_words, drawn_columns(lines)))
-    figure = _panels(lines, label) if panels else _overlaid(lines, label)
+    figure = _figure(lines, label, panels)
     if group_by is not None:
         text = "line: mean of the runs at the same step; band: from the lowest to the highest"
         figure.supxlabel(text, fontsize=9)
@@ -227,12 +228,10 @@ def _read_csv_of_torchbeast(path: Path) -> tuple[list[str], list[dict[str, str]]
 
 def _training_hours(times: list[float]) -> list[float]:
     """Hours since the first row. A pause counts like the median time between two rows."""
-    gaps = [later - earlier for earlier, later in pairwise(times)]
-    usual = statistics.median(gaps) if gaps else 0.0
-    hours = [0.0] if times else []
-    for gap in gaps:
-        hours.append(hours[-1] + (gap if gap <= _PAUSE * usual else usual) / 3600)
-    return hours
+    gaps = np.diff(times)
+    usual = np.median(gaps) if len(gaps) else 0.0
+    spent = np.where(gaps <= _PAUSE * usual, gaps, usual).cumsum()
+    return [0.0, *(spent / 3600).tolist()][: len(times)]
 
 
 def _smoothed(values: list[float], rows: int) -> list[float]:
@@ -321,42 +320,37 @@ def _common_steps(name: str, runs: list[Curve]) -> tuple[float, float]:
     return start, stop
 
 
-def _overlaid(lines: list[Line], label: str) -> Figure:
-    """Draws all lines over steps, over frames and over hours."""
-    figure = Figure(figsize=(13, 4.2), layout="constrained")
-    units = {"steps": "agent steps", "frames": "emulator frames", "hours": "hours of training"}
-    for axes, (x, text) in zip(figure.subplots(1, 3, sharey=True), units.items(), strict=True):
-        for line, color in zip(lines, _colors(len(lines)), strict=True):
+def _figure(lines: list[Line], label: str, panels: bool) -> Figure:
+    """Draws all lines over steps, over frames and over hours. With `panels`, draws each line over
+    steps, in a panel of its own with its own y axis."""
+    colors = [colormaps["tab10"](i) for i in range(len(lines))]
+    if len(lines) > 10:
+        colors = [colormaps["turbo"](i / (len(lines) - 1)) for i in range(len(lines))]
+    drawn = list(zip(lines, colors, strict=True))
+    parts = [([pair], "steps") for pair in drawn] if panels else [(drawn, x) for x in UNITS]
+    columns = min(5, len(parts))
+    rows = -(-len(parts) // columns)
+    size = (max(5, 3.2 * columns), 3.2 * rows) if panels else (13, 4.2)
+    figure = Figure(figsize=size, layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False, sharey=not panels).flat
+    for axes, (shown, x) in zip(places, parts, strict=False):
+        for line, color in shown:
             _draw(axes, line, x, color)
-        _finish(axes, text)
-    figure.axes[0].set_ylabel(label)
-    handles = figure.axes[0].get_lines()
-    figure.legend(
-        handles=handles, loc="outside upper center", ncols=min(len(lines), 4), frameon=False
-    )
-    return figure
-
-
-def _panels(lines: list[Line], label: str) -> Figure:
-    """Draws each line in a panel of its own, over steps. Each panel has its own y axis."""
-    columns = min(5, len(lines))
-    rows = -(-len(lines) // columns)
-    figure = Figure(figsize=(max(5, 3.2 * columns), 3.2 * rows), layout="constrained")
-    places = figure.subplots(rows, columns, squeeze=False).flat
-    for axes, line, color in zip(places, lines, _colors(len(lines)), strict=False):
-        _draw(axes, line, "steps", color)
-        _finish(axes, "agent steps")
-        axes.set_title(line.name, fontsize=10)
-    for axes in places[len(lines) :]:
+        axes.set(xlabel=UNITS[x], title=line.name if panels else "")
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        if x != "hours":
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    for axes in places[len(parts) :]:
         axes.set_visible(False)
     figure.supylabel(label, fontsize=10)
+    if not panels:
+        figure.legend(
+            handles=figure.axes[0].get_lines(), loc="outside upper center",
+            ncols=min(len(lines), 4), frameon=False,
+        )  # fmt: skip
     return figure
-
-
-def _colors(count: int) -> list:
-    if count <= 10:
-        return [colormaps["tab10"](i) for i in range(count)]
-    return [colormaps["turbo"](i / (count - 1)) for i in range(count)]
 
 
 def _draw(axes: Axes, line: Line, x: str, color) -> None:
@@ -364,15 +358,6 @@ def _draw(axes: Axes, line: Line, x: str, color) -> None:
     marker = "o" if len(at) == 1 else None
     axes.plot(at, line.mean.y, color=color, linewidth=1.5, marker=marker, label=line.name)
     axes.fill_between(at, line.low, line.high, color=color, alpha=0.2, linewidth=0)
-
-
-def _finish(axes: Axes, text: str) -> None:
-    axes.set_xlabel(text)
-    axes.set_xlim(left=0)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    if not text.startswith("hours"):
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
