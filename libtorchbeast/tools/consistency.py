@@ -109,20 +109,15 @@ class Comparison:
         as_tensor = lambda x: torch.as_tensor(x, device=self._device)
         self._state["draws"] = as_tensor(numbers)
         self._state, observation, *rest = self._step(self._state, as_tensor(actions))
-        seen = {
-            **observation,
-            **dict(zip(("reward", "terminated", "truncated"), rest, strict=True)),
-        }
-        seen = {name: tensor.cpu().numpy() for name, tensor in seen.items()}
+        seen = {k: v.cpu().numpy() for k, v in _parts(observation, *rest).items()}
         ended = self._ended
         self._ages = np.where(ended, 0, self._ages + 1)
+        expected = []
         for i, reference in enumerate(self._references):
             draws = Draws(self._env, numbers[i])
-            if ended[i]:
-                expected = (reference.reset(draws), 0.0, False, False)
-            else:
-                expected = reference.step(actions[i], draws)
-            self._compare(i, actions[i], ended[i], expected, seen)
+            begun = (reference.reset(draws), 0.0, False, False) if ended[i] else None
+            expected.append(_parts(*(begun or reference.step(actions[i], draws))))
+        self._compare(actions, expected, seen)
         self._steps += len(ended)
         self._longest = max(self._longest, int(self._ages.max()))
         self._rewards += int((seen["reward"] != 0).sum())
@@ -158,36 +153,33 @@ class Comparison:
         self._state["ended"] = torch.as_tensor(ended, device=self._device)
         return ended
 
-    def _compare(self, i: int, action: Any, resets: bool, expected: tuple, seen: dict) -> None:
-        observation, reward, terminated, truncated = expected
-        wanted = {"reward": reward, "terminated": terminated, "truncated": truncated} | observation
-        if seen.keys() != wanted.keys():
-            raise Difference(f"The parts are {sorted(seen)}, expected {sorted(wanted)}")
-        for name, value in wanted.items():
-            value, got = np.asarray(value), seen[name][i]
-            if got.shape != value.shape:
-                same = np.zeros(0, bool)
-            elif got.dtype.kind == "f":
-                same = np.isclose(got, value, rtol=TOLERANCE, atol=TOLERANCE)
-            else:
-                same = got == value
-            if got.shape == value.shape and same.all():
-                continue
-            raise Difference(
-                f"Environment {i}, step {self._ages[i]} of its episode, "
-                f"{'a reset' if resets else f'action {np.asarray(action).tolist()}'}: "
-                f"{name}{_first(same, value, got)}"
-            )
+    def _compare(
+        self, actions: np.ndarray, expected: list[dict[str, Any]], seen: dict[str, np.ndarray]
+    ) -> None:
+        for wanted in expected:
+            if seen.keys() != wanted.keys():
+                raise Difference(f"The parts are {sorted(seen)}, expected {sorted(wanted)}")
+        for name, got in seen.items():
+            values = np.stack([wanted[name] for wanted in expected])
+            if got.shape != values.shape:
+                shapes = f"the shape {list(got.shape[1:])}, expected {list(values.shape[1:])}"
+                raise Difference(f"{name} has {shapes}")
+            is_float = got.dtype.kind == "f"
+            same = np.isclose(got, values, TOLERANCE, TOLERANCE) if is_float else got == values
+            if not same.all():
+                i, *place = where = tuple(np.argwhere(~same)[0].tolist())
+                action = "a reset" if self._ended[i] else f"action {actions[i].tolist()}"
+                raise Difference(
+                    f"Environment {i}, step {self._ages[i]} of its episode, {action}: "
+                    f"{name}{place or ''} is {got[where]}, expected {values[where]} "
+                    f"({(~same[i]).sum()} of {same[i].size} differ)"
+                )
 
 
-def _first(same: np.ndarray, expected: np.ndarray, seen: np.ndarray) -> str:
-    """Where two arrays differ first, and what is there."""
-    if expected.shape != seen.shape:
-        return f" has the shape {list(seen.shape)}, expected {list(expected.shape)}"
-    place = tuple(int(x) for x in np.argwhere(~np.atleast_1d(same))[0])
-    values = np.atleast_1d(seen)[place], np.atleast_1d(expected)[place]
-    where = list(place) if expected.ndim else ""
-    return f"{where} is {values[0]}, expected {values[1]} ({(~same).sum()} of {same.size} differ)"
+def _parts(
+    observation: dict[str, Any], reward: Any, terminated: Any, truncated: Any
+) -> dict[str, Any]:
+    return {"reward": reward, "terminated": terminated, "truncated": truncated} | observation
 
 
 def load(path: str) -> tuple[TensorEnv, Callable[[], Reference]]:
