@@ -318,16 +318,7 @@ def train(flags: Flags) -> Run:
         ServersLost: no server could be reached for --server_timeout.
         Exception: the first failure of a thread, and what `Run` raises.
     """
-    tls = load_tls(flags)
-    require_descriptors(flags)
-    devices.open_each(flags)
-    seed_everything(flags.seed)
-    torch.set_num_threads(flags.torch_threads)
-    # Threads release the GIL sooner. This gave 1.15 times the steps per second on MinAtar.
-    sys.setswitchinterval(50e-6)
-    with connect(flags, tls) as servers:
-        check_description(flags, servers.description)
-        spec = spec_of(servers.description)
+    with opened(flags) as (servers, spec):
         flags = recipes.settle(flags, check_flags, spec, RECIPES)
         net = models.make_net(Net, spec, flags)
         state = models.initial_state(net, 1)
@@ -339,7 +330,7 @@ def train(flags: Flags) -> Run:
             run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
             if not run.finished():
                 run.evaluate_with(player)
-                train_with_servers(run, servers, tls, max_bytes)
+                train_with_servers(run, servers, max_bytes)
     return run
 
 
@@ -349,6 +340,23 @@ class Servers(NamedTuple):
     addresses: list[str]
     description: Any  # returned by `libtorchbeast.describe`; the same for all servers
     check: Callable[[], None]  # raises UserError if local servers have ended
+    tls: Tls | None = None  # None: they are on this machine, or --insecure
+
+
+@contextlib.contextmanager
+def opened(flags: Flags) -> Iterator[tuple[Servers, Spec]]:
+    """Prepares this process for training, and connects it to the servers. Yields them and the spec
+    of their environments."""
+    tls = load_tls(flags)
+    require_descriptors(flags)
+    devices.open_each(flags)
+    seed_everything(flags.seed)
+    torch.set_num_threads(flags.torch_threads)
+    # Threads release the GIL sooner. This gave 1.15 times the steps per second on MinAtar.
+    sys.setswitchinterval(50e-6)
+    with connect(flags, tls) as servers:
+        check_description(flags, servers.description)
+        yield servers, spec_of(servers.description)
 
 
 @contextlib.contextmanager
@@ -357,7 +365,7 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
     if flags.server_addresses is not None:
         addresses = ranks.own_part(parse_addresses(flags.server_addresses), True)
         description = first_description(addresses, flags.server_timeout, tls=tls)
-        yield Servers(addresses, description, check=lambda: None)
+        yield Servers(addresses, description, lambda: None, tls)
         return
     updates = saved_updates(os.path.join(run_path(flags), "model.tar"))
     if ranks.rank() > 0:  # so that no two ranks have the same games, or the same sockets
@@ -381,7 +389,7 @@ def check_description(flags: Flags, description: Any) -> None:
     require(flags, name, fits, f"at least the {N} environments of a stream")
 
 
-def train_with_servers(run: Run, servers: Servers, tls: Tls | None, max_bytes: int) -> None:
+def train_with_servers(run: Run, servers: Servers, max_bytes: int) -> None:
     """Trains with the actor pool's threads, which hold the streams, inference threads, which answer
     them, and learner threads. This thread supervises them all. A stream is refused if one of its
     rollouts would have more than `max_bytes`."""
@@ -393,7 +401,7 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None, max_bytes: i
     queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
     batcher = make_batcher(flags, servers.description.num_envs)
     state = models.initial_state(nets[0], 1)
-    with open_streams(run, servers, tls, max_bytes, queue, batcher, state) as streams:
+    with open_streams(run, servers, max_bytes, queue, batcher, state) as streams:
         run.start_learners(lambda: lending.rollouts(queue, learner.device), weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
         start_inference(run, batcher, weights, nets)
@@ -404,7 +412,6 @@ def train_with_servers(run: Run, servers: Servers, tls: Tls | None, max_bytes: i
 def open_streams(
     run: Run,
     servers: Servers,
-    tls: Tls | None,
     max_bytes: int,
     queue: "libtorchbeast.BatchingQueue",
     batcher: "libtorchbeast.DynamicBatcher",
@@ -417,8 +424,8 @@ def open_streams(
         flags.unroll_length, queue, batcher,
         [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
         core_state, servers.description,
-        step_timeout=flags.step_timeout, reset_timeout=longest_opening(flags, servers), tls=tls,
-        max_rollout_bytes=max_bytes,
+        step_timeout=flags.step_timeout, reset_timeout=longest_opening(flags, servers),
+        tls=servers.tls, max_rollout_bytes=max_bytes,
     )  # fmt: skip
     try:
         streams = StreamMonitor(pool, flags.server_timeout, flags.server_addresses is None)
@@ -461,11 +468,11 @@ def make_batcher(flags: Flags, envs_per_stream: int) -> "libtorchbeast.DynamicBa
 
 
 # ==================================================================================== test and main
-def player(flags: Flags) -> tuple[nn.Module, Environment]:
+def player(flags: Flags, net: type[nn.Module] = Net) -> tuple[nn.Module, Environment]:
     """Makes a network and, on this machine, the environments in which it plays whole games."""
     num_envs = evaluate.games_at_once(flags, flags.envs_per_server)
     env = polybeast_env.make_environment(replace(flags, envs_per_server=num_envs))
-    return models.make_net(Net, env.spec, flags), env
+    return models.make_net(net, env.spec, flags), env
 
 
 def main(argv: list[str] | None = None) -> None:

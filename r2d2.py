@@ -19,9 +19,9 @@ To add an environment, edit the place marked FORK HERE in polybeast_env.py.
 
 import argparse
 import copy
+import functools
 import logging
 import os
-import sys
 import threading
 from collections.abc import Callable
 
@@ -39,10 +39,8 @@ import libtorchbeast
 import polybeast
 import polybeast_env
 from libtorchbeast import evaluate, models, program, recipes
-from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.distributions import MASKED, make_distribution
-from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     MAX_STEPS,
     Flags,
@@ -55,7 +53,6 @@ from libtorchbeast.flags import (
     parse_args,
     real,
     recipe_help,
-    replace,
     require,
     run_path,
     whole,
@@ -68,11 +65,9 @@ from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.q_learning.replay import Replay
 from libtorchbeast.q_learning.replay_memory import block_shapes, require_disk, required_bytes
 from libtorchbeast.rollouts import Rollout
-from libtorchbeast.rpcenv.client import ServersLost, spec_of
-from libtorchbeast.rpcenv.tls import Tls, load_tls
+from libtorchbeast.rpcenv.client import ServersLost
 from libtorchbeast.run import Run
-from libtorchbeast.seeds import seed_everything
-from libtorchbeast.shared_memory import require_descriptors, require_memory, require_stream_memory
+from libtorchbeast.shared_memory import require_memory, require_stream_memory
 from libtorchbeast.spec import Spec
 from libtorchbeast.weights import NewestWeights
 
@@ -403,15 +398,7 @@ def train(flags: Flags) -> Run:
         ServersLost: no server could be reached for --server_timeout.
         Exception: the first failure of a thread, and what `Run` raises.
     """
-    tls = load_tls(flags)
-    require_descriptors(flags)
-    devices.open_each(flags)
-    seed_everything(flags.seed)
-    torch.set_num_threads(flags.torch_threads)
-    sys.setswitchinterval(50e-6)  # as in PolyBeast
-    with polybeast.connect(flags, tls) as servers:
-        polybeast.check_description(flags, servers.description)
-        spec = spec_of(servers.description)
+    with polybeast.opened(flags) as (servers, spec):
         flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
         check_fits(flags, spec)
         net = models.make_net(Net, spec, flags)
@@ -424,13 +411,11 @@ def train(flags: Flags) -> Run:
         with Run(flags, spec, net, device, targets, loss, advise, columns) as run:
             if not run.finished():
                 run.evaluate_with(player)
-                train_with_servers(run, servers, tls, max_bytes)
+                train_with_servers(run, servers, max_bytes)
     return run
 
 
-def train_with_servers(
-    run: Run, servers: polybeast.Servers, tls: Tls | None, max_bytes: int
-) -> None:
+def train_with_servers(run: Run, servers: polybeast.Servers, max_bytes: int) -> None:
     """Trains as `polybeast.train_with_servers` does, with a replay behind the queue."""
     flags, learner, N = run.flags, run.learner, run.flags.num_actors * run.spec.num_envs
     device = torch.device(flags.inference_device)
@@ -442,7 +427,7 @@ def train_with_servers(
     batcher = polybeast.make_batcher(flags, servers.description.num_envs)
     state = (*core_state, torch.full((1, 1, 1), Explorer.NEW))  # and Explorer's number
 
-    with polybeast.open_streams(run, servers, tls, max_bytes, queue, batcher, state) as streams:
+    with polybeast.open_streams(run, servers, max_bytes, queue, batcher, state) as streams:
         run.log.sources.append(replay.columns)
         run.start_learners(lambda: queue, weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
@@ -464,11 +449,7 @@ def make_replay(run: Run, core_state: CoreState) -> Replay:
 
 
 # ==================================================================================== test and main
-def player(flags: Flags) -> tuple[nn.Module, Environment]:
-    """Makes a network and, on this machine, the environments in which it plays whole games."""
-    num_envs = evaluate.games_at_once(flags, flags.envs_per_server)
-    env = polybeast_env.make_environment(replace(flags, envs_per_server=num_envs))
-    return models.make_net(Net, env.spec, flags), env
+player = functools.partial(polybeast.player, net=Net)
 
 
 def main(argv: list[str] | None = None) -> None:
