@@ -24,7 +24,6 @@ The C++ extension needs g++, pkg-config and gRPC C++:
     conda install -c conda-forge cxx-compiler pkg-config grpc-cpp
     brew install pkg-config grpc"""
 SRC = "libtorchbeast/src"
-FOLDERS = ("accelerator", "distributed", "loggers", "q_learning", "rpcenv", "tools")
 
 
 def pkg_config(option: str) -> list[str]:
@@ -79,32 +78,5 @@ def extensions() -> list[Extension]:
     ]
 
 
-def requirements(name: str) -> list[str]:
-    with open(name) as file:
-        lines = [line.split("#")[0].strip() for line in file]
-    return [line for line in lines if line and not line.startswith("-r")]
-
-
-setup(
-    name="torchbeast",
-    version="0.6.0",
-    python_requires=">=3.11",
-    install_requires=requirements("requirements.txt"),
-    packages=["libtorchbeast", *(f"libtorchbeast.{folder}" for folder in FOLDERS)],
-    package_data={
-        "libtorchbeast": ["_C.pyi"],
-        "libtorchbeast.rpcenv": ["rpcenv.proto"],
-        "libtorchbeast.tools": ["scores.csv"],
-    },
-    py_modules=[
-        "monobeast",
-        "polybeast",
-        "polybeast_env",
-        "r2d2",
-        "vtrace",
-        "atari_wrappers",
-        "minatar_wrappers",
-    ],
-    ext_modules=extensions(),
-    cmdclass={"build_ext": BuildExtension},
-)
+# pyproject.toml has the rest.
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtension})
