@@ -361,7 +361,7 @@ def act(
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
     clock = times.clock(actor)
     version = weights.copy_to(net)
-    start_pulse(times.signs_of_life[actor], flags.step_timeout)
+    start_pulse(times["sign_of_life"][actor].numpy(), flags.step_timeout)
     worker = Actor(env, net, seed, flags, clock, version, opened)
     for message in inbox:
         slot = slot_of(message)

@@ -80,8 +80,8 @@ class Actors:
     ):
         self.restarts = 0
         self._start, self._flags = start, flags
-        self._calls_began, self._signs_of_life = times.calls_began, times.signs_of_life
-        self._opened = times.opened
+        self._calls_began, self._signs_of_life = times["call_began"], times["sign_of_life"]
+        self._opened = times["opened"]
         self._silence_timer, self._reminder = SilenceTimer(), Reminder()
         self._why_killed: dict[int, str] = {}  # actor -> why `_watch` has killed it
         self._has_delivered = False  # whether any actor has ever completed a rollout

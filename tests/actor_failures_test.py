@@ -99,7 +99,7 @@ def test_a_killed_actor_is_reported_once_and_as_that(monkeypatch, caplog):
     ]
     caplog.clear()
     crew.times.begin_opening(0)(N)
-    crew.times.calls_began[0] = 0  # it chooses actions
+    crew.times["call_began"][0] = 0  # it chooses actions
     crew.look(11)
     crew.look()
     assert caplog.messages == [f"{killed} it gave no sign of life for 10 s (--step_timeout)"]
@@ -110,13 +110,13 @@ def test_a_first_rollout_that_takes_long_is_told(monkeypatch, caplog):
     with caplog.at_level("WARNING"):
         crew.times.begin_opening(0)(N)
         for _ in range(8):
-            crew.times.signs_of_life[0] = crew.times.calls_began[0] = crew.now
+            crew.times["sign_of_life"][0] = crew.times["call_began"][0] = crew.now
             crew.look(1)
         assert caplog.messages[0].startswith("After 5 s no rollout, 20 steps of 4 environments, is")
         crew[0].says(slot_message(0))
         caplog.clear()
         for _ in range(20):
-            crew.times.signs_of_life[0] = crew.times.calls_began[0] = crew.now
+            crew.times["sign_of_life"][0] = crew.times["call_began"][0] = crew.now
             crew.look(1)
     assert caplog.messages == []
 

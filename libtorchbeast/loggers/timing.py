@@ -164,16 +164,19 @@ def _idle_seconds() -> float:
 
 
 # ================================================================================== actor processes
-class ActorTimes:
+class ActorTimes(SharedTensors):
     """What MonoBeast's actor processes write down about their time, in memory that they share with
-    the main process. Can be passed as an argument to a process that is started with "spawn".
+    the main process. The first axis is that of the actors:
 
-    Args:
-        num_actors: how many actor processes there are.
+        seconds       float64 [num_actors, len(ACTOR_ACTIVITIES)], of each activity
+        call_began    float64 [num_actors, 1], when the call that may hang began; 0: there is none
+        sign_of_life  float64 [num_actors, 1], when it last showed that it lives; 0: not yet
+        opened        int64 [num_actors, 1], how many environments it has opened and reset
+        latencies     int64 [num_actors, LATENCY_BUCKETS], counts of its answers
     """
 
     def __init__(self, num_actors: int):
-        self._memory = SharedTensors(
+        super().__init__(
             {
                 "seconds": ((num_actors, len(ACTOR_ACTIVITIES)), torch.float64),
                 "call_began": ((num_actors, 1), torch.float64),
@@ -183,44 +186,25 @@ class ActorTimes:
             }
         )
 
-    @property
-    def calls_began(self) -> np.ndarray:
-        """float64 [num_actors, 1]: when each actor's call that may hang began; 0: there is none."""
-        return self._memory["call_began"].numpy()
-
-    @property
-    def signs_of_life(self) -> np.ndarray:
-        """float64 [num_actors, 1]: when each actor last showed that it lives; 0: not yet."""
-        return self._memory["sign_of_life"].numpy()
-
-    @property
-    def opened(self) -> np.ndarray:
-        """int64 [num_actors, 1]: how many environments each actor has opened and reset."""
-        return self._memory["opened"].numpy()
-
     def begin_opening(self, actor: int) -> Callable[[int], None]:
         """An actor calls this before it opens its environments, and calls the function that this
         returns when it has opened and reset 1, 2, ... of them."""
 
         def opened(count: int) -> None:
-            self.calls_began[actor] = self.signs_of_life[actor] = time.monotonic()
-            self.opened[actor] = count
+            self["call_began"][actor] = self["sign_of_life"][actor] = time.monotonic()
+            self["opened"][actor] = count
 
         opened(0)
         return opened
 
     def clock(self, actor: int) -> Clock:
         names = ("seconds", "call_began", "latencies")
-        return Clock(ACTOR_ACTIVITIES, *(self._memory[name][actor].numpy() for name in names))
+        return Clock(ACTOR_ACTIVITIES, *(self[name][actor].numpy() for name in names))
 
     def sources(self) -> list[Source]:
         """Functions that return the log's columns about the time of all actors."""
-        seconds, latencies = (self._memory[name].numpy() for name in ("seconds", "latencies"))
+        seconds, latencies = (self[name].numpy() for name in ("seconds", "latencies"))
         return [
             shares(ACTOR_ACTIVITIES, lambda: seconds.sum(0)),
             latency_percentiles(lambda: latencies.sum(0)),
         ]
-
-    def close(self) -> None:
-        """Closes the shared memory's descriptor. The memory is freed with its last reader."""
-        self._memory.close()
