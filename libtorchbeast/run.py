@@ -25,7 +25,7 @@ from libtorchbeast.loggers.display import Display, View
 from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.health import Health
-from libtorchbeast.loggers.run_log import NoWriter, RunLog
+from libtorchbeast.loggers.run_log import RunLog
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock, cpu_cores, shares
 from libtorchbeast.loggers.trackers import check_wandb
@@ -122,8 +122,7 @@ class Run:
             self.learner.one.after_step(0)
         if state is not None:
             self.learner.load_state_dict(state)  # before a file is written, because it may refuse
-        writer = self._writer(state) if self._writes else NoWriter()
-        stack.callback(writer.close)
+        writer = stack.enter_context(self._writer(state)) if self._writes else None
         self._resumed = state or {}  # for `also_save`
         said = models.said_of(self.learner.net)
         logger.info("Network: %s", said, extra={"on_terminal": True})
@@ -134,7 +133,8 @@ class Run:
         if self.learner.graphs:
             logger.info("graphs: update %s", self.learner.graphs)
         self._signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
-        stack.callback(writer.close)  # again, to close it before signals can end the process
+        if writer is not None:  # closes it, before signals can end the process
+            stack.callback(writer.close)
         if self.ranks is not None:
             self._join(self.ranks)
         self._start = time.monotonic()

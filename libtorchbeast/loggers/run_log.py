@@ -13,16 +13,9 @@ from libtorchbeast.loggers.timing import Source
 logger = logging.getLogger(__name__)
 
 
-class NoWriter:
-    """Writes nothing: of several ranks only the first one writes."""
-
-    def log(self, row: dict[str, float], histograms: dict[str, dict[float, int]]) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class RunLog:
-    """Collects, writes and averages the rows of a run. Only the main thread may use it.
+    """Collects, writes and averages the rows of a run. Only the main thread may use it. Without a
+    writer it writes nothing: of several ranks only the first one writes.
 
     Attributes:
         sources: give their columns to each row. Owners of workers append theirs.
@@ -31,9 +24,7 @@ class RunLog:
         merge: makes the row of all ranks from that of this one.
     """
 
-    def __init__(
-        self, writer: FileWriter | NoWriter, stats: Stats, step: int, frames_per_step: int
-    ):
+    def __init__(self, writer: FileWriter | None, stats: Stats, step: int, frames_per_step: int):
         self.sources: list[Source] = [stats.take]
         self.last_row: dict[str, float] = {}
         self.sps = 0.0
@@ -61,7 +52,9 @@ class RunLog:
         if self.last_row.get("updates"):  # rows up to the first update measure the start-up
             self._means.add(row, seconds)
         self.last_row = row
-        self._writer.log(row, self._stats.histograms())
+        histograms = self._stats.histograms()
+        if self._writer is not None:
+            self._writer.log(row, histograms)
         logger.info("%s", display.one_line(row))
 
     def means(self) -> dict[str, float]:
