@@ -58,7 +58,7 @@ class CsvTable:
             self._file = LineFile(self._path)
         stamp = {"_tick": self._tick, "_time": round(time.time(), 3)}
         self._tick += 1
-        self._file.append(_as_text(self._columns, [cells | stamp]))
+        self._file.write(_as_text(self._columns, [cells | stamp]))
 
     def close(self) -> None:
         self._file.close()

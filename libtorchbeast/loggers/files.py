@@ -7,6 +7,7 @@ import errno
 import fcntl
 import logging
 import os
+import sys
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class LineFile:
         self._file = open(path, "ab", buffering=0)
         self._size = self._file.tell()
 
-    def append(self, line: str) -> None:
+    def write(self, line: str) -> None:
         """Appends a line that ends in a newline.
 
         Raises:
@@ -100,6 +101,9 @@ def copy_of_log(path: Path):
     level = root.level
     with contextlib.closing(LineFile(path)) as file:
         handler = _LineHandler(file)
+        handler.setLevel(logging.INFO)
+        form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        handler.setFormatter(logging.Formatter(form))
         root.addHandler(handler)
         root.setLevel(min(level, logging.INFO))
         try:
@@ -109,18 +113,9 @@ def copy_of_log(path: Path):
             root.removeHandler(handler)
 
 
-class _LineHandler(logging.Handler):
+class _LineHandler(logging.StreamHandler):
     """Like logging.FileHandler, but on a full disk it drops lines and prints no tracebacks."""
 
-    def __init__(self, file: LineFile) -> None:
-        super().__init__(logging.INFO)
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        self._file = file
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._file.append(self.format(record) + "\n")
-        except OSError:
-            pass  # The terminal's handler has shown this line already.
-        except Exception:
-            self.handleError(record)
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exception(), OSError):  # The terminal has shown this line already.
+            super().handleError(record)
