@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What a run shows: a live table on a terminal, plain lines elsewhere."""
 
+import contextlib
 import csv
 import dataclasses
 import logging
@@ -20,6 +21,12 @@ import rich.table
 import rich.text
 
 console = rich.console.Console(stderr=True)
+
+
+def say(text: str) -> None:
+    """Prints a line to stderr."""
+    with contextlib.suppress(OSError):  # the terminal may have been closed
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def set_up_logging() -> None:
@@ -129,7 +136,7 @@ def _table(view: View, evaluated: str) -> rich.table.Table:
 
 def _numbers(view: View) -> list[tuple[str, str]]:
     def show(name: str, form: str = ".4f") -> str:
-        return _number(view.row, name, form)
+        return number(view.row.get(name), form)
 
     latency = f"{show('latency_p50_ms', '.1f')} ms, 99 %: {show('latency_p99_ms', '.1f')} ms"
     cells = [
@@ -170,19 +177,19 @@ def _failures(row: dict[str, float]) -> list[tuple[str, str]]:
 
 def one_line(row: dict[str, float]) -> str:
     """The numbers of the log's row that a person looks at first, in one line."""
-    quality = f"entropy {_number(row, 'entropy', '.3f')}"
+    quality = f"entropy {number(row.get('entropy'), '.3f')}"
     if row.get("td_error") is not None:
         quality = f"TD error {row['td_error']:.4f}"
     return (
-        f"step {row['step']:,}  {_number(row, 'sps', ',.0f')} steps/s  game return "
-        f"{_number(row, 'mean_game_return', '.2f')} ({row.get('games', 0):,} games)  loss "
-        f"{_number(row, 'total_loss', '.4f')}  {quality}  lag "
-        f"{_number(row, 'lag_mean', '.1f')}"
+        f"step {row['step']:,}  {number(row.get('sps'), ',.0f')} steps/s  game return "
+        f"{number(row.get('mean_game_return'), '.2f')} ({row.get('games', 0):,} games)  loss "
+        f"{number(row.get('total_loss'), '.4f')}  {quality}  lag "
+        f"{number(row.get('lag_mean'), '.1f')}"
     )
 
 
-def _number(row: dict[str, float], name: str, form: str) -> str:
-    return format(row[name], form) if row.get(name) is not None else "-"
+def number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from libtorchbeast import workers
 from libtorchbeast.flags import Flags, UserError, to_json
 from libtorchbeast.loggers.csv_table import read_csv
-from libtorchbeast.loggers.display import console
+from libtorchbeast.loggers.display import say
 
 GAIN = 1.03  # a setting must be faster by this factor, because a smaller gain may be noise
 PATIENCE_S = 300.0  # longest time until a trial's first update, and longest time for its end
@@ -52,7 +52,7 @@ def tune(
             if (seen := _try(beast, given, trial, seconds)) > GAIN * speed:
                 speed, found = seen, trial
     gain = f"{speed / first:.2f} x the speed of the given flags"
-    say(f"fastest: {as_words(found) or 'the given flags'} ({gain})")
+    say(f"autotune: fastest: {as_words(found) or 'the given flags'} ({gain})")
     return make_flags(given | found | {"autotune": None})
 
 
@@ -72,10 +72,6 @@ def as_words(settings: Settings) -> str:
     return " ".join(f"--{name} {value}" for name, value in settings.items())
 
 
-def say(text: str) -> None:
-    console.print(f"autotune: {text}", soft_wrap=True, highlight=False)
-
-
 def _try(beast: str, given: Settings, found: Settings, seconds: float) -> float:
     """Prints and returns the steps per second of a run with these settings, or 0 if it fails."""
     prefix = "torchbeast-autotune-"
@@ -86,7 +82,7 @@ def _try(beast: str, given: Settings, found: Settings, seconds: float) -> float:
             said = f"{speed:,.0f} steps/s"
         except RuntimeError as error:
             speed, said = 0.0, f"fails: {str(error).splitlines()[-1]}"
-    say(f"{as_words(found) or 'the given flags'}: {said}")
+    say(f"autotune: {as_words(found) or 'the given flags'}: {said}")
     return speed
 
 

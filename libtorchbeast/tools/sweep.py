@@ -31,7 +31,7 @@ import rich.table
 
 from libtorchbeast import workers
 from libtorchbeast.flags import SAVEDIR, Parser, UserError, is_folder_name, whole
-from libtorchbeast.loggers.display import console
+from libtorchbeast.loggers.display import console, number, say
 from libtorchbeast.loggers.files import RunInUse, hold
 from libtorchbeast.tools.study import (
     Run,
@@ -138,10 +138,11 @@ class Launcher:
 
     def _ended(self, run: Run, code: int, stopping: bool) -> None:
         row = last_row(run.path)
-        at = f"at step {row.get('step', 0):,.0f}, return {_number(row.get('mean_game_return'))}"
+        score = number(row.get("mean_game_return"), ".3g")
+        at = f"at step {row.get('step', 0):,.0f}, return {score}"
         if is_complete(run):
             self.complete.append(run)
-            say(f"{run.path.name}: complete {at}, {_number(row.get('hours'))} hours")
+            say(f"{run.path.name}: complete {at}, {number(row.get('hours'), '.3g')} hours")
         elif stopping:
             say(f"{run.path.name}: stopped {at}, exit code {code}")
         else:
@@ -163,8 +164,8 @@ class Launcher:
         for run in self.running:
             row, total = last_row(run.path), total_steps(run)
             progress = f"{row.get('step', 0) / total:.1%}" if total else "-"
-            score = _number(row.get("mean_game_return"))
-            table.add_row(run.path.name, progress, score, _number(hours_left(run)))
+            score = number(row.get("mean_game_return"), ".3g")
+            table.add_row(run.path.name, progress, score, number(hours_left(run), ".3g"))
         return table
 
 
@@ -193,15 +194,6 @@ def start(run: Run, slot: Slot | None) -> subprocess.Popen:
 def last_lines(run: Run, count: int = 5) -> str:
     lines = (run.path / "printed.txt").read_text(errors="replace").splitlines()
     return "\n".join(f"    {line}" for line in lines[-count:])
-
-
-def say(text: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal may be closed while runs are stopped
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
 
 
 # ============================================================================================ Slurm
