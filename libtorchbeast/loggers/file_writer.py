@@ -65,12 +65,10 @@ class FileWriter(contextlib.ExitStack):
         with contextlib.ExitStack() as stack:  # closes what is open if a later line raises
             stack.enter_context(copy_of_log(self.path / "out.log"))
             link_latest(self.path)
-            existed = (self.path / "meta.json").exists()
             started = write_meta(self.path / "meta.json", xpid, flags, resume_step)
             table = CsvTable(self.path / "logs.csv", fieldnames, last_step)
             self._table = stack.enter_context(contextlib.closing(table))
-            purge_step = last_step + 1 if existed else None
-            self._trackers = open_trackers(self.path, xpid, flags, started, purge_step)
+            self._trackers = open_trackers(self.path, xpid, flags, started, last_step + 1)
             stack.callback(self._close_trackers)
             self.enter_context(stack.pop_all())
 

@@ -33,7 +33,7 @@ def check_wandb(flags: dict[str, Any]) -> None:
 
 
 def open_trackers(
-    path: Path, xpid: str, flags: dict[str, Any], started: str, purge_step: int | None
+    path: Path, xpid: str, flags: dict[str, Any], started: str, purge_step: int
 ) -> list[TensorBoard | WeightsAndBiases]:
     """Opens TensorBoard's events if its package is installed, and Weights & Biases with --wandb.
     Each takes rows, which have `step`, and histograms that are not empty. `log` and `close` raise
@@ -43,7 +43,7 @@ def open_trackers(
         path: the run's folder.
         started: when the run was first started. Together with `xpid` it identifies the run for
             Weights & Biases, also after a resume.
-        purge_step: TensorBoard hides older events from this step on. None: there are none.
+        purge_step: TensorBoard hides older events from this step on.
 
     Raises:
         UserError: Weights & Biases refuses the run.
@@ -64,7 +64,7 @@ def histogram(counts: Counts) -> tuple[np.ndarray, np.ndarray]:
 
 
 class TensorBoard:
-    def __init__(self, path: Path, flags: dict[str, Any], purge_step: int | None):
+    def __init__(self, path: Path, flags: dict[str, Any], purge_step: int):
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
