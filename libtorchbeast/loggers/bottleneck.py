@@ -91,6 +91,12 @@ class Advisor:
             return f"try --torch_threads {self._flags.torch_threads + 1}."
         return f"try {self._twice('batch_size')}: larger batches cost less per step."
 
+    def _for_environments(self, row: Row) -> str:
+        if _has_idle_cores(row):
+            return f"cores are idle, try {self._more_workers()}."
+        busy = self._others(row) or "all cores are busy"
+        return f"{busy}: PolyBeast's servers on other machines would help (--server_addresses)."
+
     def _twice(self, name: str) -> str:
         return f"--{name} {2 * getattr(self._flags, name)}"
 
@@ -115,18 +121,13 @@ class MonoBeastAdvisor(Advisor):
         return super()._for_learner()
 
     def _for_actors(self, row: Row) -> str:
-        if _has_idle_cores(row):
-            return f"cores are idle, try {self._more_workers()}."
-        if row["share_inference"] > row["share_environment"]:
+        if not _has_idle_cores(row) and row["share_inference"] > row["share_environment"]:
             return (
                 f"inference takes {row['share_inference']:.0%} of their time, try "
                 f"{self._twice('envs_per_actor')}: larger batches cost less per step."
             )
-        busy = self._others(row) or "all cores are busy"
-        return (
-            f"environments take {row['share_environment']:.0%} of their time and {busy}; "
-            f"PolyBeast can run environments on other machines (--server_addresses)."
-        )
+        share = row["share_environment"]
+        return f"environments take {share:.0%} of their time, {self._for_environments(row)}"
 
 
 class PolyBeastAdvisor(Advisor):
@@ -152,10 +153,7 @@ class PolyBeastAdvisor(Advisor):
     def _for_environments(self, row: Row) -> str:
         if self._flags.server_addresses is not None:
             return "start more servers."
-        if _has_idle_cores(row):
-            return f"cores are idle, try {self._more_workers()}."
-        busy = self._others(row) or "all cores are busy"
-        return f"{busy}: servers on other machines would help (--server_addresses)."
+        return super()._for_environments(row)
 
     def _for_batching(self, row: Row) -> str:
         if self._flags.min_inference_batch_size != 1:
