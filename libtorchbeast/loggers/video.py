@@ -103,8 +103,8 @@ class Panel:
     predicted values of the game. A bar marks each step that had a reward."""
 
     def __init__(self):
-        self._values: collections.deque[float] = collections.deque(maxlen=SHOWN)
-        self._rewards: collections.deque[float] = collections.deque(maxlen=SHOWN)
+        # The value and the reward of each step, the newest last.
+        self._steps: collections.deque[tuple[float, float]] = collections.deque(maxlen=SHOWN)
         self._large, self._small = (ImageFont.load_default(size) for size in (16, 11))
 
     def below(self, picture: np.ndarray, row: Row) -> np.ndarray:
@@ -124,16 +124,14 @@ class Panel:
 
     def _add(self, row: Row) -> None:
         if row["episode_step"][0] == 0:
-            self._values.clear()
-            self._rewards.clear()
-        self._values.append(float(row["baseline"][0]))
-        self._rewards.append(float(row["reward"][0]))
+            self._steps.clear()
+        self._steps.append((float(row["baseline"][0]), float(row["reward"][0])))
 
     def _write_numbers(self, pen: ImageDraw.ImageDraw, row: Row, width: int, top: int) -> None:
         texts = [
             (f"return {row['episode_return'][0]:g}", TEXT),
             (f"step {row['episode_step'][0]}", TEXT),
-            (f"value {self._values[-1]:.3f}", VALUE),
+            (f"value {self._steps[-1][0]:.3f}", VALUE),
         ]
         for i, (text, color) in enumerate(texts):
             pen.text((8 + i * width // 3, top), text, color, self._large)
@@ -143,17 +141,17 @@ class Panel:
     ) -> None:
         """Draws the curve into this box, from the lowest to the highest value. The newest value is
         at the right."""
-        low, high = min(self._values), max(self._values)
+        values = [value for value, _ in self._steps]
+        low, high = min(values), max(values)
         for y, value in ((top, high), (bottom, low)):
             pen.text((left - 6, y), f"{value:.3g}", AXIS, self._small, anchor="rm")
         per_step = (right - left) / (SHOWN - 1)
         scale = (bottom - top) / ((high - low) or 1)
-        oldest = right - per_step * (len(self._values) - 1)
+        oldest = right - per_step * (len(values) - 1)
         points = [
-            (oldest + i * per_step, top + (high - value) * scale)
-            for i, value in enumerate(self._values)
+            (oldest + i * per_step, top + (high - value) * scale) for i, value in enumerate(values)
         ]
-        for (x, _), reward in zip(points, self._rewards, strict=True):
+        for (x, _), (_, reward) in zip(points, self._steps, strict=True):
             if reward:
                 color = GOOD if reward > 0 else BAD
                 pen.line([(x, top), (x, bottom)], color, 2)

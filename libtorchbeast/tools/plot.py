@@ -189,19 +189,16 @@ def read_curve(path: Path, y: str) -> Curve:
             hours = [float(row["hours"] or "nan") for row in rows]
         else:
             hours = _training_hours([float(row["_time"]) for row in rows])
+        # What share of the row's steps, and so of its frames, had been played at column `step`.
+        share = lambda row: float(row[step]) / (float(row["step"]) or 1.0)
         points = [
-            (float(row[y]), float(row[step]), float(row["frame"]) * _share(row, step), hour)
+            (float(row[y]), float(row[step]), float(row["frame"]) * share(row), hour)
             for row, hour in zip(rows, hours, strict=True)
             if row[y] and row[step] and row["step"] and row["frame"]
         ]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return Curve(path, y, *([point[i] for point in points] for i in range(4)))
-
-
-def _share(row: dict[str, str], step: str) -> float:
-    """What share of the row's steps, and so of its frames, had been played at column `step`."""
-    return 1.0 if row[step] == row["step"] else float(row[step]) / float(row["step"])
 
 
 def _read_csv_of_torchbeast(path: Path) -> tuple[list[str], list[dict[str, str]]]:
