@@ -348,7 +348,6 @@ class Run:
             step=self.learner.step,
             total_steps=self.flags.total_steps,
             hours=self.hours,
-            sps=self.log.sps,
             games=self.stats.games,
             is_stopping=self.wakeup.is_set(),
             row=self.log.last_row,

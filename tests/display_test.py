@@ -69,7 +69,7 @@ def test_a_line_of_r2d2_has_its_error_instead_of_an_entropy():
 def test_the_table_has_what_the_program_logs_and_keeps_the_last_evaluation():
     evaluated = {"step": 10, "td_error": 0.5, "eval_step": 8, "mean_eval_return": 0.75}
     row = {}
-    display = Display("Game", "run", lambda: View(20, 100, 1.0, 5.0, 3, False, row, []))
+    display = Display("Game", "run", lambda: View(20, 100, 1.0, 3, False, row, []))
     for newest in (evaluated, {"step": 20, "td_error": 0.25}):
         row = newest
         with console.capture() as shown:

@@ -52,7 +52,6 @@ class View:
     step: int
     total_steps: int
     hours: float  # of training so far
-    sps: float  # steps per second between the last two rows of the log
     games: int  # that have ended so far
     is_stopping: bool
     row: dict[str, float]  # the last row of the log; empty before the first one
@@ -117,7 +116,8 @@ class Display:
 def _progress(view: View) -> rich.console.RenderableType:
     """A bar, the share of the steps that are done, and the time that the rest will take."""
     step, total = view.step, view.total_steps
-    left = _duration(max(0, total - step) / view.sps) if view.sps > 0 else "?"
+    speed = view.row.get("sps", 0.0)
+    left = _duration(max(0, total - step) / speed) if speed > 0 else "?"
     bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=40)
     status = f"{step / total:.1%}, {'stopping' if view.is_stopping else left + ' left'}"
     return rich.columns.Columns([bar, status], padding=(0, 2))

@@ -20,14 +20,12 @@ class RunLog:
     Attributes:
         sources: give their columns to each row. Owners of workers append theirs.
         last_row: the newest row, empty before the first.
-        sps: agent steps per second between the last two rows.
         merge: makes the row of all ranks from that of this one.
     """
 
     def __init__(self, writer: FileWriter | None, stats: Stats, step: int, frames_per_step: int):
         self.sources: list[Source] = [stats.take]
         self.last_row: dict[str, float] = {}
-        self.sps = 0.0
         self.merge: Callable[[dict[str, float]], dict[str, float]] = lambda row: row
         self._writer, self._stats, self._frames_per_step = writer, stats, frames_per_step
         self._means = Means()
@@ -37,13 +35,13 @@ class RunLog:
         """Writes the row of `step`: `columns`, the sources' and the speed since the row before."""
         now = time.monotonic()
         seconds = max(1e-9, now - self._time)
-        self.sps = (step - self._step) / seconds
+        sps = (step - self._step) / seconds
         self._time, self._step = now, step
         row: dict[str, float] = {
             "step": step,
             "frame": step * self._frames_per_step,
-            "sps": self.sps,
-            "fps": self.sps * self._frames_per_step,
+            "sps": sps,
+            "fps": sps * self._frames_per_step,
             **columns,
         }
         for source in self.sources:
