@@ -110,21 +110,16 @@ def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> flo
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:  # it may have ended already
             process.stdin.write(to_json(settings))
-        (start, first), (end, last) = _watch(process, folder / "trial" / "logs.csv", seconds)
+        return _watch(process, folder / "trial" / "logs.csv", seconds)
     except TimeoutError as error:
         raise RuntimeError(f"{as_words(settings)}:\n{printed.read_text().strip()}") from error
     finally:
         _end(process)
-    return (last - first) / (end - start)
 
 
-def _watch(
-    process: subprocess.Popen, logs: Path, seconds: float
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Waits for a row of the log that is `seconds` later than the first row with an update.
-
-    Returns:
-        (time in s, step) of both rows.
+def _watch(process: subprocess.Popen, logs: Path, seconds: float) -> float:
+    """Waits for a row of the log that is `seconds` later than the first row with an update, and
+    returns the steps per second between these two.
 
     Raises:
         TimeoutError: the process has ended, or takes too long.
@@ -134,7 +129,8 @@ def _watch(
         rows = read_csv(logs)[1] if logs.exists() else []
         seen = [(float(r["_time"]), float(r["step"])) for r in rows if float(r["step"]) > 0]
         if seen and seen[-1][0] - seen[0][0] >= seconds:
-            return seen[0], seen[-1]
+            (start, first), (end, last) = seen[0], seen[-1]
+            return (last - first) / (end - start)
         if process.poll() is not None or time.monotonic() > deadline:
             raise TimeoutError
         time.sleep(0.2)

@@ -8,6 +8,7 @@ mean_game_return of its log: the mean return of its last 100 games. Runs that ar
 no score. docs/studies.md says how intervals and aggregates are computed.
 """
 
+import contextlib
 import csv
 import re
 import sys
@@ -162,13 +163,11 @@ def read_references(path: Path) -> dict[str, dict[str, str]]:
             raise ValueError(f"{path}: expected a column {min(missing)}, seen {table.fieldnames}")
         rows = {row["game"]: row for row in table}
     for game, row in rows.items():
-        try:
-            differ = float(row["random"]) != float(row["reference"])
-        except (TypeError, ValueError):
-            differ = False
-        if not differ:
-            seen = f"random {row['random']}, reference {row['reference']}"
-            raise ValueError(f"{path}: expected two different numbers for {game}, seen {seen}")
+        with contextlib.suppress(TypeError, ValueError):
+            if float(row["random"]) != float(row["reference"]):
+                continue
+        seen = f"random {row['random']}, reference {row['reference']}"
+        raise ValueError(f"{path}: expected two different numbers for {game}, seen {seen}")
     return rows
 
 
