@@ -21,7 +21,7 @@ from libtorchbeast.distributed import ranks
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
 from libtorchbeast.learner import Learner
-from libtorchbeast.loggers.stats import means_of
+from libtorchbeast.loggers.stats import Means
 from libtorchbeast.models import act_on
 from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.origin import cause, told
@@ -411,6 +411,6 @@ def _columns(
     seed_everything(seed)
     games = play(flags, net, env, seed, say=say)
     where = column.removeprefix("mean_eval_return")
-    numbers = means_of(game.numbers for game in games).items()
+    numbers = Means(game.numbers for game in games).row().items()
     row = {f"eval_game_{name}{where}": mean for name, mean in numbers}
     return {column: float(np.mean([game.score for game in games])), **row}

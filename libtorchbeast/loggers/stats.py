@@ -145,7 +145,7 @@ class Stats:
                 lengths, returns, numbers = zip(*self._recent, strict=True)
                 row["mean_game_return"] = sum(returns) / len(returns)
                 row["mean_game_length"] = sum(lengths) / len(lengths)
-                row |= {f"game_{name}": mean for name, mean in means_of(numbers).items()}
+                row |= {f"game_{name}": mean for name, mean in Means(numbers).row().items()}
             row |= self._means.row()
             if self._lag_max is not None and self._largest_reward is not None:
                 row |= {"lag_max": self._lag_max, "largest_reward": self._largest_reward}
@@ -180,21 +180,18 @@ class Stats:
             self._largest_reward = state.get("largest_reward")  # 0.6 did not save it
 
 
-def means_of(games: Iterable[dict[str, float]]) -> dict[str, float]:
-    """The mean of each number over the games that told it."""
-    told = collections.defaultdict(list)
-    for numbers in games:
-        for name, value in numbers.items():
-            told[name].append(value)
-    return {name: sum(values) / len(values) for name, values in told.items()}
-
-
 class Means:
-    """The mean of each column over many rows, in which a row counts by the seconds it covers."""
+    """The mean of each column over many rows, in which a row counts by the seconds it covers.
 
-    def __init__(self):
+    Args:
+        rows: the first ones, which all count the same. A row may lack columns.
+    """
+
+    def __init__(self, rows: Iterable[dict[str, float]] = ()):
         self._sums: dict[str, float] = collections.defaultdict(float)
         self._seconds: dict[str, float] = collections.defaultdict(float)
+        for row in rows:
+            self.add(row, 1)
 
     def add(self, row: dict[str, float], seconds: float) -> None:
         for name, value in row.items():
@@ -209,10 +206,9 @@ def summary(updates: list[dict[str, Any]], lag: torch.Tensor) -> dict[str, Any]:
     """What `Learner.update` returns, from the numbers of each update and the transitions' lags."""
     numbers = updates[0]
     if len(updates) > 1:
-        names = {k for one in updates for k, x in one.items() if not isinstance(x, list)}
-        told = {name: [one[name] for one in updates if name in one] for name in names}
-        numbers = {name: sum(values) / len(values) for name, values in told.items()}
-        numbers["largest_reward"] = max(told["largest_reward"])
+        scalars = [{k: x for k, x in one.items() if not isinstance(x, list)} for one in updates]
+        largest = max(one["largest_reward"] for one in scalars)
+        numbers = Means(scalars).row() | {"largest_reward": largest}
     numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
     lags, counts = torch.unique(lag, return_counts=True)
     return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
