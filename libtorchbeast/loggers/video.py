@@ -110,7 +110,9 @@ class Panel:
     def below(self, picture: np.ndarray, row: Row) -> np.ndarray:
         """Returns the picture with the panel below it, uint8 [H, W, 3]. H and W are even, because
         videos need that."""
-        self._add(row)
+        if row["episode_step"][0] == 0:
+            self._steps.clear()
+        self._steps.append((float(row["baseline"][0]), float(row["reward"][0])))
         scene = Image.fromarray(_enlarged(picture)).convert("RGB")
         width, height = max(MIN_WIDTH, scene.width), scene.height + PANEL
         canvas = Image.new("RGB", (width + width % 2, height + height % 2))
@@ -121,11 +123,6 @@ class Panel:
         bottom = scene.height + PANEL - 10
         self._draw_curve(pen, 56, scene.height + 38, canvas.width - 8, bottom)
         return np.asarray(canvas)
-
-    def _add(self, row: Row) -> None:
-        if row["episode_step"][0] == 0:
-            self._steps.clear()
-        self._steps.append((float(row["baseline"][0]), float(row["reward"][0])))
 
     def _write_numbers(self, pen: ImageDraw.ImageDraw, row: Row, width: int, top: int) -> None:
         texts = [
