@@ -73,7 +73,6 @@ class Comparison:
         make_reference: makes one plain environment.
         device: where the tensors lie.
         revived: the probability that an ended game goes on, if the reference can `revive`.
-        step: the environment's step, perhaps compiled. Default: `env.step`.
     """
 
     def __init__(
@@ -84,9 +83,8 @@ class Comparison:
         seed: int = 0,
         device: torch.device | str = "cpu",
         revived: float = 0.99,
-        step: Callable[..., Any] | None = None,
     ):
-        self._env, self._device, self._step = env, device, step or env.step
+        self._env, self._device = env, device
         self._references = [make_reference() for _ in range(num_envs)]
         self._random, self._revived = np.random.default_rng(seed), revived
         self._state = env.zeros(num_envs, device)
@@ -108,7 +106,7 @@ class Comparison:
         numbers, actions = self._draw(), self._choose()
         as_tensor = lambda x: torch.as_tensor(x, device=self._device)
         self._state["draws"] = as_tensor(numbers)
-        self._state, observation, *rest = self._step(self._state, as_tensor(actions))
+        self._state, observation, *rest = self._env.step(self._state, as_tensor(actions))
         seen = {k: v.cpu().numpy() for k, v in _parts(observation, *rest).items()}
         ended = self._ended
         self._ages = np.where(ended, 0, self._ages + 1)
