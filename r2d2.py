@@ -23,7 +23,6 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable
 
 if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
     import libtorchbeast.workers
@@ -375,18 +374,14 @@ class Explorer:
         return own, (*next_state, numbers)
 
 
-def first_priorities(flags: Flags) -> Callable[[Rollout], torch.Tensor]:
-    """Returns a function that gives the priorities [B] of new sequences [S+1, B], from the Q-values
-    with which the actors acted."""
-
-    def from_recorded(batch: Rollout) -> torch.Tensor:
-        rows = {k: v[flags.burn_in :] for k, v in batch.items() if "/" not in k}
-        q_taken, q_max = rows["q_taken"][:-1], rows["q_max"]
-        goal = recurrent_q.targets(rows, q_max, flags.discounting, flags.n_steps)
-        real = ~rows["done"][1:]
-        return recurrent_q.priorities(torch.where(real, goal - q_taken, 0.0), real)
-
-    return from_recorded
+def first_priorities(flags: Flags, batch: Rollout) -> torch.Tensor:
+    """The priorities [B] of new sequences [S+1, B], from the Q-values with which the actors
+    acted."""
+    rows = {k: v[flags.burn_in :] for k, v in batch.items() if "/" not in k}
+    q_taken, q_max = rows["q_taken"][:-1], rows["q_max"]
+    goal = recurrent_q.targets(rows, q_max, flags.discounting, flags.n_steps)
+    real = ~rows["done"][1:]
+    return recurrent_q.priorities(torch.where(real, goal - q_taken, 0.0), real)
 
 
 # ========================================================================================= training
@@ -439,7 +434,8 @@ def make_replay(run: Run, core_state: CoreState) -> Replay:
     """The run's replay. With --save_replay a resumed run has the steps of its checkpoint again."""
     flags = run.flags
     path = replay_path(flags) if flags.save_replay else None
-    replay = Replay(flags, run.spec, core_state, OWN_OUTPUTS, first_priorities(flags), path)
+    priorities = functools.partial(first_priorities, flags)
+    replay = Replay(flags, run.spec, core_state, OWN_OUTPUTS, priorities, path)
     if path is not None:
         run.also_save("replay", replay)
     if run.learner.updates:

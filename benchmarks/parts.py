@@ -9,6 +9,7 @@ numbers of seconds, one on each line of standard input, and answers each with a 
 speeds are agent steps per second.
 """
 
+import functools
 import importlib
 import itertools
 import json
@@ -405,7 +406,7 @@ def filled_replay(game: str) -> tuple[Any, Any, Any, Iterator[dict[str, Any]], d
     rollouts = itertools.cycle([part | states for part in parts])
     models.add_for_loss(net, env.spec, flags)  # the target network
     kept = (env.spec, models.initial_state(net, 1), r2d2.OWN_OUTPUTS)
-    replay = Replay(flags, *kept, r2d2.first_priorities(flags))
+    replay = Replay(flags, *kept, functools.partial(r2d2.first_priorities, flags))
     for _ in range(flags.replay_capacity // (N * T) + 1):
         replay.insert(next(rollouts))
     return net, flags, replay, rollouts, block_shapes(*kept, T)

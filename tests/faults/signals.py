@@ -2,6 +2,7 @@
 """Promises about signals to a beast and its children, at any moment."""
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -235,7 +236,8 @@ def _replayed(folder: str) -> tuple[int, int]:
     net, env = r2d2.player(flags)
     with contextlib.closing(env):
         path = shutil.copy(r2d2.replay_path(flags), folder)
-        state, priorities = models.initial_state(net, 1), r2d2.first_priorities(flags)
+        state = models.initial_state(net, 1)
+        priorities = functools.partial(r2d2.first_priorities, flags)
         replay = Replay(flags, env.spec, state, r2d2.OWN_OUTPUTS, priorities, path)
     replay.load_state_dict(checkpoint.load_newest(checkpoint.path_of(flags))["replay"])
     slots = np.flatnonzero(replay._tree.leaves)
