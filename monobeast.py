@@ -58,7 +58,6 @@ from libtorchbeast.flags import (
     choose_core,
     choose_xpid,
     parse_args,
-    recipe_help,
     replace,
     require,
     whole,
@@ -232,8 +231,7 @@ def make_parser() -> Parser:
              "learner uses a GPU.")
     acting("--envs_per_actor", type=whole(1),
         help="Number of environments that an actor steps as one batch. More environments give more "
-             "steps per second, but also a larger policy lag."
-             + recipe_help(RECIPES, "envs_per_actor"))
+             "steps per second, but also a larger policy lag.")
     acting("--num_buffers", type=whole(1),
         help="Number of rollouts that shared memory holds, each of one environment. Default: two "
              "for each environment.")
@@ -245,9 +243,10 @@ def make_parser() -> Parser:
              "barrier waits until the games in progress have ended; then all environments start "
              "afresh, so that a run can resume bit for bit. Timed checkpoints wait for a barrier, "
              "but for no more than 1000 updates after it was due.")
-    add_learner_flags(parser, RECIPES)
+    add_learner_flags(parser)
     ranks.add_flags(parser)
     add_own_flags(parser)
+    parser.explain_recipes(RECIPES)
     return parser
 
 

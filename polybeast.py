@@ -179,8 +179,9 @@ KNOBS: autotune.Knobs = {
 def make_parser() -> Parser:
     parser = Parser("polybeast", __doc__)
     add_acting_flags(parser)
-    add_learner_flags(parser, RECIPES)
+    add_learner_flags(parser)
     ranks.add_flags(parser)
+    parser.explain_recipes(RECIPES)
     return parser
 
 

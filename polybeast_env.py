@@ -48,7 +48,6 @@ from libtorchbeast.flags import (
     UserError,
     add_environment_flags,
     parse_args,
-    recipe_help,
     replace,
     require,
     whole,
@@ -90,14 +89,13 @@ RECIPES = recipes.with_environments("envs_per_server", learning=False)
 
 
 # fmt: off
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: Parser) -> None:
     """Adds the flags of environments and their servers. The learner's parser calls this too."""
     add_environment_flags(parser)
     group = parser.add_argument_group("servers", "Which servers step the environments.")
     add = group.add_argument
     add("--envs_per_server", type=whole(1),
-        help="Number of environments that a stream steps as one batch."
-             + recipe_help(RECIPES, "envs_per_server"))
+        help="Number of environments that a stream steps as one batch.")
     add("--num_servers", type=whole(1),
         help="Number of server processes on this machine. Default: half the cores.")
     add("--max_streams", type=whole(1), default=16,
@@ -119,6 +117,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="Certificates of the authority that signed the other side's certificate.")
     add("--insecure", action="store_true",
         help="Allow addresses that other machines can reach even without TLS.")
+    parser.explain_recipes(RECIPES)
 
 
 def make_parser() -> Parser:

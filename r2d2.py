@@ -51,7 +51,6 @@ from libtorchbeast.flags import (
     add_optimizer_flags,
     parse_args,
     real,
-    recipe_help,
     require,
     run_path,
     whole,
@@ -198,18 +197,18 @@ SETTLED = dict(
 def make_parser() -> Parser:
     parser = Parser("r2d2", __doc__)
     polybeast.add_acting_flags(parser)
-    add_learning_flags(parser, RECIPES)
+    add_learning_flags(parser)
     add_model_flags(parser)
     add_replay_flags(parser)
-    add_optimizer_flags(parser, RECIPES)
-    add_evaluation_flags(parser, RECIPES)
+    add_optimizer_flags(parser)
+    add_evaluation_flags(parser)
     parser.set_defaults(**SETTLED)
     parser.explain(**dict.fromkeys(("autotune", "max_lag", *SETTLED), argparse.SUPPRESS))
-    helps = dict(
+    parser.explain(
         total_steps="Number of new agent steps.",
         batch_size="Number of sequences in a learner's batch.",
         unroll_length="Number of steps in a rollout, and between the starts of two sequences.")
-    parser.explain(**{name: help + recipe_help(RECIPES, name) for name, help in helps.items()})
+    parser.explain_recipes(RECIPES)
     return parser
 
 
@@ -218,20 +217,16 @@ def add_replay_flags(parser: argparse.ArgumentParser) -> None:
         "replay", "What the replay buffer keeps, and how it is sampled.")
     add = group.add_argument
     add("--replay_capacity", type=whole(1, MAX_STEPS), metavar="STEPS",
-        help="Number of steps that the replay buffer holds."
-             + recipe_help(RECIPES, "replay_capacity"))
+        help="Number of steps that the replay buffer holds.")
     add("--replay_start", type=whole(1, MAX_STEPS), metavar="STEPS",
-        help="Number of steps to collect before learning begins."
-             + recipe_help(RECIPES, "replay_start"))
+        help="Number of steps to collect before learning begins.")
     add("--replay_ratio", type=real(0.01, 1000),
-        help="Number of steps that are trained on for each new environment step, without burn-in."
-             + recipe_help(RECIPES, "replay_ratio"))
+        help="Number of steps that are trained on for each new environment step, without burn-in.")
     add("--burn_in", type=whole(0), metavar="STEPS",
         help="Number of rows at the start of a sequence that only bring the recurrent state up to "
-             "date. Sequences begin every --unroll_length steps." + recipe_help(RECIPES, "burn_in"))
+             "date. Sequences begin every --unroll_length steps.")
     add("--train_length", type=whole(1), metavar="STEPS",
-        help="Number of steps of a sequence, after the burn-in, that are trained on."
-             + recipe_help(RECIPES, "train_length"))
+        help="Number of steps of a sequence, after the burn-in, that are trained on.")
     add("--priority_exponent", type=real(0, 1), default=0.9,
         help="Exponent of the priorities. With 0 all sequences are sampled with the same "
              "probability.")
@@ -240,8 +235,7 @@ def add_replay_flags(parser: argparse.ArgumentParser) -> None:
     add("--n_steps", type=whole(1, 1000), default=5, help="Number of rewards in an n-step target.")
     add("--discounting", type=real(0, 1), default=0.997, help="Discount factor gamma.")
     add("--target_update_every", type=whole(1), metavar="UPDATES",
-        help="Number of updates between two copies of the network into the target network."
-             + recipe_help(RECIPES, "target_update_every"))
+        help="Number of updates between two copies of the network into the target network.")
     add("--save_replay", action="store_true",
         help="Keep the replay buffer in a file in the run's folder, so that a resume continues "
              "with it. Otherwise a resume begins with an empty one.")

@@ -116,7 +116,8 @@ def make_parser() -> Parser:
     acting("--num_envs", type=whole(1), default=1024, metavar="N",
         help="Number of environments that are stepped as one batch. After --unroll_length steps "
              "their rollouts are divided into batches of --batch_size, with an update from each.")
-    add_learner_flags(parser, RECIPES)
+    add_learner_flags(parser)
+    parser.explain_recipes(RECIPES)
     parser.set_defaults(env="breakout", num_actors=1)
     parser.explain(autotune=argparse.SUPPRESS)
     monobeast.add_own_flags(parser)

@@ -140,6 +140,19 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             action.help = helps.get(action.dest, action.help)
 
+    def explain_recipes(self, recipes: Recipes) -> None:
+        """Ends the help of each flag so far whose default depends on the kind of environment with
+        these defaults."""
+        for action in [action for action in self._actions if action.dest in recipes["other"]]:
+            atari, vectors, other = (
+                f"{value:,}" if isinstance(value := of_kind[action.dest], int | float) else value
+                for of_kind in (recipes["atari"], recipes["vectors"], recipes["other"])
+            )
+            on_atari = "" if atari == other else f"{atari} on Atari, "
+            with_vectors = "" if vectors == other else f"{vectors} with vectors, "
+            elsewhere = " elsewhere" if on_atari or with_vectors else ""
+            action.help = f"{action.help} Default: {on_atari}{with_vectors}{other}{elsewhere}."
+
     def parse_args(self, args=None, namespace=None):
         namespace, unknown = self.parse_known_args(args, namespace)
         if unknown:
@@ -372,33 +385,30 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
              "train with the fastest.")
 
 
-def add_learner_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
+def add_learner_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of every program that learns, except --env and the flags of the run."""
-    add_learning_flags(parser, recipes)
+    add_learning_flags(parser)
     add_model_flags(parser)
-    add_loss_flags(parser, recipes)
-    add_optimizer_flags(parser, recipes)
-    add_evaluation_flags(parser, recipes)
+    add_loss_flags(parser)
+    add_optimizer_flags(parser)
+    add_evaluation_flags(parser)
 
 
-def add_learning_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
+def add_learning_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "learning", "How long, how and on which device the learner learns.")
     add = group.add_argument
-    add("--total_steps", type=whole(1, MAX_STEPS),
-        help="Number of agent steps to learn from." + recipe_help(recipes, "total_steps"))
+    add("--total_steps", type=whole(1, MAX_STEPS), help="Number of agent steps to learn from.")
     add("--batch_size", type=whole(1), metavar="B",
-        help="Number of rollouts in a learner's batch, each of one environment."
-             + recipe_help(recipes, "batch_size"))
+        help="Number of rollouts in a learner's batch, each of one environment.")
     add("--unroll_length", type=whole(1), metavar="T",
-        help="Number of agent steps in a rollout." + recipe_help(recipes, "unroll_length"))
+        help="Number of agent steps in a rollout.")
     add("--passes", type=whole(1, 1000),
         help="Number of passes over each batch. More than one needs --ppo_clip, without which the "
-             "policy moves too far from the actors' policy." + recipe_help(recipes, "passes"))
+             "policy moves too far from the actors' policy.")
     add("--minibatches", type=whole(1),
         help="Number of updates in each pass, each from another random part of the batch: of its "
-             "rollouts if the network is recurrent, else of its transitions."
-             + recipe_help(recipes, "minibatches"))
+             "rollouts if the network is recurrent, else of its transitions.")
     add("--max_lag", type=whole(0), metavar="UPDATES",
         help="Drop a rollout if its policy lag is larger than this: the number of updates between "
              "the weights that chose one of its actions and the weights that would learn from it. "
@@ -442,34 +452,28 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add("--use_lstm", action="store_true", help="The same as --core lstm.")
 
 
-def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
+def add_loss_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("loss", "The terms of the loss (see monobeast.py).")
     add = group.add_argument
     add("--entropy_cost", type=real(0),
-        help="Weight of the entropy bonus in the first update."
-             + recipe_help(recipes, "entropy_cost"))
+        help="Weight of the entropy bonus in the first update.")
     add("--entropy_schedule", choices=["linear", "constant"],
         help="linear lets the weight of the entropy bonus fall to 0 at --total_steps, as the "
-             "learning rate does." + recipe_help(recipes, "entropy_schedule"))
-    add("--baseline_cost", type=real(0),
-        help="Weight of the baseline loss." + recipe_help(recipes, "baseline_cost"))
-    add("--discounting", type=real(0, 1),
-        help="Discount factor gamma." + recipe_help(recipes, "discounting"))
+             "learning rate does.")
+    add("--baseline_cost", type=real(0), help="Weight of the baseline loss.")
+    add("--discounting", type=real(0, 1), help="Discount factor gamma.")
     add("--reward_clipping", choices=["abs_one", "none"],
-        help="abs_one clips rewards to [-1, 1] in the loss. Logged returns are never clipped."
-             + recipe_help(recipes, "reward_clipping"))
+        help="abs_one clips rewards to [-1, 1] in the loss. Logged returns are never clipped.")
     add("--observation_scaling", choices=["moments", "none"],
         help="moments normalises each number of an observation: it subtracts the running mean, "
              "divides by the running standard deviation, and clips to [-10, 10]. Images and "
-             "integers are left as they are." + recipe_help(recipes, "observation_scaling"))
+             "integers are left as they are.")
     add("--reward_scaling", choices=["returns", "none"],
         help="returns divides rewards in the loss by the running standard deviation of discounted "
              "returns, and clips to [-10, 10]. Logged returns are never scaled, but the baseline's "
-             "values are."
-             + recipe_help(recipes, "reward_scaling"))
+             "values are.")
     add("--vtrace_lambda", type=real(0, 1),
-        help="The lambda of V-trace (remark 2 of the IMPALA paper, which uses 1)."
-             + recipe_help(recipes, "vtrace_lambda"))
+        help="The lambda of V-trace (remark 2 of the IMPALA paper, which uses 1).")
     add("--clip_rho_threshold", type=positive(), default=1.0,
         help="Upper bound of the importance weights in the value targets (rho-bar in the paper).")
     add("--clip_pg_rho_threshold", type=positive(), default=1.0,
@@ -479,22 +483,20 @@ def add_loss_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
              "has changed by more than this share in the direction of its advantage, and a value "
              "has none once it has changed by more than EPSILON. Advantages are standardised, and "
              "--clip_pg_rho_threshold has no effect. With 0, the loss has the policy gradient of "
-             "the IMPALA paper."
-             + recipe_help(recipes, "ppo_clip"))
+             "the IMPALA paper.")
     add("--loss_reduction", default="mean", choices=["mean", "sum"],
         help="Reduction of the loss over time and batch. The paper uses sum, together with "
              "--learning_rate 6e-4 --optimizer rmsprop --epsilon 0.01 --grad_norm_clipping 40.")
 
 
-def add_optimizer_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
+def add_optimizer_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("optimizer", "How gradients change the weights.")
     add = group.add_argument
     add("--optimizer", default="adam", choices=["adam", "rmsprop"],
         help="Algorithm of the optimizer. The paper uses rmsprop.")
     # Within the bounds below no finite gradient can make a float32 weight infinite or NaN.
     add("--learning_rate", type=positive(1000),
-        help="Learning rate of the first update. It falls linearly to 0 at --total_steps."
-             + recipe_help(recipes, "learning_rate"))
+        help="Learning rate of the first update. It falls linearly to 0 at --total_steps.")
     add("--no_learning_rate_decay", dest="learning_rate_decay", action="store_false",
         help="Keep the learning rate constant.")
     add("--epsilon", type=real(1e-12), default=1e-5,
@@ -505,13 +507,13 @@ def add_optimizer_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> No
         help="Largest norm of the gradient of all weights. A larger gradient is scaled down to it.")
 
 
-def add_evaluation_flags(parser: argparse.ArgumentParser, recipes: Recipes) -> None:
+def add_evaluation_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "evaluation", "How whole games are played, in the test modes and while training.")
     add = group.add_argument
     add("--eval_every", type=whole(0, MAX_STEPS), metavar="STEPS",
         help="Number of agent steps between two evaluations while training. They run in a process "
-             "of their own. 0 turns them off." + recipe_help(recipes, "eval_every"))
+             "of their own. 0 turns them off.")
     add("--eval_env", metavar="ENV,...",
         help="Ids of other environments, for example held-out levels. Each evaluation also plays "
              "--num_episodes games in each of them. Their observations and actions have to be "
@@ -538,18 +540,3 @@ def choose_core(draft: argparse.Namespace) -> None:
     is_one = draft.core in (None, "lstm") or not draft.use_lstm
     require(draft, "core", is_one, "lstm, because of --use_lstm")
     draft.use_lstm |= draft.core == "lstm"
-
-
-def recipe_help(recipes: Recipes, name: str) -> str:
-    """The last sentence of a help text whose default depends on the kind of environment, or nothing
-    if the program has one value for all kinds."""
-    if name not in recipes["other"]:
-        return ""
-    atari, vectors, other = (
-        f"{value:,}" if isinstance(value := recipes[kind][name], int | float) else str(value)
-        for kind in ("atari", "vectors", "other")
-    )
-    on_atari = "" if atari == other else f"{atari} on Atari, "
-    with_vectors = "" if vectors == other else f"{vectors} with vectors, "
-    elsewhere = " elsewhere" if on_atari or with_vectors else ""
-    return f" Default: {on_atari}{with_vectors}{other}{elsewhere}."
