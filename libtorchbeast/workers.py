@@ -349,26 +349,8 @@ class Reminder:
         return 0.0
 
 
-class Thread(threading.Thread):
-    """A daemon thread that keeps the exception it ended with and calls `on_end(self)`."""
-
-    def __init__(self, target: Callable, args: tuple, name: str, on_end: Callable):
-        super().__init__(name=name, daemon=True)
-        self._work, self._work_args, self._on_end = target, args, on_end
-        self.exception: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self._work(*self._work_args)
-        except BaseException as error:
-            self.exception = error
-            logging.getLogger(__name__).error("Thread %s failed: %r", self.name, error)
-        finally:
-            self._on_end(self)
-
-
 class Threads:
-    """Threads of one program, whose first failure ends it.
+    """Daemon threads of one program, whose first failure ends it.
 
     Args:
         wakeup: is set when one of them ends, for whatever reason.
@@ -377,12 +359,21 @@ class Threads:
     def __init__(self, wakeup: PipeEvent):
         self.failure: BaseException | None = None  # the first
         self._wakeup = wakeup
-        self._threads: list[Thread] = []
+        self._threads: list[threading.Thread] = []
 
     def start(self, target: Callable, args: tuple, name: str) -> None:
-        thread = Thread(target, args, name, on_end=self._ended)
-        self._threads.append(thread)
-        thread.start()
+        def run() -> None:
+            try:
+                target(*args)
+            except BaseException as error:
+                if self.failure is None:
+                    self.failure = error
+                logging.getLogger(__name__).error("Thread %s failed: %r", name, error)
+            finally:
+                self._wakeup.set()
+
+        self._threads.append(threading.Thread(target=run, name=name, daemon=True))
+        self._threads[-1].start()
 
     def join(self, timeout: float) -> None:
         """Waits for each of them, at most `timeout` seconds."""
@@ -393,11 +384,6 @@ class Threads:
         """Raises the first failure of a thread, if there was one, with its traceback."""
         if self.failure is not None:
             raise self.failure
-
-    def _ended(self, thread: Thread) -> None:
-        if self.failure is None:
-            self.failure = thread.exception
-        self._wakeup.set()
 
 
 @contextlib.contextmanager

@@ -142,14 +142,13 @@ class Reader:
         self.lives = {}  # life -> the step at which its next rollout begins
         self.may_read = threading.Event()
         self.may_read.set()
-        self._thread = beast_workers.Thread(self._read, (rollouts,), "reader", lambda thread: None)
-        self._thread.start()
+        self._threads = beast_workers.Threads(threading.Event())
+        self._threads.start(self._read, (rollouts,), "reader")
 
     def end(self):
         """Waits for the thread, whose rollouts have ended, and raises what it raised."""
-        self._thread.join(GUARD_S)
-        if self._thread.exception is not None:
-            raise self._thread.exception
+        self._threads.join(GUARD_S)
+        self._threads.raise_failure()
 
     def _read(self, rollouts):
         for rollout, release in rollouts:
@@ -217,8 +216,8 @@ def playing(fleet, step_timeout=60.0):
             row, (rows_before,) = batch.get_inputs()
             batch.set_outputs(({"action": number(row["count"]) % 3}, (rows_before + 1,)))
 
-    inference = beast_workers.Thread(answer, (), "inference", lambda thread: None)
-    inference.start()
+    inference = beast_workers.Threads(threading.Event())
+    inference.start(answer, (), "inference")
     reader = Reader((rollout, lambda: None) for rollout in queue)
     try:
         wait_for(lambda: all(stream.connected for stream in pool.status()))
@@ -259,8 +258,8 @@ def acting(num_actors, step_timeout=60.0, orders=""):
     wakeup = beast_workers.PipeEvent()
     try:
         actors = Actors(start, flags, buffers, times)
-        watching = beast_workers.Thread(watch, (), "watching", lambda thread: None)
-        watching.start()
+        watching = beast_workers.Threads(threading.Event())
+        watching.start(watch, (), "watching")
         reader = Reader(actors.rollouts())
         try:
             wait_for(lambda: reader.processes() == set(processes.values()))
