@@ -38,14 +38,7 @@ import vtrace
 from libtorchbeast import evaluate, models, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
-from libtorchbeast.actors import (
-    Actors,
-    check_limits,
-    choose_numbers,
-    slot_of,
-    slot_shapes,
-    start_pulse,
-)
+from libtorchbeast.actors import Actors, check_limits, choose_numbers, slot_shapes, start_pulse
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
@@ -363,7 +356,7 @@ def act(
     start_pulse(times["sign_of_life"][actor].numpy(), flags.step_timeout)
     worker = Actor(env, net, seed, flags, clock, version, opened)
     for message in inbox:
-        slot = slot_of(message)
+        slot = int(message)
         version = weights.copy_to(net)
         clock.lap("actor_waiting")
         worker.unroll({k: v[slot] for k, v in rollouts.items()}, version)

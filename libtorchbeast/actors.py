@@ -4,7 +4,7 @@
 A slot holds one rollout of `envs_per_actor` columns. Each slot belongs to one actor as long as the
 run lasts. At any time it is in one of three places: with the actor, which fills it or will; ready,
 which means filled and waiting for a learner; or with a learner. Only the main process knows where
-each slot is. The pipes between it and the actors carry nothing but slot numbers.
+each slot is. The pipes between it and the actors carry nothing but slot numbers, as digits.
 
 When an actor dies, a new process takes its place. The slots that were with the dead actor may be
 half-written, so the new process fills them again. Slots that are ready or with a learner are
@@ -153,12 +153,12 @@ class Actors:
                 return
             actor = slot % len(self._processes)
             self._with_actor[actor].add(slot)
-            self._processes[actor].send(slot_message(slot))
+            self._processes[actor].send(b"%d" % slot)
 
     def _send_all(self, actor: int) -> None:
         with self._ready_or_closed:
             for slot in sorted(self._with_actor[actor]):
-                self._processes[actor].send(slot_message(slot))
+                self._processes[actor].send(b"%d" % slot)
 
     def _handle(self, actor: int) -> None:
         process = self._processes[actor]
@@ -167,7 +167,7 @@ class Actors:
             if message is None or message.startswith(Process.FAILURE):
                 self._replace(actor, (message or b"")[1:].decode(errors="replace").strip())
                 return
-            slot = slot_of(message)
+            slot = int(message)
             with self._ready_or_closed:
                 self._with_actor[actor].remove(slot)
                 self._ready.append(slot)
@@ -305,12 +305,3 @@ def start_pulse(sign_of_life: np.ndarray, step_timeout: float) -> None:
             time.sleep(min(HEARTBEAT_S, step_timeout / 4))
 
     threading.Thread(target=beat, name="pulse", daemon=True).start()
-
-
-def slot_message(slot: int) -> bytes:
-    """The message that carries a slot's number. Its first byte differs from Process.FAILURE."""
-    return b"." + slot.to_bytes(4, "little")
-
-
-def slot_of(message: bytes) -> int:
-    return int.from_bytes(message[1:], "little")

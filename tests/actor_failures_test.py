@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from libtorchbeast import actors as actors_module
-from libtorchbeast.actors import ActorFailure, Actors, slot_message
+from libtorchbeast.actors import ActorFailure, Actors
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.shared_memory import SharedTensors
@@ -113,7 +113,7 @@ def test_a_first_rollout_that_takes_long_is_told(monkeypatch, caplog):
             crew.times["sign_of_life"][0] = crew.times["call_began"][0] = crew.now
             crew.look(1)
         assert caplog.messages[0].startswith("After 5 s no rollout, 20 steps of 4 environments, is")
-        crew[0].says(slot_message(0))
+        crew[0].says(b"0")
         caplog.clear()
         for _ in range(20):
             crew.times["sign_of_life"][0] = crew.times["call_began"][0] = crew.now
@@ -149,7 +149,7 @@ def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, caplog, 
     """It ends in one line. The traceback of each cause stands once in the log before."""
     crew = Crew(monkeypatch, 2, "--max_actor_restarts", 4)
     if why == "a rollout":
-        crew[0].says(slot_message(0))
+        crew[0].says(b"0")
     for _ in range(2):
         crew[0].says(TRACEBACK)
         crew.look()
