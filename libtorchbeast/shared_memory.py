@@ -13,7 +13,7 @@ import resource
 import tempfile
 from multiprocessing import reduction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -23,7 +23,7 @@ from libtorchbeast.flags import Flags, require
 if TYPE_CHECKING:
     from libtorchbeast._C import Spec as Description
 
-Shapes = dict[str, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
+Shapes = dict[Any, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
 
 
 class SharedTensors:
@@ -44,13 +44,7 @@ class SharedTensors:
     def _map(self, fd: int) -> None:
         self._fd: int | None = fd
         memory = mmap.mmap(fd, required_bytes(self._shapes))
-        everything = torch.frombuffer(memory, dtype=torch.uint8)
-        self.tensors: dict[str, torch.Tensor] = {}
-        start = 0
-        for name, (shape, dtype) in self._shapes.items():
-            size = _bytes(shape, dtype)
-            self.tensors[name] = everything[start : start + size].view(dtype).view(shape)
-            start += _aligned(size)
+        self.tensors = views(torch.frombuffer(memory, dtype=torch.uint8), self._shapes)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
@@ -72,8 +66,19 @@ class SharedTensors:
 
 
 def required_bytes(shapes: Shapes) -> int:
-    """The size of the shared memory that `SharedTensors(shapes)` reserves."""
-    return sum(_aligned(_bytes(shape, dtype)) for shape, dtype in shapes.values())
+    """The size of the memory that `SharedTensors(shapes)` reserves, and of that for `views`."""
+    return sum(_aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in shapes.values())
+
+
+def views(memory: torch.Tensor, shapes: Shapes) -> dict[Any, torch.Tensor]:
+    """Tensors of these shapes, which lie one after the other in `memory`, uint8
+    [required_bytes(shapes)] on any device."""
+    tensors, start = {}, 0
+    for name, (shape, dtype) in shapes.items():
+        size = math.prod(shape) * dtype.itemsize
+        tensors[name] = memory[start : start + size].view(dtype).view(shape)
+        start += _aligned(size)
+    return tensors
 
 
 def available_bytes() -> int:
@@ -143,12 +148,8 @@ def require_descriptors(flags: Flags) -> None:
     )
 
 
-def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
-    return math.prod(shape) * dtype.itemsize
-
-
 def _aligned(size: int) -> int:
-    return max(64, -(-size // 64) * 64)  # whole cache lines, so that two workers never share one
+    return -(-size // 64) * 64  # whole cache lines, so that two workers never share one
 
 
 def _reserve(size: int) -> int:

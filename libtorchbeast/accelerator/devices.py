@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import functools
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,8 +21,7 @@ from torch import Tensor
 
 from libtorchbeast.distributed import ranks
 from libtorchbeast.flags import Flags, UserError, require
-
-Shapes = dict[Any, tuple[tuple[int, ...], torch.dtype]]  # name -> (shape, dtype)
+from libtorchbeast.shared_memory import Shapes, required_bytes, views
 
 CPU = torch.device("cpu")
 FIRST = -1  # the priority of a stream whose kernels start before those of other streams
@@ -204,26 +202,15 @@ class Slab(dict[Any, Tensor]):
             waited for.
     """
 
-    ALIGNMENT = 64  # bytes
-
     def __init__(self, shapes: Shapes, device: torch.device):
-        self._shapes, self._starts, size = shapes, [], 0
-        for shape, dtype in shapes.values():
-            self._starts.append(size)
-            size += -(-math.prod(shape) * dtype.itemsize // self.ALIGNMENT) * self.ALIGNMENT
+        self._shapes, size = shapes, required_bytes(shapes)
         self._memory = torch.empty(size, dtype=torch.uint8, pin_memory=pins_memory(device.type))
-        super().__init__(self._views(self._memory))
+        super().__init__(views(self._memory, shapes))
 
     def to(self, device: torch.device) -> dict[Any, Tensor]:
         """Copies the tensors without waiting, unless the memory could not be page-locked."""
-        return self._views(self._memory.to(device, non_blocking=pins_memory(device.type)))
-
-    def _views(self, memory: Tensor) -> dict[Any, Tensor]:
-        views = {}
-        for start, (name, (shape, dtype)) in zip(self._starts, self._shapes.items(), strict=True):
-            piece = memory[start : start + math.prod(shape) * dtype.itemsize]
-            views[name] = piece.view(dtype).view(shape)
-        return views
+        memory = self._memory.to(device, non_blocking=pins_memory(device.type))
+        return views(memory, self._shapes)
 
 
 def to_device(value: Any, device: torch.device) -> Any:

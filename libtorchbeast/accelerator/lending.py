@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import libtorchbeast
-from libtorchbeast.accelerator.devices import Shapes, Slab, to_device
+from libtorchbeast.accelerator.devices import Slab, to_device
 from libtorchbeast.models import CoreState
 from libtorchbeast.rollouts import Rollout
+from libtorchbeast.shared_memory import Shapes
 
 if TYPE_CHECKING:
     from libtorchbeast import Batch, BatchingQueue

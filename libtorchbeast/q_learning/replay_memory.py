@@ -8,13 +8,13 @@ frame of each row only.
 
 import contextlib
 import logging
-import math
 import os
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from libtorchbeast import shared_memory
 from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.models import CoreState
 from libtorchbeast.spec import ROW_FIELDS, Spec
@@ -44,13 +44,13 @@ def block_shapes(spec: Spec, core_state: CoreState, own: Shapes, T: int) -> Shap
 
 
 def required_bytes(shapes: Shapes, num_blocks: int) -> int:
-    return sum(_sizes(shapes, num_blocks).values())
+    return shared_memory.required_bytes(_of_all(shapes, num_blocks))
 
 
-def _sizes(shapes: Shapes, num_blocks: int) -> dict[str, int]:
-    """The bytes of each array, in whole cache lines."""
-    each = {k: math.prod(shape) * np.dtype(dtype).itemsize for k, (shape, dtype) in shapes.items()}
-    return {k: -(-num_blocks * size // 64) * 64 for k, size in each.items()}
+def _of_all(shapes: Shapes, num_blocks: int) -> shared_memory.Shapes:
+    return {
+        k: ((num_blocks, *shape), getattr(torch, dtype)) for k, (shape, dtype) in shapes.items()
+    }
 
 
 def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) -> Arrays:
@@ -60,17 +60,13 @@ def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) ->
     Raises:
         UserError: the file cannot be made.
     """
-    sizes, needed = _sizes(shapes, num_blocks), required_bytes(shapes, num_blocks)
+    needed = required_bytes(shapes, num_blocks)
     steps = num_blocks * flags.unroll_length
     logger.info("The replay buffer of %d steps takes %.3f GB", steps, needed / 1e9)
     size = os.path.getsize(path) if path is not None and os.path.exists(path) else 0
     memory = np.zeros(needed, np.uint8) if path is None else _map_file(path, needed, size)
-    arrays, start = {}, 0
-    for name, (shape, dtype) in shapes.items():
-        count = num_blocks * math.prod(shape)
-        array = memory[start : start + sizes[name]].view(dtype)[:count]
-        arrays[name] = array.reshape(num_blocks, *shape)
-        start += sizes[name]
+    tensors = shared_memory.views(torch.from_numpy(memory), _of_all(shapes, num_blocks))
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     if size != needed:
         arrays["serial"][:] = NONE
     return arrays
