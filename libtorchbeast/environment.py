@@ -35,7 +35,6 @@ import numpy as np
 from libtorchbeast.flags import UserError
 from libtorchbeast.seeds import first_seed
 from libtorchbeast.spec import (
-    Actions,
     Spec,
     brief,
     check_action_mask,
@@ -76,37 +75,37 @@ class Environment:
 
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
         first = self.first = create_env()  # the vector, or environment 0; videos render it
-        vector = is_vector(first)
-        _check_parts(first, "single_" if vector else "")
+        single = "single_" if is_vector(first) else ""
+        _check_parts(first, single)
         metadata = getattr(first, "metadata", None) or {}
         self._numbers = _Numbers(_declared_numbers(metadata), num_envs)
-        self._source: _VectorSource | _SingleSource
-        if vector:
+        if single:
             _check_vector(first, num_envs)
+        observations = flatten_space(getattr(first, f"{single}observation_space"))
+        actions = describe_actions(getattr(first, f"{single}action_space"))
+        shapes = [shape for shape, _ in observations.values()]
+        if not any(math.prod(shape) for shape in shapes):
+            raise UserError(f"Observation: expected at least one number, seen the shapes {shapes}")
+        check_action_mask(observations, actions)
+        self.spec = Spec(
+            name=name,
+            num_envs=num_envs,
+            observations=observations,
+            actions=actions,
+            frames_per_step=int(metadata.get("frames_per_step", 1)),
+            stacks=_checked_stacks(metadata.get("frame_stacks", {}), observations),
+            numbers=tuple(self._numbers.values),
+        )
         # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its environments
         # are stepped here.
         name_of_class = f"{type(first).__module__}.{type(first).__name__}"
         if name_of_class == "gymnasium.vector.sync_vector_env.SyncVectorEnv":
-            others = iter(first.envs[1:])
-            self._source = _SingleSource(
-                first.envs[0], lambda: next(others), num_envs, self._numbers
-            )
-        elif vector:
-            self._source = _VectorSource(first, self._numbers)
-        else:
-            self._source = _SingleSource(first, create_env, num_envs, self._numbers)
-        shapes = [shape for shape, _ in self._source.observations.values()]
-        if not any(math.prod(shape) for shape in shapes):
-            raise UserError(f"Observation: expected at least one number, seen the shapes {shapes}")
-        check_action_mask(self._source.observations, self._source.actions)
-        self.spec = Spec(
-            name=name,
-            num_envs=num_envs,
-            observations=self._source.observations,
-            actions=self._source.actions,
-            frames_per_step=int(metadata.get("frames_per_step", 1)),
-            stacks=_checked_stacks(metadata.get("frame_stacks", {}), self._source.observations),
-            numbers=tuple(self._numbers.values),
+            first, *others = first.envs
+            create_env = iter(others).__next__
+        self._source = (
+            _VectorSource(first, self.spec, self._numbers)
+            if is_vector(first)
+            else _SingleSource(first, create_env, self.spec, self._numbers)
         )
         # Whether the last row ended an episode (or a game), so that the next row begins another.
         self._episode_ended = np.ones(num_envs, bool)
@@ -204,12 +203,9 @@ def _check_vector(env: Any, num_envs: int) -> None:
 class _VectorSource:
     """A vector environment, which resets its environments itself."""
 
-    def __init__(self, env: Any, numbers: "_Numbers"):
-        self._env, self._numbers = env, numbers
+    def __init__(self, env: Any, spec: Spec, numbers: "_Numbers"):
+        self._env, self._spec, self._numbers = env, spec, numbers
         self._never = np.zeros(env.num_envs, bool)
-        self.observations = flatten_space(env.single_observation_space)
-        self._action_space = env.single_action_space
-        self.actions: Actions = describe_actions(self._action_space)
 
     def reset(self, seed: int, opened: Callable[[int], None]) -> Row:
         observation = self._checked(self._env.reset(seed=seed)[0])
@@ -217,8 +213,8 @@ class _VectorSource:
         return observation
 
     def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
-        if self.actions.kind != "discrete":
-            actions = to_space(actions, self._action_space)
+        if self._spec.actions.kind != "discrete":
+            actions = to_space(actions, self._env.single_action_space)
         observation, reward, terminated, truncated, info = self._env.step(actions)
         own = info.get("torchbeast", {})
         if "reward" in own:  # of a reset that was a step, whose ends the vector has not noticed
@@ -248,35 +244,24 @@ class _VectorSource:
 
     def _checked(self, observation: Any) -> Row:
         leaves = flatten_observation(observation)
-        _check_names(leaves, self.observations)
+        _check_names(leaves, self._spec.observations)
         return {
             name: _checked_leaf(name, leaves[name], (len(self._never), *shape), dtype)
-            for name, (shape, dtype) in self.observations.items()
+            for name, (shape, dtype) in self._spec.observations.items()
         }
 
 
 class _SingleSource:
     """Single environments, reset here in the step after an episode's last observation."""
 
-    def __init__(
-        self, first: Any, create_env: Callable[[], Any], num_envs: int, numbers: "_Numbers"
-    ):
-        self._envs, self._create_env, self._num_envs = [first], create_env, num_envs
-        self._numbers = numbers
-        self.observations = flatten_space(first.observation_space)
-        self._action_space = first.action_space
-        self.actions: Actions = describe_actions(self._action_space)
-        self._out = {
-            name: np.zeros((num_envs, *shape), dtype)
-            for name, (shape, dtype) in self.observations.items()
-        }
+    def __init__(self, first: Any, create_env: Callable[[], Any], spec: Spec, numbers: "_Numbers"):
+        self._envs, self._create_env, self._spec, self._numbers = [first], create_env, spec, numbers
         # With dtype objects, because comparing them is several times faster than comparing names.
-        self._leaves = [
-            (name, shape, np.dtype(dtype)) for name, (shape, dtype) in self.observations.items()
-        ]
+        self._leaves = [(k, shape, np.dtype(d)) for k, (shape, d) in spec.observations.items()]
+        self._out = {k: np.zeros((spec.num_envs, *shape), d) for k, shape, d in self._leaves}
 
     def reset(self, seed: int, opened: Callable[[int], None]) -> Row:
-        for i in range(self._num_envs):
+        for i in range(self._spec.num_envs):
             if i == len(self._envs):
                 self._envs.append(self._create_env())
             self._write(i, _reset_with_seed(self._envs[i], seed + i))
@@ -287,10 +272,10 @@ class _SingleSource:
         N = len(self._envs)
         reward: list[Any] = [0.0] * N
         terminated, truncated, life_lost = np.zeros((3, N), bool)
-        if self.actions.kind == "discrete":
+        if self._spec.actions.kind == "discrete":
             each_action = actions.tolist()  # Python's own numbers
         else:
-            each_action = to_space(actions, self._action_space)
+            each_action = to_space(actions, self._envs[0].action_space)
         for i, (env, action, reset) in enumerate(
             zip(self._envs, each_action, ended.tolist(), strict=True)
         ):
@@ -315,7 +300,7 @@ class _SingleSource:
         else:
             leaves = {"frame": observation}
         if leaves.keys() != self._out.keys():
-            _check_names(leaves, self.observations)
+            _check_names(leaves, self._spec.observations)
         for name, shape, dtype in self._leaves:
             leaf = leaves[name]
             plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
