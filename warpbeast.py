@@ -34,7 +34,7 @@ import monobeast
 from examples import tensors as examples
 from libtorchbeast import evaluate, models, program, recipes, workers
 from libtorchbeast.accelerator import devices
-from libtorchbeast.agents import Agents, groups_of
+from libtorchbeast.agents import Agents, Joint, groups_of
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
@@ -99,7 +99,9 @@ def make_net(spec: Spec, flags: Flags) -> nn.Module:
     for name in ("passes", "minibatches"):
         require(flags, name, getattr(flags, name) == 1, "1 with groups of agents")
     own: Any = lambda spec, _: Agents(Net, spec, flags)
-    return models.make_net(own, spec, replace(flags, net=None))
+    net: Any = models.make_net(own, spec, replace(flags, net=None))
+    net.distribution = Joint(net)
+    return net
 
 
 # ============================================================================================ flags

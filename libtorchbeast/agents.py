@@ -15,7 +15,7 @@ have a part `action_mask`, a mask for each agent. Of a network's outputs only th
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -105,15 +105,6 @@ class Agents(nn.Module):
         self.nets = nn.ModuleDict()
         for group in self.groups:
             self.nets[group.name] = models.make_net(own, group.spec, flags)
-        self._distribution = Joint(self)
-
-    @property
-    def distribution(self) -> "Joint":
-        return self._distribution
-
-    @distribution.setter
-    def distribution(self, other: Distribution) -> None:
-        """Ignores the distribution that `make_net` sets, which would loop over the agents."""
 
     def members(self) -> list[tuple[Group, Any]]:
         return [(group, self.nets[group.name]) for group in self.groups]
@@ -205,26 +196,18 @@ class Agents(nn.Module):
 
 
 class Joint:
-    """The distribution of all agents' actions. The logits [..., L] are those of agent after agent,
+    """What acting needs of the distribution of all agents' actions: unlike the one that `make_net`
+    sets, it does not loop over the agents. The logits [..., L] are those of agent after agent,
     group after group."""
 
     def __init__(self, agents: Agents):
-        self._parts = [
-            (group.agents, cast(Distribution, net.distribution)) for group, net in agents.members()
+        self._parts: list[tuple[int, Distribution]] = [
+            (group.agents, net.distribution) for group, net in agents.members()
         ]
         self._logits = [A * d.num_logits for A, d in self._parts]
         self.num_logits = sum(self._logits)
-        self._numbers = [A * math.prod(d.action_shape) for A, d in self._parts]
-        self.action_shape = (sum(self._numbers),)
+        self.action_shape = (sum(A * math.prod(d.action_shape) for A, d in self._parts),)
         self.action_dtype = self._parts[0][1].action_dtype
-        self.num_features = sum(A * d.num_features for A, d in self._parts)
-
-    def log_prob(self, policy_logits: Tensor, actions: Tensor) -> Tensor:
-        shares = zip(self._each(policy_logits), self._actions(actions), strict=True)
-        return torch.cat([d.log_prob(x, a) for (d, x), a in shares], -1).sum(-1)
-
-    def entropy(self, policy_logits: Tensor) -> Tensor:
-        return torch.cat([d.entropy(x) for d, x in self._each(policy_logits)], -1).sum(-1)
 
     def sample(self, policy_logits: Tensor) -> Tensor:
         return self._joined(policy_logits, [d.sample(x) for d, x in self._each(policy_logits)])
@@ -232,17 +215,9 @@ class Joint:
     def mode(self, policy_logits: Tensor) -> Tensor:
         return self._joined(policy_logits, [d.mode(x) for d, x in self._each(policy_logits)])
 
-    def features(self, actions: Tensor) -> Tensor:
-        parts = zip(self._parts, self._actions(actions), strict=True)
-        return torch.cat([d.features(a).flatten(-2) for (_, d), a in parts], -1)
-
     def _each(self, policy_logits: Tensor) -> list[tuple[Distribution, Tensor]]:
         split = zip(self._parts, policy_logits.split(self._logits, -1), strict=True)
         return [(d, x.unflatten(-1, (A, -1))) for (A, d), x in split]
-
-    def _actions(self, actions: Tensor) -> list[Tensor]:
-        split = zip(self._parts, actions.split(self._numbers, -1), strict=True)
-        return [x.unflatten(-1, (A, *d.action_shape)) for (A, d), x in split]
 
     def _joined(self, policy_logits: Tensor, actions: list[Tensor]) -> Tensor:
         shape = policy_logits.shape[:-1]
