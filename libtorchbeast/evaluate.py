@@ -35,7 +35,6 @@ results = rich.console.Console()
 # A function that makes a network and environments for a test mode. It must be defined in a module,
 # at the top level, so that another process can import it.
 Player = Callable[[Flags], tuple[nn.Module, Environment]]
-Say = Callable[[str], None]  # takes a line for the log
 
 
 class Game(NamedTuple):
@@ -92,7 +91,6 @@ def play(
     env: Environment,
     seed: int,
     on_row: Callable[[Row], None] = lambda row: None,
-    say: Say = logger.warning,
 ) -> list[Game]:
     """Plays --num_episodes whole games, as many at once as `env` has environments.
 
@@ -100,7 +98,6 @@ def play(
         flags: give --num_episodes and --max_episode_steps, after which a game is cut.
         seed: game i starts from `seed` + i.
         on_row: is called with each row [N, ...], which includes the network's outputs.
-        say: is called if the environments take long to open.
 
     Returns:
         The games in the order of their seeds.
@@ -108,7 +105,7 @@ def play(
     games: list[Game] = []
     with models.autocast(net, flags.precision, torch.device("cpu")):
         while len(games) < flags.num_episodes:
-            games += _play_at_once(flags, net, env, seed + len(games), on_row, say)
+            games += _play_at_once(flags, net, env, seed + len(games), on_row)
     return games[: flags.num_episodes]
 
 
@@ -118,14 +115,13 @@ def _play_at_once(
     env: Environment,
     seed: int,
     on_row: Callable[[Row], None],
-    say: Say,
 ) -> list[Game]:
     """Plays until each environment has ended its first game, and returns these games. Later games
     of an environment are ignored, because taking the games that end first would favour short ones.
     """
     games: dict[int, Game] = {}
     N = env.spec.num_envs
-    with OpeningWatch(flags.open_timeout, N, flag="num_episodes", say=say) as opened:
+    with OpeningWatch(flags.open_timeout, N, flag="num_episodes") as opened:
         row, core_state = env.initial(seed, opened), models.initial_state(net, N)
     while True:
         tensors = {k: torch.from_numpy(v[None]) for k, v in row.items()}  # [T = 1, N, ...]
@@ -151,27 +147,22 @@ def games_at_once(flags: Flags, most: int) -> int:
 
 
 def test_newest(flags: Flags, player: Player) -> list[Game]:
-    """Plays --num_episodes whole games with the newest checkpoint of --xpid, or exports it."""
-    net, env = load(flags, player)
-    with contextlib.closing(env):
-        return test(flags, net, env)
-
-
-def test(flags: Flags, net: nn.Module, env: Environment) -> list[Game]:
-    """Plays --num_episodes games and prints a table of them, with the mean and the standard
-    deviation of their returns. In the mode test_render it also films them, to
-    SAVEDIR/XPID/test.mp4. In the mode export it plays none, but exports the policy.
+    """Plays --num_episodes games with the newest checkpoint of --xpid and prints a table of them,
+    with the mean and the standard deviation of their returns. In the mode test_render it also films
+    them, to SAVEDIR/XPID/test.mp4. In the mode export it plays none, but exports the policy.
 
     Raises:
-        UserError: the mode is test_render, and the environment does not render images. The mode is
-            export, and torch.export cannot trace the network.
+        UserError: those of `load`. The mode is test_render, and the environment does not render
+            images. The mode is export, and torch.export cannot trace the network.
     """
-    if flags.mode == "export":
-        export.write(flags, net, env)
-        return []
-    seed_everything(flags.seed)
-    with told(flags.env), _video(flags, env) as on_row:
-        games = play(flags, net, env, flags.seed, on_row)
+    net, env = load(flags, player)
+    with contextlib.closing(env):
+        if flags.mode == "export":
+            export.write(flags, net, env)
+            return []
+        seed_everything(flags.seed)
+        with told(flags.env), _video(flags, env) as on_row:
+            games = play(flags, net, env, flags.seed, on_row)
     _print(games, flags)
     return games
 
@@ -376,17 +367,19 @@ def play_games(
     weights: SharedWeights,
 ) -> None:
     """Runs in the evaluation's process. For each message in `inbox` it plays games with the newest
-    weights and sends the columns for the log, as JSON, to `outbox`."""
-    say = lambda words: outbox.send_bytes(WORDS + words.encode())
+    weights and sends the columns for the log, as JSON, to `outbox`, which gets warnings too."""
+    to_log: Any = logging.Handler(logging.WARNING)
+    to_log.emit = lambda record: outbox.send_bytes(WORDS + record.getMessage().encode())
+    logging.getLogger("libtorchbeast").addHandler(to_log)
     os.nice(5)  # training has priority
     torch.set_num_threads(1)
-    with OpeningWatch(flags.open_timeout, say=say):
+    with OpeningWatch(flags.open_timeout):
         net, env = player(flags)
     if env.spec.signature() != signature:
         raise ValueError(f"expected an environment {signature}, seen {env.spec.signature()}")
     envs = {"mean_eval_return": env}
     for name, column in columns_of_others(flags).items():  # `try_others` has checked them
-        with OpeningWatch(flags.open_timeout, what=name, say=say):
+        with OpeningWatch(flags.open_timeout, what=name):
             _, envs[column] = player(replace(flags, env=name))
     net.eval()
     cpu_s = 0.0  # so that the first evaluation's CPU time includes the imports
@@ -394,7 +387,7 @@ def play_games(
         seed = derive_seed(flags.seed, weights.copy_to(net))
         row: dict[str, float] = {}
         for column, env in envs.items():
-            row |= _columns(column, flags, net, env, seed, say)
+            row |= _columns(column, flags, net, env, seed)
         before, cpu_s = cpu_s, time.process_time()
         row["eval_cpu_s"] = cpu_s - before
         outbox.send_bytes(json.dumps(row).encode())
@@ -403,13 +396,13 @@ def play_games(
 
 
 def _columns(
-    column: str, flags: Flags, net: nn.Module, env: Environment, seed: int, say: Say
+    column: str, flags: Flags, net: nn.Module, env: Environment, seed: int
 ) -> dict[str, float]:
     """The mean return of --num_episodes games, as the column mean_eval_return or
     mean_eval_return/ENV, and the means of their numbers, as eval_game_NAME or eval_game_NAME/ENV.
     They depend on nothing that was played before."""
     seed_everything(seed)
-    games = play(flags, net, env, seed, say=say)
+    games = play(flags, net, env, seed)
     where = column.removeprefix("mean_eval_return")
     numbers = Means(game.numbers for game in games).row().items()
     row = {f"eval_game_{name}{where}": mean for name, mean in numbers}

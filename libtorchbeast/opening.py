@@ -24,7 +24,6 @@ class OpeningWatch:
     Args:
         num_envs: how many are opened. The watch ends with the last of them.
         flag: a smaller value of this flag means fewer environments. The log then says so.
-        say: gets the lines for the log.
         must_end: whether this process must end although nothing took too long.
         leave: is called before this process ends. The thread that opens never leaves the context.
         what: is the name of a single environment in the log.
@@ -35,14 +34,13 @@ class OpeningWatch:
         open_timeout: float,
         num_envs: int = 1,
         flag: str = "",
-        say: Callable[[str], None] = logger.warning,
         must_end: Callable[[], bool] = lambda: False,
         leave: Callable[[], None] = lambda: None,
         what: str = "The first environment",
     ):
         self._open_timeout, self._num_envs = open_timeout, num_envs
         self._what, self._flag = what, flag
-        self._say, self._must_end, self._leave = say, must_end, leave
+        self._must_end, self._leave = must_end, leave
         self._num_opened = 0
         self._waited = 0.0  # seconds for the next one, without those for which the process stopped
         self._is_open = threading.Event()
@@ -67,13 +65,13 @@ class OpeningWatch:
             self._waited += interval
             if seconds := reminder.due(True):
                 so_far = f"is being waited for, {seconds:.0f} s so far"
-                self._say(f"{self._which()} {so_far}.{self._hint()}")
+                logger.warning(f"{self._which()} {so_far}.{self._hint()}")
             with self._ending:
                 if self._is_open.is_set():
                     return
                 if self._waited > self._open_timeout:
                     limit = f"--open_timeout {self._open_timeout:g}"
-                    self._say(f"{self._which()} took longer than {limit} to open.")
+                    logger.warning(f"{self._which()} took longer than {limit} to open.")
                     self._end_process(exit_code=1)
                 if self._must_end():
                     self._end_process(exit_code=0)
@@ -91,7 +89,7 @@ class OpeningWatch:
         try:
             self._leave()
         except Exception as error:
-            self._say(str(error))
+            logger.warning(str(error))
             exit_code = 1
         finally:
             os._exit(exit_code)

@@ -1,8 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The video of the test mode: every step, of every kind of environment, with its panel."""
 
-import contextlib
 from itertools import pairwise
+from unittest import mock
 
 import gymnasium
 import imageio.v2 as imageio
@@ -136,8 +136,9 @@ def show(savedir, make, make_net):
     """Plays a game with an untrained network and makes a video of it."""
     where = ["--savedir", str(savedir), "--xpid", "run"]
     flags = parse(*CATCH, "--mode", "test_render", "--num_episodes", 1, *where)
-    with contextlib.closing(Environment(make, 1, "TheGame")) as env:
-        return evaluate.test(flags, make_net(env.spec, flags), env)
+    env = Environment(make, 1, "TheGame")
+    with mock.patch.object(evaluate, "load", lambda *_: (make_net(env.spec, flags), env)):
+        return evaluate.test_newest(flags, player=None)
 
 
 @pytest.mark.parametrize("kind", VIEWABLE)
