@@ -21,7 +21,6 @@ import contextlib
 import functools
 import logging
 import math
-import os
 import select
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +40,7 @@ import polybeast_env
 from libtorchbeast import evaluate, models, program, recipes, workers
 from libtorchbeast.accelerator import devices, graphs, lending
 from libtorchbeast.accelerator.devices import own_stream
-from libtorchbeast.checkpoint import saved_updates
+from libtorchbeast.checkpoint import load_newest, path_of
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
@@ -60,7 +59,6 @@ from libtorchbeast.flags import (
     real,
     replace,
     require,
-    run_path,
     whole,
 )
 from libtorchbeast.learner import Direct
@@ -368,7 +366,7 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         description = first_description(addresses, flags.server_timeout, tls=tls)
         yield Servers(addresses, description, lambda: None, tls)
         return
-    updates = saved_updates(os.path.join(run_path(flags), "model.tar"))
+    updates = (load_newest(path_of(flags)) or {"updates": 0})["updates"]
     if ranks.rank() > 0:  # so that no two ranks have the same games, or the same sockets
         sockets = flags.pipes_basename and f"{flags.pipes_basename}.of-rank-{ranks.rank()}"
         seed = derive_seed(flags.seed, ranks.rank())

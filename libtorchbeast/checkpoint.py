@@ -247,13 +247,6 @@ def _flags_of(state: dict[str, Any]) -> dict[str, Any]:
     return older | saved | ({} if any(map(is_image, shapes)) else {"net": state["net"]})
 
 
-def saved_updates(path: str) -> int:
-    """Returns the number of updates in the newest checkpoint, 0 in a new run. Raises what
-    `load_newest` raises."""
-    state = load_newest(path)
-    return 0 if state is None else state["updates"]
-
-
 class RunCheckpoints:
     """Saves and loads the checkpoints of one run.
 
@@ -309,12 +302,12 @@ class RunCheckpoints:
             self.saved_updates = state["updates"]
             logger.info("Checkpoint saved at step %d: %s", state["step"], self.path)
 
-    def save_if_best(self, score: float, evaluated: Callable[[], dict[str, Any]]) -> None:
-        """Saves the weights that `evaluated` returns to model.best.tar, if no other weights of the
-        run had as high a score. A failure is handled as in `save`."""
+    def save_if_best(self, score: float, evaluated: dict[str, Any]) -> None:
+        """Saves the weights of `evaluated` to model.best.tar, if no other weights of the run had as
+        high a score. A failure is handled as in `save`."""
         if not self._enabled or not score > self.best_score:
             return
-        state = evaluated() | {"mean_eval_return": score}
+        state = evaluated | {"mean_eval_return": score}
         if self._save(self.best_path, state, keep_previous=False):
             self.best_score = score
             logger.info("Best so far, %g at step %d: %s", score, state["step"], self.best_path)

@@ -201,9 +201,8 @@ def _print(games: list[Game], flags: Flags) -> None:
 
 
 # ==================== evaluation while training
-# Takes the mean return of an evaluation, and a function that returns a copy of the weights that
-# played, as a part of a checkpoint.
-Keep = Callable[[float, Callable[[], dict[str, Any]]], None]
+# Takes the mean return of an evaluation, and the weights that played, as a part of a checkpoint.
+Keep = Callable[[float, dict[str, Any]], None]
 
 LONGEST_S = 3600.0  # an evaluation that takes longer is taken to hang
 WORDS = b"."  # begins a message with a line for the log
@@ -271,15 +270,16 @@ class Evaluator:
         self._process: workers.Process | None = None
         self._weights: SharedWeights | None = None
         self._is_playing = False
-        self._step, self._started = 0, 0.0  # the step and the time at which the evaluation started
+        self._played: dict[str, Any] = {}  # what plays, as a part of a checkpoint
+        self._started = 0.0  # the time at which the evaluation started
         self._next = self._after(learner.step)
 
     def take(self, may_start: bool = True) -> dict[str, float]:
         """Returns the columns for the log if an evaluation has ended since the last call, else {}.
         Starts the next evaluation if it is due and `may_start`."""
         row = self._result() if self._is_playing else {}
-        if row:  # before the next evaluation gets other weights
-            self._keep(row["mean_eval_return"], self._evaluated)
+        if row:
+            self._keep(row["mean_eval_return"], self._played)
         if may_start and not self._is_playing and self._learner.step >= self._next:
             self._start()
         return row
@@ -293,19 +293,15 @@ class Evaluator:
             self._weights.close()
         self._process, self._weights, self._is_playing = None, None, False
 
-    def _evaluated(self) -> dict[str, Any]:
-        assert self._weights is not None
-        model, updates = self._weights.state_dict(), self._weights.version
-        flags = as_plain(vars(self._flags))
-        return {"model": model, "step": self._step, "updates": updates, "flags": flags}
-
     def _after(self, step: int) -> int:
         every = self._flags.eval_every
         return (step // every + 1) * every
 
     def _start(self) -> None:
         state = self._learner.state_dict()
-        self._step, self._next = state["step"], self._after(state["step"])
+        self._played = {name: state[name] for name in ("model", "step", "updates")}
+        self._played["flags"] = as_plain(vars(self._flags))
+        self._next = self._after(state["step"])
         try:
             process = self._give(state)
         except OSError as error:  # for example, no memory for one more process
@@ -338,7 +334,7 @@ class Evaluator:
         message = self._process.receive() or b"killed"
         if message.startswith(WORDS):
             words = message.removeprefix(WORDS).decode()
-            logger.warning("Evaluation at step %d: %s", self._step, words)
+            logger.warning("Evaluation at step %d: %s", self._played["step"], words)
             return {}
         self._is_playing = False
         if not message.startswith(b"{"):
@@ -349,12 +345,14 @@ class Evaluator:
         others = columns_of_others(self._flags).items()
         returns = f"{row['mean_eval_return']:g}"
         returns += "".join(f", {row[column]:g} in {name}" for name, column in others)
-        logger.info("Evaluation at step %d: mean return %s", self._step, returns)
-        return {"eval_step": self._step, **row}
+        logger.info("Evaluation at step %d: mean return %s", self._played["step"], returns)
+        return {"eval_step": self._played["step"], **row}
 
     def _warn(self, what: str) -> None:
         logger.warning(
-            "The evaluation at step %d %s (--eval_every 0 turns evaluations off)", self._step, what
+            "The evaluation at step %d %s (--eval_every 0 turns evaluations off)",
+            self._played["step"],
+            what,
         )
 
 

@@ -73,11 +73,6 @@ class SharedWeights:
             if self.version == version:
                 return version
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Returns a copy of the newest version. Only the process that writes may call this."""
-        slot, tensors = self.version % 2, self._memory.tensors
-        return {name: tensors[name][slot].clone() for name in tensors if name != ".version"}
-
     def close(self) -> None:
         """Frees the memory in this process. No other method may be called afterwards."""
         self._version = np.empty(0, np.int64)  # no view of the memory any more

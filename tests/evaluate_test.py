@@ -144,7 +144,7 @@ def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
 def test_the_weights_that_played_are_handed_on_with_their_score(evaluator):
     """Not those of the learner, which has gone on, nor those of the next evaluation."""
     kept = []
-    e = evaluator(keep=lambda score, evaluated: kept.append((score, evaluated())))
+    e = evaluator(keep=lambda score, evaluated: kept.append((score, evaluated)))
     e._learner.updates = 7
     weights = {k: v.clone() for k, v in e._learner.state_dict()["model"].items()}
     advance(e, EVERY)
