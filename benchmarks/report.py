@@ -16,7 +16,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from libtorchbeast import models, workers
+from libtorchbeast import workers
+from libtorchbeast.accelerator import devices
 
 Row = dict[str, Any]
 
@@ -115,12 +116,11 @@ def rounded(value: Any) -> Any:
 
 # ========================================================================== what it was measured on
 def machine() -> Row:
-    precision = models.choose_precision("auto", torch.device("cpu"))
     row = {
         "cpu": cpu_model(),
         "cores": workers.available_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "bf16": precision == torch.bfloat16,
+        "bf16": devices.has_bf16(devices.CPU),
         "system": platform.platform(),
     }
     if torch.cuda.is_available():

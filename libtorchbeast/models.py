@@ -143,26 +143,20 @@ def name_of(net: nn.Module) -> str:
     return f"{module}.{type(net).__qualname__}"
 
 
-def choose_precision(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype of convolutions and matrix products for --precision. "auto" chooses bfloat16 if the
-    hardware has instructions for it, else float32."""
-    if precision != "auto":
-        return torch.bfloat16 if precision == "bf16" else torch.float32
-    return torch.bfloat16 if has_bf16(device) else torch.float32
-
-
 def autocast(net: nn.Module, precision: str, device: torch.device) -> torch.autocast:
     """A context in which `net` runs in the precision that --precision and its distribution ask for.
-    It caches casts of weights, so weights must not change inside it.
+    It caches casts of weights, so weights must not change inside it. "auto" chooses bfloat16 if the
+    hardware has instructions for it, else float32.
 
     With "auto" a network with a Gaussian policy runs in float32. Actors on a CPU may compute in
     another precision than a learner on a GPU. This gives log(pi/mu) a noise, whose standard
     deviation is at most 0.02 for a softmax, but up to 0.5 for a narrow Gaussian.
     """
-    if precision == "auto" and isinstance(cast(Distribution, net.distribution), Gaussian):
-        precision = "fp32"
-    dtype = choose_precision(precision, device)
-    return torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+    if precision == "auto":
+        is_bf16 = has_bf16(device) and not isinstance(net.distribution, Gaussian)
+    else:
+        is_bf16 = precision == "bf16"
+    return torch.autocast(device.type, torch.bfloat16, enabled=is_bf16)
 
 
 class VectorNet(nn.Module):
@@ -333,7 +327,7 @@ def unroll(
     device = inputs.device
     # oneDNN has no bf16 LSTM for processors without bf16. cuDNN's LSTM computes in float16 even
     # where autocast asks for bf16, and gradients in float16 would have to be scaled.
-    lacks_bf16 = device.type != "cpu" or choose_precision("auto", device) == torch.float32
+    lacks_bf16 = device.type != "cpu" or not has_bf16(device)
     if torch.is_autocast_enabled(device.type) and lacks_bf16:
         with torch.autocast(device.type, enabled=False):
             return unroll(core, inputs.float(), done, state, initial_state)

@@ -57,7 +57,7 @@ def test_float32_is_rounded_to_tf32_only_if_the_flag_says_so(precision):
     finally:
         for backend, value in zip(backends, before, strict=True):
             backend.allow_tf32 = value
-    assert models.choose_precision("tf32", CPU) == torch.float32
+    assert not models.autocast(torch.nn.Identity(), "tf32", CPU)._enabled
 
 
 def test_which_devices_exist():
