@@ -116,22 +116,14 @@ def make_atari_vector(
     Raises:
         ValueError: the recipe does not accept the id (UnknownGame), or a number is out of range.
     """
+    from ale_py.vector_env import AtariVectorEnv
+
     kwargs = _registered(env_id)
     if terminal_on_life_loss is None:
         terminal_on_life_loss = kwargs["repeat_action_probability"] == 0
     _check_at_least(1, num_envs=num_envs, num_threads=num_threads, max_frames=max_frames)
     _check_at_least(0, noop_max=noop_max)
-    vector = _make_native(kwargs, num_envs, num_threads, noop_max, max_frames)
-    return AtariVector(vector, terminal_on_life_loss)
-
-
-def _make_native(
-    kwargs: dict, num_envs: int, num_threads: int, noop_max: int, max_frames: int
-) -> VectorEnv:
-    """ale-py's vector environment, for an id's `kwargs` in the registry."""
-    from ale_py.vector_env import AtariVectorEnv
-
-    return AtariVectorEnv(
+    vector = AtariVectorEnv(
         kwargs["game"],
         num_envs,
         num_threads=num_threads,
@@ -148,6 +140,7 @@ def _make_native(
         life_loss_info=False,
         reward_clipping=False,
     )
+    return AtariVector(vector, terminal_on_life_loss)
 
 
 class AtariVector(VectorEnv):

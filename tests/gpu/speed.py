@@ -123,9 +123,7 @@ def runs(net: str, device: str, cores: int, quick: bool) -> Iterator[tuple[str, 
 def environments_alone(cores: int, seconds: float) -> float:
     """ale-py's vector with the recipe of Atari, one thread for each core, with random actions."""
     N = 16 * cores
-    env = atari_wrappers._make_native(
-        atari_wrappers._registered(GAMES["Pong"]), N, cores, noop_max=30, max_frames=108_000
-    )
+    env = atari_wrappers.make_atari_vector(GAMES["Pong"], N, num_threads=cores)
     some = np.random.default_rng(0).integers(env.single_action_space.n, size=(100, N))
     with contextlib.closing(env):
         env.reset(seed=0)
