@@ -264,7 +264,7 @@ class _SingleSource:
         for i in range(self._spec.num_envs):
             if i == len(self._envs):
                 self._envs.append(self._create_env())
-            self._write(i, _reset_with_seed(self._envs[i], seed + i))
+            self._write(i, _reset(self._envs[i], seed=seed + i)[0])
             opened(i + 1)
         return self._out
 
@@ -387,33 +387,22 @@ def _step(env: Any, action: Any):
     return observation, reward, ended and not truncated, truncated, info
 
 
-def _reset_with_seed(env: Any, seed: int) -> Any:
-    """Returns the first observation."""
+def _reset(env: Any, **seed: int):
+    """Returns the same values as a step, because after a life loss a reset is one."""
     try:
-        result = env.reset(seed=seed)
+        result = env.reset(**seed)
     except TypeError as error:  # old Gym has a method `seed` instead
-        if "seed" not in str(error):
+        if not seed or "seed" not in str(error):
             raise
         if hasattr(env, "seed"):
-            env.seed(seed)
+            env.seed(seed["seed"])
         result = env.reset()
-    return result[0] if _has_info(result) else result
-
-
-def _reset(env: Any):
-    """Returns the same values as a step, because after a life loss a reset is one."""
-    result = env.reset()
-    if not _has_info(result):
-        return result, 0.0, False, False, {}
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        return result, 0.0, False, False, {}  # old Gym returns the observation only
     observation, info = result
     own = info.get("torchbeast", {})
     flags = own.get("terminated", False), own.get("truncated", False)
     return observation, own.get("reward", 0.0), *flags, info
-
-
-def _has_info(result: Any) -> bool:
-    """Whether a reset returned (observation, info). Old Gym's returns the observation only."""
-    return isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
 
 
 def _checked_rewards(rewards: Any) -> np.ndarray:
