@@ -73,7 +73,8 @@ def check_dtypes(outputs: dict[str, Any]) -> None:
     for name in HEADS:
         seen = f"returned `{name}` in bfloat16"
         heads = "compute the heads inside torch.autocast(..., enabled=False), as monobeast.Net does"
-        _expect(not _is_bf16(outputs[name]), seen, f"float32: {heads}")
+        is_bf16 = getattr(outputs[name], "dtype", None) == torch.bfloat16
+        _expect(not is_bf16, seen, f"float32: {heads}")
 
 
 def check_finite(net: nn.Module, rows: dict[str, Tensor], outputs: dict[str, Tensor]) -> None:
@@ -278,10 +279,6 @@ def made_up_rows(spec: Spec, T: int, B: int, value: int) -> dict[str, Tensor]:
 def _is_state(value: Any, B: int) -> bool:
     is_float = isinstance(value, Tensor) and value.is_floating_point()
     return is_float and value.dim() >= 2 and value.shape[1] == B
-
-
-def _is_bf16(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.dtype == torch.bfloat16
 
 
 def in_words(value: Any) -> str:

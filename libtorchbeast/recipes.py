@@ -106,12 +106,6 @@ def may_change(draft: argparse.Namespace, name: str, spec: Spec | None) -> bool:
     return spec is None and draft.left_out.get(name) == "other"
 
 
-def undecided(flags: Flags) -> dict[str, Any]:
-    """The flags as they were given. Those that were left out are None."""
-    values = dict(vars(flags))
-    return values | dict.fromkeys(values.pop("left_out", ()))
-
-
 def settle(
     flags: Flags, check: Callable[[argparse.Namespace, Spec], Flags], spec: Spec, recipes: Recipes
 ) -> Flags:
@@ -122,7 +116,9 @@ def settle(
         check: the program's `check_flags`.
         recipes: the program's.
     """
-    values = vars(check(argparse.Namespace(**undecided(flags)), spec))
+    given = dict(vars(flags))
+    given |= dict.fromkeys(given.pop("left_out", ()))  # None: the flag was left out
+    values = vars(check(argparse.Namespace(**given), spec))
     left_out = values.pop("left_out")
     for kind in sorted(set(left_out.values())):
         words = [f"--{name} {values[name]}" for name in recipes[kind] if name in left_out]

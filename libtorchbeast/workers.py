@@ -39,15 +39,6 @@ context = multiprocessing.get_context("spawn")
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
-def stop_signals() -> set[signal.Signals]:
-    """The signals that ask this program to stop.
-
-    A closed terminal's SIGHUP is not among them under `nohup`, which makes a program ignore it.
-    """
-    ignores = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return _STOP_SIGNALS - {signal.SIGHUP} if ignores else _STOP_SIGNALS
-
-
 def before_imports(name: str) -> None:
     """A program calls this with its `__name__` before its other imports, which take seconds.
 
@@ -186,10 +177,8 @@ class Process:
 
     def send(self, message: bytes) -> None:
         """Sends a message, or drops it if the child has ended, which `receive` tells."""
-        try:
+        with contextlib.suppress(OSError):
             self._to_child.send_bytes(message)
-        except OSError:
-            pass
 
     def receive(self) -> bytes | None:
         """The child's next message, or None if it has ended and all its messages were read."""
@@ -234,12 +223,9 @@ class Process:
 
 def _messages(inbox: Connection) -> Iterator[bytes]:
     """Yields messages until the other end of the pipe is closed."""
-    while True:
-        try:
-            message = inbox.recv_bytes()
-        except (EOFError, ConnectionError):
-            return
-        yield message
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            yield inbox.recv_bytes()
 
 
 def _child(target: Callable, inbox: Connection, outbox: Connection, args: tuple) -> None:
@@ -247,10 +233,8 @@ def _child(target: Callable, inbox: Connection, outbox: Connection, args: tuple)
     try:
         target(_messages(inbox), outbox, *args)
     except BaseException as error:
-        try:
+        with contextlib.suppress(OSError):
             outbox.send_bytes(Process.FAILURE + report(error).encode()[-16000:])
-        except OSError:
-            pass
         sys.exit(1)
 
 
@@ -388,8 +372,11 @@ class Threads:
 
 @contextlib.contextmanager
 def stop_signals_call(handler: Callable) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP call `handler`, and do nothing else, as long as this lasts."""
-    before = {number: signal.signal(number, handler) for number in stop_signals()}
+    """SIGINT, SIGTERM and SIGHUP call `handler`, and do nothing else, as long as this lasts. A
+    closed terminal's SIGHUP is left alone under `nohup`, which makes a program ignore it."""
+    ignores = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = _STOP_SIGNALS - {signal.SIGHUP} if ignores else _STOP_SIGNALS
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
