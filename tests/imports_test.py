@@ -22,7 +22,7 @@ FOLDERS = {name for name, path in FILES.items() if path.stem == "__init__"}
 EXTENSION = {f"libtorchbeast.{name}" for name in (*libtorchbeast._EXTENSION, "_C")}
 # What the modules of a folder may import besides each other; the folders' docstrings say so.
 LAYERS = {
-    "accelerator": "distributed.ranks flags models net_check rollouts",
+    "accelerator": "distributed.ranks flags models net_check rollouts shared_memory",
     "distributed": "flags loggers.columns workers",
     "rpcenv": "spec environment flags origin seeds workers",
     "loggers": "environment flags rollouts shared_memory workers",

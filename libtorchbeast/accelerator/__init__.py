@@ -4,5 +4,5 @@
 `devices` chooses them, and copies tensors there and back in streams that wait for each other.
 `graphs` turns calls of a network and the parts of an update into graphs, and `lending` lends
 page-locked memory to the C++ core. They import each other and modules of libtorchbeast
-(distributed.ranks, flags, models, net_check, rollouts).
+(distributed.ranks, flags, models, net_check, rollouts, shared_memory).
 """
