@@ -51,11 +51,6 @@ RESTART_WINDOW_S = 600.0
 MAX_SLOTS_PER_ACTOR = 4096  # all their numbers must fit into a pipe, or the sender would block
 
 
-class ActorFailure(UserError):
-    """More than --max_actor_restarts actors failed within ten minutes. Their tracebacks are in the
-    log."""
-
-
 class Actors:
     """Starts `num_actors` processes and hands their rollouts to learner threads.
 
@@ -111,8 +106,9 @@ class Actors:
         handles the messages, replaces actors that failed and kills those that hang.
 
         Raises:
-            ActorFailure: too many actors have failed. The text says why the last one did.
-            UserError: every actor has failed in the same way, and none has completed a rollout.
+            UserError: more than --max_actor_restarts actors have failed within ten minutes. The
+                text says why the last one did; their tracebacks are in the log. Or every actor has
+                failed in the same way, and none has completed a rollout.
         """
         by_handle: dict[Any, int] = {}
         for actor, process in enumerate(self._processes):
@@ -215,7 +211,7 @@ class Actors:
                 + "".join(self._causes)
             )
         if are_too_many:
-            raise ActorFailure(
+            raise UserError(
                 f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "
                 f"(--max_actor_restarts {most}); the last, actor {actor}: {why}"
             )
