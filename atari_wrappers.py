@@ -52,6 +52,8 @@ from gymnasium.wrappers import (
     TransformObservation,
 )
 
+from libtorchbeast.spec import describe_actions
+
 FRAMES_PER_STEP = 4
 STACK = 4
 _ENTRY_POINT = "ale_py.env:AtariEnv"
@@ -171,7 +173,7 @@ class AtariVector(VectorEnv):
         }
         self.terminal_on_life_loss = terminal_on_life_loss
         self._vector = vector
-        self._num_actions = vector.single_action_space.n
+        self._actions = describe_actions(vector.single_action_space)
         self._over = self._life_lost = np.zeros(self.num_envs, np.bool_)
         self._press = _fire_or_noop([action.name for action in vector.ale.get_action_set()])
 
@@ -186,7 +188,8 @@ class AtariVector(VectorEnv):
 
     def step(self, actions: np.ndarray):
         """One agent step of every game. ValueError: actions of a wrong shape, dtype or range."""
-        actions = self._checked(actions)
+        self._actions.check(np.asarray(actions), self.num_envs)  # else ale-py may wait for ever
+        actions = np.array(actions, np.int64)
         actions[self._life_lost] = self._press
         restarts = self._over  # this step resets these games, so their lives cannot be compared
         obs, reward, terminated, truncated, info = self._vector.step(actions)
@@ -198,20 +201,6 @@ class AtariVector(VectorEnv):
         self._life_lost = lost & ~truncated
         info = {**info, "torchbeast": {"life_lost": self._life_lost.copy()}}
         return obs, reward.astype(np.float32), terminated | lost, truncated, info
-
-    def _checked(self, actions: np.ndarray) -> np.ndarray:
-        """Returns a checked copy of `actions`: ale-py waits for ever if one is out of range."""
-        actions = np.array(actions)
-        if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
-            raise ValueError(
-                f"actions: shape {actions.shape} of {actions.dtype}, "
-                f"expected shape {(self.num_envs,)} of integers"
-            )
-        if actions.min() < 0 or actions.max() >= self._num_actions:
-            raise ValueError(
-                f"actions: {actions.min()}..{actions.max()}, expected 0..{self._num_actions - 1}"
-            )
-        return actions.astype(np.int64, copy=False)
 
     def close_extras(self, **kwargs) -> None:
         """Stops ale-py's threads and frees its games. `close` calls it once."""

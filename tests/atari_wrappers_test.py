@@ -327,12 +327,12 @@ def test_classic_reset_with_a_seed_or_within_a_life_starts_a_new_game():
 @pytest.mark.parametrize(
     "actions, text",
     [
-        (np.array([0, 6]), "actions: 0..6, expected 0..5"),
-        (np.array([-1, 0]), "actions: -1..0, expected 0..5"),
-        (np.array([0]), r"shape \(1,\) of int64, expected shape \(2,\) of integers"),
-        (np.array([[0], [0]]), r"shape \(2, 1\)"),
-        (np.array([0.0, 1.0]), "of float64"),
-        (np.array([True, False]), "of bool"),
+        (np.array([0, 6]), "expected 0 to 5, seen 6 for environment 1"),
+        (np.array([-1, 0]), "expected 0 to 5, seen -1 for environment 0"),
+        (np.array([0]), r"expected int64\[2\], seen int64\[1\]"),
+        (np.array([[0], [0]]), r"seen int64\[2, 1\]"),
+        (np.array([0.0, 1.0]), r"seen float64\[2\]"),
+        (np.array([True, False]), r"seen bool\[2\]"),
     ],
 )
 def test_bad_actions_are_refused_and_the_game_goes_on(actions, text):
