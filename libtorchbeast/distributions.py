@@ -7,6 +7,7 @@ The loss in vtrace.py and the acting code know the actions only through the meth
 
 import functools
 import math
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -93,28 +94,24 @@ class MultiCategorical:
         self._parts = [Categorical(size) for size in sizes]
 
     def log_prob(self, policy_logits: Tensor, actions: Tensor) -> Tensor:
-        each = self._each(policy_logits)
-        parts = zip(*each, actions.unbind(-1), strict=True)
-        return functools.reduce(torch.add, (p.log_prob(x, a) for p, x, a in parts))
+        parts = zip(self._each(policy_logits), actions.unbind(-1), strict=True)
+        return functools.reduce(torch.add, (p.log_prob(x, a) for (p, x), a in parts))
 
     def entropy(self, policy_logits: Tensor) -> Tensor:
-        each = zip(*self._each(policy_logits), strict=True)
-        return functools.reduce(torch.add, (p.entropy(x) for p, x in each))
+        return functools.reduce(torch.add, (p.entropy(x) for p, x in self._each(policy_logits)))
 
     def sample(self, policy_logits: Tensor) -> Tensor:
-        each = zip(*self._each(policy_logits), strict=True)
-        return torch.stack([p.sample(x) for p, x in each], dim=-1)
+        return torch.stack([p.sample(x) for p, x in self._each(policy_logits)], dim=-1)
 
     def mode(self, policy_logits: Tensor) -> Tensor:
-        each = zip(*self._each(policy_logits), strict=True)
-        return torch.stack([p.mode(x) for p, x in each], dim=-1)
+        return torch.stack([p.mode(x) for p, x in self._each(policy_logits)], dim=-1)
 
     def features(self, actions: Tensor) -> Tensor:
         each = zip(self._parts, actions.unbind(-1), strict=True)
         return torch.cat([p.features(a) for p, a in each], dim=-1)
 
-    def _each(self, policy_logits: Tensor) -> tuple[list[Categorical], tuple[Tensor, ...]]:
-        return self._parts, policy_logits.split(self.sizes, dim=-1)
+    def _each(self, policy_logits: Tensor) -> Iterator[tuple[Categorical, Tensor]]:
+        return zip(self._parts, policy_logits.split(self.sizes, dim=-1), strict=True)
 
 
 class Gaussian:
