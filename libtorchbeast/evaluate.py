@@ -65,21 +65,17 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
         raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}{why}")
     with OpeningWatch(flags.open_timeout), told(flags.env):
         net, env = player(flags)
-    if flags.net is None and models.name_of(net) != state["net"]:
+    own_net, own_spec, why = models.name_of(net), env.spec.signature(), ""
+    if flags.net is None and own_net != state["net"]:
+        why = f"has the network {state['net']}, this program's is {own_net}: use the program that "
+        why += f"trained it, or --net {state['net']}"
+    elif own_spec != state["spec"]:
+        why = f"does not fit {flags.env}: expected {_said(state['spec'])}; seen {_said(own_spec)}"
+    elif misfit := checkpoint.misfit(net.state_dict(), state["model"]):
+        why = f"does not fit this network (--net, --core, --use_lstm): {misfit}"
+    if why:
         env.close()
-        raise UserError(
-            f"{path} has the network {state['net']}, this program's is {models.name_of(net)}: "
-            f"use the program that trained it, or --net {state['net']}"
-        )
-    if env.spec.signature() != state["spec"]:
-        env.close()
-        raise UserError(
-            f"{path} does not fit {flags.env}: expected {_said(state['spec'])}; seen "
-            f"{_said(env.spec.signature())}"
-        )
-    if why := checkpoint.misfit(net.state_dict(), state["model"]):
-        env.close()
-        raise UserError(f"{path} does not fit this network (--net, --core, --use_lstm): {why}")
+        raise UserError(f"{path} {why}")
     net.load_state_dict(state["model"])
     results.print(f"Loaded {path}, trained for {state['step']:,} steps", soft_wrap=True)
     return net.eval(), env
