@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 
 from libtorchbeast.origin import report
 
@@ -30,10 +31,6 @@ def available_cores() -> int:
 def share_of_cores() -> int:
     """The cores for this process if torchrun has started others on this machine, too."""
     return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-
-
-# Processes are spawned, not forked: a fork after torch has started its threads can deadlock.
-context = multiprocessing.get_context("spawn")
 
 
 _STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -134,8 +131,9 @@ def start_program(module: str, env: dict[str, str] | None = None, **options) -> 
     )
 
 
-class Process:
-    """A spawned child process, with a pipe for messages in each direction.
+class Process(SpawnProcess):
+    """A child process, with a pipe for messages in each direction. It is started at once, by a
+    spawn, because a fork after torch has started its threads can deadlock.
 
     `target(inbox, outbox, *args)` runs in the child. `inbox` yields messages until the parent asks
     the child to end; `outbox` is a Connection. If `target` raises, the error's `report` is the
@@ -146,12 +144,10 @@ class Process:
     FAILURE = b"!"  # begins the last message of a child that raised, and no other message
 
     def __init__(self, target: Callable, args: tuple, name: str):
-        self._exit_code: int | None = None
-        inbox, self._to_child = context.Pipe(duplex=False)
-        self.from_child, outbox = context.Pipe(duplex=False)
-        self._process = context.Process(
-            target=_child, args=(target, inbox, outbox, args), name=name, daemon=True
-        )
+        inbox, to_child = multiprocessing.Pipe(duplex=False)
+        from_child, outbox = multiprocessing.Pipe(duplex=False)
+        own_args = (target, inbox, outbox, args)
+        super().__init__(target=_child, args=own_args, name=name, daemon=True)
         # The child inherits this mask, so that no signal reaches it before `_set_up_child`. So does
         # Python's resource tracker, which a SIGHUP would end. Starting the tracker unblocks SIGINT
         # and SIGTERM, so they are blocked again.
@@ -159,21 +155,14 @@ class Process:
         try:
             resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-            self._process.start()
+            self.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         inbox.close()
         outbox.close()
-
-    @property
-    def name(self) -> str:
-        return self._process.name
-
-    @property
-    def pid(self) -> int:
-        pid = self._process.pid
-        assert pid is not None  # the constructor has started it
-        return pid
+        # Only now, because a child gets what its process has as attributes when it starts.
+        self._to_child, self.from_child = to_child, from_child
+        self._exit_code: int | None = None
 
     def send(self, message: bytes) -> None:
         """Sends a message, or drops it if the child has ended, which `receive` tells."""
@@ -186,11 +175,6 @@ class Process:
             return self.from_child.recv_bytes()
         except (EOFError, OSError):  # OSError: killed in the middle of a message
             return None
-
-    @property
-    def sentinel(self) -> int:
-        """A handle to wait on, which is ready when the process has ended."""
-        return self._process.sentinel
 
     def has_message(self) -> bool:
         """Whether `receive` would return at once, be it with a message or with None."""
@@ -208,17 +192,14 @@ class Process:
         if self._exit_code is not None:
             return self._exit_code
         self.ask_to_end()
-        self._process.join(deadline)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        self.join(deadline)
+        if self.is_alive():
+            self.kill()
+            self.join()
         self.from_child.close()
-        self._exit_code = self._process.exitcode
-        self._process.close()
+        self._exit_code = self.exitcode
+        self.close()
         return self._exit_code
-
-    def kill(self) -> None:
-        self._process.kill()
 
 
 def _messages(inbox: Connection) -> Iterator[bytes]:
