@@ -284,16 +284,13 @@ class RunCheckpoints:
             if state[name] != now:
                 self._refuse(name, state[name], now)
         self.saved_updates = state["updates"]
-        self._load_best_score()
-        return state
-
-    def _load_best_score(self) -> None:
         try:
             self.best_score = load(self.best_path)["mean_eval_return"]
         except FileNotFoundError:
             pass
         except (CheckpointError, OSError) as error:
             logger.error("The next evaluation replaces a checkpoint that is not usable: %s", error)
+        return state
 
     def save(self, state: dict[str, Any]) -> None:
         """Saves `state`. If that fails, for example on a full disk, the error is logged and

@@ -329,11 +329,9 @@ class _Numbers:
             said = 'metadata["own_discounts"] = True, seen none'
             self._set("discount", i, own["discount"], said, 1.0, "a number from -1 to 1")
         for name, value in own.get("game_numbers", {}).items():
-            said = f'the name in metadata["game_numbers"], seen {self._declared()}'
+            declared = [key.removeprefix("game/") for key in self.values if key != "discount"]
+            said = f'the name in metadata["game_numbers"], seen {declared}'
             self._set(f"game/{name}", i, value, said, LARGEST, "a finite number")
-
-    def _declared(self) -> list[str]:
-        return [name.removeprefix("game/") for name in self.values if name != "discount"]
 
     def _set(self, name: str, i: int, value: Any, declared: str, limit: float, expected: str):
         what = name.replace("game/", "game_numbers ")

@@ -63,27 +63,21 @@ class OpeningWatch:
         reminder, interval = Reminder(), min(HEARTBEAT_S, self._open_timeout / 4)
         while not self._is_open.wait(interval):
             self._waited += interval
+            number = f"Environment {self._num_opened + 1} of {self._num_envs}"
+            which = self._what if self._num_envs == 1 else number
             if seconds := reminder.due(True):
-                so_far = f"is being waited for, {seconds:.0f} s so far"
-                logger.warning(f"{self._which()} {so_far}.{self._hint()}")
+                words = " If the simulator is slow, fewer environments start sooner"
+                hint = f"{words} (--{self._flag})." if self._flag else ""
+                logger.warning(f"{which} is being waited for, {seconds:.0f} s so far.{hint}")
             with self._ending:
                 if self._is_open.is_set():
                     return
                 if self._waited > self._open_timeout:
                     limit = f"--open_timeout {self._open_timeout:g}"
-                    logger.warning(f"{self._which()} took longer than {limit} to open.")
+                    logger.warning(f"{which} took longer than {limit} to open.")
                     self._end_process(exit_code=1)
                 if self._must_end():
                     self._end_process(exit_code=0)
-
-    def _which(self) -> str:
-        if self._num_envs == 1:
-            return self._what
-        return f"Environment {self._num_opened + 1} of {self._num_envs}"
-
-    def _hint(self) -> str:
-        words = " If the simulator is slow, fewer environments start sooner"
-        return f"{words} (--{self._flag})." if self._flag else ""
 
     def _end_process(self, exit_code: int) -> None:
         try:

@@ -99,11 +99,6 @@ def available_bytes() -> int:
     return min(limits)
 
 
-def descriptors_left() -> int:
-    """The number of files that this process may still open."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds()
-
-
 def require_memory(flags: Flags, name: str, needed: int) -> None:
     """Raises UserError, which asks for a smaller --`name`, unless `needed` bytes are available."""
     available, MiB = available_bytes(), 2**20
@@ -139,7 +134,8 @@ def require_descriptors(flags: Flags) -> None:
     """Raises UserError if this process may not open as many files as --num_actors actors need. Each
     actor needs four in both beasts: pipes and sentinels, or sockets and events. The logs and other
     files need a few more."""
-    files, left = 4 * flags.num_actors + 32, descriptors_left()
+    left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds()
+    files = 4 * flags.num_actors + 32
     require(
         flags,
         "num_actors",

@@ -2,12 +2,14 @@
 """Memory that processes share: written by one, seen by the other, given back in the end."""
 
 import os
+import re
 import resource
 
 import pytest
 import torch
 
 from libtorchbeast import shared_memory, workers
+from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.shared_memory import SharedTensors
 from tests.support.memory import GUARD, MOST, memories, receive
 
@@ -106,6 +108,14 @@ def test_required_bytes_cover_every_block():
 def test_what_is_left_is_counted():
     available = shared_memory.available_bytes()
     assert available > 2**20
-    before = shared_memory.descriptors_left()
+
+
+def test_open_files_are_counted():
+    def left():
+        with pytest.raises(UserError, match="^--num_actors 1000000000: .* are left") as error:
+            shared_memory.require_descriptors(Flags(num_actors=10**9))
+        return int(re.findall("[0-9]+", str(error.value))[-1])
+
+    before = left()
     with open(os.devnull):
-        assert shared_memory.descriptors_left() == before - 1
+        assert left() == before - 1
