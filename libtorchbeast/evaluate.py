@@ -299,25 +299,20 @@ class Evaluator:
         self._played["flags"] = as_plain(vars(self._flags))
         self._next = self._after(state["step"])
         try:
-            process = self._give(state)
+            if self._process is None or self._weights is None:
+                # The state_dict itself is not an argument of the process, because starting a
+                # process waits until it has read its arguments.
+                self._weights = SharedWeights(state["model"], state["updates"])
+                args = (self._player, self._flags, self._spec.signature(), self._weights)
+                self._process = workers.Process(play_games, args, name="evaluation")
+            else:
+                self._weights.publish(state["model"], state["updates"])
         except OSError as error:  # for example, no memory for one more process
             self._warn(f"failed: {error}")
             self.close()
             return
-        process.send(b"play")
+        self._process.send(b"play")
         self._started, self._is_playing = time.monotonic(), True
-
-    def _give(self, state: dict[str, Any]) -> workers.Process:
-        """Hands the weights to the process, and starts the process if there is none."""
-        if self._process is not None and self._weights is not None:
-            self._weights.publish(state["model"], state["updates"])
-            return self._process
-        # The state_dict itself is not an argument of the process, because starting a process waits
-        # until it has read its arguments.
-        self._weights = SharedWeights(state["model"], state["updates"])
-        args = (self._player, self._flags, self._spec.signature(), self._weights)
-        self._process = workers.Process(play_games, args, name="evaluation")
-        return self._process
 
     def _result(self) -> dict[str, float]:
         assert self._process is not None
