@@ -2,6 +2,7 @@
 """Numbers of a run's batches and updates, and means over rows, against what was put in."""
 
 import json
+import math
 import random
 
 import pytest
@@ -220,3 +221,8 @@ def test_means_are_weighted_with_seconds_and_skip_what_is_absent():
     means.add({"a": 1.0, "b": 5.0}, 1.0)
     means.add({"a": 4.0}, 2.0)
     assert means.row() == {"a": 3.0, "b": 5.0}
+
+
+def test_a_number_that_is_not_finite_does_not_count():
+    means = Means([{"a": 1.0, "b": math.nan}, {"a": math.nan, "b": math.inf}, {"a": 3.0}])
+    assert means.row() == {"a": 2.0}

@@ -184,7 +184,8 @@ class Means:
     """The mean of each column over many rows, in which a row counts by the seconds it covers.
 
     Args:
-        rows: the first ones, which all count the same. A row may lack columns.
+        rows: the first ones, which all count the same. A row may lack columns, and what is not
+            finite counts as lacking.
     """
 
     def __init__(self, rows: Iterable[dict[str, float]] = ()):
@@ -195,8 +196,9 @@ class Means:
 
     def add(self, row: dict[str, float], seconds: float) -> None:
         for name, value in row.items():
-            self._sums[name] += value * seconds
-            self._seconds[name] += seconds
+            if math.isfinite(value):
+                self._sums[name] += value * seconds
+                self._seconds[name] += seconds
 
     def row(self) -> dict[str, float]:
         return {name: value / self._seconds[name] for name, value in self._sums.items()}
