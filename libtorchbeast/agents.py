@@ -30,7 +30,7 @@ from libtorchbeast.spec import Actions, Spec, check_action_mask
 # Keys of the environment's row that are copied into the rows of each agent.
 OF_ENVIRONMENT = (
     "done", "terminated", "truncated", "episode_over", "episode_step", "episode_return",
-    "policy_version",
+    "policy_version", "discount",
 )  # fmt: skip
 
 

@@ -189,6 +189,26 @@ def test_each_agent_obeys_its_own_mask():
     assert loss["means"]["mean_rho"].item() == pytest.approx(1, abs=1e-5)
 
 
+def test_an_environments_own_discount_is_that_of_each_agent():
+    class Shorter(Tag):
+        own_discounts = True
+
+        def advance(self, state, actions):
+            state, *result = super().advance(state, actions)
+            return state | {"discount": torch.tensor([1.0, 0.25, 0.5])}, *result
+
+    tag, seen = Shorter(3, 2), []
+    tag.state["discount"] = (), torch.float32
+    actor = actor_of(tag, "--discounting 0.8")
+
+    def targets(batch):
+        seen.append(batch.discount[0].tolist())
+        return warpbeast.targets(batch)
+
+    learn_from(actor.net, actor.unroll(0), {}, targets, warpbeast.loss, actor.flags, 0.0)
+    assert seen == [pytest.approx([0.8] * A + [0.2] * A + [0.4] * A) for A in (3, 2)]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
