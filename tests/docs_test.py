@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import monobeast
 import polybeast
@@ -256,6 +258,23 @@ def test_rnd_from_docs_fork_md_trains(tmp_path):
     run = subprocess.run([sys.executable, *words], cwd=copy, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert {"rnd_loss", "bonus"} <= rows(tmp_path / "rnd")[-1].keys()
+
+
+def test_the_teacher_from_docs_fork_md_follows_with_its_moments():
+    """When a run begins it becomes the network, which may have the weights of --init_from."""
+    section = (ROOT / "docs/fork.md").read_text().split("A teacher that follows")[1]
+    block, place = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0], {"nn": nn}
+    exec(block, place)
+    net, teacher = place["Net"](), nn.Module()
+    for module in (net, teacher):
+        module.weight = nn.Parameter(torch.zeros(2))
+        module.register_buffer("mean", torch.zeros(2))
+    net.__dict__["teacher"] = teacher  # as for_loss does: not a submodule
+    for updates, value, expected in ((0, 3.0, 3.0), (1, 5.0, 3.02)):
+        net.load_state_dict(dict.fromkeys(("weight", "mean"), torch.full((2,), value)))
+        net.after_step(updates)
+        for x in teacher.state_dict().values():
+            torch.testing.assert_close(x, torch.full((2,), expected))
 
 
 # ==================================================================================== what is named
