@@ -63,7 +63,8 @@ from libtorchbeast.tensors import FromArrays, TensorRows, TensorVector, require_
 # FORK HERE: a fork may write its own. Each group of agents has a network.
 Net, targets, loss = monobeast.Net, monobeast.targets, monobeast.loss
 ACTIVITIES = ("environment", "inference", "learning")
-# The rows that the host reads of a rollout. One copy brings all of them, so that it waits once.
+# The rows that the host reads of a rollout, besides the transitions' own discounts. One copy brings
+# all of them, so that it waits once.
 BOOKS = ("done", "policy_version", "episode_over", "episode_step", "episode_return")
 
 logger = logging.getLogger(__name__)
@@ -254,10 +255,14 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     actor = Actor(rows, learner.net, seed, flags, clock, learner.updates)
     while not run.finished():
         rollout = actor.unroll(learner.updates)
-        (books,) = devices.to_host({name: rollout[name] for name in BOOKS})
+        (books,) = devices.to_host({k: rollout[k] for k in (*BOOKS, *rows.spec.numbers)})
         if not (returns := books["episode_return"]).isfinite().all():
             seen = f"seen an episode's return {returns[~returns.isfinite()][0]:g}"
             raise UserError(f"--env {flags.env}: expected finite rewards, {seen}")
+        discount = books.get("discount", torch.ones(()))
+        if not (fits := discount.abs() <= 1).all():
+            seen = f"seen {discount[~fits][0]:g}"
+            raise UserError(f"--env {flags.env}: expected discounts from -1 to 1, {seen}")
         run.stats.add_games(books)
         read = {name: books[name] for name in ("done", "policy_version")}
         for batch in run.between.batches(divide(rollout | read, flags.batch_size)):

@@ -264,7 +264,7 @@ class TensorRows:
         self._sign = torch.ones_like(self._return)  # -1: the next reward is the opponent's
         none = torch.as_tensor(self.spec.actions.zeros(N), device=self._device)
         row = self._row(observation, zeros(torch.float32), never, never, none)
-        return row | self._own_discount({}, row["done"]) if self._has_discounts else row
+        return row | self._own_discount({}, row["done"])
 
     @torch.no_grad()  # a simulator may be differentiable
     def step(self, actions: Tensor) -> Row:
@@ -273,15 +273,21 @@ class TensorRows:
         terminated, truncated = (self._checked("end", x).bool() for x in ends)
         reward = self._checked("reward", reward).float()
         row = self._row(self._checked_parts(observation), reward, terminated, truncated, actions)
-        return row | self._own_discount(info, row["done"]) if self._has_discounts else row
+        return row | self._own_discount(info, row["done"])
 
     def _own_discount(self, info: dict[str, Any], done: Tensor) -> Row:
-        """The transition's own discount, with which the sign of the next reward may change."""
+        """The transition's own discount, with which the sign of the next reward may change. It is
+        as told: whoever reads the rows on the host has to refuse one beyond [-1, 1]."""
         told = info.get("torchbeast", {}).get("discount")
+        if not self._has_discounts and told is None:
+            return {}
+        if not self._has_discounts:
+            said = 'expected metadata["own_discounts"] = True, seen none'
+            raise UserError(f'info["torchbeast"] tells discount: {said}')
         none = torch.ones_like(self._sign)
         discount = none if told is None else self._checked("discount", told).masked_fill(done, 1)
         self._sign = torch.where(done, none, self._sign * torch.where(discount < 0, -none, none))
-        return {"discount": discount.clamp(-1, 1).float()}
+        return {"discount": discount.float()}
 
     def _checked_parts(self, observation: Any) -> Row:
         parts, expected = flatten_observation(observation), self.spec.observations

@@ -15,7 +15,7 @@ from libtorchbeast.tensors import (
     pick,
     require_vector,
 )
-from tests.support.tensors import Walk
+from tests.support.tensors import Turns, Walk
 
 CPU = torch.device("cpu")
 
@@ -38,18 +38,6 @@ class Changed(TensorVector):
 def rows_of(vector, seed=3):
     spec = Environment(lambda: vector, vector.num_envs, "walk").spec
     return TensorRows(vector, spec, CPU)
-
-
-class Turns(Walk):
-    """Tells a discount from -1 to 1 with each step."""
-
-    own_discounts = True
-    state = {**Walk.state, "discount": ((), torch.float32)}
-
-    def advance(self, state, actions):
-        state, *result = super().advance(state, actions)
-        odd = state["time"] % 2 > 0
-        return state | {"discount": torch.where(odd, -1.0, 0.5)}, *result
 
 
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete", "box"])
@@ -272,6 +260,15 @@ def test_numbers_of_games_are_refused():
     vector.metadata["game_numbers"] = ["win"]
     with pytest.raises(UserError, match="expected no game_numbers in its metadata, .* game/win"):
         rows_of(vector)
+
+
+def test_a_discount_that_is_not_declared_is_refused():
+    vector = TensorVector(Turns(), 2)
+    vector.metadata["own_discounts"] = False
+    rows = rows_of(vector)
+    rows.initial(0)
+    with pytest.raises(UserError, match='tells discount: expected metadata."own_discounts". = Tru'):
+        rows.step(torch.zeros(2, dtype=torch.int64))
 
 
 def test_another_autoreset_is_refused():

@@ -14,7 +14,7 @@ from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import make_net
 from libtorchbeast.tensors import TensorRows, TensorVector
 from tests.support.processes import load
-from tests.support.tensors import Foreign, Walk
+from tests.support.tensors import Foreign, Turns, Walk
 
 CPU = torch.device("cpu")
 
@@ -164,6 +164,22 @@ def test_a_reward_that_is_no_finite_number_is_refused(parse, monkeypatch):
     monkeypatch.setattr(warpbeast, "create_env", wrong)
     with pytest.raises(UserError, match="breakout: expected finite rewards, seen an episode's ret"):
         warpbeast.train(parse())
+
+
+@pytest.mark.parametrize("wrong", [1.5, -2.0, torch.nan])
+def test_a_discount_that_is_no_number_from_minus_1_to_1_is_refused(parse, monkeypatch, wrong):
+    class Wrong(Turns):
+        def advance(self, state, actions):
+            state, *result = super().advance(state, actions)
+            third = state["time"] == 3
+            return state | {"discount": state["discount"].masked_fill(third, wrong)}, *result
+
+    flags = parse()
+    monkeypatch.setattr(warpbeast, "create_env", lambda *_: TensorVector(Wrong(), flags.num_envs))
+    with pytest.raises(
+        UserError, match=f"breakout: expected discounts from -1 to 1, seen {wrong:g}"
+    ):
+        warpbeast.train(flags)
 
 
 def test_a_vector_that_gives_arrays_is_refused(parse, monkeypatch):

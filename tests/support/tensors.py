@@ -35,6 +35,18 @@ class Walk(TensorEnv):
         return {"frame": torch.stack([state["place"], state["time"].float()], 1)}
 
 
+class Turns(Walk):
+    """Tells a discount from -1 to 1 with each step."""
+
+    own_discounts = True
+    state = {**Walk.state, "discount": ((), torch.float32)}
+
+    def advance(self, state, actions):
+        state, *result = super().advance(state, actions)
+        odd = state["time"] % 2 > 0
+        return state | {"discount": torch.where(odd, -1.0, 0.5)}, *result
+
+
 class PlainWalk:
     """The same with discrete actions, for tools.consistency."""
 
