@@ -18,6 +18,7 @@ FORK HERE. This is one process on one device, so there is nothing to tune with -
 import argparse
 import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
@@ -253,9 +254,20 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     if learner.updates:
         seed_everything(seed)
     actor = Actor(rows, learner.net, seed, flags, clock, learner.updates)
+    for batch in run.between.batches(rollouts(run, actor)):
+        run.learned(batch, learner.update(batch, publish=lambda state_dict, version: None))
+        clock.lap("learning")
+        run.tick()
+        if run.finished():
+            return
+
+
+def rollouts(run: Run, actor: Actor) -> Iterator[Rollout]:
+    """Yields the parts of one rollout after the other, until the run is finished."""
+    flags = run.flags
     while not run.finished():
-        rollout = actor.unroll(learner.updates)
-        (books,) = devices.to_host({k: rollout[k] for k in (*BOOKS, *rows.spec.numbers)})
+        rollout = actor.unroll(run.learner.updates)
+        (books,) = devices.to_host({k: rollout[k] for k in (*BOOKS, *run.spec.numbers)})
         if not (returns := books["episode_return"]).isfinite().all():
             seen = f"seen an episode's return {returns[~returns.isfinite()][0]:g}"
             raise UserError(f"--env {flags.env}: expected finite rewards, {seen}")
@@ -265,12 +277,7 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
             raise UserError(f"--env {flags.env}: expected discounts from -1 to 1, {seen}")
         run.stats.add_games(books)
         read = {name: books[name] for name in ("done", "policy_version")}
-        for batch in run.between.batches(divide(rollout | read, flags.batch_size)):
-            run.learned(batch, learner.update(batch, publish=lambda state_dict, version: None))
-            clock.lap("learning")
-            run.tick()
-            if run.finished():
-                return
+        yield from divide(rollout | read, flags.batch_size)
 
 
 def divide(rollout: Rollout, batch_size: int):

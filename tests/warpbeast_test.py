@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 import functools
+import itertools
 import logging
 import os
 
@@ -164,6 +165,20 @@ def test_a_reward_that_is_no_finite_number_is_refused(parse, monkeypatch):
     monkeypatch.setattr(warpbeast, "create_env", wrong)
     with pytest.raises(UserError, match="breakout: expected finite rewards, seen an episode's ret"):
         warpbeast.train(parse())
+
+
+def test_what_lies_between_rollouts_and_learner_begins_once(parse, monkeypatch):
+    """So it may pair batches, also where each rollout is one batch."""
+    began = []
+
+    class EverySecond(warpbeast.Direct):
+        def batches(self, rollouts):
+            began.append(self)
+            yield from itertools.islice(rollouts, 0, 8, 2)
+
+    monkeypatch.setattr(warpbeast, "Direct", EverySecond)
+    run = warpbeast.train(parse("--num_envs 4"))
+    assert len(began) == 1 and run.learner.updates == 4
 
 
 @pytest.mark.parametrize("wrong", [1.5, -2.0, torch.nan])
