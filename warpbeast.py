@@ -61,8 +61,8 @@ from libtorchbeast.seeds import derive_seed, seed_everything, seeded
 from libtorchbeast.spec import Spec
 from libtorchbeast.tensors import FromArrays, TensorRows, TensorVector, require_vector
 
-# FORK HERE: a fork may write its own. Each group of agents has a network.
-Net, targets, loss = monobeast.Net, monobeast.targets, monobeast.loss
+# A fork may write its own. Each group of agents has a network.
+Net, targets, loss = monobeast.Net, monobeast.targets, monobeast.loss  # FORK HERE
 ACTIVITIES = ("environment", "inference", "learning")
 # The rows that the host reads of a rollout, besides the transitions' own discounts. One copy brings
 # all of them, so that it waits once.

@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """`make fork-diff` prints what is outside the marked places, and nothing else."""
 
+import re
+
 import pytest
 
 from libtorchbeast.tools import fork_diff
@@ -46,6 +48,7 @@ def repository(tmp_path):
         ("    return 1\n", "    return 2\n\n\ndef helper():\n    pass\n"),
         ("import sys\n", "import os\nimport sys\n"),
         ("import torch\n", "import numpy\nimport torch\n"),
+        ("import nn, utils  # FORK HERE: a fork may take another", "import (\n    nn,\n)"),
         ("import nn, utils  # FORK HERE: a fork may take another", "import nn"),
         ("    # A fork adds its own flags here.\n", '    parser.add("--own")\n'),
         ("flags here.\n", 'flags here.\n    parser.add("--own")\n'),
@@ -57,6 +60,38 @@ def test_changes_of_marked_places_are_not_told(repository, old, new):
     git(repository, "add", "--all")
     assert git(repository, "diff", "HEAD", "--", "page.py")
     assert fork_diff.outside("HEAD", repository) == ""
+
+
+def changed_lines(repository, name, new):
+    """What is told of the new text of a file."""
+    (repository / name).write_text(new)
+    told = fork_diff.outside("HEAD", repository).splitlines()
+    return [line for line in told if re.match(r"[-+](?![-+])", line)]
+
+
+def test_code_below_or_instead_of_imports_is_told(repository):
+    """It may change what the modules above do."""
+    for old in ("import sys\n", "import torch\n", "SIZE = 1\n"):
+        own = "torch.relu = abs\n"
+        told = changed_lines(repository, "page.py", CODE.replace(old, own))
+        assert told == [f"-{old.strip()}", f"+{own.strip()}"]
+    new = CODE.replace("another\n", "another\ntorch.relu = abs\n", 1)
+    assert changed_lines(repository, "page.py", new) == []  # beside a mark
+    new = CODE.replace("import sys\n", "import sys\nsys.exit = print\n")
+    assert changed_lines(repository, "page.py", new) == ["+sys.exit = print"]
+
+
+def test_imports_of_a_file_without_a_mark_are_told(repository):
+    (repository / "plumbing.py").write_text("import sys\n\nSIZE = 1\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message", "plumbing")
+    told = changed_lines(repository, "plumbing.py", "import os\n\nSIZE = 1\n")
+    assert told == ["-import sys", "+import os"]
+
+
+def test_a_base_that_is_missing_is_one_sentence(repository):
+    with pytest.raises(SystemExit, match="^fork_diff: error: .*origin/main.*BASE=COMMIT$"):
+        fork_diff.outside("origin/main", repository)
 
 
 @pytest.mark.parametrize("old, new", [("SIZE = 1", "SIZE = 2"), ("parser =", "own =")])
@@ -80,7 +115,8 @@ def test_other_changes_are_told(repository, old, new):
 
 def test_all_three_places_of_monobeast_are_marked():
     code = (ROOT / "monobeast.py").read_text()
-    own = "".join(code.splitlines(True)[number - 1] for number in sorted(fork_diff.marked(code)))
+    numbers = sorted(set.union(*fork_diff.marked(code)))
+    own = "".join(code.splitlines(True)[number - 1] for number in numbers)
     for line in ("def create_env(", "class Net(", "def targets(", "def loss(", "import torch\n"):
         assert line in own
     for line in ("RECIPES =", "def parse(", "class Actor:", "def train("):

@@ -11,19 +11,20 @@ import subprocess
 import sys
 
 
-def marked(code: str) -> set[int]:
+def marked(code: str) -> tuple[set[int], set[int]]:
     """The numbers of the lines of a file that a fork may change: the sections FORK HERE, lines with
-    this mark, the imports, and the lines before and after "A fork adds its own flags here"."""
-    own, in_section = set(), False
+    this mark or "A fork adds its own flags here"; and, if it has any of these, its imports, which
+    may be changed to other imports."""
+    places, imports, in_section = set(), set(), False
     for number, line in enumerate(code.splitlines(), 1):
         if line.startswith("# ====="):
             in_section = line.endswith("FORK HERE")
         elif in_section or "# FORK HERE" in line or "A fork adds its own flags here" in line:
-            own.add(number)
-    for node in ast.parse(code).body:
+            places.add(number)
+    for node in ast.parse(code).body if places else ():
         if isinstance(node, ast.Import | ast.ImportFrom):
-            own |= {*range(node.lineno, (node.end_lineno or 0) + 1)}
-    return own
+            imports |= {*range(node.lineno, (node.end_lineno or 0) + 1)}
+    return places, imports
 
 
 def outside(base: str, folder: str = ".") -> str:
@@ -31,25 +32,33 @@ def outside(base: str, folder: str = ".") -> str:
     marked places of `base`, as a diff. New files do not count."""
 
     def git(*words: str) -> str:
-        return subprocess.check_output(["git", *words], cwd=folder, text=True)
+        return subprocess.check_output(
+            ["git", *words], cwd=folder, text=True, stderr=subprocess.PIPE
+        )
 
-    base = git("merge-base", base, "HEAD").strip()
+    try:
+        base = git("merge-base", base, "HEAD").strip()
+    except subprocess.CalledProcessError:
+        why = f"{base} is missing here, or has no commit in common with HEAD"
+        sys.exit(f"fork_diff: error: {why}; give another: make fork-diff BASE=COMMIT")
     found = []
     for name in git("diff", "--name-only", "--no-renames", "--diff-filter=a", base).splitlines():
-        own = marked(git("show", f"{base}:{name}")) if name.endswith(".py") else set()
+        own = marked(git("show", f"{base}:{name}")) if name.endswith(".py") else (set(), set())
         head, *hunks = re.split(r"^(?=@@)", git("diff", "-U0", base, "--", name), flags=re.M)
-        if others := [hunk for hunk in hunks or [""] if not _is_inside(hunk, own)]:
+        if others := [hunk for hunk in hunks or [""] if not _is_inside(hunk, *own)]:
             found += [head, *others]
     return "".join(found)
 
 
-def _is_inside(hunk: str, own: set[int]) -> bool:
+def _is_inside(hunk: str, places: set[int], imports: set[int]) -> bool:
     if not (place := re.match(r"@@ -(\d+)(?:,(\d+))? ", hunk)):
         return False  # a binary file
     first, removed = int(place[1]), int(place[2] or 1)
-    if not removed:  # the lines are inserted after line `first`
-        return not own.isdisjoint((first, first + 1))
-    return own.issuperset(range(first, first + removed))
+    # Where nothing is removed, lines are inserted between these two, of which one is enough.
+    lines = {*range(first, first + removed)} or {first, first + 1}
+    is_in = lambda own: lines <= own if removed else not lines.isdisjoint(own)
+    only_imports = not re.search(r"^\+(?!import |from |[ )#]|$)", hunk, re.M)
+    return is_in(places) or (only_imports and is_in(places | imports))
 
 
 if __name__ == "__main__":
