@@ -112,7 +112,8 @@ def check_rows(rows: dict[str, Tensor], actions: Distribution) -> None:
 def why_not_finite(net: nn.Module, rows: dict[str, Tensor], names: list[str]) -> str:
     """Says why the network's outputs `names` have NaN or infinity for `rows`: because of a very
     large observation, if there is one, else because of the network. Returns "" if neither is so."""
-    own = [k for k in rows if k not in ROW_KEYS and not k.startswith(("core_state/", "game/"))]
+    others = ("core_state/", "column/", "game/")
+    own = [k for k in rows if k not in ROW_KEYS and not k.startswith(others)]
     ends = {k: [x.item() for x in rows[k].double().aminmax()] for k in own if rows[k].numel()}
     sizes = {k: max(-low, high) for k, (low, high) in ends.items()}
     name = max(sizes, key=lambda k: sizes[k], default="")

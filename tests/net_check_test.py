@@ -8,6 +8,7 @@ from torch import nn
 import monobeast
 from libtorchbeast import models
 from libtorchbeast.flags import UserError
+from libtorchbeast.net_check import why_not_finite
 from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import A, OnesNet, make_flags
 from tests.support.monobeast import refusal
@@ -385,6 +386,13 @@ def test_logits_that_become_nan_later_are_named():
     text = "^Your network returned NaN or infinity in policy_logits for frame from nan to nan; exp"
     with pytest.raises(UserError, match=text):
         models.act_on(net, row, models.initial_state(net, 2))
+
+
+def test_large_numbers_of_columns_are_no_observations():
+    """R2D2's batches have the number of each sequence, for example."""
+    rows = {"frame": torch.zeros(3, 2, 4), "column/serial": torch.full((1, 2), 2_000_000)}
+    said = why_not_finite(made(Sound), rows, ["policy_logits"])
+    assert "column/" not in said and "policy_logits for frame from 0 to 0; expected" in said
 
 
 class CountingNet(Sound):
