@@ -37,7 +37,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
             recurrent state, or the network raises an error or does not keep the contract of
             docs/fork.md.
     """
-    spec, net_class, why = spec.seen, own, ""
+    whole, spec, net_class, why = spec, spec.seen, own, ""
     if flags.net:
         net_class, why = _imported(flags.net), ", which --net names"
     elif spec.has_vectors and not is_recurrent(flags) and "for_vectors" in vars(own):
@@ -50,7 +50,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
         raise UserError(f"{name_of(net)} has no recurrent state, {why}")
     net.distribution = make_distribution(spec.actions)
     with autocast(net, flags.precision, torch.device("cpu")):  # on leaving, its cache is emptied
-        check_net(net, spec)
+        check_net(net, whole)
     if (flags.observation_scaling, flags.reward_scaling) != ("none", "none"):
         net.moments = Moments(spec, flags)
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):

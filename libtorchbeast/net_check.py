@@ -18,14 +18,18 @@ VERY_LARGE = 1e6  # with observations above this, a network's numbers may overfl
 HEADS = ("policy_logits", "baseline")
 
 
-def check_net(net: Any, spec: Spec) -> None:
+def check_net(net: Any, whole: Spec) -> None:
     """Checks a network that `make_net` makes, with calls on rows of zeros, or of ones if it cannot
     read zeros, in the precision of the caller's autocast context. The calls leave the network's
     buffers and torch's random state as they were.
 
+    Args:
+        whole: also has the observations that the network does not get.
+
     Raises:
         UserError: a part of the network, its state or its outputs is not what docs/fork.md says.
     """
+    spec = whole.seen
     for name, module in net.named_modules():
         seen = f"has {type(module).__name__} in training mode ({name or 'itself'})"
         why = "with which actors and learner would compute different policies"
@@ -40,6 +44,8 @@ def check_net(net: Any, spec: Spec) -> None:
     _expect(is_state, f"gives {in_words(state)} as initial_state({B})", expected)
     rows, result = _first_call(net, spec, T, B, state)
     _check_result(result, rows, state, net.distribution)
+    taken = sorted(result[0].keys() & whole.observations.keys())
+    _expect(not taken, f"returned outputs {taken}", "names that observations do not have")
     one = {name: values[:1, :1] for name, values in rows.items()}  # axes of length 1 must stay
     state_of_one = _called(net, "initial_state", 1)
     result = _called(net, "forward", one, state_of_one)

@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A network that breaks its contract is refused before a run starts, with one sentence."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -126,6 +128,15 @@ def test_a_wrong_result_is_refused(what):
     result, text = RESULTS[what]
     with pytest.raises(UserError, match=f"^Your network {text}"):
         made(with_result(result))
+
+
+def test_an_output_with_the_name_of_an_observation_for_the_loss_is_refused():
+    """The loss would find one of the two under the name. The network does not get it."""
+    spec = dataclasses.replace(SPEC, observations={**SPEC.observations, "loss/x": ((), "float32")})
+    same = with_result(lambda outputs, state: (outputs | {"loss/x": outputs["baseline"]}, state))
+    made(same)
+    with pytest.raises(UserError, match=r"returned outputs \['loss/x'\]; expected names that obs"):
+        made(same, spec)
 
 
 @pytest.mark.parametrize("what", STATES)
