@@ -397,7 +397,11 @@ def train(flags: Flags) -> Run:
         device = torch.device(flags.learner_device)
         evaluate.try_others(flags, spec, player)
         advise, columns = R2D2Advisor(flags).advise, {"chance": torch.float32}
-        with Run(flags, spec, net, device, targets, loss, advise, columns) as run:
+        run = Run(flags, spec, net, device, targets, loss, advise, columns)
+        if "priorities" not in run.vectors:
+            said = "expected priorities [B] among them, with which the replay draws sequences"
+            raise UserError(f"loss() returned the vectors {[*run.vectors]}; {said}")
+        with run:
             if not run.finished():
                 run.evaluate_with(player)
                 train_with_servers(run, servers, max_bytes)

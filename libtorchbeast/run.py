@@ -57,6 +57,7 @@ class Run:
         wakeup: is set when the run must end, because of a signal or the failure of a thread.
         threads: the program's threads. The first failure of one ends the run.
         log: the rows of the log. Owners of workers append to `log.sources`.
+        vectors: the names of the vectors that the loss returns, for `between`.
         between: stands between the rollouts and the learner. A program may put a replay there.
         between_barriers: True between two barriers of a deterministic run (--num_actors 0), which
             could not resume exactly from there. A checkpoint that is saved there says so.
@@ -88,6 +89,7 @@ class Run:
         dump_dir = self.path if self._writes else None
         models.add_for_loss(net, spec, flags)
         like, self._own_columns = check_loss(net, spec, flags, targets, loss, own_columns or {})
+        self.vectors = like["vectors"].keys()
         self.learner = Learner(net, flags, device, dump_dir, targets, loss, self.ranks, like)
         self.between = Direct()
         self._num_envs = max(1, flags.num_actors) * spec.num_envs

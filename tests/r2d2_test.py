@@ -373,6 +373,14 @@ def test_a_network_without_a_state_is_refused(tmp_path):
     )
 
 
+@pytest.mark.parametrize("wrong", [{}, {"priorities": torch.tensor(1.0)}], ids=["none", "scalar"])
+def test_a_loss_without_priorities_is_refused(tmp_path, monkeypatch, wrong):
+    own = r2d2.loss
+    monkeypatch.setattr(r2d2, "loss", lambda x: {"total_loss": own(x)["total_loss"], **wrong})
+    message = refusal(tmp_path, *CATCH, "--total_steps", 1000)
+    assert message.startswith("loss() returned the vectors []; expected priorities [B] among them")
+
+
 @pytest.mark.parametrize("where", [[], ["--save_replay"]], ids=["memory", "disk"])
 def test_a_replay_that_does_not_fit_is_refused(tmp_path, where):
     flags = [*CATCH, "--total_steps", 1000, "--replay_capacity", 10**12, *where]
