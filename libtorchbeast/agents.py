@@ -195,6 +195,28 @@ class Agents(nn.Module):
                 net.take_statistics(own)
 
 
+def added(groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """The results of a loss (`losses.learn_from`) in all groups as one.
+
+    Raises:
+        UserError: it returned a vector: the groups have unequal numbers of columns.
+    """
+    if vectors := sorted(name for group in groups for name in group["vectors"]):
+        raise UserError(f"loss() returned vectors {vectors}; expected none with groups of agents")
+    each = enumerate(group["sums"] for group in groups)
+    sums = {f"{number}/{k}": x for number, own in each for k, x in own.items()}
+    results: dict[str, Any] = {"vectors": {}, "sums": sums}
+    for name in ("total_loss", "real_transitions"):
+        results[name] = torch.stack([group[name] for group in groups]).sum()
+    for kind in ("scalars", "means"):
+        names = dict.fromkeys(k for group in groups for k in group[kind])
+        of = {k: [group[kind][k] for group in groups if k in group[kind]] for k in names}
+        together = {k: torch.stack(values) for k, values in of.items()}
+        results[kind] = {k: x.sum() if kind == "scalars" else x.mean() for k, x in together.items()}
+    results["largest_reward"] = torch.stack([group["largest_reward"] for group in groups]).max()
+    return results
+
+
 class Joint:
     """What acting needs of the distribution of all agents' actions: unlike the one that `make_net`
     sets, it does not loop over the agents. The logits [..., L] are those of agent after agent,

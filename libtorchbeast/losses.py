@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from libtorchbeast import models
-from libtorchbeast.agents import Agents
+from libtorchbeast import agents, models, net_check
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.columns import COLUMNS, OF_LOSS
 from libtorchbeast.models import CoreState
-from libtorchbeast.net_check import call_own, check_dtypes, check_rows, in_words
 from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
 
 # Keys of rows that only one of `now` and `next` has, so that they cannot be paired wrongly. `done`
@@ -28,14 +26,8 @@ OF_NEXT = {"reward", "discount", "done", "terminated", "truncated", "episode_ove
 OF_NOW = {"action", "last_action", "policy_version", "done"}
 
 # Names of others than the loss: columns, and numbers that travel with those of an update.
-TAKEN = COLUMNS.keys() - OF_LOSS | {
-    "real_transitions",
-    "new_steps",
-    "stops",
-    "has_sums",
-    "told",
-    "lags",
-}
+TRAVELS = "real_transitions new_steps stops has_sums told lags"
+TAKEN = COLUMNS.keys() - OF_LOSS | {*TRAVELS.split()}
 
 
 @dataclasses.dataclass(eq=False)
@@ -178,7 +170,7 @@ def transitions(
     first = vars(flags).get("burn_in", 0)  # a flag of R2D2
     columns = {k.removeprefix("column/"): x[0] for k, x in batch.items() if k.startswith("column/")}
     rows = {k: x for k, x in batch.items() if not k.startswith(OF_COLUMNS)}
-    check_rows(rows, net.distribution)
+    net_check.check_rows(rows, net.distribution)
     burn_in = {k: x[:first] for k, x in rows.items()} if first else {}
     if first:
         rows = {k: x[first:] for k, x in rows.items()}
@@ -203,7 +195,7 @@ def _unrolled(net: Any, burn_in: Rollout, rows: Rollout, state: CoreState, flags
             _, state = models.forward(net, burn_in, state)
     with autocast():
         outputs, _ = models.forward(net, rows, state)
-    check_dtypes(outputs)
+    net_check.check_dtypes(outputs)
     return outputs
 
 
@@ -212,35 +204,25 @@ def call_targets(
     batch: Transitions, targets: Targets
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Returns what `targets` returns, and the sums of `Net.statistics` if the network has that."""
-    found, (T, B) = _called("targets", targets, batch), batch.real.shape
-    for name, x in found.items():
-        fits = isinstance(x, Tensor) and x.shape[:2] == (T, B)
-        _expect(fits, f"targets() returned {name} {in_words(x)}", f"a tensor [{T}, {B}, ...]")
+    found = _called("targets", targets, batch)
+    T, B = batch.real.shape
+    net_check.check_targets(found, T, B)
     batch.targets = {k: x.detach() for k, x in found.items()}
     if (statistics := getattr(batch.net, "statistics", None)) is None:
         return batch.targets, {}
     sums = _called("statistics", statistics, batch)
-    for name, x in sums.items():
-        _expect(isinstance(x, Tensor), f"statistics() returned {name} {in_words(x)}", "a tensor")
     return batch.targets, {k: x.float() for k, x in sums.items()}  # as ranks add them up
 
 
 def _called(part: str, function: Any, batch: Transitions) -> dict[str, Any]:
     try:
-        found = call_own(part, function, batch)
+        found = net_check.call_own(part, function, batch)
     except UserError as error:  # perhaps it reads what another network has
         name = models.name_of(batch.net) + getattr(batch.net, "chosen", "")
         outputs = ", ".join([*batch.outputs, *models.of_learner(batch.net)])
         raise UserError(f"{error}; the network is {name}, with {outputs}") from error
-    _expect(isinstance(found, dict), f"{part}() returned {in_words(found)}", "a dict")
-    wrong = [k for k in found if not (isinstance(k, str) and k.isprintable())]
-    _expect(not wrong, f"{part}() returned a dict with the keys {wrong}", "names")
+    net_check.check_tensors(part, found)
     return found
-
-
-def _expect(holds: bool, seen: str, expected: str) -> None:
-    if not holds:
-        raise UserError(f"{seen}; expected {expected}")
 
 
 def targets_of(
@@ -275,9 +257,11 @@ def learn_from(
     Raises:
         UserError: one of the functions raised an error, or does not return what docs/fork.md says.
     """
-    if isinstance(net, Agents):
-        of_groups = net.batches(batch)
-        return _added([learn_from(*one, None, targets, loss, flags, progress) for one in of_groups])
+    if isinstance(net, agents.Agents):
+        groups = net.batches(batch)
+        return agents.added(
+            [learn_from(own, rows, None, targets, loss, flags, progress) for own, rows in groups]
+        )
     own = transitions(net, batch, flags, progress, has_last=given is None)
     return results_of(own, given, targets, loss)
 
@@ -292,7 +276,9 @@ def results_of(
     else:
         _, sums = call_targets(own, targets)
         own.outputs = {k: x[:-1] for k, x in own.outputs.items()}
-    results = _results(own, loss)
+    results = dict(_called("loss", loss, own))
+    T, B = own.real.shape
+    net_check.check_results(results, T, B, TAKEN)
     total = results.pop("total_loss")
     of_dim = [{k: x.detach() for k, x in results.items() if x.dim() == dim} for dim in range(3)]
     return dict(
@@ -304,24 +290,6 @@ def results_of(
         means=_means(own, of_dim[2]),
         sums=sums,
     )
-
-
-def _results(batch: Transitions, loss: Loss) -> dict[str, Tensor]:
-    """What `loss` returns, if that is what docs/fork.md says."""
-    found, (T, B) = _called("loss", loss, batch), batch.real.shape
-    names, total = sorted(found), found.get("total_loss")
-    has_total = "total_loss" in found
-    _expect(has_total, f"loss() returned {names}", "total_loss among them, which has the gradient")
-    is_scalar = isinstance(total, Tensor) and total.dim() == 0 and total.requires_grad
-    seen = f"loss() returned total_loss {in_words(total)}"
-    _expect(is_scalar, seen, "a scalar of floats with a gradient")
-    taken = sorted({*names} & TAKEN)
-    _expect(not taken, f"loss() returned {taken}, which are taken", "other names")
-    for name, x in found.items():
-        fits = isinstance(x, Tensor) and x.shape in ((), (B,), (T, B))
-        expected = f"a scalar, a tensor [{T}, {B}], or a vector [{B}]"
-        _expect(fits, f"loss() returned {name} {in_words(x)}", expected)
-    return dict(found)
 
 
 @torch.no_grad()
@@ -337,25 +305,3 @@ def _means(batch: Transitions, terms: dict[str, Tensor]) -> dict[str, Tensor]:
         return means
     together = (batch.weights * torch.stack(list(terms.values()))).sum((1, 2)) / batch.count
     return means | dict(zip(terms, together.unbind(), strict=True))
-
-
-def _added(groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """The results of all groups of agents as one.
-
-    Raises:
-        UserError: a loss returned a vector: the groups have unequal numbers of columns.
-    """
-    if vectors := sorted(name for group in groups for name in group["vectors"]):
-        raise UserError(f"loss() returned vectors {vectors}; expected none with groups of agents")
-    each = enumerate(group["sums"] for group in groups)
-    sums = {f"{number}/{k}": x for number, own in each for k, x in own.items()}
-    added: dict[str, Any] = {"vectors": {}, "sums": sums}
-    for name in ("total_loss", "real_transitions"):
-        added[name] = torch.stack([group[name] for group in groups]).sum()
-    for kind in ("scalars", "means"):
-        names = dict.fromkeys(k for group in groups for k in group[kind])
-        of = {k: [group[kind][k] for group in groups if k in group[kind]] for k in names}
-        together = {k: torch.stack(values) for k, values in of.items()}
-        added[kind] = {k: x.sum() if kind == "scalars" else x.mean() for k, x in together.items()}
-    added["largest_reward"] = torch.stack([group["largest_reward"] for group in groups]).max()
-    return added

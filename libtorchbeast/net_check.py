@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Checks a network against the contract of docs/fork.md, before a run starts and while it runs."""
+"""Checks a network and a loss against the contract of docs/fork.md, before a run starts and while
+it runs."""
 
 import inspect
 from collections.abc import Callable
@@ -257,9 +258,45 @@ def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Di
         _expect(is_finite, seen, "finite numbers")
 
 
-def _expect(holds: bool, seen: str, expected: str) -> None:
+def check_tensors(part: str, found: Any) -> None:
+    """Raises UserError if `targets`, `loss` or `statistics` returned no dict {name: tensor}."""
+    expect(isinstance(found, dict), f"{part}() returned {in_words(found)}", "a dict")
+    wrong = [k for k in found if not (isinstance(k, str) and k.isprintable())]
+    expect(not wrong, f"{part}() returned a dict with the keys {wrong}", "names")
+    for name, x in found.items():
+        expect(isinstance(x, Tensor), f"{part}() returned {name} {in_words(x)}", "a tensor")
+
+
+def check_targets(found: dict[str, Any], T: int, B: int) -> None:
+    """Raises UserError if `targets` returned anything but tensors [T, B, ...]."""
+    for name, x in found.items():
+        expect(
+            x.shape[:2] == (T, B), f"targets() returned {name} {in_words(x)}", f"[{T}, {B}, ...]"
+        )
+
+
+def check_results(found: dict[str, Any], T: int, B: int, taken: set[str]) -> None:
+    """Raises UserError if `loss` did not return what docs/fork.md says, or a `taken` name."""
+    seen, total = f"loss() returned {sorted(found)}", found.get("total_loss")
+    expect("total_loss" in found, seen, "total_loss among them, which has the gradient")
+    is_scalar = total is not None and total.dim() == 0 and total.requires_grad
+    seen = f"loss() returned total_loss {in_words(total)}"
+    expect(is_scalar, seen, "a scalar of floats with a gradient")
+    names = sorted(found.keys() & taken)
+    expect(not names, f"loss() returned {names}, which are taken", "other names")
+    for name, x in found.items():
+        expected = f"a scalar, a tensor [{T}, {B}], or a vector [{B}]"
+        fits = x.shape in ((), (B,), (T, B))
+        expect(fits, f"loss() returned {name} {in_words(x)}", expected)
+
+
+def expect(holds: bool, seen: str, expected: str) -> None:
     if not holds:
-        raise UserError(f"Your network {seen}; expected {expected}")
+        raise UserError(f"{seen}; expected {expected}")
+
+
+def _expect(holds: bool, seen: str, expected: str) -> None:
+    expect(holds, f"Your network {seen}", expected)
 
 
 def _varies(module: nn.Module) -> bool:
