@@ -237,3 +237,17 @@ def test_without_a_real_transition_the_loss_is_0_and_finite():
     assert found["total_loss"] == 0
     assert all(torch.isfinite(x) for kind in ("scalars", "means") for x in found[kind].values())
     assert all((each.grad == 0).all() for each in now.values())
+
+
+def test_values_that_have_moved_too_far_have_no_gradient():
+    """Those that moved towards their targets by more than --ppo_clip."""
+    rows, outputs = make_rollout()
+    targets = targets_of(rows, outputs)
+    now, sizes = leaves(outputs), torch.linspace(0.1, 0.5, 15).view(5, 3)
+    towards = targets["v"] - targets["value"]
+    now["baseline"] = (targets["value"] + sizes * towards.sign()).requires_grad_()
+    ppo_loss(rows, now, targets, entropy_cost=0.0)["total_loss"].backward()
+    near = 0.2 * towards.sign() - towards  # how far the clipped value is from its target
+    moves = (sizes <= 0.2) | ((sizes - towards.abs()).abs() > near.abs())
+    moves &= ~rows["done"][1:]
+    assert torch.equal(now["baseline"].grad != 0, moves) and 0 < moves.sum() < 10
