@@ -205,7 +205,7 @@ def test_an_environments_own_discount_is_that_of_each_agent():
         seen.append(batch.discount[0].tolist())
         return warpbeast.targets(batch)
 
-    learn_from(actor.net, actor.unroll(0), {}, targets, warpbeast.loss, actor.flags, 0.0)
+    learn_from(actor.net, actor.unroll(0), None, targets, warpbeast.loss, actor.flags, 0.0)
     assert seen == [pytest.approx([0.8] * A + [0.2] * A + [0.4] * A) for A in (3, 2)]
 
 

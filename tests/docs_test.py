@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The README and the pages behind it: their commands run, and what they name exists."""
 
+import importlib
 import re
 import subprocess
 import sys
@@ -260,12 +261,13 @@ def test_rnd_from_docs_fork_md_trains(tmp_path):
     assert {"rnd_loss", "bonus"} <= rows(tmp_path / "rnd")[-1].keys()
 
 
-def test_the_teacher_from_docs_fork_md_follows_with_its_moments():
+def test_the_teacher_from_docs_fork_md_follows_with_its_moments(tmp_path, monkeypatch):
     """When a run begins it becomes the network, which may have the weights of --init_from."""
     section = (ROOT / "docs/fork.md").read_text().split("A teacher that follows")[1]
-    block, place = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0], {"nn": nn}
-    exec(block, place)
-    net, teacher = place["Net"](), nn.Module()
+    block = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    (tmp_path / "following_teacher.py").write_text("from torch import nn\n" + block)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    net, teacher = importlib.import_module("following_teacher").Net(), nn.Module()
     for module in (net, teacher):
         module.weight = nn.Parameter(torch.zeros(2))
         module.register_buffer("mean", torch.zeros(2))

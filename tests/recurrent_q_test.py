@@ -212,7 +212,7 @@ def test_only_the_chosen_actions_of_real_transitions_get_a_gradient():
 def test_a_batch_without_real_transitions_has_a_loss_of_0():
     rows, online, other, chances = random_rows(4, 2, 0)
     rows["done"][:] = True
-    results = learned(rows, online, other, chances)
+    results = learned(rows, online.requires_grad_(), other, chances)
     assert results["total_loss"] == results["real_transitions"] == 0
     assert not results["vectors"]["priorities"].any()
 

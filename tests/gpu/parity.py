@@ -52,7 +52,7 @@ def computed(net, batch, flags, device) -> dict[str, torch.Tensor]:
     with models.autocast(own, flags.precision, device), torch.no_grad():
         outputs, _ = models.forward(own, rows, core_state)
     both = monobeast.targets, monobeast.loss
-    loss = losses.learn_from(own, rows, {}, *both, flags, 0.0)["total_loss"]
+    loss = losses.learn_from(own, rows, None, *both, flags, 0.0)["total_loss"]
     loss.backward()
     gradient = torch.cat([p.grad.flatten() for p in own.parameters()])
     found = dict(logits=outputs["policy_logits"], values=outputs["baseline"], loss=loss)
