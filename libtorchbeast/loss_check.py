@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Calls `targets` and `loss` on made-up rows, before any actor starts."""
 
+import contextlib
 from typing import Any
 
 import torch
@@ -40,11 +41,12 @@ def check_loss(
     own = flags
     if flags.passes * flags.minibatches > 1:  # a part of many transitions, not of a single one
         own = replace(flags, passes=2, minibatches=1)
+    results_of = lambda value: _results(net, spec, own, own_columns, value, targets, loss)
     try:
-        results = _results(net, _made_up(net, spec, own, own_columns, 0), own, targets, loss)
+        results = results_of(0)
     except UserError as error:
         try:
-            results = _results(net, _made_up(net, spec, own, own_columns, 1), own, targets, loss)
+            results = results_of(1)
         except UserError:
             raise error from None
     names = [*results["scalars"], *results["means"]]
@@ -56,16 +58,23 @@ def check_loss(
 
 
 def _results(
-    net: nn.Module, batch: Rollout, flags: Flags, targets: Targets, loss: Loss
+    net: nn.Module,
+    spec: Spec,
+    flags: Flags,
+    own_columns: dict[str, torch.dtype],
+    value: int,
+    targets: Targets,
+    loss: Loss,
 ) -> dict[str, Any]:
-    restore = keep_buffers(nn.ModuleList([net, models.of_learner(net)]))
-    with torch.random.fork_rng(devices=[]):
+    with contextlib.ExitStack() as stack:
+        stack.callback(keep_buffers(nn.ModuleList([net, models.of_learner(net)])))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        batch = _made_up(net, spec, flags, own_columns, value)
         targets_of = lambda: losses.targets_of(net, batch, targets, flags, 0.0)
         part = next(iter(passes.parts(batch, targets_of, flags)))
         with torch.enable_grad():
             results = losses.learn_from(net, part.batch, part.targets, targets, loss, flags, 0.0)
-    restore()
-    return results | {"sums": part.sums or results["sums"]}
+        return results | {"sums": part.sums or results["sums"]}
 
 
 def _made_up(
@@ -75,11 +84,7 @@ def _made_up(
     T, B = 3 + vars(flags).get("burn_in", 0) + vars(flags).get("n_steps", 0), 2
     rows = made_up_rows(spec, T + 1, B, value)
     state = models.initial_state(net, B)
-    with (
-        torch.random.fork_rng(devices=[]),
-        torch.no_grad(),
-        models.autocast(net, flags.precision, CPU),
-    ):
+    with torch.no_grad(), models.autocast(net, flags.precision, CPU):
         outputs, _ = models.choose_actions(net, rows, state, greedy=True)
     rows |= {name: torch.ones(T + 1, B) for name in spec.numbers} | outputs
     rows["policy_version"] = torch.zeros(T + 1, B, dtype=torch.int64)

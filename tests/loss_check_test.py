@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A wrong loss ends in one sentence, before an actor starts."""
 
+import contextlib
 import re
 
 import pytest
@@ -158,6 +159,28 @@ def test_what_cannot_read_zeros_is_called_with_ones():
         return found | dict(total_loss=found["total_loss"] + batch.mean(own))
 
     checked(monobeast.targets, loss)
+
+
+class Calls(monobeast.Net):
+    """Counts the calls of `forward` in a buffer."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs, core_state=()):
+        self.calls += 1
+        return super().forward(inputs, core_state)
+
+
+@pytest.mark.parametrize("loss", [RIGHT, raises], ids=["right", "wrong"])
+def test_no_call_of_the_check_changes_a_buffer(loss):
+    """Neither those that make the rows, nor those that fail."""
+    actor, flags = make_actor(Calls), make_flags()
+    before = actor.net.calls.item()
+    with contextlib.suppress(UserError):
+        check_loss(actor.net, actor.env.spec, flags, monobeast.targets, loss, {})
+    assert actor.net.calls.item() == before
 
 
 def test_vectors_are_refused_with_passes():
