@@ -58,7 +58,14 @@ class Optimizer:
             raise UserError(f"{name_of(net)}.parameter_groups: {said}")
         groups = [given | group | {"params": list(group["params"])} for group in groups]
         names = {id(parameter): name for name, parameter in every.items()}
-        self._groups = [[names[id(p)] for p in group["params"]] for group in groups]
+        self._groups = [[names.get(id(p), "") for p in group["params"]] for group in groups]
+        for group, own_names in zip(groups, self._groups, strict=True):
+            what = f"{name_of(net)}.parameter_groups: expected"
+            if others := own_names.count(""):
+                raise UserError(f"{what} parameters of the network, seen {others} other tensors")
+            for key in given:
+                if not isinstance(group[key], int | float) or not group[key] >= 0:
+                    raise UserError(f"{what} {key} to be at least 0, seen {group[key]!r}")
         grouped = sum(self._groups, [])
         for name in named:
             if (seen := grouped.count(name)) != 1:

@@ -182,6 +182,19 @@ def test_what_is_no_list_of_groups_is_named(groups):
         optimizer_of(net, flags)
 
 
+@pytest.mark.parametrize("wrong, said", [
+    (dict(lr=-1.0), "lr to be at least 0, seen -1.0"),
+    (dict(grad_norm_clipping="1"), "grad_norm_clipping to be at least 0, seen '1'"),
+    (dict(params=[nn.Parameter(torch.ones(1))]), "parameters of the network, seen 1 other tensors"),
+])  # fmt: skip
+def test_what_a_group_must_not_hold_is_named(wrong, said):
+    net, flags = grouped()
+    first, second = net.parameter_groups(flags)
+    net.parameter_groups = lambda flags: [first, second | wrong]
+    with pytest.raises(UserError, match=f"parameter_groups: expected {said}"):
+        optimizer_of(net, flags)
+
+
 def test_a_group_without_a_gradient_has_the_norm_0():
     net, flags = grouped()
     one = optimizer_of(net, flags)

@@ -40,7 +40,7 @@ class Health:
         found = {}
         gamma, largest = self._flags.discounting, max(1.0, row["largest_reward"])
         most = largest / (1 - gamma) if gamma < 1 else math.inf
-        if abs(row["mean_value"]) > most:
+        if abs(row.get("mean_value", 0.0)) > most:  # lacking if it was never finite
             found["values"] = (
                 f"The values diverge: mean_value is {row['mean_value']:.3g}, but with rewards of "
                 f"at most {largest:.3g} and --discounting {gamma:g} no value can exceed {most:.3g} "
