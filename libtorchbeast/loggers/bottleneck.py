@@ -127,7 +127,7 @@ class MonoBeastAdvisor(Advisor):
                 f"{self._twice('envs_per_actor')}: larger batches cost less per step."
             )
         share = row["share_environment"]
-        return f"environments take {share:.0%} of their time, {self._for_environments(row)}"
+        return f"environments take {share:.0%} of their time; {self._for_environments(row)}"
 
 
 class PolyBeastAdvisor(Advisor):

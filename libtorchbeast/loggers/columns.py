@@ -128,10 +128,12 @@ FIELDS = tuple(name for name in COLUMNS if not name.startswith("_"))
 # The columns that the losses of the programs return by themselves.
 OF_LOSS = frozenset("total_loss pg_loss baseline_loss entropy td_error".split())
 
-# How `ranks.merged` makes one row from those of all ranks. Other columns of OF_EACH_RANK are means.
+# How `ranks.merged` makes one row from those of all ranks. The numbers of an update are sums or
+# means over all ranks already, so that they are rank 0's; so are a fork's own columns. Of
+# OF_EACH_RANK those that are neither sums nor maxima are means.
 SUMS_OF_RANKS = frozenset("cpu_cores actor_restarts streams stream_failures dropped_steps".split())
 MAXIMA_OF_RANKS = frozenset("lag_max latency_p99_ms largest_reward".split())
-OF_RANK_0 = OF_LOSS | frozenset(  # also a fork's: the numbers of an update are of all ranks already
+OF_RANK_0 = OF_LOSS | frozenset(
     """
     step frame updates hours sps fps games mean_game_return mean_game_length eval_step
     mean_eval_return eval_cpu_s mean_value grad_norm learning_rate clipped_rho_share mean_rho

@@ -174,7 +174,7 @@ class Stats:
     def load_state_dict(self, state: dict) -> None:
         with self._lock:
             self.games = state["games"]
-            numbers = state.get("numbers", [])  # an older file has none, or those of the newest
+            numbers = state.get("numbers", [])  # older files lack them
             older: list = [{}] * (len(state["lengths"]) - len(numbers))
             self._recent += zip(state["lengths"], state["returns"], older + numbers, strict=True)
             self._largest_reward = state.get("largest_reward")  # 0.6 did not save it
