@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import nn
 
 from libtorchbeast import models
 from libtorchbeast.accelerator.devices import Event, copy_to_host, own_stream, to_device
@@ -16,10 +15,9 @@ from libtorchbeast.checkpoint import misfit
 from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.distributed.ranks import Ranks
-from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.stats import Stats, summary
 from libtorchbeast.loggers.timing import Clock
-from libtorchbeast.losses import Loss, Targets
 from libtorchbeast.passes import NO_PART, Part
 from libtorchbeast.rollouts import Rollout, without_old
 from libtorchbeast.update import Update
@@ -40,39 +38,22 @@ class Learner:
     """The network in training and the run's counters. Any thread may call any method.
 
     Args:
-        targets, loss: see monobeast.py.
-        dump_dir: where batches with a loss that is not finite are kept. None: nowhere.
-        like: results of `losses.learn_from`, with which ranks agree on what travels between them.
-            None: those of the first update.
+        one: makes each update.
 
     Attributes:
         step: number of steps learned from.
         updates: number of optimizer steps made, which is also the version of the weights.
         dropped: number of real transitions in rollouts dropped because of --max_lag.
-        one: makes each update.
-        skips, graphs: see `Update`.
+        net, device, skips, graphs: see `Update`.
     """
 
-    def __init__(
-        self,
-        net: nn.Module,
-        flags: Flags,
-        device: torch.device,
-        dump_dir: str | None,
-        targets: Targets,
-        loss: Loss,
-        ranks: Ranks | None = None,
-        like: dict[str, Any] | None = None,
-    ):
-        models.of_learner(net).to(device)
-        self.net = models.compile_if_asked(net.to(device), flags)
-        self.one = Update(self.net, flags, device, dump_dir, targets, loss, ranks, like)
-        self.skips, self.graphs = self.one.skips, self.one.graphs
-        self.device, self._flags, self._ranks = device, flags, ranks
+    def __init__(self, one: Update):
+        self.one, self._flags, self._ranks = one, one.flags, one.ranks
+        self.net, self.device, self.skips, self.graphs = one.net, one.device, one.skips, one.graphs
         self.step = self.updates = self.dropped = 0
         self._closed: bool = False
         self._ended: bool = False  # all ranks have agreed to stop
-        self._updated = Event(device)
+        self._updated = Event(one.device)
         self._one_at_a_time = threading.Lock()  # held by an update, which changes the above
 
     def _progress(self) -> float:

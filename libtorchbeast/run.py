@@ -35,6 +35,7 @@ from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
+from libtorchbeast.update import Update
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,8 @@ class Run:
         models.add_for_loss(net, spec, flags)
         like, self._own_columns = check_loss(net, spec, flags, targets, loss, own_columns or {})
         self.vectors = like["vectors"].keys()
-        self.learner = Learner(net, flags, device, dump_dir, targets, loss, self.ranks, like)
+        update = Update(net, flags, device, dump_dir, targets, loss, self.ranks, like)
+        self.learner = Learner(update)
         self.between = Direct()
         self._num_envs = max(1, flags.num_actors) * spec.num_envs
         self.stats = Stats(self._num_envs)

@@ -32,10 +32,13 @@ class Update:
     device would need copies of all weights.
 
     Args:
-        net: on the device.
-        dump_dir, like: see `Learner`.
+        targets, loss: see monobeast.py.
+        dump_dir: where batches with a loss that is not finite are kept. None: nowhere.
+        like: results of `losses.learn_from`, with which ranks agree on what travels between them.
+            None: those of the first update.
 
     Attributes:
+        net: with what `for_loss` has made, on the device.
         skips: counts the updates that were skipped.
         graphs: "yes" if updates are recorded as graphs, "no (WHY)" if not, "" on the CPU.
     """
@@ -48,16 +51,18 @@ class Update:
         dump_dir: str | None,
         targets: Targets,
         loss: Loss,
-        ranks: Ranks | None,
-        like: dict[str, Any] | None,
+        ranks: Ranks | None = None,
+        like: dict[str, Any] | None = None,
     ):
+        models.of_learner(net).to(device)
+        net = models.compile_if_asked(net.to(device), flags)
         if flags.precision == "bf16" and isinstance(cast(Distribution, net.distribution), Gaussian):
             logger.warning(
                 "--precision bf16: with Box actions the importance weights are noisy, unless "
                 "actors and learner compute on the same kind of device; auto computes in float32"
             )
-        self.net, self._flags, self._device = net, flags, device
-        self._targets, self._loss, self._ranks = targets, loss, ranks
+        self.net, self.flags, self.device, self.ranks = net, flags, device, ranks
+        self._targets, self._loss = targets, loss
         self.graphs = ""
         if device.type != "cpu":
             why = graphs.why_no_update(net, device, flags)
@@ -74,7 +79,7 @@ class Update:
         """To be called again after the optimizer's averages were loaded into other memory."""
         self._compute: Callable[..., Any] = self._compute_gradients
         if self.graphs == "yes":
-            self._compute = graphs.Graph("gradients", self._compute, self.kept, self._device)
+            self._compute = graphs.Graph("gradients", self._compute, self.kept, self.device)
         self.optimizer.make_graphs(self.kept)
 
     def kept(self) -> Callable[[], None]:
@@ -84,12 +89,12 @@ class Update:
     def take_in(self, batch: Rollout) -> None:
         """Takes a batch into the running moments; {} if this rank has none."""
         if (moments := getattr(self.net, "moments", None)) is not None:
-            moments.update(batch, self._ranks and self._ranks.gathered)
+            moments.update(batch, self.ranks and self.ranks.gathered)
 
     def parts(self, batch: Rollout, progress: float) -> Iterator[Part]:
         """Yields what each update learns from (`passes.parts`)."""
-        own = (self.net, batch, self._targets, self._flags, progress)
-        return passes.parts(batch, lambda: losses.targets_of(*own), self._flags)
+        own = (self.net, batch, self._targets, self.flags, progress)
+        return passes.parts(batch, lambda: losses.targets_of(*own), self.flags)
 
     def gradients(self, part: Part, progress: float, wants_to_stop: bool) -> tuple[Any, ...]:
         """Computes the gradients of the loss of a part of a batch, over all ranks.
@@ -123,7 +128,7 @@ class Update:
     ) -> tuple[dict[str, Any], list[Tensor | None]]:
         """Returns the results of `losses.learn_from`, and the gradients of the loss."""
         results = losses.learn_from(
-            self.net, batch, targets, self._targets, self._loss, self._flags, progress
+            self.net, batch, targets, self._targets, self._loss, self.flags, progress
         )
         gradients = self.optimizer.backward(results["total_loss"])
         return results | {"total_loss": results["total_loss"].detach()}, gradients

@@ -20,6 +20,7 @@ from libtorchbeast.losses import learn_from
 from libtorchbeast.rollouts import batches
 from libtorchbeast.skipped import MAX_SKIPPED_IN_A_ROW
 from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.update import Update
 from tests.support.actors import OnesNet, make_actor, make_flags, make_learner, make_rollouts
 from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast, parse
@@ -397,7 +398,7 @@ def counted_loss(batch):
 
 
 def learner_of(learning):
-    return Learner(learning.net, make_flags(), CPU, None, lambda batch: {}, counted_loss)
+    return Learner(Update(learning.net, make_flags(), CPU, None, lambda batch: {}, counted_loss))
 
 
 def test_another_loss_is_used_and_hands_vectors_back(tmp_path):

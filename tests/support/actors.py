@@ -14,6 +14,7 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.rollouts import rollout_shapes
+from libtorchbeast.update import Update
 
 N, T, ROLLOUTS, A = 3, 5, 6, 3
 CLOSE = dict(rtol=1e-4, atol=1e-5)
@@ -102,7 +103,8 @@ def make_rollouts(actor, count=ROLLOUTS):
 
 def make_learner(net, flags, device=CPU, dump_dir=None, **others):
     """A learner with MonoBeast's targets and loss."""
-    return Learner(net, flags, device, dump_dir, monobeast.targets, monobeast.loss, **others)
+    own = (net, flags, device, dump_dir, monobeast.targets, monobeast.loss)
+    return Learner(Update(*own, **others))
 
 
 def rows_of(rollout):
