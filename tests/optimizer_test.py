@@ -165,6 +165,21 @@ def test_averages_of_other_groups_are_refused(other):
         optimizer_of(*grouped(other)).load_state_dict(stepped()[0])
 
 
+def test_groups_of_equal_sizes_in_another_order_are_refused():
+    def halves(first, second):
+        net, flags = grouped(monobeast.Net)
+        parts = [getattr(net, name) for name in (first, second)]
+        net.requires_grad_(False)
+        groups = [dict(params=list(part.requires_grad_().parameters())) for part in parts]
+        net.parameter_groups = lambda flags: groups
+        return optimizer_of(net, flags)
+
+    state = halves("policy", "baseline").state_dict(0.0)
+    halves("policy", "baseline").load_state_dict(state)
+    with pytest.raises(UserError, match=r"\(the difference: the order of the groups\)"):
+        halves("baseline", "policy").load_state_dict(state)
+
+
 def test_averages_of_version_0_7_must_have_the_shapes_of_the_parameters():
     """It saved no names."""
     state, _ = stepped()
