@@ -196,7 +196,7 @@ class Optimizer:
         if [len(group) for group in self._groups] != sizes or any(
             {*now} != {*then} for now, then in zip(self._groups, saved, strict=True)
         ):
-            others = sorted({*sum(saved, [])} ^ {*sum(self._groups, [])}) or "the order of the groups"
+            others = sorted({*sum(saved, [])} ^ {*sum(self._groups, [])}) or "their order"
             raise UserError(
                 f"The checkpoint has {sizes} parameters in its parameter groups, the network now "
                 f"{[len(group) for group in self._groups]} (the difference: {others}): choose "

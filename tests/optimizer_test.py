@@ -176,7 +176,7 @@ def test_groups_of_equal_sizes_in_another_order_are_refused():
 
     state = halves("policy", "baseline").state_dict(0.0)
     halves("policy", "baseline").load_state_dict(state)
-    with pytest.raises(UserError, match=r"\(the difference: the order of the groups\)"):
+    with pytest.raises(UserError, match=r"\(the difference: their order\)"):
         halves("baseline", "policy").load_state_dict(state)
 
 
