@@ -91,7 +91,7 @@ NOT_RUN = {
     "make play": AGENT,
     "make results-quick": RESULTS,
     "make results-poly-pong": RESULTS,
-    ".venv/bin/python -m monobeast --env FrozenLake-v1 --xpid ice --total_steps 300_000 "
+    ".venv/bin/python -m monobeast --env FrozenLake-v1 --xpid ice --total_steps 500_000 "
     "--learning_rate 1e-3": FORK,
     ".venv/bin/python -m monobeast --xpid hard --env Hard-v0 --init_from easy": "there is no "
     "Hard-v0; run_test.py begins runs in this way",
