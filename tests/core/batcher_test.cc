@@ -246,6 +246,7 @@ TEST_CASE("batcher: the timeout is the oldest request's, whatever comes after it
       } catch (const Closed&) {  // its request came after the batch
       }
     });
+    if (sent == 0) Await([&] { return taken || batcher.size() == 1; });  // it is the oldest
     std::this_thread::sleep_for(milliseconds(10));
   }
   CHECK(taken);
