@@ -144,8 +144,9 @@ def games_at_once(flags: Flags, most: int) -> int:
 
 def test_newest(flags: Flags, player: Player) -> list[Game]:
     """Plays --num_episodes games with the newest checkpoint of --xpid and prints a table of them,
-    with the mean and the standard deviation of their returns. In the mode test_render it also films
-    them, to SAVEDIR/XPID/test.mp4. In the mode export it plays none, but exports the policy.
+    with the mean and the standard deviation of their returns, and the means of the numbers that the
+    environment told. In the mode test_render it also films them, to SAVEDIR/XPID/test.mp4. In the
+    mode export it plays none, but exports the policy.
 
     Raises:
         UserError: those of `load`. The mode is test_render, and the environment does not render
@@ -194,6 +195,8 @@ def _print(games: list[Game], flags: Flags) -> None:
         f"{scores.min():g} to {scores.max():g} in {len(games)} {noun}.",
         soft_wrap=True,
     )
+    for name, mean in Means(game.numbers for game in games).row().items():
+        results.print(f"Mean game_{name} {mean:.2f}", soft_wrap=True)
 
 
 # ==================== evaluation while training

@@ -146,7 +146,7 @@ def test_a_resume_and_other_ranks_keep_them():
 
 
 # ===================================================================================== the programs
-def test_monobeast_logs_them_and_a_resumed_run_goes_on(tmp_path):
+def test_monobeast_logs_and_prints_them_and_a_resumed_run_goes_on(tmp_path, capsys):
     monobeast.beast(tmp_path, *ENV, *IN_ORDER, "--total_steps", 1000)
     row = rows(tmp_path / "run")[-1]
     assert row["mean_game_return"] == pytest.approx(2 * row["game_first_wins"] - 1)
@@ -154,6 +154,13 @@ def test_monobeast_logs_them_and_a_resumed_run_goes_on(tmp_path):
     assert len(load(tmp_path / "run")["stats"]["numbers"]) == RECENT_GAMES
     monobeast.beast(tmp_path, *ENV, *IN_ORDER, "--total_steps", 1100)
     assert 0 <= rows(tmp_path / "run")[-1]["game_first_wins"] <= 1
+    monobeast.beast(tmp_path, "--mode", "test", "--num_episodes", 20)
+    printed = capsys.readouterr().out
+    score, wins = (
+        float(re.search(rf"Mean {what} (\S+?),?\s", printed)[1])
+        for what in ("return", "game_first_wins")
+    )
+    assert score == pytest.approx(2 * wins - 1, abs=0.02) and "Mean game_moves " in printed
 
 
 def test_evaluations_have_columns_of_them(evaluator):  # noqa: F811
