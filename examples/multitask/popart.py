@@ -14,7 +14,7 @@ LIMITS = (1e-4, 1e6)  # of the scales, those of [multi-task]
 class ValueHeads(nn.Linear):
     """A value head for each of K tasks, whose own outputs are normalised returns. The values are
 
-        V_k(x) = scale_k (w_k x + b_k) + mean_k                                  [multi-task] eq. 6
+        V_k(x) = scale_k (w_k x + b_k) + mean_k
 
     in units of return. Mean and scale are those of the task's returns, and follow them slowly. When
     they change, w_k and b_k change so that no value does.
