@@ -1,0 +1,149 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from examples.rnd import exploration
+from libtorchbeast.tools import fork_diff
+from tests.support.forks import ENVS, SMALL, apply, command
+from tests.support.processes import load, rows
+
+torch.set_num_threads(1)
+HERE = Path(__file__).parent
+MODULE = "examples.rnd.exploration"
+ROOMS = f"--env {MODULE}:MultiRoom-N7-S4-v0 --net {MODULE}.Net"
+SPEC = SimpleNamespace(num_actions=7)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    """A clean copy of the repository with monobeast.diff."""
+    folder = tmp_path_factory.mktemp("rnd") / "copy"
+    assert apply(HERE / "monobeast.diff", folder) == {"monobeast.py"}
+    assert not fork_diff.outside("HEAD", folder)
+    return folder
+
+
+def train(copy, words, savedir):
+    words = [sys.executable, *words, "--xpid", "run", "--savedir", str(savedir)]
+    run = subprocess.run(words, cwd=copy, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return savedir / "run"
+
+
+BONUSES = ("none", "rnd", "rnd-first", "ride", "ride-first")
+
+
+@pytest.mark.parametrize("bonus", BONUSES)
+def test_the_fork_trains(copy, bonus, tmp_path):
+    small = f"--unroll_length 20 {SMALL} {ENVS['monobeast']} --bonus {bonus}"
+    folder = train(copy, [*command(HERE, "monobeast"), *small.split()], tmp_path)
+    assert load(folder)["updates"] >= 3
+    assert (float(rows(folder)[-1]["bonus"]) > 0) == (bonus != "none")
+
+
+def test_polybeast_trains(copy, tmp_path):
+    words = f"-m polybeast {ROOMS} --bonus rnd-first --unroll_length 20 {SMALL} {ENVS['polybeast']}"
+    folder = train(copy, words.split(), tmp_path)
+    assert load(folder)["updates"] >= 3 and float(rows(folder)[-1]["bonus"]) > 0
+
+
+def test_the_bonus_makes_the_agent_see_more(copy, tmp_path):
+    """Learning in small: without a bonus, an episode shows about 18 different views."""
+    words = [*command(HERE, "monobeast"), "--total_steps", "150_000"]
+    assert float(rows(train(copy, words, tmp_path))[-1]["game_views"]) > 27
+
+
+def test_visits_are_counted_in_each_episode():
+    env = gymnasium.make("MultiRoom-N7-S4-v0", disable_env_checker=True)
+    seen, _ = env.reset(seed=1)
+    assert seen["loss/visits"] == 1 and seen["loss/visits"].dtype == np.float32
+    assert {*seen} == {"image", "loss/visits"}
+    counts = [env.step(0)[0]["loss/visits"] for _ in range(8)]  # turns left, twice around
+    assert counts == [1, 1, 1, 2, 2, 2, 2, 3]
+    *_, info = env.step(6)  # does nothing
+    assert info["torchbeast"]["game_numbers"] == {"views": 4}
+    assert env.reset(seed=1)[0]["loss/visits"] == 1
+
+
+@pytest.mark.parametrize("name", ["MultiRoom-N7-S4-v0", "KeyCorridor-S3-R3-v0", "DoorKey-8x8-v0"])
+def test_one_hot_says_all_of_a_view(name):
+    env = gymnasium.make(name, disable_env_checker=True)
+    seen, _ = env.reset(seed=0)
+    view = torch.from_numpy(seen["image"])[None, None]
+    parts = exploration.one_hot(view).view(7, 7, -1).split(exploration.KINDS, -1)
+    assert torch.equal(torch.stack([x.argmax(-1) for x in parts], -1).byte(), view[0, 0])
+    assert all(torch.equal(x.sum(-1), torch.ones(7, 7)) for x in parts)
+
+
+def batch_of(visits, view=0):
+    T, B = visits.shape
+    image = torch.full((T, B, 7, 7, 3), view, dtype=torch.uint8)
+    image[..., 0] += torch.arange(T).view(T, 1, 1, 1).byte()  # each row has another view
+    return SimpleNamespace(
+        now=dict(image=image, action=torch.zeros(T, B, dtype=torch.int64)),
+        next={"image": image + 1, "loss/visits": visits}, reward=torch.zeros(T, B),
+        weights=torch.ones(T, B), flags=SimpleNamespace(discounting=0.5), mean=torch.mean,
+    )  # fmt: skip
+
+
+VISITS = torch.tensor([[1.0], [4.0], [1.0]])
+
+
+@pytest.mark.parametrize(
+    "kind, only_first, factors",
+    [
+        (exploration.Novelty, False, [1, 1, 1]),
+        (exploration.Novelty, True, [1, 0, 1]),
+        (exploration.Impact, False, [1, 0.5, 1]),
+        (exploration.Impact, True, [1, 0, 1]),
+    ],
+)
+def test_the_bonus_falls_with_visits_and_has_returns_of_size_1(kind, only_first, factors):
+    torch.manual_seed(0)
+    explorer, batch = kind(SPEC, only_first), batch_of(VISITS)
+    novelty = explorer.novelty(batch)
+    first = explorer.bonus(batch)
+    assert not first["bonus"].any()  # there are no moments yet
+    expected = novelty.flatten() * torch.tensor(factors)
+    sums = [expected[0], expected[1] + expected[0] / 2]
+    sums.append(expected[2] + sums[1] / 2)
+    assert torch.allclose(first["bonus_return"].flatten(), torch.stack(sums))
+    net = SimpleNamespace(explorer=explorer)
+    batch.targets = first
+    exploration.Net.take_statistics(net, exploration.Net.statistics(net, batch))
+    deviation = first["bonus_return"].std(correction=0)
+    assert torch.allclose(explorer.bonus(batch)["bonus"].flatten(), expected / deviation, rtol=1e-3)
+
+
+def test_rnd_is_bored_by_what_it_has_seen():
+    torch.manual_seed(0)
+    explorer, seen, new = (
+        exploration.Novelty(SPEC, False), batch_of(VISITS), batch_of(VISITS, view=3)
+    )  # fmt: skip
+    optimizer = torch.optim.Adam([x for x in explorer.parameters() if x.requires_grad], 1e-3)
+    for _ in range(100):
+        optimizer.zero_grad()
+        sum(explorer.losses(seen).values()).backward()
+        optimizer.step()
+    assert explorer.novelty(seen).max() < 0.2 * explorer.novelty(new).min()
+
+
+def test_ride_learns_what_an_action_does():
+    torch.manual_seed(0)
+    explorer, batch = exploration.Impact(SPEC, False), batch_of(VISITS)
+    optimizer, log = torch.optim.Adam(explorer.parameters(), 1e-3), []
+    for _ in range(100):
+        optimizer.zero_grad()
+        losses = explorer.losses(batch)
+        sum(losses.values()).backward()
+        optimizer.step()
+        log.append({name: x.item() for name, x in losses.items()})
+    assert log[-1]["inverse_loss"] < 0.1 * log[0]["inverse_loss"]
+    assert log[-1]["forward_loss"] < 0.1 * log[0]["forward_loss"]
