@@ -205,10 +205,12 @@ build: .venv/extension
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-EXAMPLES := $(wildcard examples/requirements.txt examples/*/requirements.txt)
+NO_DEPS := examples/nethack/requirements.txt
+EXAMPLES := $(filter-out $(NO_DEPS),$(wildcard examples/requirements.txt examples/*/requirements.txt))
 
-.venv/examples: $(EXAMPLES) .venv/development
+.venv/examples: $(EXAMPLES) $(NO_DEPS) .venv/development
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EXAMPLES:%=-r %)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(NO_DEPS)
 	@touch $@
 
 EXTENSION := setup.py requirements-poly.txt requirements-env.txt $(wildcard libtorchbeast/src/*)
