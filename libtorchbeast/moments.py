@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from libtorchbeast.flags import Flags
-from libtorchbeast.spec import Spec, is_image
+from libtorchbeast.spec import Spec
 from vtrace import scan_backwards
 
 LIMIT = 10.0  # scaled observations and rewards lie in [-LIMIT, LIMIT]
@@ -39,12 +39,7 @@ class Moments(nn.Module):
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
-        scales = flags.observation_scaling == "moments"
-        self.names = [
-            name
-            for name, (shape, dtype) in spec.observations.items()
-            if scales and "float" in dtype and not is_image(shape)
-        ]
+        self.names = spec.scalable if flags.observation_scaling == "moments" else []
         self.scales_rewards = flags.reward_scaling == "returns"
         self.discounting = flags.discounting
         width = sum(torch.Size(spec.observations[name][0]).numel() for name in self.names)

@@ -146,10 +146,9 @@ class Run:
         self._checkpoint_due = _Timer(self.flags.checkpoint_every)
         self.log = RunLog(writer, self.stats, self.learner.step, self.spec.frames_per_step)
         self.log.sources.append(cpu_cores())
-        actions = self.spec.actions
         if self.ranks is not None:
             self._tell(self.ranks)
-        self._health = Health(self.flags, actions.sizes[0] if actions.kind == "box" else 0)
+        self._health = Health(self.flags, self.spec)
         self._updates_before = self.learner.updates
         if self.complete():
             logger.warning(

@@ -127,6 +127,19 @@ class Spec:
         has_floats = any("float" in dtype for _, dtype in parts)
         return has_floats and not any(is_image(shape) for shape, _ in parts)
 
+    @property
+    def scalable(self) -> list[str]:
+        """The observations that --observation_scaling scales: floats that are no image."""
+        parts = self.seen.observations.items()
+        return [k for k, (shape, dtype) in parts if "float" in dtype and not is_image(shape)]
+
+    @property
+    def codes(self) -> list[str]:
+        """The observations of integers with more than 8 bits, which nothing scales."""
+        parts = {k: np.dtype(dtype) for k, (_, dtype) in self.seen.observations.items()}
+        parts.pop("action_mask", None)
+        return [k for k, dtype in parts.items() if dtype.kind in "iu" and dtype.itemsize > 1]
+
     def signature(self) -> dict[str, Any]:
         """Plain data that is equal for two environments if one network can serve both."""
         return {

@@ -4,14 +4,16 @@
 import pytest
 
 from libtorchbeast.loggers.health import Health
+from libtorchbeast.spec import Actions, Spec
 from tests.support.monobeast import parse
 
 GOOD = dict(mean_value=3.0, largest_reward=2.0, mean_rho=0.9, lag_mean=2.0, entropy=4.25)
-BOX = 3
+FLOATS = {"frame": ((7,), "float64")}
+BOX = Actions("box", (3,))
 
 
-def health(width=BOX, *flags):
-    return Health(parse("--env", "Some-v0", *flags), width)
+def health(actions=BOX, *flags, seen=FLOATS):
+    return Health(parse("--env", "Some-v0", *flags), Spec("Some-v0", 1, seen, actions))
 
 
 def test_good_numbers_and_rows_without_updates_warn_of_nothing(caplog):
@@ -20,7 +22,7 @@ def test_good_numbers_and_rows_without_updates_warn_of_nothing(caplog):
     quiet = ({}, {"games": 3}, GOOD, GOOD | {"mean_value": -199.0}, GOOD | {"entropy": -9.0})
     for row in (*quiet, lacks_the_value):
         checked.check(row)
-    health(0).check(GOOD | {"entropy": 99.0})  # never more than at first
+    health(Actions("discrete", (3,))).check(GOOD | {"entropy": 99.0})  # never more than at first
     health(BOX, "--discounting", 1).check(GOOD | {"mean_value": 1e9})
     assert not caplog.records
 
@@ -52,3 +54,27 @@ def test_each_warning_is_one_line_and_comes_once(bad, said, caplog):
     for _ in range(3):
         checked.check(GOOD | bad)
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", said)]
+
+
+IMAGE = {"screen": ((4, 84, 84), "uint8"), "action_mask": ((9,), "int64")}
+CODES = {"glyphs": ((21, 79), "int16"), "loss/count": ((), "int64"), "stats": ((27,), "int64")}
+EMBED = (
+    ". The integers of glyphs, stats are never scaled: unless Net embeds them, make small floats "
+    "of them in create_env (docs/fork.md)."
+)
+
+
+@pytest.mark.parametrize(
+    ("seen", "flags", "advice"),
+    [
+        (FLOATS, (), ", or --observation_scaling moments."),
+        (FLOATS, ("--observation_scaling", "moments"), "."),
+        (IMAGE, (), "."),
+        (CODES, (), EMBED),
+        (CODES | FLOATS, (), f", or --observation_scaling moments{EMBED}"),
+        (CODES | FLOATS, ("--observation_scaling", "moments"), EMBED),
+    ],
+)
+def test_scaling_is_recommended_only_where_it_would_scale(seen, flags, advice, caplog):
+    health(BOX, *flags, seen=seen).check(GOOD | {"mean_value": 2103.0})
+    assert caplog.records[0].getMessage().endswith(f"Try a smaller --learning_rate{advice}")

@@ -25,7 +25,7 @@ LAYERS = {
     "accelerator": "distributed.ranks flags models net_check rollouts shared_memory",
     "distributed": "flags loggers.columns workers",
     "rpcenv": "spec environment flags origin seeds workers",
-    "loggers": "environment flags rollouts shared_memory workers",
+    "loggers": "environment flags rollouts shared_memory spec workers",
 }
 TORCH_FREE = {"polybeast_env", *WRAPPERS, "libtorchbeast.environment", "libtorchbeast.spec"}
 TORCH_FREE |= {name for name in FILES if name.startswith("libtorchbeast.rpcenv")}

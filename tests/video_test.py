@@ -118,7 +118,7 @@ UNVIEWABLE = {
     "a key lacks": (
         lambda: KeylessCatch("rgb_array"),
         r"render\(\) raised ValueError: 'tty_chars' is not in list; "
-        r".* the observation key tty_chars\); without a display, MuJoCo needs MUJOCO_GL=egl$",
+        r"create_env has to make it with all that render\(\) reads; .* MUJOCO_GL=egl$",
     ),
     "no such mode": (
         lambda: SpokenCatch("rgb_array"),

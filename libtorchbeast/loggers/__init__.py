@@ -4,5 +4,5 @@
 These modules run in the learner's process, on its main thread. Only `stats` and `timing` also take
 numbers from other threads and processes. The two programs, `run`, `evaluate` and the tools import
 them. They import each other and small modules of libtorchbeast (flags, rollouts, environment,
-shared_memory, workers), and never the learner.
+shared_memory, spec, workers), and never the learner.
 """

@@ -5,6 +5,7 @@ import logging
 import math
 
 from libtorchbeast.flags import Flags
+from libtorchbeast.spec import Spec
 
 logger = logging.getLogger(__name__)
 
@@ -18,13 +19,22 @@ class Health:
 
     Args:
         flags: those of the run.
-        width: the number of an action's dimensions if the actions are a Box, else 0: a softmax
-            begins with about the largest entropy that it can have, and is not checked.
+        spec: of its environments. The entropy is checked only if the actions are a Box: a softmax
+            begins with about the largest entropy that it can have.
     """
 
-    def __init__(self, flags: Flags, width: int):
+    def __init__(self, flags: Flags, spec: Spec):
         self._flags, self._told = flags, set[str]()
+        width = spec.actions.sizes[0] if spec.actions.kind == "box" else 0
         self._most_entropy = width * (STANDARD_ENTROPY + ENTROPY_MARGIN) if width else math.inf
+        self._against_large_inputs = ""
+        if spec.scalable and flags.observation_scaling == "none":
+            self._against_large_inputs = ", or --observation_scaling moments"
+        if spec.codes:
+            self._against_large_inputs += (
+                f". The integers of {', '.join(spec.codes)} are never scaled: unless Net embeds "
+                f"them, make small floats of them in create_env (docs/fork.md)"
+            )
 
     def check(self, row: dict[str, float]) -> None:
         """Looks at a row of the log, which may have no numbers of updates."""
@@ -44,8 +54,8 @@ class Health:
             found["values"] = (
                 f"The values diverge: mean_value is {row['mean_value']:.3g}, but with rewards of "
                 f"at most {largest:.3g} and --discounting {gamma:g} no value can exceed {most:.3g} "
-                f"(a bonus that `targets` adds does not count). Try a smaller --learning_rate, or "
-                f"--observation_scaling moments."
+                f"(a bonus that `targets` adds does not count). Try a smaller --learning_rate"
+                f"{self._against_large_inputs}."
             )
         if row["mean_rho"] < LEAST_RHO:
             found["weights"] = (

@@ -86,8 +86,8 @@ def _render(env: Environment) -> Any:
     except Exception as error:
         raise UserError(
             f"--mode test_render: {name}.render() raised {type(error).__name__}: {error}; "
-            f"create_env has to make it with all that render() reads (NetHack's reads the "
-            f"observation key tty_chars); without a display, MuJoCo needs MUJOCO_GL=egl"
+            f"create_env has to make it with all that render() reads; without a display, MuJoCo "
+            f"needs MUJOCO_GL=egl"
         ) from error
 
 
