@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What the log's numbers warn of, once each."""
 
+import logging
+
 import pytest
 
 from libtorchbeast.loggers.health import Health
@@ -54,6 +56,19 @@ def test_each_warning_is_one_line_and_comes_once(bad, said, caplog):
     for _ in range(3):
         checked.check(GOOD | bad)
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", said)]
+
+
+def test_that_no_return_is_shown_yet_is_explained_once_after_a_minute(caplog):
+    caplog.set_level(logging.INFO)
+    checked = health()
+    for row in ({}, {"hours": 0.016}, {"hours": 0.02, "mean_game_return": 3.0}):
+        checked.check(row)
+    assert not caplog.records
+    for hours in (0.02, 0.03):
+        checked.check({"hours": hours, "games": 7})
+    (said,) = caplog.records
+    assert said.levelname == "INFO" and said.on_terminal
+    assert said.getMessage().startswith("No game return is shown until the first game of every")
 
 
 IMAGE = {"screen": ((4, 84, 84), "uint8"), "action_mask": ((9,), "int64")}

@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Warns when the numbers of a run say that it cannot learn well, with what to try."""
+"""Warns when the numbers of a run say that it cannot learn well, with what to try. Says why no game
+return is shown yet."""
 
 import logging
 import math
@@ -12,6 +13,11 @@ logger = logging.getLogger(__name__)
 LEAST_RHO = 0.3  # below this mean importance weight, little is learned
 STANDARD_ENTROPY = 0.5 * math.log(2 * math.pi * math.e)  # of a Gaussian with a deviation of 1
 ENTROPY_MARGIN = 0.1  # nats for each dimension, so that chance alone does not warn
+PATIENCE_H = 1 / 60  # hours after which the lack of a game return is explained
+NO_RETURN = (
+    "No game return is shown until the first game of every environment has ended: the first games "
+    "to end are the short ones, whose mean would mislead (docs/metrics.md, mean_game_return)."
+)
 
 
 class Health:
@@ -38,12 +44,17 @@ class Health:
 
     def check(self, row: dict[str, float]) -> None:
         """Looks at a row of the log, which may have no numbers of updates."""
+        if "mean_game_return" not in row and row.get("hours", 0.0) > PATIENCE_H:
+            self._explain("no return", logging.INFO, NO_RETURN)
         if "mean_rho" not in row:  # no update yet, or another algorithm
             return
         for cause, text in self._findings(row).items():
-            if cause not in self._told:
-                self._told.add(cause)
-                logger.warning("%s", text)
+            self._explain(cause, logging.WARNING, text)
+
+    def _explain(self, cause: str, level: int, text: str) -> None:
+        if cause not in self._told:
+            self._told.add(cause)
+            logger.log(level, "%s", text, extra={"on_terminal": True})
 
     def _findings(self, row: dict[str, float]) -> dict[str, str]:
         """Causes and their warnings."""
