@@ -84,5 +84,5 @@ def crop(glyphs: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor
     after = SIDE - 1 - BEFORE
     padded = nn.functional.pad(glyphs, (BEFORE, after, BEFORE, after))
     window = torch.arange(SIDE, device=glyphs.device)
-    maps = torch.arange(len(glyphs), device=glyphs.device)[:, None, None]
+    maps = torch.arange(glyphs.shape[0], device=glyphs.device)[:, None, None]
     return padded[maps, (x[:, None] + window)[:, :, None], (y[:, None] + window)[:, None, :]]

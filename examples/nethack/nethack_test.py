@@ -189,7 +189,7 @@ def run(command, folder):
 @pytest.mark.parametrize(
     "beast, edited", [("monobeast", "monobeast.py"), ("polybeast", "polybeast_env.py")]
 )
-def test_the_fork_trains_and_is_filmed(beast, edited, tmp_path):
+def test_the_fork_trains_and_is_filmed_and_exported(beast, edited, tmp_path):
     copy, own = tmp_path / "copy", f"--savedir {tmp_path}".split()
     assert forks.apply(EXAMPLE / f"{beast}.diff", copy) == {edited}
     assert fork_diff.outside("HEAD", copy) == ""
@@ -199,6 +199,7 @@ def test_the_fork_trains_and_is_filmed(beast, edited, tmp_path):
     film = "--xpid run --mode test_render --num_episodes 1 --max_episode_steps 20".split()
     run([sys.executable, "-m", beast, *film, *own], copy)
     assert (tmp_path / "run/test.mp4").stat().st_size > 10_000
+    run([sys.executable, "-m", beast, *"--xpid run --mode export".split(), *own], copy)
 
 
 def test_a_server_needs_no_torch():
