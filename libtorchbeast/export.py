@@ -30,6 +30,7 @@ inputs = {{
 core_state = ({core_state})
 outputs, core_state = policy(inputs, core_state)  # {outputs}
 """
+SIZE = "A size became a constant: take sizes as x.shape[0], not len(x). "
 COMMENTS = {
     "reward": "  # of the last action",
     "done": "  # whether an episode begins",
@@ -131,7 +132,8 @@ def trace(policy: Policy, row: Row) -> Traced:
         try:
             program = call_own("torch.export", export)
         except UserError as error:
-            raise UserError(f"torch.export cannot trace this network. {error}") from error
+            hint = SIZE if "specialized it to be a constant" in str(error) else ""
+            raise UserError(f"torch.export cannot trace this network. {hint}{error}") from error
     return Traced(program, inputs, core_state, list(outputs), sizes)
 
 

@@ -85,6 +85,13 @@ class BranchingNet(monobeast.Net):
         return outputs, core_state
 
 
+class CountingNet(monobeast.Net):
+    def forward(self, inputs, core_state=()):
+        outputs, core_state = super().forward(inputs, core_state)
+        columns = torch.arange(len(inputs["reward"][0]))
+        return outputs | {"baseline": outputs["baseline"] + 0 * columns}, core_state
+
+
 def save_run(folder, program, words):
     """Saves the checkpoint of a new network, whose actions are not all equally probable. Returns
     the network and environments."""
@@ -217,13 +224,23 @@ def onnx_runtime():
     return runtime
 
 
-def test_a_network_that_torch_cannot_trace_is_refused(tmp_path):
-    save_run(tmp_path / "run", monobeast, f"{CATCH} --net tests.export_test.BranchingNet")
+@pytest.mark.parametrize(
+    "net, why",
+    [
+        ("BranchingNet", r"Your network raised .* \(.*export_test.py:\d+\)"),
+        (
+            "CountingNet",
+            r"A size became a constant: take sizes as x.shape\[0\], not len\(x\)\. Your",
+        ),
+    ],
+)
+def test_a_network_that_torch_cannot_trace_is_refused(net, why, tmp_path):
+    save_run(tmp_path / "run", monobeast, f"{CATCH} --net tests.export_test.{net}")
     with pytest.raises(SystemExit) as refused:
         export(tmp_path / "run", monobeast)
     message = refused.value.code
-    start = r"monobeast: error: torch.export cannot trace this network\. Your network raised "
-    assert re.match(start + r".* \(.*export_test.py:\d+\)", message) and "\n" not in message
+    start = r"monobeast: error: torch.export cannot trace this network\. "
+    assert re.match(start + why, message) and "\n" not in message
     assert not (tmp_path / "run/policy.pt2").exists()
 
 
