@@ -116,7 +116,7 @@ class Net(nn.Module):
 class Explorer(nn.Module):
     """Computes the bonus of each transition, here none: its novelty, times a factor that falls with
     the number of visits in this episode. With `only_first` the factor is 1 for the first visit and
-    0 for the others, as in NovelD (Zhang et al. 2021, section 3.2)."""
+    0 for the others, as in BeBold (Zhang et al. 2020, https://arxiv.org/abs/2012.08621)."""
 
     def __init__(self, spec: Spec, only_first: bool):
         super().__init__()
@@ -148,9 +148,7 @@ class Explorer(nn.Module):
         powers = (batch.flags.discounting ** (t.unsqueeze(1) - t)).tril()  # [T, T]
         count, total, squares = self.moments
         deviation = (squares / count - (total / count) ** 2).sqrt()
-        return dict(
-            bonus=(bonus / deviation).nan_to_num(0, 0), bonus_return=powers @ bonus
-        )  # fmt: skip
+        return dict(bonus=(bonus / deviation).nan_to_num(0, 0), bonus_return=powers @ bonus)
 
 
 class Novelty(Explorer):
