@@ -228,6 +228,15 @@ def test_a_run_that_cuts_its_group_short_is_named(tmp_path, caplog):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("x.pdf", b"%PDF"), ("x.svg", b"<?xml"), ("x.png", b"\x89PNG"), ("x", b"\x89PNG")],
+)
+def test_the_suffix_says_the_format(name, begins, tmp_path):
+    plot([make_run(tmp_path / "runs", "a", [1.0, 2.0])], str(tmp_path / name))
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
 # ========================================================================================== errors
 def check_error(argv, capsys, *words):
     with pytest.raises(SystemExit) as error:
@@ -253,6 +262,8 @@ def test_errors_are_one_line_and_say_what_is_there(tmp_path, capsys):
     check_error([young], capsys, "no run has a mean_game_return yet")
     check_error([str(bad)], capsys, "bad.csv", "'high'")
     check_error([run], capsys, "/nonexistent/plot.png")
+    with pytest.raises(SystemExit, match="plot: Format 'doc' is not supported .supported formats"):
+        main([run, "--out", str(tmp_path / "plot.doc")])
 
 
 def test_errors_about_groups_say_what_was_seen(tmp_path, capsys):

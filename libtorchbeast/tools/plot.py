@@ -79,11 +79,11 @@ def plot(
     group_by: str | None = None,
     panels: bool = False,
 ) -> list[Line]:
-    """Writes a PNG with the column `y` of all runs in `paths`, and returns its lines.
+    """Draws the column `y` of all runs in `paths`, and returns its lines.
 
     Args:
         paths: CSV files, run directories, or directories of runs, each with `:COLUMN` or without.
-        out: the PNG file.
+        out: the picture. Its suffix is its format, such as png, pdf or svg.
         y: the column of logs.csv to draw.
         smooth: each point is the mean of this many rows: its own and those before it.
         group_by: a regular expression that names a run's group (see `group_name`). None draws
@@ -93,8 +93,9 @@ def plot(
 
     Raises:
         FileNotFoundError: a path does not exist, or a directory holds no run.
-        ValueError: a column is missing, a run is given with two columns, `smooth` is below 1, no
-            run has any value, a run has no group, or the runs of a group have no steps in common.
+        ValueError: the format is unknown, a column is missing, a run is given with two columns,
+            `smooth` is below 1, no run has any value, a run has no group, or the runs of a group
+            have no steps in common.
     """
     if smooth < 1:
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
@@ -106,7 +107,7 @@ def plot(
     if group_by is not None:
         text = "line: mean of the runs at the same step; band: from the lowest to the highest"
         figure.supxlabel(text, fontsize=9)
-    figure.savefig(out, dpi=120, format="png")
+    figure.savefig(out, dpi=120, format=Path(out).suffix[1:] or "png")
     return lines
 
 
@@ -171,7 +172,7 @@ def read_curve(path: Path, y: str) -> Curve:
     step of their weights, `eval_step`, and are read at that step.
 
     Raises:
-        ValueError: a column is missing, or has a cell that is not a number.
+        ValueError: the format is unknown, a column is missing, or has a cell that is not a number.
     """
     columns, rows = read_csv(path)
     if not path.stat().st_size:  # its run was killed before it wrote the columns' names
@@ -376,7 +377,7 @@ def make_parser() -> Parser:
         "paths", nargs="+", metavar="PATH",
         help="A run, a directory of runs, or a CSV file, each with :COLUMN or without.",
     )  # fmt: skip
-    add("--out", default="plot.png", help="The PNG file to write.")
+    add("--out", default="plot.png", help="The picture to write: .png, .pdf or .svg.")
     add("--y", default="mean_game_return", help="The column to draw.")
     smooth = "Draw each point as the mean of K rows."
     add("--smooth", type=int, default=1, metavar="K", help=smooth)
