@@ -26,7 +26,7 @@ from torch import Tensor
 
 class VTraceReturns(NamedTuple):
     vs: Tensor  # [T, B] float32, v_s of [IMPALA] eq. 1: the targets of the baseline
-    advantages: Tensor  # [T, B] float32, see `advantages_of`
+    advantages: Tensor  # [T, B] float32, see `from_importance_weights`
 
 
 def check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], *dtypes: torch.dtype) -> None:
@@ -58,8 +58,8 @@ def from_importance_weights(
         advantage_t = r_t + discount_t q_{t+1} - V(x_t)
         q_{t+1} = lambda v_{t+1} + (1 - lambda) V(x_{t+1})
 
-    With lambda = 1, q equals v as in the paper. With lambda < 1 and on-policy data the advantage is
-    that of [GAE] eq. 16, because q contains V with the weight 1 - lambda.
+    With lambda = 1, q equals v and the advantage is the paper's (section 4.2). With lambda < 1 and
+    on-policy data it is that of [GAE] eq. 16, because q contains V with the weight 1 - lambda.
 
     Args:
         log_rhos: [T, B] float, log(pi(a_t|x_t) / mu(a_t|x_t)).
@@ -92,23 +92,9 @@ def from_importance_weights(
     clipped_rhos = rhos if clip_rho_threshold is None else rhos.clamp(max=clip_rho_threshold)
     deltas = clipped_rhos * (rewards + discounts * next_values - values)
     vs = values + scan_backwards(discounts * lambda_ * rhos.clamp(max=1.0), deltas)
-    advantages = advantages_of(vs, discounts, rewards, values, bootstrap_value, lambda_)
-    return VTraceReturns(vs, advantages)
-
-
-def advantages_of(
-    vs: Tensor,
-    discounts: Tensor,
-    rewards: Tensor,
-    values: Tensor,
-    bootstrap_value: Tensor,
-    lambda_: float,
-) -> Tensor:
-    """r_t + gamma ((1 - lambda) V(x_{t+1}) + lambda v_{t+1}) - V(x_t), [T, B]. With lambda = 1 this
-    is the factor beside the importance weight in [IMPALA] section 4.2, and on-policy it is [GAE]'s
-    advantage."""
-    next_values, next_vs = (torch.cat([x[1:], bootstrap_value.unsqueeze(0)]) for x in (values, vs))
-    return rewards + discounts * torch.lerp(next_values, next_vs, lambda_) - values
+    next_vs = torch.cat([vs[1:], bootstrap_value.unsqueeze(0)])
+    q = torch.lerp(next_values, next_vs, lambda_)
+    return VTraceReturns(vs, rewards + discounts * q - values)
 
 
 def scan_backwards(factors: Tensor, terms: Tensor) -> Tensor:
