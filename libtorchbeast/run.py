@@ -142,8 +142,8 @@ class Run:
         if self.ranks is not None:
             self._join(self.ranks)
         self._start = time.monotonic()
-        self._row_due = _Timer(self.flags.log_every)
-        self._checkpoint_due = _Timer(self.flags.checkpoint_every)
+        self._row_due = self._start + self.flags.log_every
+        self._checkpoint_due = self._start + self.flags.checkpoint_every
         self.log = RunLog(writer, self.stats, self.learner.step, self.spec.frames_per_step)
         self.log.sources.append(cpu_cores())
         if self.ranks is not None:
@@ -287,7 +287,8 @@ class Run:
 
     def seconds_to_tick(self) -> float:
         """How many seconds the main loop may wait before its next `tick`."""
-        return min(self._row_due.seconds_left(), self._checkpoint_due.seconds_left(), 1.0)
+        left = min(self._row_due, self._checkpoint_due) - time.monotonic()
+        return min(max(0.0, left), 1.0)
 
     def tick(self, late: bool = False) -> None:
         """Writes a row of the log if one is due, and a checkpoint if one is due, but between two
@@ -295,14 +296,14 @@ class Run:
         checkpoint (`__exit__`)."""
         if self.complete():
             return
-        if self._row_due.seconds_left() == 0.0:
+        if time.monotonic() >= self._row_due:
             self.write_row()
-        if self._checkpoint_due.seconds_left() == 0.0 and (late or not self.between_barriers):
+        if time.monotonic() >= self._checkpoint_due and (late or not self.between_barriers):
             self.checkpoint()
 
     def write_row(self) -> None:
         """Writes a row of the log now."""
-        self._row_due.restart()
+        self._row_due = time.monotonic() + self.flags.log_every
         columns = {
             "updates": self.learner.updates,
             "hours": self.hours,
@@ -316,7 +317,7 @@ class Run:
 
     def checkpoint(self) -> None:
         """Saves a checkpoint now, unless --disable_checkpoint is given."""
-        self._checkpoint_due.restart()
+        self._checkpoint_due = time.monotonic() + self.flags.checkpoint_every
         state = self.learner.state_dict() | {
             "stats": self.stats.state_dict(),
             "hours": self.hours,
@@ -392,18 +393,3 @@ def _log_failure(kind, error, traceback) -> None:
     """Writes an exception's traceback to out.log. Python itself prints it on the terminal."""
     if error is not None:
         logger.error("The run failed.", exc_info=error, extra={"file_only": True})
-
-
-class _Timer:
-    """Tells when something that happens every `period` seconds is due."""
-
-    def __init__(self, period: float):
-        self._period = period
-        self.restart()
-
-    def restart(self) -> None:
-        self._last = time.monotonic()
-
-    def seconds_left(self) -> float:
-        """0 if it is due."""
-        return max(0.0, self._last + self._period - time.monotonic())

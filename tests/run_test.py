@@ -86,14 +86,18 @@ def test_a_last_checkpoint_that_fails_is_not_a_success(tmp_path, capsys):
 
 def test_the_last_row_follows_the_last_checkpoint(tmp_path, monkeypatch):
     """So whoever reads the log knows that a complete run is saved (tools.sweep)."""
-    monkeypatch.setattr(run._Timer, "seconds_left", lambda timer: 0.0)  # a row is always due
-    logged, save = [], checkpoint.save
+    logged, save, tick = [], checkpoint.save, run.Run.tick
 
     def spy(path, *args):
         logged.append([row["step"] for row in rows(tmp_path / "run")])
         save(path, *args)
 
+    def tick_with_row(self, late=False):
+        self._row_due = 0.0  # a row is always due
+        tick(self, late)
+
     monkeypatch.setattr(checkpoint, "save", spy)
+    monkeypatch.setattr(run.Run, "tick", tick_with_row)
     beast(tmp_path, *IN_ORDER, "--total_steps", 200)
     assert logged[-1] and max(logged[-1]) < 200 <= rows(tmp_path / "run")[-1]["step"]
 
