@@ -41,7 +41,18 @@ def check_loss(
     own = flags
     if flags.passes * flags.minibatches > 1:  # a part of many transitions, not of a single one
         own = replace(flags, passes=2, minibatches=1)
-    results_of = lambda value: _results(net, spec, own, own_columns, value, targets, loss)
+
+    def results_of(value: int) -> dict[str, Any]:
+        with contextlib.ExitStack() as stack:
+            stack.callback(keep_buffers(nn.ModuleList([net, models.of_learner(net)])))
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            batch = _made_up(net, spec, own, own_columns, value)
+            targets_of = lambda: losses.targets_of(net, batch, targets, own, 0.0)
+            part = next(iter(passes.parts(batch, targets_of, own)))
+            with torch.enable_grad():
+                results = losses.learn_from(net, part.batch, part.targets, targets, loss, own, 0.0)
+            return results | {"sums": part.sums or results["sums"]}
+
     try:
         results = results_of(0)
     except UserError as error:
@@ -55,26 +66,6 @@ def check_loss(
     if own is not flags and (vectors := [*results["vectors"]]):
         raise UserError(f"loss() returned vectors {vectors}; expected none with --passes")
     return results, [name for name in names if name not in COLUMNS]
-
-
-def _results(
-    net: nn.Module,
-    spec: Spec,
-    flags: Flags,
-    own_columns: dict[str, torch.dtype],
-    value: int,
-    targets: Targets,
-    loss: Loss,
-) -> dict[str, Any]:
-    with contextlib.ExitStack() as stack:
-        stack.callback(keep_buffers(nn.ModuleList([net, models.of_learner(net)])))
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        batch = _made_up(net, spec, flags, own_columns, value)
-        targets_of = lambda: losses.targets_of(net, batch, targets, flags, 0.0)
-        part = next(iter(passes.parts(batch, targets_of, flags)))
-        with torch.enable_grad():
-            results = losses.learn_from(net, part.batch, part.targets, targets, loss, flags, 0.0)
-        return results | {"sums": part.sums or results["sums"]}
 
 
 def _made_up(
