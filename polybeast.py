@@ -71,7 +71,7 @@ from libtorchbeast.loggers.timing import (
 )
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rpcenv.addresses import parse_addresses
-from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, first_description, spec_of
+from libtorchbeast.rpcenv.client import StreamMonitor, first_description, spec_of
 from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.tls import Tls, load_tls
 from libtorchbeast.run import Run
@@ -475,8 +475,8 @@ def player(flags: Flags, net: type[nn.Module] = Net) -> tuple[nn.Module, Environ
 
 
 def main(argv: list[str] | None = None) -> None:
-    tune, lost = functools.partial(autotune.tune, knobs=KNOBS), (ServersLost,)
-    program.main("polybeast", argv, make_parser, check_flags, train, player, tune, lost)
+    tune = functools.partial(autotune.tune, knobs=KNOBS)
+    program.main("polybeast", argv, make_parser, check_flags, train, player, tune)
 
 
 if __name__ == "__main__":

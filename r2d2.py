@@ -63,7 +63,6 @@ from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.q_learning.replay import Replay
 from libtorchbeast.q_learning.replay_memory import block_shapes, require_disk, required_bytes
 from libtorchbeast.rollouts import Rollout
-from libtorchbeast.rpcenv.client import ServersLost
 from libtorchbeast.run import Run
 from libtorchbeast.shared_memory import require_memory, require_stream_memory
 from libtorchbeast.spec import Spec
@@ -447,7 +446,7 @@ player = functools.partial(polybeast.player, net=Net)
 
 
 def main(argv: list[str] | None = None) -> None:
-    program.main("r2d2", argv, make_parser, check_flags, train, player, errors=(ServersLost,))
+    program.main("r2d2", argv, make_parser, check_flags, train, player)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ def main(
     train: Callable[[Flags], Any],
     player: evaluate.Player,
     tune: Callable[..., Flags] | None = None,
-    errors: tuple[type[Exception], ...] = (),
 ) -> None:
     """Does what `argv` says (default: the command line). A mistake of the user ends the process
     with one line on stderr and exit code 1.
@@ -29,9 +28,7 @@ def main(
     Args:
         name: of the program's module.
         tune: autotune.tune for this program. None: it has no --autotune.
-        errors: more errors that have no traceback, besides those of every program.
     """
-    expected: tuple[type[Exception], ...] = (UserError, CheckpointError, RunInUse, *errors)
     display.set_up_logging()
     try:
         draft, settings = parse_for_run(make_parser, sys.argv[1:] if argv is None else argv)
@@ -43,7 +40,7 @@ def main(
             make = lambda settings: check_flags(from_settings(make_parser(), settings))
             flags = tune(name, settings, make)
         train(flags)
-    except expected as error:
+    except (UserError, CheckpointError, RunInUse) as error:
         sys.exit(f"{name}: error: {error}")
     except KeyboardInterrupt:  # raised by --autotune
         sys.exit(130)

@@ -16,21 +16,21 @@ class Lost(Exception):
 def run(tmp_path):
     """Calls `program.main` with MonoBeast's flags."""
 
-    def run(*words, train=lambda flags: None, tune=None, errors=()):
+    def run(*words, train=lambda flags: None, tune=None):
         argv = ["--env", "CartPole-v1", "--savedir", str(tmp_path), "--xpid", "run", *words]
         parts = monobeast.make_parser, monobeast.check_flags
-        program.main("beast", argv, *parts, train, monobeast.player, tune, errors)
+        program.main("beast", argv, *parts, train, monobeast.player, tune)
 
     return run
 
 
-@pytest.mark.parametrize("kind", [UserError, CheckpointError, RunInUse, Lost])
+@pytest.mark.parametrize("kind", [UserError, CheckpointError, RunInUse])
 def test_an_expected_error_is_one_line(run, kind):
     def train(flags):
         raise kind("why")
 
     with pytest.raises(SystemExit) as ended:
-        run(train=train, errors=(Lost,))
+        run(train=train)
     assert ended.value.code == "beast: error: why"
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class ServersLost(RuntimeError):
+class ServersLost(UserError):
     """No environment server answers any more, or none did. The text has each one's last error."""
 
 
