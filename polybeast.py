@@ -237,7 +237,8 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
     if not draft.num_actors:  # None, or 0 from a run that MonoBeast began
         draft.num_actors = len(ranks.own_part(range(draft.num_servers), draft.server_addresses))
     devices.choose(draft)
-    if draft.torch_threads is None and not devices.uses_cpu(draft):
+    of_each = (draft.learner_device, draft.inference_device)
+    if draft.torch_threads is None and not any(map(devices.is_cpu, of_each)):
         draft.torch_threads = 1
     if draft.torch_threads is None:
         cores = workers.share_of_cores()

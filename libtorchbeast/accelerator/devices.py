@@ -30,33 +30,27 @@ logger = logging.getLogger(__name__)
 
 
 # ==================================================================================== which device
-def accelerator_is_wanted(flags: argparse.Namespace) -> bool:
-    """Whether the learner uses an accelerator if no flag names its device. A deterministic run
-    (MonoBeast with --num_actors 0) does not, so that its numbers are the same on every machine.
-    Nor does one on a Mac, whose accelerator nobody has measured."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    is_usual = found is not None and found.type != "mps"
-    return is_usual and not flags.disable_cuda and flags.num_actors != 0
-
-
 def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
     """Chooses --learner_device, --inference_device (`inference`, or the learner's device) and
-    --num_learner_threads if they were not given.
+    --num_learner_threads if they were not given. A deterministic run (MonoBeast with --num_actors
+    0) learns on the CPU, so that its numbers are the same on every machine. So does one on a Mac,
+    whose accelerator nobody has measured.
 
     Raises:
         UserError: torch cannot use one of them, or --disable_cuda forbids it.
     """
     if draft.learner_device is None:
-        found = torch.accelerator.current_accelerator()
-        draft.learner_device = str(found) if accelerator_is_wanted(draft) else "cpu"
+        found = torch.accelerator.current_accelerator(check_available=True)
+        is_usual = found is not None and found.type != "mps"
+        is_wanted = is_usual and not draft.disable_cuda and draft.num_actors != 0
+        draft.learner_device = str(found) if is_wanted else "cpu"
     if draft.inference_device is None:
         draft.inference_device = inference or draft.learner_device
     for name in ("learner_device", "inference_device"):
         own, device = ranks.local_rank(), getattr(draft, name)
         if own is not None and ":" not in device and device != "cpu":
-            setattr(draft, name, f"{device}:{own}")
-    for name in ("learner_device", "inference_device"):
-        device = getattr(draft, name)
+            device = f"{device}:{own}"
+            setattr(draft, name, device)
         require(draft, name, exists(device), f"cpu or an accelerator, and {accelerators()}")
         is_allowed = is_cpu(device) or not draft.disable_cuda
         require(draft, name, is_allowed, "cpu, because --disable_cuda is given")
@@ -88,11 +82,6 @@ def accelerators() -> str:
 
 def is_cpu(name: str) -> bool:
     return torch.device(name).type == "cpu"
-
-
-def uses_cpu(flags: argparse.Namespace) -> bool:
-    """Whether the learner or inference computes on the CPU."""
-    return is_cpu(flags.learner_device) or is_cpu(flags.inference_device)
 
 
 def open_each(flags: Flags) -> None:
