@@ -26,8 +26,8 @@ def test_parses(text, expected):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("", "expected unix:/path, host:port, .*, seen an empty one"),
-        ("a:1,", "seen an empty one"),
+        ("", "expected unix:/path, host:port, .*, seen ''"),
+        ("a:1,", "seen ''"),
         ("localhost", "expected unix:/path, host:port, .*, seen 'localhost'"),
         ("localhost:", "seen 'localhost:'"),
         (":5000", "seen ':5000'"),

@@ -47,8 +47,6 @@ def check_local(addresses: Iterable[str]) -> None:
 
 
 def _parse_one(address: str) -> list[str]:
-    if not address:
-        raise UserError(f"Address: expected {FORMS}, seen an empty one")
     if address.startswith("unix:"):
         return [_checked_path(address)]
     host, colon, ports = address.rpartition(":")
@@ -56,7 +54,10 @@ def _parse_one(address: str) -> list[str]:
     if not colon or not host or not ports or (":" in host and not in_brackets):
         raise UserError(f"Address: expected {FORMS}, seen {address!r}")
     if in_brackets:
-        _check_ipv6(host[1:-1], address)
+        try:
+            ipaddress.IPv6Address(host[1:-1])
+        except ValueError as error:
+            raise UserError(f"Address: expected [IPv6]:port, seen {address!r}") from error
     first, dash, last = ports.partition("-")
     low = _port(first, address)
     high = _port(last, address) if dash else low
@@ -76,13 +77,6 @@ def _checked_path(address: str) -> str:
     if any(letter in path for letter in "%?#"):  # gRPC reads the address as a URI
         raise UserError(f"Unix socket: expected a path without % ? #, seen {address!r}")
     return address
-
-
-def _check_ipv6(host: str, address: str) -> None:
-    try:
-        ipaddress.IPv6Address(host)
-    except ValueError as error:
-        raise UserError(f"Address: expected [IPv6]:port, seen {address!r}") from error
 
 
 def _port(text: str, address: str) -> int:
