@@ -1,26 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The adapter that turns environments of every accepted kind into rows.
 
-`create_env` may return:
-  - a `gymnasium.Env`; it is called once for each environment;
-  - an environment of old Gym, whose `step` returns four values. It is recognised by what it
-    returns. `info["TimeLimit.truncated"]` means that the episode was truncated;
-  - a vector environment with next-step autoreset; it is called once for all environments.
-
-What else an environment may say:
-  - `info["torchbeast"]["life_lost"]`: `terminated` means no more than that a life was lost. The
-    episode ends for the learner, but the game goes on. A single environment then plays on in its
-    next `reset()`, which is a step of the game. `info["torchbeast"]` of that reset may say what the
-    step gave: `reward`, `terminated`, `truncated`, `life_lost`. (`atari_wrappers.py` does both.)
-  - `metadata["frames_per_step"]`: the number of emulator frames per step. Default: 1.
-  - `metadata["frame_stacks"] = {"frame": 4}`: the observation `frame`, [4, ...], is a stack of the
-    4 newest frames, oldest first, with zeros before a game's first frame. PolyBeast's servers then
-    send the newest frame only.
-  - `metadata["own_discounts"] = True`: `info["torchbeast"]["discount"]` of a step, in [-1, 1] and 1
-    by default, is a factor of the transition's discount. It is negative where the turn passes to
-    the opponent: `episode_return` is the first player's.
-  - `metadata["game_numbers"] = ["win", "depth"]`: `info["torchbeast"]["game_numbers"]`, for example
-    `{"win": 1.0}`, of a game's last step may tell numbers of the game.
+docs/fork.md says what `create_env` may return, and what an environment may declare. After
+`info["torchbeast"]["life_lost"]` the game goes on: a single environment plays on in its next
+`reset()`, which is a step of the game. `info["torchbeast"]` of that reset may say what the step
+gave: `reward`, `terminated`, `truncated`, `life_lost`. (`atari_wrappers.py` does both.)
 
 This module needs numpy only, neither torch nor gymnasium.
 """
@@ -62,7 +46,7 @@ class Environment:
     row has the reset observation (`done`); the action given between the two is not used.
 
     Args:
-        create_env: See this module's docstring.
+        create_env: See docs/fork.md.
         num_envs: N.
         name: The environment's, for messages and checkpoints.
 
