@@ -1,16 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The files of one run.
-
-In the folder SAVEDIR/XPID lie, beside the checkpoint:
-
-    meta.json           flags, command, commit, versions, machine; another entry for each resume
-    logs.csv            one row for each call of `log`
-    logs.discarded.csv  rows that a resume took back, because they were newer than its checkpoint
-    out.log             everything that went through `logging`
-    events.out.*        the same numbers for TensorBoard, and histograms (trackers.py)
-    lock                locked while the run is alive, so that no second process writes here
-
-SAVEDIR/latest is a link to the run that was started last.
+"""The files of one run, which docs/running.md lists: meta.json, logs.csv, out.log and what trackers
+write. The newest run is also SAVEDIR/latest.
 """
 
 from __future__ import annotations
