@@ -35,28 +35,17 @@ class Transitions:
     """T transitions in each of B columns, as `targets` and `loss` get them. Transition t leads from
     row t to row t+1. A loss with several passes gets single transitions: T is 1 then, unless the
     network is recurrent, and each of the B columns is a transition.
-
-    Attributes:
-        net: the network in training, with what its `for_loss` has made as attributes.
-        rows: the rollout, [T+1, B, ...], without the rows of the burn-in, [K, B, ...].
-        core_state: the core state before the first of all these rows.
-        columns: what the batch says of whole columns, [B, ...], under its keys `column/NAME`.
-        outputs: all that the network in training returns on these rows: in `targets` on rows 0 to
-            T, in `loss` on rows 0 to T-1.
-        progress: the share of --total_steps that is done, from 0 to 1. It is a number, or a tensor
-            on the device if updates are recorded as graphs.
-        targets: what `targets` has returned, for these transitions.
     """
 
-    net: Any
+    net: Any  # in training, with what its `for_loss` has made as attributes
     flags: Flags
-    rows: Rollout
-    burn_in: Rollout
-    core_state: CoreState
-    columns: Rollout
-    outputs: Rollout
-    progress: float | Tensor
-    targets: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    rows: Rollout  # [T+1, B, ...], without the rows of the burn-in
+    burn_in: Rollout  # [K, B, ...]
+    core_state: CoreState  # before the first of all these rows
+    columns: Rollout  # [B, ...] each, what the batch says under its keys `column/NAME`
+    outputs: Rollout  # all of `net`: in `targets` on rows 0 to T, in `loss` on rows 0 to T-1
+    progress: float | Tensor  # share of --total_steps; with graphs it is a tensor on the device
+    targets: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # as `targets` returned it
 
     @functools.cached_property
     def now(self) -> Rollout:
