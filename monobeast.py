@@ -379,12 +379,10 @@ def train(flags: Flags) -> Run:
     check_limits(flags, shapes)
     device = torch.device(flags.learner_device)
     net = models.make_net(Net, spec, flags)
-    evaluate.try_others(flags, spec, player)
     advise = MonoBeastAdvisor(flags).advise
-    with told(flags.env), Run(flags, spec, net, device, targets, loss, advise) as run:
+    with told(flags.env), Run(flags, spec, net, device, player, targets, loss, advise) as run:
         run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
         if not run.finished():
-            run.evaluate_with(player)
             learn = train_in_parallel if flags.num_actors else train_in_order
             learn(run, shapes)
     return run

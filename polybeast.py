@@ -324,12 +324,10 @@ def train(flags: Flags) -> Run:
         state = models.initial_state(net, 1)
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
-        evaluate.try_others(flags, spec, player)
         advise = PolyBeastAdvisor(flags).advise
-        with Run(flags, spec, net, device, targets, loss, advise) as run:
+        with Run(flags, spec, net, device, player, targets, loss, advise) as run:
             run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
             if not run.finished():
-                run.evaluate_with(player)
                 train_with_servers(run, servers, max_bytes)
     return run
 

@@ -37,7 +37,7 @@ import atari_wrappers
 import libtorchbeast
 import polybeast
 import polybeast_env
-from libtorchbeast import evaluate, models, program, recipes
+from libtorchbeast import models, program, recipes
 from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.distributions import MASKED, make_distribution
 from libtorchbeast.flags import (
@@ -394,15 +394,13 @@ def train(flags: Flags) -> Run:
         require_replay_memory(flags, spec, state)
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
-        evaluate.try_others(flags, spec, player)
         advise, columns = R2D2Advisor(flags).advise, {"chance": torch.float32}
-        run = Run(flags, spec, net, device, targets, loss, advise, columns)
+        run = Run(flags, spec, net, device, player, targets, loss, advise, columns)
         if "priorities" not in run.vectors:
             said = "expected priorities [B] among them, with which the replay draws sequences"
             raise UserError(f"loss() returned the vectors {[*run.vectors]}; {said}")
         with run:
             if not run.finished():
-                run.evaluate_with(player)
                 train_with_servers(run, servers, max_bytes)
     return run
 

@@ -227,12 +227,10 @@ def train(flags: Flags) -> Run:
         rows.initial(flags.seed)  # a faulty environment fails here, before there is a run
     flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
     net = make_net(spec, flags)
-    evaluate.try_others(flags, spec, player)
-    run = Run(flags, spec, net, device, targets, loss)
+    run = Run(flags, spec, net, device, player, targets, loss)
     with told(flags.env), contextlib.closing(vector), run:
         run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
         if not run.finished():
-            run.evaluate_with(player)
             act_and_learn(run, rows)
     return run
 

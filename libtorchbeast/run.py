@@ -16,7 +16,7 @@ from torch import nn
 from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributed.pulse import RankLost
-from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
+from libtorchbeast.evaluate import Evaluator, Player, columns_of_others, try_others
 from libtorchbeast.flags import SAVEDIR, Flags, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner, Publish, learn
 from libtorchbeast.loggers import bottleneck
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 class Run:
     """The context in which a beast trains:
 
-        with Run(flags, spec, net, device, targets, loss, advise) as run:
+        with Run(flags, spec, net, device, player, targets, loss, advise) as run:
             ... start workers ...
             while not run.finished():
                 ... wait for workers or run.wakeup, at most run.seconds_to_tick() ...
@@ -77,12 +77,14 @@ class Run:
         spec: Spec,
         net: nn.Module,
         device: torch.device,
+        player: Player,
         targets: Targets,
         loss: Loss,
         advise: bottleneck.Advise = lambda row: "",
         own_columns: dict[str, torch.dtype] | None = None,  # see loss_check
     ):
-        self.flags, self.spec, self._advise = flags, spec, advise
+        try_others(flags, spec, player)
+        self.flags, self.spec, self._player, self._advise = flags, spec, player, advise
         self.path = run_path(flags)
         self.ranks = ranks.joined()
         self._columns = ranks.share(flags.batch_size)
@@ -162,6 +164,11 @@ class Run:
             display = Display(self.spec.name, self.path, self.view)
             display.start()
             stack.callback(lambda: display.stop(self.where_time_went(), self.summary()))
+        if self.flags.eval_every and self._writes:
+            keep = self.checkpoints.save_if_best
+            evaluator = Evaluator(self.learner, self.spec, self.flags, self._player, keep)
+            stack.callback(evaluator.close)
+            self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
 
     def _writer(self, state: dict[str, Any] | None) -> FileWriter:
         return FileWriter(
@@ -239,14 +246,6 @@ class Run:
     def finished(self) -> bool:
         """Whether training must end: it is complete, it failed, or a signal asked it to stop."""
         return self.wakeup.is_set() or self.complete()
-
-    def evaluate_with(self, player: Player) -> None:
-        """Starts to evaluate the network every --eval_every steps, until the run ends."""
-        if self.flags.eval_every and self._writes:
-            keep = self.checkpoints.save_if_best
-            evaluator = Evaluator(self.learner, self.spec, self.flags, player, keep)
-            self._opened.callback(evaluator.close)
-            self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
 
     def opening_watched(self, num_envs: int, flag: str) -> OpeningWatch:
         """The context in which the main thread itself opens `num_envs` environments, as many as

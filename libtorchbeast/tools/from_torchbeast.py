@@ -117,7 +117,8 @@ def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
         net.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError(f"{path} does not fit {flags.env}: {error}") from error
-    with Run(flags, environment.spec, net, torch.device("cpu"), beast.targets, beast.loss) as run:
+    own = beast.player, beast.targets, beast.loss
+    with Run(flags, environment.spec, net, torch.device("cpu"), *own) as run:
         # TorchBeast's schedule counts updates. Here the learning rate depends on the step.
         run.learner.updates = int(state.get("scheduler_state_dict", {}).get("last_epoch", 0))
         run.learner.step = run.learner.updates * flags.unroll_length * flags.batch_size
