@@ -379,13 +379,7 @@ def first_priorities(flags: Flags, batch: Rollout) -> torch.Tensor:
 
 # ========================================================================================= training
 def train(flags: Flags) -> Run:
-    """Trains until --total_steps are done or a signal stops the run, and returns the run.
-
-    Raises:
-        UserError: the servers, the network or this machine cannot do what the flags ask for.
-        ServersLost: no server could be reached for --server_timeout.
-        Exception: the first failure of a thread, and what `Run` raises.
-    """
+    """Trains as `polybeast.train` does, and raises what that raises."""
     with polybeast.opened(flags) as (servers, spec):
         flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
         check_fits(flags, spec)
