@@ -8,6 +8,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -172,8 +173,7 @@ class Run:
 
     def _writer(self, state: dict[str, Any] | None) -> FileWriter:
         return FileWriter(
-            os.path.expanduser(self.flags.savedir),
-            self.flags.xpid,
+            Path(self.path),
             vars(self.flags),
             [*FIELDS, *self._own_columns, *columns_of_others(self.flags).values()],
             resume_step=None if state is None else state["step"],

@@ -18,12 +18,6 @@ def test_a_start_that_fails_frees_the_run(tmp_path):
     writer(tmp_path).close()
 
 
-def test_home_is_expanded(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    with writer("~/runs") as files:
-        assert files.path == tmp_path / "runs" / "run"
-
-
 def test_no_environment_variables_in_any_file(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHBEAST_TEST_TOKEN", "hunter2-secret")
     log_steps(tmp_path, [10])

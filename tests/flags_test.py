@@ -22,6 +22,7 @@ from libtorchbeast.flags import (
     given,
     real,
     replace,
+    run_path,
     take_over,
     to_json,
     whole,
@@ -344,3 +345,8 @@ def test_help_shows_ranges_and_defaults_and_takes_percent_signs_as_they_are():
     assert f"{rollout}Range: at least 1." in shown
     assert "Smoothing constant of RMSProp. Range: at least 0 and at most 1. Default: 0.99." in shown
     assert "as the learning rate does. Default: linear elsewhere" not in shown
+
+
+def test_home_is_expanded(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert run_path(Flags(savedir="~/runs", xpid="run")) == "/home/me/runs/run"

@@ -25,7 +25,7 @@ HEADER = "_tick,_time,step,frame,mean_game_return"
 
 
 def make_run(savedir, xpid, returns):
-    with FileWriter(str(savedir), xpid, {}, ["step", "frame", "mean_game_return"]) as files:
+    with FileWriter(Path(savedir, xpid), {}, ["step", "frame", "mean_game_return"]) as files:
         for step, value in enumerate(returns):
             files.log({"step": step, "frame": 4 * step, "mean_game_return": value})
     return str(files.path)

@@ -20,15 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class FileWriter(contextlib.ExitStack):
-    """Writes into the folder SAVEDIR/XPID, which the caller must `hold` (files.py). All calls have
-    to come from one thread. `close` may be called twice.
-
-    Attributes:
-        path: SAVEDIR/XPID.
+    """Writes into the folder `path`, SAVEDIR/XPID, which the caller must `hold` (files.py). All
+    calls have to come from one thread. `close` may be called twice.
 
     Args:
-        savedir: the folder of all runs; `~` is expanded.
-        xpid: the name of the run and of its folder.
         flags: they are written into meta.json.
         fieldnames: the columns of logs.csv after _tick and _time; `step` is one of them. A row may
             add others.
@@ -41,24 +36,23 @@ class FileWriter(contextlib.ExitStack):
 
     def __init__(
         self,
-        savedir: str,
-        xpid: str,
+        path: Path,
         flags: dict[str, Any],
         fieldnames: Sequence[str],
         resume_step: int | None = None,
     ) -> None:
         super().__init__()
-        self.path = Path(savedir).expanduser() / xpid
-        self.path.mkdir(parents=True, exist_ok=True)
+        self.path, xpid = path, path.name
+        path.mkdir(parents=True, exist_ok=True)
         self._logged_failures: set[str] = set()
         last_step = -1 if resume_step is None else resume_step
         with contextlib.ExitStack() as stack:  # closes what is open if a later line raises
-            stack.enter_context(copy_of_log(self.path / "out.log"))
-            link_latest(self.path)
-            started = write_meta(self.path / "meta.json", xpid, flags, resume_step)
-            table = CsvTable(self.path / "logs.csv", fieldnames, last_step)
+            stack.enter_context(copy_of_log(path / "out.log"))
+            link_latest(path)
+            started = write_meta(path / "meta.json", xpid, flags, resume_step)
+            table = CsvTable(path / "logs.csv", fieldnames, last_step)
             self._table = stack.enter_context(contextlib.closing(table))
-            self._trackers = open_trackers(self.path, xpid, flags, started, last_step + 1)
+            self._trackers = open_trackers(path, xpid, flags, started, last_step + 1)
             stack.callback(self._close_trackers)
             self.enter_context(stack.pop_all())
 

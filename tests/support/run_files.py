@@ -3,6 +3,7 @@
 
 import contextlib
 import resource
+from pathlib import Path
 
 from libtorchbeast.loggers.csv_table import read_csv
 from libtorchbeast.loggers.file_writer import FileWriter
@@ -11,7 +12,7 @@ FIELDS = ["step", "frame", "mean_game_return", "loss"]
 
 
 def writer(savedir, xpid="run", flags=None, fields=FIELDS, resume_step=None):
-    return FileWriter(str(savedir), xpid, flags or {}, fields, resume_step)
+    return FileWriter(Path(savedir, xpid), flags or {}, fields, resume_step)
 
 
 def log_steps(savedir, steps, **kwargs):
@@ -38,9 +39,10 @@ def file_size_limit(size):
 
 WITHOUT_PACKAGE = """
 import sys
+from pathlib import Path
 sys.modules[sys.argv[2]] = None  # The import fails, as if it were not installed.
 from libtorchbeast.loggers.file_writer import FileWriter
-with FileWriter(sys.argv[1], "run", {}, ["step"]) as files:
+with FileWriter(Path(sys.argv[1], "run"), {}, ["step"]) as files:
     files.log({"step": 1})
     files.log({"step": 2})
 """
