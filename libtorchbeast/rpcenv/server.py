@@ -18,7 +18,6 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import UserError
 from libtorchbeast.origin import report
 from libtorchbeast.rpcenv.sockets import claim_address
 from libtorchbeast.rpcenv.stream import EnvironmentMaker, Limits, Stream
@@ -108,7 +107,7 @@ class Server:
             self._description = spec_to_message(self.spec).SerializeToString()
             cleanup.callback(claim_address(address))
             self._server = self._make_grpc_server()
-            self._listen(tls)
+            add_port(self._server, address, tls)
             self._cleanup = cleanup.pop_all()
 
     def start(self) -> None:
@@ -143,12 +142,6 @@ class Server:
         server.add_generic_rpc_handlers((handler,))
         add_HealthServicer_to_server(self._health, server)
         return server
-
-    def _listen(self, tls: Tls | None) -> None:
-        try:
-            add_port(self._server, self.address, tls)
-        except RuntimeError as error:
-            raise UserError(f"Cannot listen on {self.address}: {error}") from error
 
     def _describe(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         return self._description

@@ -70,16 +70,18 @@ def add_port(server: grpc.Server, address: str, tls: Tls | None) -> None:
     """Makes the server listen on `address`, with TLS if `tls` is given and it is no Unix socket.
 
     Raises:
-        RuntimeError: nobody can listen on the address.
+        UserError: nobody can listen on the address.
     """
-    if tls is not None and not address.startswith("unix:"):
-        pair = [(tls.key, tls.cert)]
-        credentials = grpc.ssl_server_credentials(pair, tls.ca, require_client_auth=True)
-        server.add_secure_port(address, credentials)
-        return
     umask = os.umask(0o077)  # only this user may connect to a Unix socket
     try:
-        server.add_insecure_port(address)
+        if tls is None or address.startswith("unix:"):
+            server.add_insecure_port(address)
+        else:
+            pair = [(tls.key, tls.cert)]
+            credentials = grpc.ssl_server_credentials(pair, tls.ca, require_client_auth=True)
+            server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise UserError(f"Cannot listen on {address}: {error}") from error
     finally:
         os.umask(umask)
 
