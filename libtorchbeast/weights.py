@@ -6,11 +6,11 @@ hands them to threads of the learner's process (PolyBeast's inference threads).
 """
 
 import ctypes
+import functools
 import platform
 import sys
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -40,13 +40,12 @@ class SharedWeights:
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int):
         shapes: Shapes = {k: ((2, *v.shape), v.dtype) for k, v in state_dict.items()}
         self._memory = SharedTensors({**shapes, ".version": ((1,), torch.int64)})
-        self._open()
         for slot in (version + 1, version):  # both, because a step does not publish frozen weights
             self.publish(state_dict, slot)
 
     @property
     def version(self) -> int:
-        return int(self._version[0])
+        return int(self._memory[".version"].numpy()[0])
 
     @torch.no_grad()
     def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
@@ -57,7 +56,8 @@ class SharedWeights:
         for name, tensor in weights.items():
             self._memory[name][version % 2].copy_(tensor)
         self._fence()
-        self._version[0] = version
+        # A store to a NumPy view, as a load from it, is one of 8 bytes.
+        self._memory[".version"].numpy()[0] = version
         self._fence()  # before the next version overwrites the slot of the one before this
 
     @torch.no_grad()
@@ -75,22 +75,13 @@ class SharedWeights:
 
     def close(self) -> None:
         """Frees the memory in this process. No other method may be called afterwards."""
-        self._version = np.empty(0, np.int64)  # no view of the memory any more
         self._memory.close()
 
-    def __getstate__(self):
-        return {"memory": self._memory}
-
-    def __setstate__(self, state):
-        self._memory = state["memory"]
-        self._open()
-
-    def _open(self) -> None:
-        # An access to a NumPy view is one 8-byte load or store, ten times cheaper than to a tensor.
-        self._version = self._memory[".version"].numpy()
-        self._fence = memory_fence(platform.machine())
+    def _fence(self) -> None:
+        memory_fence(platform.machine())()
 
 
+@functools.cache
 def memory_fence(machine: str) -> Callable[[], None]:
     """Returns a function that is a memory fence: all loads and stores that the calling thread makes
     before the call happen before those that it makes after the call.
