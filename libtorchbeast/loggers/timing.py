@@ -166,23 +166,19 @@ def _idle_seconds() -> float:
 # ================================================================================== actor processes
 class ActorTimes(SharedTensors):
     """What MonoBeast's actor processes write down about their time, in memory that they share with
-    the main process. The first axis is that of the actors:
-
-        seconds       float64 [num_actors, len(ACTOR_ACTIVITIES)], of each activity
-        call_began    float64 [num_actors, 1], when the call that may hang began; 0: there is none
-        sign_of_life  float64 [num_actors, 1], when it last showed that it lives; 0: not yet
-        opened        int64 [num_actors, 1], how many environments it has opened and reset
-        latencies     int64 [num_actors, LATENCY_BUCKETS], counts of its answers
-    """
+    the main process. The first axis is that of the actors."""
 
     def __init__(self, num_actors: int):
         super().__init__(
             {
                 "seconds": ((num_actors, len(ACTOR_ACTIVITIES)), torch.float64),
+                # When the call that may hang began, 0 if there is none.
                 "call_began": ((num_actors, 1), torch.float64),
+                # When it last showed that it lives, 0 before it has.
                 "sign_of_life": ((num_actors, 1), torch.float64),
+                # How many environments it has opened and reset.
                 "opened": ((num_actors, 1), torch.int64),
-                "latencies": ((num_actors, LATENCY_BUCKETS), torch.int64),
+                "latencies": ((num_actors, LATENCY_BUCKETS), torch.int64),  # counts of answers
             }
         )
 
