@@ -22,8 +22,8 @@ LEVELS = logging.getLevelNamesMapping()  # each line that the child logs begins 
 ERROR = "polybeast_env: error: "  # the last line of a child that fails begins with this
 
 
-class LocalServers:
-    """Runs polybeast_env.py as a child, with servers on Unix sockets. A context manager.
+class LocalServers(contextlib.AbstractContextManager):
+    """Runs polybeast_env.py as a child, with servers on Unix sockets.
 
     What the child prints goes to this process's log. The child gets its flags through a pipe, which
     is its standard input. The pipe closes when this process ends, even if it is killed, and then
@@ -62,9 +62,6 @@ class LocalServers:
         with contextlib.suppress(BrokenPipeError):  # if the child has ended, `check` says why
             self._stdin.write(to_json(vars(flags) | places | without_tls))
             self._stdin.flush()
-
-    def __enter__(self) -> "LocalServers":
-        return self
 
     def __exit__(self, *exc_info) -> None:
         with contextlib.suppress(BrokenPipeError):
