@@ -35,7 +35,6 @@ class Update:
         targets, loss: see monobeast.py.
         dump_dir: where batches with a loss that is not finite are kept. None: nowhere.
         like: results of `losses.learn_from`, with which ranks agree on what travels between them.
-            None: those of the first update.
 
     Attributes:
         net: with what `for_loss` has made, on the device.
@@ -73,7 +72,7 @@ class Update:
         self.of_ranks: Gradients | None = None
         if ranks is not None:
             is_mean = flags.loss_reduction == "mean"
-            self.of_ranks = Gradients(ranks, self.optimizer.parameters, is_mean, like)
+            self.of_ranks = Gradients(ranks, self.optimizer.parameters, is_mean, like or {})
 
     def make_graphs(self) -> None:
         """To be called again after the optimizer's averages were loaded into other memory."""

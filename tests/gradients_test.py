@@ -42,8 +42,8 @@ class Life:
             (batch,) = batches([(rollout, lambda: None)], COLUMNS)
             self.batches.append({k: v.clone() for k, v in batch.items()})
 
-    def learner(self, of_ranks=None):
-        return make_learner(copy.deepcopy(self.net), self.flags, ranks=of_ranks)
+    def learner(self, of_ranks=None, **others):
+        return make_learner(copy.deepcopy(self.net), self.flags, ranks=of_ranks, **others)
 
     def learn(self, learner, columns=slice(None)):
         """Learns from the columns of each batch. Returns the numbers of each update."""
@@ -199,7 +199,8 @@ def test_a_number_that_only_some_ranks_tell_is_the_mean_over_these():
     told = {0: [2.0, None, None], 1: [5.0, 4.0, None]}
 
     def one(of_ranks):
-        learner, values = life.learner(of_ranks), iter(told[of_ranks.rank])
+        learner = life.learner(of_ranks, scalars=["late"], means=["later"])
+        values = iter(told[of_ranks.rank])
         loss = learner.one._loss
 
         def phases(batch):

@@ -106,7 +106,8 @@ def test_statistics_are_those_of_all_ranks(argv):
     net = learner_of(*argv)[0].net
 
     def one(of_ranks):
-        learner = make_learner(copy.deepcopy(net), make_flags(*argv), ranks=of_ranks)
+        own = copy.deepcopy(net), make_flags(*argv)
+        learner = make_learner(*own, ranks=of_ranks, sums=["sum", "count"])
         columns = slice(0, 1) if of_ranks.rank else slice(1, None)
         for batch in batches[: 2 if of_ranks.rank else None]:
             update(learner, {k: v[:, columns].clone() for k, v in batch.items()})

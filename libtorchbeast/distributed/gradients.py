@@ -25,7 +25,7 @@ class Gradients:
     Args:
         parameters: those that are trained.
         is_mean: whether the loss is a mean over real transitions, not their sum.
-        like: results of `losses.learn_from`, which say what else travels. None: the first ones.
+        like: results of `losses.learn_from`, which say what else travels.
 
     Attributes:
         deviations: how many times the ranks' weights were found to differ.
@@ -37,16 +37,10 @@ class Gradients:
         ranks: Ranks,
         parameters: list[nn.Parameter],
         is_mean: bool,
-        like: dict[str, Any] | None = None,
+        like: dict[str, Any],
     ):
         self._ranks, self._parameters, self._is_mean = ranks, parameters, is_mean
         self.deviations = 0
-        self.told: list[str] = []
-        self._flat: Tensor | None = None
-        if like is not None:
-            self._lay_out(like)
-
-    def _lay_out(self, like: dict[str, Any]) -> None:
         others = {(kind, k): x for kind in KINDS for k, x in like.get(kind, {}).items()}
         count = [sum(x.numel() for (one, _), x in others.items() if one == kind) for kind in KINDS]
         sizes = [*(p.numel() for p in self._parameters), 1]  # the last is the loss
@@ -83,9 +77,6 @@ class Gradients:
             a mean. If the loss or gradient of one rank is not finite, nor is the sum's. What `like`
             lacks is this rank's.
         """
-        if self._flat is None:
-            self._lay_out(results)
-        assert self._flat is not None
         nothing = self._flat.new_zeros(())
         stops = self._flat.new_full((), float(wants_to_stop))
         has_sums = self._flat.new_full((), float(bool(results.get("sums"))))

@@ -101,10 +101,16 @@ def make_rollouts(actor, count=ROLLOUTS):
     return rollouts
 
 
-def make_learner(net, flags, device=CPU, dump_dir=None, **others):
-    """A learner with MonoBeast's targets and loss."""
+def make_learner(net, flags, device=CPU, dump_dir=None, ranks=None, **others):
+    """A learner with MonoBeast's targets and loss. Ranks share what these tell, and also `others`:
+    names of scalars, means and sums."""
     own = (net, flags, device, dump_dir, monobeast.targets, monobeast.loss)
-    return Learner(Update(*own, **others))
+    names = dict(scalars=["pg_loss", "baseline_loss"], sums=[])
+    names["means"] = ["entropy", "mean_value", "clipped_rho_share", "mean_rho"]
+    for kind, more in others.items():
+        names[kind] += more
+    like = {kind: dict.fromkeys(told, torch.zeros(())) for kind, told in names.items()}
+    return Learner(Update(*own, ranks, like))
 
 
 def rows_of(rollout):
