@@ -284,14 +284,6 @@ def set_up_logging(flags: Flags) -> None:
     logging.basicConfig(level=logging.INFO, format=form, force=True)
 
 
-def explain(failure: str) -> str:
-    """Returns the last line of a failure's report. Logs all of it, except for a user's mistake."""
-    why = cause(failure)
-    if failure.endswith(f"\n{why}"):
-        logger.error("A server failed: %s", failure)
-    return why
-
-
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     # Many servers share the machine, so one thread per process is the most efficient.
@@ -303,7 +295,10 @@ def main(argv: list[str] | None = None) -> None:
     except UserError as error:
         sys.exit(f"polybeast_env: error: {error}")
     except StartFailure as failure:
-        sys.exit(f"polybeast_env: error: {explain(str(failure))}")
+        why = cause(str(failure))
+        if str(failure).endswith(f"\n{why}"):  # no UserError, of which a line says all
+            logger.error("A server failed: %s", failure)
+        sys.exit(f"polybeast_env: error: {why}")
     except KeyboardInterrupt:  # raised only before the servers start
         sys.exit(130)
 

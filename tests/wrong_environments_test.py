@@ -8,7 +8,7 @@ import pytest
 import monobeast
 import polybeast_env
 from libtorchbeast.flags import UserError
-from libtorchbeast.origin import report, told
+from libtorchbeast.origin import cause, report, told
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support.wrong_envs import WRONG
@@ -29,11 +29,11 @@ def test_monobeast_says_it_in_one_line(wrong, tmp_path):
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_first_server_says_it_in_one_line(wrong):
-    """Its process sends a report, of which `explain` takes the line for the terminal."""
+    """Its process sends a report, of which `cause` takes the line for the terminal."""
     flags = polybeast_env.parse(["--env", name_of(wrong), "--num_servers", "1"])
     with pytest.raises(UserError) as refused, told(flags.env):
         polybeast_env.try_environment(flags)
-    line = polybeast_env.explain(report(refused.value))
+    line = cause(report(refused.value))
     assert re.search(WRONG[wrong][1], line), line
 
 
