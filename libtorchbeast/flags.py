@@ -336,8 +336,8 @@ def shell_line(module: str, words: list[str]) -> str:
 
 # ================================================================================== shared flags
 # fmt: off
-def add_environment_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Adds the flags of every program that steps environments, and returns their group."""
+def add_environment_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of every program that steps environments."""
     group = parser.add_argument_group("environment", "Which environments are played.")
     add = group.add_argument
     add("--env", default="PongNoFrameskip-v4",
@@ -352,7 +352,6 @@ def add_environment_flags(parser: argparse.ArgumentParser) -> argparse._Argument
         help="Longest time that one environment may take to open and to reset for the first time. "
              "(A vector environment counts as one.) An actor or server that takes longer is killed "
              "and replaced; with --num_actors 0 and in the test modes, the program ends.")
-    return group
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
