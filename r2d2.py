@@ -344,7 +344,9 @@ class Explorer:
     def choose(self, q: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
         """The actions int64 [1, B] for Q-values [1, B, A]: the best, or any that is allowed."""
         epsilons = self._epsilons[numbers.view(1, -1) % len(self._epsilons)]
-        any_allowed = torch.multinomial((q[0] > MASKED / 2).float(), 1).view(1, -1)
+        allowed = q[0] > MASKED / 2
+        allowed |= ~allowed.any(-1, keepdim=True)  # an episode's last row may allow none
+        any_allowed = torch.multinomial(allowed.float(), 1).view(1, -1)
         return torch.where(torch.rand(epsilons.shape) < epsilons, any_allowed, q.argmax(dim=-1))
 
     def act(

@@ -156,6 +156,14 @@ def test_environments_explore_by_the_ladder_and_keep_to_the_mask():
     assert not (actions == 2).any()
 
 
+def test_a_row_that_allows_no_action_gets_any():
+    """Such as the last one of a game that ended because the board is full."""
+    torch.manual_seed(0)
+    explorer, q = r2d2.Explorer(1), torch.full((1, 1, 3), -1e9)
+    numbers = explorer.number(torch.full((1, 1, 1), explorer.NEW))
+    assert {explorer.choose(q, numbers).item() for _ in range(200)} == {0, 1, 2}
+
+
 def test_a_stream_that_is_opened_again_explores_as_before():
     """Otherwise no environment might be left that hardly explores."""
     explorer = r2d2.Explorer(6)
