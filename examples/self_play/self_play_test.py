@@ -1,4 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -8,9 +13,14 @@ import monobeast
 from examples.self_play import connect4
 from examples.self_play.connect4 import CELLS, COLUMNS, ROWS, Board, ConnectFour, Versus
 from libtorchbeast.environment import Environment
+from tests.support.forks import ENVS, SMALL, command
 from tests.support.losses import transitions
+from tests.support.processes import ROOT, Program
 
 torch.set_num_threads(1)
+HERE = Path(__file__).parent
+README = (HERE / "README.md").read_text()
+GAME = "examples.self_play.connect4:ConnectFour"
 # The columns of whole games. The first player wins those with an odd number of moves.
 WON = {
     "vertical": "0101010",
@@ -108,8 +118,9 @@ def test_lines_are_those_of_the_rules():
 
 def test_a_full_column_is_masked_and_refused():
     board = played("33333")
-    assert board.seen()["action_mask"].tolist() == [1, 1, 1, 1, 1, 1, 1]
+    before = board.seen()["action_mask"]
     board.play(3)
+    assert before.tolist() == [1, 1, 1, 1, 1, 1, 1]
     assert board.seen()["action_mask"].tolist() == [1, 1, 1, 0, 1, 1, 1]
     with pytest.raises(ValueError, match="expected a column that is not full, seen 3"):
         board.play(3)
@@ -240,3 +251,26 @@ def test_games_depend_on_the_seed():
         play(gymnasium.make("ConnectFour-Negamax2-v0"), seed, first)[2] for seed in (0, 0, 2, 4)
     ]
     assert games[0] == games[1] and len({tuple(game) for game in games}) > 1
+
+
+# ======================================================================================== training
+@pytest.mark.parametrize("beast", ["monobeast", "polybeast"])
+def test_the_commands_train_and_play(tmp_path, beast):
+    _, _, *train = command(HERE, beast)
+    small = f"{SMALL} {ENVS[beast]} --unroll_length 20 --eval_every 200 --num_episodes 4"
+    more = f"{small} --total_steps 1_000_000 --log_every 0.2".split()
+    with Program(tmp_path, *train, *more, module=beast) as program:
+        strength = f"mean_eval_return/{GAME}-Negamax2-v0"
+        evaluated = lambda: [row for row in program.rows() if strength in row]
+        program.wait_for(lambda: evaluated() and "game_moves" in program.rows()[-1])
+        program.process.terminate()
+        assert program.wait_for_end() == 0
+    row = evaluated()[0]
+    sides = [row[f"eval_game_{side}/{GAME}-Negamax2-v0"] for side in ("as_first", "as_second")]
+    assert row[strength] == np.mean(sides) and row["updates"] >= 3
+    assert 7 <= program.rows()[-1]["game_moves"] <= CELLS
+    if beast == "monobeast":
+        (test,) = re.findall(r"^\.venv/bin/python (.* --mode test .*)$", README, re.MULTILINE)
+        words = f"{test} --xpid run --savedir {tmp_path} --num_episodes 4".split()
+        played = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+        assert "Mean game_as_second" in played.stdout, played.stdout + played.stderr
