@@ -116,7 +116,12 @@ def best_moves(own: int, both: int, depth: int) -> list[int]:
 class ConnectFour(gymnasium.Env):
     """Both players are the agent. Each step is the move of the player whose turn it is, seen from
     his side, and its reward is 1 if it wins. Then the turn passes, so the discount is -1: the next
-    value is the opponent's. The return is the first player's: 1, 0 or -1."""
+    value is the opponent's. The return is the first player's: 1, 0 or -1.
+
+    Args:
+        opening: each game begins with 0 to `opening` moves at random of each player, at most 3, so
+            that none wins and no column overflows.
+    """
 
     observation_space, action_space = OBSERVATIONS, gymnasium.spaces.Discrete(COLUMNS)
     metadata = {
@@ -125,9 +130,14 @@ class ConnectFour(gymnasium.Env):
         "game_numbers": ["first_wins", "draws", "moves"],
     }
 
+    def __init__(self, opening: int = 0):
+        self.opening = opening
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
         self.board = Board()
+        for _ in range(2 * int(self.np_random.integers(self.opening + 1))):
+            self.board.play(int(self.np_random.integers(COLUMNS)))
         return self.board.seen(), {}
 
     def step(self, action: Any) -> Any:
@@ -180,6 +190,7 @@ class Versus(gymnasium.Env):
 
 
 gymnasium.register("ConnectFour-v0", ConnectFour)
+gymnasium.register("ConnectFour-Opening-v0", ConnectFour, kwargs={"opening": 3})
 gymnasium.register("ConnectFour-Random-v0", Versus, kwargs={"depth": 0})
 for depth in (2, 4):
     gymnasium.register(f"ConnectFour-Negamax{depth}-v0", Versus, kwargs={"depth": depth})

@@ -136,6 +136,13 @@ def test_each_player_sees_his_own_stones_first():
     assert stones == [[], [[1, 0, 3]], [[0, 0, 3], [1, 1, 3]]]  # of whom, row, column
 
 
+def test_an_opening_is_up_to_three_moves_of_each():
+    env = gymnasium.make("ConnectFour-Opening-v0")
+    games = [env.reset(seed=seed)[0]["board"].sum((1, 2)).tolist() for seed in range(100)]
+    assert {tuple(count) for count in games} == {(n, n) for n in range(4)}
+    assert not any(ConnectFour().reset(seed=seed)[0]["board"].any() for seed in range(20))
+
+
 # ===================================================================== turns and their values
 def rows_of(moves):
     """The rows [T+1, 1, ...] of a game, as the adapter makes them."""
