@@ -302,6 +302,7 @@ def test_a_client_that_goes_leaves_nothing(address, how, when):
             stream = client.stream()
             if when == "before acting":
                 stream.read(), stream.step([1, 1, 1])
+            wait_for(lambda: len(count) > 1)  # the server has begun the stream
             if how == "cancels":
                 stream.cancel()
                 wait_for(lambda: not count)
