@@ -19,7 +19,7 @@ from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState
 from libtorchbeast.spec import Spec
 
-KINDS = (11, 6, 4)  # the numbers of MiniGrid's objects, colours and states
+KINDS = (11, 6, 4)  # MiniGrid's objects and colours; its states, or an agent's directions
 
 
 # ===================================================================================== environments

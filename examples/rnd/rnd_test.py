@@ -93,32 +93,34 @@ def batch_of(visits, view=0):
     )  # fmt: skip
 
 
-VISITS = torch.tensor([[1.0], [4.0], [1.0]])
+VISITS = torch.tensor([[1.0], [4.0], [2.0], [1.0], [1.0]])
 
 
 @pytest.mark.parametrize(
     "kind, only_first, factors",
     [
-        (exploration.Novelty, False, [1, 1, 1]),
-        (exploration.Novelty, True, [1, 0, 1]),
-        (exploration.Impact, False, [1, 0.5, 1]),
-        (exploration.Impact, True, [1, 0, 1]),
+        (exploration.Novelty, False, [1, 1, 1, 0, 1]),
+        (exploration.Novelty, True, [1, 0, 0, 0, 1]),
+        (exploration.Impact, False, [1, 0.5, 0.5**0.5, 0, 1]),
+        (exploration.Impact, True, [1, 0, 0, 0, 1]),
     ],
 )
 def test_the_bonus_falls_with_visits_and_has_returns_of_size_1(kind, only_first, factors):
     torch.manual_seed(0)
     explorer, batch = kind(SPEC, only_first), batch_of(VISITS)
+    batch.weights[3] = 0  # this transition is not real
     novelty = explorer.novelty(batch)
     first = explorer.bonus(batch)
     assert not first["bonus"].any()  # there are no moments yet
     expected = novelty.flatten() * torch.tensor(factors)
-    sums = [expected[0], expected[1] + expected[0] / 2]
-    sums.append(expected[2] + sums[1] / 2)
+    sums = [expected[0]]
+    for bonus in expected[1:]:
+        sums.append(bonus + sums[-1] / 2)
     assert torch.allclose(first["bonus_return"].flatten(), torch.stack(sums))
     net = SimpleNamespace(explorer=explorer)
     batch.targets = first
     exploration.Net.take_statistics(net, exploration.Net.statistics(net, batch))
-    deviation = first["bonus_return"].std(correction=0)
+    deviation = first["bonus_return"][batch.weights > 0].std(correction=0)
     assert torch.allclose(explorer.bonus(batch)["bonus"].flatten(), expected / deviation, rtol=1e-3)
 
 
@@ -133,6 +135,7 @@ def test_rnd_is_bored_by_what_it_has_seen():
         sum(explorer.losses(seen).values()).backward()
         optimizer.step()
     assert explorer.novelty(seen).max() < 0.2 * explorer.novelty(new).min()
+    assert not any(x.requires_grad for x in explorer.goal.parameters())
 
 
 def test_ride_learns_what_an_action_does():
@@ -145,5 +148,11 @@ def test_ride_learns_what_an_action_does():
         sum(losses.values()).backward()
         optimizer.step()
         log.append({name: x.item() for name, x in losses.items()})
-    assert log[-1]["inverse_loss"] < 0.1 * log[0]["inverse_loss"]
-    assert log[-1]["forward_loss"] < 0.1 * log[0]["forward_loss"]
+    for name in ("inverse_loss", "forward_loss"):
+        assert 0 < log[-1][name] < 0.1 * log[0][name]
+
+
+def test_an_action_without_effect_has_no_impact():
+    explorer, batch = exploration.Impact(SPEC, False), batch_of(VISITS)
+    batch.next["image"][1] = batch.now["image"][1]
+    assert (explorer.novelty(batch).flatten() > 0).tolist() == [True, False, True, True, True]
