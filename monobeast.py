@@ -59,9 +59,10 @@ from libtorchbeast.learner import Direct
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
 from libtorchbeast.losses import Transitions
-from libtorchbeast.models import CoreState, act_on
+from libtorchbeast.models import CoreState
 from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.origin import told
+from libtorchbeast.past import add_past_flag, past_of_run
 from libtorchbeast.rollouts import Barrier, batches, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
@@ -185,7 +186,7 @@ def loss(batch: Transitions) -> dict[str, torch.Tensor]:
     """
     flags, goal, values = batch.flags, batch.targets, batch.outputs["baseline"]  # [T, B]
     if flags.ppo_clip:
-        advantages = vtrace.standardised(goal["advantage"], batch.real)
+        advantages = vtrace.standardised(goal["advantage"], batch.own)
         gains = vtrace.clipped_gains(batch.log_rho, advantages, flags.ppo_clip)
         errors = vtrace.clipped_errors(values, goal["v"], goal["value"], flags.ppo_clip)
     else:
@@ -236,6 +237,7 @@ def make_parser() -> Parser:
              "barrier waits until the games in progress have ended; then all environments start "
              "afresh, so that a run can resume bit for bit. Timed checkpoints wait for a barrier, "
              "but for no more than 1000 updates after it was due.")
+    add_past_flag(parser)
     add_learner_flags(parser)
     ranks.add_flags(parser)
     add_own_flags(parser)
@@ -290,11 +292,12 @@ class Actor:
         opened: Callable[[int], None] = lambda count: None,  # see Environment.initial
     ):
         self.env, self.net, self.clock = env, net, clock
+        self.past = past_of_run(Net, env.spec, flags)
         self.device = next(net.parameters()).device
         self.autocast = lambda: models.autocast(net, flags.precision, self.device)
         self.row = env.initial(seed, opened)
         clock.lap("environment")  # the network's first call, slow with --compile, is not timed here
-        (self.next_core_state,) = to_host(models.initial_state(net, env.spec.num_envs))
+        (self.next_core_state,) = to_host(self.past.initial_state(net, env.spec.num_envs))
         with self.autocast():
             self.choose(version)
 
@@ -303,7 +306,7 @@ class Actor:
         self.core_state = self.next_core_state
         row = {k: torch.from_numpy(v[None]) for k, v in self.row.items()}  # [T = 1, N, ...]
         inputs = to_device((row, self.core_state), self.device)
-        outputs, self.next_core_state = act_on(self.net, *inputs)
+        outputs, self.next_core_state = self.past.act(self.net, *inputs)
         self.row |= {k: v[0].numpy() for k, v in outputs.items()}
         self.row["policy_version"] = np.full(self.env.spec.num_envs, version)
         self.clock.count_latency(self.clock.lap("inference"))

@@ -70,6 +70,7 @@ from libtorchbeast.loggers.timing import (
     shares,
 )
 from libtorchbeast.models import CoreState, act_on
+from libtorchbeast.past import Past, add_past_flag, past_of_run
 from libtorchbeast.rpcenv.addresses import parse_addresses
 from libtorchbeast.rpcenv.client import StreamMonitor, first_description, spec_of
 from libtorchbeast.rpcenv.local_servers import LocalServers
@@ -177,6 +178,7 @@ KNOBS: autotune.Knobs = {
 def make_parser() -> Parser:
     parser = Parser("polybeast", __doc__)
     add_acting_flags(parser)
+    add_past_flag(parser)
     add_learner_flags(parser)
     ranks.add_flags(parser)
     parser.explain_recipes(RECIPES)
@@ -296,7 +298,7 @@ def start_inference(
     batcher: Iterable["libtorchbeast.Batch"],
     weights: NewestWeights,
     nets: list[nn.Module],
-    act: Act = act_on,
+    act: Act,
 ) -> None:
     """Starts one inference thread for each of `nets`, which chooses actions with `act`."""
     everyone = run.flags.num_actors * run.spec.num_envs
@@ -321,14 +323,15 @@ def train(flags: Flags) -> Run:
     with opened(flags) as (servers, spec):
         flags = recipes.settle(flags, check_flags, spec, RECIPES)
         net = models.make_net(Net, spec, flags)
-        state = models.initial_state(net, 1)
+        past = past_of_run(Net, spec, flags)
+        state = past.initial_state(net, 1)
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
         advise = PolyBeastAdvisor(flags).advise
         with Run(flags, spec, net, device, player, targets, loss, advise) as run:
             run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
             if not run.finished():
-                train_with_servers(run, servers, max_bytes)
+                train_with_servers(run, servers, max_bytes, past)
     return run
 
 
@@ -387,7 +390,7 @@ def check_description(flags: Flags, description: Any) -> None:
     require(flags, name, fits, f"at least the {N} environments of a stream")
 
 
-def train_with_servers(run: Run, servers: Servers, max_bytes: int) -> None:
+def train_with_servers(run: Run, servers: Servers, max_bytes: int, past: Past) -> None:
     """Trains with the actor pool's threads, which hold the streams, inference threads, which answer
     them, and learner threads. This thread supervises them all. A stream is refused if one of its
     rollouts would have more than `max_bytes`."""
@@ -398,11 +401,11 @@ def train_with_servers(run: Run, servers: Servers, max_bytes: int) -> None:
     columns = ranks.share(flags.batch_size)
     queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
     batcher = make_batcher(flags, servers.description.num_envs)
-    state = models.initial_state(nets[0], 1)
+    state = past.initial_state(nets[0], 1)
     with open_streams(run, servers, max_bytes, queue, batcher, state) as streams:
         run.start_learners(lambda: lending.rollouts(queue, learner.device), weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
-        start_inference(run, batcher, weights, nets)
+        start_inference(run, batcher, weights, nets, past.act)
         supervise(run, servers, streams)
 
 

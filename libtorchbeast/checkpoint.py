@@ -9,6 +9,7 @@ notices every byte that was changed, added or lost.
     PATH            the newest checkpoint
     PATH.previous   the one before it
     model.best.tar  the weights that evaluated best, beside a run's model.tar, without .previous
+    kept/STEP.tar   the weights at that step (--keep_checkpoints_every)
     PATH.tmp        left by a process that was killed during `save`; the next `save` overwrites it
 """
 
@@ -132,6 +133,13 @@ def path_of(flags: argparse.Namespace) -> str:
     """The checkpoint of a run that the program resumes from or plays with."""
     is_best = flags.best and flags.mode != "train"
     return os.path.join(run_path(flags), "model.best.tar" if is_best else "model.tar")
+
+
+def kept(folder: str) -> dict[int, str]:
+    """The files that --keep_checkpoints_every has kept of the run in `folder`: {step: path}, from
+    the oldest to the newest."""
+    paths = sorted(Path(folder, "kept").glob("*.tar"))
+    return {int(path.stem): str(path) for path in paths}
 
 
 def misfit(own: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> str:
@@ -308,6 +316,17 @@ class RunCheckpoints:
         if self._save(self.best_path, state, keep_previous=False):
             self.best_score = score
             logger.info("Best so far, %g at step %d: %s", score, state["step"], self.best_path)
+
+    def keep(self, state: dict[str, Any], step: int, most: int) -> None:
+        """Saves the weights of `state` to kept/STEP.tar, and deletes the oldest of these files if
+        there are more than `most`. A failure is handled as in `save`."""
+        folder = os.path.dirname(self.path)
+        path = os.path.join(folder, "kept", f"{step:012}.tar")
+        with contextlib.suppress(OSError):  # `_save` will say why
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        if self._enabled and self._save(path, state, keep_previous=False):
+            for old in [*kept(folder).values()][:-most]:
+                os.remove(old)
 
     def _save(self, path: str, state: dict[str, Any], keep_previous: bool = True) -> bool:
         try:

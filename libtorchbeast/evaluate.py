@@ -22,9 +22,9 @@ from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Means
-from libtorchbeast.models import act_on
 from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.origin import cause, told
+from libtorchbeast.past import Past, match
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.weights import SharedWeights
@@ -99,15 +99,17 @@ def play(
         The games in the order of their seeds.
     """
     games: list[Game] = []
+    chooser = match(net, env.spec, flags)
     with models.autocast(net, flags.precision, torch.device("cpu")):
         while len(games) < flags.num_episodes:
-            games += _play_at_once(flags, net, env, seed + len(games), on_row)
+            games += _play_at_once(flags, net, chooser, env, seed + len(games), on_row)
     return games[: flags.num_episodes]
 
 
 def _play_at_once(
     flags: Flags,
     net: nn.Module,
+    chooser: Past,
     env: Environment,
     seed: int,
     on_row: Callable[[Row], None],
@@ -118,16 +120,16 @@ def _play_at_once(
     games: dict[int, Game] = {}
     N = env.spec.num_envs
     with OpeningWatch(flags.open_timeout, N, flag="num_episodes") as opened:
-        row, core_state = env.initial(seed, opened), models.initial_state(net, N)
+        row, core_state = env.initial(seed, opened), chooser.initial_state(net, N)
     while True:
         tensors = {k: torch.from_numpy(v[None]) for k, v in row.items()}  # [T = 1, N, ...]
-        outputs, core_state = act_on(net, tensors, core_state, flags.greedy)
+        outputs, core_state = chooser.act(net, tensors, core_state)
         row |= {k: v[0].numpy() for k, v in outputs.items()}
         on_row(row)
         ends = row["episode_over"] | (row["episode_step"] >= flags.max_episode_steps)
         for i in np.flatnonzero(ends):
             score, steps = float(row["episode_return"][i]), int(row["episode_step"][i])
-            keys = [k for k in env.spec.numbers if k.startswith("game/") and np.isfinite(row[k][i])]
+            keys = [k for k in row if k.startswith("game/") and np.isfinite(row[k][i])]
             numbers = {key.removeprefix("game/"): float(row[key][i]) for key in keys}
             games.setdefault(int(i), Game(score, steps, bool(row["episode_over"][i]), numbers))
         if len(games) == N:
@@ -197,6 +199,10 @@ def _print(games: list[Game], flags: Flags) -> None:
     )
     for name, mean in Means(game.numbers for game in games).row().items():
         results.print(f"Mean game_{name} {mean:.2f}", soft_wrap=True)
+    if flags.against is not None:
+        won = np.array([game.numbers.get("past", 0.0) for game in games])
+        counts = f"{(won > 0).sum()} won, {(won == 0).sum()} drawn, {(won < 0).sum()} lost"
+        results.print(f"Against {flags.against}: {counts}.", soft_wrap=True)
 
 
 # ==================== evaluation while training
@@ -265,7 +271,7 @@ class Evaluator:
         keep: Keep = lambda score, evaluated: None,
     ):
         self._learner, self._spec, self._player, self._keep = learner, spec, player, keep
-        self._flags = replace(flags, mode="test")
+        self._flags = replace(flags, mode="test", against=None)
         self._process: workers.Process | None = None
         self._weights: SharedWeights | None = None
         self._is_playing = False
@@ -278,7 +284,9 @@ class Evaluator:
         Starts the next evaluation if it is due and `may_start`."""
         row = self._result() if self._is_playing else {}
         if row:
-            self._keep(row["mean_eval_return"], self._played)
+            others = columns_of_others(self._flags) if "discount" in self._spec.numbers else {}
+            columns = [*others.values()] or ["mean_eval_return"]
+            self._keep(float(np.mean([row[name] for name in columns])), self._played)
         if may_start and not self._is_playing and self._learner.step >= self._next:
             self._start()
         return row

@@ -375,6 +375,10 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
         help="Time between two rows of the log.")
     add("--checkpoint_every", type=real(1), default=300.0, metavar="SECONDS",
         help="Time between two checkpoints. A run also saves one when it ends.")
+    add("--keep_checkpoints_every", type=whole(0), default=0, metavar="STEPS",
+        help="Keep the weights of every so many steps in SAVEDIR/XPID/kept. 0 keeps none.")
+    add("--keep_checkpoints", type=whole(1), default=20, metavar="FILES",
+        help="How many of these files there are at most. Then the oldest is deleted for a new one.")
     add("--disable_checkpoint", action="store_true", help="Save no checkpoints.")
     add("--wandb", action="store_true",
         help="Also log to Weights & Biases. This needs the package wandb.")
@@ -523,6 +527,9 @@ def add_evaluation_flags(parser: argparse.ArgumentParser) -> None:
         help="Number of agent steps after which an evaluation or a test mode cuts off a game.")
     add("--greedy", action="store_true",
         help="Take the most probable action instead of sampling one.")
+    add("--against", metavar="RUN",
+        help="In a test mode, and where players move in turn: the opponent in all games is another "
+             "run, named as for --init_from. Who has the first move is drawn.")
     add("--best", action="store_true",
         help="In a test mode, play with the weights that evaluated best (model.best.tar) instead "
              "of the newest checkpoint.")

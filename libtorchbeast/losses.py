@@ -14,16 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import vtrace
 from libtorchbeast import agents, models, net_check
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.columns import COLUMNS, OF_LOSS
 from libtorchbeast.models import CoreState
-from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
+from libtorchbeast.rollouts import NOBODY, OF_COLUMNS, Rollout, core_state_of
 
 # Keys of rows that only one of `now` and `next` has, so that they cannot be paired wrongly. `done`
 # is in neither: see `real`.
 OF_NEXT = {"reward", "discount", "done", "terminated", "truncated", "episode_over"}
-OF_NOW = {"action", "last_action", "policy_version", "done"}
+OF_NOW = {"action", "last_action", "policy_version", "past", "done"}
 
 # Names of others than the loss: columns, and numbers that travel with those of an update.
 TRAVELS = "real_transitions new_steps stops has_sums told lags"
@@ -70,6 +71,17 @@ class Transitions:
         return ~self.rows["done"][1:]
 
     @functools.cached_property
+    def of_past(self) -> Tensor:
+        """[T, B] bool, True where a kept network of the run's past has chosen the action."""
+        no = torch.zeros_like(self.real)
+        return self.real & (self.rows["past"][:-1] != NOBODY) if "past" in self.rows else no
+
+    @functools.cached_property
+    def own(self) -> Tensor:
+        """[T, B] bool, the transitions of which the loss has terms: real, and not of the past."""
+        return self.real & ~self.of_past
+
+    @functools.cached_property
     def reward(self) -> Tensor:
         """[T, B] float32, the rewards, clipped (--reward_clipping) or scaled (--reward_scaling)."""
         reward = self.rows["reward"][1:]
@@ -99,10 +111,12 @@ class Transitions:
 
     @functools.cached_property
     def log_rho(self) -> Tensor:
-        """[T, B] log(pi(a|x) / mu(a|x)), the logarithms of the importance weights."""
+        """[T, B] log(pi(a|x) / mu(a|x)), the logarithms of the importance weights; 0 where the past
+        has moved, which is the environment's doing."""
         log_pi, log_mu = self.log_pi, self.log_mu
         with torch.enable_grad():
-            return log_pi - log_mu
+            log_rho = log_pi - log_mu
+            return log_rho.masked_fill(self.of_past, 0.0) if "past" in self.rows else log_rho
 
     @functools.cached_property
     def rho(self) -> Tensor:
@@ -111,12 +125,12 @@ class Transitions:
 
     @functools.cached_property
     def weights(self) -> Tensor:
-        """[T, B] float32, 1 for a real transition and else 0."""
-        return self.real.float()
+        """[T, B] float32, 1 for a real transition of the network in training and else 0."""
+        return self.own.float()
 
     @functools.cached_property
     def count(self) -> Tensor:
-        """[] float32, how many transitions are real, but at least 1."""
+        """[] float32, how many transitions the loss has, but at least 1."""
         return self.weights.sum().clamp(min=1.0)
 
     @functools.cached_property
@@ -169,7 +183,21 @@ def transitions(
     read = rows if has_last else {k: x[:-1] for k, x in rows.items()}
     core_state = core_state_of(batch)
     outputs = _unrolled(net, burn_in, read, core_state, flags)
-    return Transitions(net, flags, rows, burn_in, core_state, columns, outputs, progress)
+    own = Transitions(net, flags, rows, burn_in, core_state, columns, outputs, progress)
+    if has_last and "past" in rows:
+        own.outputs = outputs | {"baseline": _values_beside_past(own)}
+    return own
+
+
+def _values_beside_past(batch: Transitions) -> Tensor:
+    """The values [T+1, B]. Those of rows at which the past moves expect a move of the network in
+    training, so each is replaced by what the move has led to: r + discount V(next row)."""
+    values, past = batch.outputs["baseline"], batch.of_past
+    with torch.no_grad():
+        terms = torch.where(past, batch.reward, values[:-1])
+        terms[-1] += past[-1] * batch.discount[-1] * values[-1]
+        after = vtrace.scan_backwards(past * batch.discount, terms)
+    return torch.cat([torch.where(past, after, values[:-1]), values[-1:]])
 
 
 def _unrolled(net: Any, burn_in: Rollout, rows: Rollout, state: CoreState, flags: Flags) -> Rollout:
@@ -272,7 +300,7 @@ def results_of(
     of_dim = [{k: x.detach() for k, x in results.items() if x.dim() == dim} for dim in range(3)]
     return dict(
         total_loss=total,
-        real_transitions=own.real.sum(),
+        real_transitions=own.own.sum(),
         largest_reward=torch.linalg.vector_norm(own.real * own.reward, math.inf),
         scalars=of_dim[0],
         vectors=of_dim[1],

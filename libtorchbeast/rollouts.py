@@ -17,6 +17,7 @@ from libtorchbeast.models import CoreState
 from libtorchbeast.shared_memory import Shapes
 
 Rollout = dict[str, torch.Tensor]
+NOBODY = -1  # in `past`, instead of a kept file's step: the network in training has moved
 OF_COLUMNS = ("core_state/", "column/")  # how keys begin that are not rows; see losses.Transitions
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,8 @@ def rollout_shapes(
 
 def core_state_of(rollout: Rollout) -> CoreState:
     """The core state [layers, B, H] that `forward` gets at row 0, before `done[0]` resets it."""
-    return tuple(v for k, v in rollout.items() if k.startswith("core_state/"))
+    state = tuple(v for k, v in rollout.items() if k.startswith("core_state/"))
+    return state[: len(state) // 2] if "past" in rollout else state  # see Past.initial_state
 
 
 def batches(

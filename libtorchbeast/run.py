@@ -153,6 +153,7 @@ class Run:
             self._tell(self.ranks)
         self._health = Health(self.flags, self.spec)
         self._updates_before = self.learner.updates
+        self._begin_keeping()
         if self.complete():
             logger.warning(
                 "Nothing to do: %s already has its %d steps. Raise --total_steps to train on, or "
@@ -166,7 +167,7 @@ class Run:
             display.start()
             stack.callback(lambda: display.stop(self.where_time_went(), self.summary()))
         if self.flags.eval_every and self._writes:
-            keep = self.checkpoints.save_if_best
+            keep = self._keep_best
             evaluator = Evaluator(self.learner, self.spec, self.flags, self._player, keep)
             stack.callback(evaluator.close)
             self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
@@ -295,6 +296,7 @@ class Run:
         checkpoint (`__exit__`)."""
         if self.complete():
             return
+        self._keep()
         if time.monotonic() >= self._row_due:
             self.write_row()
         if time.monotonic() >= self._checkpoint_due and (late or not self.between_barriers):
@@ -313,6 +315,7 @@ class Run:
         self.log.write(self.learner.step, columns)
         if self._writes:
             self._health.check(self.log.last_row)
+            self.stats.standings.write(self.path)
 
     def checkpoint(self) -> None:
         """Saves a checkpoint now, unless --disable_checkpoint is given."""
@@ -326,6 +329,36 @@ class Run:
             **{name: part.state_dict() for name, part in self._parts.items()},
         }
         self.checkpoints.save(state)
+
+    def _keep_best(self, score: float, played: dict[str, Any]) -> None:
+        """Saves weights if they are the best so far: by their score, or by the rating if they have
+        only played against themselves."""
+        is_rated = self.stats.standings.results and self.flags.eval_env is None
+        self.checkpoints.save_if_best(self.stats.standings.rating if is_rated else score, played)
+
+    def _begin_keeping(self) -> None:
+        """Deletes kept files that are newer than the checkpoint from which the run resumes: it will
+        make them again. A new run keeps its first weights, so that its past is never empty."""
+        files = checkpoint.kept(self.path) if self._writes else {}
+        for step in [step for step in files if step > self.learner.step]:
+            os.remove(files.pop(step))
+        self._kept = max(files, default=-1)  # the step of the newest file
+        if self.flags.keep_checkpoints_every and self._writes:
+            most, weights = self.flags.keep_checkpoints, self.learner.net.state_dict().values()
+            size = sum(x.numel() * x.element_size() for x in weights) / 2**20
+            logger.info("Weights are kept in at most %d files of %.1f MiB", most, size)
+        self._keep()
+
+    def _keep(self) -> None:
+        """Keeps the weights if the last multiple of --keep_checkpoints_every is not kept yet."""
+        every, step = self.flags.keep_checkpoints_every, self.learner.step
+        if not (every and self._writes) or step // every * every <= self._kept:
+            return
+        state = self.learner.state_dict()
+        weights = {name: state[name] for name in ("model", "step", "updates")}
+        self._kept = state["step"] // every * every
+        weights["flags"] = as_plain(vars(self.flags))
+        self.checkpoints.keep(weights, self._kept, self.flags.keep_checkpoints)
 
     def summary(self) -> str:
         """How the run ended, in one sentence."""

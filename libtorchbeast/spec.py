@@ -22,7 +22,7 @@ ROW_FIELDS = {
 }
 
 # Other keys that a row has, or gets from the network's outputs.
-ACTING_KEYS = ("last_action", "action", "policy_logits", "baseline", "policy_version")
+ACTING_KEYS = ("last_action", "action", "policy_logits", "baseline", "policy_version", "past")
 
 # An observation may not use these keys, nor those that begin with `game/`.
 ROW_KEYS = frozenset([*ROW_FIELDS, *ACTING_KEYS, "discount"])

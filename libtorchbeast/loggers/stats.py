@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from libtorchbeast.loggers.columns import RECENT_GAMES
+from libtorchbeast.loggers.standings import Standings
 from libtorchbeast.rollouts import Rollout
 
 # A game that has ended: its length, its return, and the numbers that its environment told of it.
@@ -66,6 +67,7 @@ class Stats:
         self._means = Means()  # of the numbers since the last row
         self._lag_max: float | None = None  # None: there was no update since the last row
         self._largest_reward: float | None = None  # None: there was no update
+        self.standings = Standings()
         self._lags: collections.Counter[float] = collections.Counter()
 
     def restart(self) -> None:
@@ -87,7 +89,11 @@ class Stats:
         for key in [key for key in batch if key.startswith("game/")]:
             for told, value in zip(numbers, batch[key][1:, columns][over].tolist(), strict=True):
                 told |= {key.removeprefix("game/"): value} if math.isfinite(value) else {}
+        met = batch["past"][1:, columns][over].tolist() if "past" in batch else ()
         with self._lock:
+            for step, told in zip(met, numbers, strict=False):
+                if "past" in told:
+                    self.standings.add(step, told["past"])
             games = list(zip(ages[over].tolist(), returns[over].tolist(), numbers, strict=True))
             self.games += len(games)
             if self._first_games is None:
@@ -147,6 +153,8 @@ class Stats:
                 row["mean_game_length"] = sum(lengths) / len(lengths)
                 row |= {f"game_{name}": mean for name, mean in Means(numbers).row().items()}
             row |= self._means.row()
+            if self.standings.results:
+                row["rating"] = self.standings.rating
             if self._lag_max is not None and self._largest_reward is not None:
                 row |= {"lag_max": self._lag_max, "largest_reward": self._largest_reward}
             self._means, self._lag_max = Means(), None
@@ -169,6 +177,7 @@ class Stats:
                 "returns": [score for _, score, _ in self._recent],
                 "numbers": [numbers for _, _, numbers in self._recent],
                 "largest_reward": self._largest_reward,
+                "standings": self.standings.state_dict(),
             }
 
     def load_state_dict(self, state: dict) -> None:
@@ -178,6 +187,7 @@ class Stats:
             older: list = [{}] * (len(state["lengths"]) - len(numbers))
             self._recent += zip(state["lengths"], state["returns"], older + numbers, strict=True)
             self._largest_reward = state.get("largest_reward")  # 0.6 did not save it
+            self.standings.load_state_dict(state.get("standings", {}))  # nor this
 
 
 class Means:

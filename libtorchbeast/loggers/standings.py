@@ -1,0 +1,54 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The results of games against the run's own past, and a rating: the run's opponents.csv."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+from libtorchbeast.loggers.files import write_whole
+
+K = 4  # Elo's factor: the most points that one game is worth
+HEADER = ("step", "wins", "draws", "losses", "rating")
+
+Results = dict[int, list[float]]  # {step of a kept file: [wins, draws, losses, its rating]}
+
+
+class Standings:
+    """The results against each kept file, and one rating from them (Elo 1978): after each game it
+    moves by K times the difference between the score and the one that the ratings predict. A file
+    has the rating that the network in training had when they first met, at the beginning 0. Its row
+    stays when the file is deleted."""
+
+    def __init__(self) -> None:
+        self.rating = 0.0
+        self.results: Results = {}
+
+    def add(self, step: int, won: float) -> None:
+        """Adds a game against the file of `step`; `won` is positive, 0 for a draw, or negative."""
+        result = self.results.setdefault(step, [0, 0, 0, self.rating])
+        sign = (won > 0) - (won < 0)
+        result[1 - sign] += 1
+        predicted = 1 / (1 + 10 ** ((result[3] - self.rating) / 400))
+        self.rating += K * ((1 + sign) / 2 - predicted)
+
+    def write(self, folder: str) -> None:
+        """Writes the run's opponents.csv, if there was a game."""
+        if self.results:
+            rows = [[step, *self.results[step]] for step in sorted(self.results)]
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows([HEADER, *rows])
+            write_whole(Path(folder, "opponents.csv"), text.getvalue())
+
+    def state_dict(self) -> dict[str, Any]:
+        return vars(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def read(folder: str) -> Results:
+    """The results in a run's folder."""
+    path = Path(folder, "opponents.csv")
+    rows = csv.DictReader(path.read_text().splitlines()) if path.exists() else ()
+    return {int(row["step"]): [float(row[name]) for name in HEADER[1:]] for row in rows}

@@ -1,0 +1,52 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The files of --keep_checkpoints_every."""
+
+import os
+
+import pytest
+
+from libtorchbeast import checkpoint
+from tests.support.monobeast import IN_ORDER, beast, refusal
+from tests.support.processes import load
+
+pytestmark = pytest.mark.usefixtures("as_before")
+
+
+def kept_steps(folder):
+    return [*checkpoint.kept(str(folder))]
+
+
+def test_weights_are_kept_in_a_ring(tmp_path):
+    words = [*IN_ORDER, "--keep_checkpoints_every", 200, "--keep_checkpoints", 3]
+    beast(tmp_path, *words, "--total_steps", 300)
+    assert kept_steps(tmp_path / "run") == [0, 200]
+    beast(tmp_path, "--total_steps", 1100)
+    files = checkpoint.kept(str(tmp_path / "run"))
+    assert [*files] == [600, 800, 1000]
+    assert "at most 3 files of 0." in (tmp_path / "run/out.log").read_text()
+    states = [checkpoint.load(path) for path in files.values()]
+    assert all("optimizer" not in state for state in states)
+    assert all(0 <= state["step"] - step < 80 for step, state in zip(files, states, strict=True))
+    words = ["--init_from", files[800], "--total_steps", 80]
+    beast(tmp_path / "next", *IN_ORDER, *words)
+    assert load(tmp_path / "next/run")["step"] >= 80
+
+
+def test_files_from_after_the_checkpoint_are_made_again(tmp_path):
+    words = [*IN_ORDER, "--keep_checkpoints_every", 200]
+    beast(tmp_path, *words, "--total_steps", 300)
+    files = checkpoint.kept(str(tmp_path / "run"))
+    os.rename(files[200], files[200].replace("0200.tar", "0400.tar"))
+    beast(tmp_path, "--total_steps", 380)
+    assert kept_steps(tmp_path / "run") == [0, 200]
+
+
+def test_a_run_without_the_flag_keeps_none(tmp_path):
+    beast(tmp_path, *IN_ORDER, "--total_steps", 300)
+    assert not (tmp_path / "run/kept").exists()
+
+
+def test_a_kept_file_is_no_run_to_resume(tmp_path):
+    beast(tmp_path, *IN_ORDER, "--keep_checkpoints_every", 200, "--total_steps", 80)
+    os.replace(checkpoint.kept(str(tmp_path / "run"))[0], tmp_path / "run/model.tar")
+    assert "has weights only" in refusal(tmp_path)

@@ -1,0 +1,397 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Games against the run's own past: who moves, what is learned from it, and the kept files."""
+
+import os
+import re
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+
+import monobeast
+import polybeast
+from libtorchbeast import checkpoint, evaluate, losses, models, past
+from libtorchbeast.flags import UserError
+from libtorchbeast.loggers.standings import read
+from libtorchbeast.loggers.stats import Stats
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
+from libtorchbeast.rollouts import NOBODY, core_state_of, rollout_shapes
+from libtorchbeast.run import Run
+from tests.kept_test import kept_steps
+from tests.support.compare import assert_same
+from tests.support.losses import transitions
+from tests.support.monobeast import IN_ORDER, beast, refusal
+from tests.support.processes import load, rows
+
+pytestmark = pytest.mark.usefixtures("as_before")
+NIM = (
+    "--env tests.support.turns:Nim-v0 --reward_scaling none --observation_scaling none --passes 1 "
+    "--minibatches 1 --ppo_clip 0 --learning_rate 5e-3 --entropy_cost 0.01 --precision fp32"
+)
+PAST = "--past_share 0.5 --keep_checkpoints_every 100"
+SMALL = "--num_actors 0 --envs_per_actor 8 --batch_size 8 --unroll_length 10"
+
+
+class Table(nn.Module):
+    """For Nim: logits and a value for each number of stones."""
+
+    def __init__(self, spec, flags):
+        super().__init__()
+        self.logits, self.values = nn.Parameter(torch.zeros(6, 2)), nn.Parameter(torch.zeros(6))
+
+    def initial_state(self, batch_size):
+        return ()
+
+    def forward(self, inputs, core_state=()):
+        frame = inputs["frame"]
+        return dict(policy_logits=frame @ self.logits, baseline=frame @ self.values), core_state
+
+
+# With 3 stones whoever moves loses. PERFECT leaves 3 or 0, if it can. LOSER takes one of five.
+PERFECT = torch.tensor([[0, 0], [1, 0], [0, 1], [1, 0], [1, 0], [0, 1]]) * 100.0
+LOSER = torch.tensor([[0, 0], [0, 0], [0, 0], [0, 0], [0, 0], [1, 0]]) * 100.0
+
+
+def flags_of(*words):
+    return monobeast.parse(" ".join([NIM, SMALL, *words]).split())
+
+
+def unrolled(folder, words, share, T=40, net=None, kept=None, seed=0):
+    """A rollout in which `kept` has one side of a share of the games: network, actor, rollout."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    own = f"--savedir {folder} --xpid run --past_share {share} --keep_checkpoints_every 1"
+    flags = flags_of(own, words)
+    env = monobeast.make_environment(flags, seed)
+    net = net or models.make_net(monobeast.Net, env.spec, flags)
+    kept = kept or models.make_net(type(net), env.spec, flags)
+    os.makedirs(folder / "run/kept", exist_ok=True)
+    checkpoint.save(str(folder / "run/kept/7.tar"), {"model": dict(kept.state_dict())})
+    with mock.patch.object(monobeast, "Net", type(net)):
+        actor = monobeast.Actor(env, net, seed, flags, Clock(ACTOR_ACTIVITIES))
+    row = {name: torch.from_numpy(x) for name, x in actor.row.items()}
+    shapes = rollout_shapes(row, actor.core_state, T, env.spec.num_envs)
+    rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
+    actor.unroll({k: x.numpy() for k, x in rollout.items()}, version=3)
+    return net, actor, rollout
+
+
+def tables(*words):
+    flags = flags_of(*words)
+    spec = monobeast.make_environment(flags).spec
+    net, kept = (models.make_net(Table, spec, flags) for _ in range(2))
+    net.logits.data, kept.logits.data = LOSER.clone(), PERFECT.clone()
+    return net, kept
+
+
+def games_of(rollout):
+    """Yields (first row, last row, column) of each whole game."""
+    done, over = rollout["done"], rollout["episode_over"]
+    for b in range(done.shape[1]):
+        starts = done[:, b].nonzero()[:, 0].tolist()
+        for start in starts:
+            ends = [t for t in over[:, b].nonzero()[:, 0].tolist() if t > start]
+            if ends:
+                yield start, ends[0], b
+
+
+# ========================================================================================= acting
+def test_the_past_has_every_second_move_of_its_games_and_each_side_in_half_of_them(tmp_path):
+    net, kept = tables()
+    _, _, rollout = unrolled(tmp_path, "", 0.7, 400, net, kept)
+    sides = {"first": 0, "second": 0, "nobody": 0}
+    for start, end, b in games_of(rollout):
+        past = (rollout["past"][start:end, b] != NOBODY).tolist()
+        stones = rollout["frame"][start:end, b].argmax(-1)
+        moved = rollout["action"][start:end, b]
+        score, last = rollout["game/past"][end, b], rollout["past"][end, b]
+        if not any(past):
+            sides["nobody"] += 1
+            assert score.isnan() and last == NOBODY
+            continue
+        sides["first" if past[0] else "second"] += 1
+        assert past == [bool((t + past[0]) % 2) for t in range(len(past))]
+        best = (PERFECT.argmax(-1)[stones] == moved) | (stones == 3)
+        assert best[torch.tensor(past)].all()
+        assert score == -1 and last == 7  # PERFECT beats LOSER from both sides
+    total = sum(sides.values())
+    assert total > 600 and abs(sides["nobody"] / total - 0.3) < 0.05, sides
+    assert abs(sides["first"] - sides["second"]) < 0.1 * total, sides
+    told = ~rollout["game/past"].isnan()
+    assert (rollout["episode_over"] | ~told).all()
+    assert (rollout["policy_version"][1:] == 3).all()  # so the past makes no lag
+
+
+def test_a_share_of_0_is_the_run_without_a_past(tmp_path):
+    _, _, rollout = unrolled(tmp_path, "", 0.0)
+    assert not {"past", "game/past", "core_state/0"} & rollout.keys()
+
+
+@pytest.mark.parametrize("core", ["", "--core mingru", "--use_lstm"])
+def test_a_replay_gives_the_trained_networks_outputs_and_the_pasts_states(tmp_path, core):
+    """Both networks see all rows of a game, also those at which the other one moves."""
+    flags = flags_of(core)
+    kept = models.make_net(monobeast.Net, monobeast.make_environment(flags).spec, flags)
+    net, actor, rollout = unrolled(tmp_path, core, 1.0, 30, kept=kept)
+    with torch.no_grad():
+        state = core_state_of(rollout)
+        assert len(state) == len(models.initial_state(net, 1))
+        outputs, _ = models.forward(net, rollout, state)
+        torch.testing.assert_close(outputs["policy_logits"], rollout["policy_logits"])
+        torch.testing.assert_close(outputs["baseline"], rollout["baseline"])
+        if core:
+            _, after = models.forward(kept, rollout, models.initial_state(kept, 8))
+            theirs = actor.next_core_state[len(after) : -1]
+            for seen, expected in zip(theirs, after, strict=True):
+                torch.testing.assert_close(seen, expected)
+
+
+def test_a_game_whose_opponent_changes_counts_for_none(tmp_path):
+    """Each game of Nim has at most 5 moves, and then a reset."""
+    net, actor, _ = unrolled(tmp_path, "", 1.0, 1, *tables())
+    kept = actor.past._kept[1]
+    env = monobeast.make_environment(flags_of(), 0)
+    row, began, told = env.initial(0), torch.zeros(8, dtype=torch.int64), 0
+    state = actor.past.initial_state(net, 8)
+    for t in range(200):
+        actor.past._kept = t // 10, kept
+        tensors = {k: torch.from_numpy(x)[None] for k, x in row.items()}
+        began = torch.where(tensors["done"][0], t, began)
+        outputs, state = actor.past.act(net, tensors, state)
+        ended = tensors["episode_over"][0]
+        is_whole = ended & (began // 10 == t // 10)
+        assert is_whole.equal(~outputs["game/past"][0].isnan()) or t < 6
+        assert {*outputs["past"][0].tolist()} <= {NOBODY, t // 10}
+        told += int(is_whole.sum())
+        row = env.step(outputs["action"][0].numpy())
+    assert told > 100
+
+
+def test_a_file_that_cannot_be_read_changes_no_opponent_and_a_strangers_is_refused(tmp_path):
+    net, actor, _ = unrolled(tmp_path, "", 1.0, 1, *tables())
+    path = tmp_path / "run/kept/7.tar"
+    path.write_bytes(path.read_bytes()[:-1])
+    actor.past._take_another(str(tmp_path / "run"))
+    assert actor.past._kept[0] == 7 and actor.past._kept[1].logits.equal(PERFECT)
+    checkpoint.save(str(path), {"model": {"logits": torch.zeros(6, 3), "values": net.values.data}})
+    with pytest.raises(UserError, match=r"kept/7.tar is of another network .* logits is \[6, 3\]"):
+        actor.past._take_another(str(tmp_path / "run"))
+
+
+# ======================================================================================= learning
+def merged(rewards, discounts, values, log_rhos, real, past, lambda_):
+    """V-trace's targets and advantages of one column, in an environment to which the moves of the
+    past belong: a transition leads from an own row to the next own row."""
+    T = len(rewards)
+    v, advantages = [values[T]] * (T + 1), [0.0] * T
+    next_own, reward, discount, moves = T, 0.0, 1.0, 0
+    for t in reversed(range(T)):
+        if past[t]:  # what this move adds to the own transition before it
+            reward, discount = rewards[t] + discounts[t] * reward, discounts[t] * discount
+            moves += 1
+            continue
+        R, G = rewards[t] + discounts[t] * reward, discounts[t] * discount
+        trace, V = lambda_ ** (moves + 1), values[next_own]
+        rho = min(1.0, float(log_rhos[t].exp())) if real[t] else 0.0
+        v[t] = values[t] + rho * (R + G * V - values[t]) + G * trace * rho * (v[next_own] - V)
+        advantages[t] = R + G * ((1 - trace) * V + trace * v[next_own]) - values[t]
+        next_own, reward, discount, moves = t, 0.0, 1.0, 0
+    return v[:T], advantages
+
+
+@pytest.mark.parametrize("lambda_", [1.0, 0.9])
+def test_the_moves_of_the_past_are_the_environments(lambda_, seed=0):
+    """Also with several of them in a row, at the ends of a rollout and of games."""
+    torch.manual_seed(seed)
+    T, B = 30, 20
+    terminated, truncated = torch.rand(2, T + 1, B) < 0.1
+    truncated &= ~terminated
+    done = torch.rand(T + 1, B) < 0.05
+    done[1:] = (terminated | truncated)[:-1]
+    past = torch.where(torch.rand(T + 1, B) < 0.5, 7, NOBODY)
+    made = dict(
+        reward=torch.randn(T + 1, B), done=done, terminated=terminated, past=past,
+        discount=torch.where(torch.rand(T + 1, B) < 0.7, -1.0, 1.0),
+        action=torch.randint(3, (T + 1, B)), policy_logits=torch.randn(T + 1, B, 3),
+    )  # fmt: skip
+    outputs = dict(policy_logits=torch.randn(T + 1, B, 3), baseline=torch.randn(T + 1, B))
+    batch = transitions(made, outputs, vtrace_lambda=lambda_, reward_clipping="none")
+    batch.outputs = outputs | {"baseline": losses._values_beside_past(batch)}
+    found = monobeast.targets(batch)
+    assert batch.real.equal(~done[1:]) and batch.own.equal(batch.real & (past[:-1] == NOBODY))
+    for b in range(B):
+        v, advantages = merged(
+            batch.reward[:, b], batch.discount[:, b], outputs["baseline"][:, b],
+            (batch.log_pi - batch.log_mu)[:, b], batch.real[:, b], batch.of_past[:, b], lambda_,
+        )  # fmt: skip
+        own = batch.own[:, b]
+        torch.testing.assert_close(found["v"][own, b], torch.tensor(v)[own], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            found["advantage"][own, b], torch.tensor(advantages)[own], rtol=1e-4, atol=1e-4
+        )
+
+
+def test_a_game_lost_to_the_past_lowers_the_value(tmp_path):
+    """Only of the positions from which the network in training has moved. What the past has seen
+    and done changes neither values nor policy, and is not counted."""
+    words = "--discounting 1 --vtrace_lambda 1 --entropy_cost 0 --baseline_cost 1"
+    flags = flags_of(words)
+    net, kept = tables(words)
+    _, _, rollout = unrolled(tmp_path, words, 1.0, 60, net, kept)
+    own, past = (rollout["past"] == NOBODY)[:-1], (rollout["past"] != NOBODY)[:-1]
+    real = ~rollout["done"][1:]
+    stones = rollout["frame"][:-1].argmax(-1)
+    assert {*stones[own & real].tolist()} == {3, 5}
+    assert {*stones[past & real].tolist()} == {1, 2, 4, 5}
+    batch = losses.transitions(net, rollout, flags, 0.0)
+    v = monobeast.targets(batch)["v"]
+    whole = torch.zeros_like(real)
+    for start, end, b in games_of(rollout):
+        whole[start:end, b] = True
+    assert (v[own & whole] == -1).all() and (own & whole).sum() > 50
+    for _ in range(50):
+        results = losses.learn_from(
+            net, rollout, None, monobeast.targets, monobeast.loss, flags, 0.0
+        )
+        assert results["real_transitions"] == (own & real).sum()
+        gradients = torch.autograd.grad(results["total_loss"], [net.values, net.logits])
+        for x, gradient in zip((net.values, net.logits), gradients, strict=True):
+            x.data -= 0.3 * gradient
+    assert net.values[3] < -0.9 and net.values[5] < -0.9, net.values
+    untouched = [1, 2, 4]
+    assert not net.values[untouched].any() and net.logits[untouched].equal(LOSER[untouched])
+
+
+def test_a_won_game_against_the_past_raises_it(tmp_path):
+    words = "--discounting 1 --vtrace_lambda 1"
+    flags = flags_of(words)
+    kept, net = tables(words)  # the other way round
+    _, _, rollout = unrolled(tmp_path, words, 1.0, 60, net, kept)
+    batch = losses.transitions(net, rollout, flags, 0.0)
+    v = monobeast.targets(batch)["v"]
+    for start, end, b in games_of(rollout):
+        own = batch.own[start:end, b]
+        assert (v[start:end, b][own] == 1).all() and rollout["game/past"][end, b] == 1
+
+
+# ======================================================================================= programs
+def test_a_stop_at_a_barrier_changes_nothing(tmp_path, monkeypatch):
+    words = f"{NIM} {SMALL} {PAST} --core mingru --barrier_updates 1 --no_learning_rate_decay "
+    words += "--entropy_schedule constant --keep_checkpoints 3 --eval_every 0"
+    steps, tick = [], Run.tick
+
+    def remember(run, late=False):
+        steps.extend([] if run.between_barriers else [run.learner.step])
+        tick(run, late)
+
+    monkeypatch.setattr(Run, "tick", remember)
+    beast(tmp_path / "unbroken", *words.split(), "--total_steps", 1500)
+    for total_steps in (*steps[2:20:4], 1500):
+        beast(tmp_path / "stopped", *words.split(), "--total_steps", total_steps)
+    assert "not, bit for bit" not in (tmp_path / "stopped/run/out.log").read_text()
+    learned = [load(tmp_path / name / "run") for name in ("stopped", "unbroken")]
+    assert_same(*({k: x[k] for k in ("model", "optimizer", "step")} for x in learned))
+    assert kept_steps(tmp_path / "stopped/run") == kept_steps(tmp_path / "unbroken/run")
+
+
+def test_passes_and_actor_processes_learn_from_it(tmp_path):
+    words = f"{NIM.split(' --passes')[0]} {PAST} --num_actors 2 --envs_per_actor 8 --batch_size 16 "
+    words += "--unroll_length 10 --passes 2 --minibatches 2 --ppo_clip 0.2 --entropy_cost 0.01"
+    beast(tmp_path, *words.split(), "--total_steps", 6000, "--learning_rate", 5e-3)
+    last = rows(tmp_path / "run")[-1]
+    assert -1 <= last["game_past"] <= 1 and last["lag_max"] < 100
+    assert kept_steps(tmp_path / "run")[0] == 4100 or len(kept_steps(tmp_path / "run")) == 20
+
+
+def test_a_killed_run_goes_on_with_the_table_of_its_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(past, "CHANGE_AFTER", 20)
+    words = f"{NIM} {SMALL} {PAST} --eval_every 0".split()
+    beast(tmp_path, *words, "--total_steps", 3000)
+    run = tmp_path / "run"
+    saved = load(run)["stats"]["standings"]
+    met = read(str(run))
+    assert saved["results"] == met and len(met) > 3
+    assert all(sum(result[:3]) for result in met.values())
+    last = rows(run)[-1]
+    assert last["rating"] == pytest.approx(saved["rating"])
+    (run / "opponents.csv").write_text("step,wins,draws,losses,rating\n0,9,9,9,0\n")
+    beast(tmp_path, "--total_steps", 3500)
+    later = read(str(run))
+    assert all(a <= b for k in met for a, b in zip(met[k][:3], later[k][:3], strict=True))
+    assert later != met and later[0][1] < 9
+
+
+def test_polybeast_plays_against_the_past_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(past, "CHANGE_AFTER", 50)
+    words = f"{NIM} {PAST} --batch_size 8 --unroll_length 10 --num_servers 1 --envs_per_server 8 "
+    words += "--num_inference_threads 2 --net monobeast.Net --core mingru --total_steps 4000"
+    arguments = ["--savedir", str(tmp_path), "--xpid", "run", *words.split()]
+    polybeast.main(arguments)
+    met = read(str(tmp_path / "run"))
+    assert len(met) > 2 and sum(sum(result[:3]) for result in met.values()) > 50
+    last = rows(tmp_path / "run")[-1]
+    assert -1 <= last["game_past"] <= 1
+
+
+def test_a_match_has_an_opponent_in_all_games_and_each_side_in_half_of_them(tmp_path, capsys):
+    words = f"{NIM} {SMALL} --net tests.past_test.Table --total_steps 100 --eval_every 0"
+    for xpid, weights in (("loser", LOSER), ("perfect", PERFECT)):
+        beast(tmp_path, *words.split(), "--xpid", xpid)
+        state = load(tmp_path / xpid)
+        state["model"]["logits"] = weights.clone()
+        checkpoint.save(str(tmp_path / xpid / "model.tar"), state)
+    for xpid, against in (("loser", "perfect"), ("perfect", "loser")):
+        capsys.readouterr()
+        test = ("--mode", "test", "--num_episodes", 60, "--against", against, "--xpid", xpid)
+        beast(tmp_path, *test)
+        won = 60 if xpid == "perfect" else 0
+        said = capsys.readouterr().out
+        assert f"Against {against}: {won} won, 0 drawn, {60 - won} lost." in said
+        first_wins = float(re.search(r"Mean game_first_wins (\S+)", said)[1])
+        assert 0.3 < first_wins < 0.7
+    test = ("--mode", "test", "--xpid", "loser", "--against")
+    assert "--against nothing: there is no checkpoint" in refusal(tmp_path, *test, "nothing")
+    beast(tmp_path, *IN_ORDER, "--total_steps", 80, "--xpid", "catch")
+    expected = "--against catch: expected an environment whose players move in turn"
+    assert expected in refusal(tmp_path, *test, "catch", "--xpid", "catch")
+
+
+def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
+    other, kept = "tests.support.turns:Nim-Lost-v0", []
+    keep = lambda score, played: kept.append(score)
+    for words, expected in (("", 0.5), (f"--eval_env {other}", -1.0)):
+        flags = flags_of(words, "--eval_every 100")
+        spec = monobeast.make_environment(flags).spec
+        evaluator = evaluate.Evaluator(SimpleNamespace(step=0), spec, flags, None, keep)
+        evaluator._is_playing = True
+        row = {"mean_eval_return": 0.5, f"mean_eval_return/{other}": -1.0}
+        monkeypatch.setattr(evaluator, "_result", lambda row=row: row)
+        evaluator.take()
+        assert kept.pop() == expected
+        saved, stats = [], Stats(8)
+        run = SimpleNamespace(flags=flags, stats=stats)
+        run.checkpoints = SimpleNamespace(
+            save_if_best=lambda score, _, saved=saved: saved.append(score)
+        )
+        Run._keep_best(run, 0.5, {})
+        stats.standings.add(0, 1.0)
+        Run._keep_best(run, 0.5, {})
+        assert saved == [0.5, 0.5 if words else 2.0]
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ("--past_share 1.5", "--past_share 1.5: expected at least 0 and at most 1"),
+        ("--past_share 0.5", "expected 0, or --keep_checkpoints_every"),
+        (f"{PAST} --disable_checkpoint", "no --disable_checkpoint"),
+        (
+            f"{PAST} --env tests.support.envs:Catch-v0",
+            "expected an environment whose players move in turn",
+        ),
+    ],
+)
+def test_wrong_uses_are_one_sentence(tmp_path, words, expected):
+    assert re.search(re.escape(expected), refusal(tmp_path, *NIM.split(), *words.split()))

@@ -1,0 +1,39 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Results against kept files, and the rating."""
+
+import pytest
+
+from libtorchbeast.loggers.standings import K, Standings, read
+
+
+def test_games_are_counted_and_rated(tmp_path):
+    own = Standings()
+    for won in (1.0, 0.0, -1.0, 5.0):
+        own.add(100, won)
+    own.add(50, -2.0)
+    assert own.results[100][:3] == [2, 1, 1] and own.results[50][:3] == [0, 0, 1]
+    own.write(str(tmp_path))
+    assert read(str(tmp_path)) == own.results and [*read(str(tmp_path))] == [50, 100]
+    again = Standings()
+    again.load_state_dict(own.state_dict())
+    assert vars(again) == vars(own)
+
+
+def test_the_rating_settles_where_the_score_is_the_predicted_one():
+    """Three of four points are 191 points of Elo above the opponent."""
+    own = Standings()
+    own.add(0, 0.0)
+    assert own.rating == 0.0
+    own.add(0, 1.0)
+    assert own.rating == K / 2
+    for _ in range(500):
+        for won in (1, -1, 1, 1):
+            own.add(0, won)
+    assert own.rating == pytest.approx(190.8, abs=2 * K)
+    own.add(7, 0.0)
+    assert own.results[7][3] == own.rating
+
+
+def test_a_run_without_games_has_no_table(tmp_path):
+    Standings().write(str(tmp_path))
+    assert not [*tmp_path.iterdir()] and read(str(tmp_path)) == {}
