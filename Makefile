@@ -205,12 +205,12 @@ build: .venv/extension
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-NO_DEPS := examples/nethack/requirements.txt
+NO_DEPS := examples/nethack/requirements.txt examples/self_play/kaggle.txt
 EXAMPLES := $(filter-out $(NO_DEPS),$(wildcard examples/requirements.txt examples/*/requirements.txt))
 
 .venv/examples: $(EXAMPLES) $(NO_DEPS) .venv/development
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(EXAMPLES:%=-r %)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r $(NO_DEPS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(NO_DEPS:%=-r %)
 	@touch $@
 
 EXTENSION := setup.py requirements-poly.txt requirements-env.txt $(wildcard libtorchbeast/src/*)

@@ -173,8 +173,11 @@ class Versus(gymnasium.Env):
 
     def answer(self) -> bool:
         """Makes the opponent's move. Returns whether it wins."""
+        return self.board.play(self.opponents_move())
+
+    def opponents_move(self) -> int:
         columns = best_moves(self.board.own, self.board.both, self.depth)
-        return self.board.play(columns[self.np_random.integers(len(columns))])
+        return columns[self.np_random.integers(len(columns))]
 
     def step(self, action: Any) -> Any:
         board = self.board
