@@ -39,6 +39,7 @@ from libtorchbeast import evaluate, models, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
 from libtorchbeast.actors import Actors, check_limits, choose_numbers, slot_shapes, start_pulse
+from libtorchbeast.agents import make_net
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
@@ -351,7 +352,7 @@ def act(
     seed_everything(seed)
     opened = times.begin_opening(actor)
     env = make_environment(flags, seed, ranks.own_number(actor))
-    net = models.make_net(Net, env.spec, flags).to(flags.inference_device)
+    net = make_net(Net, env.spec, flags).to(flags.inference_device)
     net = models.compile_if_asked(net, flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
     clock = times.clock(actor)
@@ -381,7 +382,7 @@ def train(flags: Flags) -> Run:
     flags, spec, shapes = describe(flags)
     check_limits(flags, shapes)
     device = torch.device(flags.learner_device)
-    net = models.make_net(Net, spec, flags)
+    net = make_net(Net, spec, flags)
     advise = MonoBeastAdvisor(flags).advise
     with told(flags.env), Run(flags, spec, net, device, player, targets, loss, advise) as run:
         run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
@@ -403,7 +404,7 @@ def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
         with contextlib.closing(env):
             flags = recipes.settle(flags, check_flags, env.spec, RECIPES)
             N = flags.envs_per_actor
-            net = models.make_net(Net, env.spec, flags)
+            net = make_net(Net, env.spec, flags)
             clock = Clock(ACTOR_ACTIVITIES)
             sample = Actor(env, net, flags.seed, flags, clock, opened=opened)
             row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
@@ -491,7 +492,7 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     """Makes a network and the environments in which it plays whole games."""
     num_envs = evaluate.games_at_once(flags, flags.envs_per_actor)
     env = make_environment(replace(flags, envs_per_actor=num_envs))
-    return models.make_net(Net, env.spec, flags), env
+    return make_net(Net, env.spec, flags), env
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -40,6 +40,7 @@ import polybeast_env
 from libtorchbeast import evaluate, models, program, recipes, workers
 from libtorchbeast.accelerator import devices, graphs, lending
 from libtorchbeast.accelerator.devices import own_stream
+from libtorchbeast.agents import make_net
 from libtorchbeast.checkpoint import load_newest, path_of
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
@@ -322,7 +323,7 @@ def train(flags: Flags) -> Run:
     """
     with opened(flags) as (servers, spec):
         flags = recipes.settle(flags, check_flags, spec, RECIPES)
-        net = models.make_net(Net, spec, flags)
+        net = make_net(Net, spec, flags)
         past = past_of_run(Net, spec, flags)
         state = past.initial_state(net, 1)
         max_bytes = require_stream_memory(flags, servers.description, state)
@@ -397,7 +398,7 @@ def train_with_servers(run: Run, servers: Servers, max_bytes: int, past: Past) -
     flags, learner = run.flags, run.learner
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
-    nets = [models.make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
+    nets = [make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
     columns = ranks.share(flags.batch_size)
     queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
     batcher = make_batcher(flags, servers.description.num_envs)
@@ -473,7 +474,7 @@ def player(flags: Flags, net: type[nn.Module] = Net) -> tuple[nn.Module, Environ
     """Makes a network and, on this machine, the environments in which it plays whole games."""
     num_envs = evaluate.games_at_once(flags, flags.envs_per_server)
     env = polybeast_env.make_environment(replace(flags, envs_per_server=num_envs))
-    return models.make_net(net, env.spec, flags), env
+    return make_net(net, env.spec, flags), env
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -35,7 +35,7 @@ import monobeast
 from examples import tensors as examples
 from libtorchbeast import evaluate, models, program, recipes, workers
 from libtorchbeast.accelerator import devices
-from libtorchbeast.agents import Agents, Joint, groups_of
+from libtorchbeast.agents import make_net
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
@@ -90,20 +90,6 @@ def compile_step(step: Any, flags: Flags, device: torch.device) -> Any:
         return step
     logger.info("The environments' step is compiled as one graph, for %s", device)
     return torch.compile(step, fullgraph=True, dynamic=False)
-
-
-def make_net(spec: Spec, flags: Flags) -> nn.Module:
-    """`Net`, or one for each group of agents (libtorchbeast/agents.py)."""
-    if not groups_of(spec):
-        return models.make_net(Net, spec, flags)
-    for name in ("observation_scaling", "reward_scaling"):
-        require(flags, name, getattr(flags, name) == "none", "none with groups of agents")
-    for name in ("passes", "minibatches"):
-        require(flags, name, getattr(flags, name) == 1, "1 with groups of agents")
-    own: Any = lambda spec, _: Agents(Net, spec, flags)
-    net: Any = models.make_net(own, spec, replace(flags, net=None))
-    net.distribution = Joint(net)
-    return net
 
 
 # ============================================================================================ flags
@@ -226,7 +212,7 @@ def train(flags: Flags) -> Run:
     with told(flags.env):
         rows.initial(flags.seed)  # a faulty environment fails here, before there is a run
     flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
-    net = make_net(spec, flags)
+    net = make_net(Net, spec, flags)
     run = Run(flags, spec, net, device, player, targets, loss)
     with told(flags.env), contextlib.closing(vector), run:
         run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
@@ -291,7 +277,7 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     flags = replace(flags, num_envs=num_envs)
     vector, _ = open_vector(flags, torch.device("cpu"))
     env = Environment(lambda: FromArrays(vector), num_envs, flags.env)
-    return make_net(env.spec, flags), env
+    return make_net(Net, env.spec, flags), env
 
 
 def main(argv: list[str] | None = None) -> None:

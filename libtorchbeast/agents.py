@@ -7,6 +7,10 @@ agents; their order in the observation is the order of the groups:
     taggers/reward    [A] float32: the rewards of its agents for the last step, 0 after a reset
     taggers/NAME      [A, ...]: the part NAME of what each of them observes
 
+It may also have `done`, `terminated`, `truncated` or `episode_return` of each agent, [A], for which
+an agent otherwise has those of the environment. An agent that has left before the others has `done`
+in all further rows of the game, so that they are not real for the loss.
+
 Its action is a MultiDiscrete or a Box, with the actions of all agents of the first group, then of
 the second, and so on; each agent has equally many entries. Its reward is only logged. A group may
 have a part `action_mask`, a mask for each agent. Of a network's outputs only the heads are used.
@@ -22,10 +26,10 @@ from torch import Tensor, nn
 
 from libtorchbeast import models
 from libtorchbeast.distributions import Distribution
-from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.flags import Flags, UserError, replace, require
 from libtorchbeast.models import CoreState
 from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
-from libtorchbeast.spec import Actions, Spec, check_action_mask
+from libtorchbeast.spec import ROW_FIELDS, Actions, Spec, check_action_mask
 
 # Keys of the environment's row that are copied into the rows of each agent.
 OF_ENVIRONMENT = (
@@ -46,16 +50,13 @@ def groups_of(spec: Spec) -> list[Group]:
 
     Raises:
         UserError: a part of the observation belongs to no group, or its shape is not [A, ...]; a
-            reward is not float32; the actions cannot be shared out; or the agents of a group have
-            different actions.
+            reward or an end is not as in a row; the actions cannot be shared out; or the agents of
+            a group have different actions.
     """
     rewards = {k.removesuffix("/reward"): shape for k, (shape, _) in spec.observations.items()
                if k.endswith("/reward") and len(shape) == 1}  # fmt: skip
     if not rewards:
         return []
-    for name in rewards:
-        if (dtype := spec.observations[f"{name}/reward"][1]) != "float32":
-            raise UserError(f"{spec.name}: expected {name}/reward float32, seen {dtype}")
     total = sum(shape[0] for shape in rewards.values())
     sizes, kind = spec.actions.sizes, spec.actions.kind
     width = math.prod(sizes) if kind == "box" else len(sizes)
@@ -64,7 +65,8 @@ def groups_of(spec: Spec) -> list[Group]:
             f"expected the same number of actions for each of {total} agents, seen {kind} {sizes}"
         )
         raise UserError(f"{spec.name}: {said}")
-    if strange := [k for k in spec.observations if k.rpartition("/")[0] not in rewards]:
+    begins = tuple(f"{name}/" for name in rewards)
+    if strange := [k for k in spec.observations if not k.startswith(begins)]:
         said = f"expected each part of the observation in one of the groups {', '.join(rewards)}"
         raise UserError(f"{spec.name}: {said}, seen {strange[0]}")
     width, groups, first = width // total, [], 0
@@ -76,7 +78,11 @@ def groups_of(spec: Spec) -> list[Group]:
         }
         if wrong := [k for k, (shape, _) in own.items() if shape[:1] != (A,)]:
             raise UserError(f"{spec.name}: expected {name}/{wrong[0]} [{A}, ...], for {A} agents")
-        parts = {k: (shape[1:], dtype) for k, (shape, dtype) in own.items() if k != "reward"}
+        for k in ROW_FIELDS.keys() & own.keys():
+            if own[k] != (expected := ((A,), ROW_FIELDS[k])):
+                said = f"expected {name}/{k} {expected[1]}, seen {own[k][1]}{list(own[k][0])}"
+                raise UserError(f"{spec.name}: {said}")
+        parts = {k: (s[1:], dtype) for k, (s, dtype) in own.items() if k not in ROW_FIELDS}
         actions = Actions("box", (width,))
         numbers = slice(first, first + A * width)
         if kind != "box":
@@ -138,10 +144,13 @@ class Agents(nn.Module):
                 k.removeprefix(f"{group.name}/"): x.flatten(1, 2)
                 for k, x in rows.items() if k.startswith(f"{group.name}/")
             }  # fmt: skip
+            ends = own.pop("done", None)
             for name in OF_ENVIRONMENT:
-                if name in rows:
+                if name in rows and name not in own:
                     own[name] = rows[name].unsqueeze(2).expand(-1, -1, A).flatten(1, 2)
-            if begins := getattr(rows["done"], "begins", None):  # see models.remember_beginnings
+            if ends is not None:  # the game's may be set by --max_lag
+                own["done"] = own["done"] | ends
+            elif begins := getattr(rows["done"], "begins", None):  # see models.remember_beginnings
                 own["done"].begins = begins  # type: ignore[attr-defined]
             for name in {"action", "last_action"} & rows.keys():
                 numbers = rows[name][..., group.numbers].unflatten(-1, (A, -1)).flatten(1, 2)
@@ -154,13 +163,29 @@ class Agents(nn.Module):
             yield group, net, own, state
             used, first = used + count, first + width
 
-    def batches(self, batch: Rollout) -> Iterator[tuple[nn.Module, Rollout]]:
-        """Yields for each group its network and its share of a batch, whose columns are agents."""
+    def batches(
+        self, batch: Rollout, given: dict[str, Tensor] | None = None
+    ) -> Iterator[tuple[nn.Module, Rollout, dict[str, Tensor] | None]]:
+        """Yields for each group its network, and its shares of a batch and of what `joined` has
+        returned. Their columns are agents."""
         rows = {name: x for name, x in batch.items() if not name.startswith(OF_COLUMNS)}
         columns = {name: x for name, x in batch.items() if name.startswith("column/")}
-        for group, net, own, state in self.shares(rows, core_state_of(batch)):
+        shares = self.shares(rows, core_state_of(batch))
+        for number, (group, net, own, state) in enumerate(shares):
             own |= {name: x.repeat_interleave(group.agents, 1) for name, x in columns.items()}
-            yield net, own | {f"core_state/{i}": x for i, x in enumerate(state)}
+            goal = given and {k: x.flatten(1, 2) for k, x in _of(number, given).items()}
+            yield net, own | {f"core_state/{i}": x for i, x in enumerate(state)}, goal
+
+    def joined(self, each: list[tuple[dict[str, Tensor], dict[str, Tensor]]]):
+        """The targets of all groups as one dict [T, B, A, ...], and their statistics as another.
+        The names begin with the number of the group."""
+        targets: dict[str, Tensor] = {}
+        sums: dict[str, Tensor] = {}
+        for number, (group, (found, own)) in enumerate(zip(self.groups, each, strict=True)):
+            A = group.agents
+            targets |= {f"{number}/{k}": x.unflatten(1, (-1, A)) for k, x in found.items()}
+            sums |= {f"{number}/{k}": x for k, x in own.items()}
+        return targets, sums
 
     # What the networks of groups may have (docs/fork.md): each network is asked for its own.
     def for_loss(self, spec: Spec, flags: Flags) -> dict[str, nn.Module]:
@@ -189,10 +214,38 @@ class Agents(nn.Module):
     def take_statistics(self, sums: dict[str, Tensor]) -> None:
         """Takes the sums of all groups, whose names begin with the number of the group."""
         for number, (_, net) in enumerate(self.members()):
-            begin = f"{number}/"
-            own = {k.removeprefix(begin): x for k, x in sums.items() if k.startswith(begin)}
-            if own:
+            if own := _of(number, sums):
                 net.take_statistics(own)
+
+
+def _of(number: int, named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What belongs to a group, whose names begin with its number."""
+    return {k.removeprefix(f"{number}/"): x for k, x in named.items() if k.startswith(f"{number}/")}
+
+
+def shares_of(net: nn.Module, batch: Rollout) -> list[tuple[Any, Rollout]]:
+    """Each network with its share of a batch, {} if there is none: a network alone with all."""
+    if not isinstance(net, Agents):
+        return [(net, batch)]
+    if not batch:
+        return [(own, {}) for _, own in net.members()]
+    return [(own, rows) for own, rows, _ in net.batches(batch)]
+
+
+def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
+    """Builds what `models.make_net` builds, or `Agents` if the environment has groups of agents."""
+    if not (groups := groups_of(spec)):
+        return models.make_net(own, spec, flags)
+    has_returns = all(f"{group.name}/episode_return" in spec.observations for group in groups)
+    expected = "none, unless each group of agents has a part episode_return"
+    require(flags, "reward_scaling", flags.reward_scaling == "none" or has_returns, expected)
+    plain = replace(flags, net=None, observation_scaling="none", reward_scaling="none")
+    made: Any = lambda spec, _: Agents(own, spec, flags)  # scaling is each network's own
+    net: Any = models.make_net(made, spec, plain)
+    net.distribution = Joint(net)
+    each = [f"{g.agents} {g.name}: {models.name_of(x)}{x.chosen}" for g, x in net.members()]
+    net.chosen = f" ({'; '.join(each)})"
+    return net
 
 
 def added(groups: list[dict[str, Any]]) -> dict[str, Any]:

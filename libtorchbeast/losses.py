@@ -246,6 +246,9 @@ def targets_of(
     net: Any, batch: Rollout, targets: Targets, flags: Flags, progress: float
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The targets and the statistics of a whole batch, for several passes."""
+    if isinstance(net, agents.Agents):
+        shares = agents.shares_of(net, batch)
+        return net.joined([targets_of(*each, targets, flags, progress) for each in shares])
     with torch.no_grad():
         return call_targets(transitions(net, batch, flags, progress), targets)
 
@@ -275,10 +278,8 @@ def learn_from(
         UserError: one of the functions raised an error, or does not return what docs/fork.md says.
     """
     if isinstance(net, agents.Agents):
-        groups = net.batches(batch)
-        return agents.added(
-            [learn_from(own, rows, None, targets, loss, flags, progress) for own, rows in groups]
-        )
+        learn = lambda own, rows, goal: learn_from(own, rows, goal, targets, loss, flags, progress)
+        return agents.added([learn(*each) for each in net.batches(batch, given)])
     own = transitions(net, batch, flags, progress, has_last=given is None)
     return results_of(own, given, targets, loss)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from libtorchbeast.agents import Agents
+from libtorchbeast.agents import shares_of
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.losses import transitions
 from libtorchbeast.net_check import keep_buffers, why_not_finite
@@ -93,8 +93,7 @@ class Skipped:
     def _outputs(self, part: Rollout) -> list[str]:
         """The network's outputs that have NaN or infinity."""
         net, flags, restore = self._net, self._flags, keep_buffers(self._net)
-        groups = net.batches(part) if isinstance(net, Agents) else [(net, part)]
-        each = [transitions(one, share, flags, 0.0).outputs for one, share in groups]
+        each = [transitions(*share, flags, 0.0).outputs for share in shares_of(net, part)]
         restore()
         names = [k for one in each for k, x in one.items() if not x.isfinite().all()]
         return list(dict.fromkeys(names))

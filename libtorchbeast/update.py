@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from libtorchbeast import losses, models, passes
 from libtorchbeast.accelerator import graphs
+from libtorchbeast.agents import shares_of
 from libtorchbeast.distributed.gradients import Gradients
 from libtorchbeast.distributed.ranks import Ranks
 from libtorchbeast.distributions import Distribution, Gaussian
@@ -87,8 +88,9 @@ class Update:
 
     def take_in(self, batch: Rollout) -> None:
         """Takes a batch into the running moments; {} if this rank has none."""
-        if (moments := getattr(self.net, "moments", None)) is not None:
-            moments.update(batch, self.ranks and self.ranks.gathered)
+        for net, rows in shares_of(self.net, batch):
+            if (moments := getattr(net, "moments", None)) is not None:
+                moments.update(rows, self.ranks and self.ranks.gathered)
 
     def parts(self, batch: Rollout, progress: float) -> Iterator[Part]:
         """Yields what each update learns from (`passes.parts`)."""

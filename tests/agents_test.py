@@ -9,7 +9,7 @@ from torch import nn
 import warpbeast
 from examples.tensors.tag import Tag
 from libtorchbeast import evaluate, models
-from libtorchbeast.agents import groups_of
+from libtorchbeast.agents import groups_of, make_net
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
@@ -33,7 +33,7 @@ def actor_of(tag, text=""):
     flags = flags_of(text)
     vector = TensorVector(tag, N)
     spec = Environment(lambda: vector, N, "tag").spec
-    net = warpbeast.make_net(spec, flags)
+    net = make_net(warpbeast.Net, spec, flags)
     return warpbeast.Actor(
         TensorRows(vector, spec, CPU), net, 0, flags, Clock(warpbeast.ACTIVITIES)
     )
@@ -210,26 +210,20 @@ def test_an_environments_own_discount_is_that_of_each_agent():
     assert seen == [pytest.approx([0.8] * A + [0.2] * A + [0.4] * A) for A in (3, 2)]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("observation_scaling moments", "none"),
-        ("reward_scaling returns", "none"),
-        ("passes 2", "1"),
-        ("minibatches 2", "1"),
-    ],
-)
-def test_what_groups_do_not_have_is_refused(text, expected):
-    with pytest.raises(UserError, match=f"--{text}: expected {expected} with groups of agents"):
-        actor_of(Tag(), f"--{text}")
+def test_a_scale_of_returns_needs_the_returns_of_agents():
+    expected = "--reward_scaling returns: expected none, unless each group of agents has a part"
+    with pytest.raises(UserError, match=expected):
+        actor_of(Tag(), "--reward_scaling returns")
 
 
 @pytest.mark.timeout(120)
-def test_two_groups_train_and_play(tmp_path):
-    flags = flags_of(f"--total_steps 400 --eval_every 0 --torch_threads 1 --savedir {tmp_path}")
+@pytest.mark.parametrize("text", ["", "--passes 2 --minibatches 2 --observation_scaling moments"])
+def test_two_groups_train_and_play(tmp_path, text):
+    few = f"--total_steps 400 --eval_every 0 --torch_threads 1 --savedir {tmp_path} {text}"
+    flags = flags_of(few)
     run = warpbeast.train(flags)
     assert run.complete() and run.learner.updates >= 400 // (3 * 4 * 5)
-    play = f"--savedir {tmp_path} --num_episodes 2 --mode"
+    play = f"{text} --savedir {tmp_path} --num_episodes 2 --mode"
     games = evaluate.test_newest(flags_of(f"{play} test"), warpbeast.player)
     assert len(games) == 2 and np.isfinite([game.score for game in games]).all()
     evaluate.test_newest(flags_of(f"{play} test_render --max_episode_steps 5"), warpbeast.player)
