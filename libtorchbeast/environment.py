@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from libtorchbeast.flags import UserError
+from libtorchbeast.parallel import grouped
 from libtorchbeast.seeds import first_seed
 from libtorchbeast.spec import (
     Spec,
@@ -58,6 +59,7 @@ class Environment:
     """
 
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
+        create_env = grouped(create_env)
         first = self.first = create_env()  # the vector, or environment 0; videos render it
         single = "single_" if is_vector(first) else ""
         _check_parts(first, single)

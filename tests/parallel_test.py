@@ -1,0 +1,440 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""Several agents who act at once: their rows, their loss, and whole runs in both beasts."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import monobeast
+import r2d2
+from libtorchbeast import models, rollouts
+from libtorchbeast.agents import groups_of, make_net, shares_of
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
+from libtorchbeast.learner import Learner
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
+from libtorchbeast.losses import learn_from, targets_of, transitions
+from libtorchbeast.moments import Moments
+from libtorchbeast.parallel import grouped
+from libtorchbeast.spec import Actions
+from libtorchbeast.update import Update
+from tests.support import monobeast as mono
+from tests.support import polybeast as poly
+from tests.support.parallel_games import LEAVES, NUMBERS, STEPS, Match
+from tests.support.processes import load, rows
+
+pytestmark = pytest.mark.usefixtures("as_before")
+
+N, T = 3, 7
+ENV = ("--env", "tests.support.parallel_games:Match-v0")
+WALKERS = 2
+
+
+def flags_of(text=""):
+    small = f"--env match --num_actors 0 --envs_per_actor {N} --batch_size {N} --unroll_length {T}"
+    return mono.parse(*f"{small} --precision fp32 --xpid run {text}".split())
+
+
+def rollout_of(text=""):
+    """A network, and a rollout [T+1, N, ...] that begins with the first row of all games."""
+    flags, env = flags_of(text), Environment(Match, N, "match")
+    torch.manual_seed(0)
+    net = make_net(monobeast.Net, env.spec, flags)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)  # no policy is uniform
+    actor = monobeast.Actor(env, net, 0, flags, Clock(ACTOR_ACTIVITIES))
+    row = {name: torch.from_numpy(value) for name, value in actor.row.items()}
+    shapes = rollouts.rollout_shapes(row, actor.core_state, T, N)
+    rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
+    actor.unroll({name: x.numpy() for name, x in rollout.items()}, 0)
+    return net, rollout, flags
+
+
+def compute_loss(net, batch, flags, given=None):
+    return learn_from(net, batch, given, monobeast.targets, monobeast.loss, flags, 0.0)
+
+
+# ========================================================================================== groups
+def test_roles_with_other_spaces_are_groups():
+    env = Environment(Match, N, "match")
+    guide, walker = groups_of(env.spec)
+    assert (guide.name, guide.agents, guide.numbers) == ("guide", 1, slice(0, 1))
+    assert (walker.name, walker.agents, walker.numbers) == ("walker", 2, slice(1, 3))
+    assert guide.spec.observations == {"frame": ((NUMBERS + 1,), "float32")}
+    mask = {"action_mask": ((NUMBERS,), "int8"), "seen/number": ((NUMBERS,), "int8")}
+    assert walker.spec.observations == mask
+    assert guide.spec.actions == Actions("discrete", (4,)) and env.spec.frames_per_step == 2
+    assert walker.spec.actions == Actions("discrete", (3,))
+    assert env.spec.numbers == ("game/return_walker_0", "game/return_walker_1")
+    env.close()
+    assert env.first.env.closed
+
+
+class Alike:
+    """Agents with equal spaces, whose names may be anything."""
+
+    metadata = {}
+
+    def __init__(self, *agents, groups=None, action_spaces=None):
+        self.possible_agents = self.agents = [*agents]
+        self.metadata = {"groups": groups} if groups else {}
+        self.actions = action_spaces or {}
+
+    def observation_space(self, agent):
+        return spaces.Discrete(3)
+
+    def action_space(self, agent):
+        return self.actions.get(agent, spaces.Discrete(2))
+
+    def reset(self, seed=None, options=None):
+        return dict.fromkeys(self.agents, 1), {}
+
+    def step(self, actions):
+        self.acted = actions
+        nothing = dict.fromkeys(self.agents, False)
+        return dict.fromkeys(self.agents, 2), dict.fromkeys(self.agents, 1), nothing, nothing, {}
+
+
+def names_of(env):
+    return {g.name: g.agents for g in groups_of(Environment(lambda: env, 1, "alike").spec)}
+
+
+def test_how_groups_are_named():
+    assert names_of(Alike("red_0", "red_1")) == {"red": 2}
+    assert names_of(Alike("alice", "bob")) == names_of(Alike(1, 2)) == {"agents": 2}
+    other = {"red_1": spaces.Discrete(5), "blue": spaces.Discrete(5)}
+    assert names_of(Alike("red_0", "red_1", action_spaces=other)) == {"red": 1, "red_1": 1}
+    roles = {"red_0": "red", "blue.0": "b.lue"}
+    assert names_of(Alike("red_0", "blue.0", groups=roles)) == {"red": 1, "b_lue": 1}
+    assert names_of(Alike("red_0", "blue_0", "red_1", groups=roles)) == {"red": 1, "agents": 2}
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "expected"),
+    [
+        (spaces.Box(-2, 4, (2,)), [0.0, -1.0, 1.0, 0.0], [[1, -2], [4, 1]]),
+        (spaces.Box(0, 1, (1, 2)), [-1.0, 1.0, 0.0, 0.0], [[[0, 1]], [[0.5, 0.5]]]),
+        (spaces.MultiDiscrete([2, 3]), [0, 2, 1, 1], [[0, 2], [1, 1]]),
+        (spaces.Discrete(3), [0, 2], [0, 2]),
+    ],
+)
+def test_each_agent_gets_its_actions_in_its_space(space, given, expected):
+    made = Alike("a_0", "a_1", action_spaces=dict.fromkeys(["a_0", "a_1"], space))
+    env = Environment(lambda: made, 1, "alike")
+    env.initial(0)
+    row = env.step(np.array([given], env.spec.actions.dtype))
+    for agent, action in zip(made.possible_agents, expected, strict=True):
+        assert space.contains(made.acted[agent]) and np.array_equal(made.acted[agent], action)
+    assert row["a/reward"].tolist() == [[1, 1]] and row["a/frame"].tolist() == [[2, 2]]
+
+
+def aec(env):
+    env.agent_iter = lambda: None
+    return env
+
+
+def with_no(env, name):
+    setattr(env, name, [])
+    return env
+
+
+def returning(env, **changes):
+    """What `step` returns lacks the entries of agent a_0 in the parts named."""
+    step, names = env.step, ["seen", "rewards", "terminations", "truncations"]
+
+    def changed(actions):
+        *parts, info = step(actions)
+        told = dict(zip(names, parts, strict=True)) | changes
+        return *told.values(), info
+
+    env.step = changed
+    return env
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        (aec(Alike("a")), "the AEC environment <.*Alike.*>; expected a ParallelEnv, as pettingzoo"),
+        (Alike(), r"<.*>; expected all agents that a game may have in its possible_agents, seen"),
+        (
+            Alike("a", "b", groups={"a": "x", "b": "x"}, action_spaces={"b": spaces.Discrete(3)}),
+            r"\"groups\"\] 'x': expected agents with equal spaces, seen 'a' with .*Discrete\(2\), "
+            r"and 'b' with .*Discrete\(3\)$",
+        ),
+        (
+            Alike("a", "b", action_spaces={"b": spaces.Box(0, 1, (1,))}),
+            r"expected Boxes of all agents or of none, .* seen 'a' with Discrete\(2\) and 'b' with",
+        ),
+        (
+            Alike("a", "b", action_spaces={"b": spaces.MultiDiscrete([2, 2])}),
+            "with equally many numbers in an action, seen 'a' with",
+        ),
+        (with_no(Alike("a"), "agents"), r"reset\(\): expected at least one agent in `agents`"),
+        (returning(Alike("a"), rewards={}), r"step\(\): expected the reward of 'a', seen none"),
+        (returning(Alike("a"), seen={}), r"step\(\): expected the observation of 'a', seen none"),
+        (
+            returning(Alike("a"), seen={"a": {"x": 1}}),
+            r"of 'a': expected \['frame'\], seen \['x'\]",
+        ),
+        (returning(Alike("a"), rewards={"a": np.nan}), "a/reward': expected finite numbers"),
+    ],
+)
+def test_a_wrong_environment_is_refused_in_one_sentence(env, expected):
+    with pytest.raises(UserError, match=expected) as refused:
+        wrong = Environment(lambda: env, 1, "wrong")
+        wrong.initial(0)
+        wrong.step(np.zeros((1, len(env.possible_agents)), int))
+    assert "\n" not in str(refused.value)
+
+
+def test_an_environment_of_one_agent_is_left_as_it_is():
+    env = gymnasium.make("CartPole-v1")
+    assert grouped(lambda: env)() is env
+    spec = Environment(lambda: env, 1, "CartPole-v1").spec
+    assert groups_of(spec) == [] and type(make_net(monobeast.Net, spec, flags_of())).__name__ == (
+        "VectorNet"
+    )
+
+
+# ============================================================================================ rows
+def test_an_agent_that_leaves_early():
+    """Over one game and the first two rows of the next one."""
+    env = Environment(Match, 1, "match")
+    copied = lambda row: {name: x.copy() for name, x in row.items()}
+    each = [copied(env.initial(0))]
+    each += [copied(env.step(np.array([[0, 0, 0]]))) for _ in range(STEPS + 2)]
+    told = lambda name: [row[name][0].tolist() for row in each[1:]]
+    assert told("done") == [False] * 4 + [True, False]
+    assert told("episode_over") == told("truncated") == [False] * 3 + [True, False, False]
+    assert told("terminated") == [False] * 6 and told("episode_step") == [1, 2, 3, 4, 0, 1]
+    yes, no = [True, True], [False, False]
+    assert each[0]["walker/done"].tolist() == [yes]
+    assert told("walker/done") == [no, no, [False, True], [False, True], yes, no]
+    assert told("walker/terminated") == [no, [False, True], no, [True, False], no, no]
+    assert told("walker/truncated") == [no] * 6
+    assert told("guide/truncated") == [[False]] * 3 + [[True], [False], [False]]
+    assert told("guide/terminated") == [[False]] * 6
+    mask = np.array(told("walker/action_mask")).any(axis=-1).tolist()
+    assert mask == [yes, [True, False], yes, [False, True], yes, yes]
+    number = np.array(told("walker/seen/number"))
+    assert not number[LEAVES:STEPS, 1].any() and number[:, 0].any(axis=-1).all()
+    rewards = np.array(told("walker/reward"))
+    assert not rewards[LEAVES:STEPS, 1].any() and told("reward")[4] == 0
+    assert np.allclose(rewards[:, 0], np.ravel(told("guide/reward")))
+    returns = np.cumsum(rewards[:STEPS], axis=0)
+    assert np.allclose(told("walker/episode_return")[:STEPS], returns)
+    assert told("walker/episode_return")[STEPS] == [0, 0]
+    assert told("episode_return")[STEPS - 1] == pytest.approx(returns[-1, 0])
+    numbers = [told(f"game/return_walker_{i}")[STEPS - 1] for i in range(2)]
+    assert numbers == pytest.approx(returns[-1].tolist())
+    assert np.isnan(told("game/return_walker_0")[STEPS])
+
+
+def test_an_agent_that_comes_later_or_again_begins_an_episode():
+    class Comes(Alike):
+        agents_after = [["a"], ["a", "b"], ["a", "b"], ["a"], []]
+
+        def reset(self, seed=None, options=None):
+            self.agents, self.steps = ["a"], 0
+            return super().reset()
+
+        def step(self, actions):
+            acted, self.agents = self.agents, self.agents_after[self.steps]
+            self.steps += 1
+            over = {agent: agent == "b" and self.steps == 3 for agent in acted}
+            seen = dict.fromkeys([*acted, *self.agents], 2)
+            return seen, dict.fromkeys(acted, 1.0), over, dict.fromkeys(acted, False), {}
+
+    env = Environment(lambda: Comes("a", "b"), 1, "comes")
+    copied = lambda row: {name: x.copy() for name, x in row.items()}
+    each = [copied(env.initial(0))] + [copied(env.step(np.array([[0, 0]]))) for _ in range(5)]
+    # b comes at row 2, ends at row 3, comes again at once, and has no word of its end at row 4.
+    assert [row["agents/done"][0, 1] for row in each] == [True, True, True, False, True, True]
+    assert [row["agents/frame"][0, 1] for row in each] == [0, 0, 2, 2, 2, 0]
+    assert [row["agents/terminated"][0, 1] for row in each] == [False] * 3 + [True, False, False]
+    assert [row["agents/terminated"][0, 0] for row in each] == [False] * 5 + [True]
+    assert [row["terminated"][0] for row in each] == [False] * 5 + [True]
+
+
+# ============================================================================================ loss
+@pytest.mark.parametrize("text", ["", "--use_lstm"])
+def test_each_agent_learns_as_if_it_were_alone(text):
+    """The loss of a group is that of its network on columns that are games of one agent, and does
+    not depend on what the rows of an agent that has left hold."""
+    net, rollout, flags = rollout_of(f"{text} --passes 1 --minibatches 1")
+    walker = net.nets["walker"]
+    together = compute_loss(net, rollout, flags)
+    is_done = rollout["walker/done"]
+    expected = torch.zeros(T + 1, dtype=torch.bool)
+    expected[[0, *range(LEAVES + 1, STEPS + 2)]] = True  # row STEPS + 1 begins the next game
+    assert (is_done[:, :, 1] == expected[:, None]).all()
+    real = 2 * N * (T - 1) + N * (T - int(expected[1:].sum()))
+    assert together["real_transitions"].item() == real
+    (_, guide), (own, batch) = shares_of(net, rollout)
+    assert own is walker and batch["done"].shape == (T + 1, N * WALKERS)
+    for k in ("terminated", "reward", "action_mask"):
+        assert torch.equal(batch[k], rollout[f"walker/{k}"].flatten(1, 2))
+    each = [compute_loss(net.nets["guide"], guide, flags), compute_loss(walker, batch, flags)]
+    torch.testing.assert_close(together["total_loss"], sum(x["total_loss"] for x in each))
+    together["total_loss"].backward()
+    gradients = [p.grad.clone() for p in net.parameters()]
+    has_left = is_done.clone()
+    has_left[[0, STEPS + 1]] = False
+    changed = dict(rollout)
+    for k in ("walker/seen/number", "walker/reward"):
+        x = changed[k] = rollout[k].clone()
+        x[has_left] = 1
+    net.zero_grad()
+    other = compute_loss(net, changed, flags)
+    torch.testing.assert_close(other["total_loss"], together["total_loss"])
+    other["total_loss"].backward()
+    for p, gradient in zip(net.parameters(), gradients, strict=True):
+        torch.testing.assert_close(p.grad, gradient)
+
+
+@pytest.mark.parametrize("text", ["", "--use_lstm"])
+def test_the_targets_of_an_agent_that_leaves_are_those_of_its_own_time(text):
+    net, rollout, flags = rollout_of(f"{text} --passes 1 --minibatches 1 --discounting 0.9")
+    _, (walker, batch) = shares_of(net, rollout)
+    found = monobeast.targets(transitions(walker, batch, flags, 0.0))
+    short = {k: x[: LEAVES + 1] for k, x in batch.items() if not k.startswith("core_state/")}
+    short |= {k: x for k, x in batch.items() if k.startswith("core_state/")}
+    alone = monobeast.targets(transitions(walker, short, flags, 0.0))
+    for name in ("v", "advantage"):
+        torch.testing.assert_close(found[name][:LEAVES, 1::WALKERS], alone[name][:, 1::WALKERS])
+
+
+def test_a_truncated_agent_bootstraps_and_a_terminated_one_does_not():
+    net, rollout, flags = rollout_of("--passes 1 --minibatches 1 --discounting 0.9")
+    (guide, of_guide), (walker, of_walker) = shares_of(net, rollout)
+    discount = transitions(guide, of_guide, flags, 0.0).discount
+    assert torch.equal(discount, torch.full_like(discount, 0.9))
+    discount = transitions(walker, of_walker, flags, 0.0).discount
+    assert (discount[STEPS - 1, 0::2] == 0).all() and (discount[LEAVES - 1, 1::2] == 0).all()
+
+
+def test_a_rollout_that_is_too_old_is_real_for_no_agent():
+    net, rollout, flags = rollout_of("--passes 1 --minibatches 1")
+    lag = torch.zeros(T, N, dtype=torch.int64)
+    lag[0, 0] = 9
+    batch, _, _ = rollouts.without_old(rollout, lag, 1)
+    share = compute_loss(net, batch, flags)["real_transitions"]
+    assert share.item() == compute_loss(net, rollout, flags)["real_transitions"].item() * 2 / 3
+
+
+@pytest.mark.parametrize("text", ["", "--use_lstm"])
+def test_several_passes_learn_from_the_targets_of_the_first(text):
+    """One pass over all of a batch with given targets has the loss that computes them itself."""
+    net, rollout, flags = rollout_of(f"{text} --passes 2 --minibatches 1 --ppo_clip 0.2")
+    update = Update(net, flags, torch.device("cpu"), None, monobeast.targets, monobeast.loss)
+    first, second = update.parts(rollout, 0.0)
+    parts = targets_of(net, rollout, monobeast.targets, flags, 0.0)[0]
+    assert parts["1/v"].shape == (T, N, WALKERS) and parts["0/v"].shape == (T, N, 1)
+    given = compute_loss(net, first.batch, flags, first.targets)
+    own = compute_loss(net, rollout, flags)
+    for name in ("total_loss", "real_transitions"):
+        torch.testing.assert_close(given[name], own[name])
+    learner = Learner(update)
+    assert learner.update(rollout, lambda state, version: None) is not None
+    assert learner.updates == 2 and learner.step == own["real_transitions"].item()
+
+
+def test_each_network_has_moments_of_its_own_agents():
+    text = "--observation_scaling moments --reward_scaling returns"
+    net, rollout, flags = rollout_of(text)
+    assert not hasattr(net, "moments")
+    update = Update(net, flags, torch.device("cpu"), None, monobeast.targets, monobeast.loss)
+    update.take_in(rollout)
+    for group, (own, batch) in zip(net.groups, shares_of(net, rollout), strict=True):
+        expected = Moments(group.spec, flags)
+        expected.update(batch)
+        assert own.moments.count == (~batch["done"][1:]).sum()
+        assert expected.state_dict().keys() == own.moments.state_dict().keys()
+        for name, x in own.moments.state_dict().items():
+            assert torch.equal(x, expected.state_dict()[name])
+    assert net.nets["guide"].moments.mean.shape == (NUMBERS + 1,)
+
+
+def test_a_core_state_is_each_agents_own():
+    net, rollout, _ = rollout_of("--use_lstm")
+    assert [x.shape[1:3] for x in models.initial_state(net, N)] == [(N, 1)] * 2 + [(N, 2)] * 2
+    assert rollout["core_state/2"].shape[1:3] == (N, WALKERS)
+
+
+# ============================================================================================ runs
+LEARN = "--num_actors 0 --envs_per_actor 8 --batch_size 8 --unroll_length 16 --precision fp32"
+LEARN += " --learning_rate 3e-3 --passes 4 --minibatches 2 --discounting 0.5"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("text", ["", "--passes 1 --minibatches 1 --ppo_clip 0"])
+def test_monobeast_learns_to_coordinate_and_counts_games(tmp_path, capsys, monkeypatch, text):
+    """`create_env` returns the ParallelEnv itself. A perfect game returns 4 to the guide and to
+    walker 0, and 2 to walker 1; a random one about 1.3."""
+    monkeypatch.setattr(monobeast, "create_env", lambda flags: Match())
+    flags = ["--env", "match", *LEARN.split(), *text.split(), "--eval_every", 0]
+    mono.beast(tmp_path, *flags, "--total_steps", 20_000)
+    path = tmp_path / "run"
+    last, state = rows(path)[-1], load(path)
+    assert last["mean_game_return"] > 3.5 and last["game_return_walker_0"] > 3.5
+    assert last["game_return_walker_1"] > 1.7 and last["mean_game_length"] == STEPS
+    # Of a game's five transitions in each of three columns, 4 + 4 + 2 are real.
+    assert state["step"] >= 20_000 and abs(last["games"] - state["step"] / 10) < 30
+    mono.beast(tmp_path, "--total_steps", 21_000)
+    assert load(path)["updates"] > state["updates"] and load(path)["step"] >= 21_000
+    capsys.readouterr()
+    mono.beast(tmp_path, *"--mode test --num_episodes 5".split())
+    printed = capsys.readouterr().out
+    assert f"to {STEPS} in 5 games." in printed and "Mean game_return_walker_1 " in printed
+
+
+def test_a_run_in_order_repeats_bit_for_bit(tmp_path):
+    flags = [*ENV, *LEARN.split(), "--eval_every", 0, "--total_steps", 1000]
+    for name in ("one", "two"):
+        mono.beast(tmp_path / name, *flags)
+    one, two = (load(tmp_path / name / "run")["model"] for name in ("one", "two"))
+    assert all(torch.equal(x, two[k]) for k, x in one.items()) and one.keys() == two.keys()
+
+
+@pytest.mark.timeout(120)
+def test_actors_evaluation_and_video(tmp_path):
+    """Of MonoBeast, with an LSTM, actor processes, and evaluations in a process of their own."""
+    small = "--num_actors 2 --envs_per_actor 4 --batch_size 4 --unroll_length 8 --use_lstm"
+    more = "--total_steps 4000 --eval_every 1000 --num_episodes 3 --log_every 0.2"
+    mono.beast(tmp_path, *ENV, *small.split(), *more.split())
+    evaluated = [row for row in rows(tmp_path / "run") if "mean_eval_return" in row]
+    assert 0 <= evaluated[0]["mean_eval_return"] <= STEPS
+    assert 0 <= evaluated[0]["eval_game_return_walker_1"] <= LEAVES
+    mono.beast(tmp_path, *"--mode test_render --num_episodes 1".split())
+    assert (tmp_path / "run" / "test.mp4").stat().st_size > 500
+    mono.beast(tmp_path, "--mode", "export")
+    assert (tmp_path / "run" / "policy.pt2").stat().st_size > 1000
+
+
+@pytest.mark.timeout(120)
+def test_polybeast_learns_resumes_and_plays(tmp_path, capsys):
+    small = (
+        "--num_servers 1 --envs_per_server 8 --batch_size 8 --unroll_length 16 --eval_every 4000"
+    )
+    small += " --learning_rate 3e-3 --passes 4 --minibatches 2 --discounting 0.5 --num_episodes 3"
+    flags = [*ENV, "--net", "monobeast.Net", *small.split(), "--log_every", 0.2]
+    poly.beast(tmp_path, *flags, "--total_steps", 20_000)
+    path = tmp_path / "run"
+    last, state = rows(path)[-1], load(path)
+    assert last["mean_game_return"] > 3 and last["game_return_walker_1"] > 1.4
+    assert last["mean_game_length"] == STEPS and last["stream_failures"] == 0
+    assert any("eval_game_return_walker_0" in row for row in rows(path))
+    poly.beast(tmp_path, "--total_steps", 21_000)
+    assert load(path)["updates"] > state["updates"]
+    capsys.readouterr()
+    poly.beast(tmp_path, *"--mode test --num_episodes 4".split())
+    assert "in 4 games" in capsys.readouterr().out
+
+
+def test_r2d2_refuses():
+    spec = Environment(Match, N, "match").spec
+    with pytest.raises(UserError, match=r"R2D2 needs Discrete actions, seen MultiDiscrete"):
+        r2d2.check_fits(r2d2.parse(["--env", "match"]), spec)
