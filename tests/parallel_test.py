@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 
 import monobeast
+import polybeast_env
 import r2d2
 from libtorchbeast import models, rollouts
 from libtorchbeast.agents import groups_of, make_net, shares_of
@@ -157,8 +158,14 @@ def returning(env, **changes):
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        (aec(Alike("a")), "the AEC environment <.*Alike.*>; expected a ParallelEnv, as pettingzoo"),
-        (Alike(), r"<.*>; expected all agents that a game may have in its possible_agents, seen"),
+        (
+            aec(Alike("a")),
+            "returned Alike, an AEC environment; expected a ParallelEnv, as pettingzoo",
+        ),
+        (
+            Alike(),
+            "returned Alike; expected all agents that a game may have in its possible_agents",
+        ),
         (
             Alike("a", "b", groups={"a": "x", "b": "x"}, action_spaces={"b": spaces.Discrete(3)}),
             r"\"groups\"\] 'x': expected agents with equal spaces, seen 'a' with .*Discrete\(2\), "
@@ -173,8 +180,11 @@ def returning(env, **changes):
             "with equally many numbers in an action, seen 'a' with",
         ),
         (with_no(Alike("a"), "agents"), r"reset\(\): expected at least one agent in `agents`"),
-        (returning(Alike("a"), rewards={}), r"step\(\): expected the reward of 'a', seen none"),
-        (returning(Alike("a"), seen={}), r"step\(\): expected the observation of 'a', seen none"),
+        (
+            returning(Alike("a"), rewards={}),
+            r"step\(\): expected observation, reward, .* seen not all of 'a'",
+        ),
+        (returning(Alike("a"), seen={}), "of each that acted, seen not all of 'a'"),
         (
             returning(Alike("a"), seen={"a": {"x": 1}}),
             r"of 'a': expected \['frame'\], seen \['x'\]",
@@ -432,6 +442,15 @@ def test_polybeast_learns_resumes_and_plays(tmp_path, capsys):
     capsys.readouterr()
     poly.beast(tmp_path, *"--mode test --num_episodes 4".split())
     assert "in 4 games" in capsys.readouterr().out
+
+
+def test_a_server_tries_no_action_that_a_mask_may_forbid(monkeypatch):
+    class Strict(Match):
+        def step(self, actions):
+            raise AssertionError(f"{actions} may be forbidden")
+
+    monkeypatch.setattr(polybeast_env, "create_env", lambda flags: Strict())
+    polybeast_env.try_environment(polybeast_env.parse("--env match --num_servers 1".split()))
 
 
 def test_r2d2_refuses():
