@@ -281,3 +281,15 @@ def test_the_commands_train_and_play(tmp_path, beast):
         words = f"{test} --xpid run --savedir {tmp_path} --num_episodes 4".split()
         played = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
         assert "Mean game_as_second" in played.stdout, played.stdout + played.stderr
+
+
+def test_tag_trains_two_groups_and_plays(tmp_path):
+    pytest.importorskip("mpe2", reason="the package mpe2 is not installed (make test-examples)")
+    (train,) = re.findall(r"^\.venv/bin/python (.* --xpid tag .*)$", README, re.MULTILINE)
+    small = "--xpid run --total_steps 2000 --batch_size 16 --unroll_length 8 --num_episodes 2"
+    for more in (small, f"{small} --mode test"):
+        words = f"{train} --savedir {tmp_path} {more}".split()
+        done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "(3 adversary: " in (tmp_path / "run/out.log").read_text()
+    assert "Mean game_return_agent_0 " in done.stdout and " in 2 games" in done.stdout
