@@ -22,7 +22,7 @@ from libtorchbeast.flags import SAVEDIR, Flags, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner, Publish, learn
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.columns import FIELDS
-from libtorchbeast.loggers.display import Display, View
+from libtorchbeast.loggers.display import Display
 from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.health import Health
@@ -163,9 +163,7 @@ class Run:
             )
         stack.push(_log_failure)
         if self._writes:
-            display = Display(self.spec.name, self.path, self.view)
-            display.start()
-            stack.callback(lambda: display.stop(self.where_time_went(), self.summary()))
+            stack.enter_context(Display(self))
         if self.flags.eval_every and self._writes:
             keep = self._keep_best
             evaluator = Evaluator(self.learner, self.spec, self.flags, self._player, keep)
@@ -378,17 +376,9 @@ class Run:
         """Lines that say how the run's workers spent their time, and which flag to change."""
         return bottleneck.report(self.log.means(), self._advise)
 
-    def view(self) -> View:
-        """What the display shows now."""
-        return View(
-            step=self.learner.step,
-            total_steps=self.flags.total_steps,
-            hours=self.hours,
-            games=self.stats.games,
-            is_stopping=self.wakeup.is_set(),
-            row=self.log.last_row,
-            where_time_goes=bottleneck.report(self.log.last_row, self._advise),
-        )
+    def where_time_goes(self) -> list[str]:
+        """The same of the newest row alone."""
+        return bottleneck.report(self.log.last_row, self._advise)
 
     def _unsaved(self) -> bool:
         return self.checkpoints.is_behind(self.learner.updates)

@@ -4,6 +4,7 @@
 import os
 import re
 import signal
+from unittest import mock
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from libtorchbeast.loggers.display import (
     WIDTH,
     Curve,
     Display,
-    View,
     console,
     one_line,
 )
@@ -68,10 +68,11 @@ def test_a_line_of_r2d2_has_its_error_instead_of_an_entropy():
 
 def test_the_table_has_what_the_program_logs_and_keeps_the_last_evaluation():
     evaluated = {"step": 10, "td_error": 0.5, "eval_step": 8, "mean_eval_return": 0.75}
-    row = {}
-    display = Display("Game", "run", lambda: View(20, 100, 1.0, 3, False, row, []))
+    run = mock.Mock(path="run", hours=1.0, where_time_goes=list, **{"log.last_row": {}})
+    run.spec.name, run.flags.total_steps, run.learner.step, run.stats.games = "Game", 100, 20, 3
+    display = Display(run)
     for newest in (evaluated, {"step": 20, "td_error": 0.25}):
-        row = newest
+        run.log.last_row = row = newest
         with console.capture() as shown:
             console.print(display._render(), width=120)
         text = " ".join(shown.get().split())

@@ -2,13 +2,11 @@
 """What a run shows: a live table on a terminal, plain lines elsewhere."""
 
 import contextlib
-import csv
-import dataclasses
 import logging
-import os
 import sys
 import time
-from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import rich.columns
@@ -19,6 +17,8 @@ import rich.panel
 import rich.progress_bar
 import rich.table
 import rich.text
+
+from libtorchbeast.loggers.csv_table import read_csv
 
 console = rich.console.Console(stderr=True)
 
@@ -45,107 +45,72 @@ def set_up_logging() -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
-@dataclasses.dataclass(frozen=True)
-class View:
-    """What the display shows of a run at one moment."""
-
-    step: int
-    total_steps: int
-    hours: float  # of training so far
-    games: int  # that have ended so far
-    is_stopping: bool
-    row: dict[str, float]  # the last row of the log; empty before the first one
-    where_time_goes: list[str]  # lines about that row
-
-
-class Display:
-    """A live table of a run between `start` and `stop`. It shows nothing if stderr is no terminal.
+class Display(contextlib.AbstractContextManager):
+    """The context in which a live table shows the run. It shows nothing if stderr is no terminal.
 
     Args:
-        name: of the environment.
-        path: the run's folder. `start` reads its logs.csv, which has to exist.
-        look: returns the newest view of the run; called from the display's own thread.
+        run: a run.Run whose folder has a logs.csv already. The display's own thread reads it.
     """
 
-    def __init__(self, name: str, path: str, look: Callable[[], View]):
-        self._name, self._path, self._look = name, path, look
+    def __init__(self, run: Any):
+        self._run = run
         self._returns = Curve()
         self._evaluated = ""
         self._live = rich.live.Live(
             console=console, get_renderable=self._render, refresh_per_second=2, transient=False
         )
 
-    def start(self) -> None:
+    def __enter__(self) -> "Display":
         if console.is_terminal:
-            self._read_log()
-            self._live.start(refresh=False)
-
-    def stop(self, where_time_went: list[str], summary: str) -> None:
-        """Leaves the table on the terminal as it is, and prints these lines below it."""
-        if console.is_terminal:
-            self._live.stop()
-            lines = ["Where the time went:", *where_time_went]
-            console.print("\n  ".join(lines), soft_wrap=True)
-            console.print(summary, soft_wrap=True)
-
-    def _read_log(self) -> None:
-        """Adds the returns that the run logged before it was resumed."""
-        with open(os.path.join(self._path, "logs.csv"), newline="") as file:
-            for row in csv.DictReader(file):
+            for row in read_csv(Path(self._run.path, "logs.csv"))[1]:  # from before a resume
                 if row["mean_game_return"]:
                     self._returns.add(float(row["step"]), float(row["mean_game_return"]))
+            self._live.start(refresh=False)
+        return self
+
+    def __exit__(self, *error) -> None:
+        """Leaves the table on the terminal as it is, and prints how the run ended below it."""
+        if console.is_terminal:
+            self._live.stop()
+            lines = ["Where the time went:", *self._run.where_time_went()]
+            console.print("\n  ".join(lines), soft_wrap=True)
+            console.print(self._run.summary(), soft_wrap=True)
 
     def _render(self) -> rich.console.RenderableType:
-        view = self._look()
-        if (score := view.row.get("mean_eval_return")) is not None:  # once per evaluation
-            self._evaluated = f"{score:.2f} at step {view.row['eval_step']:,}"
-        parts = [_progress(view), _table(view, self._evaluated)]
-        parts.append(rich.text.Text("\n".join(view.where_time_goes), style="dim"))
-        if curve := self._curve(view.row):
-            parts.append(rich.text.Text("\n".join(curve), no_wrap=True))
-        content = rich.console.Group(*parts)
-        return rich.panel.Panel.fit(content, title=self._name, subtitle=self._path)
-
-    def _curve(self, row: dict[str, float]) -> list[str]:
-        """Returns no lines before the second return, and none on a terminal without braille."""
+        row = self._run.log.last_row
+        if (score := row.get("mean_eval_return")) is not None:  # once per evaluation
+            self._evaluated = f"{score:.2f} at step {row['eval_step']:,}"
         if row.get("mean_game_return") is not None:
             self._returns.add(row["step"], row["mean_game_return"])
-        return [] if console.options.ascii_only else self._returns.lines("game return over steps")
+        parts = [_progress(self._run, row), _table(self._run, row, self._evaluated)]
+        parts.append(rich.text.Text("\n".join(self._run.where_time_goes()), style="dim"))
+        curve = self._returns.lines("game return over steps")
+        if curve and not console.options.ascii_only:  # braille
+            parts.append(rich.text.Text("\n".join(curve), no_wrap=True))
+        content = rich.console.Group(*parts)
+        return rich.panel.Panel.fit(content, title=self._run.spec.name, subtitle=self._run.path)
 
 
-def _progress(view: View) -> rich.console.RenderableType:
+def _progress(run: Any, row: dict[str, float]) -> rich.console.RenderableType:
     """A bar, the share of the steps that are done, and the time that the rest will take."""
-    step, total = view.step, view.total_steps
-    speed = view.row.get("sps", 0.0)
+    step, total, speed = run.learner.step, run.flags.total_steps, row.get("sps", 0.0)
     left = _duration(max(0, total - step) / speed) if speed > 0 else "?"
     bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=40)
-    status = f"{step / total:.1%}, {'stopping' if view.is_stopping else left + ' left'}"
+    status = f"{step / total:.1%}, {'stopping' if run.wakeup.is_set() else left + ' left'}"
     return rich.columns.Columns([bar, status], padding=(0, 2))
 
 
-def _table(view: View, evaluated: str) -> rich.table.Table:
-    """Two pairs of name and value in each line."""
-    cells = [*_numbers(view), *_failures(view.row)]
-    if evaluated:
-        cells.append(("evaluation", evaluated))
-    table = rich.table.Table.grid(padding=(0, 2))
-    for first, second in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
-        table.add_row(f"[dim]{first[0]}", first[1], f"[dim]{second[0]}", second[1])
-    return table
-
-
-def _numbers(view: View) -> list[tuple[str, str]]:
-    def show(name: str, form: str = ".4f") -> str:
-        return number(view.row.get(name), form)
-
+def _table(run: Any, row: dict[str, float], evaluated: str) -> rich.table.Table:
+    """Two pairs of name and value in each line. Counts of failures that are not 0 are red."""
+    show = lambda name, form=".4f": number(row.get(name), form)
     latency = f"{show('latency_p50_ms', '.1f')} ms, 99 %: {show('latency_p99_ms', '.1f')} ms"
     cells = [
-        ("step", f"{view.step:,}"),
-        ("time", _duration(view.hours * 3600)),
+        ("step", f"{run.learner.step:,}"),
+        ("time", _duration(run.hours * 3600)),
         ("steps/s", show("sps", ",.0f")),
         ("frames/s", show("fps", ",.0f")),
         ("game return", "[bold]" + show("mean_game_return", ".2f")),
-        ("games", f"{view.games:,} of {show('mean_game_length', ',.0f')} steps"),
+        ("games", f"{run.stats.games:,} of {show('mean_game_length', ',.0f')} steps"),
         ("loss", f"{show('total_loss')}, gradient {show('grad_norm', '.3f')}"),
         ("policy lag", f"{show('lag_mean', '.1f')} updates, at most {show('lag_max', '.0f')}"),
         ("latency", latency),
@@ -160,19 +125,16 @@ def _numbers(view: View) -> list[tuple[str, str]]:
         ("replay steps", "replay_steps", ",.0f"),
         ("streams", "streams", ".0f"),
     ]
-    return cells + [
-        (label, show(name, form)) for label, name, form in some if view.row.get(name) is not None
-    ]
-
-
-def _failures(row: dict[str, float]) -> list[tuple[str, str]]:
-    """In red, the counts of failures that are not 0."""
-    names = ("actor_restarts", "stream_failures", "skipped_updates", "checkpoint_errors")
-    return [
-        (f"[red]{name.replace('_', ' ')}", f"[red]{row[name]:.0f}")
-        for name in names
-        if row.get(name)
-    ]
+    cells += [(label, show(name, form)) for label, name, form in some if name in row]
+    failures = ("actor_restarts", "stream_failures", "skipped_updates", "checkpoint_errors")
+    for name in [name for name in failures if row.get(name)]:
+        cells.append((f"[red]{name.replace('_', ' ')}", f"[red]{row[name]:.0f}"))
+    if evaluated:
+        cells.append(("evaluation", evaluated))
+    table = rich.table.Table.grid(padding=(0, 2))
+    for first, second in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
+        table.add_row(f"[dim]{first[0]}", first[1], f"[dim]{second[0]}", second[1])
+    return table
 
 
 def one_line(row: dict[str, float]) -> str:
