@@ -133,11 +133,7 @@ OF_LOSS = frozenset("total_loss pg_loss baseline_loss entropy td_error".split())
 # OF_EACH_RANK those that are neither sums nor maxima are means.
 SUMS_OF_RANKS = frozenset("cpu_cores actor_restarts streams stream_failures dropped_steps".split())
 MAXIMA_OF_RANKS = frozenset("lag_max latency_p99_ms largest_reward".split())
-OF_RANK_0 = OF_LOSS | frozenset(
-    """
-    step frame updates hours sps fps games mean_game_return mean_game_length eval_step
-    mean_eval_return eval_cpu_s mean_value grad_norm learning_rate clipped_rho_share mean_rho
-    skipped_updates checkpoint_errors
-    """.split()
-)
-OF_EACH_RANK = COLUMNS.keys() - OF_RANK_0
+OF_EACH_RANK = {
+    *SUMS_OF_RANKS, *MAXIMA_OF_RANKS, *GROUPS["Time"], *GROUPS["Ranks"], "lag_mean",
+    "replay_ratio", "replay_steps",
+}  # fmt: skip
