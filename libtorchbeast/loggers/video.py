@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import imageio.v2 as imageio
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import UserError
@@ -113,25 +113,24 @@ class Panel:
         if row["episode_step"][0] == 0:
             self._steps.clear()
         self._steps.append((float(row["baseline"][0]), float(row["reward"][0])))
-        scene = Image.fromarray(_enlarged(picture)).convert("RGB")
+        scene = Image.fromarray(picture).convert("RGB")
+        factor = max(1, ENLARGED_SIDE // max(scene.size))
+        scene = ImageOps.scale(scene, factor, Image.Resampling.NEAREST)
         width, height = max(MIN_WIDTH, scene.width), scene.height + PANEL
         canvas = Image.new("RGB", (width + width % 2, height + height % 2))
         canvas.paste(scene, ((canvas.width - scene.width) // 2, 0))
         pen = ImageDraw.Draw(canvas)
         pen.rectangle([0, scene.height, *canvas.size], BACKGROUND)
-        self._write_numbers(pen, row, canvas.width, scene.height + 8)
-        bottom = scene.height + PANEL - 10
-        self._draw_curve(pen, 56, scene.height + 38, canvas.width - 8, bottom)
-        return np.asarray(canvas)
-
-    def _write_numbers(self, pen: ImageDraw.ImageDraw, row: Row, width: int, top: int) -> None:
         texts = [
             (f"return {row['episode_return'][0]:g}", TEXT),
             (f"step {row['episode_step'][0]}", TEXT),
             (f"value {self._steps[-1][0]:.3f}", VALUE),
         ]
         for i, (text, color) in enumerate(texts):
-            pen.text((8 + i * width // 3, top), text, color, self._large)
+            pen.text((8 + i * canvas.width // 3, scene.height + 8), text, color, self._large)
+        bottom = scene.height + PANEL - 10
+        self._draw_curve(pen, 56, scene.height + 38, canvas.width - 8, bottom)
+        return np.asarray(canvas)
 
     def _draw_curve(
         self, pen: ImageDraw.ImageDraw, left: int, top: int, right: int, bottom: int
@@ -155,9 +154,3 @@ class Panel:
         pen.line(points, VALUE, 2, joint="curve")
         end_x, end_y = points[-1]
         pen.ellipse([end_x - 3, end_y - 3, end_x + 3, end_y + 3], VALUE)
-
-
-def _enlarged(picture: np.ndarray) -> np.ndarray:
-    """Repeats the pixels of a small picture, so that a game of 10 x 10 pixels can be watched."""
-    factor = max(1, ENLARGED_SIDE // max(picture.shape[:2]))
-    return np.ascontiguousarray(picture.repeat(factor, 0).repeat(factor, 1))
