@@ -160,24 +160,18 @@ def test_newest(flags: Flags, player: Player) -> list[Game]:
             export.write(flags, net, env)
             return []
         seed_everything(flags.seed)
-        with told(flags.env), _video(flags, env) as on_row:
-            games = play(flags, net, env, flags.seed, on_row)
+        with told(flags.env):
+            if flags.mode != "test_render":
+                games = play(flags, net, env, flags.seed)
+            else:
+                from libtorchbeast.loggers import video  # its packages take a moment to load
+
+                path = os.path.join(run_path(flags), "test.mp4")
+                with video.recorder(path, env) as on_row:
+                    games = play(flags, net, env, flags.seed, on_row)
+                results.print(f"Video: {path}", soft_wrap=True)
     _print(games, flags)
     return games
-
-
-@contextlib.contextmanager
-def _video(flags: Flags, env: Environment) -> Iterator[Callable[[Row], None]]:
-    """Yields a function that adds a row to the video. In other modes the function does nothing."""
-    if flags.mode != "test_render":
-        yield lambda row: None
-        return
-    from libtorchbeast.loggers import video  # its packages take a moment to load
-
-    path = os.path.join(run_path(flags), "test.mp4")
-    with video.recorder(path, env) as on_row:
-        yield on_row
-    results.print(f"Video: {path}", soft_wrap=True)
 
 
 def _print(games: list[Game], flags: Flags) -> None:
@@ -387,23 +381,15 @@ def play_games(
         seed = derive_seed(flags.seed, weights.copy_to(net))
         row: dict[str, float] = {}
         for column, env in envs.items():
-            row |= _columns(column, flags, net, env, seed)
+            # What an environment's games bring depends on nothing that was played before.
+            seed_everything(seed)
+            games = play(flags, net, env, seed)
+            row[column] = float(np.mean([game.score for game in games]))
+            where = column.removeprefix("mean_eval_return")
+            numbers = Means(game.numbers for game in games).row().items()
+            row |= {f"eval_game_{name}{where}": mean for name, mean in numbers}
         before, cpu_s = cpu_s, time.process_time()
         row["eval_cpu_s"] = cpu_s - before
         outbox.send_bytes(json.dumps(row).encode())
     for env in envs.values():
         env.close()
-
-
-def _columns(
-    column: str, flags: Flags, net: nn.Module, env: Environment, seed: int
-) -> dict[str, float]:
-    """The mean return of --num_episodes games, as the column mean_eval_return or
-    mean_eval_return/ENV, and the means of their numbers, as eval_game_NAME or eval_game_NAME/ENV.
-    They depend on nothing that was played before."""
-    seed_everything(seed)
-    games = play(flags, net, env, seed)
-    where = column.removeprefix("mean_eval_return")
-    numbers = Means(game.numbers for game in games).row().items()
-    row = {f"eval_game_{name}{where}": mean for name, mean in numbers}
-    return {column: float(np.mean([game.score for game in games])), **row}
