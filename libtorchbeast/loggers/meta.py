@@ -34,7 +34,12 @@ def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | 
     now = {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), **_origin()}
     if path.exists():
         meta = json.loads(path.read_text())
-        changed = _changed_flags(meta, flags)
+        before = flags_of(meta)
+        changed = {
+            name: {"old": before.get(name), "new": flags.get(name)}  # None: there is no such flag
+            for name in sorted({*before, *flags})
+            if before.get(name) != flags.get(name)
+        }
         meta["resumed"].append({"step": resume_step or 0, "changed_flags": changed, **now})
     else:
         meta = {"xpid": xpid, "flags": flags, **now, "resumed": []}
@@ -42,17 +47,10 @@ def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | 
     return meta["date"]
 
 
-def _changed_flags(meta: dict, flags: dict) -> dict[str, dict]:
-    """Returns {name: {"old": ..., "new": ...}}, compared with the last start. The value of a flag
-    that does not exist is None."""
-    before = dict(meta["flags"])
-    for entry in meta["resumed"]:
-        before.update({name: change["new"] for name, change in entry["changed_flags"].items()})
-    return {
-        name: {"old": before.get(name), "new": flags.get(name)}
-        for name in sorted({*before, *flags})
-        if before.get(name) != flags.get(name)
-    }
+def flags_of(meta: dict[str, Any]) -> dict[str, Any]:
+    """The flags of the last start that the file holds."""
+    changes = [entry["changed_flags"].items() for entry in meta["resumed"]]
+    return meta["flags"] | {name: v["new"] for change in changes for name, v in change}
 
 
 def _origin() -> dict[str, Any]:

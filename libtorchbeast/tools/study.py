@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from libtorchbeast.flags import MAX_STEPS, UserError, whole
+from libtorchbeast.loggers import meta
 from libtorchbeast.loggers.files import write_whole
 
 Factor = list[dict[str, str]]  # the settings of flags that change together: flag -> value
@@ -132,9 +133,7 @@ def add_to_plan(folder: Path, command: str, factors: list[Factor], runs: list[Ru
 def flags_of(path: Path) -> dict[str, Any]:
     """The flags with which the run was started last, from meta.json; {} if it has not begun."""
     with contextlib.suppress(FileNotFoundError):
-        meta = json.loads((path / "meta.json").read_text())
-        changes = [entry["changed_flags"].items() for entry in meta["resumed"]]
-        return meta["flags"] | {k: v["new"] for change in changes for k, v in change}
+        return meta.flags_of(json.loads((path / "meta.json").read_text()))
     return {}
 
 
