@@ -45,41 +45,37 @@ class Health:
     def check(self, row: dict[str, float]) -> None:
         """Looks at a row of the log, which may have no numbers of updates."""
         if "mean_game_return" not in row and row.get("hours", 0.0) > PATIENCE_H:
-            self._explain("no return", logging.INFO, NO_RETURN)
+            self._explain("no return", NO_RETURN, logging.INFO)
         if "mean_rho" not in row:  # no update yet, or another algorithm
             return
-        for cause, text in self._findings(row).items():
-            self._explain(cause, logging.WARNING, text)
-
-    def _explain(self, cause: str, level: int, text: str) -> None:
-        if cause not in self._told:
-            self._told.add(cause)
-            logger.log(level, "%s", text, extra={"on_terminal": True})
-
-    def _findings(self, row: dict[str, float]) -> dict[str, str]:
-        """Causes and their warnings."""
-        found = {}
         gamma, largest = self._flags.discounting, max(1.0, row["largest_reward"])
         most = largest / (1 - gamma) if gamma < 1 else math.inf
         if abs(row.get("mean_value", 0.0)) > most:  # lacking if it was never finite
-            found["values"] = (
+            self._explain(
+                "values",
                 f"The values diverge: mean_value is {row['mean_value']:.3g}, but with rewards of "
                 f"at most {largest:.3g} and --discounting {gamma:g} no value can exceed {most:.3g} "
                 f"(a bonus that `targets` adds does not count). Try a smaller --learning_rate"
-                f"{self._against_large_inputs}."
+                f"{self._against_large_inputs}.",
             )
         if row["mean_rho"] < LEAST_RHO:
-            found["weights"] = (
+            self._explain(
+                "weights",
                 f"Little is learned: the mean importance weight is {row['mean_rho']:.2f}, because "
                 f"the policy that learns is far from the one that acted (policy lag: "
                 f"{row['lag_mean']:.1f} updates). Try a smaller --learning_rate, fewer "
-                f"environments for each actor or stream, or --max_lag."
+                f"environments for each actor or stream, or --max_lag.",
             )
         if row.get("entropy", -math.inf) > self._most_entropy:  # a fork may not tell it
             cost = self._flags.entropy_cost
             tried = f"--entropy_cost 0 (it is {cost:g})" if cost else "a smaller --learning_rate"
-            found["entropy"] = (
+            self._explain(
+                "entropy",
                 f"The policy has become more random than at the start: its entropy is "
-                f"{row['entropy']:.2f}. Try {tried}."
+                f"{row['entropy']:.2f}. Try {tried}.",
             )
-        return found
+
+    def _explain(self, cause: str, text: str, level: int = logging.WARNING) -> None:
+        if cause not in self._told:
+            self._told.add(cause)
+            logger.log(level, "%s", text, extra={"on_terminal": True})
