@@ -70,20 +70,16 @@ def told(name: str) -> Iterator[None]:
 
 
 def _sentence(name: str, error: BaseException, place: str) -> str:
-    kind, text = type(error).__name__, " ".join(str(error).split())
+    kind, _, text = _in_one_line(error).partition(": ")
     if kind in ("NameNotFound", "NamespaceNotFound") and ":" not in name:
         return f"{text} If a module registers it, name the module too: MODULE:{name}"
     if text == "Empty module name":
         return "expected ID or MODULE:ID, seen no module before the colon"
     kinds = {parent.__module__ for parent in type(error).__mro__}
-    is_clear = isinstance(error, ModuleNotFoundError) or "gymnasium.error" in kinds
-    if is_clear:
+    if isinstance(error, ModuleNotFoundError) or "gymnasium.error" in kinds:
         return text
-    lacks_keyword = re.search(
-        r"\breset\(\) got an unexpected keyword argument '(seed|options)'", text
-    )
     expected = ""
-    if lacks_keyword:
+    if re.search(r"\breset\(\) got an unexpected keyword argument '(seed|options)'", text):
         expected = "; reset must accept them: def reset(self, *, seed=None, options=None)"
     elif isinstance(error, SystemExit):
         expected = "; expected an exception, because an environment may not end the program"
