@@ -99,7 +99,7 @@ def plot(
     """
     if smooth < 1:
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
-    curves = _read_curves(_columns(paths, y))
+    curves = _read_curves(paths, y)
     curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in curves]
     lines = _runs(curves) if group_by is None else _groups(curves, group_by)
     label = ", ".join(map(_in_words, drawn_columns(lines)))
@@ -116,8 +116,8 @@ def drawn_columns(lines: Sequence[Line]) -> list[str]:
     return list(dict.fromkeys(line.mean.column for line in lines))
 
 
-def _columns(paths: Sequence[str], y: str) -> dict[Path, str]:
-    """The CSV files that `paths` stand for, each with the column to draw."""
+def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
+    """The runs in `paths` that have any value. The others are logged."""
     columns: dict[Path, str] = {}
     for path in paths:
         name, colon, column = path.partition(":")
@@ -126,26 +126,19 @@ def _columns(paths: Sequence[str], y: str) -> dict[Path, str]:
         for file in find_logs(name):
             if columns.setdefault(file, column) != column:
                 raise ValueError(f"{file}: expected one column, seen {columns[file]} and {column}")
-    return columns
+    curves = [read_curve(file, column) for file, column in columns.items()]
+    for curve in curves:
+        if not curve.y:
+            logger.warning("%s has no %s yet, so it is not drawn.", curve.path, curve.column)
+    if not any(curve.y for curve in curves):
+        names = " or ".join(dict.fromkeys(columns.values()))
+        raise ValueError(f"nothing to draw: no run has a {names} yet")
+    return [curve for curve in curves if curve.y]
 
 
 def _in_words(column: str) -> str:
     name, slash, env = column.partition("/")
     return name.replace("_", " ") + slash + env
-
-
-def _read_curves(columns: dict[Path, str]) -> list[Curve]:
-    """Reads the columns of all files. A run without any value is left out and logged."""
-    curves = []
-    for file, column in columns.items():
-        curves.append(read_curve(file, column))
-        if not curves[-1].y:
-            logger.warning("%s has no %s yet, so it is not drawn.", file, column)
-    curves = [curve for curve in curves if curve.y]
-    if not curves:
-        names = " or ".join(dict.fromkeys(columns.values()))
-        raise ValueError(f"nothing to draw: no run has a {names} yet")
-    return curves
 
 
 def find_logs(path: str) -> list[Path]:
