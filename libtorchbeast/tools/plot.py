@@ -33,7 +33,6 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
@@ -326,7 +325,10 @@ def _figure(lines: list[Line], label: str, panels: bool) -> Figure:
     places = figure.subplots(rows, columns, squeeze=False, sharey=not panels).flat
     for axes, (shown, x) in zip(places, parts, strict=False):
         for line, color in shown:
-            _draw(axes, line, x, color)
+            at = getattr(line.mean, x)
+            marker = "o" if len(at) == 1 else None
+            axes.plot(at, line.mean.y, color=color, linewidth=1.5, marker=marker, label=line.name)
+            axes.fill_between(at, line.low, line.high, color=color, alpha=0.2, linewidth=0)
         axes.set(xlabel=UNITS[x], title=line.name if panels else "")
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
@@ -342,13 +344,6 @@ def _figure(lines: list[Line], label: str, panels: bool) -> Figure:
             ncols=min(len(lines), 4), frameon=False,
         )  # fmt: skip
     return figure
-
-
-def _draw(axes: Axes, line: Line, x: str, color) -> None:
-    at = getattr(line.mean, x)
-    marker = "o" if len(at) == 1 else None
-    axes.plot(at, line.mean.y, color=color, linewidth=1.5, marker=marker, label=line.name)
-    axes.fill_between(at, line.low, line.high, color=color, alpha=0.2, linewidth=0)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
