@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from libtorchbeast import losses, models, passes
 from libtorchbeast.accelerator import graphs
+from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.agents import shares_of
 from libtorchbeast.distributed.gradients import Gradients
 from libtorchbeast.distributed.ranks import Ranks
@@ -162,7 +163,5 @@ def read(results: dict[str, Any]) -> dict[str, Any]:
     flat = {k: x for k, x in results.items() if not isinstance(x, dict)}
     for kind in ("scalars", "means", "vectors"):
         flat |= results.get(kind, {})
-    joined = torch.cat([x.detach().float().view(-1) for x in flat.values()])
-    values = iter(joined.tolist())
-    take = lambda x: [next(values) for _ in x] if x.dim() else next(values)
-    return {name: take(x) for name, x in flat.items()}
+    (here,) = to_host(flat)
+    return {name: x.float().tolist() for name, x in here.items()}
