@@ -85,8 +85,8 @@ class Optimizer:
             said = f"expected params, lr, grad_norm_clipping or torch's own names, seen {unknown}"
             raise UserError(f"{name_of(net)}.parameter_groups: {said}")
         self._rates: list[float] = [group["lr"] for group in groups]
-        self._without = list(named)  # the parameters that have had no gradient so far
         self._names, self._steps = list(named), 0
+        self._without = [*range(len(named))]  # the parameters that have had no gradient so far
         self._frozen = {name for name, p in net.named_parameters() if not p.requires_grad}
 
     def make_graphs(self, kept: Callable[[], Callable[[], None]]) -> None:
@@ -132,12 +132,10 @@ class Optimizer:
         """Gives the parameters their gradients. Names those that never had one, once."""
         self._take(gradients)
         if self._without:
-            pairs = zip(self._names, gradients, strict=True)
-            had = {name for name, gradient in pairs if gradient is not None}
-            self._without = [name for name in self._without if name not in had]
+            self._without = [i for i in self._without if gradients[i] is None]
             self._steps += 1
             if self._without and self._steps == NAMED_AFTER:
-                named = ", ".join(self._without)
+                named = ", ".join(self._names[i] for i in self._without)
                 logger.warning("Parameters without a gradient since the run began: %s", named)
 
     def _take(self, gradients: Gradients) -> None:
