@@ -16,7 +16,7 @@ import argparse
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
@@ -149,7 +149,8 @@ class Graph:
             # One graph at a time is recorded. `has_run` makes later work wait, also for what is
             # only recorded, because torch's sanitizer takes recorded kernels for kernels that ran.
             alone = drawing(self._device)
-            with alone, stream, has_run, _casts_are_not_kept(), _gradients_in_this_thread():
+            fresh = _casts_are_not_kept(self._device.type)
+            with alone, stream, has_run, fresh, _gradients_in_this_thread():
                 with _Watch(), _WatchNew():  # libraries reserve memory at a thread's first call
                     self._function(*own)
                 graph = _begin()
@@ -240,16 +241,11 @@ class _WatchNew(TorchFunctionMode):
         return result
 
 
-@contextlib.contextmanager
-def _casts_are_not_kept() -> Iterator[None]:
+def _casts_are_not_kept(device: str) -> torch.autocast:
     """Autocast keeps casts of weights. One from before a graph would not change with the weights,
     and nobody else may use those of a graph."""
-    were_kept = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(were_kept)
+    dtype, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+    return torch.autocast(device, dtype, enabled, cache_enabled=False)
 
 
 def _gradients_in_this_thread() -> contextlib.AbstractContextManager[None]:
