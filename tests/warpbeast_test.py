@@ -135,10 +135,12 @@ def test_flags_that_it_cannot_follow_are_refused(parse, text, expected):
         parse(text)
 
 
-def test_torchrun_is_refused(parse, monkeypatch):
+def test_torchrun_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="torchrun: expected one process, seen 2: WarpBeast has no"):
-        parse()
+    with pytest.raises(
+        SystemExit, match="warpbeast: error: this program has one learner; torchrun"
+    ):
+        warpbeast.main([])
 
 
 def test_an_unknown_environment_is_refused(parse):
