@@ -18,7 +18,7 @@ but its advantages are not multiplied by importance weights: PPO needs them so, 
 passes the weights change after each update.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,13 +29,12 @@ class VTraceReturns(NamedTuple):
     advantages: Tensor  # [T, B] float32, see `from_importance_weights`
 
 
-def check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], *dtypes: torch.dtype) -> None:
+def check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...], dtype: Any = None) -> None:
     """Raises ValueError if the tensor's shape or dtype differs from the expected one."""
     if tuple(tensor.shape) != tuple(shape):
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
-    if dtypes and tensor.dtype not in dtypes:
-        expected = " or ".join(str(dtype) for dtype in dtypes)
-        raise ValueError(f"{name} has dtype {tensor.dtype}, expected {expected}")
+    if dtype not in (None, tensor.dtype):
+        raise ValueError(f"{name} has dtype {tensor.dtype}, expected {dtype}")
 
 
 @torch.no_grad()
