@@ -124,7 +124,9 @@ class Replay(Direct):
             slots = serials % self._M
             self._forget(slots)
             for name, array in self._arrays.items():
-                array[slots] = self._block_of(name, batch[name]).transpose(0, 1).numpy()
+                values = batch[name] if name.startswith("core_state/") else batch[name][:-1]
+                newest = values[:, :, -1] if name in self._stacks else values
+                array[slots] = newest.transpose(0, 1).numpy()
             self._counts["blocks"] += len(serials)
             self._serials[slots] = serials  # last, so that a half-written block never seems whole
             ready = [self._link(*pair) for pair in zip(serials.tolist(), environments, strict=True)]
@@ -136,11 +138,6 @@ class Replay(Direct):
                 self._counts[name] += steps
             if self._counts["received"] >= self._flags.replay_start:
                 self._counts["new"] += steps
-
-    def _block_of(self, name: str, values: Tensor) -> Tensor:
-        if name.startswith("core_state/"):
-            return values
-        return values[:-1, :, -1] if name in self._stacks else values[:-1]
 
     def _link(self, serial: int, environment: int) -> int:
         """Links a new block. Returns the slot of the sequence that it completes, or NONE."""
