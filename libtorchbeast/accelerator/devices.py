@@ -101,16 +101,11 @@ def open_each(flags: Flags) -> None:
     logger.info("Devices: learner %s, inference %s; %s", learner, inference, found)
     if flags.compile:
         for device in {learner, inference}:
-            require_compiler(device)
-
-
-def require_compiler(device: str) -> None:
-    """Raises UserError if torch cannot compile for the device, as without a C++ compiler."""
-    try:
-        torch.compile(lambda x: x.sin() + 1)(torch.ones(1, device=device))
-    except Exception as error:
-        why = str(error).splitlines()[0]
-        raise UserError(f"--compile: torch cannot compile for {device} ({why})") from error
+            try:
+                torch.compile(lambda x: x.sin() + 1)(torch.ones(1, device=device))
+            except Exception as error:  # there may be no C++ compiler
+                why = str(error).splitlines()[0]
+                raise UserError(f"--compile: torch cannot compile for {device} ({why})") from error
 
 
 def set_precision(precision: str) -> None:
