@@ -75,8 +75,7 @@ def exists(name: str) -> bool:
 def accelerators() -> str:
     """Which accelerators torch finds, in words."""
     found = torch.accelerator.current_accelerator(check_available=True)
-    count = torch.accelerator.device_count() if found is not None else 0
-    names = [f"{found}:{number}" for number in range(count)]
+    names = [f"{found}:{number}" for number in range(torch.accelerator.device_count())]
     return f"torch {torch.__version__} finds {', '.join(names) or 'no accelerator'}"
 
 
@@ -222,25 +221,16 @@ def to_host(*groups: Any) -> list[Any]:
     there = [tensor for tensor in tensors_in(groups) if tensor.device.type != "cpu"]
     if not there:
         return list(groups)
-    here = iter(_fetched(there))
-    return mapped(list(groups), lambda x: x if x.device.type == "cpu" else next(here))
-
-
-def _fetched(tensors: list[Tensor]) -> list[Tensor]:
-    """Copies the tensors of one device to the CPU, joined on the device."""
-    # If the tensors with the largest elements come first, each is aligned for its dtype.
-    order = sorted(range(len(tensors)), key=lambda i: -tensors[i].element_size())
-    pieces = [tensors[i].detach().reshape(-1).view(torch.uint8) for i in order]
-    joined = torch.cat(pieces)
+    there.sort(key=lambda x: -x.element_size())  # so that each is aligned for its dtype
+    joined = torch.cat([x.detach().reshape(-1).view(torch.uint8) for x in there])
     pinned = pins_memory(joined.device.type)
     memory = torch.empty(joined.shape, dtype=torch.uint8, pin_memory=pinned)
     memory.copy_(joined, non_blocking=pinned)
     if pinned:
         torch.accelerator.current_stream(joined.device).synchronize()
-    copies = list(tensors)
-    for i, copy in zip(order, memory.split([len(piece) for piece in pieces]), strict=True):
-        copies[i] = copy.view(tensors[i].dtype).view(tensors[i].shape)
-    return copies
+    pairs = zip(there, memory.split([x.nbytes for x in there]), strict=True)
+    here = {id(x): piece.view(x.dtype).view(x.shape) for x, piece in pairs}
+    return mapped(list(groups), lambda x: here.get(id(x), x))
 
 
 def copy_to_host(value: Any) -> Any:
