@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from libtorchbeast.accelerator.devices import tensors_in
 from libtorchbeast.distributions import Distribution
 from libtorchbeast.flags import UserError
 from libtorchbeast.origin import described, place_of
@@ -179,15 +180,9 @@ def _first_call(net: nn.Module, spec: Spec, T: int, B: int, state: tuple) -> tup
         except UserError as error:
             failures.append(error)
             continue
-        if value == 1 or not _has_nan(result):
+        if value == 1 or all(x.isfinite().all() for x in tensors_in(result)):
             return rows, result
     raise failures[0]
-
-
-def _has_nan(result: Any) -> bool:
-    outputs = result[0] if isinstance(result, tuple) and result else {}
-    values = outputs.values() if isinstance(outputs, dict) else ()
-    return any(isinstance(x, Tensor) and not x.isfinite().all() for x in values)
 
 
 def _check_result(result: Any, rows: dict, state: tuple, actions: Distribution) -> None:

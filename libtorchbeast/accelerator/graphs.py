@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from libtorchbeast.accelerator.devices import (
     FIRST,
@@ -214,7 +213,7 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         is_read = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags)
-        tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, Tensor)]
+        tensors = tensors_in((args, kwargs, result))
         is_copy = func in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
         devices = {x.device for x in tensors if x.dim() or is_copy}
         if is_read or len(devices) > 1:
