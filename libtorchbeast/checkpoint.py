@@ -80,7 +80,11 @@ def save(path: str, state: dict, keep_previous: bool = True) -> None:
         if keep_previous and _is_whole(path):  # a damaged file must not replace a good previous one
             os.replace(path, path + ".previous")
         os.replace(tmp, path)
-        _sync_directory(path)
+        directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+        try:
+            os.fsync(directory)  # so that the renames survive a power failure
+        finally:
+            os.close(directory)
     except BaseException:
         if os.path.exists(tmp):
             os.remove(tmp)
@@ -438,12 +442,3 @@ def _is_whole(path: str) -> bool:
     except (CheckpointError, OSError) as error:
         logger.error("Overwriting a checkpoint that is not usable: %s", error)
         return False
-
-
-def _sync_directory(path: str) -> None:
-    """Makes sure that the renames survive a power failure."""
-    descriptor = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
