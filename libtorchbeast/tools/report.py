@@ -211,25 +211,19 @@ class Report:
 
     def of_games(self) -> str:
         """A row for each game and setting, also written to report.csv."""
-        rows = []
-        for (game, setting), results in self.cells.items():
-            scores = self.scores((game, setting))
-            hours = np.mean([result.hours for result in results])
-            seen = [f"{number:.4g}" for number in (min(scores), max(scores), hours)]
-            rows.append([game, *setting, len(scores), estimate([scores], mean), *seen])
-        header = ["game", *map(" ".join, self.study.factors), "seeds", "score"]
-        header += ["lowest", "highest", "hours"]
-        self.write_csv(header, rows)
-        return table(header, rows)
-
-    def write_csv(self, header: list[str], rows: list[list]) -> None:
-        at = header.index("score")
+        names = ["game", *map(" ".join, self.study.factors), "seeds", "score"]
+        rows: list[list] = []
         with open(self.folder / "report.csv", "w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([*header[: at + 1], "low", "high", *header[at + 1 :], "scores"])
-            for row, cell in zip(rows, self.cells, strict=True):
-                scores = " ".join(f"{score:.6g}" for score in self.scores(cell))
-                writer.writerow([*row[:at], *row[at], *row[at + 1 :], scores])
+            writer.writerow([*names, "low", "high", "lowest", "highest", "hours", "scores"])
+            for (game, setting), results in self.cells.items():
+                scores = self.scores((game, setting))
+                mean_hours = np.mean([result.hours for result in results])
+                seen = [f"{number:.4g}" for number in (min(scores), max(scores), mean_hours)]
+                score, cells = estimate([scores], mean), [game, *setting, len(scores)]
+                rows.append([*cells, score, *seen])
+                writer.writerow([*cells, *score, *seen, " ".join(f"{x:.6g}" for x in scores)])
+        return table([*names, "lowest", "highest", "hours"], rows)
 
     def curves(self) -> str:
         """Draws a picture for each game: the mean of each setting's runs, and their range."""
