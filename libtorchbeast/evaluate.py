@@ -313,8 +313,7 @@ class Evaluator:
             else:
                 self._weights.publish(state["model"], state["updates"])
         except OSError as error:  # for example, no memory for one more process
-            self._warn(f"failed: {error}")
-            self.close()
+            self._give_up(f"failed: {error}")
             return
         self._process.send(b"play")
         self._started, self._is_playing = time.monotonic(), True
@@ -324,8 +323,7 @@ class Evaluator:
         is_late = time.monotonic() > self._started + LONGEST_S
         if not self._process.has_message():
             if is_late:
-                self._warn(f"has not ended within {LONGEST_S:g} s and is killed")
-                self.close()
+                self._give_up(f"has not ended within {LONGEST_S:g} s and is killed")
             return {}
         message = self._process.receive() or b"killed"
         if message.startswith(WORDS):
@@ -334,8 +332,7 @@ class Evaluator:
             return {}
         self._is_playing = False
         if not message.startswith(b"{"):
-            self._warn("failed: " + cause(message.decode(errors="replace")))
-            self.close()
+            self._give_up("failed: " + cause(message.decode(errors="replace")))
             return {}
         row = json.loads(message)
         others = columns_of_others(self._flags).items()
@@ -344,12 +341,10 @@ class Evaluator:
         logger.info("Evaluation at step %d: mean return %s", self._played["step"], returns)
         return {"eval_step": self._played["step"], **row}
 
-    def _warn(self, what: str) -> None:
-        logger.warning(
-            "The evaluation at step %d %s (--eval_every 0 turns evaluations off)",
-            self._played["step"],
-            what,
-        )
+    def _give_up(self, what: str) -> None:
+        off = "(--eval_every 0 turns evaluations off)"
+        logger.warning("The evaluation at step %d %s %s", self._played["step"], what, off)
+        self.close()
 
 
 def play_games(
