@@ -139,16 +139,15 @@ class PolyBeastAdvisor(Advisor):
         return f"--num_servers {self._flags.num_servers + 1}"
 
     def _for_actors(self, row: Row) -> str:
-        names = ("environment", "transport", "batching", "inference")
-        shares = {name: row.get(f"share_{name}", 0.0) for name in names}
-        most = max(shares, key=lambda name: shares[name])
         advice = {
             "environment": self._for_environments,
             "transport": lambda row: f"{self._larger_streams()}: fewer, larger messages.",
             "batching": self._for_batching,
             "inference": self._for_inference,
-        }[most]
-        return f"{most} takes {shares[most]:.0%} of the streams' time, {advice(row)}"
+        }
+        shares = {name: row.get(f"share_{name}", 0.0) for name in advice}
+        most = max(advice, key=lambda name: shares[name])
+        return f"{most} takes {shares[most]:.0%} of the streams' time, {advice[most](row)}"
 
     def _for_environments(self, row: Row) -> str:
         if self._flags.server_addresses is not None:
