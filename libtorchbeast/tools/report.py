@@ -117,8 +117,7 @@ def read_study(folder: Path, y: str) -> Study:
     left_out = [f"- {name}: has not begun" for name in plan["runs"] if folder / name not in paths]
     results = []
     for path in paths:
-        planned = plan["runs"].get(path.name, {"values": {}, "command": []})
-        run = Run(path, planned["values"], planned["command"])
+        run = Run(path, **plan["runs"].get(path.name, {"values": {}, "command": []}))
         row, total = last_row(path), total_steps(run) or 0
         scores = read_curve(path / "logs.csv", y).y
         if row.get("step", 0) < total or not scores:
