@@ -72,14 +72,14 @@ class Transitions:
 
     @functools.cached_property
     def of_past(self) -> Tensor:
-        """[T, B] bool, True where a kept network of the run's past has chosen the action."""
-        no = torch.zeros_like(self.real)
-        return self.real & (self.rows["past"][:-1] != NOBODY) if "past" in self.rows else no
+        """[T, B] bool, True where a kept network of the run's past has chosen the action. Only with
+        --past_share."""
+        return self.real & (self.rows["past"][:-1] != NOBODY)
 
     @functools.cached_property
     def own(self) -> Tensor:
         """[T, B] bool, the transitions of which the loss has terms: real, and not of the past."""
-        return self.real & ~self.of_past
+        return self.real & ~self.of_past if "past" in self.rows else self.real
 
     @functools.cached_property
     def reward(self) -> Tensor:
