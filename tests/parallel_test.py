@@ -24,7 +24,7 @@ from libtorchbeast.update import Update
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support.parallel_games import LEAVES, NUMBERS, STEPS, Match
-from tests.support.processes import load, rows
+from tests.support.processes import Program, load, rows
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -413,9 +413,13 @@ def test_a_run_in_order_repeats_bit_for_bit(tmp_path):
 def test_actors_evaluation_and_video(tmp_path):
     """Of MonoBeast, with an LSTM, actor processes, and evaluations in a process of their own."""
     small = "--num_actors 2 --envs_per_actor 4 --batch_size 4 --unroll_length 8 --use_lstm"
-    more = "--total_steps 4000 --eval_every 1000 --num_episodes 3 --log_every 0.2"
-    mono.beast(tmp_path, *ENV, *small.split(), *more.split())
-    evaluated = [row for row in rows(tmp_path / "run") if "mean_eval_return" in row]
+    more = "--total_steps 100_000_000 --eval_every 1000 --num_episodes 3 --log_every 0.2"
+    with Program(tmp_path, *ENV, *small.split(), *more.split()) as program:
+        evaluated = program.wait_for(
+            lambda: [row for row in program.rows() if "mean_eval_return" in row]
+        )
+        program.process.terminate()
+        assert program.wait_for_end() == 0
     assert 0 <= evaluated[0]["mean_eval_return"] <= STEPS
     assert 0 <= evaluated[0]["eval_game_return_walker_1"] <= LEAVES
     mono.beast(tmp_path, *"--mode test_render --num_episodes 1".split())
@@ -426,9 +430,7 @@ def test_actors_evaluation_and_video(tmp_path):
 
 @pytest.mark.timeout(120)
 def test_polybeast_learns_resumes_and_plays(tmp_path, capsys):
-    small = (
-        "--num_servers 1 --envs_per_server 8 --batch_size 8 --unroll_length 16 --eval_every 4000"
-    )
+    small = "--num_servers 1 --envs_per_server 8 --batch_size 8 --unroll_length 16 --eval_every 0"
     small += " --learning_rate 3e-3 --passes 4 --minibatches 2 --discounting 0.5 --num_episodes 3"
     flags = [*ENV, "--net", "monobeast.Net", *small.split(), "--log_every", 0.2]
     poly.beast(tmp_path, *flags, "--total_steps", 20_000)
@@ -436,7 +438,6 @@ def test_polybeast_learns_resumes_and_plays(tmp_path, capsys):
     last, state = rows(path)[-1], load(path)
     assert last["mean_game_return"] > 3 and last["game_return_walker_1"] > 1.4
     assert last["mean_game_length"] == STEPS and last["stream_failures"] == 0
-    assert any("eval_game_return_walker_0" in row for row in rows(path))
     poly.beast(tmp_path, "--total_steps", 21_000)
     assert load(path)["updates"] > state["updates"]
     capsys.readouterr()
