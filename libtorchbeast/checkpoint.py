@@ -143,7 +143,15 @@ def kept(folder: str) -> dict[int, str]:
     """The files that --keep_checkpoints_every has kept of the run in `folder`: {step: path}, from
     the oldest to the newest."""
     paths = sorted(Path(folder, "kept").glob("*.tar"))
-    return {int(path.stem): str(path) for path in paths}
+    return {int(path.stem): str(path) for path in paths if path.stem.isdecimal()}
+
+
+def delete_kept(path: str) -> None:
+    """Deletes one of these files. If that fails, a warning says so, and the run goes on."""
+    try:
+        os.remove(path)
+    except OSError as error:
+        logger.warning("A file of kept weights could not be deleted: %s", error)
 
 
 def misfit(own: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> str:
@@ -328,9 +336,9 @@ class RunCheckpoints:
         path = os.path.join(folder, "kept", f"{step:012}.tar")
         with contextlib.suppress(OSError):  # `_save` will say why
             os.makedirs(os.path.dirname(path), exist_ok=True)
-        if self._enabled and self._save(path, state, keep_previous=False):
+        if self._save(path, state, keep_previous=False):
             for old in [*kept(folder).values()][:-most]:
-                os.remove(old)
+                delete_kept(old)
 
     def _save(self, path: str, state: dict[str, Any], keep_previous: bool = True) -> bool:
         try:

@@ -337,11 +337,13 @@ class Run:
     def _begin_keeping(self) -> None:
         """Deletes kept files that are newer than the checkpoint from which the run resumes: it will
         make them again. A new run keeps its first weights, so that its past is never empty."""
-        files = checkpoint.kept(self.path) if self._writes else {}
+        keeps = self._writes and not self.flags.disable_checkpoint
+        self._keep_every = self.flags.keep_checkpoints_every if keeps else 0
+        files = checkpoint.kept(self.path) if keeps else {}
         for step in [step for step in files if step > self.learner.step]:
-            os.remove(files.pop(step))
+            checkpoint.delete_kept(files.pop(step))
         self._kept = max(files, default=-1)  # the step of the newest file
-        if self.flags.keep_checkpoints_every and self._writes:
+        if self._keep_every:
             most, weights = self.flags.keep_checkpoints, self.learner.net.state_dict().values()
             size = sum(x.numel() * x.element_size() for x in weights) / 2**20
             logger.info("Weights are kept in at most %d files of %.1f MiB", most, size)
@@ -349,8 +351,8 @@ class Run:
 
     def _keep(self) -> None:
         """Keeps the weights if the last multiple of --keep_checkpoints_every is not kept yet."""
-        every, step = self.flags.keep_checkpoints_every, self.learner.step
-        if not (every and self._writes) or step // every * every <= self._kept:
+        every, step = self._keep_every, self.learner.step
+        if not every or step // every * every <= self._kept:
             return
         state = self.learner.state_dict()
         weights = {name: state[name] for name in ("model", "step", "updates")}

@@ -46,6 +46,28 @@ def test_a_run_without_the_flag_keeps_none(tmp_path):
     assert not (tmp_path / "run/kept").exists()
 
 
+def test_files_that_cannot_be_deleted_or_are_others_do_not_end_the_run(tmp_path, monkeypatch):
+    words = [*IN_ORDER, "--keep_checkpoints_every", 100, "--keep_checkpoints", 1]
+    beast(tmp_path, *words, "--total_steps", 80)
+    (tmp_path / "run/kept/mine.tar").write_text("kept by hand")
+
+    def refuse(path):
+        raise PermissionError(f"not permitted: {path}")
+
+    monkeypatch.setattr(checkpoint.os, "remove", refuse)
+    beast(tmp_path, "--total_steps", 480)
+    log = (tmp_path / "run/out.log").read_text()
+    assert "could not be deleted: not permitted" in log and len(kept_steps(tmp_path / "run")) > 2
+    assert (tmp_path / "run/kept/mine.tar").exists()
+
+
+def test_without_checkpoints_nothing_is_kept(tmp_path):
+    words = [*IN_ORDER, "--keep_checkpoints_every", 100, "--disable_checkpoint"]
+    beast(tmp_path, *words, "--total_steps", 300)
+    assert not (tmp_path / "run/kept").exists()
+    assert "Weights are kept" not in (tmp_path / "run/out.log").read_text()
+
+
 def test_a_kept_file_is_no_run_to_resume(tmp_path):
     beast(tmp_path, *IN_ORDER, "--keep_checkpoints_every", 200, "--total_steps", 80)
     os.replace(checkpoint.kept(str(tmp_path / "run"))[0], tmp_path / "run/model.tar")

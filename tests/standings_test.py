@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Results against kept files, and the rating."""
 
+import errno
+
 import pytest
 
 from libtorchbeast.loggers.standings import K, Standings, read
@@ -32,6 +34,24 @@ def test_the_rating_settles_where_the_score_is_the_predicted_one():
     assert own.rating == pytest.approx(190.8, abs=2 * K)
     own.add(7, 0.0)
     assert own.results[7][3] == own.rating
+
+
+def test_a_disk_that_fails_leaves_the_old_table(tmp_path, monkeypatch):
+    own = Standings()
+    own.add(100, 1.0)
+    own.write(str(tmp_path))
+    before = read(str(tmp_path))
+    own.add(100, 1.0)
+
+    def fail(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    own.write(str(tmp_path))
+    assert read(str(tmp_path)) == before
+    monkeypatch.undo()
+    own.write(str(tmp_path))
+    assert read(str(tmp_path)) == own.results
 
 
 def test_a_run_without_games_has_no_table(tmp_path):

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The results of games against the run's own past, and a rating: the run's opponents.csv."""
 
+import contextlib
 import csv
 import io
 from pathlib import Path
@@ -33,12 +34,14 @@ class Standings:
         self.rating += K * ((1 + sign) / 2 - predicted)
 
     def write(self, folder: str) -> None:
-        """Writes the run's opponents.csv, if there was a game."""
+        """Writes the run's opponents.csv, if there was a game. On a full disk the file stays as it
+        was; the log's own row fails there too, and says why."""
         if self.results:
             rows = [[step, *self.results[step]] for step in sorted(self.results)]
             text = io.StringIO()
             csv.writer(text, lineterminator="\n").writerows([HEADER, *rows])
-            write_whole(Path(folder, "opponents.csv"), text.getvalue())
+            with contextlib.suppress(OSError):
+                write_whole(Path(folder, "opponents.csv"), text.getvalue())
 
     def state_dict(self) -> dict[str, Any]:
         return vars(self)
