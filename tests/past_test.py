@@ -233,6 +233,21 @@ def test_the_moves_of_the_past_are_the_environments(lambda_, seed=0):
         )
 
 
+def test_ppo_standardises_the_advantages_of_own_moves_only(tmp_path):
+    words = "--ppo_clip 0.2 --discounting 1"
+    net, kept = tables(words)
+    _, _, rollout = unrolled(tmp_path, words, 1.0, 20, net, kept)
+    losses_, own = [], None
+    for of_past in (0.0, 1000.0):
+        batch = losses.transitions(net, rollout, flags_of(words), 0.0)
+        goal, own = monobeast.targets(batch), batch.own
+        goal["advantage"] = torch.where(own, goal["advantage"] + own.cumsum(0), of_past)
+        batch.outputs = {k: x[:-1] for k, x in batch.outputs.items()}
+        batch.targets = goal
+        losses_.append(monobeast.loss(batch)["total_loss"].item())
+    assert (batch.real & ~own).any() and losses_[0] == losses_[1] != 0
+
+
 def test_a_game_lost_to_the_past_lowers_the_value(tmp_path):
     """Only of the positions from which the network in training has moved. What the past has seen
     and done changes neither values nor policy, and is not counted."""
@@ -362,9 +377,10 @@ def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
     other, kept = "tests.support.turns:Nim-Lost-v0", []
     keep = lambda score, played: kept.append(score)
     for words, expected in (("", 0.5), (f"--eval_env {other}", -1.0)):
-        flags = flags_of(words, "--eval_every 100")
+        flags = flags_of(words, "--eval_every 100 --against another")  # which is of test modes
         spec = monobeast.make_environment(flags).spec
         evaluator = evaluate.Evaluator(SimpleNamespace(step=0), spec, flags, None, keep)
+        assert evaluator._flags.against is None
         evaluator._is_playing = True
         row = {"mean_eval_return": 0.5, f"mean_eval_return/{other}": -1.0}
         monkeypatch.setattr(evaluator, "_result", lambda row=row: row)
