@@ -243,6 +243,24 @@ def test_an_agent_that_leaves_early():
     assert np.isnan(told("game/return_walker_0")[STEPS])
 
 
+def test_each_agent_has_a_reward_and_a_return_of_its_own():
+    class Unequal(Alike):
+        def step(self, actions):
+            seen, _, *ends = super().step(actions)
+            return seen, {"a_0": 1.0, "a_1": 20.0, "b": 300.0}, *ends
+
+    made = Unequal("a_0", "a_1", "b", groups={"b": "b"})
+    env = Environment(lambda: made, 1, "unequal")
+    row, zeros = env.initial(0), env.spec.actions.zeros(1)
+    assert not row["a/reward"].any() and not row["b/reward"].any()
+    for steps in (1, 2, 3):
+        row = env.step(zeros)
+        assert row["a/reward"].tolist() == [[1, 20]] and row["b/reward"].tolist() == [[300]]
+        assert row["a/episode_return"].tolist() == [[steps, 20 * steps]]
+        assert row["b/episode_return"].tolist() == [[300 * steps]]
+        assert row["reward"].tolist() == [1] and row["episode_return"].tolist() == [steps]
+
+
 def test_an_agent_that_comes_later_or_again_begins_an_episode():
     class Comes(Alike):
         agents_after = [["a"], ["a", "b"], ["a", "b"], ["a"], []]

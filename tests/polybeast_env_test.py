@@ -20,7 +20,7 @@ from polybeast_env import server_seed
 from tests.faults._breaking import listener
 from tests.support.client import Client, assert_rows_equal, free_port
 from tests.support.envs import Catch
-from tests.support.processes import ROOT, Program, heed_hangups, wait_for
+from tests.support.processes import ROOT, Program, heed_signals, wait_for
 
 CATCH = ["--env", "tests.support.envs:Catch-v0", "--envs_per_server", "2"]
 ONES = [1, 1]
@@ -41,7 +41,7 @@ class Servers(Program):
                 stdin=stdin,
                 stderr=printed,
                 start_new_session=True,
-                preexec_fn=heed_hangups,
+                preexec_fn=heed_signals,
             )
 
     def client(self, index=0):

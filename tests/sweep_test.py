@@ -19,7 +19,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.tools import sweep
 from libtorchbeast.tools.study import Run, last_row, read_plan
-from tests.support.processes import ROOT, Command, heed_hangups, rows, wait_for
+from tests.support.processes import ROOT, Command, heed_signals, rows, wait_for
 
 FAKE = "-- python -m tests.support.fake_program"
 
@@ -308,7 +308,7 @@ class InTerminal:
         environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
         self.session_leader, self.terminal = pty.fork()
         if self.session_leader == 0:
-            heed_hangups()
+            heed_signals()
             os.chdir(ROOT)
             os.execvpe(command[0], command, environment)
         self.seen = ""

@@ -115,13 +115,14 @@ def test_the_walls_of_a_maze_cost_and_a_way_back_does_not():
     assert not any(ended for _, _, ended, *_ in seen)
 
 
-@pytest.mark.parametrize("use_lstm", [True, False])
-def test_the_command_trains(tmp_path, use_lstm):
+@pytest.mark.parametrize("has_core", [True, False])
+def test_the_command_trains(tmp_path, has_core):
     words = command(Path(__file__).parent, "monobeast")
-    words = words if use_lstm else [word for word in words if word != "--use_lstm"]
-    flags = f"{SMALL} --envs_per_actor 4 --savedir {tmp_path}".split()
+    core = words.index("--core")
+    words = words if has_core else words[:core] + words[core + 2 :]
+    flags = f"{SMALL} --envs_per_actor 4 --total_steps 1600 --savedir {tmp_path}".split()
     run = subprocess.run([sys.executable, *words, *flags], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     state = load(tmp_path / "run")
     assert state["updates"] >= 3
-    assert any(name.startswith("core.") for name in state["model"]) == use_lstm
+    assert any(name.startswith("core.") for name in state["model"]) == has_core

@@ -156,8 +156,14 @@ def test_servers_that_cannot_start_are_explained(tmp_path):
     assert "Environment `Missing` doesn't exist" in launch.printed()
 
 
-@pytest.mark.parametrize("words", ["--batch_sise 4", "--server_flags=--envs_per_sever=4"])
-def test_a_wrong_flag_is_refused_before_ray_starts(words, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("--batch_sise 4", "--batch_sise"),
+        ("--server_flags=--envs_per_sever=4", "--envs_per_sever"),
+    ],
+)
+def test_a_wrong_flag_is_refused_before_ray_starts(words, wrong, tmp_path):
     with Launch(tmp_path, *words.split()) as launch:
         assert launch.wait_for_end() == 2
-    assert "unrecognized arguments: " in launch.printed()
+    assert f"unrecognized flag {wrong}: did you mean --" in launch.printed()

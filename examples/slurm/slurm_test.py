@@ -154,8 +154,14 @@ def test_what_the_jobs_share_is_their_users_only(tmp_path):
     assert {path.stat().st_mode & 0o777 for path in folder.glob("*.key")} == {0o600}
 
 
-@pytest.mark.parametrize("words", ["--batch_sise 4", "--server_flags=--envs_per_sever=4"])
-def test_a_wrong_flag_is_refused_before_it_waits_in_the_queue(words, capsys):
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("--batch_sise 4", "--batch_sise"),
+        ("--server_flags=--envs_per_sever=4", "--envs_per_sever"),
+    ],
+)
+def test_a_wrong_flag_is_refused_before_it_waits_in_the_queue(words, wrong, capsys):
     with pytest.raises(SystemExit):
         launch.parse(["--xpid", "run", *words.split()])
-    assert "unrecognized arguments: " in capsys.readouterr().err
+    assert f"unrecognized flag {wrong}: did you mean --" in capsys.readouterr().err

@@ -20,9 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 GUARD_S = 240.0  # only ends tests that hang; no test depends on its value
 
 
-def heed_hangups():
-    """SIGHUP does what it usually does, even if the tests run under nohup."""
+def heed_signals():
+    """SIGHUP and SIGINT do what they usually do, even if the tests run under nohup, or in the
+    background of a script."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Command:
@@ -40,7 +42,7 @@ class Command:
         environment |= self.mark()
 
         def set_up():
-            heed_hangups()
+            heed_signals()
             if files:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 

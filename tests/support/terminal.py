@@ -6,7 +6,7 @@ import pty
 import select
 import sys
 
-from tests.support.processes import ROOT, Program, heed_hangups, wait_for
+from tests.support.processes import ROOT, Program, heed_signals, wait_for
 
 FLAGS = "--env tests.support.envs:Catch-v0 --batch_size 4 --log_every 0.5".split()
 FLAGS += ["--total_steps", "1000000000"]
@@ -27,7 +27,7 @@ class InTerminal(Program):
         environment |= {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"} | self.mark()
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
-            heed_hangups()
+            heed_signals()
             os.chdir(folder)  # nohup writes its file here
             os.execvpe(command[0], command, environment)
 
