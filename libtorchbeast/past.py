@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 READ = ("done", "episode_step", "discount", "episode_over", "episode_return")
 CHANGE_AFTER = 1000  # calls, after which another file is the opponent
+TURNS = 'an environment whose players move in turn, with metadata["own_discounts"] = True'
 
 
 # ======================================================================================= FORK HERE
@@ -151,7 +152,7 @@ class Past:
 def past_of_run(net_class: type[nn.Module], spec: Spec, flags: Flags) -> Past:
     """What --past_share asks for. `net_class` is that of the networks, if --net names no other."""
     if flags.past_share:
-        _require_turns(flags, "past_share", spec)
+        require(flags, "past_share", "discount" in spec.numbers, TURNS)
         keeps = flags.keep_checkpoints_every and not flags.disable_checkpoint
         expected = "0, or --keep_checkpoints_every, no --disable_checkpoint, and one rank"
         require(flags, "past_share", bool(keeps) and ranks.count() == 1, expected)
@@ -163,14 +164,7 @@ def match(net: nn.Module, spec: Spec, flags: Flags) -> Past:
     """What --against asks for: every game is against this network. Without it, none is."""
     if flags.against is None:
         return Past(net, 0.0, greedy=flags.greedy)
-    _require_turns(flags, "against", spec)
+    require(flags, "against", "discount" in spec.numbers, TURNS)
     other = copy.deepcopy(net)
     other.load_state_dict(checkpoint.initial_weights(flags, other.state_dict(), "against"))
     return Past(other, 1.0, greedy=flags.greedy)
-
-
-def _require_turns(flags: Flags, name: str, spec: Spec) -> None:
-    expected = 'an environment whose players move in turn, with metadata["own_discounts"] = True'
-    seen = f"--{name} {getattr(flags, name)}: expected {expected}; seen {flags.env}"
-    if "discount" not in spec.numbers:
-        raise UserError(seen)
