@@ -137,7 +137,7 @@ class Agents(nn.Module):
     def shares(self, rows: dict[str, Tensor], core_state: CoreState):
         """Yields for each group: the group, its network, its rows [T, B * A, ...], and core state.
         Among the rows are the action and the behaviour policy's logits, if `rows` has them."""
-        used, first = 0, 0
+        used, first, agent = 0, 0, 0
         for group, net in self.members():
             A, width = group.agents, net.distribution.num_logits * group.agents
             own = {
@@ -158,10 +158,12 @@ class Agents(nn.Module):
             if "policy_logits" in rows:
                 logits = rows["policy_logits"][..., first : first + width]
                 own["policy_logits"] = logits.unflatten(-1, (A, -1)).flatten(1, 2)
+            if "past" in rows:
+                own["past"] = rows["past"][..., agent : agent + A].flatten(1, 2)
             count = len(net.initial_state(1))
             state = tuple(x.flatten(1, 2) for x in core_state[used : used + count])
             yield group, net, own, state
-            used, first = used + count, first + width
+            used, first, agent = used + count, first + width, agent + A
 
     def batches(
         self, batch: Rollout, given: dict[str, Tensor] | None = None

@@ -1,8 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Games against the run's own past, where players move in turn (--past_share).
+"""Games against the run's own past, of players who move in turn or act at once (--past_share).
 
-In a share of the games a kept file has one side. For the network in training its moves are part of
-the environment: losses.py leaves them out of the loss, and lets the trace go through them.
+In a share of the games a kept file has one side. losses.py leaves its moves out of the loss. Where
+players move in turn they are part of the environment, and the trace goes through them. Where all
+act at once they are in columns of their own.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from libtorchbeast import checkpoint, models
+from libtorchbeast import agents, checkpoint, models
 from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.distributed import ranks
 from libtorchbeast.flags import Flags, UserError, real, require, run_path
@@ -27,7 +28,10 @@ logger = logging.getLogger(__name__)
 
 READ = ("done", "episode_step", "discount", "episode_over", "episode_return")
 CHANGE_AFTER = 1000  # calls, after which another file is the opponent
-TURNS = 'an environment whose players move in turn, with metadata["own_discounts"] = True'
+PLAYERS = (
+    'an environment whose players move in turn, with metadata["own_discounts"] = True, or of '
+    "several agents, with the part episode_return of each"
+)
 
 
 # ======================================================================================= FORK HERE
@@ -42,11 +46,19 @@ def choose(steps: list[int], results: Results) -> int:
     return steps[int(torch.randint(len(steps), ()))]
 
 
+def sides(groups: list[agents.Group]) -> list[int]:
+    """The side of each agent, 0 or 1, where all act at once: the first group and all others; or if
+    there is one group only, every other agent."""
+    if len(groups) == 1:
+        return [i % 2 for i in range(groups[0].agents)]
+    return [int(i > 0) for i, group in enumerate(groups) for _ in range(group.agents)]
+
+
 def add_past_flag(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("self-play", "Games against the run's own past.")
     group.add_argument(
         "--past_share", type=real(0, 1), default=0.0, metavar="SHARE",
-        help="Where players move in turn: the share of games in which a file of "
+        help="With several players: the share of games in which a file of "
              "--keep_checkpoints_every plays one side.")  # fmt: skip
 
 
@@ -67,13 +79,17 @@ class Past:
         self, kept: nn.Module, share: float, folder: str | None = None, greedy: bool = False
     ):
         self._share, self._folder, self._greedy = share, folder, greedy
+        self._groups = kept.groups if isinstance(kept, agents.Agents) else []
+        # [A], the agents of all groups; [1] where players move in turn.
+        self._sides = torch.tensor(sides(self._groups) if self._groups else [1])
         self._calls = 0
         # Replaced as a whole, because other threads may be reading it.
         self._kept = NOBODY if folder else 0, kept
 
     def initial_state(self, net: nn.Module, num_envs: int) -> CoreState:
         """The states of both networks, and for each column three numbers [1, N, 3]: the file
-        against which its game began, whether that has the first move, and whether it moves now."""
+        against which its game began, whether that has the first move, and whether it moves now. Of
+        agents who act at once, both of the last two are the file's side."""
         state = models.initial_state(net, num_envs)
         if not self._share:
             return state
@@ -84,12 +100,14 @@ class Past:
     def act(
         self, net: nn.Module, row: dict[str, Tensor], core_state: CoreState
     ) -> tuple[dict[str, Tensor], CoreState]:
-        """Does what `act_on` does, and gives each row two more keys [1, N]:
+        """Does what `act_on` does, and gives each row two more keys:
 
-        past       int64: the step of the kept file that has chosen the action, or NOBODY. A game's
-                   last row, whose action is not used, has the file that was the opponent.
-        game/past  float32: what the network in training has won against it; else NaN, as in games
-                   in which the opponent has changed.
+        past       [1, N] int64: the step of the kept file that has chosen the action, or NOBODY. A
+                   game's last row, whose action is not used, has the file that was the opponent.
+                   Where all act at once, it is [1, N, A], for each agent.
+        game/past  [1, N] float32: what the network in training has won against it; else NaN, as in
+                   games in which the opponent has changed. Where all act at once, it is the
+                   difference between the mean returns of both sides' agents.
         """
         if not self._share:
             return act_on(net, row, core_state, self._greedy)
@@ -99,33 +117,48 @@ class Past:
         step, kept = self._kept
         count = len(core_state) // 2
         outputs, state = act_on(net, row, core_state[:count], self._greedy)
-        host, old, game = to_host({k: row[k] for k in READ}, core_state[count:-1], core_state[-1])
+        read = {k: x for k, x in row.items() if k in READ or k.endswith("/episode_return")}
+        host, old, game = to_host(read, core_state[count:-1], core_state[-1])
         host = {k: x[0] for k, x in host.items()}
         file, is_first, moves = game = self._next_turn(host, game[0].unbind(-1), step)
-        moves = moves.bool() & (file != NOBODY)
-        asked = file != NOBODY if old else moves  # a recurrent network has to see all rows
+        is_met = file != NOBODY
+        theirs = (self._sides == moves[:, None]) & is_met[:, None]  # [N, A]
+        asked = is_met if old else theirs.any(1)  # a recurrent network has to see all rows
         old = [x.clone() for x in old]
         if asked.any():
             asked_there = asked.to(row["done"].device)
             part = {k: x[:, asked_there] for k, x in row.items()}
             states = tuple(x[:, asked_there] for x in core_state[count:-1])
-            theirs, new = act_on(kept, part, states, self._greedy)
+            others, new = act_on(kept, part, states, self._greedy)
             for x, own in zip(old, new, strict=True):
                 x[:, asked] = own
-            outputs["action"] = outputs["action"].clone()
-            outputs["action"][:, moves] = theirs["action"][:, moves[asked]]
-        counts = host["episode_over"] & (file == step) & (file != NOBODY)
-        score = torch.where(is_first.bool(), -host["episode_return"], host["episode_return"])
-        outputs["past"] = torch.where(moves | counts, step, NOBODY)[None]
+            outputs["action"] = action = outputs["action"].clone()
+            newest = action[0, asked]
+            each = lambda x: x.view(*theirs[asked].shape, -1)  # the numbers of each agent's action
+            chosen = torch.where(each(theirs[asked]), each(others["action"]), each(newest))
+            action[0, asked] = chosen.view_as(newest)
+        counts = host["episode_over"] & is_met & (file == step)
+        by_past = torch.where(theirs | counts[:, None], step, NOBODY)[None]
+        outputs["past"] = by_past if self._groups else by_past[..., 0]
+        score = self._score(host, is_first, theirs)
         outputs["game/past"] = torch.where(counts, score, math.nan)[None]
         return outputs, (*state, *old, torch.stack(game, dim=-1)[None])
 
+    def _score(self, row: dict[str, Tensor], is_first: Tensor, theirs: Tensor) -> Tensor:
+        """What the network in training has won in games that end now, [N]."""
+        if not self._groups:
+            return torch.where(is_first.bool(), -row["episode_return"], row["episode_return"])
+        returns = torch.cat([row[f"{group.name}/episode_return"] for group in self._groups], 1)
+        mean = lambda side: (side * returns).sum(1) / side.sum(1)
+        return mean(~theirs) - mean(theirs)
+
     def _next_turn(self, row: dict[str, Tensor], game: Any, step: int) -> tuple[Tensor, ...]:
-        """Begins new games, and passes the turn in the others. All are tensors [N]."""
+        """Begins new games, and passes the turn in the others, if there are turns. All are tensors
+        [N]."""
         file, is_first, moves = game
         begins = row["done"] & (row["episode_step"] == 0)
         plays, first = torch.rand(2, len(begins)) < torch.tensor([[self._share], [0.5]])
-        passed = moves ^ (row["discount"] < 0).long()
+        passed = moves if self._groups else moves ^ (row["discount"] < 0).long()
         return (
             torch.where(begins, torch.where(plays, step, NOBODY), file),
             torch.where(begins, first.long(), is_first),
@@ -149,14 +182,21 @@ class Past:
         self._kept = step, net
 
 
+def _require_players(name: str, spec: Spec, flags: Flags) -> None:
+    groups = agents.groups_of(spec)
+    are_several = sum(group.agents for group in groups) > 1
+    told = all(f"{group.name}/episode_return" in spec.observations for group in groups)
+    require(flags, name, are_several and told if groups else "discount" in spec.numbers, PLAYERS)
+
+
 def past_of_run(net_class: type[nn.Module], spec: Spec, flags: Flags) -> Past:
     """What --past_share asks for. `net_class` is that of the networks, if --net names no other."""
     if flags.past_share:
-        require(flags, "past_share", "discount" in spec.numbers, TURNS)
+        _require_players("past_share", spec, flags)
         keeps = flags.keep_checkpoints_every and not flags.disable_checkpoint
         expected = "0, or --keep_checkpoints_every, no --disable_checkpoint, and one rank"
         require(flags, "past_share", bool(keeps) and ranks.count() == 1, expected)
-    net = models.make_net(net_class, spec, flags) if flags.past_share else nn.Module()
+    net = agents.make_net(net_class, spec, flags) if flags.past_share else nn.Module()
     return Past(net.to(flags.inference_device), flags.past_share, run_path(flags))
 
 
@@ -164,7 +204,7 @@ def match(net: nn.Module, spec: Spec, flags: Flags) -> Past:
     """What --against asks for: every game is against this network. Without it, none is."""
     if flags.against is None:
         return Past(net, 0.0, greedy=flags.greedy)
-    require(flags, "against", "discount" in spec.numbers, TURNS)
+    _require_players("against", spec, flags)
     other = copy.deepcopy(net)
     other.load_state_dict(checkpoint.initial_weights(flags, other.state_dict(), "against"))
     return Past(other, 1.0, greedy=flags.greedy)

@@ -12,7 +12,7 @@ from torch import nn
 
 import monobeast
 import polybeast
-from libtorchbeast import checkpoint, evaluate, losses, models, past
+from libtorchbeast import agents, checkpoint, evaluate, losses, models, past
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.standings import read
 from libtorchbeast.loggers.stats import Stats
@@ -65,11 +65,12 @@ def unrolled(folder, words, share, T=40, net=None, kept=None, seed=0):
     own = f"--savedir {folder} --xpid run --past_share {share} --keep_checkpoints_every 1"
     flags = flags_of(own, words)
     env = monobeast.make_environment(flags, seed)
-    net = net or models.make_net(monobeast.Net, env.spec, flags)
-    kept = kept or models.make_net(type(net), env.spec, flags)
+    net = net or agents.make_net(monobeast.Net, env.spec, flags)
+    kept = kept or agents.make_net(monobeast.Net, env.spec, flags)
     os.makedirs(folder / "run/kept", exist_ok=True)
     checkpoint.save(str(folder / "run/kept/7.tar"), {"model": dict(kept.state_dict())})
-    with mock.patch.object(monobeast, "Net", type(net)):
+    own = monobeast.Net if isinstance(net, agents.Agents) else type(net)
+    with mock.patch.object(monobeast, "Net", own):
         actor = monobeast.Actor(env, net, seed, flags, Clock(ACTOR_ACTIVITIES))
     row = {name: torch.from_numpy(x) for name, x in actor.row.items()}
     shapes = rollout_shapes(row, actor.core_state, T, env.spec.num_envs)
@@ -291,6 +292,104 @@ def test_a_won_game_against_the_past_raises_it(tmp_path):
         assert (v[start:end, b][own] == 1).all() and rollout["game/past"][end, b] == 1
 
 
+# ============================================================================== all act at once
+MATCH = "--env tests.support.parallel_games:Match-v0"  # guide_0 has one side, two walkers the other
+OF_PAST = 2  # what the kept networks of these tests always choose
+
+
+def matches(folder, words="", share=0.7, T=200):
+    """A rollout of matches, in which the kept networks always choose OF_PAST, and the newest never
+    does."""
+    flags = flags_of(MATCH, words)
+    spec = monobeast.make_environment(flags).spec
+    net, kept = (agents.make_net(monobeast.Net, spec, flags) for _ in range(2))
+    for network, bias in ((net, -100.0), (kept, 100.0)):
+        for own in network.nets.values():
+            [*own.policy.parameters()][-1].data[OF_PAST] = bias
+    return *unrolled(folder, f"{MATCH} {words}", share, T, net, kept), flags
+
+
+@pytest.mark.parametrize("core", ["", "--core mingru"])
+def test_where_all_act_at_once_the_past_has_one_side_for_a_game(tmp_path, core):
+    _, _, rollout, _ = matches(tmp_path, core)
+    sides = {"guide": 0, "walkers": 0, "nobody": 0}
+    for start, end, b in games_of(rollout):
+        is_past = rollout["past"][start:end, b] != NOBODY  # [steps, agents]
+        assert (is_past == is_past[0]).all() and is_past[0, 1] == is_past[0, 2]
+        chosen = rollout["action"][start:end, b] == OF_PAST
+        acts = ~has_ended(rollout, b)[start:end]
+        assert (chosen & acts).equal(is_past & acts)
+        score = rollout["game/past"][end, b]
+        if not is_past.any():
+            assert score.isnan() and (rollout["past"][end, b] == NOBODY).all()
+            sides["nobody"] += 1
+            continue
+        assert not is_past[0].all() and (rollout["past"][end, b] == 7).all()
+        sides["guide" if is_past[0, 0] else "walkers"] += 1
+        guide = rollout["guide/episode_return"][end, b].mean()
+        walkers = rollout["walker/episode_return"][end, b].mean()
+        expected = walkers - guide if is_past[0, 0] else guide - walkers
+        torch.testing.assert_close(score, expected)
+    total = sum(sides.values())
+    assert total > 250 and abs(sides["nobody"] / total - 0.3) < 0.1, sides
+    assert abs(sides["guide"] - sides["walkers"]) < 0.2 * total, sides
+
+
+def has_ended(rollout, b):
+    """bool [T+1, 3]: of which agents nobody uses the action. Their episodes have ended."""
+    ends = lambda k: torch.cat([rollout[f"{name}/{k}"][:, b] for name in ("guide", "walker")], 1)
+    began = rollout["done"][:, b, None]
+    return (ends("done") & ~began) | ends("terminated") | ends("truncated")
+
+
+@pytest.mark.parametrize("words", ["", "--passes 2 --minibatches 2 --ppo_clip 0.2"])
+def test_agents_of_the_past_have_no_part_in_the_loss(tmp_path, words):
+    """Neither do their rewards, which their own rows have."""
+    net, _, rollout, flags = matches(tmp_path, words, T=60)
+    others = dict(rollout)
+    first = 0
+    for name, A in (("guide", 1), ("walker", 2)):
+        of_past = rollout["past"][..., first : first + A] != NOBODY
+        after = torch.cat([torch.zeros_like(of_past[:1]), of_past[:-1]])
+        after &= ~rollout["done"][..., None]
+        rewards = rollout[f"{name}/reward"]
+        others[f"{name}/reward"] = torch.where(after, rewards + 5, rewards)
+        first += A
+    assert not others["walker/reward"].equal(rollout["walker/reward"])
+    found = []
+    for batch in (rollout, others):
+        results = losses.learn_from(net, batch, None, monobeast.targets, monobeast.loss, flags, 0.0)
+        found.append(torch.autograd.grad(results["total_loss"], models.trained(net)))
+        real = [(~own["done"][1:] & (own["past"][:-1] == NOBODY)).sum()
+                for _, own, _ in net.batches(batch)]  # fmt: skip
+        assert results["real_transitions"] == sum(real) > 0
+    assert any(seen.any() for seen in found[0])
+    for seen, expected in zip(*found, strict=True):
+        assert seen.equal(expected)
+
+
+def test_the_sides_of_one_group_are_every_other_agent():
+    spec = monobeast.make_environment(flags_of(MATCH)).spec
+    guide, walker = agents.groups_of(spec)
+    assert past.sides([guide, walker]) == [0, 1, 1]
+    assert past.sides([walker]) == [0, 1]
+
+
+@pytest.mark.parametrize("beast_", ["monobeast", "polybeast"])
+def test_a_run_of_several_agents_has_standings(tmp_path, monkeypatch, beast_):
+    monkeypatch.setattr(past, "CHANGE_AFTER", 30)
+    words = f"{MATCH} {PAST} --batch_size 8 --unroll_length 10 --total_steps 2000 --eval_every 0"
+    if beast_ == "monobeast":
+        beast(tmp_path, *words.split(), "--num_actors", 0, "--envs_per_actor", 8)
+        beast(tmp_path, "--mode", "test", "--num_episodes", 8, "--against", "run")
+    else:
+        own = "--num_servers 1 --envs_per_server 8 --net monobeast.Net"
+        polybeast.main(f"--savedir {tmp_path} --xpid run {words} {own}".split())
+    met = read(str(tmp_path / "run"))
+    assert len(met) > 2 and sum(sum(result[:3]) for result in met.values()) > 30
+    assert -4 <= rows(tmp_path / "run")[-1]["game_past"] <= 4
+
+
 # ======================================================================================= programs
 def test_a_stop_at_a_barrier_changes_nothing(tmp_path, monkeypatch):
     words = f"{NIM} {SMALL} {PAST} --core mingru --barrier_updates 1 --no_learning_rate_decay "
@@ -405,7 +504,7 @@ def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
         (f"{PAST} --disable_checkpoint", "no --disable_checkpoint"),
         (
             f"{PAST} --env tests.support.envs:Catch-v0",
-            "expected an environment whose players move in turn",
+            'players move in turn, with metadata["own_discounts"] = True, or of several agents',
         ),
     ],
 )

@@ -89,11 +89,11 @@ class Stats:
         for key in [key for key in batch if key.startswith("game/")]:
             for told, value in zip(numbers, batch[key][1:, columns][over].tolist(), strict=True):
                 told |= {key.removeprefix("game/"): value} if math.isfinite(value) else {}
-        met = batch["past"][1:, columns][over].tolist() if "past" in batch else ()
+        met = batch["past"][1:, columns][over] if "past" in batch else ()
         with self._lock:
-            for step, told in zip(met, numbers, strict=False):
+            for steps, told in zip(met, numbers, strict=False):
                 if "past" in told:
-                    self.standings.add(step, told["past"])
+                    self.standings.add(int(steps.max()), told["past"])
             games = list(zip(ages[over].tolist(), returns[over].tolist(), numbers, strict=True))
             self.games += len(games)
             if self._first_games is None:
