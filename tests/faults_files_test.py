@@ -21,6 +21,10 @@ def test_resumed_in_order():
     hold(files.resumed_in_order(kills=2, steps=8000, flags=("--use_lstm",)))
 
 
+def test_league_resumed_in_order():
+    hold(files.league_resumed_in_order(kills=1, steps=12_000))
+
+
 @pytest.fixture
 def may_mount(tmp_path):
     command = [*files.with_tmpfs(tmp_path, "1m"), "true"]

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Games against the run's own past: who moves, what is learned from it, and the kept files."""
 
+import dataclasses
 import os
 import re
 from types import SimpleNamespace
@@ -373,6 +374,17 @@ def test_the_sides_of_one_group_are_every_other_agent():
     guide, walker = agents.groups_of(spec)
     assert past.sides([guide, walker]) == [0, 1, 1]
     assert past.sides([walker]) == [0, 1]
+
+
+def test_there_have_to_be_two_agents_whose_returns_are_told():
+    flags = flags_of(MATCH, PAST)
+    spec = monobeast.make_environment(flags).spec
+    untold = {k: v for k, v in spec.observations.items() if k != "walker/episode_return"}
+    guide = {k: v for k, v in spec.observations.items() if k.startswith("guide")}
+    alone = dict(observations=guide, actions=dataclasses.replace(spec.actions, sizes=(4,)))
+    for changed in (dict(observations=untold), alone):
+        with pytest.raises(UserError, match="several agents, with the part episode_return of each"):
+            past.past_of_run(monobeast.Net, dataclasses.replace(spec, **changed), flags)
 
 
 @pytest.mark.parametrize("beast_", ["monobeast", "polybeast"])

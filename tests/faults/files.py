@@ -167,6 +167,18 @@ def resumed_in_order(
     return [Figure(what, different, at_most=0)]
 
 
+LEAGUE = (
+    "--env tests.support.turns:Nim-v0 --envs_per_actor 8 --batch_size 8 --learning_rate 5e-3 "
+    "--past_share 0.5 --keep_checkpoints_every 2000 --keep_checkpoints 5 --eval_every 0"
+)
+
+
+@promise("a league killed and resumed in order has the same standings", "SIGKILL; --past_share 0.5")
+def league_resumed_in_order(kills: int = 10, steps: int = 20_000) -> list[Figure]:
+    """The standings are among the `stats` of the checkpoint."""
+    return resumed_in_order(kills, steps, tuple(LEAGUE.split()))
+
+
 # ============================================================================================ disks
 def with_tmpfs(folder: Path, size: str) -> list[str]:
     """Returns words to put before a command. The command then runs in its own mount namespace, in
