@@ -10,6 +10,7 @@ import torch
 import monobeast
 from examples.multitask.popart import ValueHeads
 from examples.multitask.tasks import SCALES, make_task
+from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError, replace
 from tests.support.forks import FORKS, SMALL, apply, command, git
 from tests.support.processes import load, rows
@@ -64,6 +65,11 @@ def test_one_task_can_be_named():
     assert {task(number, "tasks/asterix").name for number in range(3)} == {"asterix"}
     with pytest.raises(UserError, match="--env tasks/pong: expected one of breakout, asterix, spa"):
         task(0, "tasks/pong")
+
+
+def test_no_flag_scales_the_one_hot():
+    """--observation_scaling moments scales floats, and then no value head would be chosen."""
+    assert Environment(lambda: task(1), 1).spec.scalable == []
 
 
 # ========================================================================================= PopArt

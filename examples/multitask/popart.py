@@ -53,7 +53,7 @@ class ValueHeads(nn.Linear):
 
         Args:
             v: [T, B] float32, V-trace's targets of the values, in units of return.
-            task: [T, B, K] float32, one-hot.
+            task: [T, B, K], one-hot, bool or float32.
             weights: [T, B] float32, 1 for transitions that count, else 0.
 
         Returns:

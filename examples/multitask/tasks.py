@@ -35,7 +35,7 @@ class Task(gymnasium.Wrapper):
     """A game with all six actions of MinAtar, of which each game uses only some.
 
     The observation is a Dict: `image` bool [6, 10, 10], the game's channels and after them empty
-    ones, and `task` float32 [3], one-hot. Rewards are multiplied by the task's scale. At the end of
+    ones, and `task` bool [3], one-hot. Rewards are multiplied by the task's scale. At the end of
     a game, `game_numbers` tells its return without the scale: the column game_breakout and so on.
     """
 
@@ -44,11 +44,11 @@ class Task(gymnasium.Wrapper):
         options |= {"use_minimal_action_set": False}
         super().__init__(minatar_wrappers.make_minatar(game, **options))
         self.name, self.scale = name, SCALES[name]
-        self.task = np.array([name == other for other in SCALES], np.float32)
+        self.task = np.array([name == other for other in SCALES])  # floats might be scaled
         self.metadata = self.env.metadata | {"game_numbers": [*SCALES]}
         self.observation_space = gymnasium.spaces.Dict(
             image=gymnasium.spaces.Box(0, 1, (CHANNELS, 10, 10), bool),  # type: ignore[arg-type]
-            task=gymnasium.spaces.Box(0, 1, self.task.shape, np.float32),
+            task=gymnasium.spaces.Box(0, 1, self.task.shape, bool),  # type: ignore[arg-type]
         )
 
     def reset(self, **options: Any) -> Any:
