@@ -1,7 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ import torch
 import monobeast
 from examples.multitask.popart import ValueHeads
 from examples.multitask.tasks import SCALES, make_task
+from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError, replace
+from libtorchbeast.spec import Actions
 from tests.support.forks import FORKS, SMALL, apply, command, git
 from tests.support.processes import load, rows
 
@@ -161,6 +165,32 @@ def copy(tmp_path_factory):
     assert changed == {"monobeast.py"}
     assert set(git(folder, "diff", "--name-only").split()) == {"monobeast.py", "polybeast_env.py"}
     return folder
+
+
+@pytest.mark.parametrize("ppo_clip", [0.0, 0.2])
+def test_the_loss_is_the_same_whatever_the_scales_are(copy, ppo_clip):
+    fork_spec = importlib.util.spec_from_file_location("fork", copy / "monobeast.py")
+    fork = importlib.util.module_from_spec(fork_spec)
+    fork_spec.loader.exec_module(fork)
+    torch.manual_seed(0)
+    heads, one_hot = ValueHeads(16, 3, rate=0.01), torch.eye(3).expand(4, 3, 3)  # T = 4, B = 3
+    numbers, logits = dict(zip(["v", "advantage", "value", "now"], randn(4, 4, 3))), randn(4, 3, 6)
+
+    def losses(scales):
+        heads.square.copy_(torch.tensor(scales) ** 2)
+        goal = {name: heads.scales() * x for name, x in numbers.items()}
+        outputs = dict(baseline=goal.pop("now"), policy_logits=logits)
+        net = SimpleNamespace(
+            baseline=heads, distribution=make_distribution(Actions("discrete", (6,)))
+        )
+        batch = SimpleNamespace(
+            flags=replace(FLAGS, ppo_clip=ppo_clip), net=net, targets=goal, outputs=outputs,
+            now=dict(task=one_hot), log_rho=logits[..., 0], rho=logits[..., 0].exp(),
+            log_pi=logits[..., 1], own=one_hot[..., 0] < 2, progress=0.0, mean=torch.mean,
+        )  # fmt: skip
+        return fork.loss(batch)
+
+    torch.testing.assert_close(losses([1.0, 10.0, 100.0]), losses([1.0, 1.0, 1.0]))
 
 
 ENVS = {"monobeast": "--num_actors 0 --envs_per_actor 6", "polybeast": "--envs_per_server 6"}
