@@ -44,8 +44,12 @@ BONUSES = ("none", "rnd", "rnd-first", "ride", "ride-first")
 def test_the_fork_trains(copy, bonus, tmp_path):
     small = f"--unroll_length 20 {SMALL} {ENVS['monobeast']} --bonus {bonus}"
     folder = train(copy, [*command(HERE, "monobeast"), *small.split()], tmp_path)
-    assert load(folder)["updates"] >= 3
+    state = load(folder)
+    assert state["updates"] >= 3
     assert (float(rows(folder)[-1]["bonus"]) > 0) == (bonus != "none")
+    names = sum(state["optimizer_groups"], [])  # a parameter without a gradient has no averages
+    trained = {names[i] for i in state["optimizer"]["state"]}
+    assert {name for name in names if ".goal." not in name} == trained
 
 
 def test_polybeast_trains(copy, tmp_path):
@@ -124,6 +128,15 @@ def test_the_bonus_falls_with_visits_and_has_returns_of_size_1(kind, only_first,
     assert torch.allclose(explorer.bonus(batch)["bonus"].flatten(), expected / deviation, rtol=1e-3)
 
 
+def test_rnd_judges_the_new_view():
+    explorer, batch = exploration.Novelty(SPEC, False), batch_of(VISITS)
+    novelty = explorer.novelty(batch)
+    batch.now["image"] = 0 * batch.now["image"]
+    batch.next["image"][1] = batch.next["image"][0]
+    changed = explorer.novelty(batch) != novelty
+    assert changed.flatten().tolist() == [False, True, False, False, False]
+
+
 def test_rnd_is_bored_by_what_it_has_seen():
     torch.manual_seed(0)
     explorer, seen, new = (
@@ -136,6 +149,19 @@ def test_rnd_is_bored_by_what_it_has_seen():
         optimizer.step()
     assert explorer.novelty(seen).max() < 0.2 * explorer.novelty(new).min()
     assert not any(x.requires_grad for x in explorer.goal.parameters())
+
+
+def test_rides_losses_have_its_authors_weights():
+    explorer, batch = exploration.Impact(SPEC, False), batch_of(VISITS)
+    (now, then), action = explorer.embedded(batch), batch.now["action"]
+    logits = explorer.inverse(torch.cat([now, then], -1)).flatten(0, 1)
+    one_hot = torch.nn.functional.one_hot(action, SPEC.num_actions)
+    expected = explorer.forward_model(torch.cat([now, one_hot], -1))
+    distances = torch.linalg.vector_norm(expected - then, dim=-1)
+    losses = explorer.losses(batch)
+    inverse = torch.nn.functional.cross_entropy(logits, action.flatten())
+    torch.testing.assert_close(losses["inverse_loss"], 0.1 * inverse)
+    torch.testing.assert_close(losses["forward_loss"], 10 * (distances**2 / 2).mean())
 
 
 def test_ride_learns_what_an_action_does():
