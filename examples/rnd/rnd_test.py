@@ -1,4 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+import vtrace
 from examples.rnd import exploration
+from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.tools import fork_diff
 from tests.support.forks import ENVS, SMALL, apply, command
 from tests.support.processes import load, rows
@@ -62,6 +65,40 @@ def test_the_bonus_makes_the_agent_see_more(copy, tmp_path):
     """Learning in small: without a bonus, an episode shows about 18 different views."""
     words = [*command(HERE, "monobeast"), "--total_steps", "150_000"]
     assert float(rows(train(copy, words, tmp_path))[-1]["game_views"]) > 27
+
+
+def test_the_bonus_has_v_trace_and_a_value_of_its_own(copy):
+    fork_spec = importlib.util.spec_from_file_location("fork", copy / "monobeast.py")
+    fork = importlib.util.module_from_spec(fork_spec)
+    fork_spec.loader.exec_module(fork)
+    torch.manual_seed(0)
+    reward, bonus = torch.randn(2, 5, 3)  # T = 5, B = 3
+    outputs = dict(zip(["baseline", "loss/bonus_value"], torch.randn(2, 6, 3), strict=True))
+    explorer = SimpleNamespace(bonus=lambda batch: dict(bonus=bonus))
+    flags = SimpleNamespace(clip_rho_threshold=1.0, vtrace_lambda=0.9, bonus_weight=0.3)
+    batch = SimpleNamespace(
+        flags=flags, outputs=outputs, net=SimpleNamespace(explorer=explorer), reward=reward,
+        discount=torch.full((5, 3), 0.9), log_rho=torch.zeros(5, 3), real=torch.ones(5, 3) > 0,
+    )  # fmt: skip
+    found = fork.targets(batch)
+    (v, advantages), (bonus_v, bonus_advantages) = (
+        vtrace.from_importance_weights(
+            batch.log_rho, batch.discount, each, values[:-1], values[-1], lambda_=0.9
+        )
+        for each, values in zip((reward, bonus), outputs.values(), strict=True)
+    )
+    expected = dict(v=v, advantage=advantages + 0.3 * bonus_advantages, bonus_v=bonus_v)
+    expected |= dict(value=outputs["baseline"][:-1], bonus=bonus)
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_network_has_two_values():
+    spec = Spec("", 1, dict(image=((7, 7, 3), "uint8")), Actions("discrete", (7,)))
+    net = exploration.Net(spec, SimpleNamespace())
+    outputs, _ = net(dict(image=torch.zeros(1, 1, 7, 7, 3, dtype=torch.uint8)))
+    assert outputs["baseline"] != outputs["loss/bonus_value"]
+    values = torch.stack([outputs["baseline"], outputs["loss/bonus_value"]], -1)
+    assert torch.equal(values, net.values(net.see(exploration.one_hot(torch.zeros(1, 1, 7, 7, 3)))))
 
 
 def test_visits_are_counted_in_each_episode():
@@ -123,7 +160,9 @@ def test_the_bonus_falls_with_visits_and_has_returns_of_size_1(kind, only_first,
     assert torch.allclose(first["bonus_return"].flatten(), torch.stack(sums))
     net = SimpleNamespace(explorer=explorer)
     batch.targets = first
-    exploration.Net.take_statistics(net, exploration.Net.statistics(net, batch))
+    for count in (4, 8):  # the second batch is like the first
+        exploration.Net.take_statistics(net, exploration.Net.statistics(net, batch))
+        assert explorer.moments[0] == count
     deviation = first["bonus_return"][batch.weights > 0].std(correction=0)
     assert torch.allclose(explorer.bonus(batch)["bonus"].flatten(), expected / deviation, rtol=1e-3)
 
