@@ -174,7 +174,8 @@ def test_the_loss_is_the_same_whatever_the_scales_are(copy, ppo_clip):
     fork_spec.loader.exec_module(fork)
     torch.manual_seed(0)
     heads, one_hot = ValueHeads(16, 3, rate=0.01), torch.eye(3).expand(4, 3, 3)  # T = 4, B = 3
-    numbers, logits = dict(zip(["v", "advantage", "value", "now"], randn(4, 4, 3))), randn(4, 3, 6)
+    numbers = dict(zip(["v", "advantage", "value", "now"], randn(4, 4, 3), strict=True))
+    logits = randn(4, 3, 6)
 
     def losses(scales):
         heads.square.copy_(torch.tensor(scales) ** 2)
