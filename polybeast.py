@@ -71,7 +71,7 @@ from libtorchbeast.loggers.timing import (
     shares,
 )
 from libtorchbeast.models import CoreState, act_on
-from libtorchbeast.past import Past, add_past_flag, past_of_run
+from libtorchbeast.past import add_past_flag, past_of_run
 from libtorchbeast.rpcenv.addresses import parse_addresses
 from libtorchbeast.rpcenv.client import StreamMonitor, first_description, spec_of
 from libtorchbeast.rpcenv.local_servers import LocalServers
@@ -332,7 +332,8 @@ def train(flags: Flags) -> Run:
         with Run(flags, spec, net, device, player, targets, loss, advise) as run:
             run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
             if not run.finished():
-                train_with_servers(run, servers, max_bytes, past)
+                columns = ranks.share(flags.batch_size)
+                train_with_servers(run, servers, max_bytes, columns, Net, state, past.act)
     return run
 
 
@@ -391,22 +392,23 @@ def check_description(flags: Flags, description: Any) -> None:
     require(flags, name, fits, f"at least the {N} environments of a stream")
 
 
-def train_with_servers(run: Run, servers: Servers, max_bytes: int, past: Past) -> None:
+def train_with_servers(
+    run: Run, servers: Servers, max_bytes: int, columns: int, own: type, state: CoreState, act: Act
+) -> None:
     """Trains with the actor pool's threads, which hold the streams, inference threads, which answer
-    them, and learner threads. This thread supervises them all. A stream is refused if one of its
-    rollouts would have more than `max_bytes`."""
+    them by `act` with networks of the class `own`, and learner threads. This thread supervises them
+    all. A stream begins with the core `state` of one environment, and is refused if one of its
+    rollouts would have more than `max_bytes`. The queue joins rollouts to so many `columns`."""
     flags, learner = run.flags, run.learner
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
-    nets = [make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
-    columns = ranks.share(flags.batch_size)
+    nets = [make_net(own, run.spec, flags) for _ in range(flags.num_inference_threads)]
     queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
     batcher = make_batcher(flags, servers.description.num_envs)
-    state = past.initial_state(nets[0], 1)
     with open_streams(run, servers, max_bytes, queue, batcher, state) as streams:
         run.start_learners(lambda: lending.rollouts(queue, learner.device), weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
-        start_inference(run, batcher, weights, nets, past.act)
+        start_inference(run, batcher, weights, nets, act)
         supervise(run, servers, streams)
 
 

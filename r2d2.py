@@ -34,7 +34,6 @@ import torch
 from torch import nn
 
 import atari_wrappers
-import libtorchbeast
 import polybeast
 import polybeast_env
 from libtorchbeast import models, program, recipes
@@ -66,7 +65,6 @@ from libtorchbeast.rollouts import Rollout
 from libtorchbeast.run import Run
 from libtorchbeast.shared_memory import require_memory, require_stream_memory
 from libtorchbeast.spec import Spec
-from libtorchbeast.weights import NewestWeights
 
 logger = logging.getLogger("r2d2")
 
@@ -390,35 +388,19 @@ def train(flags: Flags) -> Run:
         require_replay_memory(flags, spec, state)
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
-        advise, columns = R2D2Advisor(flags).advise, {"chance": torch.float32}
-        run = Run(flags, spec, net, device, player, targets, loss, advise, columns)
+        advise, own_columns = R2D2Advisor(flags).advise, {"chance": torch.float32}
+        run = Run(flags, spec, net, device, player, targets, loss, advise, own_columns)
         if "priorities" not in run.vectors:
             said = "expected priorities [B] among them, with which the replay draws sequences"
             raise UserError(f"loss() returned the vectors {[*run.vectors]}; {said}")
         with run:
             if not run.finished():
-                train_with_servers(run, servers, max_bytes)
+                run.between = make_replay(run, state)
+                N = flags.num_actors * spec.num_envs
+                columns, act = min(flags.batch_size, N), Explorer(N).act
+                state = (*state, torch.full((1, 1, 1), Explorer.NEW))  # and Explorer's number
+                polybeast.train_with_servers(run, servers, max_bytes, columns, Net, state, act)
     return run
-
-
-def train_with_servers(run: Run, servers: polybeast.Servers, max_bytes: int) -> None:
-    """Trains as `polybeast.train_with_servers` does, with a replay behind the queue."""
-    flags, learner, N = run.flags, run.learner, run.flags.num_actors * run.spec.num_envs
-    device = torch.device(flags.inference_device)
-    weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
-    nets = [models.make_net(Net, run.spec, flags) for _ in range(flags.num_inference_threads)]
-    core_state = models.initial_state(nets[0], 1)
-    run.between = replay = make_replay(run, core_state)
-    queue = libtorchbeast.BatchingQueue(min(flags.batch_size, N), flags.max_learner_queue_size)
-    batcher = polybeast.make_batcher(flags, servers.description.num_envs)
-    state = (*core_state, torch.full((1, 1, 1), Explorer.NEW))  # and Explorer's number
-
-    with polybeast.open_streams(run, servers, max_bytes, queue, batcher, state) as streams:
-        run.log.sources.append(replay.columns)
-        run.start_learners(lambda: queue, weights.publish)
-        nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
-        polybeast.start_inference(run, batcher, weights, nets, Explorer(N).act)
-        polybeast.supervise(run, servers, streams)
 
 
 def make_replay(run: Run, core_state: CoreState) -> Replay:
@@ -429,6 +411,7 @@ def make_replay(run: Run, core_state: CoreState) -> Replay:
     replay = Replay(flags, run.spec, core_state, OWN_OUTPUTS, priorities, path)
     if path is not None:
         run.also_save("replay", replay)
+    run.log.sources.append(replay.columns)
     if run.learner.updates:
         steps = replay.columns()["replay_steps"]
         logger.info("The replay buffer starts %s", f"with {steps:,.0f} steps" if steps else "empty")
