@@ -51,7 +51,6 @@ from libtorchbeast.flags import (
     add_run_flags,
     choose_core,
     choose_xpid,
-    parse_args,
     replace,
     require,
     whole,
@@ -250,11 +249,6 @@ def add_own_flags(parser: Parser) -> None:
     """Adds a fork's own flags to every program. polybeast_env.py has those of its environments."""
     # A fork adds its own flags here.
 # fmt: on
-
-
-def parse(argv: list[str]) -> Flags:
-    """The checked flags of a command line, for a new run. Raises UserError for a wrong one."""
-    return check_flags(parse_args(make_parser(), argv))
 
 
 def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
@@ -495,9 +489,9 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     return make_net(Net, env.spec, flags), env
 
 
-def main(argv: list[str] | None = None) -> None:
-    tune = functools.partial(autotune.tune, knobs=KNOBS)
-    program.main("monobeast", argv, make_parser, check_flags, train, player, tune)
+parse = functools.partial(program.parse, make_parser, check_flags)
+tune = functools.partial(autotune.tune, knobs=KNOBS)
+main = functools.partial(program.main, "monobeast", make_parser, check_flags, train, player, tune)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,6 @@ from libtorchbeast.flags import (
     choose_core,
     choose_xpid,
     is_recurrent,
-    parse_args,
     real,
     replace,
     require,
@@ -213,11 +212,6 @@ def add_acting_flags(parser: Parser) -> None:
              "queue is full, the streams wait. Default: --batch_size; R2D2 takes two for each "
              "environment, if that is more.")
 # fmt: on
-
-
-def parse(argv: list[str]) -> Flags:
-    """The checked flags of a command line, for a new run. Raises UserError for a wrong one."""
-    return check_flags(parse_args(make_parser(), argv))
 
 
 def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
@@ -479,9 +473,9 @@ def player(flags: Flags, net: type[nn.Module] = Net) -> tuple[nn.Module, Environ
     return make_net(net, env.spec, flags), env
 
 
-def main(argv: list[str] | None = None) -> None:
-    tune = functools.partial(autotune.tune, knobs=KNOBS)
-    program.main("polybeast", argv, make_parser, check_flags, train, player, tune)
+parse = functools.partial(program.parse, make_parser, check_flags)
+tune = functools.partial(autotune.tune, knobs=KNOBS)
+main = functools.partial(program.main, "polybeast", make_parser, check_flags, train, player, tune)
 
 
 if __name__ == "__main__":

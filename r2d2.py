@@ -48,7 +48,6 @@ from libtorchbeast.flags import (
     add_learning_flags,
     add_model_flags,
     add_optimizer_flags,
-    parse_args,
     real,
     require,
     run_path,
@@ -239,11 +238,6 @@ def add_replay_flags(parser: argparse.ArgumentParser) -> None:
 # fmt: on
 
 
-def parse(argv: list[str]) -> Flags:
-    """The checked flags of a command line, for a new run. Raises UserError for a wrong one."""
-    return check_flags(parse_args(make_parser(), argv))
-
-
 def check_flags(draft: argparse.Namespace) -> Flags:
     """Fills in the defaults that depend on other flags, and freezes the result.
 
@@ -420,10 +414,8 @@ def make_replay(run: Run, core_state: CoreState) -> Replay:
 
 # ==================================================================================== test and main
 player = functools.partial(polybeast.player, net=Net)
-
-
-def main(argv: list[str] | None = None) -> None:
-    program.main("r2d2", argv, make_parser, check_flags, train, player)
+parse = functools.partial(program.parse, make_parser, check_flags)
+main = functools.partial(program.main, "r2d2", make_parser, check_flags, train, player, None)
 
 
 if __name__ == "__main__":

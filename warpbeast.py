@@ -17,6 +17,7 @@ FORK HERE. This is one process on one device, so there is nothing to tune with -
 
 import argparse
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,7 +45,6 @@ from libtorchbeast.flags import (
     add_learner_flags,
     add_run_flags,
     choose_xpid,
-    parse_args,
     replace,
     require,
     whole,
@@ -112,11 +112,6 @@ def make_parser() -> Parser:
     monobeast.add_own_flags(parser)
     return parser
 # fmt: on
-
-
-def parse(argv: list[str]) -> Flags:
-    """The checked flags of a command line, for a new run. Raises UserError for a wrong one."""
-    return check_flags(parse_args(make_parser(), argv))
 
 
 def check_flags(draft: argparse.Namespace) -> Flags:
@@ -277,8 +272,8 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
     return make_net(Net, env.spec, flags), env
 
 
-def main(argv: list[str] | None = None) -> None:
-    program.main("warpbeast", argv, make_parser, check_flags, train, player)
+parse = functools.partial(program.parse, make_parser, check_flags)
+main = functools.partial(program.main, "warpbeast", make_parser, check_flags, train, player, None)
 
 
 if __name__ == "__main__":

@@ -8,19 +8,27 @@ from typing import Any
 
 from libtorchbeast import evaluate
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run
-from libtorchbeast.flags import Flags, Parser, UserError, from_settings
+from libtorchbeast.flags import Flags, Parser, UserError, from_settings, parse_args
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.files import RunInUse
+
+MakeParser = Callable[[], Parser]
+CheckFlags = Callable[[argparse.Namespace], Flags]
+
+
+def parse(make_parser: MakeParser, check_flags: CheckFlags, argv: list[str]) -> Flags:
+    """The checked flags of a command line, for a new run. Raises UserError for a wrong one."""
+    return check_flags(parse_args(make_parser(), argv))
 
 
 def main(
     name: str,
-    argv: list[str] | None,
-    make_parser: Callable[[], Parser],
-    check_flags: Callable[[argparse.Namespace], Flags],
+    make_parser: MakeParser,
+    check_flags: CheckFlags,
     train: Callable[[Flags], Any],
     player: evaluate.Player,
-    tune: Callable[..., Flags] | None = None,
+    tune: Callable[..., Flags] | None,
+    argv: list[str] | None = None,
 ) -> None:
     """Does what `argv` says (default: the command line). A mistake of the user ends the process
     with one line on stderr and exit code 1.

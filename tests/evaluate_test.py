@@ -327,19 +327,14 @@ def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
 
 def test_the_test_mode_plays_with_a_forks_own_flags(tmp_path, monkeypatch, capsys):
     """Another width would give other shapes."""
-    make_parser = monobeast.make_parser
-
-    def with_width():
-        parser = make_parser()
-        parser.add_argument("--width", type=whole(1), default=8)
-        return parser
+    add = lambda parser: parser.add_argument("--width", type=whole(1), default=8)
 
     class Wide(monobeast.Net):
         def __init__(self, spec, flags):
             super().__init__(spec, flags)
             self.wide = torch.nn.Linear(flags.width, 1)
 
-    monkeypatch.setattr(monobeast, "make_parser", with_width)
+    monkeypatch.setattr(monobeast, "add_own_flags", add)
     monkeypatch.setattr(monobeast, "Net", Wide)
     beast(tmp_path, *IN_ORDER, "--width", 9, "--total_steps", 100)
     beast(tmp_path, "--mode", "test")

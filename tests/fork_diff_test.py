@@ -119,5 +119,5 @@ def test_all_three_places_of_monobeast_are_marked():
     own = "".join(code.splitlines(True)[number - 1] for number in numbers)
     for line in ("def create_env(", "class Net(", "def targets(", "def loss(", "import torch\n"):
         assert line in own
-    for line in ("RECIPES =", "def parse(", "class Actor:", "def train("):
+    for line in ("RECIPES =", "def check_flags(", "class Actor:", "def train("):
         assert line not in own

@@ -18,8 +18,8 @@ def run(tmp_path):
 
     def run(*words, train=lambda flags: None, tune=None):
         argv = ["--env", "CartPole-v1", "--savedir", str(tmp_path), "--xpid", "run", *words]
-        parts = monobeast.make_parser, monobeast.check_flags
-        program.main("beast", argv, *parts, train, monobeast.player, tune)
+        parts = monobeast.make_parser, monobeast.check_flags, train, monobeast.player
+        program.main("beast", *parts, tune, argv)
 
     return run
 

@@ -177,14 +177,8 @@ def changed_recipes(monkeypatch):
     """The recipes and a default of a later version."""
     recipe = monobeast.RECIPES["other"] | dict(learning_rate=0.5, batch_size=7, envs_per_actor=3)
     monkeypatch.setitem(monobeast.RECIPES, "other", recipe)
-    make_parser = monobeast.make_parser
-
-    def later():
-        parser = make_parser()
-        parser.set_defaults(discounting=0.5)
-        return parser
-
-    monkeypatch.setattr(monobeast, "make_parser", later)
+    later = lambda parser: parser.set_defaults(discounting=0.5)
+    monkeypatch.setattr(monobeast, "add_own_flags", later)
 
 
 def changed_flags(before, now):
@@ -207,14 +201,14 @@ def test_what_is_left_out_on_resume_is_the_runs_own_whatever_the_defaults(
 def test_autotune_tries_a_runs_own_settings(savedir, monkeypatch):
     tried = []
 
-    def tune(beast, settings, make_flags, knobs):
+    def measure(beast, settings, seconds, folder):
         tried.append(settings)
-        return make_flags(settings | {"autotune": None})
+        return 1.0  # all are equally fast
 
-    monkeypatch.setattr(monobeast.autotune, "tune", tune)
+    monkeypatch.setattr(monobeast.autotune, "measure", measure)
     changed_recipes(monkeypatch)
     beast(savedir, "--autotune", 1, "--discounting", 0.9, "--total_steps", 1500)
-    ((settings,), flags) = tried, load(savedir / "run")["flags"]
+    settings, flags = tried[0], load(savedir / "run")["flags"]
     assert settings["discounting"] == flags["discounting"] == 0.9
     assert settings["batch_size"] == flags["batch_size"] == 4
     assert "torch_threads" not in settings
@@ -333,14 +327,8 @@ def test_a_complete_run_started_again_says_so_and_stays(savedir, capsys):
 
 def test_a_flag_of_a_forks_own_may_be_anything(tmp_path, monkeypatch):
     """A Path, say: it is saved as a string, and a resume knows it."""
-    make_parser = monobeast.make_parser
-
-    def with_maps():
-        parser = make_parser()
-        parser.add_argument("--maps", type=Path)
-        return parser
-
-    monkeypatch.setattr(monobeast, "make_parser", with_maps)
+    add = lambda parser: parser.add_argument("--maps", type=Path)
+    monkeypatch.setattr(monobeast, "add_own_flags", add)
     for total_steps in (500, 1000):
         beast(tmp_path, *IN_ORDER, "--maps", tmp_path / "maps", "--total_steps", total_steps)
     assert load(tmp_path / "run")["flags"]["maps"] == str(tmp_path / "maps")
