@@ -37,8 +37,6 @@ In both forms, if a game ends inside a step, the frames that the step left out a
 max-pool of the last observation, which may then be up to one step old.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -109,7 +107,7 @@ def make_atari_vector(
     noop_max: int = 30,
     max_frames: int = 108_000,
     terminal_on_life_loss: bool | None = None,
-) -> AtariVector:
+) -> "AtariVector":
     """Makes `num_envs` games of `env_id`, stepped together by `num_threads` threads.
 
     `noop_max` and `max_frames` count emulator frames: a game starts with fewer than `noop_max`

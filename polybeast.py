@@ -63,12 +63,7 @@ from libtorchbeast.flags import (
 )
 from libtorchbeast.learner import Direct
 from libtorchbeast.loggers.bottleneck import PolyBeastAdvisor
-from libtorchbeast.loggers.timing import (
-    INFERENCE_ACTIVITIES,
-    Clock,
-    latency_percentiles,
-    shares,
-)
+from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock, latency_percentiles, shares
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.past import add_past_flag, past_of_run
 from libtorchbeast.rpcenv.addresses import parse_addresses

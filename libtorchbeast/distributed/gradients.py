@@ -33,11 +33,7 @@ class Gradients:
     """
 
     def __init__(
-        self,
-        ranks: Ranks,
-        parameters: list[nn.Parameter],
-        is_mean: bool,
-        like: dict[str, Any],
+        self, ranks: Ranks, parameters: list[nn.Parameter], is_mean: bool, like: dict[str, Any]
     ):
         self._ranks, self._parameters, self._is_mean = ranks, parameters, is_mean
         self.deviations = 0

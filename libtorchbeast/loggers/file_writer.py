@@ -3,8 +3,6 @@
 write. The newest run is also SAVEDIR/latest.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """TensorBoard, and Weights & Biases with --wandb: where a run's numbers go besides logs.csv."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os
@@ -34,7 +32,7 @@ def check_wandb(flags: dict[str, Any]) -> None:
 
 def open_trackers(
     path: Path, xpid: str, flags: dict[str, Any], started: str, purge_step: int
-) -> list[TensorBoard | WeightsAndBiases]:
+) -> "list[TensorBoard | WeightsAndBiases]":
     """Opens TensorBoard's events if its package is installed, and Weights & Biases with --wandb.
     Each takes rows, which have `step`, and histograms that are not empty. `log` and `close` raise
     OSError if they cannot write.

@@ -19,8 +19,6 @@ steps that all of its runs have. Over hours, each of these steps is drawn at the
 A mean_eval_return is drawn at the step of the weights that played, which is before its row.
 """
 
-from __future__ import annotations
-
 import csv
 import logging
 import re
