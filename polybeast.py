@@ -19,7 +19,6 @@ polybeast_env.py.
 import argparse
 import contextlib
 import functools
-import logging
 import math
 import select
 import sys
@@ -77,8 +76,6 @@ from libtorchbeast.spec import Spec
 from libtorchbeast.tools import autotune
 from libtorchbeast.weights import NewestWeights
 from monobeast import add_own_flags, loss, targets  # FORK HERE: a fork may write its own
-
-logger = logging.getLogger("polybeast")
 
 
 # ======================================================================================= FORK HERE

@@ -2,7 +2,6 @@
 """The learner, which updates the network from batches of rollouts. docs/design.md lists the
 functions that a batch passes ("An update")."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -26,8 +25,6 @@ Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, v
 
 NEW_STEPS = "column/new_steps"  # key of a batch
 CLOSE_S = 60.0  # an update of a large network on a CPU may take this long
-
-logger = logging.getLogger(__name__)
 
 
 class UpdateHung(RuntimeError):
