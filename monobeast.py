@@ -218,7 +218,7 @@ def make_parser() -> Parser:
     parser = Parser("monobeast", __doc__)
     add_environment_flags(parser)
     add_run_flags(parser)
-    acting = parser.add_argument_group("acting", "How the environments are stepped.").add_argument
+    acting = parser.group("acting", "How the environments are stepped.")
     acting("--num_actors", type=whole(0),
         help="Number of actor processes. With 0, one process acts and learns in turns, and the "
              "same seed gives the same numbers. Default: half the cores, or all but one if the "

@@ -182,8 +182,7 @@ def add_acting_flags(parser: Parser) -> None:
     polybeast_env.add_flags(parser)  # --env, --server_addresses and the servers' other flags
     add_own_flags(parser)
     add_run_flags(parser)
-    group = parser.add_argument_group("acting", "How the servers' environments get their actions.")
-    add = group.add_argument
+    add = parser.group("acting", "How the servers' environments get their actions.")
     add("--num_actors", type=whole(1),
         help="Number of streams, assigned to the servers in turn. Default: one for each server.")
     add("--server_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",

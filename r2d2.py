@@ -208,10 +208,8 @@ def make_parser() -> Parser:
     return parser
 
 
-def add_replay_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "replay", "What the replay buffer keeps, and how it is sampled.")
-    add = group.add_argument
+def add_replay_flags(parser: Parser) -> None:
+    add = parser.group("replay", "What the replay buffer keeps, and how it is sampled.")
     add("--replay_capacity", type=whole(1, MAX_STEPS), metavar="STEPS",
         help="Number of steps that the replay buffer holds.")
     add("--replay_start", type=whole(1, MAX_STEPS), metavar="STEPS",

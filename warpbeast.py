@@ -18,6 +18,7 @@ FORK HERE. This is one process on one device, so there is nothing to tune with -
 import argparse
 import contextlib
 import functools
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,8 +26,6 @@ if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports 
     import libtorchbeast.workers
 
     libtorchbeast.workers.before_imports(__name__)
-
-import logging
 
 import torch
 from torch import nn
@@ -100,8 +99,7 @@ def make_parser() -> Parser:
     parser = Parser("warpbeast", __doc__)
     add_environment_flags(parser)
     add_run_flags(parser)
-    group = parser.add_argument_group("acting", "How the tensor environments are stepped.")
-    acting = group.add_argument
+    acting = parser.group("acting", "How the tensor environments are stepped.")
     acting("--num_envs", type=whole(1), default=1024, metavar="N",
         help="Number of environments that are stepped as one batch. After --unroll_length steps "
              "their rollouts are divided into batches of --batch_size, with an update from each.")

@@ -87,8 +87,7 @@ def real(low: float, high: float = math.inf) -> Callable[[str], float]:
 
 def positive(high: float = math.inf) -> Callable[[str], float]:
     """The type of a flag that is a finite number above 0 and at most `high`."""
-    smallest = 1e-300
-    return _ranged(float, "a number", smallest, high, "more than 0")
+    return _ranged(float, "a number", 1e-300, high, "more than 0")
 
 
 def _whole(text: str) -> int:
@@ -133,6 +132,10 @@ class Parser(argparse.ArgumentParser):
             program, description=description, formatter_class=HelpFormatter,
             allow_abbrev=False, exit_on_error=False,
         )  # fmt: skip
+
+    def group(self, title: str, description: str) -> Callable[..., argparse.Action]:
+        """Begins a group of flags, and returns its `add_argument`."""
+        return self.add_argument_group(title, description).add_argument
 
     def explain(self, **helps: str) -> None:
         """Gives flags another help text, because they mean something else in this program. Those
@@ -336,10 +339,9 @@ def shell_line(module: str, words: list[str]) -> str:
 
 # ================================================================================== shared flags
 # fmt: off
-def add_environment_flags(parser: argparse.ArgumentParser) -> None:
+def add_environment_flags(parser: Parser) -> None:
     """Adds the flags of every program that steps environments."""
-    group = parser.add_argument_group("environment", "Which environments are played.")
-    add = group.add_argument
+    add = parser.group("environment", "Which environments are played.")
     add("--env", default="PongNoFrameskip-v4",
         help="Id of a Gymnasium environment; MODULE:ID imports MODULE first. WarpBeast instead has "
              "environments that are written as tensor operations (examples/tensors).")
@@ -354,9 +356,8 @@ def add_environment_flags(parser: argparse.ArgumentParser) -> None:
              "and replaced; with --num_actors 0 and in the test modes, the program ends.")
 
 
-def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("run", "What the program does, and where it writes.")
-    add = group.add_argument
+def add_run_flags(parser: Parser) -> None:
+    add = parser.group("run", "What the program does, and where it writes.")
     add("--mode", default="train", choices=["train", "test", "test_render", "export"],
         help="train trains the network. test plays whole games with the newest checkpoint. "
              "test_render also writes a video of them. export writes the policy to files that run "
@@ -388,7 +389,7 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
              "train with the fastest.")
 
 
-def add_learner_flags(parser: argparse.ArgumentParser) -> None:
+def add_learner_flags(parser: Parser) -> None:
     """Adds the flags of every program that learns, except --env and the flags of the run."""
     add_learning_flags(parser)
     add_model_flags(parser)
@@ -397,10 +398,8 @@ def add_learner_flags(parser: argparse.ArgumentParser) -> None:
     add_evaluation_flags(parser)
 
 
-def add_learning_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "learning", "How long, how and on which device the learner learns.")
-    add = group.add_argument
+def add_learning_flags(parser: Parser) -> None:
+    add = parser.group("learning", "How long, how and on which device the learner learns.")
     add("--total_steps", type=whole(1, MAX_STEPS), help="Number of agent steps to learn from.")
     add("--batch_size", type=whole(1), metavar="B",
         help="Number of rollouts in a learner's batch, each of one environment.")
@@ -444,9 +443,8 @@ def add_learning_flags(parser: argparse.ArgumentParser) -> None:
              "it did not make training faster.")
 
 
-def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("model", "Which network is trained.")
-    add = group.add_argument
+def add_model_flags(parser: Parser) -> None:
+    add = parser.group("model", "Which network is trained.")
     add("--net", metavar="MODULE.CLASS",
         help="Network to use instead of the program's own class Net, for example polybeast.Net.")
     add("--core", choices=["lstm", "mingru"],
@@ -455,9 +453,8 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add("--use_lstm", action="store_true", help="The same as --core lstm.")
 
 
-def add_loss_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("loss", "The terms of the loss (see monobeast.py).")
-    add = group.add_argument
+def add_loss_flags(parser: Parser) -> None:
+    add = parser.group("loss", "The terms of the loss (see monobeast.py).")
     add("--entropy_cost", type=real(0),
         help="Weight of the entropy bonus in the first update.")
     add("--entropy_schedule", choices=["linear", "constant"],
@@ -492,9 +489,8 @@ def add_loss_flags(parser: argparse.ArgumentParser) -> None:
              "--learning_rate 6e-4 --optimizer rmsprop --epsilon 0.01 --grad_norm_clipping 40.")
 
 
-def add_optimizer_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("optimizer", "How gradients change the weights.")
-    add = group.add_argument
+def add_optimizer_flags(parser: Parser) -> None:
+    add = parser.group("optimizer", "How gradients change the weights.")
     add("--optimizer", default="adam", choices=["adam", "rmsprop"],
         help="Algorithm of the optimizer. The paper uses rmsprop.")
     # Within the bounds below no finite gradient can make a float32 weight infinite or NaN.
@@ -510,10 +506,9 @@ def add_optimizer_flags(parser: argparse.ArgumentParser) -> None:
         help="Largest norm of the gradient of all weights. A larger gradient is scaled down to it.")
 
 
-def add_evaluation_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
+def add_evaluation_flags(parser: Parser) -> None:
+    add = parser.group(
         "evaluation", "How whole games are played, in the test modes and while training.")
-    add = group.add_argument
     add("--eval_every", type=whole(0, MAX_STEPS), metavar="STEPS",
         help="Number of agent steps between two evaluations while training. They run in a process "
              "of their own. 0 turns them off.")
