@@ -12,6 +12,11 @@ from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor, PolyBeastAdvisor
 
 
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch):
+    monkeypatch.setattr(bottleneck, "available_cores", lambda: 2)
+
+
 def row(actor="environment", waiting=0.0, learner_waiting=0.0, idle=0.0, **more):
     """Columns of a run in which `actor` takes the actors' time, but for their waiting."""
     names = "environment inference transport batching".split()
@@ -114,7 +119,7 @@ def test_advice(beast, line, columns, limits, change):
     }[beast]
     common = "--env CartPole-v1" + " --num_servers 1" * (beast == "poly" and line != REMOTE)
     flags = module.parse([*common.split(), *line.split()])
-    said = advisor(flags, cores=2).advise(row(**columns))
+    said = advisor(flags).advise(row(**columns))
     assert limits in said and change in said
     for flag, value in re.findall(r"--(\w+) (\d+)", said):  # which can be typed as it stands
         tried = module.parse([*common.split(), *line.split(), f"--{flag}", value])
@@ -135,7 +140,7 @@ def test_other_programs_are_not_taken_for_the_run(beast, line, learner_waiting):
         "poly": (polybeast, PolyBeastAdvisor),
     }[beast]
     flags = module.parse(["--env", "CartPole-v1", *line.split()])
-    advise = advisor(flags, cores=2).advise
+    advise = advisor(flags).advise
     for own, others in (0.5, 1.5), (1.2, 0.8):
         said = advise(row(learner_waiting=learner_waiting) | {"cpu_cores": own})
         assert f"ther programs use {others} of 2 cores" in said and "all cores" not in said
@@ -145,13 +150,13 @@ def test_other_programs_are_not_taken_for_the_run(beast, line, learner_waiting):
 def test_a_gpu_that_always_answers_gets_another_thread():
     flags = replace(polybeast.parse("--env CartPole-v1".split()), inference_device="cuda")
     columns = row(actor="inference", learner_waiting=0.5, share_answer_waiting=0.05)
-    assert "--num_inference_threads 2" in PolyBeastAdvisor(flags, cores=2).advise(columns)
+    assert "--num_inference_threads 2" in PolyBeastAdvisor(flags).advise(columns)
 
 
 def test_on_a_gpu_threads_of_the_cpu_are_not_the_cure():
     flags = monobeast.parse("--env CartPole-v1 --num_actors 1 --torch_threads 1".split())
     flags = replace(flags, learner_device="cuda")
-    assert "--batch_size 64" in MonoBeastAdvisor(flags, cores=2).advise(row(waiting=0.5))
+    assert "--batch_size 64" in MonoBeastAdvisor(flags).advise(row(waiting=0.5))
 
 
 def test_nothing_is_said_of_nothing():

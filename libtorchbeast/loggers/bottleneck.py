@@ -42,17 +42,12 @@ def report(row: Row, advise: Advise) -> list[str]:
 
 
 class Advisor:
-    """Gives advice about a run. Each program that has workers has a subclass.
-
-    Args:
-        flags: of the run, checked.
-        cores: how many CPU cores this process may use. Default: as many as the system says.
-    """
+    """Gives advice about a run. Each program that has workers has a subclass."""
 
     room: str  # the flag that lets more rollouts wait for the learner
 
-    def __init__(self, flags: Flags, cores: int | None = None):
-        self._flags, self._cores = flags, cores or available_cores()
+    def __init__(self, flags: Flags):
+        self._flags, self._cores = flags, available_cores()
 
     def advise(self, row: Row) -> str:
         """Says in one sentence what limits the run, and names a flag and its new value. Returns an
