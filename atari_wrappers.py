@@ -94,11 +94,7 @@ def _check_at_least(lowest: int, **values: int) -> None:
             raise ValueError(f"{name}: {value}, expected at least {lowest}")
 
 
-# ---------------------------------------------------------------------------------------------
-# Native form
-# ---------------------------------------------------------------------------------------------
-
-
+# ====================================================================================== native form
 def make_atari_vector(
     env_id: str,
     num_envs: int,
@@ -210,11 +206,7 @@ def _fire_or_noop(meanings: list[str]) -> int:
     return meanings.index("FIRE") if "FIRE" in meanings else 0
 
 
-# ---------------------------------------------------------------------------------------------
-# Classic form
-# ---------------------------------------------------------------------------------------------
-
-
+# ===================================================================================== classic form
 def make_atari(
     env_id: str, *, render_mode: str | None = None, max_frames: int = 108_000
 ) -> gymnasium.Env:
@@ -240,15 +232,9 @@ def make_atari(
 
 
 def wrap_deepmind(
-    env: gymnasium.Env,
-    *,
-    noop_max: int = 30,
-    terminal_on_life_loss: bool | None = None,
-    frame_stack: bool = True,
+    env: gymnasium.Env, *, noop_max: int = 30, terminal_on_life_loss: bool | None = None
 ) -> gymnasium.Env:
-    """Applies the recipe to an environment of `make_atari`.
-
-    An observation is uint8 [4, 84, 84], or [84, 84] without `frame_stack`.
+    """Applies the recipe to an environment of `make_atari`. An observation is uint8 [4, 84, 84].
     `terminal_on_life_loss=None` follows the id; `EpisodicLife` says what it asks of the caller.
     """
     game: Any = env.unwrapped
@@ -258,17 +244,15 @@ def wrap_deepmind(
         noop_max = 0  # Backgammon and VideoCheckers, in which AtariPreprocessing cannot do no-ops
     env = FireReset(env)
     env = AtariPreprocessing(env, noop_max=noop_max, frame_skip=FRAMES_PER_STEP)
-    if frame_stack:
-        env = FrameStackObservation(env, STACK, padding_type="zero")
+    env = FrameStackObservation(env, STACK, padding_type="zero")
     if terminal_on_life_loss:
         env = EpisodicLife(env)
     env.metadata = {
         **env.metadata,
         "frames_per_step": FRAMES_PER_STEP,
+        "frame_stacks": {"frame": STACK},
         "render_fps": 60 // FRAMES_PER_STEP,  # one image per agent step gives the console's speed
     }
-    if frame_stack:
-        env.metadata["frame_stacks"] = {"frame": STACK}
     return env
 
 
