@@ -307,12 +307,9 @@ class Actor:
         self.clock.count_latency(self.clock.lap("inference"))
 
     def unroll(self, rollout: dict[str, np.ndarray], version: int) -> None:
-        """Fills `rollout` with the next T transitions. Row 0 repeats row T of the rollout before.
-
-        Args:
-            rollout: arrays [T+1, N, ...] for the rows, and core_state/i [layers, N, H].
-            version: the version of the network's weights.
-        """
+        """Fills `rollout`, arrays [T+1, N, ...] for the rows and core_state/i [layers, N, H], with
+        the next T transitions. Row 0 repeats row T of the rollout before. `version` is that of the
+        network's weights."""
         for i, state in enumerate(self.core_state):
             rollout[f"core_state/{i}"][...] = state.numpy()
         self.write(rollout, 0)

@@ -266,20 +266,12 @@ def take_over(
     given: Container[str],
     parser: argparse.ArgumentParser,
 ) -> dict[str, Any]:
-    """Gives the flags that are not `given` the values that they have in a run. So a resume need not
-    repeat the run's command line, and newer defaults do not change the run.
+    """Gives those flags of `draft` that are not `given` on the command line the values that are
+    `saved` in a run's checkpoint. So a resume need not repeat the run's command line, and newer
+    defaults do not change the run. Returns the settings that were taken over.
 
     Flags of one start keep their values. --num_actors is one of them because it depends on the
     machine, but it is taken over if it is 0 in the run, which is another way to train.
-
-    Args:
-        draft: the parsed flags, which are changed.
-        saved: the run's flags, as its checkpoint has them.
-        given: the names of the flags that are given on the command line.
-        parser: the program's.
-
-    Returns:
-        The settings that were taken over.
     """
     leave = OF_ONE_START if draft.mode == "train" else OF_ONE_START | OF_ONE_TEST
     if saved.get("num_actors") == 0:

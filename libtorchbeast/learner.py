@@ -34,9 +34,6 @@ class UpdateHung(RuntimeError):
 class Learner:
     """The network in training and the run's counters. Any thread may call any method.
 
-    Args:
-        one: makes each update.
-
     Attributes:
         step: number of steps learned from.
         updates: number of optimizer steps made, which is also the version of the weights.

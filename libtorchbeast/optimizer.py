@@ -90,11 +90,8 @@ class Optimizer:
         self._frozen = {name for name, p in net.named_parameters() if not p.requires_grad}
 
     def make_graphs(self, kept: Callable[[], Callable[[], None]]) -> None:
-        """To be called before the first step, and after `load_state_dict`.
-
-        Args:
-            kept: keeps the network's buffers (`net_check.keep_buffers`).
-        """
+        """To be called before the first step, and after `load_state_dict`. `kept` keeps the
+        network's buffers (`net_check.keep_buffers`)."""
         self.clip: Callable[..., Any] = self._clip
         self.step: Callable[..., Any] = self._step
         if self._is_recorded:

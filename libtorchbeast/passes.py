@@ -36,11 +36,8 @@ def parts(
 ) -> Iterator[Part]:
     """Yields the parts of a batch, which is on the device. Each of the --passes divides its columns
     into --minibatches parts, drawn anew. Without a recurrent state each transition is a column of
-    its own, so that the minibatches mix all of them.
-
-    Args:
-        targets_of: returns the targets and the statistics of the batch.
-    """
+    its own, so that the minibatches mix all of them. `targets_of` returns the targets and the
+    statistics of the batch."""
     if flags.passes * flags.minibatches == 1:
         yield Part(batch, None, {}, is_first=True)
         return

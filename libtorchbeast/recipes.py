@@ -110,12 +110,7 @@ def settle(
     flags: Flags, check: Callable[[argparse.Namespace, Spec], Flags], spec: Spec, recipes: Recipes
 ) -> Flags:
     """Completes flags again, now that the environment's spec is known, and logs what was chosen.
-
-    Args:
-        flags: as the program's `check_flags` has completed them without a spec.
-        check: the program's `check_flags`.
-        recipes: the program's.
-    """
+    `check` is the program's `check_flags`, which has completed them without a spec before."""
     given = dict(vars(flags))
     given |= dict.fromkeys(given.pop("left_out", ()))  # None: the flag was left out
     values = vars(check(argparse.Namespace(**given), spec))

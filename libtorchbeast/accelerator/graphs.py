@@ -273,12 +273,8 @@ class Forward:
 
 
 def for_inference(nets: list[nn.Module], most: int, flags: argparse.Namespace) -> None:
-    """Lets networks on an accelerator act by graphs, and says whether they do.
-
-    Args:
-        nets: each is called by one thread.
-        most: the number of columns that a batch has at most.
-    """
+    """Lets networks on an accelerator act by graphs, and says whether they do. Each is called by
+    one thread, on batches of at most `most` columns."""
     device = next(nets[0].parameters()).device
     if device.type == "cpu":
         return

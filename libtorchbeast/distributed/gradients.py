@@ -23,7 +23,6 @@ class Gradients:
     are means stay means, and statistics are sums.
 
     Args:
-        parameters: those that are trained.
         is_mean: whether the loss is a mean over real transitions, not their sum.
         like: results of `losses.learn_from`, which say what else travels.
 

@@ -24,8 +24,7 @@ class Health:
     """Warns once for each cause. Only one thread may use it.
 
     Args:
-        flags: those of the run.
-        spec: of its environments. The entropy is checked only if the actions are a Box: a softmax
+        spec: of the environments. The entropy is checked only if the actions are a Box: a softmax
             begins with about the largest entropy that it can have.
     """
 

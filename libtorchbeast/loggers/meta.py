@@ -23,7 +23,6 @@ def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | 
     """Writes the file, or adds an entry under "resumed" to the file that is there.
 
     Args:
-        path: of the file.
         flags: a value that JSON does not know is written as `str(value)`.
         resume_step: the step from which the run goes on; None if it starts from 0.
 

@@ -48,13 +48,8 @@ class FirstGames:
 
 
 class Stats:
-    """Collects numbers from learner and inference threads between two rows of the log.
-
-    Every method may be called from any thread.
-
-    Args:
-        num_envs: how many environments the run has.
-    """
+    """Collects numbers from learner and inference threads between two rows of the log. Every method
+    may be called from any thread. `num_envs` counts the environments of the run."""
 
     def __init__(self, num_envs: int):
         self.games = 0

@@ -92,11 +92,7 @@ def growth(read: Callable[[], npt.ArrayLike]) -> Callable[[], np.ndarray]:
 
 def shares(activities: Sequence[str], read_seconds: Callable[[], npt.ArrayLike]) -> Source:
     """Columns share_<activity>: each activity's share of the time since the last call.
-
-    Args:
-        activities: their names.
-        read_seconds: returns the seconds so far, one sum for each activity.
-    """
+    `read_seconds` returns the seconds so far, one sum for each activity."""
     grown = growth(read_seconds)
 
     def take() -> dict[str, float]:
@@ -111,11 +107,8 @@ def shares(activities: Sequence[str], read_seconds: Callable[[], npt.ArrayLike])
 
 def latency_percentiles(read_counts: Callable[[], npt.ArrayLike]) -> Source:
     """Columns latency_p50_ms and latency_p99_ms: the median and the 99th percentile since the last
-    call, in milliseconds, with an error of at most 5 %.
-
-    Args:
-        read_counts: returns the counts so far, one for each of the LATENCY_BUCKETS.
-    """
+    call, in milliseconds, with an error of at most 5 %. `read_counts` returns the counts so far,
+    one for each of the LATENCY_BUCKETS."""
     grown = growth(read_counts)
 
     def take() -> dict[str, float]:

@@ -38,7 +38,6 @@ def open_trackers(
     OSError if they cannot write.
 
     Args:
-        path: the run's folder.
         started: when the run was first started. Together with `xpid` it identifies the run for
             Weights & Biases, also after a resume.
         purge_step: TensorBoard hides older events from this step on.

@@ -33,7 +33,6 @@ def tune(
         beast: the module to run.
         given: the flags that the user has given. They are not changed.
         make_flags: completes and checks the flags.
-        knobs: the flags to try.
 
     Raises:
         UserError: a run with the given flags alone fails.

@@ -66,14 +66,8 @@ class Counts(NamedTuple):
 
 
 class Comparison:
-    """Plays `num_envs` pairs of environments side by side.
-
-    Args:
-        env: the environment of tensors.
-        make_reference: makes one plain environment.
-        device: where the tensors lie.
-        revived: the probability that an ended game goes on, if the reference can `revive`.
-    """
+    """Plays `num_envs` pairs of environments side by side. If the reference can `revive`, an ended
+    game goes on with the probability `revived`."""
 
     def __init__(
         self,
