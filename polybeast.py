@@ -63,7 +63,7 @@ from libtorchbeast.flags import (
 from libtorchbeast.learner import Direct
 from libtorchbeast.loggers.bottleneck import PolyBeastAdvisor
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock, latency_percentiles, shares
-from libtorchbeast.models import CoreState, act_on
+from libtorchbeast.models import CoreState
 from libtorchbeast.past import add_past_flag, past_of_run
 from libtorchbeast.rpcenv.addresses import parse_addresses
 from libtorchbeast.rpcenv.client import StreamMonitor, first_description, spec_of
@@ -250,16 +250,12 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
 
 
 # ======================================================================================== inference
-Act = Callable[..., tuple[dict[str, torch.Tensor], CoreState]]  # has the arguments of `act_on`
+Batches = Iterable["libtorchbeast.Batch"]  # of rows that wait for their actions
+Act = Callable[..., tuple[dict[str, torch.Tensor], CoreState]]  # as `models.act_on`
 
 
 def infer(
-    run: Run,
-    batcher: Iterable["libtorchbeast.Batch"],
-    weights: NewestWeights,
-    net: nn.Module,
-    clock: Clock,
-    act: Act = act_on,
+    run: Run, batcher: Batches, weights: NewestWeights, net: nn.Module, clock: Clock, act: Act
 ) -> None:
     """Runs in an inference thread. It answers batches of rows with its own network `net`, into
     which it copies the newest weights between two batches."""
@@ -280,11 +276,7 @@ def infer(
 
 
 def start_inference(
-    run: Run,
-    batcher: Iterable["libtorchbeast.Batch"],
-    weights: NewestWeights,
-    nets: list[nn.Module],
-    act: Act,
+    run: Run, batcher: Batches, weights: NewestWeights, nets: list[nn.Module], act: Act
 ) -> None:
     """Starts one inference thread for each of `nets`, which chooses actions with `act`."""
     everyone = run.flags.num_actors * run.spec.num_envs
@@ -388,9 +380,7 @@ def train_with_servers(
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
     nets = [make_net(own, run.spec, flags) for _ in range(flags.num_inference_threads)]
-    queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
-    batcher = make_batcher(flags, servers.description.num_envs)
-    with open_streams(run, servers, max_bytes, queue, batcher, state) as streams:
+    with open_streams(run, servers, max_bytes, columns, state) as (queue, batcher, streams):
         run.start_learners(lambda: lending.rollouts(queue, learner.device), weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
         start_inference(run, batcher, weights, nets, act)
@@ -399,20 +389,18 @@ def train_with_servers(
 
 @contextlib.contextmanager
 def open_streams(
-    run: Run,
-    servers: Servers,
-    max_bytes: int,
-    queue: "libtorchbeast.BatchingQueue",
-    batcher: "libtorchbeast.DynamicBatcher",
-    core_state: CoreState,
-) -> Iterator[StreamMonitor]:
-    """Opens the streams and logs what they do. At the end of the context all threads of the run
-    end, and the first failure of one is raised."""
+    run: Run, servers: Servers, max_bytes: int, columns: int, state: CoreState
+) -> Iterator[tuple["libtorchbeast.BatchingQueue", "libtorchbeast.DynamicBatcher", StreamMonitor]]:
+    """Opens the streams and logs what they do. Yields the queue of their rollouts, the batcher of
+    their rows, and their monitor. At the end of the context all threads of the run end, and the
+    first failure of one is raised."""
     flags = run.flags
+    queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
+    batcher = make_batcher(flags, servers.description.num_envs)
     pool = libtorchbeast.ActorPool(
         flags.unroll_length, queue, batcher,
         [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
-        core_state, servers.description,
+        state, servers.description,
         step_timeout=flags.step_timeout, reset_timeout=longest_opening(flags, servers),
         tls=servers.tls, max_rollout_bytes=max_bytes,
     )  # fmt: skip
@@ -423,7 +411,7 @@ def open_streams(
             latency_percentiles(pool.latencies),
             streams.row,
         ]
-        yield streams
+        yield queue, batcher, streams
     finally:
         pool.close()  # closes the queue and the batcher too, which ends the threads' loops
         run.learner.close()

@@ -70,7 +70,9 @@ def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_pat
         net, own = (models.make_net(Deep, spec, flags) for _ in range(2))
         run = SimpleNamespace(flags=flags, stats=Stats(spec.num_envs))
         weights = NewestWeights(net.state_dict(), 7, torch.device("cpu"))
-        infer = lambda batcher, own: polybeast.infer(run, batcher, weights, own, clock)
+        infer = lambda batcher, own: polybeast.infer(
+            run, batcher, weights, own, clock, models.act_on
+        )
         play = playing(addresses, own, queue, net.initial_state(1), infer=infer)
         pool = stack.enter_context(play)
         batches_ = [queue.dequeue() for _ in range(30)]
@@ -131,7 +133,8 @@ def test_an_inference_batch_is_of_one_version_of_the_weights_which_it_names(tmp_
         inference = []
         for own in (ShowsItsWeights(), ShowsItsWeights()):
             clock = Clock(INFERENCE_ACTIVITIES)
-            inference.append(pool.submit(polybeast.infer, run, batcher, weights, own, clock))
+            parts = run, batcher, weights, own, clock, models.act_on
+            inference.append(pool.submit(polybeast.infer, *parts))
         asking = [pool.submit(ask, number) for number in range(2)]
         for version in itertools.count(1):
             weights.publish(net.fill(version), version)

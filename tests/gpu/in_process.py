@@ -68,7 +68,7 @@ def speed(net: str, device: str, players: int, envs: int, T: int, B: int, second
         works.append((play, env, 1000 * number, T, state, batcher, queue))
     for _ in range(2):
         infer = (run, batcher, newest, work.on(model, there), Clock(INFERENCE_ACTIVITIES))
-        works.append((polybeast.infer, *infer))
+        works.append((polybeast.infer, *infer, models.act_on))
         learn = (trainer, queue, newest.publish, run.stats, Clock(LEARNER_ACTIVITIES))
         works.append((learner.learn, *learn, lambda: False, learner.Direct()))
     with running(works, (queue, batcher)) as failures:

@@ -15,7 +15,7 @@ import torch
 
 import monobeast
 import polybeast
-from libtorchbeast import learner
+from libtorchbeast import learner, models
 from libtorchbeast.accelerator import devices, graphs
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIES, Clock
@@ -122,7 +122,8 @@ class Life:
 
     def _infer(self, net, asked):
         run = SimpleNamespace(flags=self.flags, stats=self.stats)
-        polybeast.infer(run, asked, self.weights, net, Clock(INFERENCE_ACTIVITIES))
+        clock = Clock(INFERENCE_ACTIVITIES)
+        polybeast.infer(run, asked, self.weights, net, clock, models.act_on)
 
     def learn(self, number):
         """Learner thread `number` learns from the next rollout."""
