@@ -148,12 +148,9 @@ class Transitions:
         return self._scale * (self.weights * terms).sum()
 
     def forward(self, net: Any, core_state: CoreState | None = None) -> Rollout:
-        """All outputs of another network, such as a teacher, on rows 0 to T.
-
-        Args:
-            core_state: at row 0, before the burn-in. Default: the network's initial state. Its
-                first outputs are then those of a network that has not seen the episode so far.
-        """
+        """All outputs of another network, such as a teacher, on rows 0 to T. `core_state` is that
+        at row 0, before the burn-in. Default: the network's initial state. Its first outputs are
+        then those of a network that has not seen the episode so far."""
         if core_state is None:
             core_state = models.initial_state(net, self.rows["done"].shape[1])
         return _unrolled(net, self.burn_in, self.rows, core_state, self.flags)

@@ -24,10 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 class Skipped:
-    """Counts what is skipped, and keeps the batches that were not finite.
-
-    Args:
-        dump_dir: where the first of these batches and the last are kept. None: nowhere.
+    """Counts what is skipped. Of the batches that were not finite the first ones and the last are
+    kept in `dump_dir`, unless that is None.
 
     Attributes:
         count: number of updates skipped because the loss or the gradient was not finite.

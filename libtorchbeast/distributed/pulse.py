@@ -39,7 +39,6 @@ class Pulse:
     may call any method.
 
     Args:
-        rank: this process's.
         names: of all ranks, for the messages.
         store: torch's store, which all ranks can read.
         has_store: whether the store ends with this process.

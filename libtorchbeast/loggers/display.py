@@ -46,11 +46,8 @@ def set_up_logging() -> None:
 
 
 class Display(contextlib.AbstractContextManager):
-    """The context in which a live table shows the run. It shows nothing if stderr is no terminal.
-
-    Args:
-        run: a run.Run whose folder has a logs.csv already. The display's own thread reads it.
-    """
+    """The context in which a live table shows a run.Run, whose folder has a logs.csv already. It
+    shows nothing if stderr is no terminal. The display's own thread reads the run."""
 
     def __init__(self, run: Any):
         self._run = run

@@ -73,11 +73,8 @@ class Stats:
             self._first_games = FirstGames(self._num_envs)
 
     def add_games(self, batch: Rollout, columns: torch.Tensor | slice = slice(None)) -> None:
-        """Counts the games that ended in rows 1..T. Row 0 repeats row T of the rollout before.
-
-        Args:
-            columns: bool [B], those in which games count. Default: all.
-        """
+        """Counts the games that ended in rows 1..T, in `columns` (bool [B]; default: all). Row 0
+        repeats row T of the rollout before."""
         names = ("episode_over", "episode_step", "episode_return")
         over, ages, returns = (batch[name][1:, columns] for name in names)
         numbers: list[dict[str, float]] = [{} for _ in range(int(over.sum()))]
@@ -186,12 +183,9 @@ class Stats:
 
 
 class Means:
-    """The mean of each column over many rows, in which a row counts by the seconds it covers.
-
-    Args:
-        rows: the first ones, which all count the same. A row may lack columns, and what is not
-            finite counts as lacking.
-    """
+    """The mean of each column over many rows, in which a row counts by the seconds it covers; the
+    first `rows` all count the same. A row may lack columns, and what is not finite counts as
+    lacking."""
 
     def __init__(self, rows: Iterable[dict[str, float]] = ()):
         self._sums: dict[str, float] = collections.defaultdict(float)

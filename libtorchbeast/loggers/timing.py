@@ -37,7 +37,6 @@ class Clock:
     how long the worker's single answers took.
 
     Args:
-        activities: their names.
         seconds: float64 [len(activities)], the sums. Shared memory, if another process reads them.
         call_began: float64 [1]: the time at which a call that may hang began, 0 outside of such a
             call. A watchdog in another process may read it.
