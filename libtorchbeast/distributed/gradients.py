@@ -72,13 +72,12 @@ class Gradients:
             a mean. If the loss or gradient of one rank is not finite, nor is the sum's. What `like`
             lacks is this rank's.
         """
-        nothing = self._flat.new_zeros(())
-        stops = self._flat.new_full((), float(wants_to_stop))
-        has_sums = self._flat.new_full((), float(bool(results.get("sums"))))
+        number = lambda x: self._flat.new_full((), float(x))
+        nothing, stops, has_sums = map(number, (0, wants_to_stop, bool(results.get("sums"))))
         grads = [nothing if p.grad is None else p.grad for p in self._parameters]
         own = [results.get(kind, {}).get(k, nothing) for kind, k in self._others]
         tail = [results.get(name, nothing).detach() for name in ("total_loss", "real_transitions")]
-        added = tail[1] if new_steps is None else self._flat.new_full((), float(new_steps))
+        added = tail[1] if new_steps is None else number(new_steps)
         is_told = [k in results.get(kind, {}) for kind, k in self._others if kind != "sums"]
         told = [tail[1] if is_so else nothing for is_so in is_told]
         targets = [*self._views, self._loss, *self._others.values(), *self._told, *self._counts]
@@ -90,9 +89,8 @@ class Gradients:
         self._weighted /= self._counts[0].clamp(min=1.0)
         for p, view in zip(self._parameters, self._views, strict=True):
             p.grad = view  # of zeros if no rank has one: all ranks make the same step
-        summed = {"total_loss": self._loss[0], "real_transitions": self._counts[0]}
-        summed |= {"new_steps": self._counts[1], "stops": self._counts[2]}
-        summed |= {"has_sums": self._counts[3]}
+        names = ("total_loss", "real_transitions", "new_steps", "stops", "has_sums")
+        summed = dict(zip(names, (self._loss[0], *self._counts), strict=True))
         summed |= {k: x for k, x in results.items() if k in ("vectors", "largest_reward")}
         for kind in KINDS:
             seen = results.get(kind, {})
