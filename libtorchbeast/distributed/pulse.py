@@ -181,8 +181,7 @@ class Pulse:
         self.awaited = self._names[peer]
         data = torch.zeros(MESSAGE_BYTES, dtype=torch.uint8)
         patience = timedelta(seconds=timeout)
-        receive = lambda: dist.irecv(data, peer).wait(patience)
-        self._transfer(peer, receive)
+        self._transfer(peer, lambda: dist.irecv(data, peer).wait(patience))
         self.awaited = ""
         return json.loads(data.numpy().tobytes())
 

@@ -12,6 +12,7 @@ examples/ray do.
 """
 
 import argparse
+import contextlib
 import datetime
 import ipaddress
 import os
@@ -88,10 +89,8 @@ def certify_learner(ca: Pair, days: float) -> Pair:
 
 def certify_host(ca: Pair, host: str, days: float) -> Pair:
     """Returns the pair for the servers on `host`, which is a name or an IP address."""
-    try:
-        name: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        name = x509.DNSName(host)
+    ip = _ip_of(host)
+    name = x509.DNSName(host) if ip is None else x509.IPAddress(ip)
     purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
     return _sign(host, days, ca, [purpose, x509.SubjectAlternativeName([name])])
 
@@ -154,19 +153,18 @@ def hosts_of(flags: argparse.Namespace) -> list[str]:
     """
     hosts = [host.strip().strip("[]") for host in flags.hosts.split(",")]
     for i, host in enumerate(hosts):
-        is_name = re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", host) is not None
-        require(flags, "hosts", is_name or _is_ip(host), f"names or IP addresses, seen {host!r}")
+        is_name = re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", host)
+        is_host = bool(is_name or _ip_of(host))
+        require(flags, "hosts", is_host, f"names or IP addresses, seen {host!r}")
         taken = host in (LEARNER, CA) or host in hosts[:i]
         require(flags, "hosts", not taken, f"each once, and other names than {host!r}")
     return hosts
 
 
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+def _ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None
 
 
 def write(flags: argparse.Namespace) -> list[str]:

@@ -9,7 +9,6 @@ At each step the observations, rewards and episode ends must agree: integers and
 floats to 1e-5. The first difference is reported, with what led to it.
 """
 
-import argparse
 import importlib
 import sys
 import time
@@ -188,19 +187,18 @@ def load(path: str) -> tuple[TensorEnv, Callable[[], Reference]]:
 
 def make_parser() -> Parser:
     parser = Parser("consistency", __doc__)
-    parser.add_argument("pair", metavar="MODULE:NAME", help="The pair to compare.")
-    parser.add_argument(
-        "--episodes", type=whole(1), default=1000, help="Number of whole episodes to play."
-    )
-    parser.add_argument("--num_envs", type=whole(1), default=64, help="Number of environments.")
-    parser.add_argument("--seed", type=whole(0), default=0, help="Seed of actions and draws.")
-    parser.add_argument("--device", default="cpu", help="Device of the tensors, for example cuda.")
+    add = parser.add_argument
+    add("pair", metavar="MODULE:NAME", help="The pair to compare.")
+    add("--episodes", type=whole(1), default=1000, help="Number of whole episodes to play.")
+    add("--num_envs", type=whole(1), default=64, help="Number of environments.")
+    add("--seed", type=whole(0), default=0, help="Seed of actions and draws.")
+    add("--device", default="cpu", help="Device of the tensors, for example cuda.")
     return parser
 
 
 def main(argv: list[str] | None = None) -> None:
     try:
-        flags: argparse.Namespace = make_parser().parse_args(argv)
+        flags = make_parser().parse_args(argv)
         pair = load(flags.pair)
         start = time.monotonic()
         comparison = Comparison(*pair, flags.num_envs, flags.seed, flags.device)
