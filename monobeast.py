@@ -253,11 +253,7 @@ def add_own_flags(parser: Parser) -> None:
 
 def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     """Fills in the defaults that depend on other flags and on the environment (see `recipes`), and
-    freezes the result.
-
-    Raises:
-        UserError: two flags contradict each other.
-    """
+    freezes the result. Raises UserError if two flags contradict each other."""
     choose_xpid(draft)
     is_atari = atari_wrappers.is_atari(draft.env)
     recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))

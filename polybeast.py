@@ -207,11 +207,7 @@ def add_acting_flags(parser: Parser) -> None:
 
 def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     """Fills in the defaults that depend on other flags and on the environment (see `recipes`), and
-    freezes the result.
-
-    Raises:
-        UserError: two flags contradict each other.
-    """
+    freezes the result. Raises UserError if two flags contradict each other."""
     is_atari = atari_wrappers.is_atari(draft.env)
     choose_core(draft)
     recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))

@@ -237,11 +237,8 @@ def add_replay_flags(parser: Parser) -> None:
 
 
 def check_flags(draft: argparse.Namespace) -> Flags:
-    """Fills in the defaults that depend on other flags, and freezes the result.
-
-    Raises:
-        UserError: two flags contradict each other.
-    """
+    """Fills in the defaults that depend on other flags, and freezes the result. Raises UserError if
+    two flags contradict each other."""
     recipes.apply(draft, RECIPES, "atari" if atari_wrappers.is_atari(draft.env) else "other")
     polybeast_env.complete_flags(draft)
     if draft.max_learner_queue_size is None:  # the streams go on during an update

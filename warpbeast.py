@@ -113,11 +113,8 @@ def make_parser() -> Parser:
 
 
 def check_flags(draft: argparse.Namespace) -> Flags:
-    """Fills in the defaults that depend on other flags, and freezes the result.
-
-    Raises:
-        UserError: two flags contradict each other, or this program lacks what is asked for.
-    """
+    """Fills in the defaults that depend on other flags, and freezes the result. Raises UserError if
+    two flags contradict each other, or this program lacks what is asked for."""
     choose_xpid(draft)
     recipes.apply(draft, RECIPES, "other")
     draft.num_learner_threads = draft.num_learner_threads or 1

@@ -64,11 +64,8 @@ class Flags(argparse.Namespace):
 
 
 def replace(flags: Flags, **changes: Any) -> Flags:
-    """Returns a copy of `flags` with some values changed.
-
-    Raises:
-        AttributeError: a name is not one of the flags.
-    """
+    """Returns a copy of `flags` with some values changed. Raises AttributeError if a name is not
+    one of the flags."""
     if unknown := sorted(changes.keys() - vars(flags).keys()):
         raise AttributeError(f"there are no flags {unknown}")
     return Flags(**vars(flags) | changes)
@@ -206,11 +203,8 @@ def help_of(action: argparse.Action) -> str:
 
 def parse_args(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
     """Parses a command line. If it is only `--flags_from_stdin`, the flags are read from a line of
-    JSON on standard input, which another program has made with `to_json`.
-
-    Raises:
-        UserError: there is no such flag, or a value has the wrong type or is out of range.
-    """
+    JSON on standard input, which another program has made with `to_json`. Raises UserError if there
+    is no such flag, or a value has the wrong type or is out of range."""
     if argv != FROM_STDIN:
         return parser.parse_args(argv)
     with open(0, "rb", buffering=0, closefd=False) as stdin:  # no byte beyond the line is read
@@ -290,11 +284,8 @@ def require(flags: argparse.Namespace, name: str, holds: bool, expected: str) ->
 
 
 def choose_xpid(flags: argparse.Namespace) -> None:
-    """Chooses --xpid if it was not given.
-
-    Raises:
-        UserError: it is not a plain folder name, or it is "latest" when training.
-    """
+    """Chooses --xpid if it was not given. Raises UserError if it is not a plain folder name, or it
+    is "latest" when training."""
     if flags.xpid is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"

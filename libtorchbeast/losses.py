@@ -198,11 +198,8 @@ def _values_beside_past(batch: Transitions) -> Tensor:
 
 
 def _unrolled(net: Any, burn_in: Rollout, rows: Rollout, state: CoreState, flags: Flags) -> Rollout:
-    """All outputs of a network on rows [T+1, B, ...], after those of a burn-in.
-
-    Raises:
-        UserError: the network raised an error, or returned its heads in bfloat16.
-    """
+    """All outputs of a network on rows [T+1, B, ...], after those of a burn-in. Raises UserError if
+    the network raised an error, or returned its heads in bfloat16."""
     autocast = lambda: models.autocast(net, flags.precision, rows["reward"].device)
     if burn_in:
         with torch.no_grad(), autocast():  # the casts that this one caches have no gradient

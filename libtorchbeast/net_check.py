@@ -57,10 +57,8 @@ def check_net(net: Any, whole: Spec) -> None:
 
 def call_own(part: str, function: Callable[..., Any], *inputs: Any) -> Any:
     """Returns `function(*inputs)`, a call of the network's `part`, or of `targets` or `loss`.
-
-    Raises:
-        UserError: it raised an error. The message names the line, and what a forward may read.
-    """
+    Raises UserError if it raised an error. The message names the line, and what a forward may
+    read."""
     try:
         return function(*inputs)
     except UserError:
@@ -84,22 +82,16 @@ def check_dtypes(outputs: dict[str, Any]) -> None:
 
 
 def check_finite(net: nn.Module, rows: dict[str, Tensor], outputs: dict[str, Tensor]) -> None:
-    """Checks what the network returned for `rows` while it acts. `outputs` are on the CPU.
-
-    Raises:
-        UserError: `policy_logits` has NaN or infinity. The text is that of `why_not_finite`.
-    """
+    """Checks what the network returned for `rows` while it acts. `outputs` are on the CPU. Raises
+    UserError if `policy_logits` has NaN or infinity. The text is that of `why_not_finite`."""
     if not np.isfinite(outputs["policy_logits"].numpy()).all():  # faster than torch.isfinite
         raise UserError(why_not_finite(net, rows, ["policy_logits"]))
 
 
 def check_rows(rows: dict[str, Tensor], actions: Distribution) -> None:
     """Checks what decides a loss. A batch that a fork has made might have 0 and 1 for False and
-    True, of which `~` makes other numbers.
-
-    Raises:
-        UserError: the batch has another dtype or shape.
-    """
+    True, of which `~` makes other numbers. Raises UserError if the batch has another dtype or
+    shape."""
     T, B = rows["reward"].shape[0], rows["done"].shape[1]
     known: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
         "done": (torch.bool, (T, B)),

@@ -36,11 +36,8 @@ class Skipped:
         self.count = self._in_a_row = self._empty_in_a_row = 0
 
     def is_empty(self, is_empty: bool) -> bool:
-        """Takes note of whether a batch has no real transition, which it returns.
-
-        Raises:
-            RuntimeError: it was the last of too many in a row.
-        """
+        """Takes note of whether a batch has no real transition, which it returns. Raises
+        RuntimeError if it was the last of too many in a row."""
         self._empty_in_a_row = self._empty_in_a_row + 1 if is_empty else 0
         if self._empty_in_a_row >= MAX_EMPTY_IN_A_ROW:
             raise RuntimeError(

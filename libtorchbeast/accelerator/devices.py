@@ -85,10 +85,7 @@ def is_cpu(name: str) -> bool:
 
 def open_each(flags: Flags) -> None:
     """Opens the devices of the learner and of inference, sets their precision and logs their names.
-
-    Raises:
-        UserError: one of them cannot be opened, or --compile cannot compile for it.
-    """
+    Raises UserError if one of them cannot be opened, or --compile cannot compile for it."""
     set_precision(flags.precision)
     for name in ("learner_device", "inference_device"):
         try:  # an empty tensor would not open the device, and without `item` an error would be late

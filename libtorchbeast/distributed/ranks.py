@@ -75,11 +75,8 @@ def own_part(items: Sequence[Any], are_for_all: Any) -> list[Any]:
 
 
 def share(batch_size: int) -> int:
-    """The columns of a batch that each rank learns from.
-
-    Raises:
-        UserError: it cannot be divided by the number of ranks.
-    """
+    """The columns of a batch that each rank learns from. Raises UserError if it cannot be divided
+    by the number of ranks."""
     if batch_size % count():
         raise UserError(f"--batch_size {batch_size}: expected a multiple of {count()} ranks")
     return batch_size // count()
@@ -200,11 +197,8 @@ class Ranks:
 
     # ------------------------------------------------------------------------- while the run learns
     def sum(self, tensor: Tensor) -> None:
-        """Replaces the tensor by its sum over all ranks. All ranks have to call this.
-
-        Raises:
-            RankLost: a rank was lost meanwhile.
-        """
+        """Replaces the tensor by its sum over all ranks. All ranks have to call this. Raises
+        RankLost if a rank was lost meanwhile."""
         began = time.monotonic()
         start = lambda: dist.all_reduce(tensor, group=self._group, async_op=True)
         self._finish(start, tensor.device.type == "cpu")
@@ -329,11 +323,8 @@ def check_flags(draft: argparse.Namespace) -> None:
 
 
 def join(draft: argparse.Namespace) -> Ranks | None:
-    """Meets the other ranks, if torchrun has started this process as one of several.
-
-    Raises:
-        RankLost: not all have come.
-    """
+    """Meets the other ranks, if torchrun has started this process as one of several. Raises
+    RankLost if not all have come."""
     if count() == 1:
         return None
     global _joined

@@ -38,20 +38,14 @@ class CsvTable:
 
     def cells(self, row: dict[str, Any]) -> dict[str, int | float]:
         """Returns the row's finite values as Python's numbers. None, NaN and infinity are left out.
-
-        Raises:
-            ValueError: a value is not a number.
-        """
+        Raises ValueError if a value is not a number."""
         numbers = {name: _number(name, value) for name, value in row.items()}
         return {k: v for k, v in numbers.items() if v is not None and math.isfinite(v)}
 
     def append(self, cells: dict[str, int | float]) -> None:
         """Appends a row. The cells of columns that `cells` lacks stay empty. If it has a new
-        column, the file is written anew, with this column at the end.
-
-        Raises:
-            OSError: the row could not be written whole. The next call removes what was written.
-        """
+        column, the file is written anew, with this column at the end. Raises OSError if the row
+        could not be written whole. The next call removes what was written."""
         if new := [name for name in cells if name not in self._columns]:
             self._columns, self._tick = _open(self._path, [*self._columns, *new], MAX_STEPS)
             self._file.close()

@@ -79,11 +79,7 @@ class LineFile:
         self._size = self._file.tell()
 
     def write(self, line: str) -> None:
-        """Appends a line that ends in a newline.
-
-        Raises:
-            OSError: it could not be written.
-        """
+        """Appends a line that ends in a newline. Raises OSError if it could not be written."""
         data = line.encode()
         self._file.truncate(self._size)
         if self._file.write(data) != len(data):

@@ -30,11 +30,7 @@ GOOD, BAD = "#2e8b57", "#c0392b"  # bars of positive and of negative rewards
 def recorder(path: str, env: Environment) -> Iterator[Callable[[Row], None]]:
     """Yields a function that adds a picture of `env` to the video `path`. The function takes the
     newest row of `env`, with the network's `baseline` [1]. The file gets its name `path` when it is
-    whole.
-
-    Raises:
-        UserError: the environment gives no picture. Nothing has been written then.
-    """
+    whole. Raises UserError if the environment gives no picture. Nothing has been written then."""
     env.initial(seed=0)  # some environments cannot be drawn before they are reset
     picture_of(env)
     fps = (getattr(env.first, "metadata", None) or {}).get("render_fps") or 15
@@ -49,11 +45,8 @@ def recorder(path: str, env: Environment) -> Iterator[Callable[[Row], None]]:
 
 def picture_of(env: Environment) -> np.ndarray:
     """Returns a picture of the environment: uint8 [H, W], [H, W, 3] or [H, W, 4]. A vector
-    environment has to be a vector of one.
-
-    Raises:
-        UserError: the environment gives no such picture.
-    """
+    environment has to be a vector of one. Raises UserError if the environment gives no such
+    picture."""
     seen = _render(env)
     if isinstance(seen, list | tuple) and len(seen):  # of each environment, or a history
         seen = seen[-1]

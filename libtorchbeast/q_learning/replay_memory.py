@@ -55,11 +55,8 @@ def _of_all(shapes: Shapes, num_blocks: int) -> shared_memory.Shapes:
 
 def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) -> Arrays:
     """Arrays [num_blocks, ...] of the shapes, in memory or in a file, whose content is kept if its
-    size is right. In new arrays each serial number is NONE.
-
-    Raises:
-        UserError: the file cannot be made.
-    """
+    size is right. In new arrays each serial number is NONE. Raises UserError if the file cannot be
+    made."""
     needed = required_bytes(shapes, num_blocks)
     steps = num_blocks * flags.unroll_length
     logger.info("The replay buffer of %d steps takes %.3f GB", steps, needed / 1e9)
