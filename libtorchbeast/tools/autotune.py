@@ -86,11 +86,8 @@ def _try(beast: str, given: Settings, found: Settings, seconds: float) -> float:
 
 
 def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> float:
-    """Agent steps per second of a run, measured for `seconds` from its first update on.
-
-    Raises:
-        RuntimeError: the run ended too early or made no update. The text is what it printed.
-    """
+    """Agent steps per second of a run, measured for `seconds` from its first update on. Raises
+    RuntimeError if the run ended too early or made no update. The text is what it printed."""
     settings = settings | {
         "savedir": str(folder),
         "xpid": "trial",
@@ -118,11 +115,8 @@ def measure(beast: str, settings: Settings, seconds: float, folder: Path) -> flo
 
 def _watch(process: subprocess.Popen, logs: Path, seconds: float) -> float:
     """Waits for a row of the log that is `seconds` later than the first row with an update, and
-    returns the steps per second between these two.
-
-    Raises:
-        TimeoutError: the process has ended, or takes too long.
-    """
+    returns the steps per second between these two. Raises TimeoutError if the process has ended, or
+    takes too long."""
     deadline = time.monotonic() + seconds + PATIENCE_S
     while True:
         rows = read_csv(logs)[1] if logs.exists() else []

@@ -67,11 +67,8 @@ class Pair(NamedTuple):
         )
 
     def write(self, folder: Path, name: str) -> None:
-        """Writes NAME.crt, and NAME.key, which only this user may read.
-
-        Raises:
-            FileExistsError: one of the files exists.
-        """
+        """Writes NAME.crt, and NAME.key, which only this user may read. Raises FileExistsError if
+        one of the files exists."""
         cert, key = self.texts()
         _write(folder / f"{name}.crt", cert, 0o644)
         _write(folder / f"{name}.key", key, 0o600)
@@ -145,12 +142,8 @@ def make_parser() -> Parser:
 
 
 def hosts_of(flags: argparse.Namespace) -> list[str]:
-    """Returns the hosts that --hosts names.
-
-    Raises:
-        UserError: one of them is no host name or IP address, is there twice, or has the name of
-            another file.
-    """
+    """Returns the hosts that --hosts names. Raises UserError if one of them is no host name or IP
+    address, is there twice, or has the name of another file."""
     hosts = [host.strip().strip("[]") for host in flags.hosts.split(",")]
     for i, host in enumerate(hosts):
         is_name = re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", host)
@@ -168,11 +161,8 @@ def _ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def write(flags: argparse.Namespace) -> list[str]:
-    """Makes all certificates and writes them; returns their names, but for the CA's.
-
-    Raises:
-        UserError: a flag has a value that cannot be used, or one of the files exists.
-    """
+    """Makes all certificates and writes them; returns their names, but for the CA's. Raises
+    UserError if a flag has a value that cannot be used, or one of the files exists."""
     hosts = hosts_of(flags)
     ca = make_ca(flags.days)
     pairs = {LEARNER: certify_learner(ca, flags.days)}

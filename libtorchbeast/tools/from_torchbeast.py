@@ -45,10 +45,7 @@ ALGORITHM = {"optimizer": "rmsprop", "loss_reduction": "sum", "vtrace_lambda": 1
 
 def convert(old: dict[str, torch.Tensor]) -> tuple[str, dict[str, torch.Tensor]]:
     """Returns the module whose `Net` has these weights, and the weights by the names that it uses.
-
-    Raises:
-        UserError: the weights belong to neither of TorchBeast's networks.
-    """
+    Raises UserError if the weights belong to neither of TorchBeast's networks."""
     if "conv1.weight" in old:
         module, names = "monobeast", SHALLOW
     elif "feat_convs.0.0.weight" in old:
@@ -69,11 +66,8 @@ def _renamed(name: str, names: dict[str, str]) -> str:
 
 
 def load(path: str) -> dict[str, Any]:
-    """Reads a checkpoint of TorchBeast.
-
-    Raises:
-        UserError: the file is no such checkpoint, or holds objects that could run code when loaded.
-    """
+    """Reads a checkpoint of TorchBeast. Raises UserError if the file is no such checkpoint, or
+    holds objects that could run code when loaded."""
     try:
         state = torch.load(os.path.expanduser(path), weights_only=True, map_location="cpu")
     except Exception as error:  # torch raises many kinds of errors
@@ -94,10 +88,7 @@ def command_line(old_flags: dict[str, Any], use_lstm: bool) -> list[str]:
 
 def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
     """Writes the run SAVEDIR/XPID; returns the commands that play with it and train it further.
-
-    Raises:
-        UserError: the checkpoint cannot be used, or the run exists.
-    """
+    Raises UserError if the checkpoint cannot be used, or the run exists."""
     state = load(path)
     module, weights = convert(state["model_state_dict"])
     old_flags = {k: v for k, v in state.get("flags", {}).items() if v is not None}

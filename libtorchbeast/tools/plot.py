@@ -139,11 +139,8 @@ def _in_words(column: str) -> str:
 
 
 def find_logs(path: str) -> list[Path]:
-    """Returns the CSV files that `path` stands for, with links resolved.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-    """
+    """Returns the CSV files that `path` stands for, with links resolved. Raises FileNotFoundError
+    if there is no such file."""
     place = Path(path).expanduser().resolve()
     if place.is_file():
         return [place]
@@ -159,11 +156,8 @@ def find_logs(path: str) -> list[Path]:
 
 def read_curve(path: Path, y: str) -> Curve:
     """Reads those rows of a run that have a value in column `y`. Evaluations end long after the
-    step of their weights, `eval_step`, and are read at that step.
-
-    Raises:
-        ValueError: the format is unknown, a column is missing, or has a cell that is not a number.
-    """
+    step of their weights, `eval_step`, and are read at that step. Raises ValueError if the format
+    is unknown, a column is missing, or has a cell that is not a number."""
     columns, rows = read_csv(path)
     if not path.stat().st_size:  # its run was killed before it wrote the columns' names
         return Curve(path, y, [], [], [], [])
@@ -252,11 +246,8 @@ def _groups(curves: list[Curve], pattern: str) -> list[Line]:
 def group_name(path: Path, pattern: str = SEED) -> str:
     """Returns the part of the run's PARENT/NAME that `pattern` matches; if the pattern has
     parentheses, the part that the first of them match. Where `SEED` matches nothing, returns NAME.
-
-    Raises:
-        ValueError: the pattern is no regular expression, or another one than `SEED` that matches
-            nothing.
-    """
+    Raises ValueError if the pattern is no regular expression, or another one than `SEED` that
+    matches nothing."""
     folder = _folder(path)
     run = "/".join(folder.parts[-2:])
     try:

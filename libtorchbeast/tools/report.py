@@ -102,11 +102,8 @@ def profile(strata: Sequence[np.ndarray], levels: np.ndarray) -> np.ndarray:
 
 # ========================================================================================== reading
 def read_study(folder: Path, y: str) -> Study:
-    """Reads the plan and all runs in the folder.
-
-    Raises:
-        ValueError: no run is complete, or a log has no column `y`.
-    """
+    """Reads the plan and all runs in the folder. Raises ValueError if no run is complete, or a log
+    has no column `y`."""
     plan, folder = read_plan(folder), folder.resolve()
     found = {path.parent.resolve() for path in folder.glob("*/logs.csv")}
     place = {name: i for i, name in enumerate(plan["runs"])}
@@ -151,11 +148,8 @@ def _differing(flags: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def read_references(path: Path) -> dict[str, dict[str, str]]:
-    """The columns game, random, reference and source of a CSV file, by game.
-
-    Raises:
-        ValueError: a column is missing, or a game's scores are not two different numbers.
-    """
+    """The columns game, random, reference and source of a CSV file, by game. Raises ValueError if a
+    column is missing, or a game's scores are not two different numbers."""
     with open(path, newline="") as file:
         table = csv.DictReader(file)
         if missing := {"game", "random", "reference"} - set(table.fieldnames or []):

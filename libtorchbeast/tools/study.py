@@ -31,11 +31,8 @@ class Run:
 
 # ========================================================================================= the plan
 def parse_factors(words: list[str]) -> list[Factor]:
-    """Reads `--flag LIST` and, of flags that are tied, `--flag,other LIST LIST`.
-
-    Raises:
-        UserError: the words have another form, or name a flag twice.
-    """
+    """Reads `--flag LIST` and, of flags that are tied, `--flag,other LIST LIST`. Raises UserError
+    if the words have another form, or name a flag twice."""
     words = sum((word.split("=", 1) if word[:2] == "--" else [word] for word in words), [])
     factors: list[Factor] = []
     while words:
@@ -67,10 +64,8 @@ def _values(text: str) -> list[str]:
 
 def make_runs(folder: Path, factors: list[Factor], program: list[str]) -> list[Run]:
     """A run for each combination. The value `on` gives a flag without a value, `off` no flag.
-
-    Raises:
-        UserError: two combinations have the same name, or the program has --xpid or --savedir.
-    """
+    Raises UserError if two combinations have the same name, or the program has --xpid or
+    --savedir."""
     if taken := {"--xpid", "--savedir"} & {word.split("=")[0] for word in program}:
         raise UserError(f"{min(taken)} after `--`: the sweep chooses it for each run")
     if program[0] in ("python", "python3"):
@@ -110,11 +105,8 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def add_to_plan(folder: Path, command: str, factors: list[Factor], runs: list[Run]) -> list[str]:
-    """Writes plan.json; returns the names of runs that had another command before.
-
-    Raises:
-        UserError: a run has the name of one with other values, which was added before.
-    """
+    """Writes plan.json; returns the names of runs that had another command before. Raises UserError
+    if a run has the name of one with other values, which was added before."""
     plan = read_plan(folder)
     new = {run.path.name: {"values": run.values, "command": run.command} for run in runs}
     before = plan["runs"]

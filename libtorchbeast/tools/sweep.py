@@ -56,11 +56,8 @@ class Slot(NamedTuple):
 
 
 def make_slots(cores_per_run: int, gpus_per_run: int, runs_per_gpu: int) -> list[Slot]:
-    """Divides the cores and GPUs that this process may use into as many slots as fit.
-
-    Raises:
-        UserError: not even one fits.
-    """
+    """Divides the cores and GPUs that this process may use into as many slots as fit. Raises
+    UserError if not even one fits."""
     cores = list(range(workers.available_cores()))
     if hasattr(os, "sched_getaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -226,11 +223,8 @@ class SlurmJob:
 
 
 def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
-    """Sends the runs to Slurm, as jobs of one array.
-
-    Raises:
-        UserError: submitit or Slurm is not installed, or a parameter is none of submitit's.
-    """
+    """Sends the runs to Slurm, as jobs of one array. Raises UserError if submitit or Slurm is not
+    installed, or a parameter is none of submitit's."""
     try:
         import submitit
 
