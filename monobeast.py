@@ -364,7 +364,6 @@ def train(flags: Flags) -> Run:
         Exception: the first failure of a thread or of the actors, and what `Run` raises.
     """
     devices.open_each(flags)
-    torch.set_num_threads(flags.torch_threads)
     seed_everything(flags.seed)
     flags, spec, shapes = describe(flags)
     check_limits(flags, shapes)

@@ -327,7 +327,6 @@ def opened(flags: Flags) -> Iterator[tuple[Servers, Spec]]:
     require_descriptors(flags)
     devices.open_each(flags)
     seed_everything(flags.seed)
-    torch.set_num_threads(flags.torch_threads)
     # Threads release the GIL sooner. This gave 1.15 times the steps per second on MinAtar.
     sys.setswitchinterval(50e-6)
     with connect(flags, tls) as servers:

@@ -190,7 +190,6 @@ def train(flags: Flags) -> Run:
         Exception: what `Run` raises.
     """
     devices.open_each(flags)
-    torch.set_num_threads(flags.torch_threads)
     seed_everything(flags.seed)
     device = torch.device(flags.learner_device)
     with OpeningWatch(flags.open_timeout), told(flags.env):

@@ -84,9 +84,11 @@ def is_cpu(name: str) -> bool:
 
 
 def open_each(flags: Flags) -> None:
-    """Opens the devices of the learner and of inference, sets their precision and logs their names.
-    Raises UserError if one of them cannot be opened, or --compile cannot compile for it."""
+    """Opens the devices of the learner and of inference, sets their precision and torch's threads,
+    and logs their names. Raises UserError if one of them cannot be opened, or --compile cannot
+    compile for it."""
     set_precision(flags.precision)
+    torch.set_num_threads(flags.torch_threads)
     for name in ("learner_device", "inference_device"):
         try:  # an empty tensor would not open the device, and without `item` an error would be late
             torch.ones(1, device=getattr(flags, name)).item()

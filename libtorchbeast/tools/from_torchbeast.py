@@ -114,10 +114,8 @@ def migrate(path: str, xpid: str, savedir: str, env: str | None) -> list[str]:
         run.learner.updates = int(state.get("scheduler_state_dict", {}).get("last_epoch", 0))
         run.learner.step = run.learner.updates * flags.unroll_length * flags.batch_size
         run.checkpoint()
-    return [
-        shell_line(module, ["--mode", "test", *where]),
-        shell_line(module, [*where, *settings]),
-    ]
+    play, train = ["--mode", "test", *where], [*where, *settings]
+    return [shell_line(module, words) for words in (play, train)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
