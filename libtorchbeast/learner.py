@@ -15,7 +15,7 @@ from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.distributed.ranks import Ranks
 from libtorchbeast.flags import UserError
-from libtorchbeast.loggers.stats import Stats, summary
+from libtorchbeast.loggers.stats import summary
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.passes import NO_PART, Part
 from libtorchbeast.rollouts import Rollout, without_old
@@ -222,24 +222,13 @@ class Direct:
         """Gets what `Learner.update` returned for the batch, with the vectors of the loss."""
 
 
-def learn(
-    learner: Learner,
-    batches: Iterable[Rollout],
-    publish: Publish,
-    stats: Stats,
-    clock: Clock,
-    finished: Callable[[], bool],
-    between: Direct,
-) -> None:
-    """Runs in a learner thread. It updates the network from one batch after the other, until there
-    are no more batches or `finished()` is true."""
-    with own_stream(learner.device):
-        for batch in between.batches(stats.counted(batches)):
+def learn(run: Any, batches: Iterable[Rollout], publish: Publish, clock: Clock) -> None:
+    """Runs in a learner thread of a run.Run. It updates the network from one batch after the other,
+    until there are no more batches or the run is finished."""
+    with own_stream(run.learner.device):
+        for batch in run.between.batches(run.stats.counted(batches)):
             clock.lap("learner_waiting")
-            if finished():
+            if run.finished():
                 return
-            numbers = learner.update(batch, publish)
-            if numbers is not None:
-                stats.add_update(numbers)
-            between.learned(batch, numbers)
+            run.learned(batch, run.learner.update(batch, publish))
             clock.lap("learning")

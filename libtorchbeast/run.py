@@ -268,17 +268,14 @@ class Run:
     ) -> None:
         """Starts --num_learner_threads threads. Each learns from what `between` makes of an
         iterator that `batches` returns, and hands new weights to `publish`."""
-        num_threads = self.flags.num_learner_threads
-        clocks = [Clock(LEARNER_ACTIVITIES) for _ in range(num_threads)]
+        clocks = [Clock(LEARNER_ACTIVITIES) for _ in range(self.flags.num_learner_threads)]
         seconds = lambda: sum(clock.seconds for clock in clocks)
         self.log.sources.append(shares(LEARNER_ACTIVITIES, seconds))
-        for i in range(num_threads):
-            args = (self.learner, batches(), publish, self.stats, clocks[i], self.finished)
-            self.threads.start(learn, (*args, self.between), f"learner-{i}")
+        for i, clock in enumerate(clocks):
+            self.threads.start(learn, (self, batches(), publish, clock), f"learner-{i}")
 
     def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
-        """Takes note of what `Learner.update` has returned, in a program that acts and learns in
-        turns. Learner threads do this themselves."""
+        """Takes note of what `Learner.update` has returned."""
         if numbers is not None:
             self.stats.add_update(numbers)
         self.between.learned(batch, numbers)

@@ -21,7 +21,14 @@ from libtorchbeast.rollouts import batches
 from libtorchbeast.skipped import MAX_SKIPPED_IN_A_ROW
 from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.update import Update
-from tests.support.actors import OnesNet, make_actor, make_flags, make_learner, make_rollouts
+from tests.support.actors import (
+    OnesNet,
+    make_actor,
+    make_flags,
+    make_learner,
+    make_rollouts,
+    run_of,
+)
 from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast, parse
 
@@ -455,12 +462,12 @@ def test_what_lies_between_rollouts_and_learner(tmp_path):
     learning, between, stats = Learning(tmp_path), Twice(), Stats(4)
     one = learner_of(learning)
     learning.batch["episode_over"][1:, 0] = torch.arange(learning.batch["done"].shape[0] - 1) == 2
-    args = lambda weights, version: None, stats, Clock(LEARNER_ACTIVITIES), lambda: False, between
-    learner.learn(one, [learning.batch] * 3, *args)
+    run, args = run_of(one, stats, between), (lambda *_: None, Clock(LEARNER_ACTIVITIES))
+    learner.learn(run, [learning.batch] * 3, *args)
     assert one.updates == len(between.sizes) == 6 and None not in between.sizes
     row = stats.take()
     assert row["games"] == 3 * learning.batch["episode_over"][1:].sum()
     assert "pg_loss" not in row and "total_loss" in row
     learning.batch["frame"] *= float("nan")
-    learner.learn(one, [learning.batch], *args)
+    learner.learn(run, [learning.batch], *args)
     assert between.sizes[6:] == [None, None]  # the updates were skipped

@@ -14,6 +14,7 @@ from libtorchbeast.accelerator import devices, lending
 from libtorchbeast.accelerator.devices import CPU, own_stream, to_device, to_host
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock
 from tests.support import simulated_device as sim
+from tests.support.actors import run_of
 from tests.support.compare import assert_same
 from tests.support.device_life import BATCH_SIZE, Life
 from tests.support.extension import GUARD_S, guarded, in_thread
@@ -76,10 +77,10 @@ def test_the_next_batch_is_joined_and_copied_during_an_update(simulated, monkeyp
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
     life, queue = Life(DEVICE, DEVICE), BatchingQueue(BATCH_SIZE, BATCH_SIZE)
     batches, clock = lending.rollouts(queue, DEVICE), Clock(LEARNER_ACTIVITIES)
-    own = (batches, life.publish, life.stats, clock, lambda: False, learner.Direct())
+    own = (run_of(life.learner, life.stats), batches, life.publish, clock)
     sim.counts.clear()
     with guarded(queue):
-        learning = in_thread(learner.learn, life.learner, *own)
+        learning = in_thread(learner.learn, *own)
         queue.enqueue(life.rollouts[0])
         wait_for(lambda: life.learner.updates == 1)
         with life.learner._one_at_a_time:  # as if the other thread's update ran

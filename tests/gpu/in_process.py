@@ -20,7 +20,7 @@ from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIES, Clock
 from libtorchbeast.weights import NewestWeights
 from tests.gpu import work
-from tests.support.actors import make_learner
+from tests.support.actors import make_learner, run_of
 
 
 def play(env: Environment, seed: int, T: int, state, batcher, queue) -> None:
@@ -69,8 +69,8 @@ def speed(net: str, device: str, players: int, envs: int, T: int, B: int, second
     for _ in range(2):
         infer = (run, batcher, newest, work.on(model, there), Clock(INFERENCE_ACTIVITIES))
         works.append((polybeast.infer, *infer, models.act_on))
-        learn = (trainer, queue, newest.publish, run.stats, Clock(LEARNER_ACTIVITIES))
-        works.append((learner.learn, *learn, lambda: False, learner.Direct()))
+        learn = (run_of(trainer, run.stats), queue, newest.publish, Clock(LEARNER_ACTIVITIES))
+        works.append((learner.learn, *learn))
     with running(works, (queue, batcher)) as failures:
         found = measured(trainer, failures, seconds)
     trainer.state_dict()  # waits for the last update, whose memory others may get now

@@ -1,6 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Networks and an environment whose rollouts reveal mistakes, and the rollouts of one actor."""
 
+import functools
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import torch
@@ -11,9 +14,10 @@ import monobeast
 from libtorchbeast import models
 from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.environment import Environment
-from libtorchbeast.learner import Learner
+from libtorchbeast.learner import Direct, Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.rollouts import rollout_shapes
+from libtorchbeast.run import Run
 from libtorchbeast.update import Update
 
 N, T, ROLLOUTS, A = 3, 5, 6, 3
@@ -111,6 +115,14 @@ def make_learner(net, flags, device=CPU, dump_dir=None, ranks=None, **others):
         names[kind] += more
     like = {kind: dict.fromkeys(told, torch.zeros(())) for kind, told in names.items()}
     return Learner(Update(*own, ranks, like))
+
+
+def run_of(learner, stats, between=None):
+    """A run that does not end, as far as a learner thread sees it."""
+    parts = dict(learner=learner, stats=stats, between=between or Direct())
+    run = SimpleNamespace(**parts, finished=lambda: False)
+    run.learned = functools.partial(Run.learned, run)
+    return run
 
 
 def rows_of(rollout):

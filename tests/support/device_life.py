@@ -22,7 +22,7 @@ from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIE
 from libtorchbeast.models import initial_state
 from libtorchbeast.rollouts import batches
 from libtorchbeast.weights import NewestWeights
-from tests.support.actors import make_actor, make_flags, make_learner, make_rollouts
+from tests.support.actors import make_actor, make_flags, make_learner, make_rollouts, run_of
 from tests.support.processes import GUARD_S
 
 BATCH_SIZE = 3
@@ -116,9 +116,7 @@ class Life:
     def _learn(self, rollouts):
         own = batches(((r, lambda: None) for r in rollouts), BATCH_SIZE, self.learner.device)
         clock = Clock(LEARNER_ACTIVITIES)
-        learner.learn(
-            self.learner, own, self.publish, self.stats, clock, lambda: False, learner.Direct()
-        )
+        learner.learn(run_of(self.learner, self.stats), own, self.publish, clock)
 
     def _infer(self, net, asked):
         run = SimpleNamespace(flags=self.flags, stats=self.stats)
