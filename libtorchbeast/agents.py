@@ -61,21 +61,15 @@ def groups_of(spec: Spec) -> list[Group]:
     sizes, kind = spec.actions.sizes, spec.actions.kind
     width = math.prod(sizes) if kind == "box" else len(sizes)
     if kind == "discrete" or width % total:
-        said = (
-            f"expected the same number of actions for each of {total} agents, seen {kind} {sizes}"
-        )
-        raise UserError(f"{spec.name}: {said}")
+        said = f"expected the same number of actions for each of {total} agents"
+        raise UserError(f"{spec.name}: {said}, seen {kind} {sizes}")
     begins = tuple(f"{name}/" for name in rewards)
     if strange := [k for k in spec.observations if not k.startswith(begins)]:
         said = f"expected each part of the observation in one of the groups {', '.join(rewards)}"
         raise UserError(f"{spec.name}: {said}, seen {strange[0]}")
     width, groups, first = width // total, [], 0
     for name, (A,) in rewards.items():
-        own = {
-            k.removeprefix(f"{name}/"): v
-            for k, v in spec.observations.items()
-            if k.startswith(f"{name}/")
-        }
+        own = _of(name, spec.observations)
         if wrong := [k for k, (shape, _) in own.items() if shape[:1] != (A,)]:
             raise UserError(f"{spec.name}: expected {name}/{wrong[0]} [{A}, ...], for {A} agents")
         for k in ROW_FIELDS.keys() & own.keys():
@@ -140,10 +134,7 @@ class Agents(nn.Module):
         used, first, agent = 0, 0, 0
         for group, net in self.members():
             A, width = group.agents, net.distribution.num_logits * group.agents
-            own = {
-                k.removeprefix(f"{group.name}/"): x.flatten(1, 2)
-                for k, x in rows.items() if k.startswith(f"{group.name}/")
-            }  # fmt: skip
+            own = {k: x.flatten(1, 2) for k, x in _of(group.name, rows).items()}
             ends = own.pop("done", None)
             for name in OF_ENVIRONMENT:
                 if name in rows and name not in own:
@@ -220,9 +211,9 @@ class Agents(nn.Module):
                 net.take_statistics(own)
 
 
-def _of(number: int, named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What belongs to a group, whose names begin with its number."""
-    return {k.removeprefix(f"{number}/"): x for k, x in named.items() if k.startswith(f"{number}/")}
+def _of(group: str | int, named: dict[str, Any]) -> dict[str, Any]:
+    """What belongs to a group, whose names begin with its own name or its number."""
+    return {k.removeprefix(f"{group}/"): x for k, x in named.items() if k.startswith(f"{group}/")}
 
 
 def shares_of(net: nn.Module, batch: Rollout) -> list[tuple[Any, Rollout]]:
