@@ -23,27 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from libtorchbeast import workers
+from libtorchbeast import shared_memory, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.origin import cause
 from libtorchbeast.rollouts import Rollout
-from libtorchbeast.shared_memory import (
-    Shapes,
-    SharedTensors,
-    require_descriptors,
-    require_memory,
-    required_bytes,
-)
-from libtorchbeast.workers import (
-    HEARTBEAT_S,
-    PipeEvent,
-    Process,
-    Reminder,
-    SilenceTimer,
-    longest_silence,
-)
+from libtorchbeast.shared_memory import Shapes, SharedTensors
+from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, Reminder, SilenceTimer
 
 logger = logging.getLogger(__name__)
 
@@ -251,7 +238,7 @@ class Actors:
         elif call_began and silence(call_began) > flags.step_timeout:
             limit = f"--step_timeout {flags.step_timeout:g}"
             return f"its environments took longer than {limit} for one step"
-        elif sign_of_life and silence(sign_of_life) > longest_silence(flags.step_timeout):
+        elif sign_of_life and silence(sign_of_life) > workers.longest_silence(flags.step_timeout):
             return f"it gave no sign of life for {flags.step_timeout:g} s (--step_timeout)"
         return ""
 
@@ -287,9 +274,9 @@ def check_limits(flags: Flags, shapes: Shapes) -> None:
         UserError: they do not. The text says how much is needed and how much there is.
     """
     in_order = flags.num_actors == 0
-    needed = required_bytes(shapes if in_order else slot_shapes(flags, shapes))
-    require_memory(flags, "unroll_length" if in_order else "num_buffers", needed)
-    require_descriptors(flags)
+    needed = shared_memory.required_bytes(shapes if in_order else slot_shapes(flags, shapes))
+    shared_memory.require_memory(flags, "unroll_length" if in_order else "num_buffers", needed)
+    shared_memory.require_descriptors(flags)
 
 
 def start_pulse(sign_of_life: np.ndarray, step_timeout: float) -> None:
