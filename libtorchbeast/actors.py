@@ -222,10 +222,8 @@ class Actors:
                 least = min(opening)
                 what = f"actor {opening[least]} waits for its environment {least + 1} of {N}"
             logger.warning(
-                "After %.0f s %s. If the simulator is slow, fewer environments start sooner "
-                "(--envs_per_actor).",
-                seconds,
-                what,
+                f"After {seconds:.0f} s {what}. If the simulator is slow, fewer environments start "
+                f"sooner (--envs_per_actor)."
             )
 
     def _why_hung(self, opened: int, call_began: float, sign_of_life: float) -> str:

@@ -134,10 +134,9 @@ class Barrier:
         if updates >= self._due + self.LONG and not self.late:
             self.late = True
             logger.warning(
-                "The barrier that was due at update %d still waits for %d games to end. "
-                "Checkpoints saved before that cannot be resumed bit for bit.",
-                self._due,
-                int(self.playing.sum()),
+                f"The barrier that was due at update {self._due} still waits for "
+                f"{int(self.playing.sum())} games to end. Checkpoints saved before that cannot be "
+                f"resumed bit for bit."
             )
 
     def reached(self) -> bool:

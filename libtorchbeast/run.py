@@ -156,10 +156,8 @@ class Run:
         self._begin_keeping()
         if self.complete():
             logger.warning(
-                "Nothing to do: %s already has its %d steps. Raise --total_steps to train on, or "
-                "choose another --xpid to start a new run.",
-                self.path,
-                self.learner.step,
+                f"Nothing to do: {self.path} already has its {self.learner.step} steps. Raise "
+                f"--total_steps to train on, or choose another --xpid to start a new run."
             )
         stack.push(_log_failure)
         if self._writes:

@@ -115,9 +115,8 @@ class StreamMonitor:
         is_opening = any(stream.opening for stream in self._status) and not is_connected
         if seconds := self._reminder.due(not has_delivered or is_opening):
             logger.warning(
-                "After %.0f s no stream has completed a rollout. If the simulator is slow, fewer "
-                "environments start sooner (--envs_per_server).",
-                seconds,
+                f"After {seconds:.0f} s no stream has completed a rollout. If the simulator is "
+                f"slow, fewer environments start sooner (--envs_per_server)."
             )
         if self._are_local and not has_delivered:
             self._end_if_hopeless()

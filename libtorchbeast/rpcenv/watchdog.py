@@ -106,23 +106,16 @@ class Watchdog:
                 self._end_process(timer, limit)
             if seconds := timer.reminder.due(timer.is_opening):
                 logger.warning(
-                    "%s: stream %d has been opening its environments for %.0f s and waits for "
-                    "number %d of %d. If the simulator is slow, fewer of them start sooner "
-                    "(--envs_per_server).",
-                    self._address,
-                    timer.stream_number,
-                    seconds,
-                    timer.num_opened + 1,
-                    timer.num_envs,
+                    f"{self._address}: stream {timer.stream_number} has been opening its "
+                    f"environments for {seconds:.0f} s and waits for number "
+                    f"{timer.num_opened + 1} of {timer.num_envs}. If the simulator is slow, fewer "
+                    f"of them start sooner (--envs_per_server)."
                 )
 
     def _end_process(self, timer: CallTimer, limit: TimeLimit) -> None:
         which = f" environment {timer.num_opened + 1} of {timer.num_envs}"
         logger.critical(
-            "%s: the environments of stream %d took longer than %s%s; this process ends",
-            self._address,
-            timer.stream_number,
-            limit.words,
-            which if timer.is_opening else "",
+            f"{self._address}: the environments of stream {timer.stream_number} took longer than "
+            f"{limit.words}{which if timer.is_opening else ''}; this process ends"
         )
         os._exit(HUNG_EXIT_CODE)
