@@ -162,7 +162,6 @@ class Process(SpawnProcess):
         outbox.close()
         # Only now, because a child gets what its process has as attributes when it starts.
         self._to_child, self.from_child = to_child, from_child
-        self._exit_code: int | None = None
 
     def send(self, message: bytes) -> None:
         """Sends a message, or drops it if the child has ended, which `receive` tells."""
@@ -185,21 +184,15 @@ class Process(SpawnProcess):
         self._to_child.close()
 
     def end(self, deadline: float) -> int | None:
-        """Ends the process, by force after `deadline` seconds, and returns its exit code.
-
-        It may be called again.
-        """
-        if self._exit_code is not None:
-            return self._exit_code
+        """Ends the process, by force after `deadline` seconds, and returns its exit code. It may be
+        called again."""
         self.ask_to_end()
         self.join(deadline)
         if self.is_alive():
             self.kill()
             self.join()
         self.from_child.close()
-        self._exit_code = self.exitcode
-        self.close()
-        return self._exit_code
+        return self.exitcode
 
 
 def _messages(inbox: Connection) -> Iterator[bytes]:
