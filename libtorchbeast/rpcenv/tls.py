@@ -7,7 +7,7 @@ libtorchbeast/tools/certificates.py makes the files.
 import argparse
 import os
 import ssl
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -57,8 +57,9 @@ def load_tls(flags: Flags) -> Tls | None:
             context.load_verify_locations(getattr(flags, name))
         except ssl.SSLError:
             require(flags, name, False, "certificates in PEM form")
+    refuse: Any = lambda: require(flags, "tls_key", False, "a key without a passphrase")
     try:
-        context.load_cert_chain(flags.tls_cert, flags.tls_key, lambda: _refuse_passphrase(flags))
+        context.load_cert_chain(flags.tls_cert, flags.tls_key, refuse)
     except ssl.SSLError as error:
         is_other = error.reason == "KEY_VALUES_MISMATCH"
         expected = f"the key of --tls_cert {flags.tls_cert}" if is_other else "a key in PEM form"
@@ -93,7 +94,3 @@ def _read(flags: Flags, name: str) -> bytes:
             return file.read()
     except OSError as error:
         raise UserError(f"--{name} {path}: {error.strerror}") from error
-
-
-def _refuse_passphrase(flags: Flags) -> NoReturn:
-    raise UserError(f"--tls_key {flags.tls_key}: expected a key without a passphrase")
