@@ -320,15 +320,10 @@ class _Numbers:
             self._set(f"game/{name}", i, value, said, LARGEST, "a finite number")
 
     def _set(self, name: str, i: int, value: Any, declared: str, limit: float, expected: str):
-        what = name.replace("game/", "game_numbers ")
+        what = f'info["torchbeast"] tells {name.replace("game/", "game_numbers ")}'
         if name not in self.values:
-            raise UserError(f'info["torchbeast"] tells {what}: expected {declared}')
-        with contextlib.suppress(TypeError, ValueError):
-            if np.ndim(value) == 0 and abs(value) <= limit:
-                self.values[name][i] = value
-                return
-        seen = f"seen {brief(value)} (a {type(value).__name__}) from environment {i}"
-        raise UserError(f'info["torchbeast"] tells {what}: expected {expected}, {seen}')
+            raise UserError(f"{what}: expected {declared}")
+        self.values[name][i] = _checked_number(what, value, limit, expected, i)
 
 
 def _declared_numbers(metadata: dict[str, Any]) -> list[str]:
@@ -395,16 +390,18 @@ def _checked_rewards(rewards: Any) -> np.ndarray:
         array = np.asarray(rewards, np.float64)
         if array.ndim == 1 and (np.abs(array) <= LARGEST).all():  # NaN compares as False
             return array
-    for i, reward in enumerate(rewards):
-        with contextlib.suppress(TypeError, ValueError):
-            if np.ndim(reward) == 0 and abs(float(reward)) <= LARGEST:
-                continue
-        seen = brief(reward.tolist() if hasattr(reward, "tolist") else reward)
-        kind = type(reward).__name__
-        raise UserError(
-            f"Reward: expected a finite number, seen {seen} (a {kind}) from environment {i}"
-        )
-    raise AssertionError(rewards)  # one of them is wrong
+    each = enumerate(rewards)
+    return np.array([_checked_number("Reward", x, LARGEST, "a finite number", i) for i, x in each])
+
+
+def _checked_number(what: str, value: Any, limit: float, expected: str, i: int) -> float:
+    """Returns a number of environment i, unless its absolute value is above `limit`."""
+    with contextlib.suppress(TypeError, ValueError):
+        if np.ndim(value) == 0 and float(abs(value)) <= limit:
+            return float(value)
+    seen = brief(value.tolist() if hasattr(value, "tolist") else value)
+    kind = type(value).__name__
+    raise UserError(f"{what}: expected {expected}, seen {seen} (a {kind}) from environment {i}")
 
 
 def _checked_stacks(stacks: dict[str, int], observations: dict) -> dict[str, int]:
