@@ -123,9 +123,8 @@ class Spec:
     @property
     def has_vectors(self) -> bool:
         """Whether what a network sees has floats and no image (see `is_image`)."""
-        parts = self.seen.observations.values()
-        has_floats = any("float" in dtype for _, dtype in parts)
-        return has_floats and not any(is_image(shape) for shape, _ in parts)
+        has_images = any(is_image(shape) for shape, _ in self.seen.observations.values())
+        return bool(self.scalable) and not has_images
 
     @property
     def scalable(self) -> list[str]:
