@@ -102,13 +102,10 @@ def available_bytes() -> int:
 def require_memory(flags: Flags, name: str, needed: int) -> None:
     """Raises UserError, which asks for a smaller --`name`, unless `needed` bytes are available."""
     available, MiB = available_bytes(), 2**20
-    require(
-        flags,
-        name,
-        needed < available,
-        f"a smaller number, or fewer environments: {needed / MiB:,.0f} MiB of memory would be "
-        f"needed, {available / MiB:,.0f} MiB are available",
-    )
+    needs = f"{needed / MiB:,.0f} MiB of memory would be needed"
+    has = f"{available / MiB:,.0f} MiB are available"
+    expected = f"a smaller number, or fewer environments: {needs}, {has}"
+    require(flags, name, needed < available, expected)
 
 
 def require_stream_memory(
@@ -136,12 +133,8 @@ def require_descriptors(flags: Flags) -> None:
     files need a few more."""
     left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds()
     files = 4 * flags.num_actors + 32
-    require(
-        flags,
-        "num_actors",
-        files < left,
-        f"a smaller number: {files} open files would be needed, {left} are left (ulimit -n)",
-    )
+    expected = f"a smaller number: {files} open files would be needed, {left} are left (ulimit -n)"
+    require(flags, "num_actors", files < left, expected)
 
 
 def _aligned(size: int) -> int:
