@@ -151,10 +151,7 @@ class NewestWeights:
         weights, version, copied = self._newest
         copied.wait()
         use_in_this_stream(weights.values())
-        if self._device.type == "cpu":
-            net.load_state_dict(weights)
-        else:
-            _copy_all(weights, net.state_dict())
+        _copy_all(weights, net.state_dict())
         return version
 
 
