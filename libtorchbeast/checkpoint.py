@@ -29,7 +29,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -369,9 +369,7 @@ class RunCheckpoints:
 def random_states() -> dict:
     """Returns the states of the global random generators of Python, NumPy and torch, in types that
     `save` accepts. torch has one generator for the CPU and one for each accelerator."""
-    numpy_state = np.random.get_state(legacy=True)
-    assert isinstance(numpy_state, tuple)
-    name, key, *rest = numpy_state
+    name, key, *rest = cast(tuple, np.random.get_state(legacy=True))
     return dict(
         python=random.getstate(),
         numpy=(name, key.tolist(), *rest),
