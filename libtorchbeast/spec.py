@@ -21,11 +21,10 @@ ROW_FIELDS = {
     "episode_return": "float32",
 }
 
-# Other keys that a row has, or gets from the network's outputs.
-ACTING_KEYS = ("last_action", "action", "policy_logits", "baseline", "policy_version", "past")
-
-# An observation may not use these keys, nor those that begin with `game/`.
-ROW_KEYS = frozenset([*ROW_FIELDS, *ACTING_KEYS, "discount"])
+# The keys that a row has, or gets from the network's outputs. An observation may not use them, nor
+# those that begin with `game/`.
+OTHER_KEYS = "discount last_action action policy_logits baseline policy_version past".split()
+ROW_KEYS = frozenset([*ROW_FIELDS, *OTHER_KEYS])
 
 NOT_SEEN = ("loss/", "game/")  # how the keys of rows begin that networks do not get
 
