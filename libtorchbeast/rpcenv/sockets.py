@@ -98,10 +98,9 @@ def claim_address(address: str) -> Callable[[], None]:
                 _check_socket(path)
             else:
                 _check_port(address)
-        except BlockingIOError as error:
-            raise UserError(f"Cannot listen on {address}: {IN_USE}") from error
         except OSError as error:
-            raise UserError(f"Cannot listen on {address}: {error}") from error
+            why = IN_USE if isinstance(error, BlockingIOError) else error
+            raise UserError(f"Cannot listen on {address}: {why}") from error
         return stack.pop_all().close
 
 
