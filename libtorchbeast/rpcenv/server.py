@@ -104,7 +104,6 @@ class Server:
             cleanup.callback(self._environments.close)
             self.spec = self._environments.spec
             self._encode = StepEncoder(self.spec)
-            self._description = spec_to_message(self.spec).SerializeToString()
             cleanup.callback(claim_address(address))
             self._server = self._make_grpc_server()
             add_port(self._server, address, tls)
@@ -134,17 +133,15 @@ class Server:
             futures.ThreadPoolExecutor(self._max_streams + SPARE_THREADS, "stream"),
             options=[*OPTIONS.items(), ("grpc.max_receive_message_length", max_receive)],
         )
+        description = spec_to_message(self.spec).SerializeToString()
         methods = {
-            "Describe": grpc.unary_unary_rpc_method_handler(self._describe),
+            "Describe": grpc.unary_unary_rpc_method_handler(lambda request, context: description),
             "Stream": grpc.stream_stream_rpc_method_handler(self._stream),
         }
         handler = grpc.method_handlers_generic_handler(SERVICE, methods)
         server.add_generic_rpc_handlers((handler,))
         add_HealthServicer_to_server(self._health, server)
         return server
-
-    def _describe(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        return self._description
 
     def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answers one Stream, in a thread of its own. gRPC drops this generator if the client goes
