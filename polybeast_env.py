@@ -204,9 +204,7 @@ def serve(
     set_up_logging(flags)
     seed = server_seed(flags.seed, address, index, life, flags.updates)
     with told(flags.env):
-        is_atari = atari_wrappers.is_atari(flags.env)
-        may_change = "envs_per_server" in flags.left_out and not is_atari
-        if index == life == 0 or may_change:
+        if index == life == 0 or recipes.may_change(flags, "envs_per_server", None):
             flags = try_environment(flags)
         server = Server(
             maker(flags, seed, index),
