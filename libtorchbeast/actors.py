@@ -193,10 +193,8 @@ class Actors:
         have_all_failed = len(self._failed) == len(self._lives) and self.restarts > 1
         are_alike = not self._has_delivered and len(self._causes) == 1
         if are_alike and (have_all_failed or are_too_many):
-            raise UserError(
-                "no actor has completed a rollout, and all failures are alike: "
-                + "".join(self._causes)
-            )
+            said = "no actor has completed a rollout, and all failures are alike"
+            raise UserError(f"{said}: {''.join(self._causes)}")
         if are_too_many:
             raise UserError(
                 f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "
