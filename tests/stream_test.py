@@ -9,7 +9,7 @@ import pytest
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv import rpcenv_pb2
-from libtorchbeast.rpcenv.stream import EnvironmentMaker, Limits, Stream
+from libtorchbeast.rpcenv.stream import EnvironmentMaker, Stream
 from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit
 from libtorchbeast.rpcenv.wire import StepEncoder, WrongActions
 from libtorchbeast.workers import SilenceTimer
@@ -18,11 +18,11 @@ from tests.support.envs import Catch
 from tests.support.served_envs import Raises, Reversed, Watched
 
 N, SEED, STEPS = 2, 7, 25  # Catch's episodes have 10 rows
-LIMITS = Limits(step=TimeLimit(60.0, "a minute"), open=TimeLimit(60.0, "a minute"))
+LIMIT = TimeLimit(60.0, "a minute")
 
 
-def make_stream(maker, limits=LIMITS):
-    return Stream(0, SEED, maker, StepEncoder(maker.spec), limits)
+def make_stream(maker, step_limit=LIMIT, open_limit=LIMIT):
+    return Stream(0, SEED, maker, StepEncoder(maker.spec), step_limit, open_limit)
 
 
 def catch_maker(create_env=Catch):
@@ -40,11 +40,11 @@ def test_the_first_stream_takes_the_prepared_environment_and_others_their_own():
     maker = catch_maker(lambda: Watched(count))
     assert len(count) == 1
     timer = CallTimer(0)
-    first = maker.take(timer, LIMITS.open)
+    first = maker.take(timer, LIMIT)
     assert len(count) == 1 and first.spec is maker.spec
     first.initial(SEED)
     assert len(count) == N
-    second = maker.take(timer, LIMITS.open)
+    second = maker.take(timer, LIMIT)
     assert len(count) == N + 1 and second is not first and second.spec == maker.spec
     maker.close()  # both belong to those who took them
     assert len(count) == N + 1
@@ -61,9 +61,9 @@ def test_a_prepared_environment_that_nobody_took_is_closed_once():
 def test_an_environment_of_another_spec_is_refused_and_closed():
     count, sizes = [], iter([N, N + 1])
     maker = EnvironmentMaker(lambda: Environment(lambda: Watched(count), next(sizes), "Catch"))
-    prepared = maker.take(CallTimer(0), LIMITS.open)
+    prepared = maker.take(CallTimer(0), LIMIT)
     with pytest.raises(ValueError, match=rf"expected what it made before.*num_envs={N},.*seen"):
-        maker.take(CallTimer(0), LIMITS.open)
+        maker.take(CallTimer(0), LIMIT)
     assert len(count) == 1
     prepared.close()
 
@@ -161,7 +161,7 @@ def test_every_call_into_an_environment_has_its_limit():
     stream = None
     maker = EnvironmentMaker(lambda: Environment(Noting, 1, "Catch"))
     maker.close()  # so that the stream makes its own
-    stream = make_stream(maker, Limits(TimeLimit(-1e9, "a step"), TimeLimit(-1e9, "opening")))
+    stream = make_stream(maker, TimeLimit(-1e9, "a step"), TimeLimit(-1e9, "opening"))
     list(stream.play(iter([action(1)])))
     stream.close()
     calls = [("open", "opening"), ("reset", "opening"), ("step", "a step"), ("close", "a step")]

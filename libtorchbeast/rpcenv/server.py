@@ -20,7 +20,7 @@ from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from libtorchbeast.environment import Environment
 from libtorchbeast.origin import report
 from libtorchbeast.rpcenv.sockets import claim_address
-from libtorchbeast.rpcenv.stream import EnvironmentMaker, Limits, Stream
+from libtorchbeast.rpcenv.stream import EnvironmentMaker, Stream
 from libtorchbeast.rpcenv.tls import Tls, add_port
 from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit, Watchdog
 from libtorchbeast.rpcenv.wire import StepEncoder, WrongActions, spec_to_message
@@ -88,7 +88,7 @@ class Server:
         sign_of_life: Callable[[], None] = lambda: None,
     ):
         self.address, self._max_streams, self._seed = address, max_streams, seed
-        self._limits = Limits(
+        self._limits = (
             TimeLimit(step_timeout, f"--step_timeout {step_timeout:g} for one step"),
             TimeLimit(open_timeout, f"--open_timeout {open_timeout:g} to open"),
         )
@@ -177,7 +177,7 @@ class Server:
             number = self._num_streams_ever
             self._num_streams_ever += 1
             seed = derive_seed(self._seed, number)
-            stream = Stream(number, seed, self._environments, self._encode, self._limits)
+            stream = Stream(number, seed, self._environments, self._encode, *self._limits)
             self._streams.add(stream)
             return stream
 

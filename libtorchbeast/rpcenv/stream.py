@@ -3,19 +3,11 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit
 from libtorchbeast.rpcenv.wire import StackCheck, StepEncoder, decode_actions
 from libtorchbeast.spec import Spec
-
-
-class Limits(NamedTuple):
-    """How long a Stream's environments may take."""
-
-    step: TimeLimit  # for a step or closing
-    open: TimeLimit  # for opening and first resetting one environment
 
 
 class EnvironmentMaker:
@@ -69,11 +61,13 @@ class Stream:
         seed: int,
         environments: EnvironmentMaker,
         encode: StepEncoder,
-        limits: Limits,
+        step_limit: TimeLimit,  # also for closing
+        open_limit: TimeLimit,  # for opening and first resetting one environment
     ):
         self.number, self._seed = number, seed
         self.timer = CallTimer(number, environments.spec.num_envs)
-        self._environments, self._encode, self._limits = environments, encode, limits
+        self._environments, self._encode = environments, encode
+        self._step_limit, self._open_limit = step_limit, open_limit
         self._check_stacks = StackCheck(environments.spec)
         self._environment: Environment | None = None
 
@@ -84,19 +78,19 @@ class Stream:
             WrongActions: a request does not fit the Spec.
             Exception: whatever making or stepping the environments raises.
         """
-        limit, timer = self._limits.open, self.timer
+        limit, timer = self._open_limit, self.timer
         with self._environments.opening:
             env = self._environment = self._environments.take(timer, limit)
             row = timer.run(limit, env.initial, self._seed, timer.opened)
         yield self._encoded(row)
         for request in requests:
             actions = decode_actions(request, env.spec)
-            yield self._encoded(timer.run(self._limits.step, env.step, actions))
+            yield self._encoded(timer.run(self._step_limit, env.step, actions))
 
     def close(self) -> None:
         """Closes the environments. Raises whatever that raises."""
         if self._environment is not None:
-            self.timer.run(self._limits.step, self._environment.close)
+            self.timer.run(self._step_limit, self._environment.close)
 
     def _encoded(self, row: Row) -> bytes:
         self._check_stacks(row)
