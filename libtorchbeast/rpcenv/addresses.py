@@ -25,10 +25,8 @@ def parse_addresses(text: str) -> list[str]:
 
 def is_local(address: str) -> bool:
     """Whether only this machine can reach the address: a Unix socket or a loopback address."""
-    if address.startswith("unix:"):
-        return True
     host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
+    if address.startswith("unix:") or host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
