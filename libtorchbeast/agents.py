@@ -31,11 +31,8 @@ from libtorchbeast.models import CoreState
 from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
 from libtorchbeast.spec import ROW_FIELDS, Actions, Spec, check_action_mask
 
-# Keys of the environment's row that are copied into the rows of each agent.
-OF_ENVIRONMENT = (
-    "done", "terminated", "truncated", "episode_over", "episode_step", "episode_return",
-    "policy_version", "discount",
-)  # fmt: skip
+# Keys of the environment's row that are copied into the rows of each agent that has none.
+OF_ENVIRONMENT = (*ROW_FIELDS, "policy_version", "discount")
 
 
 class Group(NamedTuple):
