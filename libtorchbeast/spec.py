@@ -63,10 +63,8 @@ class Actions:
         """Raises ValueError unless there is one action for each environment, and all in range."""
         is_kind = actions.dtype.kind in ("f" if self.kind == "box" else "iu")
         if actions.shape != (num_envs, *self.shape) or not is_kind:
-            raise ValueError(
-                f"Actions: expected {self.dtype}{[num_envs, *self.shape]}, "
-                f"seen {actions.dtype}{list(actions.shape)}"
-            )
+            expected, seen = [num_envs, *self.shape], f"{actions.dtype}{list(actions.shape)}"
+            raise ValueError(f"Actions: expected {self.dtype}{expected}, seen {seen}")
         if self.kind == "box":
             wrong, expected = ~np.isfinite(actions), "finite numbers"
         elif self.kind == "discrete" and actions.min() >= 0 and actions.max() < self.sizes[0]:
@@ -76,9 +74,8 @@ class Actions:
             expected = " and ".join(f"0 to {size - 1}" for size in self.sizes)
         if wrong.any():
             n = int(wrong.reshape(num_envs, -1).any(axis=1).argmax())
-            raise ValueError(
-                f"Actions: expected {expected}, seen {actions[n].tolist()} for environment {n}"
-            )
+            seen = f"{actions[n].tolist()} for environment {n}"
+            raise ValueError(f"Actions: expected {expected}, seen {seen}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,10 +214,8 @@ def describe_actions(space: Any) -> Actions:
         return Actions("multi_discrete", tuple(int(n) for n in np.ravel(space.nvec)))
     if hasattr(space, "low") and np.dtype(space.dtype).kind == "f" and math.prod(shape) > 0:
         return Actions("box", (math.prod(shape),))
-    raise UserError(
-        f"Action space: expected Discrete or MultiDiscrete starting at 0, or a Box of floats "
-        f"(at least one), seen {brief(space)}"
-    )
+    expected = "Discrete or MultiDiscrete starting at 0, or a Box of floats (at least one)"
+    raise UserError(f"Action space: expected {expected}, seen {brief(space)}")
 
 
 def to_space(actions: np.ndarray, space: Any) -> np.ndarray:
@@ -252,8 +247,6 @@ def check_action_mask(observations: dict, actions: Actions) -> None:
         return
     shape, dtype = observations["action_mask"]
     if actions.kind == "box" or shape != (sum(actions.sizes),) or np.dtype(dtype).kind not in "biu":
-        raise UserError(
-            f"action_mask: expected a bool or integer for each action, "
-            f"{[sum(actions.sizes)]}, and no Box of actions; seen {dtype}{list(shape)} and "
-            f"{actions.kind} actions"
-        )
+        each = f"for each action, {[sum(actions.sizes)]}, and no Box of actions"
+        seen = f"{dtype}{list(shape)} and {actions.kind} actions"
+        raise UserError(f"action_mask: expected a bool or integer {each}; seen {seen}")
