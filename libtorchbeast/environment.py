@@ -165,19 +165,15 @@ class Environment:
 def _check_parts(env: Any, single: str) -> None:
     for part in ("reset", "step", f"{single}observation_space", f"{single}action_space"):
         if not hasattr(env, part):
-            raise UserError(
-                f"create_env returned {brief(env)}, which has no {part}; expected an environment "
-                f"(does create_env lack a return?)"
-            )
+            said = f"which has no {part}; expected an environment (does create_env lack a return?)"
+            raise UserError(f"create_env returned {brief(env)}, {said}")
 
 
 def _check_vector(env: Any, num_envs: int) -> None:
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
     if getattr(mode, "value", mode) != "NextStep":
-        raise UserError(
-            f"Vector environment: expected autoreset_mode AutoresetMode.NEXT_STEP in its "
-            f"metadata, seen {mode}"
-        )
+        expected = "autoreset_mode AutoresetMode.NEXT_STEP in its metadata"
+        raise UserError(f"Vector environment: expected {expected}, seen {mode}")
     if env.num_envs != num_envs:
         raise UserError(
             f"Vector environment: expected num_envs {num_envs} (--envs_per_actor, "
@@ -407,15 +403,12 @@ def _checked_number(what: str, value: Any, limit: float, expected: str, i: int) 
 def _checked_stacks(stacks: dict[str, int], observations: dict) -> dict[str, int]:
     for name, k in stacks.items():
         if name not in observations:
-            raise UserError(
-                f'metadata["frame_stacks"]: expected names of {sorted(observations)}, seen {name!r}'
-            )
+            expected = f"names of {sorted(observations)}, seen {name!r}"
+            raise UserError(f'metadata["frame_stacks"]: expected {expected}')
         shape, _ = observations[name]
         if k < 2 or shape[:1] != (k,):
-            raise UserError(
-                f'metadata["frame_stacks"] {stacks}: expected {name!r} [{k}, ...], at least 2 '
-                f"frames, seen {list(shape)}"
-            )
+            expected = f"{name!r} [{k}, ...], at least 2 frames, seen {list(shape)}"
+            raise UserError(f'metadata["frame_stacks"] {stacks}: expected {expected}')
     return dict(stacks)
 
 
@@ -432,15 +425,11 @@ def _in_float32(array: np.ndarray) -> np.ndarray:
 def _checked_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     array = np.asarray(leaf)
     if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise UserError(
-            f"Observation {name!r}: expected {np.dtype(dtype).name}{list(shape)}, "
-            f"seen {array.dtype}{list(array.shape)}"
-        )
+        seen, expected = f"{array.dtype}{list(array.shape)}", f"{np.dtype(dtype)}{list(shape)}"
+        raise UserError(f"Observation {name!r}: expected {expected}, seen {seen}")
     if array.dtype.kind == "f" and not _in_float32(array).all():
         wrong = array[~_in_float32(array)]
         large = ", which float32 cannot hold," if np.isfinite(wrong[0]) else ""
-        raise UserError(
-            f"Observation {name!r}: expected finite numbers, seen {wrong[0]:g}{large} in "
-            f"{wrong.size} of {array.size} places"
-        )
+        seen = f"{wrong[0]:g}{large} in {wrong.size} of {array.size} places"
+        raise UserError(f"Observation {name!r}: expected finite numbers, seen {seen}")
     return array.astype(dtype, copy=False)
