@@ -244,10 +244,8 @@ class TensorRows:
         self._vector, self.spec, self._device = vector, spec, device
         self._has_discounts = "discount" in spec.numbers
         if of_games := [name for name in spec.numbers if name != "discount"]:
-            raise UserError(
-                f"Vector environment: expected no game_numbers in its metadata, which WarpBeast "
-                f"cannot read, seen {', '.join(of_games)}"
-            )
+            expected = "no game_numbers in its metadata, which WarpBeast cannot read"
+            raise UserError(f"Vector environment: expected {expected}, seen {', '.join(of_games)}")
         self._space = vector.single_action_space
         if spec.actions.kind == "box":
             bounds = np.asarray(self._space.low), np.asarray(self._space.high)
