@@ -196,10 +196,8 @@ class Actors:
             said = "no actor has completed a rollout, and all failures are alike"
             raise UserError(f"{said}: {''.join(self._causes)}")
         if are_too_many:
-            raise UserError(
-                f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes "
-                f"(--max_actor_restarts {most}); the last, actor {actor}: {why}"
-            )
+            many = f"{len(self._failures)} actors failed within {RESTART_WINDOW_S / 60:g} minutes"
+            raise UserError(f"{many} (--max_actor_restarts {most}); the last, actor {actor}: {why}")
 
     def _watch(self) -> None:
         """Kills actors that hang, and says now and then what the run waits for."""
