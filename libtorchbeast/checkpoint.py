@@ -187,10 +187,8 @@ def initial_weights(
     if state is None:
         raise UserError(f"--{flag} {name}: there is no checkpoint {path}")
     if why := misfit(own, state["model"]):
-        raise UserError(
-            f"--{flag} {name}: {path}, trained on {state['env']}, does not fit the "
-            f"network for {flags.env}: {why}"
-        )
+        said = f"does not fit the network for {flags.env}: {why}"
+        raise UserError(f"--{flag} {name}: {path}, trained on {state['env']}, {said}")
     logger.info("--%s: the weights of %s, trained for %d steps", flag, path, state["step"])
     return state["model"]
 
