@@ -226,10 +226,9 @@ class Run:
         if error is None and self.ranks is not None and self.ranks.pulse.failure is not None:
             raise self.ranks.pulse.failure
         if error is None and self._unsaved():
-            raise checkpoint.CheckpointError(
-                f"the last checkpoint could not be saved; the one of update "
-                f"{self.checkpoints.saved_updates} is kept: {self.checkpoints.path}"
-            )
+            kept = f"the one of update {self.checkpoints.saved_updates} is kept"
+            said = f"the last checkpoint could not be saved; {kept}: {self.checkpoints.path}"
+            raise checkpoint.CheckpointError(said)
 
     @property
     def hours(self) -> float:
