@@ -68,10 +68,8 @@ def _checked_path(address: str) -> str:
     path = address.removeprefix("unix:")
     length = len(path.encode())
     if not 0 < length <= MAX_PATH_BYTES:
-        raise UserError(
-            f"Unix socket: expected a path of 1 to {MAX_PATH_BYTES} bytes, seen {length} in "
-            f"{address!r}"
-        )
+        expected = f"a path of 1 to {MAX_PATH_BYTES} bytes"
+        raise UserError(f"Unix socket: expected {expected}, seen {length} in {address!r}")
     if any(letter in path for letter in "%?#"):  # gRPC reads the address as a URI
         raise UserError(f"Unix socket: expected a path without % ? #, seen {address!r}")
     return address
