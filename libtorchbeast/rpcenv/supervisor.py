@@ -89,14 +89,14 @@ class Supervisor:
         silence = self._silence_timer.silence
         if not worker.process or worker.why_killed:
             return
-        if worker.ready_since:
-            if silence(worker.last_sign) > self._longest_silence:
-                seconds = f"{self._longest_silence:g} s (--step_timeout)"
-                worker.kill(f"it gave no sign of life for {seconds} and was killed")
-        elif silence(worker.started) > self._open_timeout:
-            limit = f"--open_timeout {self._open_timeout:g}"
-            name = worker.process.name
-            worker.kill(f"the first environment of {name} took longer than {limit} to open")
+        if worker.ready_since and silence(worker.last_sign) > self._longest_silence:
+            seconds = f"{self._longest_silence:g} s (--step_timeout)"
+            worker.why_killed = f"it gave no sign of life for {seconds} and was killed"
+        elif not worker.ready_since and silence(worker.started) > self._open_timeout:
+            name, limit = worker.process.name, f"--open_timeout {self._open_timeout:g}"
+            worker.why_killed = f"the first environment of {name} took longer than {limit} to open"
+        if worker.why_killed:
+            worker.process.kill()
 
     def _say_who_is_not_ready(self) -> None:
         opening = [w.process.name for w in self._workers if w.process and not w.ready_since]
@@ -139,11 +139,6 @@ class _Worker:
         self.was_ready = True
         self.last_sign = time.monotonic()
         self.ready_since = self.ready_since or self.last_sign
-
-    def kill(self, why: str) -> None:
-        assert self.process is not None
-        self.why_killed = why
-        self.process.kill()
 
     def clean_up(self, last_message: bytes | None) -> str:
         """Removes the process, which has ended, and returns why."""
