@@ -169,12 +169,9 @@ class Run:
             self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
 
     def _writer(self, state: dict[str, Any] | None) -> FileWriter:
-        return FileWriter(
-            Path(self.path),
-            vars(self.flags),
-            [*FIELDS, *self._own_columns, *columns_of_others(self.flags).values()],
-            resume_step=None if state is None else state["step"],
-        )
+        columns = [*FIELDS, *self._own_columns, *columns_of_others(self.flags).values()]
+        step = None if state is None else state["step"]
+        return FileWriter(Path(self.path), vars(self.flags), columns, resume_step=step)
 
     def _join(self, others: ranks.Ranks) -> None:
         """Gives all ranks the state of rank 0. From here on, the loss of a rank ends this run, and
