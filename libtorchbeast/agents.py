@@ -266,9 +266,7 @@ class Joint:
     group after group."""
 
     def __init__(self, agents: Agents):
-        self._parts: list[tuple[int, Distribution]] = [
-            (group.agents, net.distribution) for group, net in agents.members()
-        ]
+        self._parts = [(group.agents, net.distribution) for group, net in agents.members()]
         self._logits = [A * d.num_logits for A, d in self._parts]
         self.num_logits = sum(self._logits)
         self.action_shape = (sum(A * math.prod(d.action_shape) for A, d in self._parts),)

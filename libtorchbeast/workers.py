@@ -1,7 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Threads and processes that report how they end, and processes that end with their parent."""
 
-import collections
 import contextlib
 import ctypes
 import importlib.util
@@ -13,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -262,9 +262,7 @@ class SilenceTimer:
     def __init__(self):
         self._last_tick = time.monotonic()
         # When each stall began and ended, oldest first.
-        self._stalls: collections.deque[tuple[float, float]] = collections.deque(
-            maxlen=self.MOST_STALLS
-        )
+        self._stalls: deque[tuple[float, float]] = deque(maxlen=self.MOST_STALLS)
 
     def tick(self) -> None:
         """To be called before each check, a few times a second."""
