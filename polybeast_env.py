@@ -217,9 +217,8 @@ def serve(
             sign_of_life=lambda: outbox.send_bytes(b"."),
         )
     server.start()
-    logger.info(
-        "Serving %s, %d environments per stream, on %s", flags.env, flags.envs_per_server, address
-    )
+    what = f"{flags.env}, {flags.envs_per_server} environments per stream"
+    logger.info("Serving %s, on %s", what, address)
     for _ in inbox:
         pass
     server.stop()

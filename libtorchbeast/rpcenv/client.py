@@ -142,9 +142,8 @@ class StreamMonitor:
         causes = {cause(stream.last_error) for stream in self._status}
         is_raised = first.startswith("INTERNAL")  # by an environment; other errors may go away
         if is_raised and len(causes) == 1:
-            raise UserError(
-                f"no stream has completed a rollout, and all failures are alike: {cause(first)}"
-            )
+            said = "no stream has completed a rollout, and all failures are alike"
+            raise UserError(f"{said}: {cause(first)}")
 
     def row(self) -> dict[str, float]:
         """Columns of the log, as of the last `check`."""
