@@ -139,7 +139,7 @@ class Agents(nn.Module):
             if ends is not None:  # the game's may be set by --max_lag
                 own["done"] = own["done"] | ends
             elif begins := getattr(rows["done"], "begins", None):  # see models.remember_beginnings
-                own["done"].begins = begins  # type: ignore[attr-defined]
+                own["done"].begins = begins
             for name in {"action", "last_action"} & rows.keys():
                 numbers = rows[name][..., group.numbers].unflatten(-1, (A, -1)).flatten(1, 2)
                 own[name] = numbers.view(*numbers.shape[:2], *net.distribution.action_shape)

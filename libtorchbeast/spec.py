@@ -63,8 +63,9 @@ class Actions:
         """Raises ValueError unless there is one action for each environment, and all in range."""
         is_kind = actions.dtype.kind in ("f" if self.kind == "box" else "iu")
         if actions.shape != (num_envs, *self.shape) or not is_kind:
-            expected, seen = [num_envs, *self.shape], f"{actions.dtype}{list(actions.shape)}"
-            raise ValueError(f"Actions: expected {self.dtype}{expected}, seen {seen}")
+            expected = f"{self.dtype}{[num_envs, *self.shape]}"
+            seen = f"{actions.dtype}{list(actions.shape)}"
+            raise ValueError(f"Actions: expected {expected}, seen {seen}")
         if self.kind == "box":
             wrong, expected = ~np.isfinite(actions), "finite numbers"
         elif self.kind == "discrete" and actions.min() >= 0 and actions.max() < self.sizes[0]:
