@@ -64,7 +64,7 @@ class CallTimer:
         return None
 
 
-class Watchdog:
+class Watchdog(threading.Thread):
     """A thread that ends this process, with exit code 3, when a call exceeds its limit.
 
     Args:
@@ -81,17 +81,15 @@ class Watchdog:
         sign_of_life: Callable[[], None],
         interval: float,
     ):
+        super().__init__(name="watchdog", daemon=True)
         self._address, self._timers, self._sign_of_life = address, timers, sign_of_life
         self._interval = min(HEARTBEAT_S, interval)
         self._stopped = threading.Event()
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
-
     def stop(self) -> None:
         self._stopped.set()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         silence_timer = SilenceTimer()
         while True:
             self._sign_of_life()
