@@ -86,8 +86,7 @@ def save(path: str, state: dict, keep_previous: bool = True) -> None:
         finally:
             os.close(directory)
     except BaseException:
-        if os.path.exists(tmp):
-            os.remove(tmp)
+        Path(tmp).unlink(missing_ok=True)
         raise
 
 
