@@ -88,7 +88,6 @@ class Run:
         self.flags, self.spec, self._player, self._advise = flags, spec, player, advise
         self.path = run_path(flags)
         self.ranks = ranks.joined()
-        self._columns = ranks.share(flags.batch_size)
         self._writes = ranks.rank() == 0
         dump_dir = self.path if self._writes else None
         models.add_for_loss(net, spec, flags)
@@ -182,10 +181,9 @@ class Run:
             number = derive_seed(self.flags.seed, self.learner.updates, ranks.own_number())
             seed_everything(number)
         envs = others.gathered(torch.tensor([float(self._num_envs)]))
-        logger.info(
-            "%d columns = %d ranks x %d; %d environments",
-            self.flags.batch_size, others.count, self._columns, int(envs.sum()),
-        )  # fmt: skip
+        total, count = self.flags.batch_size, others.count
+        columns = f"{total} columns = {count} ranks x {ranks.share(total)}"
+        logger.info("%s; %d environments", columns, int(envs.sum()))
 
     def _tell(self, others: ranks.Ranks) -> None:
         """From now on the other ranks send their games and rows to rank 0, for its log."""
