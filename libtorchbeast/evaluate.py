@@ -186,11 +186,9 @@ def _print(games: list[Game], flags: Flags) -> None:
     results.print(table)
     scores = np.array([game.score for game in games])
     noun = "game" if len(games) == 1 else "games"
-    results.print(
-        f"Mean return {scores.mean():.2f}, standard deviation {scores.std():.2f}, from "
-        f"{scores.min():g} to {scores.max():g} in {len(games)} {noun}.",
-        soft_wrap=True,
-    )
+    spread = f"standard deviation {scores.std():.2f}, from {scores.min():g} to {scores.max():g}"
+    summary = f"Mean return {scores.mean():.2f}, {spread} in {len(games)} {noun}."
+    results.print(summary, soft_wrap=True)
     for name, mean in Means(game.numbers for game in games).row().items():
         results.print(f"Mean game_{name} {mean:.2f}", soft_wrap=True)
     if flags.against is not None:

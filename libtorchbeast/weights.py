@@ -99,10 +99,9 @@ def memory_fence(machine: str) -> Callable[[], None]:
             return ctypes.CDLL(None).OSMemoryBarrier
         fence = ctypes.CDLL("libatomic.so.1").atomic_thread_fence
     except (OSError, AttributeError) as error:
-        raise UserError(
-            f"on {machine} weights can be handed to other processes only with the library "
-            f"libatomic (apt-get install libatomic1): {error}"
-        ) from error
+        library = "the library libatomic (apt-get install libatomic1)"
+        said = f"on {machine} weights can be handed to other processes only with {library}"
+        raise UserError(f"{said}: {error}") from error
     SEQUENTIALLY_CONSISTENT = 5  # memory_order_seq_cst
     return lambda: fence(SEQUENTIALLY_CONSISTENT)
 

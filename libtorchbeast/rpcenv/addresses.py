@@ -38,10 +38,9 @@ def check_local(addresses: Iterable[str]) -> None:
     """Raises UserError for the first address that other machines can reach."""
     for address in addresses:
         if not is_local(address):
-            raise UserError(
-                f"{address} needs TLS (--tls_cert, --tls_key, --tls_ca) or --insecure: without "
-                "either, whoever reaches the connection can use and read it"
-            )
+            needs = "needs TLS (--tls_cert, --tls_key, --tls_ca) or --insecure"
+            why = "without either, whoever reaches the connection can use and read it"
+            raise UserError(f"{address} {needs}: {why}")
 
 
 def _parse_one(address: str) -> list[str]:

@@ -169,11 +169,9 @@ class Server:
             if self._stopping:
                 context.abort(grpc.StatusCode.UNAVAILABLE, f"{self.address} is stopping")
             if len(self._streams) == self._max_streams:
-                context.abort(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"{self.address} has all the {self._max_streams} streams that it may have; "
-                    "raise its --max_streams, or start more servers",
-                )
+                full = f"{self.address} has all the {self._max_streams} streams that it may have"
+                hint = "raise its --max_streams, or start more servers"
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{full}; {hint}")
             number = self._num_streams_ever
             self._num_streams_ever += 1
             seed = derive_seed(self._seed, number)
