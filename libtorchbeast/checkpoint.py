@@ -384,10 +384,8 @@ def set_random_states(states: dict) -> None:
 
 
 def _check_types(value: Any, where: str) -> None:
-    """Raises ValueError unless `torch.load(weights_only=True)` will accept the value.
-
-    Types must match exactly. A NumPy float or an enum would pass `isinstance`, but not the load.
-    """
+    """Raises ValueError unless `torch.load(weights_only=True)` will accept the value. It refuses
+    subclasses, too: a NumPy float or an enum would pass `isinstance`, but not the load."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
             _check_types(key, f"a key of {where}")

@@ -213,10 +213,8 @@ def _child(target: Callable, inbox: Connection, outbox: Connection, args: tuple)
 
 
 class PipeEvent:
-    """An event that `select` can wait for together with pipes and processes.
-
-    Any thread and any signal handler may set it. It stays set.
-    """
+    """An event that `select` can wait for together with pipes and processes. Any thread and any
+    signal handler may set it. It stays set."""
 
     def __init__(self):
         self._reader, self._writer = os.pipe()

@@ -16,11 +16,8 @@ PROBE_TIMEOUT_S = 1.0
 
 
 def private_folder() -> str:
-    """/tmp/polybeast-UID, the folder for this user's sockets, which may not exist yet.
-
-    It is not $XDG_RUNTIME_DIR, because that is removed when its user logs out, and a run under
-    `nohup` goes on after that.
-    """
+    """/tmp/polybeast-UID, the folder for this user's sockets, which may not exist yet. It is not
+    $XDG_RUNTIME_DIR, because that is removed when its user logs out, unlike a run under `nohup`."""
     return f"/tmp/polybeast-{os.getuid()}"
 
 

@@ -18,11 +18,9 @@ END_S = 3.0  # processes have this time to end by themselves
 
 
 class StartFailure(RuntimeError):
-    """A process failed before it was ready for the first time, and nobody else killed it.
-
-    That is a user's mistake, which no restart repairs. The text is the process's traceback, its
-    exit code, or why it was killed.
-    """
+    """A process failed before it was ready for the first time, and nobody else killed it: a user's
+    mistake, which no restart repairs. The text is the process's traceback, its exit code, or why it
+    was killed."""
 
 
 class Supervisor:

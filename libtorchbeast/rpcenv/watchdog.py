@@ -23,10 +23,8 @@ class TimeLimit(NamedTuple):
 
 
 class CallTimer:
-    """Measures the calls of one Stream into its environments. One call runs at a time.
-
-    Its Stream's thread makes the calls; the watchdog's thread asks whether one takes too long.
-    """
+    """Measures the calls of one Stream into its environments, which the Stream's thread makes one
+    at a time. The watchdog's thread asks whether one takes too long."""
 
     def __init__(self, stream_number: int, num_envs: int = 1):
         self.stream_number, self.num_envs = stream_number, num_envs
