@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from libtorchbeast.flags import UserError
@@ -161,8 +162,6 @@ class TensorVector:
         device: torch.device | str = "cpu",
         compiled: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda step: step,
     ):
-        import gymnasium  # environment machines that do not use it need not have it
-
         self.env, self.num_envs, self.device = env, num_envs, torch.device(device)
         self.metadata = {
             "autoreset_mode": "NextStep",
@@ -170,9 +169,9 @@ class TensorVector:
             "own_discounts": env.own_discounts,
             "render_modes": ["rgb_array"],
         }
-        spaces = {name: _box(shape, dtype) for name, (shape, dtype) in env.observations.items()}
+        parts = {name: _box(shape, dtype) for name, (shape, dtype) in env.observations.items()}
         # Gymnasium would sort the parts of a plain dict.
-        self.single_observation_space = gymnasium.spaces.Dict(OrderedDict(spaces))
+        self.single_observation_space = spaces.Dict(OrderedDict(parts))
         self.single_action_space = _action_space(env.actions)
         self._step = compiled(env.step)
         self._draws = sum(env.draws.values())
@@ -205,18 +204,14 @@ class TensorVector:
 
 
 def _box(shape: tuple[int, ...], dtype: Any) -> Any:
-    import gymnasium
-
     kind = np.dtype(dtype).kind
     low, high = {"f": (-math.inf, math.inf), "b": (0, 1)}.get(kind, (0, 0))
     if kind in "iu":
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    return gymnasium.spaces.Box(low, high, shape, np.dtype(dtype).type)
+    return spaces.Box(low, high, shape, np.dtype(dtype).type)
 
 
 def _action_space(actions: Actions) -> Any:
-    from gymnasium import spaces
-
     if not isinstance(actions, Actions) or not isinstance(actions.sizes, tuple):
         raise UserError(f"expected such actions as Actions('discrete', (3,)), seen {actions!r}")
     if actions.kind == "discrete":
