@@ -6,6 +6,7 @@ processes inherit its descriptor. So nothing is left behind when a process is ki
 /dev/shm that containers often have is no limit.
 """
 
+import contextlib
 import math
 import mmap
 import os
@@ -85,14 +86,12 @@ def available_bytes() -> int:
     """Bytes that can still be reserved: the least that the machine, the container (if it has a
     limit) and the disk (if there is no memfd) have left."""
     limits = [psutil.virtual_memory().available]
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError):  # no cgroup v2, or "max"
         cgroup = Path("/sys/fs/cgroup")
         limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
         cache = int(stat["active_file"]) + int(stat["inactive_file"])  # freed when needed
         limits.append(limit - used + cache)
-    except (OSError, ValueError, KeyError):  # no cgroup v2, or "max"
-        pass
     if not hasattr(os, "memfd_create"):
         disk = os.statvfs(tempfile.gettempdir())
         limits.append(disk.f_bavail * disk.f_frsize)
