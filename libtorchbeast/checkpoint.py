@@ -126,10 +126,9 @@ def load_newest(path: str) -> dict | None:
             used = f"{candidate}, at step {state.get('step', 'unknown')}"
             logger.error("Checkpoint not usable: %s. The run uses %s.", reasons[0], used)
         return state
-    raise CheckpointError(
-        f"neither {path} nor {previous} can be used: {'; '.join(reasons)}. "
-        "Restore one of them, or move both away to start from scratch."
-    )
+    hint = "Restore one of them, or move both away to start from scratch."
+    said = f"neither {path} nor {previous} can be used: {'; '.join(reasons)}"
+    raise CheckpointError(f"{said}. {hint}")
 
 
 def path_of(flags: argparse.Namespace) -> str:
@@ -225,10 +224,8 @@ def parse_for_run(
     state = load_newest(path)
     if state is not None:
         if draft.mode == "train" and "optimizer" not in state:
-            raise UserError(
-                f"{path} has weights only, so no training can resume from it. --init_from {path} "
-                "starts a new run with these weights."
-            )
+            hint = f"--init_from {path} starts a new run with these weights."
+            raise UserError(f"{path} has weights only, so no training can resume from it. {hint}")
         saved = _flags_of(state)
         settings = take_over(draft, saved, settings, make_parser()) | settings
     elif draft.mode == "train" and "env" not in settings:
@@ -357,10 +354,9 @@ class RunCheckpoints:
             differing = sorted(k for k in now.keys() | seen.keys() if now.get(k) != seen.get(k))
             now, seen = ({k: one.get(k) for k in differing[:3]} for one in (now, seen))
             count = f" ({len(differing)} entries differ)" if len(differing) > 3 else ""
-        raise UserError(
-            f"{self.path} does not match the flags in `{name}`{count}: it has {seen}, the flags "
-            f"now give {now}. Choose another --xpid, or use the flags of that run."
-        )
+        both = f"it has {seen}, the flags now give {now}"
+        hint = "Choose another --xpid, or use the flags of that run."
+        raise UserError(f"{self.path} does not match the flags in `{name}`{count}: {both}. {hint}")
 
 
 def random_states() -> dict:
@@ -394,10 +390,9 @@ def _check_types(value: Any, where: str) -> None:
         for index, item in enumerate(value):
             _check_types(item, f"{where}[{index}]")
     elif type(value) not in (*_LEAVES, torch.Tensor, torch.nn.Parameter):
-        raise ValueError(
-            f"{where} is a {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds "
-            "tensors, numbers, strings, bools, None, lists, tuples and dicts"
-        )
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        holds = "tensors, numbers, strings, bools, None, lists, tuples and dicts"
+        raise ValueError(f"{where} is a {kind}; a checkpoint holds {holds}")
 
 
 def _write_synced(path: str, state: dict) -> None:
@@ -428,10 +423,9 @@ def _read_verified(path: str) -> bytes:
         )
     expected = _comment(memoryview(data)[:-_COMMENT_SIZE])
     if seen != expected:
-        raise CheckpointError(
-            f"{path}: damaged: its bytes have the digest {expected.decode()}, "
-            f"but its end says {seen.decode(errors='replace')}"
-        )
+        digest, end = expected.decode(), seen.decode(errors="replace")
+        said = f"its bytes have the digest {digest}, but its end says {end}"
+        raise CheckpointError(f"{path}: damaged: {said}")
     return data
 
 

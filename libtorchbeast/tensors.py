@@ -356,7 +356,6 @@ class FromArrays:
 def require_vector(env: Any) -> None:
     """Raises UserError unless `create_env` returned a vector environment."""
     if not hasattr(env, "num_envs"):
-        raise UserError(
-            f"create_env returned {brief(env)}; expected a TensorVector, or another vector "
-            f"environment that gives tensors. MonoBeast plays single environments."
-        )
+        expected = "a TensorVector, or another vector environment that gives tensors"
+        hint = "MonoBeast plays single environments."
+        raise UserError(f"create_env returned {brief(env)}; expected {expected}. {hint}")
