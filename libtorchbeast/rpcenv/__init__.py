@@ -5,6 +5,8 @@ The package is named after its protocol, rpcenv.proto. It runs in two kinds of p
 `stream`, `watchdog`, `wire`, `supervisor` and `sockets` run on the machines of the environments;
 `client` and `local_servers` run in the learner. `addresses` and `tls` serve both.
 
-No module here imports torch, because a machine that only runs environments has none. PolyBeast's
-programs import them; MonoBeast does not need them.
+No module here imports torch, because a machine that only runs environments has none. They import
+each other and torch-free modules of libtorchbeast (spec, environment, flags, origin, seeds,
+workers).
+PolyBeast's programs import them; MonoBeast does not need them.
 """
