@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -19,8 +20,9 @@ from libtorchbeast.flags import Flags
 from libtorchbeast.spec import Actions, Spec, flatten_space
 from libtorchbeast.tools import fork_diff
 from tests.support import forks
-from tests.support.monobeast import parse
+from tests.support.monobeast import beast, parse
 from tests.support.processes import load
+from tests.support.processes import rows as rows_of
 
 EXAMPLE = Path(__file__).parent
 WAIT = 0  # NLE's action MORE, which takes no time while nothing is to be confirmed
@@ -187,19 +189,57 @@ def run(command, folder):
 
 
 @pytest.mark.parametrize(
-    "beast, edited", [("monobeast", "monobeast.py"), ("polybeast", "polybeast_env.py")]
+    "program, edited", [("monobeast", "monobeast.py"), ("polybeast", "polybeast_env.py")]
 )
-def test_the_fork_trains_and_is_filmed_and_exported(beast, edited, tmp_path):
+def test_the_fork_trains_and_is_filmed_and_exported(program, edited, tmp_path):
     copy, own = tmp_path / "copy", f"--savedir {tmp_path}".split()
-    assert forks.apply(EXAMPLE / f"{beast}.diff", copy) == {edited}
+    assert forks.apply(EXAMPLE / f"{program}.diff", copy) == {edited}
     assert fork_diff.outside("HEAD", copy) == ""
-    small = f"{forks.SMALL} {forks.ENVS[beast]} --unroll_length 20".split()
-    run([*words(EXAMPLE / "README.md", f"-m {beast}"), *small, *own], copy)
+    small = f"{forks.SMALL} {forks.ENVS[program]} --unroll_length 20".split()
+    run([*words(EXAMPLE / "README.md", f"-m {program}"), *small, *own], copy)
     assert load(tmp_path / "run")["updates"] >= 3
     film = "--xpid run --mode test_render --num_episodes 1 --max_episode_steps 20".split()
-    run([sys.executable, "-m", beast, *film, *own], copy)
+    run([sys.executable, "-m", program, *film, *own], copy)
     assert (tmp_path / "run/test.mp4").stat().st_size > 10_000
-    run([sys.executable, "-m", beast, *"--xpid run --mode export".split(), *own], copy)
+    run([sys.executable, "-m", program, *"--xpid run --mode export".split(), *own], copy)
+
+
+class Door(gymnasium.Env):
+    """A map as NLE's, with a glyph on one side of the agent; to go there is rewarded by 1."""
+
+    observation_space = make().observation_space
+    action_space = gymnasium.spaces.Discrete(2)
+    SIDES = (-1, 1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.seen(), {}
+
+    def seen(self):
+        self.side = int(self.np_random.integers(2))
+        x, y = self.np_random.integers((5, 5), (74, 16)).tolist()
+        glyphs = np.full((21, 79), nethack.GLYPH_CMAP_OFF, np.int16)
+        glyphs[y, x + self.SIDES[self.side]] = 2370
+        stats = np.zeros(27, np.int64)
+        stats[:2] = x, y
+        return dict(glyphs=glyphs, blstats=stats)
+
+    def step(self, action):
+        reward, self.steps = float(action == self.side), self.steps + 1
+        return self.seen(), reward, self.steps == 8, False, {}
+
+
+gymnasium.register("Door-v0", Door)
+
+
+def test_the_network_learns_where_to_go(tmp_path):
+    """Learning in small: of 8 steps, actions at random get 4 right."""
+    words = "--env examples.nethack.nethack_test:Door-v0 --net examples.nethack.net.NetHackNet"
+    words += " --num_actors 0 --envs_per_actor 16 --batch_size 16 --learning_rate 5e-4 --passes 4"
+    words += " --minibatches 4 --ppo_clip 0.2"
+    beast(tmp_path, *words.split(), "--total_steps", 4000, "--eval_every", 0)
+    assert float(rows_of(tmp_path / "run")[-1]["mean_game_return"]) > 6
 
 
 def test_a_server_needs_no_torch():
