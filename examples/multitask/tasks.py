@@ -13,7 +13,7 @@ import minatar_wrappers
 from libtorchbeast.flags import Flags, UserError
 
 SCALES = {"breakout": 1, "asterix": 10, "space_invaders": 100}  # factors of the tasks' rewards
-CHANNELS = 6  # of SpaceInvaders; Asterix and Breakout have 4
+CHANNELS = 6  # of SpaceInvaders; Asterix and Breakout have 4, Freeway has 7, Seaquest 10
 
 
 def is_task(env: str) -> bool:
@@ -43,6 +43,9 @@ class Task(gymnasium.Wrapper):
         game = f"MinAtar/{name.title().replace('_', '')}-v1"
         options |= {"use_minimal_action_set": False}
         super().__init__(minatar_wrappers.make_minatar(game, **options))
+        channels = len(self.env.observation_space.low)  # type: ignore[attr-defined]
+        if channels > CHANNELS:
+            raise UserError(f"{game}: expected at most {CHANNELS} channels, seen {channels}")
         self.name, self.scale = name, SCALES[name]
         self.task = np.array([name == other for other in SCALES])  # floats might be scaled
         self.metadata = self.env.metadata | {"game_numbers": [*SCALES]}
