@@ -90,8 +90,11 @@ class Grouped:
         reward = rewards[self._first] if self._first in acted else 0.0
         return row, reward, is_over and not is_cut, is_cut, info
 
-    def __getattr__(self, name: str) -> Any:  # `render` and `close`
-        return getattr(self.env, name)
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
 
     def _observation(self, seen, rewards, terminations, truncations) -> dict[str, np.ndarray]:
         """The row of all agents, of what the environment's `reset` or `step` returned."""
