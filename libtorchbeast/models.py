@@ -81,7 +81,8 @@ def add_for_loss(net: Any, spec: Spec, flags: Flags) -> nn.ModuleDict:
 def said_of(net: Any) -> str:
     """What is trained, and why: the network's name and the numbers of its weights."""
     count = lambda module: sum(p.numel() for p in module.parameters())
-    alone = ", ".join(f"{count(own):,} in {name}" for name, own in of_learner(net).items())
+    own = {name: count(module) for name, module in of_learner(net).items()}
+    alone = ", ".join(f"{weights:,} in {name}" for name, weights in own.items() if weights)
     also = f", and for the learner alone {alone}" if alone else ""
     return f"{name_of(net)}{getattr(net, 'chosen', '')}, {count(net):,} weights{also}"
 
