@@ -370,7 +370,7 @@ def train_with_servers(
     """Trains with the actor pool's threads, which hold the streams, inference threads, which answer
     them by `act` with networks of the class `own`, and learner threads. This thread supervises them
     all. A stream begins with the core `state` of one environment, and is refused if one of its
-    rollouts would have more than `max_bytes`. The queue joins rollouts to so many `columns`."""
+    rollouts would have more than `max_bytes`. Each batch of the queue has that many `columns`."""
     flags, learner = run.flags, run.learner
     device = torch.device(flags.inference_device)
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)

@@ -183,6 +183,7 @@ class Past:
 
 
 def _require_players(name: str, spec: Spec, flags: Flags) -> None:
+    """Raises UserError unless the environment has several players, as the flag --`name` demands."""
     groups = agents.groups_of(spec)
     are_several = sum(group.agents for group in groups) > 1
     told = all(f"{group.name}/episode_return" in spec.observations for group in groups)
