@@ -71,6 +71,12 @@ def test_one_task_can_be_named():
         task(0, "tasks/pong")
 
 
+def test_a_game_with_more_channels_is_refused(monkeypatch):
+    monkeypatch.setitem(SCALES, "freeway", 1000)
+    with pytest.raises(UserError, match="MinAtar/Freeway-v1: expected at most 6 channels, seen 7"):
+        task(3)
+
+
 def test_no_flag_scales_the_one_hot():
     """--observation_scaling moments scales floats, and then no value head would be chosen."""
     assert Environment(lambda: task(1), 1).spec.scalable == []
