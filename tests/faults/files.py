@@ -174,7 +174,7 @@ LEAGUE = (
 
 
 @promise("a league killed and resumed in order has the same standings", "SIGKILL; --past_share 0.5")
-def league_resumed_in_order(kills: int = 10, steps: int = 20_000) -> list[Figure]:
+def league_resumed_in_order(kills: int = 10, steps: int = 8000) -> list[Figure]:
     """The standings are among the `stats` of the checkpoint."""
     return resumed_in_order(kills, steps, tuple(LEAGUE.split()))
 
