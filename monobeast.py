@@ -230,8 +230,8 @@ def make_parser() -> Parser:
         help="Number of rollouts that shared memory holds, each of one environment. Default: two "
              "for each environment.")
     acting("--max_actor_restarts", type=whole(0), default=10,
-        help="A failed actor is replaced. The run ends when more than this number of actors have "
-             "failed within ten minutes.")
+        help="The run ends when more than this number of actors have failed within ten minutes. "
+             "Until then failed actors are replaced.")
     acting("--barrier_updates", type=whole(1), default=1000,
         help="With --num_actors 0: number of updates from one barrier until the next is due. A "
              "barrier waits until the games in progress have ended; then all environments start "

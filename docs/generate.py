@@ -7,7 +7,6 @@ tests/docs_test.py checks that both pages are current. The sentences at their to
 """
 
 import argparse
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,8 +28,8 @@ BEASTS = ("MonoBeast", "PolyBeast")
 FLAGS_LEAD = """\
 # Flags
 
-For anyone who looks up a flag. The `--help` of each program says the same. `make docs` writes this
-page.
+For anyone who looks up a flag. The `--help` of each program shows the first sentence of each.
+`make docs` writes this page.
 
 MonoBeast is `monobeast.py`, PolyBeast `polybeast.py`, R2D2 `r2d2.py` and WarpBeast `warpbeast.py`;
 "servers" stands for `polybeast_env.py`. Where MonoBeast or PolyBeast lacks a flag, the column
@@ -82,19 +81,12 @@ class Flag(NamedTuple):
     help: str
 
 
-def split_default(action: argparse.Action) -> tuple[str, str]:
-    """Returns the flag's default and the rest of its help."""
-    text = help_of(action)
-    stated = re.search(r"\s*Default: (.*?)\.(?=\s|$)", text)
-    if stated:
-        return stated[1], (text[: stated.start()] + text[stated.end() :]).strip()
-    if action.nargs == 0:
-        return "off", text
-    return ("" if action.default is None else f"`{action.default}`"), text
-
-
 def describe(action: argparse.Action) -> Flag:
-    default, text = split_default(action)
+    default, text = help_of(action)
+    if action.nargs == 0:
+        default = "off"
+    elif action.default is not None and default == str(action.default):
+        default = f"`{default}`"
     value = f" {action.metavar}" if action.metavar else ""
     names = ", ".join(f"`{name}{value}`" for name in action.option_strings)
     if action.choices:

@@ -13,6 +13,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Container, Sequence
@@ -126,7 +127,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, program: str, description: str | None):
         super().__init__(
-            program, description=description, formatter_class=HelpFormatter,
+            program, f"{program} [--FLAG VALUE ...]", description, formatter_class=HelpFormatter,
+            epilog="docs/flags.md says more about each flag.",
             allow_abbrev=False, exit_on_error=False,
         )  # fmt: skip
 
@@ -186,19 +188,31 @@ class Parser(argparse.ArgumentParser):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Appends the default to a flag's help, unless the help already contains "Default:"."""
+    """Shows of each flag the first sentence of its help and the default, so that all flags fit on
+    a few screens."""
+
+    def __init__(self, prog: str, **options: Any):
+        super().__init__(prog, max_help_position=34, **options)
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        return "N" if hasattr(action.type, "range") else "VALUE"
 
     def _expand_help(self, action: argparse.Action) -> str:
-        text = help_of(action)
-        no_default = action.default in (None, argparse.SUPPRESS) or action.nargs == 0
-        return text if no_default or "Default:" in text else f"{text} Default: {action.default}."
+        default, text = help_of(action)
+        first = re.split(r"(?<=\.) (?=[A-Z(])", text, maxsplit=1)[0]
+        return f"{first} Default: {default}." if default else first
 
 
-def help_of(action: argparse.Action) -> str:
-    """A flag's help, with its number's range. A percent sign may stand alone, unlike in argparse,
+def help_of(action: argparse.Action) -> tuple[str, str]:
+    """A flag's default, and its help with its number's range. Where the help has no sentence
+    "Default: ...", the default is the parser's. A percent sign may stand alone, unlike in argparse,
     but argparse's %% and %(default)s are understood."""
     text = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
-    return f"{text} {getattr(action.type, 'range', '')}".rstrip()
+    text = f"{text} {getattr(action.type, 'range', '')}".rstrip()
+    if stated := re.search(r"\s*Default: (.*?)\.(?=\s|$)", text):
+        return stated[1], (text[: stated.start()] + text[stated.end() :]).strip()
+    no_default = action.default in (None, argparse.SUPPRESS) or action.nargs == 0
+    return "" if no_default else str(action.default), text
 
 
 def parse_args(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
@@ -325,7 +339,7 @@ def shell_line(module: str, words: list[str]) -> str:
 def add_environment_flags(parser: Parser) -> None:
     """Adds the flags of every program that steps environments."""
     add = parser.group("environment", "Which environments are played.")
-    add("--env", default="PongNoFrameskip-v4",
+    add("--env", default="PongNoFrameskip-v4", metavar="ID",
         help="Id of a Gymnasium environment; MODULE:ID imports MODULE first. WarpBeast instead has "
              "environments that are written as tensor operations (examples/tensors).")
     add("--seed", type=whole(0), default=0,
@@ -342,14 +356,14 @@ def add_environment_flags(parser: Parser) -> None:
 def add_run_flags(parser: Parser) -> None:
     add = parser.group("run", "What the program does, and where it writes.")
     add("--mode", default="train", choices=["train", "test", "test_render", "export"],
-        help="train trains the network. test plays whole games with the newest checkpoint. "
-             "test_render also writes a video of them. export writes the policy to files that run "
-             "without this repository.")
-    add("--xpid",
+        help="Train, or play whole games with the newest checkpoint (test), also write a video of "
+             "them (test_render), or write the policy to files that run without this repository "
+             "(export).")
+    add("--xpid", metavar="NAME",
         help="Name of the run, and of its folder in --savedir. If the run exists, it is resumed, "
              "and flags that are left out keep the run's values. Default: a name made from the "
              "date and the time; in the test modes, the newest run.")
-    add("--savedir", default=SAVEDIR, help="Folder that holds all runs.")
+    add("--savedir", default=SAVEDIR, metavar="FOLDER", help="Folder that holds all runs.")
     add("--init_from", metavar="RUN",
         help="Start a new run, at step 0 and with a fresh optimizer, from the weights of another "
              "run: its name in --savedir, or the path of its folder or of a checkpoint. The "
