@@ -190,7 +190,7 @@ def loss(batch: Transitions) -> dict[str, torch.Tensor]:
         gains = vtrace.clipped_gains(batch.log_rho, advantages, flags.ppo_clip)
         errors = vtrace.clipped_errors(values, goal["v"], goal["value"], flags.ppo_clip)
     else:
-        gains = batch.rho.clamp(max=flags.clip_pg_rho_threshold) * goal["advantage"] * batch.log_pi
+        gains = batch.rho.clamp(max=flags.clip_rho_threshold) * goal["advantage"] * batch.log_pi
         errors = (goal["v"] - values) ** 2
     entropy = batch.net.distribution.entropy(batch.outputs["policy_logits"])
     left = 1 - batch.progress if flags.entropy_schedule == "linear" else 1

@@ -123,10 +123,9 @@ def add_flags(parser: Parser) -> None:
 def make_parser() -> Parser:
     parser = Parser("polybeast_env", __doc__)
     add_flags(parser)
-    parser.add_argument("--until_stdin_closes", metavar="FOLDER",
-        help="End when standard input is closed, so that the servers do not outlive the program "
-             "that started this one. Until then FOLDER, which only this user may enter, holds the "
-             "sockets.")
+    # For programs that start this one: it ends when standard input is closed, so that the servers
+    # do not outlive them. Until then this folder, which only this user may enter, has the sockets.
+    parser.add_argument("--until_stdin_closes", help=argparse.SUPPRESS)
     # The command line has no flags for these. `updates` is how many updates the run had made when
     # this program started.
     parser.set_defaults(mode="train", updates=0)

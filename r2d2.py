@@ -143,14 +143,16 @@ def targets(batch: Transitions) -> dict[str, torch.Tensor]:
     return dict(q=recurrent_q.targets(batch.rows, values, flags.discounting, flags.n_steps))
 
 
+IMPORTANCE_EXPONENT = 0.6  # of the weights that correct for the priorities
+
+
 def loss(batch: Transitions) -> dict[str, torch.Tensor]:
     """R2D2's loss ([R2D2] section 2.3), mean of weight (h(G) - Q(x, a))^2 / 2. The priorities are
     for the replay, which says with which chance it has drawn each column."""
     q, actions = batch.outputs["policy_logits"], batch.now["action"]  # [T, B, A] and [T, B]
     q_taken = q.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
     errors = torch.where(batch.real, batch.targets["q"] - q_taken, 0.0)
-    exponent = batch.flags.importance_exponent
-    weights = recurrent_q.importance_weights(batch.columns["chance"], exponent)  # [B]
+    weights = recurrent_q.importance_weights(batch.columns["chance"], IMPORTANCE_EXPONENT)  # [B]
     return dict(
         total_loss=0.5 * batch.mean(weights * errors**2),
         td_error=errors.abs(),
@@ -224,8 +226,6 @@ def add_replay_flags(parser: Parser) -> None:
     add("--priority_exponent", type=real(0, 1), default=0.9,
         help="Exponent of the priorities. With 0 all sequences are sampled with the same "
              "probability.")
-    add("--importance_exponent", type=real(0, 1), default=0.6,
-        help="Exponent of the importance weights, which correct for the priorities.")
     add("--n_steps", type=whole(1, 1000), default=5, help="Number of rewards in an n-step target.")
     add("--discounting", type=real(0, 1), default=0.997, help="Discount factor gamma.")
     add("--target_update_every", type=whole(1), metavar="UPDATES",

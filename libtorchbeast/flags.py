@@ -472,15 +472,13 @@ def add_loss_flags(parser: Parser) -> None:
     add("--vtrace_lambda", type=real(0, 1),
         help="The lambda of V-trace (remark 2 of the IMPALA paper, which uses 1).")
     add("--clip_rho_threshold", type=positive(), default=1.0,
-        help="Upper bound of the importance weights in the value targets (rho-bar in the paper).")
-    add("--clip_pg_rho_threshold", type=positive(), default=1.0,
-        help="Upper bound of the importance weights in the policy gradient.")
+        help="Upper bound of the importance weights (rho-bar in the paper), in the value targets "
+             "and in the policy gradient.")
     add("--ppo_clip", type=real(0, 1), metavar="EPSILON",
         help="Clip the policy gradient as PPO does: an action has no gradient once its probability "
              "has changed by more than this share in the direction of its advantage, and a value "
-             "has none once it has changed by more than EPSILON. Advantages are standardised, and "
-             "--clip_pg_rho_threshold has no effect. With 0, the loss has the policy gradient of "
-             "the IMPALA paper.")
+             "has none once it has changed by more than EPSILON. Advantages are standardised. With "
+             "0, the loss has the policy gradient of the IMPALA paper.")
     add("--loss_reduction", default="mean", choices=["mean", "sum"],
         help="Reduction of the loss over time and batch. The paper uses sum, together with "
              "--learning_rate 6e-4 --optimizer rmsprop --epsilon 0.01 --grad_norm_clipping 40.")

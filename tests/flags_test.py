@@ -327,7 +327,8 @@ def test_help_names_each_flag_with_a_sentence_and_each_group():
     for program in (monobeast, polybeast, polybeast_env):
         parser = program.make_parser()
         for action in parser._actions:
-            assert action.dest == "help" or action.help.rstrip().endswith((".", ")")), action.dest
+            is_told = action.help.rstrip().endswith((".", ")"))
+            assert is_told or action.dest in ("help", "until_stdin_closes"), action.dest
         for group in parser._action_groups[2:]:  # after argparse's own two
             assert group.description.endswith(".") and group._group_actions, group.title
 

@@ -253,7 +253,6 @@ def test_too_little_memory_is_one_line_before_anything_starts(tmp_path, flags, n
         ("--grad_norm_clipping 1e13", r"--grad_norm_clipping .*: expected more than 0 and at most"),
         ("--learning_rate 1001", r"--learning_rate 1001: expected more than 0 and at most 1000"),
         ("--clip_rho_threshold 0", r"--clip_rho_threshold 0: expected more than 0"),
-        ("--clip_pg_rho_threshold -1", r"--clip_pg_rho_threshold -1: expected more than 0"),
         ("--log_every 0", r"--log_every 0: expected at least 0.1"),
         ("--checkpoint_every 0", r"--checkpoint_every 0: expected at least 1"),
         ("--barrier_updates 0", r"--barrier_updates 0: expected at least 1"),

@@ -57,7 +57,7 @@ def target(rows, t, b, n, online, other):
 
 def oracle(rows, online, other, chances, n):
     """Returns the loss, and the errors of each sequence's real transitions."""
-    weights = (chances.min() / chances) ** FLAGS.importance_exponent
+    weights = (chances.min() / chances) ** r2d2.IMPORTANCE_EXPONENT
     T, B = len(rows["reward"]) - 1, len(chances)
     errors = [[] for _ in range(B)]
     for b in range(B):

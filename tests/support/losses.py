@@ -30,7 +30,7 @@ def transitions(rows, outputs, progress=0.0, distribution=None, moments=None, **
     """What `targets` gets for rows [T+1, B, ...] and the outputs of a network on them."""
     values: dict[str, Any] = dict(
         discounting=0.99, baseline_cost=0.5, entropy_cost=0.01, clip_rho_threshold=1.0,
-        clip_pg_rho_threshold=1.0, vtrace_lambda=1.0, reward_clipping="abs_one", ppo_clip=0.0,
+        vtrace_lambda=1.0, reward_clipping="abs_one", ppo_clip=0.0,
         loss_reduction="mean", entropy_schedule="constant",
     )  # fmt: skip
     assert values.keys() >= flags.keys(), flags
