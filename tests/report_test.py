@@ -175,6 +175,20 @@ def test_tied_flags_have_one_effect(tmp_path):
     assert text.count("## Effect of") == 1
 
 
+@pytest.mark.parametrize(
+    "line, columns",
+    [
+        ("--env,lr A,A,B 1,3,1", [["A", "1.0", "1"], ["A", "3.0", "1"], ["B", "1.0", "1"]]),
+        ("--env A --seed,lr 1,2,3,4 1,1,3,3", [["A", "1.0", "2"], ["A", "3.0", "2"]]),
+        ("--seed 1-2 --env,lr A,B 1,3", [["A", None, "2"], ["B", None, "2"]]),  # the game says it
+    ],
+)
+def test_a_flag_that_is_tied_to_games_or_seeds_separates_settings(tmp_path, line, columns):
+    make_study(tmp_path / "study", line, lambda values: 1.0)
+    _, rows = write(tmp_path / "study")
+    assert [[row["game"], row.get("lr"), row["seeds"]] for row in rows] == columns
+
+
 def test_flags_that_are_tied_in_one_command_only_have_a_column_each(tmp_path):
     folder = tmp_path / "study"
     score = lambda values: float(values["gamma"]) + 10 * (values.get("lr") == "2")

@@ -110,7 +110,7 @@ def read_study(folder: Path, y: str) -> Study:
     paths = sorted(found, key=lambda path: (place.get(path.name, len(place)), path.name))
     flags = {path: flags_of(path) for path in paths}
     swept = _separated(plan["factors"]) or _differing([*flags.values()])
-    factors = [names for names in swept if not {"env", "seed"} & set(names)]
+    factors = [own for names in swept if (own := _without_env_and_seed(names, [*flags.values()]))]
     left_out = [f"- {name}: has not begun" for name in plan["runs"] if folder / name not in paths]
     results = []
     for path in paths:
@@ -127,7 +127,16 @@ def read_study(folder: Path, y: str) -> Study:
         results.append(Result(path, game, setting, scores[-1], row.get("hours", 0.0)))
     if not results:
         raise ValueError(f"{folder}: no run is complete and has a {y}")
-    return Study(folder.name, plan["commands"], factors, ["seed"] in swept, results, left_out)
+    return Study(folder.name, plan["commands"], factors, any("seed" in names for names in swept), results, left_out)
+
+
+def _without_env_and_seed(names: list[str], flags: list[dict[str, Any]]) -> list[str]:
+    """The other flags of a factor. Those that are tied to env, with one value for each game, are
+    part of the game and left out."""
+    own = [name for name in names if name not in ("env", "seed")]
+    seen = {(of_run.get("env"), *(str(of_run.get(name)) for name in own)) for of_run in flags}
+    is_free = own == names or len(seen) > len({env for env, *_ in seen})
+    return own if is_free else []
 
 
 def _separated(factors: list[list[str]]) -> list[list[str]]:
