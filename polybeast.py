@@ -12,8 +12,7 @@ the actions for all streams in batches, and learner threads minimise the IMPALA 
 
     server -> row -> batch -> net -> row -> rollout -> batch -> loss -> weights
 
-To add a model, edit the place marked FORK HERE. To add an environment, edit the one in
-polybeast_env.py.
+Add a model in the place marked FORK HERE, and an environment in that of polybeast_env.py.
 """
 
 import argparse
@@ -208,9 +207,9 @@ def add_acting_flags(parser: Parser) -> None:
 def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     """Fills in the defaults that depend on other flags and on the environment (see `recipes`), and
     freezes the result. Raises UserError if two flags contradict each other."""
-    is_atari = atari_wrappers.is_atari(draft.env)
     choose_core(draft)
-    recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))
+    kind = recipes.kind_of(draft, atari_wrappers.is_atari(draft.env), spec)
+    recipes.apply(draft, RECIPES, kind)
     return check_acting_flags(draft, spec)
 
 
@@ -221,14 +220,12 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
     if not draft.num_actors:  # None, or 0 from a run that MonoBeast began
         draft.num_actors = len(ranks.own_part(range(draft.num_servers), draft.server_addresses))
     devices.choose(draft)
-    of_each = (draft.learner_device, draft.inference_device)
-    if draft.torch_threads is None and not any(map(devices.is_cpu, of_each)):
-        draft.torch_threads = 1
     if draft.torch_threads is None:
-        cores = workers.share_of_cores()
         # Other networks than the deep one on Atari are probably small.
         is_deep = draft.net is None and atari_wrappers.is_atari(draft.env)
-        draft.torch_threads = cores if is_deep else max(1, cores // 2)
+        used = workers.share_of_cores() if is_deep else workers.share_of_cores() // 2
+        on_cpu = any(map(devices.is_cpu, (draft.learner_device, draft.inference_device)))
+        draft.torch_threads = max(1, used) if on_cpu else 1
     if draft.max_learner_queue_size is None:
         draft.max_learner_queue_size = ranks.share(draft.batch_size)
     if draft.server_addresses is None:
@@ -279,8 +276,7 @@ def start_inference(
     most = min(everyone, run.flags.max_inference_batch_size or everyone)
     graphs.for_inference(nets, most, run.flags)
     clocks = [Clock(INFERENCE_ACTIVITIES) for _ in nets]
-    seconds = lambda: sum(clock.seconds for clock in clocks)
-    run.log.sources.append(shares(INFERENCE_ACTIVITIES, seconds))
+    run.log.sources.append(shares(INFERENCE_ACTIVITIES, lambda: sum(c.seconds for c in clocks)))
     for i, net in enumerate(nets):
         run.threads.start(infer, (run, batcher, weights, net, clocks[i], act), f"inference-{i}")
 
@@ -330,7 +326,11 @@ def opened(flags: Flags) -> Iterator[tuple[Servers, Spec]]:
     # Threads release the GIL sooner. This gave 1.15 times the steps per second on MinAtar.
     sys.setswitchinterval(50e-6)
     with connect(flags, tls) as servers:
-        check_description(flags, servers.description)
+        name, N = servers.description.name, servers.description.num_envs
+        require(flags, "env", flags.env == name, f"{name}, as the servers have")
+        fits = (flags.max_inference_batch_size or N) >= N
+        expected = f"at least the {N} environments of a stream"
+        require(flags, "max_inference_batch_size", fits, expected)
         yield servers, spec_of(servers.description)
 
 
@@ -356,14 +356,6 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         yield Servers(local.addresses, description, local.check)
 
 
-def check_description(flags: Flags, description: Any) -> None:
-    """Raises UserError if the flags do not fit the environments that are served."""
-    require(flags, "env", flags.env == description.name, f"{description.name}, as the servers have")
-    name, N = "max_inference_batch_size", description.num_envs
-    fits = flags.max_inference_batch_size is None or flags.max_inference_batch_size >= N
-    require(flags, name, fits, f"at least the {N} environments of a stream")
-
-
 def train_with_servers(
     run: Run, servers: Servers, max_bytes: int, columns: int, own: type, state: CoreState, act: Act
 ) -> None:
@@ -379,7 +371,11 @@ def train_with_servers(
         run.start_learners(lambda: lending.rollouts(queue, learner.device), weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
         start_inference(run, batcher, weights, nets, act)
-        supervise(run, servers, streams)
+        while not run.finished():
+            select.select([run.wakeup], [], [], min(0.5, run.seconds_to_tick()))
+            servers.check()
+            streams.check()
+            run.tick()
 
 
 @contextlib.contextmanager
@@ -391,7 +387,10 @@ def open_streams(
     first failure of one is raised."""
     flags = run.flags
     queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
-    batcher = make_batcher(flags, servers.description.num_envs)
+    most = flags.max_inference_batch_size or MAX_COUNT
+    half = max(1, flags.num_actors // 2) * servers.description.num_envs
+    least = flags.min_inference_batch_size or min(half, most)
+    batcher = libtorchbeast.DynamicBatcher(least, most, flags.inference_timeout_ms)
     pool = libtorchbeast.ActorPool(
         flags.unroll_length, queue, batcher,
         [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
@@ -415,28 +414,12 @@ def open_streams(
     pool.take_events()  # raises the error that stopped the pool, if there is one
 
 
-def supervise(run: Run, servers: Servers, streams: StreamMonitor) -> None:
-    """Returns when the run is finished. Raises what the two `check` methods raise."""
-    while not run.finished():
-        select.select([run.wakeup], [], [], min(0.5, run.seconds_to_tick()))
-        servers.check()
-        streams.check()
-        run.tick()
-
-
 def longest_opening(flags: Flags, servers: Servers) -> float:
     """Seconds after which a stream that has not begun is given up. A server opens the environments
     of its streams one after the other, and ends itself if one of them takes too long."""
     streams = math.ceil(flags.num_actors / len(servers.addresses))
     opening = streams * servers.description.num_envs * flags.open_timeout
     return min(flags.server_timeout + opening, LONGEST_S)
-
-
-def make_batcher(flags: Flags, envs_per_stream: int) -> "libtorchbeast.DynamicBatcher":
-    maximum = flags.max_inference_batch_size or MAX_COUNT
-    half = max(1, flags.num_actors // 2) * envs_per_stream
-    minimum = flags.min_inference_batch_size or min(half, maximum)
-    return libtorchbeast.DynamicBatcher(minimum, maximum, flags.inference_timeout_ms)
 
 
 # ==================================================================================== test and main

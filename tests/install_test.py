@@ -41,6 +41,11 @@ def test_installed_programs_are_found_from_any_folder(tmp_path, options):
     assert Path(run(python, "-c", where).strip()).parent == proto.parent
 
 
+def test_every_module_at_the_top_is_installed():
+    installed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert {*installed["py-modules"], "setup"} == {path.stem for path in ROOT.glob("*.py")}
+
+
 def test_pip_is_told_what_a_build_needs():
     """In an empty environment it then brings what setup.py imports."""
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
