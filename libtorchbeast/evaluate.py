@@ -30,7 +30,7 @@ from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.weights import SharedWeights
 
 logger = logging.getLogger(__name__)
-results = rich.console.Console()
+results = rich.console.Console(markup=False)
 
 # A function that makes a network and environments for a test mode. It must be defined in a module,
 # at the top level, so that another process can import it.

@@ -324,8 +324,10 @@ def to_json(settings: dict[str, Any]) -> bytes:
 
 
 def run_path(flags: argparse.Namespace) -> str:
-    """The run's folder."""
-    return os.path.join(os.path.expanduser(flags.savedir), flags.xpid)
+    """The run's folder. Raises UserError if --savedir begins with ~, and this user has no home."""
+    folder = os.path.expanduser(flags.savedir)
+    require(flags, "savedir", not folder.startswith("~"), "a folder: this user has no home folder")
+    return os.path.join(folder, flags.xpid)
 
 
 def shell_line(module: str, words: list[str]) -> str:

@@ -22,6 +22,7 @@ from libtorchbeast.flags import SAVEDIR, Flags, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner, Publish, learn
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.columns import FIELDS
+from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import Display
 from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.loggers.files import hold
@@ -210,8 +211,11 @@ class Run:
                 if not self._writes:
                     self.write_row()
                 self.ranks.close(error)
-            if not self.complete() or self.learner.updates > self._updates_before:
-                self.write_row()
+            learned = self.learner.updates > self._updates_before
+            is_logged = last_row(self.path).get("step", 0) >= self.learner.step
+            if not self.complete() or learned or not is_logged:
+                if not (self.complete() and self._unsaved()):  # the row would say that it is whole
+                    self.write_row()
                 where = "; ".join(self.where_time_went())
                 logger.info("Where the time went: %s", where)
                 if error is None or isinstance(error, RankLost):

@@ -16,9 +16,10 @@ import pytest
 
 from libtorchbeast import workers
 from libtorchbeast.flags import UserError
+from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.tools import sweep
-from libtorchbeast.tools.study import Run, last_row, read_plan
+from libtorchbeast.tools.study import Run, read_plan
 from tests.support.processes import ROOT, Command, heed_signals, rows, wait_for
 
 FAKE = "-- python -m tests.support.fake_program"

@@ -2,10 +2,12 @@
 """logs.csv: a table with one header, to which whole rows are appended, also after a resume. Its
 columns are those that are known when it is opened, and others as soon as a row has one."""
 
+import contextlib
 import csv
 import io
 import logging
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,13 +71,34 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """
     lines = path.read_text(errors="replace").splitlines(keepends=True)
     header, *rows = list(csv.reader(line for line in lines if line.endswith("\n"))) or [[]]
-    good = [row for row in rows if len(row) == len(header)]
+    at = header.index("step") if "step" in header else 0
+    good = [row for row in rows if len(row) == len(header) and _is_number_or_empty(row[at])]
     damaged = max(len(lines) - 1, 0) - len(good)
     if damaged:
         logger.warning(
             "%s: left out %d damaged line(s), which a killed run may leave", path, damaged
         )
     return header, [dict(zip(header, row, strict=True)) for row in good]
+
+
+def last_row(run: str | Path) -> dict[str, float]:
+    """The last whole row of a run's logs.csv without its empty cells; {} if there is none."""
+    with contextlib.suppress(FileNotFoundError), open(Path(run, "logs.csv"), "rb") as file:
+        header = file.readline().decode().strip().split(",")
+        start, size = file.tell(), file.seek(0, os.SEEK_END)
+        file.seek(max(start, size - 10_000))
+        rows = file.read().decode().split("\n")[:-1]  # behind the last "\n" a row may be half done
+        for row in reversed(rows):
+            with contextlib.suppress(ValueError):  # a damaged row
+                cells = zip(header, row.split(","), strict=True)
+                return {name: float(cell) for name, cell in cells if cell}
+    return {}
+
+
+def _is_number_or_empty(cell: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return math.isfinite(float(cell or 0))
+    return False
 
 
 def _open(path: Path, columns: list[str], last_step: int) -> tuple[list[str], int]:

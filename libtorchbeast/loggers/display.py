@@ -16,17 +16,17 @@ import rich.logging
 import rich.panel
 import rich.progress_bar
 import rich.table
-import rich.text
+from rich.text import Text
 
 from libtorchbeast.loggers.csv_table import read_csv
 
-console = rich.console.Console(stderr=True)
+console = rich.console.Console(stderr=True, markup=False)  # names may have [brackets]
 
 
 def say(text: str) -> None:
     """Prints a line to stderr."""
     with contextlib.suppress(OSError):  # the terminal may have been closed
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+        console.print(text, soft_wrap=True, highlight=False)
 
 
 def set_up_logging() -> None:
@@ -80,12 +80,13 @@ class Display(contextlib.AbstractContextManager):
         if row.get("mean_game_return") is not None:
             self._returns.add(row["step"], row["mean_game_return"])
         parts = [_progress(self._run, row), _table(self._run, row, self._evaluated)]
-        parts.append(rich.text.Text("\n".join(self._run.where_time_goes()), style="dim"))
+        parts.append(Text("\n".join(self._run.where_time_goes()), style="dim"))
         curve = self._returns.lines("game return over steps")
         if curve and not console.options.ascii_only:  # braille
-            parts.append(rich.text.Text("\n".join(curve), no_wrap=True))
+            parts.append(Text("\n".join(curve), no_wrap=True))
         content = rich.console.Group(*parts)
-        return rich.panel.Panel.fit(content, title=self._run.spec.name, subtitle=self._run.path)
+        title, subtitle = map(Text, (self._run.spec.name, self._run.path))
+        return rich.panel.Panel.fit(content, title=title, subtitle=subtitle)
 
 
 def _progress(run: Any, row: dict[str, float]) -> rich.console.RenderableType:
@@ -101,12 +102,12 @@ def _table(run: Any, row: dict[str, float], evaluated: str) -> rich.table.Table:
     """Two pairs of name and value in each line. Counts of failures that are not 0 are red."""
     show = lambda name, form=".4f": number(row.get(name), form)
     latency = f"{show('latency_p50_ms', '.1f')} ms, 99 %: {show('latency_p99_ms', '.1f')} ms"
-    cells = [
+    cells: list[tuple[str | Text, str | Text]] = [
         ("step", f"{run.learner.step:,}"),
         ("time", _duration(run.hours * 3600)),
         ("steps/s", show("sps", ",.0f")),
         ("frames/s", show("fps", ",.0f")),
-        ("game return", "[bold]" + show("mean_game_return", ".2f")),
+        ("game return", Text(show("mean_game_return", ".2f"), "bold")),
         ("games", f"{run.stats.games:,} of {show('mean_game_length', ',.0f')} steps"),
         ("loss", f"{show('total_loss')}, gradient {show('grad_norm', '.3f')}"),
         ("policy lag", f"{show('lag_mean', '.1f')} updates, at most {show('lag_max', '.0f')}"),
@@ -125,12 +126,14 @@ def _table(run: Any, row: dict[str, float], evaluated: str) -> rich.table.Table:
     cells += [(label, show(name, form)) for label, name, form in some if name in row]
     failures = ("actor_restarts", "stream_failures", "skipped_updates", "checkpoint_errors")
     for name in [name for name in failures if row.get(name)]:
-        cells.append((f"[red]{name.replace('_', ' ')}", f"[red]{row[name]:.0f}"))
+        cells.append((Text(name.replace("_", " "), "red"), Text(f"{row[name]:.0f}", "red")))
     if evaluated:
         cells.append(("evaluation", evaluated))
-    table = rich.table.Table.grid(padding=(0, 2))
+    table = rich.table.Table.grid("", "", "", "", padding=(0, 2))
+    for column in table.columns[::2]:
+        column.style = "dim"
     for first, second in zip(cells[::2], [*cells[1::2], ("", "")], strict=False):
-        table.add_row(f"[dim]{first[0]}", first[1], f"[dim]{second[0]}", second[1])
+        table.add_row(*first, *second)
     return table
 
 

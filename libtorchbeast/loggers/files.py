@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from libtorchbeast.flags import UserError
+
 logger = logging.getLogger(__name__)
 
 
@@ -25,11 +27,15 @@ def hold(run: str | Path):
 
     Raises:
         RunInUse: another living process holds the lock.
-        OSError: the folder cannot be made.
+        UserError: the folder cannot be made or written.
     """
     run = Path(run).expanduser()
-    run.mkdir(parents=True, exist_ok=True)
-    with open(run / "lock", "a+") as file:
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        file = open(run / "lock", "a+")
+    except OSError as error:
+        raise UserError(f"the run's folder cannot be written: {error}") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

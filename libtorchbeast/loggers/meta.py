@@ -8,15 +8,19 @@ import contextlib
 import datetime
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from libtorchbeast.flags import as_plain
 from libtorchbeast.loggers.files import write_whole
+
+logger = logging.getLogger(__name__)
 
 
 def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | None) -> str:
@@ -31,8 +35,7 @@ def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | 
     """
     flags = as_plain(flags)
     now = {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), **_origin()}
-    if path.exists():
-        meta = json.loads(path.read_text())
+    if meta := read(path):
         before = flags_of(meta)
         changed = {
             name: {"old": before.get(name), "new": flags.get(name)}  # None: there is no such flag
@@ -46,8 +49,30 @@ def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | 
     return meta["date"]
 
 
+def read(path: Path) -> dict[str, Any]:
+    """What the file holds; {} if there is none, or it is damaged, as by a power failure."""
+    meta = read_json(path, "flags resumed".split())
+    if meta is None:
+        logger.warning("%s is damaged, and counts as missing.", path)
+    return meta or {}
+
+
+def read_json(path: Path, names: Iterable[str]) -> dict[str, Any] | None:
+    """The object in a JSON file, which has these `names`; {} if there is no file, None if it is
+    damaged."""
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.keys() >= set(names) else None
+
+
 def flags_of(meta: dict[str, Any]) -> dict[str, Any]:
-    """The flags of the last start that the file holds."""
+    """The flags of the last start that the file holds; {} for {}."""
+    if not meta:
+        return {}
     changes = [entry["changed_flags"].items() for entry in meta["resumed"]]
     return meta["flags"] | {name: v["new"] for change in changes for name, v in change}
 

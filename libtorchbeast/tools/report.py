@@ -21,8 +21,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from libtorchbeast.flags import SAVEDIR, Parser
+from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.tools.plot import SEED, plot, read_curve
-from libtorchbeast.tools.study import Run, flags_of, last_row, read_plan, total_steps
+from libtorchbeast.tools.study import Run, flags_of, read_plan, total_steps
 
 REFERENCES = Path(__file__).with_name("scores.csv")
 SAMPLES = 10_000  # of the bootstrap
@@ -127,7 +128,8 @@ def read_study(folder: Path, y: str) -> Study:
         results.append(Result(path, game, setting, scores[-1], row.get("hours", 0.0)))
     if not results:
         raise ValueError(f"{folder}: no run is complete and has a {y}")
-    return Study(folder.name, plan["commands"], factors, any("seed" in names for names in swept), results, left_out)
+    seeds = any("seed" in names for names in swept)
+    return Study(folder.name, plan["commands"], factors, seeds, results, left_out)
 
 
 def _without_env_and_seed(names: list[str], flags: list[dict[str, Any]]) -> list[str]:

@@ -2,11 +2,9 @@
 """The folder of a study: its plan, and how far its runs are. docs/studies.md names the files."""
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import json
-import os
 import re
 import sys
 from collections import Counter
@@ -15,6 +13,7 @@ from typing import Any
 
 from libtorchbeast.flags import MAX_STEPS, UserError, whole
 from libtorchbeast.loggers import meta
+from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.files import write_whole
 
 Factor = list[dict[str, str]]  # the settings of flags that change together: flag -> value
@@ -101,7 +100,10 @@ def read_plan(folder: Path) -> dict[str, Any]:
     that are tied, together), and for each run its values of these flags and its command."""
     path = folder / "plan.json"
     empty: dict[str, Any] = {"commands": [], "factors": [], "runs": {}}
-    return json.loads(path.read_text()) if path.exists() else empty
+    plan = meta.read_json(path, empty)
+    if plan is None:
+        raise UserError(f"{path} is damaged; restore it, or move it away to begin a new plan")
+    return plan or empty
 
 
 def add_to_plan(folder: Path, command: str, factors: list[Factor], runs: list[Run]) -> list[str]:
@@ -124,21 +126,7 @@ def add_to_plan(folder: Path, command: str, factors: list[Factor], runs: list[Ru
 # ============================================================================= how far the runs are
 def flags_of(path: Path) -> dict[str, Any]:
     """The flags with which the run was started last, from meta.json; {} if it has not begun."""
-    with contextlib.suppress(FileNotFoundError):
-        return meta.flags_of(json.loads((path / "meta.json").read_text()))
-    return {}
-
-
-def last_row(path: Path) -> dict[str, float]:
-    """The last whole row of logs.csv without its empty cells; {} if there is none."""
-    with contextlib.suppress(FileNotFoundError), open(path / "logs.csv", "rb") as file:
-        header = file.readline().decode().strip().split(",")
-        start, size = file.tell(), file.seek(0, os.SEEK_END)
-        file.seek(max(start, size - 10_000))
-        rows = file.read().decode().split("\n")[:-1]  # behind the last "\n" a row may be half done
-        cells = zip(header, rows[-1].split(",") if rows else [], strict=False)
-        return {name: float(cell) for name, cell in cells if cell}
-    return {}
+    return meta.flags_of(meta.read(path / "meta.json"))
 
 
 def total_steps(run: Run) -> int | None:

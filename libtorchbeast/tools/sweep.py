@@ -31,6 +31,7 @@ import rich.table
 
 from libtorchbeast import workers
 from libtorchbeast.flags import SAVEDIR, Parser, UserError, is_folder_name, whole
+from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import console, number, say
 from libtorchbeast.loggers.files import RunInUse, hold
 from libtorchbeast.tools.study import (
@@ -38,7 +39,6 @@ from libtorchbeast.tools.study import (
     add_to_plan,
     hours_left,
     is_complete,
-    last_row,
     make_runs,
     parse_factors,
     total_steps,
@@ -94,8 +94,9 @@ class Launcher:
         self.failed: list[Run] = []
         self._failures: Counter[Run] = Counter()
 
-    def work(self, stop: workers.PipeEvent, show: Callable[[], None]) -> None:
-        """Returns when each run is complete or given up, or has stopped because `stop` was set."""
+    def work(self, stop: workers.PipeEvent, signals: list[str], show: Callable[[], None]) -> None:
+        """Returns when each run is complete or given up, or has stopped because `stop` was set. A
+        second of the `signals` kills the runs that have not."""
         stopping = False
         while self.running or (self.waiting and not stopping):
             if not stopping:
@@ -106,8 +107,11 @@ class Launcher:
             elif stop.is_set():
                 stopping = True
                 say("Stopping. Each run saves a checkpoint; the same command resumes.")
+                say("A second Ctrl-C kills the runs that take too long.")
                 for _, process in self.running.values():
                     process.terminate()
+            for _, process in self.running.values() if len(signals) > 1 else ():
+                process.kill()
             for run, (slot, process) in list(self.running.items()):
                 if process.poll() is not None:
                     del self.running[run]
@@ -119,19 +123,24 @@ class Launcher:
         for run in [*self.waiting]:
             if not self.free:
                 return
+            slot = self.free[0]
             try:
                 with hold(run.path):
                     complete = is_complete(run)
+                process = None if complete else start(run, slot)
             except RunInUse:  # by a run of a killed launcher that still saves, or by the user
                 continue
-            self.waiting.remove(run)
-            if complete:
-                self.complete.append(run)
+            except (OSError, UserError) as error:
+                self.failed.append(run)
+                say(f"{run.path.name}: cannot be started: {error}")
             else:
-                slot = self.free.pop(0)
-                self.running[run] = slot, start(run, slot)
-                gpus = f", GPUs {', '.join(slot.gpus)}" if slot.gpus else ""
-                say(f"{run.path.name}: starts on cores {', '.join(map(str, slot.cores))}{gpus}")
+                if process is None:
+                    self.complete.append(run)
+                else:
+                    self.running[run] = self.free.pop(0), process
+                    gpus = f", GPUs {', '.join(slot.gpus)}" if slot.gpus else ""
+                    say(f"{run.path.name}: starts on cores {', '.join(map(str, slot.cores))}{gpus}")
+            self.waiting.remove(run)
 
     def _ended(self, run: Run, code: int, stopping: bool) -> None:
         row = last_row(run.path)
@@ -329,8 +338,9 @@ def launch(launcher: Launcher) -> int:
             last_shown = time.monotonic()
             live.update(launcher.table(), refresh=True)
 
-    with workers.stop_signals_set(stop), live if console.is_terminal else contextlib.nullcontext():
-        launcher.work(stop, show)
+    shown = live if console.is_terminal else contextlib.nullcontext()
+    with workers.stop_signals_set(stop) as signals, shown:
+        launcher.work(stop, signals, show)
     if stop.is_set():
         return 130
     for run in launcher.failed:
