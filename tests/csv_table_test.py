@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from libtorchbeast.loggers.csv_table import read_csv
+from libtorchbeast.loggers.csv_table import last_row, read_csv
 from tests.support.run_files import column, log_steps, writer
 
 
@@ -97,6 +97,16 @@ def test_a_new_column_comes_at_the_end_and_loses_no_row(tmp_path):
     assert header == ["_tick", "_time", "step", "frame", "mean_game_return", "loss", "novelty"]
     cells = [[row[name] for name in ("_tick", "step", "loss", "novelty")] for row in rows]
     assert cells == [["0", "1", "0.5", ""], ["1", "2", "", "3"], ["2", "3", "0.25", ""]]
+
+
+@pytest.mark.parametrize("step", ["x", "nan", "\0"])
+def test_a_row_without_a_step_is_dropped(tmp_path, caplog, step):
+    path = tmp_path / "run" / "logs.csv"
+    log_steps(tmp_path, [10, 20])
+    path.write_text(path.read_text().replace(",20,", f",{step},"))
+    assert last_row(tmp_path / "run")["step"] == 10
+    log_steps(tmp_path, [30], resume_step=20)
+    assert column(path, "step") == ["10", "30"] and "left out 1 damaged line" in caplog.text
 
 
 def test_a_line_cut_by_a_kill_is_dropped(tmp_path, caplog):

@@ -68,8 +68,8 @@ def test_a_line_of_r2d2_has_its_error_instead_of_an_entropy():
 
 def test_the_table_has_what_the_program_logs_and_keeps_the_last_evaluation():
     evaluated = {"step": 10, "td_error": 0.5, "eval_step": 8, "mean_eval_return": 0.75}
-    run = mock.Mock(path="run", hours=1.0, where_time_goes=list, **{"log.last_row": {}})
-    run.spec.name, run.flags.total_steps, run.learner.step, run.stats.games = "Game", 100, 20, 3
+    run = mock.Mock(path="r[/b]", hours=1.0, where_time_goes=list, **{"log.last_row": {}})
+    run.spec.name, run.flags.total_steps, run.learner.step, run.stats.games = "G[b]", 100, 20, 3
     display = Display(run)
     for newest in (evaluated, {"step": 20, "td_error": 0.25}):
         run.log.last_row = row = newest
@@ -77,6 +77,7 @@ def test_the_table_has_what_the_program_logs_and_keeps_the_last_evaluation():
             console.print(display._render(), width=120)
         text = " ".join(shown.get().split())
         assert f"TD error {row['td_error']:.4f}" in text and "evaluation 0.75 at step 8" in text
+        assert "G[b]" in text and "r[/b]" in text  # no markup
         assert "entropy" not in text and "baseline loss" not in text
 
 

@@ -153,6 +153,17 @@ def test_the_last_row_is_whole(tmp_path):
     assert last_row(tmp_path / "run") == {}
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"flags": {}}', "{"])
+def test_a_damaged_file_counts_as_missing_or_is_named(tmp_path, text, caplog):
+    log_steps(tmp_path, [10], flags={"total_steps": 10})
+    (tmp_path / "run/meta.json").write_text(text)
+    assert not is_complete(Run(tmp_path / "run", {}, []))
+    assert f"{tmp_path}/run/meta.json is damaged" in caplog.text
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(UserError, match="plan.json is damaged"):
+        read_plan(tmp_path)
+
+
 def test_a_plan_is_json(tmp_path):
     assert read_plan(tmp_path) == {"commands": [], "factors": [], "runs": {}}
     add_to_plan(tmp_path, "line", [], [])

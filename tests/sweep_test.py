@@ -240,8 +240,31 @@ def test_a_signal_between_two_looks_at_it_stops_the_runs_too(tmp_path):
     run, process = Run(tmp_path / "seed1", {}, []), Process()
     launcher = sweep.Launcher([], [sweep.Slot([0], [])], retries=0)
     launcher.running[run] = launcher.free.pop(), process
-    launcher.work(Stop(), show=lambda: None)
+    launcher.work(Stop(), [], show=lambda: None)
     assert process.terminated
+
+
+def test_a_second_signal_kills_runs_that_do_not_end(tmp_path):
+    hangs = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(99)"
+    )
+    (tmp_path / "hangs.py").write_text(hangs)
+    with Sweep(tmp_path, f"--seed 1 -- python {tmp_path}/hangs.py") as launcher:
+        printed = tmp_path / "study/seed1/printed.txt"
+        launcher.wait_for(lambda: printed.exists() and printed.read_text())
+        os.kill(launcher.pid, signal.SIGINT)
+        launcher.wait_for(lambda: "second Ctrl-C" in launcher.printed())
+        os.kill(launcher.pid, signal.SIGINT)
+        assert launcher.wait_for_end() == 130 and not launcher.session()
+
+
+def test_a_run_that_cannot_be_started_stops_no_other(tmp_path):
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study/seed1").touch()  # where its folder should be
+    with Sweep(tmp_path, "--seed 1-2") as launcher:
+        assert launcher.wait_for_end() == 1
+        assert "seed1: cannot be started: the run's folder cannot be" in launcher.printed()
+    assert names(tmp_path) == ["seed2"]
 
 
 def test_a_second_launcher_is_refused(tmp_path):

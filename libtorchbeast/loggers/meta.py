@@ -62,9 +62,9 @@ def read_json(path: Path, names: Iterable[str]) -> dict[str, Any] | None:
     damaged."""
     try:
         found = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    except ValueError:
+    except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and found.keys() >= set(names) else None
 
