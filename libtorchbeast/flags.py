@@ -434,7 +434,8 @@ def add_learning_flags(parser: Parser) -> None:
     add("--disable_cuda", action="store_true", help="Use the CPU only, even if there is a GPU.")
     add("--precision", default="auto", choices=["auto", "bf16", "tf32", "fp32"],
         help="Precision of convolutions and matrix products. auto is bf16 if the hardware has "
-             "instructions for it and the actions are not a Box, else fp32. tf32 is float32 whose "
+             "instructions for it and the actions are not a Box, else fp32; networks here compute "
+             "in fp32 where they read numbers above 8 bits. tf32 is float32 whose "
              "products NVIDIA's GPUs round to 10 bits; on other hardware it is fp32. Only tf32 "
              "allows that rounding: bf16 does not, even in the parts that it leaves in float32.")
     add("--compile", action="store_true",

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -149,15 +150,15 @@ def autocast(net: nn.Module, precision: str, device: torch.device) -> torch.auto
     It caches casts of weights, so weights must not change inside it. "auto" chooses bfloat16 if the
     hardware has instructions for it, else float32.
 
-    With "auto" a network with a Gaussian policy runs in float32. Actors on a CPU may compute in
-    another precision than a learner on a GPU. This gives log(pi/mu) a noise, whose standard
-    deviation is at most 0.02 for a softmax, but up to 0.5 for a narrow Gaussian.
+    A network that reads numbers of more than 8 bits with `Parts` always runs in float32, because
+    bfloat16 merges 256 and 257. With "auto" one with a Gaussian policy does so, too. Actors on a
+    CPU may compute in another precision than a learner on a GPU. This gives log(pi/mu) a noise,
+    whose standard deviation is at most 0.02 for a softmax, but up to 0.5 for a narrow Gaussian.
     """
-    if precision == "auto":
-        is_bf16 = has_bf16(device) and not isinstance(net.distribution, Gaussian)
-    else:
-        is_bf16 = precision == "bf16"
-    return torch.autocast(device.type, torch.bfloat16, enabled=is_bf16)
+    is_auto = precision == "auto" and not isinstance(net.distribution, Gaussian)
+    is_bf16 = precision == "bf16" or (is_auto and has_bf16(device))
+    fits = getattr(getattr(net, "parts", None), "fits_bf16", True)
+    return torch.autocast(device.type, torch.bfloat16, enabled=is_bf16 and fits)
 
 
 class VectorNet(nn.Module):
@@ -211,6 +212,7 @@ class Parts:
     Attributes:
         image_shape: (C, H, W), or None if no part is an image.
         width: F, how many numbers the vector has.
+        fits_bf16: whether bfloat16 tells apart all that the parts may contain, bytes and bools.
 
     Raises:
         UserError: the channels of an image are its last axis.
@@ -230,6 +232,7 @@ class Parts:
         self.width = sum(math.prod(shapes[k]) for k in shapes.keys() - images.keys())
         self._images = {k: shape[-2:] for k, shape in images.items()}
         self._vectors = [k for k in shapes if k not in images]
+        self.fits_bf16 = all(np.dtype(spec.observations[k][1]).itemsize == 1 for k in shapes)
 
     def __call__(self, inputs: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
         """Returns the image [T * B, C, H, W] and the vector [T * B, F] of the rows [T, B, ...], as
@@ -267,13 +270,13 @@ def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
 
 
 def as_floats(frame: Tensor) -> Tensor:
-    """Converts observations [N, ...] of any dtype to the dtype that convolutions compute in, and to
-    the memory layout of the weights that `make_net` makes. Bytes are divided by 255. The layout is
-    changed first, because bytes are the cheapest to move."""
+    """Converts observations [N, ...] of any dtype to float32, or those of at most 8 bits to the
+    dtype that convolutions compute in, and to the memory layout of the weights that `make_net`
+    makes. Bytes are divided by 255. The layout is changed first: bytes are the cheapest to move."""
     if _channels_last(tuple(frame.shape[1:])):
         frame = frame.contiguous(memory_format=torch.channels_last)
     device = frame.device.type
-    in_autocast = torch.is_autocast_enabled(device)
+    in_autocast = torch.is_autocast_enabled(device) and frame.element_size() == 1
     floats = frame.to(torch.get_autocast_dtype(device) if in_autocast else torch.float32)
     return floats.mul_(1 / 255) if frame.dtype == torch.uint8 else floats
 

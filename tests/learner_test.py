@@ -352,7 +352,7 @@ def test_a_run_goes_on_after_batches_without_a_real_transition(tmp_path):
 
 def test_bf16_with_a_gaussian_policy_is_obeyed_with_a_warning(caplog):
     flags = make_flags("--precision", "bf16")
-    spec = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("box", (2,)))
+    spec = Spec("some", 1, {"frame": ((4,), "uint8")}, Actions("box", (2,)))
     net = models.make_net(monobeast.Net, spec, flags)
     make_learner(net, flags)
     assert "--precision bf16: with Box actions the importance weights are noisy" in caplog.text

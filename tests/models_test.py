@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import monobeast
+import polybeast
+import r2d2
 from libtorchbeast import models
 from libtorchbeast.distributions import MASKED, Categorical
 from libtorchbeast.flags import UserError
@@ -116,14 +118,14 @@ def log_rhos_of(actions, rows=4096):
     """log(pi/mu) [rows] of an actor that computes in float32 and a learner that computes in bf16,
     with the same weights, of the size that training gives them; and what autocast gives them."""
     torch.manual_seed(0)
-    spec = Spec("some", 1, {"frame": ((17,), "float32")}, actions)
+    spec = Spec("some", 1, {"frame": ((17,), "uint8")}, actions)
     net = models.make_net(monobeast.Net, spec, make_flags("--net", "monobeast.Net"))
     D = net.distribution
     nn.init.orthogonal_(net.policy.weight, 1.0)
     if actions.kind == "box":
         net.policy.bias.data[D.num_logits // 2 :] = -10.0  # log_std -4.9, near its lower limit
     row = {
-        "frame": torch.randn(1, rows, 17),
+        "frame": torch.randint(256, (1, rows, 17), dtype=torch.uint8),
         "reward": torch.zeros(1, rows),
         "last_action": torch.zeros(1, rows, *D.action_shape, dtype=D.action_dtype),
     }
@@ -147,6 +149,32 @@ def test_unequal_precision_makes_no_importance_weight_noisy(monkeypatch):
     assert 0 < softmax.std() < 0.02 and as_chosen.std() > 0
     gaussian, as_chosen = log_rhos_of(Actions("box", (6,)))
     assert gaussian.std() > 0.1 and as_chosen.eq(0).all()
+
+
+@pytest.mark.parametrize("program", [monobeast, polybeast, r2d2])
+@pytest.mark.parametrize("dtype", ["int16", "int64", "float32", "float64"])
+def test_no_precision_merges_numbers_that_float32_tells_apart(program, dtype):
+    """bf16 has 8 bits, which are enough for the bytes of an image alone."""
+    parts = {"image": ((1, 10, 10), "uint8"), "number": ((), dtype)}
+    flags = make_flags("--precision", "bf16", "--core", "lstm")
+    spec = Spec("some", 1, parts, Actions("discrete", (3,)))
+    net = models.make_net(program.Net, spec, flags)
+    rows = {
+        "image": torch.zeros(1, 8, 1, 10, 10, dtype=torch.uint8),
+        "number": torch.arange(1000, 1008).to(getattr(torch, dtype)).view(1, 8),
+        "reward": torch.zeros(1, 8),
+        "done": torch.ones(1, 8, dtype=torch.bool),
+        "last_action": torch.zeros(1, 8, dtype=torch.int64),
+    }
+    state, seen = models.initial_state(net, 8), {}
+    for precision in ("bf16", "fp32"):
+        with models.autocast(net, precision, torch.device("cpu")):
+            seen[precision] = forward(net, rows, state)[0]["policy_logits"]
+    assert torch.equal(seen["bf16"], seen["fp32"]) and len(seen["bf16"].unique(dim=1)[0]) > 1
+    del parts["number"]
+    net = models.make_net(program.Net, spec, flags)
+    with models.autocast(net, flags.precision, torch.device("cpu")):
+        assert torch.is_autocast_enabled("cpu")
 
 
 def test_no_gradient_crosses_a_reset():
