@@ -126,6 +126,14 @@ class Barrier:
         self.late = False
         self._batch_size, self._columns = flags.batch_size, 0
 
+    def counted(self, rollout: Rollout, updates: int) -> Rollout:
+        """The rollout, in which of each environment no game after the first ends if that began
+        before the barrier was due. Its games in `playing` count; `add` takes the whole rollout."""
+        over = rollout["episode_over"].clone()
+        if updates >= self._due:
+            over[1:] &= over[1:].cumsum(dim=0) == 1
+        return rollout | {"episode_over": over}
+
     def add(self, rollout: Rollout, updates: int) -> None:
         """Takes note of a rollout of all environments, which began after `updates` updates."""
         self._columns += len(self.playing)

@@ -115,6 +115,15 @@ def test_a_barrier_waits_for_the_games_that_run_when_it_is_due():
     assert barrier.reached()
 
 
+def test_games_that_begin_after_a_barrier_was_due_do_not_count():
+    barrier = Barrier(7, two_environments("--barrier_updates 3 --batch_size 2"))
+    rows = over([0, 1], [1, 0], [1, 1])
+    assert barrier.counted(rows, updates=9)["episode_over"].equal(rows["episode_over"])
+    expected = over([0, 1], [1, 0], [0, 0])["episode_over"]
+    assert barrier.counted(rows, updates=10)["episode_over"].equal(expected)
+    assert rows["episode_over"][3].all()  # the learner's rollout stays as it is
+
+
 def test_a_barrier_leaves_no_column_over():
     barrier = Barrier(0, two_environments("--barrier_updates 1 --batch_size 6"))
     reached = []
