@@ -16,6 +16,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from libtorchbeast.flags import UserError
+from libtorchbeast.seeds import derive_seed
 from libtorchbeast.spec import Actions, Spec, brief, flatten_observation
 
 State = dict[str, Tensor]
@@ -180,7 +181,8 @@ class TensorVector:
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict, dict]:
         if seed is not None:
-            self._generator.manual_seed(seed)
+            # Another stream than that of the actions, whose generator may have the same seed.
+            self._generator.manual_seed(derive_seed(seed, 1))
         self.state = self.env.zeros(self.num_envs, self.device)
         return self.step(self._actions)[0], {}
 

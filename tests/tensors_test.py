@@ -126,6 +126,15 @@ def test_actions_of_another_kind_are_refused(actions):
         TensorVector(env, 2)
 
 
+def test_environments_do_not_draw_the_numbers_of_the_actions():
+    """An actor seeds its own generator with the seed that it gives to its environments."""
+    vector = TensorVector(Walk("discrete"), 2)
+    vector.reset(seed=3)
+    torch.manual_seed(3)
+    drawn = torch.rand(8, generator=vector._generator)
+    assert not torch.isin(drawn, torch.rand(64)).any()
+
+
 def test_the_same_seed_gives_the_same_games():
     vectors = [TensorVector(Walk("discrete"), 4) for _ in range(3)]
     pairs = zip(vectors, (1, 1, 2), strict=True)
