@@ -385,18 +385,21 @@ def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
     one environment and plays one step with a network that is thrown away.
     """
     N = flags.envs_per_actor
-    with OpeningWatch(flags.open_timeout) as opened, told(flags.env):
+    clock = Clock(ACTOR_ACTIVITIES)
+    watched = OpeningWatch(flags.open_timeout, clock=clock, step_timeout=flags.step_timeout)
+    with watched as opened, told(flags.env), contextlib.ExitStack() as stack:
         env = Environment.of_first(seeded(create_env, flags, N), N, flags.env)
-        with contextlib.closing(env):
-            flags = recipes.settle(flags, check_flags, env.spec, RECIPES)
-            N = flags.envs_per_actor
-            net = make_net(Net, env.spec, flags)
-            clock = Clock(ACTOR_ACTIVITIES)
-            sample = Actor(env, net, flags.seed, flags, clock, opened=opened)
-            row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
-            env.step(sample.row["action"])  # shows a faulty environment before any actor starts
-            shapes = rollout_shapes(row, sample.core_state, flags.unroll_length, N)
-            return flags, dataclasses.replace(env.spec, num_envs=N), shapes
+        stack.callback(env.close)
+        stack.callback(clock.begin_call)
+        flags = recipes.settle(flags, check_flags, env.spec, RECIPES)
+        N = flags.envs_per_actor
+        net = make_net(Net, env.spec, flags)
+        sample = Actor(env, net, flags.seed, flags, clock, opened=opened)
+        row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
+        clock.begin_call()
+        env.step(sample.row["action"])  # shows a faulty environment before any actor starts
+        shapes = rollout_shapes(row, sample.core_state, flags.unroll_length, N)
+        return flags, dataclasses.replace(env.spec, num_envs=N), shapes
 
 
 def train_in_parallel(run: Run, shapes: Shapes) -> None:
@@ -450,9 +453,12 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         seed = derive_seed(flags.seed, learner.updates)
         seed_everything(seed)
         barrier = Barrier(learner.updates, flags)
-        watched = run.opening_watched(flags.envs_per_actor, "envs_per_actor")
-        with watched as opened, contextlib.closing(make_environment(flags, seed)) as env:
-            clock = Clock(ACTOR_ACTIVITIES)
+        clock = Clock(ACTOR_ACTIVITIES)
+        watched = run.watched(flags.envs_per_actor, "envs_per_actor", clock)
+        with watched as opened, contextlib.ExitStack() as stack:
+            env = make_environment(flags, seed)
+            stack.callback(env.close)
+            stack.callback(clock.begin_call)
             actor = Actor(env, learner.net, seed, flags, clock, learner.updates, opened)
             run.between_barriers = True
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):

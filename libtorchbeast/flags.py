@@ -348,7 +348,7 @@ def add_environment_flags(parser: Parser) -> None:
         help="Seed of all random numbers: in the environments, the actions and the first weights.")
     add("--step_timeout", type=real(0.1, LONGEST_S), default=60.0, metavar="SECONDS",
         help="Longest time that an actor or a stream may take for one step of its environments. A "
-             "process that takes longer is killed and replaced.")
+             "process that takes longer is killed and replaced; with --num_actors 0 the run ends.")
     add("--open_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
         help="Longest time that one environment may take to open and to reset for the first time. "
              "(A vector environment counts as one.) An actor or server that takes longer is killed "

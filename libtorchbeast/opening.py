@@ -1,16 +1,20 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The watch on environments that a process opens for itself: for the Spec, with --num_actors 0, in
+"""The watch on environments that a process has for itself: for the Spec, with --num_actors 0, in
 the test modes and in evaluations. actors.py watches those of actors, and rpcenv/watchdog.py those
 of servers."""
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
 
+from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.workers import HEARTBEAT_S, Reminder
 
 logger = logging.getLogger(__name__)
+
+STOP_S = 10.0  # a step that is running when this process must end may take this long
 
 
 class OpeningWatch:
@@ -22,11 +26,12 @@ class OpeningWatch:
     be ended from outside. It cannot do so while the environment holds the GIL.
 
     Args:
-        num_envs: how many are opened. The watch ends with the last of them.
+        num_envs: how many are opened. Without a `clock` the watch ends with the last one.
         flag: a smaller value of this flag means fewer environments. The log then says so.
         must_end: whether this process must end although nothing took too long.
         leave: is called before this process ends. The thread that opens never leaves the context.
         what: is the name of a single environment in the log.
+        clock: of a thread that then steps and closes them; a call may take `step_timeout` seconds.
     """
 
     def __init__(
@@ -37,11 +42,14 @@ class OpeningWatch:
         must_end: Callable[[], bool] = lambda: False,
         leave: Callable[[], None] = lambda: None,
         what: str = "The first environment",
+        clock: Clock | None = None,
+        step_timeout: float = math.inf,
     ):
         self._open_timeout, self._num_envs = open_timeout, num_envs
+        self._clock, self._step_timeout = clock, step_timeout
         self._what, self._flag = what, flag
         self._must_end, self._leave = must_end, leave
-        self._num_opened = 0
+        self._num_opened, self._call_began = 0, 0.0
         self._waited = 0.0  # seconds for the next one, without those for which the process stopped
         self._is_open = threading.Event()
         self._ending = threading.Lock()  # whoever ends this process holds it for ever
@@ -56,27 +64,36 @@ class OpeningWatch:
 
     def _opened(self, count: int) -> None:
         self._num_opened, self._waited = count, 0.0
-        if count >= self._num_envs:
+        if count >= self._num_envs and self._clock is None:
             self.__exit__()
 
     def _watch(self) -> None:
-        reminder, interval = Reminder(), min(HEARTBEAT_S, self._open_timeout / 4)
+        reminder = Reminder()
+        interval = min(HEARTBEAT_S, self._open_timeout / 4, self._step_timeout / 4)
         while not self._is_open.wait(interval):
             self._waited += interval
-            number = f"Environment {self._num_opened + 1} of {self._num_envs}"
-            which = self._what if self._num_envs == 1 else number
-            if seconds := reminder.due(True):
+            which = self._what
+            if self._num_envs > 1:
+                which = f"Environment {self._num_opened + 1} of {self._num_envs}"
+            limit, took = self._open_timeout, f"{which} took longer than --open_timeout"
+            what = "to open"
+            if stepping := self._clock is not None and self._num_opened >= self._num_envs:
+                limit, what = self._step_timeout, "for one step, or to close"
+                took = "An environment took longer than --step_timeout"
+                before, self._call_began = self._call_began, self._clock.call_began[0]
+                if not before or before != self._call_began:  # another call, or none
+                    self._waited = 0.0
+            elif seconds := reminder.due(True):
                 words = " If the simulator is slow, fewer environments start sooner"
                 hint = f"{words} (--{self._flag})." if self._flag else ""
                 logger.warning(f"{which} is being waited for, {seconds:.0f} s so far.{hint}")
             with self._ending:
                 if self._is_open.is_set():
                     return
-                if self._waited > self._open_timeout:
-                    limit = f"--open_timeout {self._open_timeout:g}"
-                    logger.warning(f"{which} took longer than {limit} to open.")
+                if self._waited > limit:
+                    logger.warning(f"{took} {limit:g} {what}.")
                     self._end_process(exit_code=1)
-                if self._must_end():
+                if self._must_end() and (not stepping or self._waited > STOP_S):
                     self._end_process(exit_code=0)
 
     def _end_process(self, exit_code: int) -> None:

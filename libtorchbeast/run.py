@@ -242,13 +242,15 @@ class Run:
         """Whether training must end: it is complete, it failed, or a signal asked it to stop."""
         return self.wakeup.is_set() or self.complete()
 
-    def opening_watched(self, num_envs: int, flag: str) -> OpeningWatch:
+    def watched(self, num_envs: int, flag: str, clock: Clock) -> OpeningWatch:
         """The context in which the main thread itself opens `num_envs` environments, as many as
-        `flag` says. If one of them takes too long, or if training must end meanwhile, the run is
-        saved and the process ends."""
+        `flag` says, and calls them by `clock`. If one of them takes too long, or if training must
+        end meanwhile, the run is saved and the process ends."""
         leave = functools.partial(self.__exit__, None, None, None)
-        timeout = self.flags.open_timeout
-        return OpeningWatch(timeout, num_envs, flag=flag, must_end=self.finished, leave=leave)
+        open_s, step_s = self.flags.open_timeout, self.flags.step_timeout
+        return OpeningWatch(
+            open_s, num_envs, flag, self.finished, leave, clock=clock, step_timeout=step_s
+        )
 
     def also_save(self, name: str, part: Any) -> None:
         """Makes `part.state_dict()` a part of the checkpoints. If the run resumes from one that has

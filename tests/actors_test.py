@@ -208,7 +208,7 @@ def test_a_networks_first_call_is_no_step_of_an_environment():
 
     class SlowNet(monobeast.Net):
         def forward(self, inputs, core_state=()):
-            timed.append(clock._call_began[0] > 0)
+            timed.append(clock.call_began[0] > 0)
             return super().forward(inputs, core_state)
 
     env = Environment(Counting, N, "counting")

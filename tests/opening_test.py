@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 
 from libtorchbeast import opening
+from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.opening import OpeningWatch
 from tests.support.monobeast import IN_ORDER
 from tests.support.processes import GUARD_S, Program, load, wait_for
@@ -74,6 +75,25 @@ def test_what_must_be_done_before_the_end_is_done(ends):
         raise OSError("the disk is full")
 
     assert look([0], must_end=lambda: True, leave=fail) == ["the disk is full", 1]
+
+
+def test_a_step_that_hangs_ends_the_process_and_steps_that_end_do_not(ends, monkeypatch):
+    monkeypatch.setattr(opening, "STOP_S", 1.0)
+    clock, saved = Clock(["environment"]), []
+    options = dict(clock=clock, step_timeout=2.0, leave=lambda: saved.append(True))
+
+    def calls(words):
+        """At each look a call begins, goes on, or has ended. All environments are open."""
+        do = {"b": clock.begin_call, ".": int, "e": lambda: clock.lap("environment")}
+        for word in words:
+            do[word]()
+            yield 4
+
+    said = "An environment took longer than --step_timeout 2 for one step, or to close."
+    assert look(calls("b....."), **options) == [said, 1] and saved == [True]
+    assert look(calls("bbb..."), **options, must_end=lambda: True) == [0] and saved == [True] * 2
+    with pytest.raises(StopIteration):  # it would look for ever
+        look(calls("ebbbbbb....e......b....e"), **options)
 
 
 def test_the_log_says_which_environment_is_waited_for(ends, monkeypatch):

@@ -52,13 +52,13 @@ class Clock:
     ):
         self.seconds = np.zeros(len(activities)) if seconds is None else seconds
         self._index = {name: i for i, name in enumerate(activities)}
-        self._call_began = np.zeros(1) if call_began is None else call_began
+        self.call_began = np.zeros(1) if call_began is None else call_began
         self.latencies = np.zeros(LATENCY_BUCKETS, np.int64) if latencies is None else latencies
         self._last_lap = time.monotonic()
 
     def begin_call(self) -> None:
         """To be called before a call that may hang. The next `lap` marks its end."""
-        self._call_began[0] = time.monotonic()
+        self.call_began[0] = time.monotonic()
 
     def lap(self, activity: str) -> float:
         """Books the time since the last lap under `activity`; returns it, in seconds."""
@@ -66,7 +66,7 @@ class Clock:
         seconds = now - self._last_lap
         self.seconds[self._index[activity]] += seconds
         self._last_lap = now
-        self._call_began[0] = 0.0
+        self.call_began[0] = 0.0
         return seconds
 
     def count_latency(self, seconds: float) -> None:
