@@ -66,6 +66,12 @@ def test_a_failure_that_lasts_is_told_seldom_and_each_new_one_at_once(monkeypatc
     assert told(failing=True) == told(failing=True) == 6
 
 
+def test_a_dtype_that_numpy_lacks_is_refused():
+    leaves = {"frame": ((84,), "uint8"), "speed": ((2,), "bfloat16")}
+    with pytest.raises(UserError, match="^X: speed: expected a dtype of NumPy, seen bfloat16$"):
+        client.spec_of(SimpleNamespace(name="X", observations=leaves))
+
+
 def test_streams_that_open_slowly_are_told_and_not_lost(monkeypatch, caplog):
     now = 1000.0
     monkeypatch.setattr(client.time, "monotonic", lambda: now)

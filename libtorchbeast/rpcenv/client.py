@@ -26,6 +26,8 @@ class ServersLost(UserError):
 def spec_of(description: "Description") -> Spec:
     """The Spec, from which a `Net` is made, of a description from `libtorchbeast.describe`."""
     leaves = description.observations
+    for name in (k for k, (_, dtype) in leaves.items() if dtype == "bfloat16"):
+        raise UserError(f"{description.name}: {name}: expected a dtype of NumPy, seen bfloat16")
     numbers = {k: leaf for k, leaf in leaves.items() if is_number(k)}
     for name, (shape, dtype) in numbers.items():
         if (tuple(shape), dtype) != ((), "float32"):
