@@ -14,6 +14,7 @@ from libtorchbeast.loggers.display import (
     WIDTH,
     Curve,
     Display,
+    Patient,
     console,
     one_line,
 )
@@ -118,3 +119,14 @@ def test_a_curve_of_a_week_stays_small_and_spans_it_all():
     assert max(np.diff(steps)) < 60_479_000 / WIDTH * 1.5
     np.testing.assert_array_equal(kept, values[np.array(steps) // 1000])
     assert curve.lines("")[0].split()[0] == "20.00"
+
+
+def test_a_stopped_reader_holds_nothing_up():
+    reader, writer = os.pipe()
+    with open(reader, "rb") as reads, open(writer, "w") as pipe:
+        patient = Patient(pipe)
+        for _ in range(100):  # it waits for a second, once
+            patient.write("x" * 5000)
+        assert set(reads.read1(2**20)) == set(b"x")
+        assert patient.write("y" * 5000) == 5000 and not patient.isatty()
+        assert reads.read1(2**20) == b"y" * 5000

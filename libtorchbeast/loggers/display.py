@@ -3,6 +3,7 @@
 
 import contextlib
 import logging
+import select
 import sys
 import time
 from pathlib import Path
@@ -29,10 +30,34 @@ def say(text: str) -> None:
         console.print(text, soft_wrap=True, highlight=False)
 
 
+class Patient:
+    """A stream that waits for whoever reads it (a pager, a frozen terminal) a second at most. What
+    he does not take is lost, but the program goes on. The run's out.log has all lines."""
+
+    def __init__(self, stream: Any):
+        self._stream, self._patience_s = stream, 1.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        for begin in range(0, len(text), 1024):  # a pipe that is ready takes 4096 bytes
+            with contextlib.suppress(OSError, ValueError):  # it is no file
+                is_ready = select.select([], [self._stream], [], self._patience_s)[1]
+                self._patience_s = float(bool(is_ready))
+                if not is_ready:
+                    break
+            self._stream.write(text[begin : begin + 1024])
+            self._stream.flush()
+        return len(text)
+
+
 def set_up_logging() -> None:
     """Logs to stderr at INFO and above, but if stderr is a terminal, which has the live table, only
     warnings and records with the attribute `on_terminal`. Those with the attribute `file_only` go
     to the run's out.log only."""
+    if not isinstance(sys.stderr, Patient):
+        sys.stderr = Patient(sys.stderr)
     if console.is_terminal:
         handler: logging.Handler = rich.logging.RichHandler(console=console, show_path=False)
         handler.setFormatter(logging.Formatter("%(message)s"))
