@@ -13,7 +13,7 @@ import pytest
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv.server import Server
-from libtorchbeast.rpcenv.sockets import SocketLock, claim_address, make_private
+from libtorchbeast.rpcenv.sockets import SocketLock, check_owner, claim_address, make_private
 from tests.support.client import Client, free_port
 from tests.support.envs import Catch
 from tests.support.processes import ROOT
@@ -42,6 +42,19 @@ def test_another_folder_is_refused(tmp_path, what):
         os.chown(folder, 12345, -1)
     with pytest.raises(UserError, match=f"{folder}: expected a folder of user .* seen .*remove it"):
         make_private(str(folder))
+
+
+def test_a_socket_of_another_user_is_refused(tmp_path, monkeypatch):
+    address = f"unix:{tmp_path}/s"
+    check_owner(address)  # nobody listens yet
+    check_owner("127.0.0.1:5000")
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    if owner == 0:  # root's are trusted
+        check_owner(address)
+        os.chown(tmp_path, 12345, -1)
+    with pytest.raises(UserError, match=f"^{address}: expected .* or of root, seen {tmp_path} of"):
+        check_owner(address)
 
 
 def test_a_lock_has_one_owner_and_leaves_no_file(tmp_path):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import libtorchbeast
 from libtorchbeast.flags import UserError
 from libtorchbeast.origin import cause
+from libtorchbeast.rpcenv.sockets import check_owner
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.spec import Actions, Spec, is_number
 from libtorchbeast.workers import Reminder, SilenceTimer
@@ -55,11 +56,13 @@ def first_description(
 
     Raises:
         ServersLost: no server answered within `timeout` seconds.
-        UserError: the extension was built without gRPC.
+        UserError: a socket is another user's, or the extension was built without gRPC.
     """
     errors = {}
     start, reminder = time.monotonic(), Reminder()
     while True:
+        for address in addresses:
+            check_owner(address)
         for address in addresses:
             try:
                 left = timeout - (time.monotonic() - start)

@@ -38,6 +38,16 @@ def make_private(folder: str) -> None:
         )
 
 
+def check_owner(address: str) -> None:
+    """Raises UserError if a Unix socket or its folder belongs to neither this user nor root."""
+    path = address.removeprefix("unix:")
+    for part in (os.path.dirname(path), path) if path != address else ():
+        with contextlib.suppress(FileNotFoundError):
+            if (owner := os.stat(part).st_uid) not in (0, os.getuid()):
+                expected = f"expected a server of user {os.getuid()} or of root"
+                raise UserError(f"{address}: {expected}, seen {part} of user {owner}")
+
+
 class SocketLock:
     """This process owns the socket at `path` until `release`, or until the process ends.
 
