@@ -38,8 +38,11 @@ class Learner:
         step: number of steps learned from.
         updates: number of optimizer steps made, which is also the version of the weights.
         dropped: number of real transitions in rollouts dropped because of --max_lag.
+        must_end: whether a signal or a failure has told the run to end.
         net, device, skips, graphs: see `Update`.
     """
+
+    must_end: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, one: Update):
         self.one, self._flags, self._ranks = one, one.flags, one.ranks
@@ -177,9 +180,14 @@ class Learner:
 
     def state_dict(self) -> dict[str, Any]:
         """The learner's part of a checkpoint, with its tensors on the CPU. Waits for the running
-        update."""
-        with self._one_at_a_time:
+        update; if the run `must_end` meanwhile, this is `close`, with its UpdateHung."""
+        while not self._one_at_a_time.acquire(timeout=1.0):
+            if self.must_end():
+                self.close()
+        try:
             return self._state()
+        finally:
+            self._one_at_a_time.release()
 
     def _state(self) -> dict[str, Any]:
         with self._updated:

@@ -100,6 +100,7 @@ class Run:
         self._num_envs = max(1, flags.num_actors) * spec.num_envs
         self.stats = Stats(self._num_envs)
         self.wakeup = workers.PipeEvent()
+        self.learner.must_end = self.wakeup.is_set
         self.threads = workers.Threads(self.wakeup)
         self.between_barriers = False
         self._hours_before = 0.0

@@ -35,6 +35,16 @@ from tests.support.monobeast import IN_ORDER, beast, parse
 pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 
 
+def test_an_update_that_hangs_while_a_checkpoint_is_due_ends_the_run(monkeypatch):
+    monkeypatch.setattr(learner, "CLOSE_S", 0.1)
+    one = make_learner(nn.Linear(1, 1), make_flags())
+    asked = iter([False, True])  # a signal comes while the main loop waits for the state
+    one.must_end = lambda: next(asked)
+    with one._one_at_a_time, pytest.raises(learner.UpdateHung):
+        one.state_dict()
+    assert one.state_dict()["updates"] == 0
+
+
 @pytest.mark.parametrize(
     "lstm", [[], ["--use_lstm"], ["--core", "mingru"]], ids=["feed-forward", "lstm", "mingru"]
 )
