@@ -32,6 +32,7 @@ def test_a_resumed_run_does_not_play_the_same_first_levels_again():
             spec = spec_of(local.describe(60.0))
             with Client(local.addresses[0]) as client:
                 first.append(client.stream().read()["frame"].tobytes())
+        assert local._stdout.closed  # Python warns of files that are not
     assert spec.num_envs == 8
     assert first[0] == first[1] != first[2]
 

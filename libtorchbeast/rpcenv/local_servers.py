@@ -97,12 +97,13 @@ class LocalServers(contextlib.AbstractContextManager):
     def _log_lines(self) -> None:
         level = logging.INFO
         # Environments may print anything, for example progress bars with carriage returns.
-        for line in io.TextIOWrapper(self._stdout, encoding="utf-8", errors="replace"):
-            line = line.rstrip()
-            if line.startswith(ERROR):
-                self._error = line.removeprefix(ERROR)
-                continue
-            first, _, rest = line.partition(" ")
-            if first in LEVELS:  # other lines belong to the record before, for example a traceback
-                level, line = LEVELS[first], rest
-            logger.log(level, "%s", line)
+        with io.TextIOWrapper(self._stdout, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                line = line.rstrip()
+                if line.startswith(ERROR):
+                    self._error = line.removeprefix(ERROR)
+                    continue
+                first, _, rest = line.partition(" ")
+                if first in LEVELS:  # other lines belong to the record before, as a traceback's do
+                    level, line = LEVELS[first], rest
+                logger.log(level, "%s", line)
