@@ -164,8 +164,8 @@ class Actors:
         failure = failure or why_killed
         is_told = bool(failure)
         if not is_told:
-            exit_code = self._processes[actor].end(deadline=1.0)
-            failure = f"its process ended without a traceback (exit code {exit_code})"
+            ended = workers.in_words(self._processes[actor].end(deadline=1.0))
+            failure = f"its process ended without a traceback ({ended})"
         why = cause(failure)
         self.restarts += 1
         now = time.monotonic()

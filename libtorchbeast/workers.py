@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import faulthandler
 import importlib.util
 import logging
 import multiprocessing
@@ -76,6 +77,7 @@ def _set_up_child() -> None:
         signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
     _keep_pipes_from_programs()
+    faulthandler.enable()  # a crash in C prints the line of Python that called it
     parent = multiprocessing.parent_process()
     end_with_parent(signal.SIGKILL)
     threading.Thread(target=_exit_after, args=(parent,), name="parent", daemon=True).start()
@@ -193,6 +195,12 @@ class Process(SpawnProcess):
             self.join()
         self.from_child.close()
         return self.exitcode
+
+
+def in_words(exit_code: int | None) -> str:
+    """How a process ended: "exit code 1", "exit code -11: Segmentation fault"."""
+    killed_by = signal.strsignal(-exit_code) if exit_code is not None and exit_code < 0 else None
+    return f"exit code {exit_code}" + (f": {killed_by}" if killed_by else "")
 
 
 def _messages(inbox: Connection) -> Iterator[bytes]:

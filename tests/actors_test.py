@@ -243,7 +243,7 @@ def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path):
     assert "the ball has rolled under the sofa" in told and "in lose_the_ball" in told
     assert "took longer than --step_timeout 1 for one step" in told
     assert "Reward: expected a finite number, seen nan" in told
-    assert told.count("its process ended without a traceback (exit code -9)") == 1
+    assert told.count("its process ended without a traceback (exit code -9: Killed)") == 1
     assert told.count("It was killed, because its environments took longer than --step_tim") == 1
 
     # With trouble again, but none that hangs, the run reaches its end.

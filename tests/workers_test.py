@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Threads that fail, signals that stop a program, and signs of life."""
 
+import ctypes
 import platform
 import select
 import signal
@@ -212,3 +213,14 @@ def test_freed_memory_is_used_again_without_the_kernel():
 
     for kept, returned in zip(page_faults("kept"), page_faults("returned"), strict=True):
         assert kept < returned / 10
+
+
+def crash(inbox, outbox):
+    ctypes.string_at(0)
+
+
+def test_a_crash_in_c_names_the_line_and_the_signal(capfd):
+    process = workers.Process(crash, (), "crash")
+    code = process.end(deadline=60.0)
+    assert workers.in_words(code) == "exit code -11: Segmentation fault"
+    assert "in crash" in capfd.readouterr().err and workers.in_words(1) == "exit code 1"

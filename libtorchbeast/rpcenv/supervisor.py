@@ -7,7 +7,14 @@ import signal
 import time
 from collections.abc import Callable
 
-from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, Reminder, SilenceTimer
+from libtorchbeast.workers import (
+    HEARTBEAT_S,
+    PipeEvent,
+    Process,
+    Reminder,
+    SilenceTimer,
+    in_words,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +153,7 @@ class _Worker:
         self.was_killed = last_message is None and exit_code == -signal.SIGKILL and not why
         self._name, self.process = self.process.name, None
         traceback = (last_message or b"")[1:].decode(errors="replace").strip()
-        return traceback or why or f"exit code {exit_code}"
+        return traceback or why or in_words(exit_code)
 
     def schedule_restart(self, failure: str) -> None:
         if self.ready_since and time.monotonic() - self.ready_since > STABLE_S:
