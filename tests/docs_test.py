@@ -82,7 +82,7 @@ RESULTS = "results_test.py makes its run, in small"
 AGENT = "results_test.py does it, with a copy of the agent"
 FORK = "test_the_readmes_fork_trains does it, in a copy"
 MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
-OLD = "from_torchbeast_test.py does it"
+OLD = "plot_test.py does it"
 GPU = "it needs a GPU; gpu_test.py does it in small on a simulated one"
 RANKS = "several_learners_test.py does it, on one machine and on two"
 AGAINST = "against_test.py does it with a small repository"
@@ -129,7 +129,6 @@ NOT_RUN = {
     "envs-1:5000-5015,envs-2:5000-5015 --tls_cert certificates/learner.crt "
     "--tls_key certificates/learner.key --tls_ca certificates/ca.crt": MANY_MACHINES,
     ".venv/bin/python -m libtorchbeast.tools.report ~/logs/torchbeast/results-minatar": REPORT,
-    ".venv/bin/python -m libtorchbeast.tools.from_torchbeast OLD/model.tar --xpid old": OLD,
     ".venv/bin/python -m libtorchbeast.tools.plot OLD/logs.csv": OLD,
     '.venv/bin/python -m benchmarks --only "MonoBeast, MinAtar" --against HEAD~10': AGAINST,
 }

@@ -280,3 +280,26 @@ def test_errors_about_groups_say_what_was_seen(tmp_path, capsys):
     check_error(
         [str(back), "--group_by", "lstm"], capsys, "'lstm' matches nothing in the run", "/back'"
     )
+
+
+OLD_LOG = """\
+# _tick,_time,step,mean_episode_return,total_loss
+0,100.0,640,nan,3.5
+1,105.0,1280,-21.0,2.5
+2,110.0,1920,-20.5,2.5,"(-20.0, -21.0)"
+"""
+
+
+def test_logs_of_torchbeast_are_drawn(tmp_path):
+    """A column that came later stands in fields.csv only; "nan" is no value."""
+    run = tmp_path / "torchbeast-1"
+    run.mkdir()
+    (run / "logs.csv").write_text(OLD_LOG)
+    fields = "_tick,_time,step,mean_episode_return,total_loss"
+    (run / "fields.csv").write_text(f"_tick,_time\n{fields}\n{fields},episode_returns\n")
+    curve = read_curve(run / "logs.csv", "mean_game_return")
+    assert (curve.y, curve.steps, curve.frames) == ([-21.0, -20.5], [1280, 1920], [5120, 7680])
+    assert curve.hours == pytest.approx([5 / 3600, 10 / 3600])
+    (line,) = plot([str(run)], str(tmp_path / "plot.png"))
+    assert line.name == "torchbeast-1"
+    assert (tmp_path / "plot.png").read_bytes()[:4] == b"\x89PNG"
