@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The environment servers that a learner starts itself."""
 
+import tempfile
+
 import pytest
 
 import polybeast
@@ -35,6 +37,15 @@ def test_a_resumed_run_does_not_play_the_same_first_levels_again():
         assert local._stdout.closed  # Python warns of files that are not
     assert spec.num_envs == 8
     assert first[0] == first[1] != first[2]
+
+
+@pytest.mark.parametrize("name", ["a,b", "50%", "x" * 90])
+def test_tmpdir_may_have_any_name(tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    with LocalServers(parse(*SMALL, "--num_servers", 1), 0) as local:
+        local.describe(60.0)
+        assert not local.addresses[0].startswith(f"unix:{tmp_path}")
 
 
 def test_local_servers_are_told_how_many_updates_the_run_has_made(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@
 import contextlib
 import io
 import logging
+import os
 import secrets
 import shutil
 import subprocess
@@ -41,7 +42,9 @@ class LocalServers(contextlib.AbstractContextManager):
 
     def __init__(self, flags: Flags, updates: int = 0):
         # The child makes this folder and removes it, because this process may be killed.
-        self._folder = f"{tempfile.gettempdir()}/torchbeast-{secrets.token_hex(4)}"
+        parent = tempfile.gettempdir()  # or /tmp, if no socket can have an address in TMPDIR
+        parent = "/tmp" if set(parent) & set(",%?#") or len(os.fsencode(parent)) > 70 else parent
+        self._folder = f"{parent}/torchbeast-{secrets.token_hex(4)}"
         basename = flags.pipes_basename or f"unix:{self._folder}/server"
         self.addresses = [f"{basename}.{i}" for i in range(flags.num_servers)]
         self._error = ""
