@@ -89,7 +89,7 @@ class Run:
         self.flags, self.spec, self._player, self._advise = flags, spec, player, advise
         self.path = run_path(flags)
         self.ranks = ranks.joined()
-        self._writes = ranks.rank() == 0
+        self._writes, self._is_taken = ranks.rank() == 0, lambda: False
         dump_dir = self.path if self._writes else None
         models.add_for_loss(net, spec, flags)
         like, self._own_columns = check_loss(net, spec, flags, targets, loss, own_columns or {})
@@ -111,7 +111,7 @@ class Run:
         with contextlib.ExitStack() as stack:  # if a line below raises, this undoes those before it
             stack.callback(self.wakeup.close)
             if self._writes:
-                stack.enter_context(hold(self.path))
+                self._is_taken = stack.enter_context(hold(self.path))
             self._open(stack)
             self._opened = stack.pop_all()
         return self
@@ -312,7 +312,11 @@ class Run:
             self.stats.standings.write(self.path)
 
     def checkpoint(self) -> None:
-        """Saves a checkpoint now, unless --disable_checkpoint is given."""
+        """Saves a checkpoint now, unless --disable_checkpoint is given. Raises CheckpointError if the
+        run's folder was renamed or deleted, and another run has its name."""
+        if self._is_taken():
+            said = "was renamed or deleted, and is another run's now: nothing more is saved"
+            raise checkpoint.CheckpointError(f"the folder {self.path} {said}")
         self._checkpoint_due = time.monotonic() + self.flags.checkpoint_every
         state = self.learner.state_dict() | {
             "stats": self.stats.state_dict(),

@@ -84,6 +84,22 @@ def test_a_last_checkpoint_that_fails_is_not_a_success(tmp_path, capsys):
     assert all(row["step"] < 200 for row in rows(tmp_path / "run"))  # none says it is complete
 
 
+def test_a_run_whose_folder_is_another_runs_now_saves_nothing_more(tmp_path, monkeypatch):
+    tick = run.Run.tick
+
+    def tick_with_a_thief(self, late=False):
+        if self.learner.step >= 100 and not (tmp_path / "old").exists():
+            os.rename(tmp_path / "run", tmp_path / "old")
+            (tmp_path / "run").mkdir()
+            (tmp_path / "run/lock").touch()
+        tick(self, late)
+
+    monkeypatch.setattr(run.Run, "tick", tick_with_a_thief)
+    with pytest.raises(SystemExit, match="was renamed or deleted, and is another run's now"):
+        beast(tmp_path, *IN_ORDER, "--total_steps", 1000)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+
+
 def test_the_last_row_follows_the_last_checkpoint(tmp_path, monkeypatch):
     """So whoever reads the log knows that a complete run is saved (tools.sweep)."""
     logged, save, tick = [], checkpoint.save, run.Run.tick

@@ -23,7 +23,8 @@ class RunInUse(RuntimeError):
 def hold(run: str | Path):
     """Makes the run's folder and locks it for this process, until the context ends. It has to be
     entered before anything in the folder is read. However the process ends, the kernel frees the
-    lock.
+    lock. Yields a function that says whether another process has taken the folder's name since,
+    after the folder was renamed or deleted.
 
     Raises:
         RunInUse: another living process holds the lock.
@@ -47,7 +48,8 @@ def hold(run: str | Path):
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
-        yield
+        inode = os.fstat(file.fileno()).st_ino
+        yield lambda: (run / "lock").exists() and (run / "lock").stat().st_ino != inode
 
 
 def link_latest(run: Path) -> None:
