@@ -293,22 +293,15 @@ def test_a_run_evaluates_and_leaves_nothing(tmp_path, module, capsys):
     assert said in capsys.readouterr().out
 
 
-def test_a_run_that_is_complete_starts_no_evaluation(tmp_path, monkeypatch):
-    """No evaluation starts at the last step of the run."""
+@pytest.mark.parametrize("eval_every", [2000, 0], ids=["at the last step", "never"])
+def test_a_run_that_is_complete_starts_no_evaluation(tmp_path, monkeypatch, eval_every):
     started = []
     monkeypatch.setattr(Evaluator, "_start", lambda self: started.append(self._learner.step))
     words = "--env tests.support.envs:Catch-v0 --num_actors 0 --envs_per_actor 4 "
     words += "--batch_size 4 --xpid run"
-    every = "--total_steps 2000 --eval_every 2000 --log_every 1000".split()
+    every = f"--total_steps 2000 --eval_every {eval_every} --log_every 0.1".split()
     monobeast.train(monobeast.parse([*words.split(), *every, "--savedir", str(tmp_path)]))
     assert started == []
-
-
-def test_zero_evaluates_never(tmp_path):
-    flags = ["--env", "tests.support.envs:Catch-v0", "--num_actors", 0, "--envs_per_actor", 4]
-    with Program(tmp_path, *flags, "--eval_every", 0, "--total_steps", 3000) as program:
-        assert program.wait_for_end() == 0
-    assert not any("eval_step" in row for row in program.rows())
 
 
 def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
