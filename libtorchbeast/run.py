@@ -312,8 +312,8 @@ class Run:
             self.stats.standings.write(self.path)
 
     def checkpoint(self) -> None:
-        """Saves a checkpoint now, unless --disable_checkpoint is given. Raises CheckpointError if the
-        run's folder was renamed or deleted, and another run has its name."""
+        """Saves a checkpoint now, unless --disable_checkpoint is given. Raises CheckpointError if
+        the run's folder was renamed or deleted, and another run has its name."""
         if self._is_taken():
             said = "was renamed or deleted, and is another run's now: nothing more is saved"
             raise checkpoint.CheckpointError(f"the folder {self.path} {said}")
