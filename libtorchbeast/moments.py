@@ -114,9 +114,7 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     """The rewards of each episode so far, the older ones discounted: G_t = r_t + gamma G_{t-1}.
 
     A rollout does not have the rewards before its row 0. Each of them is taken to be their mean,
-    which is row 0's `episode_return` divided by its `episode_step`. These are of the whole game.
-    Where games consist of several episodes (lives), how many steps of its own an episode has made
-    before row 0 is not known: it is taken to be as long as the mean episode of the batch.
+    which is row 0's `episode_return` divided by its `episode_step`.
 
     Args:
         rows: `reward`, `episode_return` [T+1, B] float32, `done` [T+1, B] bool and `episode_step`
@@ -126,16 +124,10 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     Returns:
         [T, B] float32, those of rows 1 to T.
     """
-    done, game_steps = rows["done"], rows["episode_step"].float()
-    mean = rows["episode_return"][0] / game_steps[0].clamp(min=1.0)
-    begins = done[:-1] & ~done[1:]
-    has_lives = (begins & (game_steps[:-1] > 0)).any()
-    length = 2 * (~done[1:]).sum() / (done[:-1] ^ done[1:]).sum().clamp(min=1)  # they begin and end
-    to_come = (done[1:].cumsum(dim=0) == 0).sum(dim=0)  # steps until the end, or until row T
-    age = torch.minimum(game_steps[0], (length - to_come).clamp(min=0.0))
-    steps = torch.where(has_lives, age, game_steps[0]).masked_fill(done[0], 0.0)
+    steps = rows["episode_step"][0].float()
+    mean = rows["episode_return"][0] / steps.clamp(min=1.0)
     past = (1 - discounting**steps) / (1 - discounting) if discounting < 1 else steps
-    factors = discounting * (~done).float()
+    factors = discounting * (~rows["done"]).float()
     if "discount" in rows:
         factors = factors * rows["discount"].abs()
     terms = rows["reward"][1:].clone()

@@ -47,25 +47,6 @@ class Pool:
         return [1.0, self.waited]
 
 
-def test_a_failure_that_lasts_is_told_seldom_and_each_new_one_at_once(monkeypatch, caplog):
-    now = 1000.0
-    monkeypatch.setattr(client.time, "monotonic", lambda: now)
-    pool = Pool(*[(True, 0, "")] * 2)
-    monitor = StreamMonitor(pool, timeout=1e6)
-
-    def told(failing):
-        nonlocal now
-        now += 1.0
-        failures = pool.streams[1][1] + failing
-        pool.streams = [(True, 0, ""), (not failing, failures, "UNAVAILABLE: gone")]
-        monitor.check()
-        return sum("Stream failed: actor 1, unix:/s: UNAVAILABLE" in m for m in caplog.messages)
-
-    assert [told(failing=True) for _ in range(50)][-1] == 5  # at once, and after 5, 10, 20, 40 s
-    assert told(failing=False) == 5
-    assert told(failing=True) == told(failing=True) == 6
-
-
 def test_a_dtype_that_numpy_lacks_is_refused():
     leaves = {"frame": ((84,), "uint8"), "speed": ((2,), "bfloat16")}
     with pytest.raises(UserError, match="^X: speed: expected a dtype of NumPy, seen bfloat16$"):
@@ -81,7 +62,7 @@ def test_streams_that_open_slowly_are_told_and_not_lost(monkeypatch, caplog):
         for _ in range(100):
             now += 5.0
             monitor.check()
-    told = [text.partition(" no stream")[0] for text in caplog.messages if "no stream" in text]
+    told = [text.partition(" no stream")[0] for text in caplog.messages]
     assert told == [f"After {seconds} s" for seconds in (5, 10, 20, 40, 80, 160, 320)]
     assert "(--envs_per_server)" in caplog.text
     pool.streams = [(False, 1, "INTERNAL: slow"), (False, 4, "UNAVAILABLE: gone")]

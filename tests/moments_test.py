@@ -114,24 +114,6 @@ def test_returns_are_discounted_sums_that_end_with_an_episode():
     torch.testing.assert_close(discounted_returns(rows, 1.0), undiscounted[1:])
 
 
-def test_a_life_that_began_before_row_0_is_as_long_as_the_others_and_not_as_the_game():
-    gamma, steps = 0.9, torch.arange(39)  # a game of three lives, each with 12 steps
-    age = steps % 13
-    column = {
-        "reward": torch.where(age > 0, 2.0, 0.0),
-        "done": age == 0,
-        "episode_step": steps.int(),
-        "episode_return": 2.0 * (steps - steps // 13),
-    }
-    rows = {k: torch.stack([v.roll(n) for n in range(13)], dim=1) for k, v in column.items()}
-    expected = (2 * (1 - gamma**age) / (1 - gamma)).unsqueeze(1)
-    expected = torch.cat([expected.roll(n) for n in range(13)], dim=1)
-    later = {k: v[20:34] for k, v in rows.items()}
-    mean = later["episode_return"][0] / later["episode_step"][0]  # 2, but for the rows that reset
-    assert (mean > 1.8).all()
-    torch.testing.assert_close(discounted_returns(later, gamma), expected[21:34], rtol=0.1, atol=0)
-
-
 def test_rewards_are_divided_by_the_deviation_of_returns():
     own, returns = moments(), []
     for seed in range(5):

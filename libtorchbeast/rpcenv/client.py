@@ -83,8 +83,7 @@ def first_description(
 class StreamMonitor:
     """Watches the streams of an ActorPool.
 
-    `check` logs what happened to them since its last call. Call it once a second or more often. A
-    failure is logged at once, and while it lasts after 5, 10, 20, ... seconds.
+    `check` logs what happened to them since its last call. Call it once a second or more often.
 
     Args:
         are_local: Whether the servers are on this machine, all alike. If every stream to them has
@@ -105,23 +104,15 @@ class StreamMonitor:
         self._last_connected = time.monotonic()
         self._opening: set[tuple[int, int]] = set()  # (actor, failures) of what may still open
         self._reminder, self._silence_timer = Reminder(), SilenceTimer()
-        self._failing = [Reminder() for _ in self._status]
 
     def check(self) -> None:
         self._silence_timer.tick()
-        self._pool.take_events()  # raises the error that stopped the pool, if there is one
+        for event in self._pool.take_events():
+            logger.warning("Stream failed: %s", event)
         before, self._status = self._status, self._pool.status()
         for actor, (was, now) in enumerate(zip(before, self._status, strict=True)):
-            has_failed = now.failures > was.failures
-            lasts = now.failures > 0 and not (now.connected or now.opening)
-            if (
-                self._failing[actor].due(lasts)
-                or has_failed
-                and (was.connected or not was.failures)
-            ):
-                why = now.last_error
-                logger.warning("Stream failed: actor %d, %s: %s", actor, now.address, why)
-            if now.connected and now.failures and (has_failed or not was.connected):
+            is_new = not was.connected or now.failures > was.failures
+            if now.connected and now.failures and is_new:
                 logger.info("Streaming again: actor %d, %s", actor, now.address)
         # An actor that has completed a rollout has waited for the queue, if only for a moment.
         has_delivered = self._pool.seconds()[self._pool.ACTIVITIES.index("actor_waiting")] > 0
