@@ -390,7 +390,7 @@ def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
     with watched as opened, told(flags.env), contextlib.ExitStack() as stack:
         env = Environment.of_first(seeded(create_env, flags, N), N, flags.env)
         stack.callback(env.close)
-        stack.callback(clock.begin_call)
+        stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed
         flags = recipes.settle(flags, check_flags, env.spec, RECIPES)
         N = flags.envs_per_actor
         net = make_net(Net, env.spec, flags)
@@ -458,7 +458,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         with watched as opened, contextlib.ExitStack() as stack:
             env = make_environment(flags, seed)
             stack.callback(env.close)
-            stack.callback(clock.begin_call)
+            stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed
             actor = Actor(env, learner.net, seed, flags, clock, learner.updates, opened)
             run.between_barriers = True
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):

@@ -42,10 +42,9 @@ class Learner:
         net, device, skips, graphs: see `Update`.
     """
 
-    must_end: Callable[[], bool] = staticmethod(lambda: False)
-
     def __init__(self, one: Update):
         self.one, self._flags, self._ranks = one, one.flags, one.ranks
+        self.must_end: Callable[[], bool] = lambda: False
         self.net, self.device, self.skips, self.graphs = one.net, one.device, one.skips, one.graphs
         self.step = self.updates = self.dropped = 0
         self._closed: bool = False

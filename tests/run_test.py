@@ -76,12 +76,21 @@ class OtherNet(monobeast.Net):
     pass
 
 
-def test_a_last_checkpoint_that_fails_is_not_a_success(tmp_path, capsys):
+def test_a_last_checkpoint_that_fails_is_not_a_success(tmp_path, capsys, monkeypatch):
+    tick = run.Run.tick
+
+    def tick_with_both(self, late=False):
+        self._checkpoint_due = self._row_due = 0.0  # a row and a checkpoint are always due
+        tick(self, True)
+
+    monkeypatch.setattr(run.Run, "tick", tick_with_both)
     (tmp_path / "run" / "model.tar.tmp").mkdir(parents=True)  # no file can be written there
     with pytest.raises(SystemExit, match="the last checkpoint could not be saved"):
         beast(tmp_path, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 200)
     assert "not saved" in capsys.readouterr().err
-    assert all(row["step"] < 200 for row in rows(tmp_path / "run"))  # none says it is complete
+    table = rows(tmp_path / "run")
+    assert all(row["step"] < 200 for row in table)  # none says it is complete
+    assert table[0]["checkpoint_errors"] == 0 < table[-1]["checkpoint_errors"]
 
 
 def test_a_run_whose_folder_is_another_runs_now_saves_nothing_more(tmp_path, monkeypatch):

@@ -190,10 +190,10 @@ def test_a_run_has_its_slot(tmp_path):
 
 
 # ========================================================================================== the end
-def test_killed_at_thirty_moments(tmp_path):
-    """It takes 5 s, because each of thirty launchers needs time to start some runs."""
+def test_killed_at_a_hundred_moments(tmp_path):
+    """It takes 15 s, because each of a hundred launchers needs time to start some runs."""
     line = f"--seed 1-20 {FAKE} --total_steps 40"
-    options = dict(module="tests.support.killed_launchers", before=[tmp_path / "study", 30])
+    options = dict(module="tests.support.killed_launchers", before=[tmp_path / "study", 100])
     with Sweep(tmp_path, line, **options) as killer:
         killer.wait_for(lambda: "killed all" in killer.printed())
         wait_for(lambda: killer.session() <= {killer.pid})  # nothing is left running

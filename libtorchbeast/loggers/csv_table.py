@@ -71,14 +71,14 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """
     lines = path.read_text(errors="replace").splitlines(keepends=True)
     header, *rows = list(csv.reader(line for line in lines if line.endswith("\n"))) or [[]]
-    at = header.index("step") if "step" in header else 0
-    good = [row for row in rows if len(row) == len(header) and _is_number_or_empty(row[at])]
+    whole = [dict(zip(header, row, strict=True)) for row in rows if len(row) == len(header)]
+    good = [row for row in whole if _is_number_or_empty(row.get("step", ""))]
     damaged = max(len(lines) - 1, 0) - len(good)
     if damaged:
         logger.warning(
             "%s: left out %d damaged line(s), which a killed run may leave", path, damaged
         )
-    return header, [dict(zip(header, row, strict=True)) for row in good]
+    return header, good
 
 
 def last_row(run: str | Path) -> dict[str, float]:
