@@ -164,6 +164,7 @@ class Agents(nn.Module):
         for number, (group, net, own, state) in enumerate(shares):
             own |= {name: x.repeat_interleave(group.agents, 1) for name, x in columns.items()}
             goal = given and {k: x.flatten(1, 2) for k, x in _of(number, given).items()}
+            state *= 1 + ("past" in own)  # `core_state_of` leaves out the half of an opponent
             yield net, own | {f"core_state/{i}": x for i, x in enumerate(state)}, goal
 
     def joined(self, each: list[tuple[dict[str, Tensor], dict[str, Tensor]]]):

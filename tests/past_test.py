@@ -343,7 +343,9 @@ def has_ended(rollout, b):
     return (ends("done") & ~began) | ends("terminated") | ends("truncated")
 
 
-@pytest.mark.parametrize("words", ["", "--passes 2 --minibatches 2 --ppo_clip 0.2"])
+@pytest.mark.parametrize(
+    "words", ["", "--passes 2 --minibatches 2 --ppo_clip 0.2", "--core mingru", "--core lstm"]
+)
 def test_agents_of_the_past_have_no_part_in_the_loss(tmp_path, words):
     """Neither do their rewards, which their own rows have."""
     net, _, rollout, flags = matches(tmp_path, words, T=60)
