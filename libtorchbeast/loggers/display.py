@@ -31,8 +31,8 @@ def say(text: str) -> None:
 
 
 class Patient:
-    """A stream that waits for whoever reads it (a pager, a frozen terminal) a second at most. What
-    he does not take is lost, but the program goes on. The run's out.log has all lines."""
+    """A stream that waits a second at most for its reader, such as a pager or a frozen terminal.
+    What the reader does not take is lost, but the program goes on. out.log has all lines."""
 
     def __init__(self, stream: Any):
         self._stream, self._patience_s = stream, 1.0
