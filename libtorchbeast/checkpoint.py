@@ -40,6 +40,7 @@ from libtorchbeast.flags import (
     FROM_STDIN,
     Flags,
     UserError,
+    as_plain,
     choose_xpid,
     from_settings,
     given,
@@ -142,14 +143,6 @@ def kept(folder: str) -> dict[int, str]:
     the oldest to the newest."""
     paths = sorted(Path(folder, "kept").glob("*.tar"))
     return {int(path.stem): str(path) for path in paths if path.stem.isdecimal()}
-
-
-def delete_kept(path: str) -> None:
-    """Deletes one of these files. If that fails, a warning says so, and the run goes on."""
-    try:
-        os.remove(path)
-    except OSError as error:
-        logger.warning("A file of kept weights could not be deleted: %s", error)
 
 
 def misfit(own: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> str:
@@ -282,7 +275,7 @@ class RunCheckpoints:
         self.saved_updates = 0
         self.best_path = os.path.join(os.path.dirname(path), "model.best.tar")
         self.best_score = -math.inf
-        self._identity, self._enabled = identity, enabled
+        self._identity, self.enabled = identity, enabled
 
     def load(self) -> dict | None:
         """Returns the newest state, or None if there is no checkpoint.
@@ -309,32 +302,22 @@ class RunCheckpoints:
     def save(self, state: dict[str, Any]) -> None:
         """Saves `state`. If that fails, for example on a full disk, the error is logged and
         counted, and training goes on."""
-        if self._enabled and self._save(self.path, state):
+        if self.enabled and self.try_save(self.path, state):
             self.saved_updates = state["updates"]
             logger.info("Checkpoint saved at step %d: %s", state["step"], self.path)
 
     def save_if_best(self, score: float, evaluated: dict[str, Any]) -> None:
         """Saves the weights of `evaluated` to model.best.tar, if no other weights of the run had as
         high a score. A failure is handled as in `save`."""
-        if not self._enabled or not score > self.best_score:
+        if not self.enabled or not score > self.best_score:
             return
         state = evaluated | {"mean_eval_return": score}
-        if self._save(self.best_path, state, keep_previous=False):
+        if self.try_save(self.best_path, state, keep_previous=False):
             self.best_score = score
             logger.info("Best so far, %g at step %d: %s", score, state["step"], self.best_path)
 
-    def keep(self, state: dict[str, Any], step: int, most: int) -> None:
-        """Saves the weights of `state` to kept/STEP.tar, and deletes the oldest of these files if
-        there are more than `most`. A failure is handled as in `save`."""
-        folder = os.path.dirname(self.path)
-        path = os.path.join(folder, "kept", f"{step:012}.tar")
-        with contextlib.suppress(OSError):  # `_save` will say why
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        if self._save(path, state, keep_previous=False):
-            for old in [*kept(folder).values()][:-most]:
-                delete_kept(old)
-
-    def _save(self, path: str, state: dict[str, Any], keep_previous: bool = True) -> bool:
+    def try_save(self, path: str, state: dict[str, Any], keep_previous: bool = True) -> bool:
+        """Saves `state` with the identity. Returns False after an error, which this logs."""
         try:
             save(path, state | self._identity, keep_previous)
         except OSError as error:
@@ -346,7 +329,7 @@ class RunCheckpoints:
     def is_behind(self, updates: int) -> bool:
         """Whether a checkpoint after `updates` updates should be saved, because the newest has
         fewer."""
-        return self._enabled and updates > self.saved_updates
+        return self.enabled and updates > self.saved_updates
 
     def _refuse(self, name: str, seen: Any, now: Any) -> NoReturn:
         count = ""
@@ -357,6 +340,48 @@ class RunCheckpoints:
         both = f"it has {seen}, the flags now give {now}"
         hint = "Choose another --xpid, or use the flags of that run."
         raise UserError(f"{self.path} does not match the flags in `{name}`{count}: {both}. {hint}")
+
+
+class KeptWeights:
+    """Keeps weights of a learner.Learner in files (--keep_checkpoints_every). To begin with, this
+    deletes those that are newer than the checkpoint from which the run resumes: it will make them
+    again. A new run keeps its first weights, so that its past is never empty."""
+
+    def __init__(self, checkpoints: RunCheckpoints, flags: Flags, learner: Any):
+        self._checkpoints, self._flags, self._learner = checkpoints, flags, learner
+        self._folder = os.path.dirname(checkpoints.path)
+        self._every = flags.keep_checkpoints_every if checkpoints.enabled else 0
+        files = kept(self._folder) if checkpoints.enabled else {}
+        self._delete([files.pop(step) for step in [*files] if step > learner.step])
+        self._newest = max(files, default=-1)  # its step
+        if self._every:
+            most, weights = flags.keep_checkpoints, learner.net.state_dict().values()
+            size = sum(x.numel() * x.element_size() for x in weights) / 2**20
+            logger.info("Weights are kept in at most %d files of %.1f MiB", most, size)
+        self.keep()
+
+    def keep(self) -> None:
+        """Keeps the weights if the last multiple of --keep_checkpoints_every is not kept yet, and
+        deletes the oldest file if there are more than --keep_checkpoints."""
+        every = self._every
+        if not every or self._learner.step // every * every <= self._newest:
+            return
+        state = self._learner.state_dict()
+        weights = {name: state[name] for name in ("model", "step", "updates")}
+        weights["flags"] = as_plain(vars(self._flags))
+        self._newest = state["step"] // every * every
+        path = os.path.join(self._folder, "kept", f"{self._newest:012}.tar")
+        with contextlib.suppress(OSError):  # `try_save` will say why
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        if self._checkpoints.try_save(path, weights, keep_previous=False):
+            self._delete([*kept(self._folder).values()][: -self._flags.keep_checkpoints])
+
+    def _delete(self, paths: list[str]) -> None:
+        for path in paths:
+            try:
+                os.remove(path)
+            except OSError as error:  # the run goes on
+                logger.warning("A file of kept weights could not be deleted: %s", error)
 
 
 def random_states() -> dict:

@@ -154,7 +154,7 @@ class Run:
             self._tell(self.ranks)
         self._health = Health(self.flags, self.spec)
         self._updates_before = self.learner.updates
-        self._begin_keeping()
+        self._kept = checkpoint.KeptWeights(self.checkpoints, self.flags, self.learner)
         if self.complete():
             logger.warning(
                 f"Nothing to do: {self.path} already has its {self.learner.step} steps. Raise "
@@ -290,7 +290,7 @@ class Run:
         checkpoint (`__exit__`)."""
         if self.complete():
             return
-        self._keep()
+        self._kept.keep()
         if time.monotonic() >= self._row_due:
             self.write_row()
         if time.monotonic() >= self._checkpoint_due and (late or not self.between_barriers):
@@ -333,32 +333,6 @@ class Run:
         only played against themselves."""
         is_rated = self.stats.standings.results and self.flags.eval_env is None
         self.checkpoints.save_if_best(self.stats.standings.rating if is_rated else score, played)
-
-    def _begin_keeping(self) -> None:
-        """Deletes kept files that are newer than the checkpoint from which the run resumes: it will
-        make them again. A new run keeps its first weights, so that its past is never empty."""
-        keeps = self._writes and not self.flags.disable_checkpoint
-        self._keep_every = self.flags.keep_checkpoints_every if keeps else 0
-        files = checkpoint.kept(self.path) if keeps else {}
-        for step in [step for step in files if step > self.learner.step]:
-            checkpoint.delete_kept(files.pop(step))
-        self._kept = max(files, default=-1)  # the step of the newest file
-        if self._keep_every:
-            most, weights = self.flags.keep_checkpoints, self.learner.net.state_dict().values()
-            size = sum(x.numel() * x.element_size() for x in weights) / 2**20
-            logger.info("Weights are kept in at most %d files of %.1f MiB", most, size)
-        self._keep()
-
-    def _keep(self) -> None:
-        """Keeps the weights if the last multiple of --keep_checkpoints_every is not kept yet."""
-        every, step = self._keep_every, self.learner.step
-        if not every or step // every * every <= self._kept:
-            return
-        state = self.learner.state_dict()
-        weights = {name: state[name] for name in ("model", "step", "updates")}
-        self._kept = state["step"] // every * every
-        weights["flags"] = as_plain(vars(self.flags))
-        self.checkpoints.keep(weights, self._kept, self.flags.keep_checkpoints)
 
     def summary(self) -> str:
         """How the run ended, in one sentence."""
