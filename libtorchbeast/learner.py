@@ -143,6 +143,11 @@ class Learner:
         publish(self.one.optimizer.published(), self.updates)
         return numbers
 
+    def columns(self) -> dict[str, float]:
+        """The columns of the log that count what this has learned from."""
+        skipped = self.skips.count
+        return dict(updates=self.updates, skipped_updates=skipped, dropped_steps=self.dropped)
+
     def take_from_rank_0(self, ranks: Ranks) -> None:
         """All ranks take the state of rank 0."""
         with self._one_at_a_time:

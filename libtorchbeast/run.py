@@ -149,10 +149,11 @@ class Run:
         self._row_due = self._start + self.flags.log_every
         self._checkpoint_due = self._start + self.flags.checkpoint_every
         self.log = RunLog(writer, self.stats, self.learner.step, self.spec.frames_per_step)
-        self.log.sources.append(cpu_cores())
+        first = [self.learner.columns, self._columns]
+        self.log.sources = [*first, *self.log.sources, cpu_cores()]
+        self.log.check = Health(self.flags, self.spec).check
         if self.ranks is not None:
-            self._tell(self.ranks)
-        self._health = Health(self.flags, self.spec)
+            self.ranks.share_log(self.log, self.stats)
         self._updates_before = self.learner.updates
         self._kept = checkpoint.KeptWeights(self.checkpoints, self.flags, self.learner)
         if self.complete():
@@ -186,21 +187,6 @@ class Run:
         total, count = self.flags.batch_size, others.count
         columns = f"{total} columns = {count} ranks x {ranks.share(total)}"
         logger.info("%s; %d environments", columns, int(envs.sum()))
-
-    def _tell(self, others: ranks.Ranks) -> None:
-        """From now on the other ranks send their games and rows to rank 0, for its log."""
-        rows: dict[int, dict[str, float]] = {}
-
-        def hear(rank: int, told: dict[str, Any]) -> None:
-            if told:
-                self.stats.add_games_of_rank(told["games"])
-                rows[rank] = told["row"]
-
-        self.log.sources.append(others.columns)
-        if others.rank == 0:
-            others.pulse.hear = hear
-            self.log.merge = lambda row: ranks.merged([row, *rows.values()])
-        others.pulse.tell = lambda: {"games": self.stats.take_games(), "row": self.log.last_row}
 
     def __exit__(self, kind, error, traceback) -> None:
         self.wakeup.set()
@@ -299,17 +285,10 @@ class Run:
     def write_row(self) -> None:
         """Writes a row of the log now."""
         self._row_due = time.monotonic() + self.flags.log_every
-        columns = {
-            "updates": self.learner.updates,
-            "hours": self.hours,
-            "skipped_updates": self.learner.skips.count,
-            "dropped_steps": self.learner.dropped,
-            "checkpoint_errors": self.checkpoints.errors,
-        }
-        self.log.write(self.learner.step, columns)
-        if self._writes:
-            self._health.check(self.log.last_row)
-            self.stats.standings.write(self.path)
+        self.log.write(self.learner.step)
+
+    def _columns(self) -> dict[str, float]:
+        return {"hours": self.hours, "checkpoint_errors": self.checkpoints.errors}
 
     def checkpoint(self) -> None:
         """Saves a checkpoint now, unless --disable_checkpoint is given. Raises CheckpointError if

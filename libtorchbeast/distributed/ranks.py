@@ -226,6 +226,22 @@ class Ranks:
         if self.pulse.wakeup is not None:
             self.pulse.wakeup.set()
 
+    def share_log(self, log: Any, stats: Any) -> None:
+        """From now on the other ranks send their games and rows to rank 0, whose run has this `log`
+        and these `stats`."""
+        rows: dict[int, dict[str, float]] = {}
+
+        def hear(rank: int, told: dict[str, Any]) -> None:
+            if told:
+                stats.add_games_of_rank(told["games"])
+                rows[rank] = told["row"]
+
+        log.sources.append(self.columns)
+        if self.rank == 0:
+            self.pulse.hear = hear
+            log.merge = lambda row: merged([row, *rows.values()])
+        self.pulse.tell = lambda: {"games": stats.take_games(), "row": log.last_row}
+
     def learned(self, steps: int) -> None:
         """Counts real transitions of this rank's own, for `columns`."""
         self._steps += steps

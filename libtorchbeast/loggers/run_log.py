@@ -21,18 +21,20 @@ class RunLog:
         sources: give their columns to each row. Owners of workers append theirs.
         last_row: the newest row, empty before the first.
         merge: makes the row of all ranks from that of this one.
+        check: looks at each row that is written.
     """
 
     def __init__(self, writer: FileWriter | None, stats: Stats, step: int, frames_per_step: int):
         self.sources: list[Source] = [stats.take]
         self.last_row: dict[str, float] = {}
         self.merge: Callable[[dict[str, float]], dict[str, float]] = lambda row: row
+        self.check: Callable[[dict[str, float]], None] = lambda row: None
         self._writer, self._stats, self._frames_per_step = writer, stats, frames_per_step
         self._means = Means()
         self._time, self._step = time.monotonic(), step
 
-    def write(self, step: int, columns: dict[str, float]) -> None:
-        """Writes the row of `step`: `columns`, the sources' and the speed since the row before."""
+    def write(self, step: int) -> None:
+        """Writes the row of `step`: the sources' columns and the speed since the row before."""
         now = time.monotonic()
         seconds = max(1e-9, now - self._time)
         sps = (step - self._step) / seconds
@@ -42,7 +44,6 @@ class RunLog:
             "frame": step * self._frames_per_step,
             "sps": sps,
             "fps": sps * self._frames_per_step,
-            **columns,
         }
         for source in self.sources:
             row |= source()
@@ -54,6 +55,9 @@ class RunLog:
         if self._writer is not None:
             self._writer.log(row, histograms)
         logger.info("%s", display.one_line(row))
+        if self._writer is not None:
+            self.check(row)
+            self._stats.standings.write(str(self._writer.path))
 
     def means(self) -> dict[str, float]:
         """The columns' means over the whole run; before there are any, the newest row."""
