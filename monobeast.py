@@ -55,7 +55,7 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
-from libtorchbeast.learner import Direct
+from libtorchbeast.learner import Direct, start_learners
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
 from libtorchbeast.losses import Transitions
@@ -420,7 +420,7 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
         # Each learner thread: rollouts -> batch -> Learner.update -> weights.publish
         columns = ranks.share(flags.batch_size)
         rollouts = lambda: batches(actors.rollouts(), columns, learner.device)
-        run.start_learners(rollouts, weights.publish)
+        start_learners(run, rollouts, weights.publish)
         while not run.finished():
             actors.wait(run.wakeup, run.seconds_to_tick())
             run.tick()
@@ -454,7 +454,11 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         seed_everything(seed)
         barrier = Barrier(learner.updates, flags)
         clock = Clock(ACTOR_ACTIVITIES)
-        watched = run.watched(flags.envs_per_actor, "envs_per_actor", clock)
+        leave = functools.partial(run.__exit__, None, None, None)  # saves the run
+        watched = OpeningWatch(
+            flags.open_timeout, flags.envs_per_actor, "envs_per_actor", run.finished, leave,
+            clock=clock, step_timeout=flags.step_timeout,
+        )  # fmt: skip
         with watched as opened, contextlib.ExitStack() as stack:
             env = make_environment(flags, seed)
             stack.callback(env.close)

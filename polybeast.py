@@ -59,7 +59,7 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
-from libtorchbeast.learner import Direct
+from libtorchbeast.learner import Direct, start_learners
 from libtorchbeast.loggers.bottleneck import PolyBeastAdvisor
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock, latency_percentiles, shares
 from libtorchbeast.models import CoreState
@@ -368,7 +368,7 @@ def train_with_servers(
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
     nets = [make_net(own, run.spec, flags) for _ in range(flags.num_inference_threads)]
     with open_streams(run, servers, max_bytes, columns, state) as (queue, batcher, streams):
-        run.start_learners(lambda: lending.rollouts(queue, learner.device), weights.publish)
+        start_learners(run, lambda: lending.rollouts(queue, learner.device), weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
         start_inference(run, batcher, weights, nets, act)
         while not run.finished():

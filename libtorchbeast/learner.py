@@ -16,7 +16,7 @@ from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.distributed.ranks import Ranks
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.stats import summary
-from libtorchbeast.loggers.timing import Clock
+from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock, shares
 from libtorchbeast.passes import NO_PART, Part
 from libtorchbeast.rollouts import Rollout, without_old
 from libtorchbeast.update import Update
@@ -232,6 +232,16 @@ class Direct:
 
     def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
         """Gets what `Learner.update` returned for the batch, with the vectors of the loss."""
+
+
+def start_learners(run: Any, batches: Callable[[], Iterator[Rollout]], publish: Publish) -> None:
+    """Starts --num_learner_threads threads of a run.Run. Each learns from what `run.between` makes
+    of an iterator that `batches` returns, and hands new weights to `publish`."""
+    clocks = [Clock(LEARNER_ACTIVITIES) for _ in range(run.flags.num_learner_threads)]
+    seconds = lambda: sum(clock.seconds for clock in clocks)
+    run.log.sources.append(shares(LEARNER_ACTIVITIES, seconds))
+    for i, clock in enumerate(clocks):
+        run.threads.start(learn, (run, batches(), publish, clock), f"learner-{i}")
 
 
 def learn(run: Any, batches: Iterable[Rollout], publish: Publish, clock: Clock) -> None:

@@ -2,12 +2,10 @@
 """A training run, from its start or resume to its last checkpoint."""
 
 import contextlib
-import functools
 import logging
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from libtorchbeast.distributed import ranks
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others, try_others
 from libtorchbeast.flags import SAVEDIR, Flags, as_plain, run_path
-from libtorchbeast.learner import Direct, Learner, Publish, learn
+from libtorchbeast.learner import Direct, Learner
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import last_row
@@ -29,11 +27,10 @@ from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.health import Health
 from libtorchbeast.loggers.run_log import RunLog
 from libtorchbeast.loggers.stats import Stats
-from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock, cpu_cores, shares
+from libtorchbeast.loggers.timing import cpu_cores
 from libtorchbeast.loggers.trackers import check_wandb
 from libtorchbeast.loss_check import check_loss
 from libtorchbeast.losses import Loss, Targets
-from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
@@ -229,35 +226,12 @@ class Run:
         """Whether training must end: it is complete, it failed, or a signal asked it to stop."""
         return self.wakeup.is_set() or self.complete()
 
-    def watched(self, num_envs: int, flag: str, clock: Clock) -> OpeningWatch:
-        """The context in which the main thread itself opens `num_envs` environments, as many as
-        `flag` says, and calls them by `clock`. If one of them takes too long, or if training must
-        end meanwhile, the run is saved and the process ends."""
-        leave = functools.partial(self.__exit__, None, None, None)
-        open_s, step_s = self.flags.open_timeout, self.flags.step_timeout
-        return OpeningWatch(
-            open_s, num_envs, flag, self.finished, leave, clock=clock, step_timeout=step_s
-        )
-
     def also_save(self, name: str, part: Any) -> None:
         """Makes `part.state_dict()` a part of the checkpoints. If the run resumes from one that has
         it, `part` takes it over now."""
         if name in self._resumed:
             part.load_state_dict(self._resumed.pop(name))
         self._parts[name] = part
-
-    def start_learners(
-        self,
-        batches: Callable[[], Iterator[Rollout]],
-        publish: Publish,
-    ) -> None:
-        """Starts --num_learner_threads threads. Each learns from what `between` makes of an
-        iterator that `batches` returns, and hands new weights to `publish`."""
-        clocks = [Clock(LEARNER_ACTIVITIES) for _ in range(self.flags.num_learner_threads)]
-        seconds = lambda: sum(clock.seconds for clock in clocks)
-        self.log.sources.append(shares(LEARNER_ACTIVITIES, seconds))
-        for i, clock in enumerate(clocks):
-            self.threads.start(learn, (self, batches(), publish, clock), f"learner-{i}")
 
     def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
         """Takes note of what `Learner.update` has returned."""
