@@ -4,7 +4,6 @@
 import contextlib
 import logging
 import os
-import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others, try_others
-from libtorchbeast.flags import SAVEDIR, Flags, as_plain, run_path
+from libtorchbeast.flags import Flags, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import last_row
-from libtorchbeast.loggers.display import Display
+from libtorchbeast.loggers.display import Display, summary
 from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.health import Health
@@ -83,7 +82,7 @@ class Run:
         own_columns: dict[str, torch.dtype] | None = None,  # see loss_check
     ):
         try_others(flags, spec, player)
-        self.flags, self.spec, self._player, self._advise = flags, spec, player, advise
+        self.flags, self.spec, self._player, self.advise = flags, spec, player, advise
         self.path = run_path(flags)
         self.ranks = ranks.joined()
         self._writes, self._is_taken = ranks.rank() == 0, lambda: False
@@ -137,7 +136,7 @@ class Run:
             logger.info("A new run: %s", self.path)
         if self.learner.graphs:
             logger.info("graphs: update %s", self.learner.graphs)
-        self._signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
+        self.signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
         if writer is not None:  # closes it, before signals can end the process
             stack.callback(writer.close)
         if self.ranks is not None:
@@ -189,7 +188,7 @@ class Run:
         self.wakeup.set()
         try:
             self.learner.close()
-            if self._unsaved():  # before `Ranks.close`, which waits long for a rank that hangs
+            if self.is_unsaved():  # before `Ranks.close`, which waits long for a rank that hangs
                 self.checkpoint()
             if self.ranks is not None:
                 if not self._writes:
@@ -198,17 +197,17 @@ class Run:
             learned = self.learner.updates > self._updates_before
             is_logged = last_row(self.path).get("step", 0) >= self.learner.step
             if not self.complete() or learned or not is_logged:
-                if not (self.complete() and self._unsaved()):  # the row would say that it is whole
+                if not (self.complete() and self.is_unsaved()):  # it would say it is whole
                     self.write_row()
-                where = "; ".join(self.where_time_went())
+                where = "; ".join(bottleneck.report(self.log.means(), self.advise))
                 logger.info("Where the time went: %s", where)
                 if error is None or isinstance(error, RankLost):
-                    logger.info("%s", self.summary())
+                    logger.info("%s", summary(self))
         finally:
             self._opened.__exit__(kind, error, traceback)
         if error is None and self.ranks is not None and self.ranks.pulse.failure is not None:
             raise self.ranks.pulse.failure
-        if error is None and self._unsaved():
+        if error is None and self.is_unsaved():
             kept = f"the one of update {self.checkpoints.saved_updates} is kept"
             said = f"the last checkpoint could not be saved; {kept}: {self.checkpoints.path}"
             raise checkpoint.CheckpointError(said)
@@ -287,29 +286,8 @@ class Run:
         is_rated = self.stats.standings.results and self.flags.eval_env is None
         self.checkpoints.save_if_best(self.stats.standings.rating if is_rated else score, played)
 
-    def summary(self) -> str:
-        """How the run ended, in one sentence."""
-        how = " by ".join(["stopped", *self._signals[:1]])
-        summary = f"Step {self.learner.step:,}: {'complete' if self.complete() else how}. "
-        if self._unsaved() or self.flags.disable_checkpoint:
-            summary += "This step is not saved. "
-        elif not self.learner.updates:
-            summary += "Nothing was learned yet, and nothing is saved. "
-        elif not self.complete():
-            where = shlex.join(["--savedir", self.flags.savedir])
-            summary += f"Resume it with --xpid {self.flags.xpid}"
-            summary += ". " if self.flags.savedir == SAVEDIR else f" {where}. "
-        return summary + self.path
-
-    def where_time_went(self) -> list[str]:
-        """Lines that say how the run's workers spent their time, and which flag to change."""
-        return bottleneck.report(self.log.means(), self._advise)
-
-    def where_time_goes(self) -> list[str]:
-        """The same of the newest row alone."""
-        return bottleneck.report(self.log.last_row, self._advise)
-
-    def _unsaved(self) -> bool:
+    def is_unsaved(self) -> bool:
+        """Whether a checkpoint should be saved, because the newest has fewer updates."""
         return self.checkpoints.is_behind(self.learner.updates)
 
     def _resume(self, state: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@
 import contextlib
 import logging
 import select
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,8 @@ import rich.progress_bar
 import rich.table
 from rich.text import Text
 
+from libtorchbeast.flags import SAVEDIR
+from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.csv_table import read_csv
 
 console = rich.console.Console(stderr=True, markup=False)  # names may have [brackets]
@@ -94,9 +97,9 @@ class Display(contextlib.AbstractContextManager):
         """Leaves the table on the terminal as it is, and prints how the run ended below it."""
         if console.is_terminal:
             self._live.stop()
-            lines = ["Where the time went:", *self._run.where_time_went()]
-            console.print("\n  ".join(lines), soft_wrap=True)
-            console.print(self._run.summary(), soft_wrap=True)
+            went = bottleneck.report(self._run.log.means(), self._run.advise)
+            console.print("\n  ".join(["Where the time went:", *went]), soft_wrap=True)
+            console.print(summary(self._run), soft_wrap=True)
 
     def _render(self) -> rich.console.RenderableType:
         row = self._run.log.last_row
@@ -105,7 +108,8 @@ class Display(contextlib.AbstractContextManager):
         if row.get("mean_game_return") is not None:
             self._returns.add(row["step"], row["mean_game_return"])
         parts = [_progress(self._run, row), _table(self._run, row, self._evaluated)]
-        parts.append(Text("\n".join(self._run.where_time_goes()), style="dim"))
+        goes = bottleneck.report(self._run.log.last_row, self._run.advise)
+        parts.append(Text("\n".join(goes), style="dim"))
         curve = self._returns.lines("game return over steps")
         if curve and not console.options.ascii_only:  # braille
             parts.append(Text("\n".join(curve), no_wrap=True))
@@ -173,6 +177,21 @@ def one_line(row: dict[str, float]) -> str:
         f"{number(row.get('total_loss'), '.4f')}  {quality}  lag "
         f"{number(row.get('lag_mean'), '.1f')}"
     )
+
+
+def summary(run: Any) -> str:
+    """How a run.Run ended, in one sentence."""
+    how = " by ".join(["stopped", *run.signals[:1]])
+    summary = f"Step {run.learner.step:,}: {'complete' if run.complete() else how}. "
+    if run.is_unsaved() or run.flags.disable_checkpoint:
+        summary += "This step is not saved. "
+    elif not run.learner.updates:
+        summary += "Nothing was learned yet, and nothing is saved. "
+    elif not run.complete():
+        where = shlex.join(["--savedir", run.flags.savedir])
+        summary += f"Resume it with --xpid {run.flags.xpid}"
+        summary += ". " if run.flags.savedir == SAVEDIR else f" {where}. "
+    return summary + run.path
 
 
 def number(value: float | None, form: str) -> str:
