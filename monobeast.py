@@ -464,7 +464,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
             stack.callback(env.close)
             stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed
             actor = Actor(env, learner.net, seed, flags, clock, learner.updates, opened)
-            run.between_barriers = True
+            run.state.between_barriers = True
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):
                 if run.finished():  # the rest of the rollout is not learned from
                     return
@@ -472,7 +472,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
                 run.learned(batch, numbers)
                 run.tick(barrier.late)
         if barrier.reached():
-            run.between_barriers = False
+            run.state.between_barriers = False
             run.stats.restart()
         run.tick()
 

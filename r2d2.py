@@ -399,7 +399,7 @@ def make_replay(run: Run, core_state: CoreState) -> Replay:
     priorities = functools.partial(first_priorities, flags)
     replay = Replay(flags, run.spec, core_state, OWN_OUTPUTS, priorities, path)
     if path is not None:
-        run.also_save("replay", replay)
+        run.state.also_save("replay", replay)
     run.log.sources.append(replay.columns)
     if run.learner.updates:
         steps = replay.columns()["replay_steps"]

@@ -38,13 +38,13 @@ class Learner:
         step: number of steps learned from.
         updates: number of optimizer steps made, which is also the version of the weights.
         dropped: number of real transitions in rollouts dropped because of --max_lag.
-        must_end: whether a signal or a failure has told the run to end.
+        must_end: says whether a signal or a failure has told the run to end.
         net, device, skips, graphs: see `Update`.
     """
 
-    def __init__(self, one: Update):
+    def __init__(self, one: Update, must_end: Callable[[], bool] = lambda: False):
         self.one, self._flags, self._ranks = one, one.flags, one.ranks
-        self.must_end: Callable[[], bool] = lambda: False
+        self.must_end = must_end
         self.net, self.device, self.skips, self.graphs = one.net, one.device, one.skips, one.graphs
         self.step = self.updates = self.dropped = 0
         self._closed: bool = False

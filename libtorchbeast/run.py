@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +56,14 @@ class Run:
     Attributes:
         wakeup: is set when the run must end, because of a signal or the failure of a thread.
         threads: the program's threads. The first failure of one ends the run.
+        state: what checkpoints have. A program may add a part to it.
         log: the rows of the log. Owners of workers append to `log.sources`.
         vectors: the names of the vectors that the loss returns, for `between`.
         between: stands between the rollouts and the learner. A program may put a replay there.
-        between_barriers: True between two barriers of a deterministic run (--num_actors 0), which
-            could not resume exactly from there. A checkpoint that is saved there says so.
 
     Raises:
-        UserError: the checkpoint belongs to another environment or network, or the one that
-            --init_from names does not fit, or --wandb is given without its package.
-        CheckpointError: the folder's checkpoints cannot be read, or the last one cannot be saved.
-        RunInUse: another process runs this run.
+        UserError, RunInUse: see `RunState.load`; or --wandb is given without its package.
+        CheckpointError: see `RunState.load`; or the last checkpoint cannot be saved.
         UpdateHung: the last update did not end. In that case nothing was saved.
     """
 
@@ -83,122 +81,73 @@ class Run:
     ):
         try_others(flags, spec, player)
         self.flags, self.spec, self._player, self.advise = flags, spec, player, advise
-        self.path = run_path(flags)
-        self.ranks = ranks.joined()
-        self._writes, self._is_taken = ranks.rank() == 0, lambda: False
-        dump_dir = self.path if self._writes else None
+        self.path, self.ranks = run_path(flags), ranks.joined()
+        self._writes = ranks.rank() == 0
         models.add_for_loss(net, spec, flags)
         like, self._own_columns = check_loss(net, spec, flags, targets, loss, own_columns or {})
         self.vectors = like["vectors"].keys()
+        dump_dir = self.path if self._writes else None
         update = Update(net, flags, device, dump_dir, targets, loss, self.ranks, like)
-        self.learner = Learner(update)
-        self.between = Direct()
-        self._num_envs = max(1, flags.num_actors) * spec.num_envs
-        self.stats = Stats(self._num_envs)
         self.wakeup = workers.PipeEvent()
-        self.learner.must_end = self.wakeup.is_set
         self.threads = workers.Threads(self.wakeup)
-        self.between_barriers = False
-        self._hours_before = 0.0
-        self._parts: dict[str, Any] = {}
+        self.learner, self.between = Learner(update, self.wakeup.is_set), Direct()
+        self.stats = Stats(max(1, flags.num_actors) * spec.num_envs)
+        self.state = RunState(flags, spec, self.learner, self.stats)
 
     def __enter__(self) -> "Run":
         check_wandb(vars(self.flags))
         with contextlib.ExitStack() as stack:  # if a line below raises, this undoes those before it
             stack.callback(self.wakeup.close)
-            if self._writes:
-                self._is_taken = stack.enter_context(hold(self.path))
             self._open(stack)
             self._opened = stack.pop_all()
         return self
 
     def _open(self, stack: contextlib.ExitStack) -> None:
-        self.checkpoints = checkpoint.RunCheckpoints(
-            os.path.join(self.path, "model.tar"),
-            identity=_identity(self.spec, self.learner.net, self.flags),
-            enabled=self._writes and not self.flags.disable_checkpoint,
-        )
-        state = self.checkpoints.load() if self._writes else None
-        if state is None and self.flags.init_from is not None and self._writes:
-            net = self.learner.net
-            net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))
-        if state is None and self._writes:  # other ranks take the state of rank 0
-            self.learner.one.after_step(0)
-        if state is not None:
-            self.learner.load_state_dict(state)  # before a file is written, because it may refuse
-        writer = stack.enter_context(self._writer(state)) if self._writes else None
-        self._resumed = state or {}  # for `also_save`
-        said = models.said_of(self.learner.net)
-        logger.info("Network: %s", said, extra={"on_terminal": True})
-        if state is not None:
-            self._resume(state)
-        elif self._writes:
-            logger.info("A new run: %s", self.path)
-        if self.learner.graphs:
-            logger.info("graphs: update %s", self.learner.graphs)
+        writer, flags, learner = None, self.flags, self.learner
+        if self._writes:
+            step = self.state.load(stack)  # before a file is written, because it may refuse
+            columns = [*FIELDS, *self._own_columns, *columns_of_others(flags).values()]
+            writer = FileWriter(Path(self.path), vars(flags), columns, resume_step=step)
+            stack.enter_context(writer)
+        logger.info("Network: %s", models.said_of(learner.net), extra={"on_terminal": True})
+        if self._writes:
+            self.state.resume()
+        if learner.graphs:
+            logger.info("graphs: update %s", learner.graphs)
         self.signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
         if writer is not None:  # closes it, before signals can end the process
             stack.callback(writer.close)
         if self.ranks is not None:
-            self._join(self.ranks)
-        self._start = time.monotonic()
-        self._row_due = self._start + self.flags.log_every
-        self._checkpoint_due = self._start + self.flags.checkpoint_every
-        self.log = RunLog(writer, self.stats, self.learner.step, self.spec.frames_per_step)
-        first = [self.learner.columns, self._columns]
-        self.log.sources = [*first, *self.log.sources, cpu_cores()]
-        self.log.check = Health(self.flags, self.spec).check
+            self.state.share(self.ranks, self.wakeup)
+        self.log = RunLog(writer, self.stats, learner.step, self.spec.frames_per_step)
+        self.log.sources = [learner.columns, self.state.columns, *self.log.sources, cpu_cores()]
+        self.log.check = Health(flags, self.spec).check
         if self.ranks is not None:
             self.ranks.share_log(self.log, self.stats)
-        self._updates_before = self.learner.updates
-        self._kept = checkpoint.KeptWeights(self.checkpoints, self.flags, self.learner)
-        if self.complete():
-            logger.warning(
-                f"Nothing to do: {self.path} already has its {self.learner.step} steps. Raise "
-                f"--total_steps to train on, or choose another --xpid to start a new run."
-            )
+        self._row_due = time.monotonic() + flags.log_every
+        self.state.begin()
         stack.push(_log_failure)
         if self._writes:
             stack.enter_context(Display(self))
-        if self.flags.eval_every and self._writes:
-            keep = self._keep_best
-            evaluator = Evaluator(self.learner, self.spec, self.flags, self._player, keep)
+        if flags.eval_every and self._writes:
+            evaluator = Evaluator(learner, self.spec, flags, self._player, self.state.save_if_best)
             stack.callback(evaluator.close)
             self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
-
-    def _writer(self, state: dict[str, Any] | None) -> FileWriter:
-        columns = [*FIELDS, *self._own_columns, *columns_of_others(self.flags).values()]
-        step = None if state is None else state["step"]
-        return FileWriter(Path(self.path), vars(self.flags), columns, resume_step=step)
-
-    def _join(self, others: ranks.Ranks) -> None:
-        """Gives all ranks the state of rank 0. From here on, the loss of a rank ends this run, and
-        the run is saved."""
-        others.pulse.wakeup = self.wakeup
-        self.learner.take_from_rank_0(others)
-        if others.rank > 0:  # other random numbers than those of rank 0
-            number = derive_seed(self.flags.seed, self.learner.updates, ranks.own_number())
-            seed_everything(number)
-        envs = others.gathered(torch.tensor([float(self._num_envs)]))
-        total, count = self.flags.batch_size, others.count
-        columns = f"{total} columns = {count} ranks x {ranks.share(total)}"
-        logger.info("%s; %d environments", columns, int(envs.sum()))
 
     def __exit__(self, kind, error, traceback) -> None:
         self.wakeup.set()
         try:
             self.learner.close()
-            if self.is_unsaved():  # before `Ranks.close`, which waits long for a rank that hangs
-                self.checkpoint()
+            if self.state.is_unsaved():  # before `Ranks.close`, which waits long for one that hangs
+                self.state.save()
             if self.ranks is not None:
                 if not self._writes:
-                    self.write_row()
+                    self.log.write(self.learner.step)
                 self.ranks.close(error)
-            learned = self.learner.updates > self._updates_before
             is_logged = last_row(self.path).get("step", 0) >= self.learner.step
-            if not self.complete() or learned or not is_logged:
-                if not (self.complete() and self.is_unsaved()):  # it would say it is whole
-                    self.write_row()
+            if not (self.complete() and is_logged) or self.log.last_row:  # else nothing was to do
+                if not (self.complete() and self.state.is_unsaved()):  # it would say it is whole
+                    self.log.write(self.learner.step)
                 where = "; ".join(bottleneck.report(self.log.means(), self.advise))
                 logger.info("Where the time went: %s", where)
                 if error is None or isinstance(error, RankLost):
@@ -207,15 +156,8 @@ class Run:
             self._opened.__exit__(kind, error, traceback)
         if error is None and self.ranks is not None and self.ranks.pulse.failure is not None:
             raise self.ranks.pulse.failure
-        if error is None and self.is_unsaved():
-            kept = f"the one of update {self.checkpoints.saved_updates} is kept"
-            said = f"the last checkpoint could not be saved; {kept}: {self.checkpoints.path}"
-            raise checkpoint.CheckpointError(said)
-
-    @property
-    def hours(self) -> float:
-        """Hours of training, not counting the time between a stop and a resume."""
-        return self._hours_before + (time.monotonic() - self._start) / 3600
+        if error is None:
+            self.state.require_saved()
 
     def complete(self) -> bool:
         """Whether the run has learned from --total_steps."""
@@ -225,13 +167,6 @@ class Run:
         """Whether training must end: it is complete, it failed, or a signal asked it to stop."""
         return self.wakeup.is_set() or self.complete()
 
-    def also_save(self, name: str, part: Any) -> None:
-        """Makes `part.state_dict()` a part of the checkpoints. If the run resumes from one that has
-        it, `part` takes it over now."""
-        if name in self._resumed:
-            part.load_state_dict(self._resumed.pop(name))
-        self._parts[name] = part
-
     def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
         """Takes note of what `Learner.update` has returned."""
         if numbers is not None:
@@ -240,8 +175,7 @@ class Run:
 
     def seconds_to_tick(self) -> float:
         """How many seconds the main loop may wait before its next `tick`."""
-        left = min(self._row_due, self._checkpoint_due) - time.monotonic()
-        return min(max(0.0, left), 1.0)
+        return min(1.0, max(0.0, min(self._row_due, self.state.due) - time.monotonic()))
 
     def tick(self, late: bool = False) -> None:
         """Writes a row of the log if one is due, and a checkpoint if one is due, but between two
@@ -249,48 +183,67 @@ class Run:
         checkpoint (`__exit__`)."""
         if self.complete():
             return
-        self._kept.keep()
+        self.state.kept.keep()
         if time.monotonic() >= self._row_due:
-            self.write_row()
-        if time.monotonic() >= self._checkpoint_due and (late or not self.between_barriers):
-            self.checkpoint()
+            self._row_due = time.monotonic() + self.flags.log_every
+            self.log.write(self.learner.step)
+        if time.monotonic() >= self.state.due and (late or not self.state.between_barriers):
+            self.state.save()
 
-    def write_row(self) -> None:
-        """Writes a row of the log now."""
-        self._row_due = time.monotonic() + self.flags.log_every
-        self.log.write(self.learner.step)
 
-    def _columns(self) -> dict[str, float]:
-        return {"hours": self.hours, "checkpoint_errors": self.checkpoints.errors}
+class RunState:
+    """A run as its checkpoints have it: the learner, the statistics of games, the hours of
+    training, the random generators, the flags, and what a program adds. Of several ranks only the
+    first one loads and saves it.
 
-    def checkpoint(self) -> None:
-        """Saves a checkpoint now, unless --disable_checkpoint is given. Raises CheckpointError if
-        the run's folder was renamed or deleted, and another run has its name."""
-        if self._is_taken():
-            said = "was renamed or deleted, and is another run's now: nothing more is saved"
-            raise checkpoint.CheckpointError(f"the folder {self.path} {said}")
-        self._checkpoint_due = time.monotonic() + self.flags.checkpoint_every
-        state = self.learner.state_dict() | {
-            "stats": self.stats.state_dict(),
-            "hours": self.hours,
-            "between_barriers": self.between_barriers,
-            "random_states": checkpoint.random_states(),
-            "flags": as_plain(vars(self.flags)),
-            **{name: part.state_dict() for name, part in self._parts.items()},
-        }
-        self.checkpoints.save(state)
+    Attributes:
+        checkpoints, kept: the files, and those of --keep_checkpoints_every.
+        due: when the next checkpoint is to be saved, by time.monotonic().
+        between_barriers: True between two barriers of a deterministic run (--num_actors 0), which
+            could not resume exactly from there. A checkpoint that is saved there says so.
+    """
 
-    def _keep_best(self, score: float, played: dict[str, Any]) -> None:
-        """Saves weights if they are the best so far: by their score, or by the rating if they have
-        only played against themselves."""
-        is_rated = self.stats.standings.results and self.flags.eval_env is None
-        self.checkpoints.save_if_best(self.stats.standings.rating if is_rated else score, played)
+    def __init__(self, flags: Flags, spec: Spec, learner: Learner, stats: Stats):
+        self.flags, self.learner, self.stats = flags, learner, stats
+        self.path = run_path(flags)
+        self.checkpoints = checkpoint.RunCheckpoints(
+            os.path.join(self.path, "model.tar"),
+            identity={  # what a checkpoint and the run that resumes from it must share
+                "env": spec.name,
+                "net": models.name_of(learner.net),
+                "use_lstm": flags.use_lstm,
+                "spec": spec.signature(),
+                "shapes": {k: list(v.shape) for k, v in learner.net.state_dict().items()},
+            },
+            enabled=ranks.rank() == 0 and not flags.disable_checkpoint,
+        )
+        self._is_taken: Callable[[], bool] = lambda: False
+        self.between_barriers = False
+        self._resumed: dict[str, Any] = {}
+        self._parts: dict[str, Any] = {}
+        self._hours_before = 0.0
 
-    def is_unsaved(self) -> bool:
-        """Whether a checkpoint should be saved, because the newest has fewer updates."""
-        return self.checkpoints.is_behind(self.learner.updates)
+    def load(self, stack: contextlib.ExitStack) -> int | None:
+        """Holds the run's folder until `stack` is closed. Gives the learner the state of the newest
+        checkpoint, or if there is none, the weights of --init_from. Returns that checkpoint's step.
+        Raises RunInUse if another process runs this run, UserError if one of these is of another
+        environment or network, and CheckpointError if the folder's checkpoints cannot be read."""
+        self._is_taken = stack.enter_context(hold(self.path))
+        state, net = self.checkpoints.load(), self.learner.net
+        if state is not None:
+            self.learner.load_state_dict(state)
+            self._resumed = state
+            return state["step"]
+        if self.flags.init_from is not None:
+            net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))
+        self.learner.one.after_step(0)
+        return None
 
-    def _resume(self, state: dict[str, Any]) -> None:
+    def resume(self) -> None:
+        """Takes over what the learner does not have, and logs what has changed."""
+        if not (state := self._resumed):
+            logger.info("A new run: %s", self.path)
+            return
         flags = as_plain(vars(self.flags))
         for name, before in state["flags"].items():
             now = flags.get(name, before)  # a flag that this program lacks has not changed
@@ -306,16 +259,79 @@ class Run:
                 "bit, the run that would have followed without the stop."
             )
 
+    def share(self, others: ranks.Ranks, wakeup: workers.PipeEvent) -> None:
+        """Gives all ranks the learner of rank 0. From here on, the loss of a rank sets `wakeup`,
+        and the run is saved."""
+        others.pulse.wakeup = wakeup
+        self.learner.take_from_rank_0(others)
+        if others.rank > 0:  # other random numbers than those of rank 0
+            number = derive_seed(self.flags.seed, self.learner.updates, ranks.own_number())
+            seed_everything(number)
+        envs = others.gathered(torch.tensor([float(self.stats.num_envs)]))
+        total, count = self.flags.batch_size, others.count
+        columns = f"{total} columns = {count} ranks x {ranks.share(total)}"
+        logger.info("%s; %d environments", columns, int(envs.sum()))
 
-def _identity(spec: Spec, net: nn.Module, flags: Flags) -> dict[str, Any]:
-    """The properties that a checkpoint and the run that resumes from it must share."""
-    return {
-        "env": spec.name,
-        "net": models.name_of(net),
-        "use_lstm": flags.use_lstm,
-        "spec": spec.signature(),
-        "shapes": {k: list(v.shape) for k, v in net.state_dict().items()},
-    }
+    def begin(self) -> None:
+        """Begins to count the hours and to keep weights."""
+        self._start = time.monotonic()
+        self.due = self._start + self.flags.checkpoint_every
+        self.kept = checkpoint.KeptWeights(self.checkpoints, self.flags, self.learner)
+        if self.learner.step >= self.flags.total_steps:
+            logger.warning(
+                f"Nothing to do: {self.path} already has its {self.learner.step} steps. Raise "
+                f"--total_steps to train on, or choose another --xpid to start a new run."
+            )
+
+    def also_save(self, name: str, part: Any) -> None:
+        """Makes `part.state_dict()` a part of the checkpoints. If the run resumes from one that has
+        it, `part` takes it over now."""
+        if name in self._resumed:
+            part.load_state_dict(self._resumed.pop(name))
+        self._parts[name] = part
+
+    @property
+    def hours(self) -> float:
+        """Hours of training, not counting the time between a stop and a resume."""
+        return self._hours_before + (time.monotonic() - self._start) / 3600
+
+    def columns(self) -> dict[str, float]:
+        """The columns of the log that are about this."""
+        return {"hours": self.hours, "checkpoint_errors": self.checkpoints.errors}
+
+    def save(self) -> None:
+        """Saves a checkpoint now, unless --disable_checkpoint is given. Raises CheckpointError if
+        the run's folder was renamed or deleted, and another run has its name."""
+        if self._is_taken():
+            said = "was renamed or deleted, and is another run's now: nothing more is saved"
+            raise checkpoint.CheckpointError(f"the folder {self.path} {said}")
+        self.due = time.monotonic() + self.flags.checkpoint_every
+        state = self.learner.state_dict() | {
+            "stats": self.stats.state_dict(),
+            "hours": self.hours,
+            "between_barriers": self.between_barriers,
+            "random_states": checkpoint.random_states(),
+            "flags": as_plain(vars(self.flags)),
+            **{name: part.state_dict() for name, part in self._parts.items()},
+        }
+        self.checkpoints.save(state)
+
+    def is_unsaved(self) -> bool:
+        """Whether a checkpoint should be saved, because the newest has fewer updates."""
+        return self.checkpoints.is_behind(self.learner.updates)
+
+    def require_saved(self) -> None:
+        """Raises CheckpointError if the last checkpoint could not be saved."""
+        if self.is_unsaved():
+            kept = f"the one of update {self.checkpoints.saved_updates} is kept"
+            said = f"the last checkpoint could not be saved; {kept}: {self.checkpoints.path}"
+            raise checkpoint.CheckpointError(said)
+
+    def save_if_best(self, score: float, played: dict[str, Any]) -> None:
+        """Saves weights if they are the best so far: by their score, or by the rating if they have
+        only played against themselves."""
+        is_rated = self.stats.standings.results and self.flags.eval_env is None
+        self.checkpoints.save_if_best(self.stats.standings.rating if is_rated else score, played)
 
 
 def _log_failure(kind, error, traceback) -> None:

@@ -69,7 +69,7 @@ def test_a_line_of_r2d2_has_its_error_instead_of_an_entropy():
 
 def test_the_table_has_what_the_program_logs_and_keeps_the_last_evaluation():
     evaluated = {"step": 10, "td_error": 0.5, "eval_step": 8, "mean_eval_return": 0.75}
-    parts = {"log.last_row": {}, "hours": 1.0}
+    parts = {"log.last_row": {}, "state.hours": 1.0}
     run = mock.Mock(path="r[/b]", advise=lambda row: "", **parts)
     run.spec.name, run.flags.total_steps, run.learner.step, run.stats.games = "G[b]", 100, 20, 3
     display = Display(run)

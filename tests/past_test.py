@@ -19,7 +19,7 @@ from libtorchbeast.loggers.standings import read
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.rollouts import NOBODY, core_state_of, rollout_shapes
-from libtorchbeast.run import Run
+from libtorchbeast.run import Run, RunState
 from tests.kept_test import kept_steps
 from tests.support.compare import assert_same
 from tests.support.losses import transitions
@@ -411,7 +411,7 @@ def test_a_stop_at_a_barrier_changes_nothing(tmp_path, monkeypatch):
     steps, tick = [], Run.tick
 
     def remember(run, late=False):
-        steps.extend([] if run.between_barriers else [run.learner.step])
+        steps.extend([] if run.state.between_barriers else [run.learner.step])
         tick(run, late)
 
     monkeypatch.setattr(Run, "tick", remember)
@@ -500,13 +500,13 @@ def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
         evaluator.take()
         assert kept.pop() == expected
         saved, stats = [], Stats(8)
-        run = SimpleNamespace(flags=flags, stats=stats)
-        run.checkpoints = SimpleNamespace(
+        state = SimpleNamespace(flags=flags, stats=stats)
+        state.checkpoints = SimpleNamespace(
             save_if_best=lambda score, _, saved=saved: saved.append(score)
         )
-        Run._keep_best(run, 0.5, {})
+        RunState.save_if_best(state, 0.5, {})
         stats.standings.add(0, 1.0)
-        Run._keep_best(run, 0.5, {})
+        RunState.save_if_best(state, 0.5, {})
         assert saved == [0.5, 0.5 if words else 2.0]
 
 

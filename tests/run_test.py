@@ -80,7 +80,7 @@ def test_a_last_checkpoint_that_fails_is_not_a_success(tmp_path, capsys, monkeyp
     tick = run.Run.tick
 
     def tick_with_both(self, late=False):
-        self._checkpoint_due = self._row_due = 0.0  # a row and a checkpoint are always due
+        self.state.due = self._row_due = 0.0  # a row and a checkpoint are always due
         tick(self, True)
 
     monkeypatch.setattr(run.Run, "tick", tick_with_both)

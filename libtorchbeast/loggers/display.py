@@ -133,7 +133,7 @@ def _table(run: Any, row: dict[str, float], evaluated: str) -> rich.table.Table:
     latency = f"{show('latency_p50_ms', '.1f')} ms, 99 %: {show('latency_p99_ms', '.1f')} ms"
     cells: list[tuple[str | Text, str | Text]] = [
         ("step", f"{run.learner.step:,}"),
-        ("time", _duration(run.hours * 3600)),
+        ("time", _duration(run.state.hours * 3600)),
         ("steps/s", show("sps", ",.0f")),
         ("frames/s", show("fps", ",.0f")),
         ("game return", Text(show("mean_game_return", ".2f"), "bold")),
@@ -183,7 +183,7 @@ def summary(run: Any) -> str:
     """How a run.Run ended, in one sentence."""
     how = " by ".join(["stopped", *run.signals[:1]])
     summary = f"Step {run.learner.step:,}: {'complete' if run.complete() else how}. "
-    if run.is_unsaved() or run.flags.disable_checkpoint:
+    if run.state.is_unsaved() or run.flags.disable_checkpoint:
         summary += "This step is not saved. "
     elif not run.learner.updates:
         summary += "Nothing was learned yet, and nothing is saved. "

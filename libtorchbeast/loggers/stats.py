@@ -53,7 +53,7 @@ class Stats:
 
     def __init__(self, num_envs: int):
         self.games = 0
-        self._num_envs = num_envs
+        self.num_envs = num_envs
         self._games_told = 0
         self._lock = threading.Lock()  # protects every attribute
         self._recent: collections.deque[Ended] = collections.deque(maxlen=RECENT_GAMES)
@@ -70,7 +70,7 @@ class Stats:
         with self._lock:
             if self._first_games is not None:
                 self._count(self._first_games.games)
-            self._first_games = FirstGames(self._num_envs)
+            self._first_games = FirstGames(self.num_envs)
 
     def add_games(self, batch: Rollout, columns: torch.Tensor | slice = slice(None)) -> None:
         """Counts the games that ended in rows 1..T, in `columns` (bool [B]; default: all). Row 0
@@ -92,7 +92,7 @@ class Stats:
                 self._count(games)
             elif self._first_games.add(ages, games):
                 # The newest, one for each environment: among all of them too many are short.
-                self._count(self._first_games.games[-self._num_envs :])
+                self._count(self._first_games.games[-self.num_envs :])
                 self._first_games = None
 
     def _count(self, games: list[Ended]) -> None:
