@@ -119,6 +119,10 @@ class Spec:
     def stacks(self) -> dict[str, int]:
         """The number of frames of each array that is a stack of frames."""
 
+    @property
+    def sets(self) -> dict[str, int]:
+        """How many things each array of numbers that stand for things knows."""
+
 class Status:
     """The state of an actor's stream."""
 

@@ -84,6 +84,7 @@ def groups_of(spec: Spec) -> list[Group]:
             actions = Actions("discrete", each) if width == 1 else Actions(kind, each)
         check_action_mask(parts, actions)
         one = dataclasses.replace(spec, name=name, observations=parts, actions=actions, stacks={})
+        one = dataclasses.replace(one, sets=_of(name, spec.sets))
         groups.append(Group(name, A, one, numbers))
         first += A * width
     return groups

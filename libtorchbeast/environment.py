@@ -26,6 +26,7 @@ from libtorchbeast.spec import (
     describe_actions,
     flatten_observation,
     flatten_space,
+    sets_of,
     to_space,
 )
 
@@ -67,7 +68,8 @@ class Environment:
         self._numbers = _Numbers(_declared_numbers(metadata), num_envs)
         if single:
             _check_vector(first, num_envs)
-        observations = flatten_space(getattr(first, f"{single}observation_space"))
+        space = getattr(first, f"{single}observation_space")
+        observations = flatten_space(space)
         actions = describe_actions(getattr(first, f"{single}action_space"))
         shapes = [shape for shape, _ in observations.values()]
         if not any(math.prod(shape) for shape in shapes):
@@ -80,6 +82,7 @@ class Environment:
             actions=actions,
             frames_per_step=int(metadata.get("frames_per_step", 1)),
             stacks=_checked_stacks(metadata.get("frame_stacks", {}), observations),
+            sets=sets_of(space),
             numbers=tuple(self._numbers.values),
         )
         # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its environments

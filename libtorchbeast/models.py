@@ -204,6 +204,7 @@ def _tanh_layers(inputs: int, outputs: int, gain: float) -> nn.Sequential:
 class Parts:
     """The parts of an observation as the networks here read them: the images become the channels of
     one image, and all other parts become one vector. An `action_mask` is read only if it is alone.
+    Numbers of a set (see `Spec.sets`) are one-hot in the vector.
 
     An image is a part [C, H, W], or one with more axes in front, such as a stack [S, C, H, W]. A
     part [H, W] is a grey image if it is at least 36 x 36. Images are enlarged to the largest H and
@@ -229,10 +230,11 @@ class Parts:
         H, W = (max((shape[axis] for shape in images.values()), default=0) for axis in (-2, -1))
         self._size = (H, W)
         self.image_shape = (C, H, W) if images else None
-        self.width = sum(math.prod(shapes[k]) for k in shapes.keys() - images.keys())
         self._images = {k: shape[-2:] for k, shape in images.items()}
-        self._vectors = [k for k in shapes if k not in images]
-        self.fits_bf16 = all(np.dtype(spec.observations[k][1]).itemsize == 1 for k in shapes)
+        self._vectors = {k: spec.sets.get(k, 0) for k in shapes if k not in images}
+        self.width = sum(math.prod(shapes[k]) * (n or 1) for k, n in self._vectors.items())
+        whole = [k for k in shapes if k in images or not self._vectors[k]]
+        self.fits_bf16 = all(np.dtype(spec.observations[k][1]).itemsize == 1 for k in whole)
 
     def __call__(self, inputs: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
         """Returns the image [T * B, C, H, W] and the vector [T * B, F] of the rows [T, B, ...], as
@@ -241,13 +243,19 @@ class Parts:
         images = [as_floats(inputs[k].reshape(N, -1, *s)) for k, s in self._images.items()]
         if any(x.shape[-2:] != self._size for x in images):
             images = [nn.functional.interpolate(x, self._size) for x in images]
-        vectors = [as_floats(inputs[k].reshape(N, -1)) for k in self._vectors]
+        parts = [(inputs[k].reshape(N, -1), n) for k, n in self._vectors.items()]
+        vectors = [as_floats(_one_hot(x, n) if n else x) for x, n in parts]
         return _joined(images), _joined(vectors)
 
     def zeros(self) -> tuple[Tensor | None, Tensor | None]:
         """An image [1, C, H, W] and a vector [1, F] of zeros, to find out a layer's size."""
         image, F = self.image_shape, self.width
         return torch.zeros(1, *image) if image else None, torch.zeros(1, F) if F else None
+
+
+def _one_hot(numbers: Tensor, n: int) -> Tensor:
+    """[N, K] of 0 to n - 1 -> bool [N, K * n]. Any other number has zeros only."""
+    return (numbers[..., None] == torch.arange(n, device=numbers.device)).flatten(1)
 
 
 def _joined(parts: list[Tensor]) -> Tensor | None:

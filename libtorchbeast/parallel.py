@@ -19,7 +19,13 @@ from typing import Any
 import numpy as np
 
 from libtorchbeast.flags import UserError
-from libtorchbeast.spec import ROW_FIELDS, describe_actions, flatten_observation, flatten_space
+from libtorchbeast.spec import (
+    ROW_FIELDS,
+    describe_actions,
+    flatten_observation,
+    flatten_space,
+    sets_of,
+)
 
 OWN = ("reward", "done", "terminated", "truncated", "episode_return")  # of each agent
 
@@ -50,16 +56,20 @@ class Grouped:
             raise UserError(f"create_env returned {type(env).__name__}; {said}")
         metadata = getattr(env, "metadata", None) or {}
         self.env, self._groups = env, _groups(env, metadata.get("groups", {}))
-        agents = [agent for group in self._groups.values() for agent in group]
+        groups = self._groups.items()
+        agents = [agent for _, group in groups for agent in group]
         self._leaves = {agent: flatten_space(env.observation_space(agent)) for agent in agents}
         self._spaces = {agent: env.action_space(agent) for agent in agents}
         self._names = {agent: f"return_{_plain(agent)}" for agent in agents[1:]}  # of game numbers
         self._first = agents[0]
         self._going: set[Any] = set()  # the agents whose episode goes on after the newest row
         own = {name: ((), ROW_FIELDS[name]) for name in OWN}
+        sets = {name: sets_of(env.observation_space(group[0])) for name, group in groups}
         parts = {
-            f"{name}/{k}": SimpleNamespace(shape=(len(group), *shape), dtype=dtype)
-            for name, group in self._groups.items()
+            f"{name}/{k}": SimpleNamespace(
+                shape=(len(group), *shape), dtype=dtype, nvec=sets[name].get(k, 0)
+            )
+            for name, group in groups
             for k, (shape, dtype) in (own | self._leaves[group[0]]).items()
         }
         self.observation_space = SimpleNamespace(spaces=parts)
@@ -77,7 +87,7 @@ class Grouped:
     def step(self, action: np.ndarray) -> Any:
         alive, acted, each = {*self.env.agents}, self._going, self._spaces.items()
         actions = {
-            agent: own.reshape(space.shape).astype(space.dtype)[()]
+            agent: (own.reshape(space.shape) + getattr(space, "start", 0)).astype(space.dtype)[()]
             for (agent, space), own in zip(each, action.reshape(len(each), -1), strict=True)
             if agent in alive
         }

@@ -26,6 +26,8 @@ ROW_FIELDS = {
 OTHER_KEYS = "discount last_action action policy_logits baseline policy_version past".split()
 ROW_KEYS = frozenset([*ROW_FIELDS, *OTHER_KEYS])
 
+LARGEST_SET = 1024  # things; of more, one-hot would cost too much memory
+
 NOT_SEEN = ("loss/", "game/")  # how the keys of rows begin that networks do not get
 
 
@@ -91,6 +93,9 @@ class Spec:
     # Name -> k: the observation [k, ...] is a stack of the k newest frames, oldest first, zeros
     # before a game's first frame. It matters on the wire only: a network sees the whole stack.
     stacks: dict[str, int] = dataclasses.field(default_factory=dict)
+    # Name -> n: the observation's integers, 0 to n - 1, each stand for one of n things without an
+    # order. The networks of this repository see them one-hot.
+    sets: dict[str, int] = dataclasses.field(default_factory=dict)
     # Further keys of rows, float32 [N], that networks do not get: `discount`, a transition's own,
     # and `game/NAME`, a number that the environment told at a game's end, else NaN.
     numbers: tuple[str, ...] = ()
@@ -133,8 +138,8 @@ class Spec:
     def codes(self) -> list[str]:
         """The observations of integers with more than 8 bits, which nothing scales."""
         parts = {k: np.dtype(dtype) for k, (_, dtype) in self.seen.observations.items()}
-        parts.pop("action_mask", None)
-        return [k for k, dtype in parts.items() if dtype.kind in "iu" and dtype.itemsize > 1]
+        integers = [k for k, dtype in parts.items() if dtype.kind in "iu" and dtype.itemsize > 1]
+        return [k for k in integers if k != "action_mask" and k not in self.sets]
 
     def signature(self) -> dict[str, Any]:
         """Plain data that is equal for two environments if one network can serve both."""
@@ -156,8 +161,27 @@ def is_image(shape: tuple[int, ...]) -> bool:
     return len(shape) >= 2 and min(shape[-2:]) >= least
 
 
-def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ...], str]]:
-    """Returns {name: (shape, dtype name)} of a space's leaves, in the space's own order.
+def flatten_space(space: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Returns {name: (shape, dtype name)} of a space's `leaves_of`."""
+    leaves = leaves_of(space).items()
+    return {name: (tuple(leaf.shape), np.dtype(leaf.dtype).name) for name, leaf in leaves}
+
+
+def sets_of(space: Any) -> dict[str, int]:
+    """Returns `Spec.sets` of a space: {name: n} of its leaves that are Discrete or MultiDiscrete. A
+    set of more than LARGEST_SET things, or with negative numbers, is left out."""
+    sets = {}
+    for name, leaf in leaves_of(space).items():
+        sizes = getattr(leaf, "nvec", 0 if leaf.shape else getattr(leaf, "n", 0))
+        start = np.asarray(getattr(leaf, "start", 0))
+        n = int(np.max(sizes + start, initial=0))
+        if 0 < n <= LARGEST_SET and np.all(start >= 0):
+            sets[name] = n
+    return sets
+
+
+def leaves_of(space: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns {name: space} of a space's parts that have no parts, in the space's own order.
 
     A space without parts is called `frame`. The parts of a Dict or Tuple are called by their keys;
     the keys of nested parts are joined by "/".
@@ -169,9 +193,9 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
     parts = getattr(space, "spaces", None)
     if parts is not None:
         items = parts.items() if hasattr(parts, "items") else enumerate(parts)
-        leaves: dict[str, tuple[tuple[int, ...], str]] = {}
+        leaves: dict[str, Any] = {}
         for key, part in items:
-            more = flatten_space(part, f"{prefix}{key}/")
+            more = leaves_of(part, f"{prefix}{key}/")
             if twice := sorted(leaves.keys() & more.keys()):
                 raise UserError(f"Observation keys: expected each once, seen {twice} twice")
             leaves.update(more)
@@ -186,7 +210,7 @@ def flatten_space(space: Any, prefix: str = "") -> dict[str, tuple[tuple[int, ..
     if dtype.itemsize > 8:  # np.longdouble, which torch does not know
         said = f"expected numbers of at most 64 bits, seen {dtype.name}"
         raise UserError(f"Observation {name!r}: {said}")
-    return {name: (tuple(shape), dtype.name)}
+    return {name: space}
 
 
 def brief(value: Any) -> str:
@@ -196,7 +220,7 @@ def brief(value: Any) -> str:
 
 
 def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns {name: leaf} of one observation, with the names of `flatten_space`."""
+    """Returns {name: leaf} of one observation, with the names of `leaves_of`."""
     if isinstance(observation, (dict, tuple)):
         items = observation.items() if isinstance(observation, dict) else enumerate(observation)
         leaves = {}
@@ -208,26 +232,27 @@ def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
 
 def describe_actions(space: Any) -> Actions:
     """Returns the Actions of an action space. Raises UserError for a space of another kind."""
-    shape, starts_at_0 = getattr(space, "shape", ()), not np.any(getattr(space, "start", 0))
-    if starts_at_0 and hasattr(space, "n") and shape == ():
+    shape = getattr(space, "shape", ())
+    if hasattr(space, "n") and shape == ():
         return Actions("discrete", (int(space.n),))
-    if starts_at_0 and hasattr(space, "nvec"):
+    if hasattr(space, "nvec"):
         return Actions("multi_discrete", tuple(int(n) for n in np.ravel(space.nvec)))
     if hasattr(space, "low") and np.dtype(space.dtype).kind == "f" and math.prod(shape) > 0:
         return Actions("box", (math.prod(shape),))
-    expected = "Discrete or MultiDiscrete starting at 0, or a Box of floats (at least one)"
+    expected = "Discrete, MultiDiscrete, or a Box of floats (at least one)"
     raise UserError(f"Action space: expected {expected}, seen {brief(space)}")
 
 
 def to_space(actions: np.ndarray, space: Any) -> np.ndarray:
     """Turns actions [N, *Actions.shape] into those of a space, [N, *space.shape].
 
+    The first action of a Discrete or MultiDiscrete space is its `start`, which often is 0.
     A Box's actions are clipped to its bounds. Where both are finite, -1 and 1 from the policy
     mean the bounds, so that the policy's first actions reach the whole space, whatever its units.
     """
     actions = actions.reshape(len(actions), *space.shape)
     if not hasattr(space, "low"):
-        return actions
+        return actions + getattr(space, "start", 0)
     bounded = np.isfinite(space.low) & np.isfinite(space.high)
     low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
     share = (np.clip(actions, -1, 1) + 1) / 2

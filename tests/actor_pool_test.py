@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 import atari_wrappers
 from benchmarks.mock import make_mock
@@ -21,6 +21,7 @@ from tests.support.actors import A, Counting
 from tests.support.compare import assert_same
 from tests.support.envs import Catch, Sampled
 from tests.support.extension import answer, bytes_of
+from tests.support.games import Guess
 from tests.support.pools import T, by_rule, expected_rollouts, make_cartpole, playing, serving
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,6 +68,18 @@ def test_rollouts_are_what_stepping_the_environments_gives(address, create_env):
         assert status.last_error == ""
     done = torch.stack([rollout["done"] for rollout in expected])
     assert done[1:, 0].any() and done[:, 1:].any()  # the interesting cases were there
+
+
+class Cards(Guess):
+    action_space = Discrete(2)
+    observation_space = Dict(hand=MultiDiscrete([7, 2]), suit=Discrete(4), x=Box(0, 1, (2,)))
+
+
+def test_a_server_tells_which_numbers_stand_for_things(address):
+    """So that networks behind either beast see them alike."""
+    with serving(Cards, address, 2):
+        assert spec_of(describe(address)) == Environment(Cards, 2, "Test-v0").spec
+        assert spec_of(describe(address)).sets == {"hand": 7, "suit": 4}
 
 
 def breakout(num_envs):

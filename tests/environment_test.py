@@ -385,15 +385,11 @@ def test_vector_environment_of_another_size_is_refused(num_envs):
 
 @pytest.mark.parametrize(
     "space",
-    [Box(-1, 1, (2,), np.int8), Discrete(3, start=1), MultiBinary(3), Tuple([Discrete(2)]),
-     gymnasium.spaces.MultiDiscrete([2, 3], start=[0, 1])],
+    [Box(-1, 1, (2,), np.int8), MultiBinary(3), Tuple([Discrete(2)])],
     ids=str,
-)  # fmt: skip
+)
 def test_unknown_action_spaces_are_refused(space):
-    with pytest.raises(
-        ValueError,
-        match="Action space: expected Discrete .*starting at 0, or a Box of floats .*, seen",
-    ):
+    with pytest.raises(ValueError, match="Action space: expected Discrete.* Box of floats.* seen"):
         Environment(lambda: Plain(action_space=space), 1)
 
 

@@ -267,6 +267,21 @@ def test_images_are_read_with_convolutions_and_all_else_as_a_vector(net):
         assert other.ne(before).all(), name
 
 
+def test_numbers_of_a_set_are_one_hot():
+    """In any integers; a number that is not of the set has zeros, as if there was none."""
+    leaves = {"pair": ((2,), "int64"), "x": ((3,), "float32"), "suit": ((), "int32")}
+    spec = Spec("cards", N, leaves, Actions("discrete", (A,)), sets={"pair": 3, "suit": 4})
+    rows = {"pair": torch.tensor([[[2, 0], [3, -1]]]), "suit": torch.tensor([[1, 4]])}
+    rows |= {"x": torch.ones(1, 2, 3), "reward": torch.zeros(1, 2)}
+    image, vector = models.Parts(spec)(rows)
+    assert image is None and vector.dtype == torch.float32
+    both = [[0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 0, 0], [0] * 6 + [1] * 3 + [0] * 4]
+    assert vector.tolist() == both
+    assert spec.codes == [] and not models.Parts(spec).fits_bf16
+    only = Spec("cards", N, {"suit": leaves["suit"]}, spec.actions, sets=spec.sets)
+    assert models.Parts(only).fits_bf16 and models.Parts(only).width == 4 and not only.has_vectors
+
+
 def test_what_the_loss_alone_reads_changes_neither_the_network_nor_the_recipe():
     table, own = {"frame": ((4, 4), "uint8")}, {"loss/visits": ((), "float32")}
     same = Spec("some", N, table | own, Actions("discrete", (A,)))

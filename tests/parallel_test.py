@@ -120,6 +120,7 @@ def test_how_groups_are_named():
         (spaces.Box(0, 1, (1, 2)), [-1.0, 1.0, 0.0, 0.0], [[[0, 1]], [[0.5, 0.5]]]),
         (spaces.MultiDiscrete([2, 3]), [0, 2, 1, 1], [[0, 2], [1, 1]]),
         (spaces.Discrete(3), [0, 2], [0, 2]),
+        (spaces.Discrete(3, start=5), [0, 2], [5, 7]),
     ],
 )
 def test_each_agent_gets_its_actions_in_its_space(space, given, expected):
@@ -130,6 +131,8 @@ def test_each_agent_gets_its_actions_in_its_space(space, given, expected):
     for agent, action in zip(made.possible_agents, expected, strict=True):
         assert space.contains(made.acted[agent]) and np.array_equal(made.acted[agent], action)
     assert row["a/reward"].tolist() == [[1, 1]] and row["a/frame"].tolist() == [[2, 2]]
+    (group,) = groups_of(env.spec)
+    assert env.spec.sets == {"a/frame": 3} and group.spec.sets == {"frame": 3}
 
 
 def aec(env):

@@ -8,7 +8,14 @@ from gymnasium import spaces
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.spec import Actions, describe_actions, flatten_space, to_space
+from libtorchbeast.spec import (
+    LARGEST_SET,
+    Actions,
+    describe_actions,
+    flatten_space,
+    sets_of,
+    to_space,
+)
 from tests.support.games import Allowed, Pairs
 
 
@@ -29,6 +36,31 @@ def test_action_spaces(space, expected):
     zeros = expected.zeros(4)
     expected.check(zeros, 4)
     assert all(space.contains(action) for action in to_space(zeros, space))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Discrete(3, start=-1), spaces.MultiDiscrete([2, 3], start=[5, 0])],
+    ids=str,
+)
+def test_the_first_action_is_the_start_of_its_space(space):
+    actions = describe_actions(space)
+    assert to_space(actions.zeros(2), space).tolist() == [np.asarray(space.start).tolist()] * 2
+    last = np.reshape(actions.sizes, (1, *actions.shape)) - 1
+    assert all(space.contains(action) for action in to_space(last, space))
+
+
+def test_numbers_that_stand_for_things_are_sets():
+    parts = {
+        "suit": spaces.Discrete(4),
+        "rank": spaces.Discrete(13, start=1),
+        "pair": spaces.Tuple([spaces.MultiDiscrete([3, 7]), spaces.Box(0, 9, (2,), np.int64)]),
+        "bits": spaces.MultiBinary(4),
+        "below": spaces.Discrete(4, start=-1),
+        "many": spaces.Discrete(LARGEST_SET + 1),
+    }
+    assert sets_of(spaces.Dict(parts)) == {"suit": 4, "rank": 14, "pair/0": 7}
+    assert sets_of(spaces.Discrete(5)) == {"frame": 5}
 
 
 def test_a_box_is_reached_from_end_to_end_and_never_left():

@@ -29,7 +29,11 @@ def spec_to_message(spec: Spec) -> rpcenv_pb2.Spec:
         num_envs=spec.num_envs,
         observations=[
             rpcenv_pb2.Leaf(
-                name=name, dtype=DTYPES[dtype], shape=shape, stack=spec.stacks.get(name, 0)
+                name=name,
+                dtype=DTYPES[dtype],
+                shape=shape,
+                stack=spec.stacks.get(name, 0),
+                set_size=spec.sets.get(name, 0),
             )
             for name, (shape, dtype) in spec.leaves.items()
         ],

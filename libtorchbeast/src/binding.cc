@@ -253,6 +253,14 @@ py::dict StacksOf(const Spec& spec) {
   return stacks;
 }
 
+py::dict SetsOf(const Spec& spec) {
+  py::dict sets;
+  for (const Leaf& leaf : spec.observations) {
+    if (leaf.set_size > 0) sets[py::str(leaf.name)] = leaf.set_size;
+  }
+  return sets;
+}
+
 void BindPool(py::module_& m) {
   py::class_<Spec>(
       m, "Spec",
@@ -264,7 +272,8 @@ void BindPool(py::module_& m) {
       .def_readonly("name", &Spec::name)
       .def_property_readonly("row_bytes", &Spec::row_bytes)
       .def_property_readonly("observations", &ObservationsOf)
-      .def_property_readonly("stacks", &StacksOf);
+      .def_property_readonly("stacks", &StacksOf)
+      .def_property_readonly("sets", &SetsOf);
 
   py::class_<StreamMonitor::Status>(m, "Status", "The state of an actor's stream.")
       .def_readonly("address", &StreamMonitor::Status::address)

@@ -65,7 +65,7 @@ inline void CheckLeaf(const Leaf& leaf) {
 
 inline Leaf DecodeLeaf(std::string_view message) {
   Leaf leaf;
-  uint64_t dtype = 0, stack = 0;
+  uint64_t dtype = 0, stack = 0, set_size = 0;
   Reader in("the server's Spec: an observation", message);
   while (in.Next()) {
     switch (in.field()) {
@@ -81,12 +81,16 @@ inline Leaf DecodeLeaf(std::string_view message) {
       case 4:
         stack = in.Varint();
         break;
+      case 5:
+        set_size = in.Varint();
+        break;
       default:
         in.Unknown();
     }
   }
   leaf.dtype = DTypeOf(leaf.name, dtype);
   leaf.stack = static_cast<int64_t>(std::clamp<uint64_t>(stack, 1, UINT32_MAX));
+  leaf.set_size = static_cast<int64_t>(std::min<uint64_t>(set_size, UINT32_MAX));
   CheckLeaf(leaf);
   return leaf;
 }

@@ -20,8 +20,9 @@ inline constexpr char kCoreStatePrefix[] = "core_state/";
 struct Leaf {
   std::string name;
   DType dtype;
-  Shape shape;        // of one environment
-  int64_t stack = 1;  // > 1: shape[0] frames, of which a Step has only the newest
+  Shape shape;           // of one environment
+  int64_t stack = 1;     // > 1: shape[0] frames, of which a Step has only the newest
+  int64_t set_size = 0;  // > 0: integers that each stand for one of so many things
 
   // The bytes of one environment: in a row, and in a Step.
   int64_t bytes() const { return NumElements(shape) * dtype.size(); }
@@ -29,7 +30,7 @@ struct Leaf {
 
   bool operator==(const Leaf& other) const {
     return name == other.name && dtype == other.dtype && shape == other.shape &&
-           stack == other.stack;
+           stack == other.stack && set_size == other.set_size;
   }
 };
 
@@ -101,7 +102,9 @@ struct Spec {
     std::string text = name + ": ";
     for (const Leaf& leaf : observations) {
       text += leaf.name + " " + Describe(leaf.dtype, leaf.shape);
-      text += leaf.stack > 1 ? " (a stack of frames), " : ", ";
+      if (leaf.stack > 1) text += " (a stack of frames)";
+      if (leaf.set_size > 0) text += " (of " + std::to_string(leaf.set_size) + " things)";
+      text += ", ";
     }
     text += action_kind + " actions";
     for (int64_t size : action_sizes) text += " " + std::to_string(size);
