@@ -33,7 +33,7 @@ class Pool:
     ACTIVITIES = ("transport", "actor_waiting")
 
     def __init__(self, *streams):
-        self.streams, self.waited = streams, 0.0
+        self.streams, self.waited, self.events = streams, 0.0, []
 
     def status(self):
         names = ("connected", "failures", "last_error", "opening")
@@ -41,10 +41,34 @@ class Pool:
         return [SimpleNamespace(**before | dict(zip(names, s))) for s in self.streams]  # noqa: B905
 
     def take_events(self):
-        return []
+        return self.events
 
     def seconds(self):
         return [1.0, self.waited]
+
+
+def test_a_failure_that_repeats_is_told_seldom_and_each_new_one_at_once(monkeypatch, caplog):
+    now = 1000.0
+    monkeypatch.setattr(client.time, "monotonic", lambda: now)
+    pool = Pool(*[(True, 0, "")] * 2)
+    monitor = StreamMonitor(pool, timeout=1e6)
+
+    def told(*errors):
+        nonlocal now
+        now += 1.0
+        pool.events = [f"actor 1, unix:/s: {error}" for error in errors]
+        failures = pool.streams[1][1] + len(errors)
+        pool.streams = [(True, 0, ""), (not errors, failures, (*errors, "")[0])]
+        caplog.clear()
+        monitor.check()
+        failed = [m for m in caplog.messages if m.startswith("Stream failed: ")]
+        return [m.removeprefix("Stream failed: actor 1, unix:/s: ") for m in failed]
+
+    gone = [told("gone") for _ in range(50)]
+    assert [i for i, texts in enumerate(gone) if texts] == [0, 5, 10, 20, 40]
+    assert told("gone", "other", "gone") == ["other"]
+    assert told() == []
+    assert told("gone") == ["gone"] and told("gone") == []
 
 
 def test_a_dtype_that_numpy_lacks_is_refused():

@@ -84,7 +84,8 @@ def first_description(
 class StreamMonitor:
     """Watches the streams of an ActorPool.
 
-    `check` logs what happened to them since its last call. Call it once a second or more often.
+    `check` logs what happened to them since its last call. Call it once a second or more often. A
+    failure that an actor meets again and again is logged at once, and after 5, 10, 20, ... seconds.
 
     Args:
         are_local: Whether the servers are on this machine, all alike. If every stream to them has
@@ -105,16 +106,21 @@ class StreamMonitor:
         self._last_connected = time.monotonic()
         self._opening: set[tuple[int, int]] = set()  # (actor, failures) of what may still open
         self._reminder, self._silence_timer = Reminder(), SilenceTimer()
+        self._failing: dict[str, Reminder] = {}  # the texts of failures since their actor streamed
 
     def check(self) -> None:
         self._silence_timer.tick()
         for event in self._pool.take_events():
-            logger.warning("Stream failed: %s", event)
+            is_new = event not in self._failing
+            if self._failing.setdefault(event, Reminder()).due(True) or is_new:
+                logger.warning("Stream failed: %s", event)
         before, self._status = self._status, self._pool.status()
         for actor, (was, now) in enumerate(zip(before, self._status, strict=True)):
             is_new = not was.connected or now.failures > was.failures
             if now.connected and now.failures and is_new:
                 logger.info("Streaming again: actor %d, %s", actor, now.address)
+                for event in [text for text in self._failing if text.startswith(f"actor {actor},")]:
+                    del self._failing[event]
         # An actor that has completed a rollout has waited for the queue, if only for a moment.
         has_delivered = self._pool.seconds()[self._pool.ACTIVITIES.index("actor_waiting")] > 0
         is_connected = any(stream.connected for stream in self._status)
