@@ -313,6 +313,30 @@ def test_a_client_that_goes_leaves_nothing(address, how, when):
     assert not count
 
 
+def test_a_client_that_goes_while_others_open_has_nothing_opened(address):
+    """Else a learner that comes after dead ones would wait for all of their environments."""
+    gate, opened = threading.Event(), []
+
+    def create_env():
+        opened.append(None)
+        assert len(opened) == 1 or gate.wait(GUARD_S)
+        return Catch()
+
+    with serving(create_env, address), Client(address) as client:
+        N = client.describe().num_envs
+        first = client.stream()
+        wait_for(lambda: len(opened) == 2)
+        for stream in [client.stream() for _ in range(3)]:
+            stream.cancel()
+        client.describe()  # the answer comes after the server has heard of what came before it
+        gate.set()
+        first.read()
+        assert first.end() == CODE.OK
+        last = client.stream()
+        last.read()
+        assert len(opened) == 2 * N
+
+
 LOST_CLIENT = """
 import sys, time
 from tests.support.client import Client

@@ -149,7 +149,7 @@ class Server:
         stream = self._admit(context)
         failure = None
         try:
-            yield from stream.play(self._until_stopping(requests))
+            yield from stream.play(self._until_stopping(requests), context.is_active)
             if self._stopping:
                 failure = grpc.StatusCode.UNAVAILABLE, f"{self.address} is stopping"
         except WrongActions as error:

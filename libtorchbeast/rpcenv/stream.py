@@ -71,8 +71,11 @@ class Stream:
         self._check_stacks = StackCheck(environments.spec)
         self._environment: Environment | None = None
 
-    def play(self, requests: Iterator[bytes]) -> Iterator[bytes]:
-        """Yields a Step for the reset, and one for each of the Actions in `requests`.
+    def play(
+        self, requests: Iterator[bytes], is_wanted: Callable[[], bool] = lambda: True
+    ) -> Iterator[bytes]:
+        """Yields a Step for the reset, and one for each of the Actions in `requests`. If it is no
+        longer wanted when its turn comes to open environments, it opens none.
 
         Raises:
             WrongActions: a request does not fit the Spec.
@@ -80,6 +83,8 @@ class Stream:
         """
         limit, timer = self._open_limit, self.timer
         with self._environments.opening:
+            if not is_wanted():
+                return
             env = self._environment = self._environments.take(timer, limit)
             row = timer.run(limit, env.initial, self._seed, timer.opened)
         yield self._encoded(row)
