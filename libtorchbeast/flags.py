@@ -150,7 +150,7 @@ class Parser(argparse.ArgumentParser):
                 f"{value:,}" if isinstance(value := of_kind[action.dest], int | float) else value
                 for of_kind in (recipes["atari"], recipes["vectors"], recipes["other"])
             )
-            on_atari = "" if atari == other else f"{atari} on Atari, "
+            on_atari = "" if atari == other else f"{atari} with large images, "
             with_vectors = "" if vectors == other else f"{vectors} with vectors, "
             elsewhere = " elsewhere" if on_atari or with_vectors else ""
             action.help = f"{action.help} Default: {on_atari}{with_vectors}{other}{elsewhere}."

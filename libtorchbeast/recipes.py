@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The defaults that depend on the kind of environment, for all programs.
 
-    atari     games of ale-py, known by their names
+    atari     games of ale-py, known by their names, and images of 36 x 36 or more without floats
     vectors   observations of floats without an image, unless --core or --use_lstm is given
     other     all other environments
 
@@ -85,7 +85,7 @@ def with_environments(flag: str, learning: bool = True) -> Recipes:
 
 def kind_of(draft: argparse.Namespace, is_atari: bool, spec: Spec | None) -> str:
     """The environment's kind. Without a `spec`, what its name alone says."""
-    if is_atari:
+    if is_atari or (spec is not None and spec.has_large_images and not spec.scalable):
         return "atari"
     has_vectors = spec is not None and spec.has_vectors
     return "vectors" if has_vectors and not is_recurrent(draft) else "other"

@@ -26,6 +26,7 @@ ROW_FIELDS = {
 OTHER_KEYS = "discount last_action action policy_logits baseline policy_version past".split()
 ROW_KEYS = frozenset([*ROW_FIELDS, *OTHER_KEYS])
 
+LARGE_IMAGE = 36  # pixels in a row and in a column, as the networks for Atari need
 LARGEST_SET = 1024  # things; of more, one-hot would cost too much memory
 
 NOT_SEEN = ("loss/", "game/")  # how the keys of rows begin that networks do not get
@@ -125,8 +126,16 @@ class Spec:
     @property
     def has_vectors(self) -> bool:
         """Whether what a network sees has floats and no image (see `is_image`)."""
-        has_images = any(is_image(shape) for shape, _ in self.seen.observations.values())
-        return bool(self.scalable) and not has_images
+        return bool(self.scalable) and not self.images
+
+    @property
+    def has_large_images(self) -> bool:
+        return any(min(shape[-2:]) >= LARGE_IMAGE for shape in self.images)
+
+    @property
+    def images(self) -> list[tuple[int, ...]]:
+        """The shapes of the images that a network sees."""
+        return [shape for shape, _ in self.seen.observations.values() if is_image(shape)]
 
     @property
     def scalable(self) -> list[str]:
@@ -157,7 +166,7 @@ def is_number(name: str) -> bool:
 def is_image(shape: tuple[int, ...]) -> bool:
     """Whether an observation of this shape, [C, H, W] or [H, W], is an image for the networks here.
     A small [H, W] is rather a table of numbers."""
-    least = 36 if len(shape) == 2 else 3
+    least = LARGE_IMAGE if len(shape) == 2 else 3
     return len(shape) >= 2 and min(shape[-2:]) >= least
 
 

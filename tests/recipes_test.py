@@ -39,6 +39,7 @@ def values_of(flags, recipe):
         ("vectors", spec_of((3,))),
         ("vectors", spec_of((3,), actions=DISCRETE)),
         ("vectors", spec_of((3,), (), (2, 9))),
+        ("atari", Spec("racing", 1, {"frame": ((3, 96, 96), "uint8")}, spec_of((1,)).actions)),
         ("other", spec_of((3, 9, 9))),
         ("other", spec_of((3,), (40, 40))),
         ("other", Spec("lake", 1, {"frame": ((), "int64")}, DISCRETE)),
