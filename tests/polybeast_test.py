@@ -419,15 +419,6 @@ def test_what_is_left_out_on_resume_and_in_a_test_is_the_runs_own(tmp_path, caps
     assert "in 4 games" in capsys.readouterr().out
 
 
-def test_a_new_run_begins_with_the_weights_of_another(tmp_path, capsys):
-    beast(tmp_path, *SMALL, "--total_steps", 100)
-    still = ["--xpid", "next", "--init_from", "run", "--learning_rate", 1e-300]
-    beast(tmp_path, *SMALL, *still, "--total_steps", 100)
-    old, new = load(tmp_path / "run"), load(tmp_path / "next")
-    assert all(torch.equal(new["model"][name], old["model"][name]) for name in old["model"])
-    assert f"weights of {tmp_path}/run/model.tar, trained for" in capsys.readouterr().err
-
-
 def test_another_environment_or_network_is_refused_on_resume(tmp_path, capsys):
     beast(tmp_path, *SMALL, "--total_steps", 100)
     for flags, what in [

@@ -120,14 +120,6 @@ def test_equals_the_papers_explicit_sum(lambda_, thresholds, T, B):
         np.testing.assert_allclose(seen.pg_advantages, expected[1], rtol=1e-9, atol=1e-12)
 
 
-def test_without_a_mask_every_transition_is_real():
-    arguments = to_tensors(random_arguments(np.random.default_rng(0), 6, 3))
-    unmasked = from_importance_weights(**arguments)
-    masked = from_importance_weights(**arguments, real=torch.ones(6, 3, dtype=torch.bool))
-    assert torch.equal(unmasked.vs, masked.vs)
-    assert torch.equal(unmasked.pg_advantages, masked.pg_advantages)
-
-
 def worked_example():
     """Computed by hand: gamma .9, V = 1..5, r = [., 1, 1, 0, 1], row 2 truncated, row 3 done."""
     rows = {
@@ -141,20 +133,6 @@ def worked_example():
 
 
 WORKED_VS = torch.tensor([[4.33, 3.7, 3.0, 5.5]]).T
-
-
-def test_worked_example_through_from_importance_weights():
-    rows, outputs = worked_example()
-    V = outputs["baseline"]
-    returns = from_importance_weights(
-        torch.zeros(4, 1),
-        torch.full((4, 1), GAMMA),
-        rows["reward"][1:],
-        V[:-1],
-        V[-1],
-        real=~rows["done"][1:],
-    )
-    torch.testing.assert_close(returns.vs, WORKED_VS)
 
 
 def test_worked_example_through_impala_loss():
@@ -209,35 +187,6 @@ def test_a_rollout_of_several_episodes_gives_each_what_it_gives_alone(lengths):
             alone_gradients = gradients(alone_rows, alone_outputs, vtrace_lambda=0.9)
         for seen, expected in zip(together_gradients, alone_gradients, strict=True):
             torch.testing.assert_close(seen[piece], expected)
-
-
-def test_the_sum_over_episodes_is_the_sum_of_their_losses():
-    """Also with the row before a reset terminated, and with row 0 and row T at a border."""
-    rows, outputs, pieces = rollout_of_episodes(5, (3, 2, 4))
-    loss = lambda piece: impala_loss(
-        {k: v[piece] for k, v in rows.items()},
-        {k: v[piece] for k, v in outputs.items()},
-        loss_reduction="sum",
-        **KWARGS,
-    )
-    together, alone = loss(slice(None)), [loss(piece) for piece in pieces]
-    for name in ("total", "pg", "baseline", "real_transitions"):
-        expected = sum(getattr(piece, name) for piece in alone)
-        torch.testing.assert_close(getattr(together, name), expected)
-    counts = [piece.real_transitions for piece in alone]
-    entropies = [piece.mean_entropy for piece in alone]
-    expected = sum(n * x for n, x in zip(counts, entropies, strict=True)) / sum(counts)
-    torch.testing.assert_close(together.mean_entropy, expected)
-
-
-def test_terminal_row_cuts_the_bootstrap_and_truncated_row_does_not():
-    """On-policy v_0 = r_1 + gamma V(x_1), or r_1 if row 1 is terminal; row 0 is history."""
-    rows, outputs = random_rollout(seed=2, T=1, B=3)
-    rows["policy_logits"] = outputs["policy_logits"].detach()
-    rows["terminated"][1, 1] = rows["terminated"][0, 2] = True
-    V, r = outputs["baseline"].detach(), rows["reward"][1]
-    _, gradient = gradients(rows, outputs, baseline_cost=1.0)
-    torch.testing.assert_close(V[0] - gradient[0], r + GAMMA * torch.tensor([1, 0, 1]) * V[1])
 
 
 @pytest.mark.parametrize("lambda_", [1.0, 0.9])
@@ -303,50 +252,6 @@ def test_on_policy_with_lambda_1_is_the_n_step_return(T, rho_bar):
         np.testing.assert_allclose(seen.pg_advantages[s], expected - arguments["values"][s])
 
 
-@pytest.mark.parametrize("lambda_", [0.0, 0.5, 0.95])
-def test_on_policy_advantage_is_that_of_gae(lambda_):
-    """[GAE] eq. 16: A_t = sum_l (gamma lambda)^l delta_{t+l}; and v_t is V(x_t) + A_t."""
-    T, B = 8, 3
-    arguments = random_arguments(np.random.default_rng(8), T, B)
-    arguments["log_rhos"][:] = 0.0
-    V = np.concatenate([arguments["values"], arguments["bootstrap_value"][None]])
-    discounts = arguments["discounts"]
-    delta = arguments["rewards"] + discounts * V[1:] - V[:-1]
-    expected = np.zeros((T, B))
-    for t in range(T):
-        for k in range(t, T):
-            expected[t] += np.prod(lambda_ * discounts[t:k], axis=0) * delta[k]
-    seen = from_importance_weights(**to_tensors(arguments), lambda_=lambda_)
-    np.testing.assert_allclose(seen.pg_advantages, expected)
-    np.testing.assert_allclose(seen.vs, V[:-1] + expected)
-
-
-@pytest.mark.parametrize("term", ["pg", "baseline", "entropy"])
-def test_unreal_transitions_have_no_gradient_at_all(term):
-    """Row T does not count either, because this rollout has no transition from it."""
-    rows, outputs, pieces = rollout_of_episodes(7, (2, 0, 3))
-    costs = {"baseline_cost": float(term == "baseline"), "entropy_cost": float(term == "entropy")}
-    logits, values = gradients(rows, outputs, **costs)
-    if term != "pg":  # only one term is left
-        logits -= gradients(rows, outputs, baseline_cost=0.0, entropy_cost=0.0)[0]
-    lasts = [piece.stop - 1 for piece in pieces]
-    assert logits[lasts].eq(0).all() and values[lasts].eq(0).all()
-    firsts = [0, 1, 4, 5]  # ... while the others do have one
-    assert (values[firsts] if term == "baseline" else logits[firsts]).abs().min() > 1e-9
-
-
-def test_what_an_unreal_transition_says_changes_nothing():
-    """Reward, action and behaviour between an episode's last row and the next one's first."""
-    rows, outputs, _ = rollout_of_episodes(9, (2, 3))
-    before = gradients(rows, outputs)
-    rows["reward"][3] = 1e6
-    rows["policy_logits"][2] = torch.tensor([50.0, -50.0, 0.0])
-    rows["action"][2] = (rows["action"][2] + 1) % 3
-    rows["terminated"][3] = False
-    for seen, expected in zip(gradients(rows, outputs), before, strict=True):
-        assert torch.equal(seen, expected)
-
-
 def test_mean_is_sum_over_the_number_of_real_transitions():
     rows, outputs, _ = rollout_of_episodes(11, (3, 2, 4))
     rows["done"][5, 1] = True  # columns differ in how many are real
@@ -358,15 +263,6 @@ def test_mean_is_sum_over_the_number_of_real_transitions():
         torch.testing.assert_close(getattr(mean, name) * real, getattr(total, name))
     for name in ("mean_entropy", "clipped_rho_share", "mean_value"):
         assert torch.equal(getattr(mean, name), getattr(total, name))
-
-
-def test_total_is_the_weighted_sum_of_the_parts():
-    rows, outputs = random_rollout(seed=13, T=6, B=3)
-    loss = impala_loss(rows, outputs, **KWARGS)
-    expected = loss.pg + 0.7 * loss.baseline - 0.05 * loss.mean_entropy
-    torch.testing.assert_close(loss.total, expected)
-    assert loss.total.requires_grad
-    assert not any(part.requires_grad for name, part in loss._asdict().items() if name != "total")
 
 
 def test_parts_against_their_formulas():
