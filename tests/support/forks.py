@@ -21,10 +21,10 @@ SMALL = "--xpid run --total_steps 400 --batch_size 4 --precision bf16"
 ENVS = {"monobeast": "--envs_per_actor 4", "polybeast": "--envs_per_server 4 --num_servers 1"}
 
 
-def copy_repository(folder):
+def copy_repository(folder, root=ROOT):
     """Copies the files that a clone has, and the built extension."""
     ignored = shutil.ignore_patterns(".*", "results", "build", "__pycache__", "node_modules")
-    return shutil.copytree(ROOT, folder, ignore=ignored)
+    return shutil.copytree(root, folder, ignore=ignored)
 
 
 def git(folder, *words):
