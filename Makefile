@@ -19,6 +19,7 @@
 #   make results-mujoco, results-poly-mujoco  train either beast on four robots, three seeds each
 #   make results-mujoco-ROBOT, results-poly-mujoco-ROBOT  train either beast on one of them
 #   make bench          measure the speed of the parts and of whole runs
+#   make mutants        count which small changes of the modules the tests notice; takes hours
 #   make faults         test in full, for hours, what happens after faults; writes results/faults
 #   make soak           train for an hour under random faults; writes results/soak
 #   make gpu            verify and measure everything on a GPU in eight minutes; writes results/gpu;
@@ -40,7 +41,7 @@ FLAGS ?=
 
 .PHONY: play train poly minatar results-quick results-pong results-poly-pong results-atari results-minatar results-minatar-20M \
 	results-memory results-memory-long results-r2d2-minatar results-r2d2-memory results-mujoco results-poly-mujoco \
-	test test-examples bench faults soak gpu tsan asan fuzz fork-diff lint format docs \
+	test test-examples bench mutants faults soak gpu tsan asan fuzz fork-diff lint format docs \
 	setup build clean
 
 play: .venv/runtime
@@ -154,6 +155,10 @@ test-examples: .venv/examples .venv/extension
 
 bench: .venv/development .venv/extension
 	$(BIN)/python -m benchmarks $(FLAGS)
+
+mutants: .venv/development .venv/extension
+	@bash .ci/packages $(BIN)/python test
+	$(BIN)/python -m benchmarks.mutants $(FLAGS)
 
 faults: .venv/development .venv/extension
 	@bash .ci/packages $(BIN)/python test
