@@ -27,9 +27,9 @@ from benchmarks.catalogue import Run
 from benchmarks.parts import Step, minatar_step
 from benchmarks.tasks import GAMES
 from examples import tensors
+from examples.tensors.consistency import Draws
 from examples.tensors.plain_tag import PlainTag
 from libtorchbeast.tensors import TensorVector
-from libtorchbeast.tools.consistency import Draws
 
 PLAIN = 0  # stands for the reference, which has one environment
 NUMBERS = {

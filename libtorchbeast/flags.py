@@ -14,7 +14,6 @@ import json
 import math
 import os
 import re
-import shlex
 import sys
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NoReturn
@@ -328,12 +327,6 @@ def run_path(flags: argparse.Namespace) -> str:
     folder = os.path.expanduser(flags.savedir)
     require(flags, "savedir", not folder.startswith("~"), "a folder: this user has no home folder")
     return os.path.join(folder, flags.xpid)
-
-
-def shell_line(module: str, words: list[str]) -> str:
-    """The command line that runs `python -m MODULE WORDS...` in this folder with this Python."""
-    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
-    return shlex.join([python, "-m", module, *words])
 
 
 # ================================================================================== shared flags

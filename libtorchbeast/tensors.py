@@ -32,7 +32,7 @@ class TensorEnv:
 
     Random numbers are an input. `draws` says how many an environment needs at most in a step or a
     reset. Whoever drives the environment puts new ones into `state["draws"]` before each call, and
-    `drawn` reads them. So other programs can be given the same ones (tools/consistency.py).
+    `drawn` reads them. So other programs can be given the same ones (examples/tensors/consistency).
 
     Class attributes or attributes of an instance:
         observations: {name: (shape, numpy dtype name)} of one environment, as in Spec.

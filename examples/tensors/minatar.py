@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """MinAtar's games (Young and Tian 2019) as tensor operations, exact: the same draws and actions
 give the same observations, rewards and ends as the package MinAtar 1.0.15, with sticky actions,
-difficulty ramping and minimal actions (`MinAtar/Breakout-v1`). libtorchbeast.tools.consistency
+difficulty ramping and minimal actions (`MinAtar/Breakout-v1`). examples.tensors.consistency
 compares them.
 
 Each game is in a file beside this one, which has the code that they share. Parts of a state have

@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Tag in NumPy, one game and one agent at a time, for the checker:
 
-    python -m libtorchbeast.tools.consistency examples.tensors.plain_tag:continuous
+    python -m examples.tensors.consistency examples.tensors.plain_tag:continuous
 
 The functions at the end name the pairs.
 """

@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The original MinAtar beside the games of tensors, for the checker:
 
-    python -m libtorchbeast.tools.consistency examples.tensors.reference:breakout
+    python -m examples.tensors.consistency examples.tensors.reference:breakout
 
 The functions at the end name the pairs.
 """
@@ -13,10 +13,10 @@ from minatar import Environment
 
 from examples.tensors.asterix import Asterix
 from examples.tensors.breakout import Breakout
+from examples.tensors.consistency import Draws
 from examples.tensors.freeway import Freeway
 from examples.tensors.seaquest import Seaquest
 from examples.tensors.space_invaders import SpaceInvaders
-from libtorchbeast.tools.consistency import Draws
 
 # The functions of the original that draw random numbers -> the names of the same draws in tensors.
 NAMES = {

@@ -10,9 +10,9 @@ from torch._dynamo.testing import CompileCounter
 
 from examples.tensors import GAMES, make, plain_tag, reference
 from examples.tensors.breakout import Breakout
+from examples.tensors.consistency import Comparison
 from libtorchbeast.flags import UserError
 from libtorchbeast.tensors import TensorVector
-from libtorchbeast.tools.consistency import Comparison
 from tests.support import forks
 from tests.support.processes import load
 

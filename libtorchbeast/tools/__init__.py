@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What a person runs: `python -m libtorchbeast.tools.sweep`, `report`, `plot`, `certificates`,
-`consistency`, `fork_diff`. The module `study` serves the first two.
+`fork_diff`. The module `study` serves the first two.
 
 `autotune` is called by the beasts' --autotune before training begins. The others are programs, each
 in its own process. A tool may import anything here; nothing but the beasts imports a tool.

@@ -48,7 +48,7 @@ class Turns(Walk):
 
 
 class PlainWalk:
-    """The same with discrete actions, for tools.consistency."""
+    """The same with discrete actions, for examples.tensors.consistency."""
 
     def reset(self, draws):
         self.place, self.time = float(draws.pick("start", 4)), 0

@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Compares an environment written as tensor operations with a plain one, step by step.
 
-    python -m libtorchbeast.tools.consistency examples.tensors.reference:breakout --episodes 1000
+    python -m examples.tensors.consistency examples.tensors.reference:breakout --episodes 1000
 
 MODULE:NAME is a function without arguments that returns a `TensorEnv`, and a function that makes
 one plain environment with the methods of `Reference`. Both get the same actions and random draws.

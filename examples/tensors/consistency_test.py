@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 import torch
 
+from examples.tensors import consistency
+from examples.tensors.consistency import Comparison, Difference, Draws
 from libtorchbeast.flags import UserError
-from libtorchbeast.tools import consistency
-from libtorchbeast.tools.consistency import Comparison, Difference, Draws
 from tests.support.tensors import PlainWalk, Walk
 
 
@@ -142,16 +142,12 @@ def test_a_compiled_step_can_be_compared():
 
 
 def test_the_command(capsys):
-    consistency.main("tests.consistency_test:walks --episodes 10 --num_envs 2".split())
+    consistency.main(f"{__name__}:walks --episodes 10 --num_envs 2".split())
     text = capsys.readouterr().out
-    assert (
-        "tests.consistency_test:walks: no difference in 1" in text and " whole episodes, " in text
-    )
+    assert f"{__name__}:walks: no difference in 1" in text and " whole episodes, " in text
 
 
-@pytest.mark.parametrize(
-    "path", ["nothing", "no.module:f", "tests.consistency_test:no", "tests.consistency_test:Walk"]
-)
+@pytest.mark.parametrize("path", ["nothing", "no.module:f", f"{__name__}:no", f"{__name__}:Walk"])
 def test_a_wrong_path_is_refused(path):
     with pytest.raises(UserError, match="expected MODULE:NAME, for example"):
         consistency.load(path)
