@@ -206,7 +206,7 @@ def make_parser() -> Parser:
         total_steps="Number of new agent steps.",
         batch_size="Number of sequences in a learner's batch.",
         unroll_length="Number of steps in a rollout, and between the starts of two sequences.")
-    parser.explain_recipes(RECIPES)
+    parser.explain_recipes(RECIPES, "on Atari")
     return parser
 
 

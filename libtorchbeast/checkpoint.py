@@ -372,7 +372,7 @@ class KeptWeights:
         self._newest = state["step"] // every * every
         path = os.path.join(self._folder, "kept", f"{self._newest:012}.tar")
         with contextlib.suppress(OSError):  # `try_save` will say why
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.mkdir(os.path.dirname(path))  # not the run's own folder, if that was renamed
         if self._checkpoints.try_save(path, weights, keep_previous=False):
             self._delete([*kept(self._folder).values()][: -self._flags.keep_checkpoints])
 

@@ -198,8 +198,7 @@ class _VectorSource:
         return observation
 
     def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
-        if self._spec.actions.kind != "discrete":
-            actions = to_space(actions, self._env.single_action_space)
+        actions = to_space(actions, self._env.single_action_space)
         observation, reward, terminated, truncated, info = self._env.step(actions)
         own = info.get("torchbeast", {})
         if "reward" in own:  # of a reset that was a step, whose ends the vector has not noticed
@@ -257,10 +256,9 @@ class _SingleSource:
         N = len(self._envs)
         reward: list[Any] = [0.0] * N
         terminated, truncated, life_lost = np.zeros((3, N), bool)
+        each_action = to_space(actions, self._envs[0].action_space)
         if self._spec.actions.kind == "discrete":
-            each_action = actions.tolist()  # Python's own numbers
-        else:
-            each_action = to_space(actions, self._envs[0].action_space)
+            each_action = each_action.tolist()  # Python's own numbers
         for i, (env, action, reset) in enumerate(
             zip(self._envs, each_action, ended.tolist(), strict=True)
         ):

@@ -141,7 +141,7 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             action.help = helps.get(action.dest, action.help)
 
-    def explain_recipes(self, recipes: Recipes) -> None:
+    def explain_recipes(self, recipes: Recipes, first: str = "with large images") -> None:
         """Ends the help of each flag so far whose default depends on the kind of environment with
         these defaults."""
         for action in [action for action in self._actions if action.dest in recipes["other"]]:
@@ -149,7 +149,7 @@ class Parser(argparse.ArgumentParser):
                 f"{value:,}" if isinstance(value := of_kind[action.dest], int | float) else value
                 for of_kind in (recipes["atari"], recipes["vectors"], recipes["other"])
             )
-            on_atari = "" if atari == other else f"{atari} with large images, "
+            on_atari = "" if atari == other else f"{atari} {first}, "
             with_vectors = "" if vectors == other else f"{vectors} with vectors, "
             elsewhere = " elsewhere" if on_atari or with_vectors else ""
             action.help = f"{action.help} Default: {on_atari}{with_vectors}{other}{elsewhere}."

@@ -149,8 +149,9 @@ def _groups(env: Any, named: dict[Any, str]) -> dict[str, list[Any]]:
     spaces: dict[Any, str] = {}
     members: dict[Any, list[Any]] = {}
     for agent in env.possible_agents:
-        parts = flatten_space(env.observation_space(agent))
-        own = spaces[agent] = f"{parts} and {describe_actions(env.action_space(agent))}"
+        seen = env.observation_space(agent)
+        parts, actions = flatten_space(seen), describe_actions(env.action_space(agent))
+        own = spaces[agent] = f"{parts} of {sets_of(seen)} and {actions}"
         members.setdefault((agent in named, named.get(agent, own)), []).append(agent)
     groups: dict[str, list[Any]] = {}
     for (is_named, name), agents in members.items():

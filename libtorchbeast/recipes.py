@@ -1,9 +1,11 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The defaults that depend on the kind of environment, for all programs.
 
-    atari     games of ale-py, known by their names, and images of 36 x 36 or more without floats
-    vectors   observations of floats without an image, unless --core or --use_lstm is given
+    atari     games of ale-py, known by their names, and (*) images of 36 x 36 or more and no floats
+    vectors   (*) observations of floats without an image
     other     all other environments
+
+    (*) unless --core or --use_lstm is given
 
 They were found by measurement (docs/results.md, results/README.md). What a flag says on the command
 line, or in a run that is resumed, is never changed.
@@ -85,10 +87,13 @@ def with_environments(flag: str, learning: bool = True) -> Recipes:
 
 def kind_of(draft: argparse.Namespace, is_atari: bool, spec: Spec | None) -> str:
     """The environment's kind. Without a `spec`, what its name alone says."""
-    if is_atari or (spec is not None and spec.has_large_images and not spec.scalable):
+    if is_atari:
         return "atari"
-    has_vectors = spec is not None and spec.has_vectors
-    return "vectors" if has_vectors and not is_recurrent(draft) else "other"
+    if spec is None or is_recurrent(draft):
+        return "other"
+    if spec.has_large_images and not spec.scalable:
+        return "atari"
+    return "vectors" if spec.has_vectors else "other"
 
 
 def apply(draft: argparse.Namespace, recipes: Recipes, kind: str) -> None:

@@ -183,6 +183,7 @@ class Run:
         checkpoint (`__exit__`)."""
         if self.complete():
             return
+        self.state.require_folder()
         self.state.kept.keep()
         if time.monotonic() >= self._row_due:
             self._row_due = time.monotonic() + self.flags.log_every
@@ -299,12 +300,17 @@ class RunState:
         """The columns of the log that are about this."""
         return {"hours": self.hours, "checkpoint_errors": self.checkpoints.errors}
 
-    def save(self) -> None:
-        """Saves a checkpoint now, unless --disable_checkpoint is given. Raises CheckpointError if
-        the run's folder was renamed or deleted, and another run has its name."""
+    def require_folder(self) -> None:
+        """Raises CheckpointError if the run's folder was renamed or deleted, and another run has
+        its name."""
         if self._is_taken():
             said = "was renamed or deleted, and is another run's now: nothing more is saved"
             raise checkpoint.CheckpointError(f"the folder {self.path} {said}")
+
+    def save(self) -> None:
+        """Saves a checkpoint now, unless --disable_checkpoint is given. Raises as
+        `require_folder`."""
+        self.require_folder()
         self.due = time.monotonic() + self.flags.checkpoint_every
         state = self.learner.state_dict() | {
             "stats": self.stats.state_dict(),

@@ -27,7 +27,7 @@ OTHER_KEYS = "discount last_action action policy_logits baseline policy_version 
 ROW_KEYS = frozenset([*ROW_FIELDS, *OTHER_KEYS])
 
 LARGE_IMAGE = 36  # pixels in a row and in a column, as the networks for Atari need
-LARGEST_SET = 1024  # things; of more, one-hot would cost too much memory
+LONGEST_ONE_HOT = 4096  # numbers; more would cost too much memory
 
 NOT_SEEN = ("loss/", "game/")  # how the keys of rows begin that networks do not get
 
@@ -152,7 +152,8 @@ class Spec:
 
     def signature(self) -> dict[str, Any]:
         """Plain data that is equal for two environments if one network can serve both."""
-        return {
+        sets = {"sets": self.sets} if self.sets else {}
+        return sets | {
             "observations": {k: [list(s), d] for k, (s, d) in self.observations.items()},
             "actions": [self.actions.kind, list(self.actions.sizes)],
         }
@@ -177,14 +178,16 @@ def flatten_space(space: Any) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def sets_of(space: Any) -> dict[str, int]:
-    """Returns `Spec.sets` of a space: {name: n} of its leaves that are Discrete or MultiDiscrete. A
-    set of more than LARGEST_SET things, or with negative numbers, is left out."""
+    """Returns `Spec.sets` of a space: {name: n} of its leaves that are Discrete or MultiDiscrete,
+    with the largest n of a leaf. Images, negative numbers, and what would be longer than
+    LONGEST_ONE_HOT are left out."""
     sets = {}
     for name, leaf in leaves_of(space).items():
         sizes = getattr(leaf, "nvec", 0 if leaf.shape else getattr(leaf, "n", 0))
         start = np.asarray(getattr(leaf, "start", 0))
         n = int(np.max(sizes + start, initial=0))
-        if 0 < n <= LARGEST_SET and np.all(start >= 0):
+        is_short = 0 < n * math.prod(leaf.shape) <= LONGEST_ONE_HOT
+        if is_short and np.all(start >= 0) and not is_image(leaf.shape):
             sets[name] = n
     return sets
 

@@ -244,6 +244,7 @@ class TensorRows:
             expected = "no game_numbers in its metadata, which WarpBeast cannot read"
             raise UserError(f"Vector environment: expected {expected}, seen {', '.join(of_games)}")
         self._space = vector.single_action_space
+        self._start = torch.as_tensor(getattr(self._space, "start", 0), device=device)
         if spec.actions.kind == "box":
             bounds = np.asarray(self._space.low), np.asarray(self._space.high)
             self._low, self._high = (torch.as_tensor(x, device=device) for x in bounds)
@@ -273,6 +274,8 @@ class TensorRows:
     def _own_discount(self, info: dict[str, Any], done: Tensor) -> Row:
         """The transition's own discount, with which the sign of the next reward may change. It is
         as told: whoever reads the rows on the host has to refuse one beyond [-1, 1]."""
+        if "life_lost" in info.get("torchbeast", {}):
+            raise UserError('info["torchbeast"] tells life_lost, which WarpBeast cannot read')
         told = info.get("torchbeast", {}).get("discount")
         if not self._has_discounts and told is None:
             return {}
@@ -305,11 +308,9 @@ class TensorRows:
 
     def _to_space(self, actions: Tensor) -> Tensor:
         """Does on the device what `spec.to_space` does."""
-        if self.spec.actions.kind == "discrete":
-            return actions
         actions = actions.reshape(-1, *self._space.shape)
-        if self.spec.actions.kind == "multi_discrete":
-            return actions
+        if self.spec.actions.kind != "box":
+            return actions + self._start
         share = (actions.clamp(-1, 1) + 1) / 2
         low = torch.where(self._bounded, self._low, -1.0)
         high = torch.where(self._bounded, self._high, 1.0)

@@ -99,6 +99,13 @@ def test_a_new_column_comes_at_the_end_and_loses_no_row(tmp_path):
     assert cells == [["0", "1", "0.5", ""], ["1", "2", "", "3"], ["2", "3", "0.25", ""]]
 
 
+def test_a_column_with_a_comma_is_read_as_it_was_written(tmp_path):
+    path = tmp_path / "run" / "logs.csv"
+    log_steps(tmp_path, [10])
+    path.write_text(path.read_text().replace("loss", '"kl(pi,mu)"', 1))
+    assert last_row(tmp_path / "run")["step"] == 10
+
+
 @pytest.mark.parametrize("step", ["x", "nan", "\0"])
 def test_a_row_without_a_step_is_dropped(tmp_path, caplog, step):
     path = tmp_path / "run" / "logs.csv"

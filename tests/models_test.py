@@ -2,6 +2,7 @@
 """What networks are made of, and how they are made and called."""
 
 import copy
+import dataclasses
 import math
 import re
 
@@ -277,6 +278,9 @@ def test_numbers_of_a_set_are_one_hot():
     assert image is None and vector.dtype == torch.float32
     both = [[0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 0, 0], [0] * 6 + [1] * 3 + [0] * 4]
     assert vector.tolist() == both
+    assert (
+        spec.signature() != dataclasses.replace(spec, sets={}).signature()
+    )  # --eval_env is refused
     assert spec.codes == [] and not models.Parts(spec).fits_bf16
     only = Spec("cards", N, {"suit": leaves["suit"]}, spec.actions, sets=spec.sets)
     assert models.Parts(only).fits_bf16 and models.Parts(only).width == 4 and not only.has_vectors

@@ -113,6 +113,15 @@ def test_how_groups_are_named():
     assert names_of(Alike("red_0", "blue_0", "red_1", groups=roles)) == {"red": 1, "agents": 2}
 
 
+def test_agents_whose_numbers_stand_for_other_things_are_no_group():
+    class Unlike(Alike):
+        def observation_space(self, agent):
+            return spaces.Discrete(4 if agent == "a" else 8)
+
+    env = Environment(lambda: Unlike("a", "b"), 1, "unlike")
+    assert [group.spec.sets for group in groups_of(env.spec)] == [{"frame": 4}, {"frame": 8}]
+
+
 @pytest.mark.parametrize(
     ("space", "given", "expected"),
     [

@@ -477,6 +477,8 @@ def test_a_match_has_an_opponent_in_all_games_and_each_side_in_half_of_them(tmp_
         won = 60 if xpid == "perfect" else 0
         said = capsys.readouterr().out
         assert f"Against {against}: {won} won, 0 drawn, {60 - won} lost." in said
+        beast(tmp_path, *test, "--max_episode_steps", 1)
+        assert f"Against {against}: 0 won, 0 drawn, 0 lost, 60 cut." in capsys.readouterr().out
         first_wins = float(re.search(r"Mean game_first_wins (\S+)", said)[1])
         assert 0.3 < first_wins < 0.7
     test = ("--mode", "test", "--xpid", "loser", "--against")

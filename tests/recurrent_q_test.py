@@ -13,7 +13,7 @@ from torch import nn
 
 import r2d2
 from libtorchbeast import losses
-from libtorchbeast.distributions import Categorical
+from libtorchbeast.distributions import MASKED, Categorical
 from libtorchbeast.flags import replace
 from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.q_learning.recurrent_q import rescale, unrescale
@@ -135,6 +135,12 @@ def test_both_are_those_of_rlax():
 
 
 # ========================================================================================== targets
+def test_a_row_without_an_allowed_action_has_the_value_0():
+    """A truncated episode bootstraps from it."""
+    q = torch.tensor([[1.0, 3.0], [MASKED, MASKED], [MASKED, -2.0]])
+    assert recurrent_q.double_q_values(q, q).tolist() == [3.0, 0.0, -2.0]
+
+
 @pytest.mark.parametrize("n", [1, 2, 5, 50])
 def test_loss_errors_and_priorities_are_the_oracles(n):
     for seed in range(5):

@@ -9,14 +9,14 @@ from gymnasium import spaces
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import (
-    LARGEST_SET,
+    LONGEST_ONE_HOT,
     Actions,
     describe_actions,
     flatten_space,
     sets_of,
     to_space,
 )
-from tests.support.games import Allowed, Pairs
+from tests.support.games import Allowed, Guess, Pairs
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,43 @@ def test_action_spaces(space, expected):
     assert all(space.contains(action) for action in to_space(zeros, space))
 
 
+class Counted(Guess):
+    """The reward is the first number of the action, which must be of the space."""
+
+    observation_space = spaces.Box(0, 1, (1,))
+
+    def __init__(self, space):
+        super().__init__()
+        self.action_space = space
+
+    def ask(self):
+        return np.zeros(1, np.float32)
+
+    def worth(self, action):
+        return float(np.ravel(action)[0])
+
+
+class Vector(gymnasium.vector.SyncVectorEnv):
+    """A vector whose environments are not stepped one by one, as Gymnasium's own are."""
+
+
 @pytest.mark.parametrize(
     "space",
     [spaces.Discrete(3, start=-1), spaces.MultiDiscrete([2, 3], start=[5, 0])],
     ids=str,
 )
-def test_the_first_action_is_the_start_of_its_space(space):
-    actions = describe_actions(space)
-    assert to_space(actions.zeros(2), space).tolist() == [np.asarray(space.start).tolist()] * 2
-    last = np.reshape(actions.sizes, (1, *actions.shape)) - 1
-    assert all(space.contains(action) for action in to_space(last, space))
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_the_first_action_is_the_start_of_its_space(space, is_vector):
+    make = lambda: Counted(space)
+    env = Environment(lambda: Vector([make] * 2) if is_vector else make(), 2)
+    env.initial(0)
+    last = np.array(env.spec.actions.sizes) - 1
+    for chosen in (0 * last, last):
+        actions = env.spec.actions.zeros(2) + (chosen if env.spec.actions.shape else chosen[0])
+        row = env.step(actions)
+        start = np.ravel(space.start)[0]
+        assert row["reward"].tolist() == [start + chosen[0]] * 2
+        assert np.array_equal(row["last_action"], actions)  # as the network has chosen it
 
 
 def test_numbers_that_stand_for_things_are_sets():
@@ -57,7 +84,9 @@ def test_numbers_that_stand_for_things_are_sets():
         "pair": spaces.Tuple([spaces.MultiDiscrete([3, 7]), spaces.Box(0, 9, (2,), np.int64)]),
         "bits": spaces.MultiBinary(4),
         "below": spaces.Discrete(4, start=-1),
-        "many": spaces.Discrete(LARGEST_SET + 1),
+        "many": spaces.Discrete(LONGEST_ONE_HOT + 1),
+        "wide": spaces.MultiDiscrete([LONGEST_ONE_HOT // 2] * 3),
+        "image": spaces.MultiDiscrete(np.full((3, 9, 9), 4)),
     }
     assert sets_of(spaces.Dict(parts)) == {"suit": 4, "rank": 14, "pair/0": 7}
     assert sets_of(spaces.Discrete(5)) == {"frame": 5}

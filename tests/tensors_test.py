@@ -198,6 +198,41 @@ def test_the_largest_draw_gives_the_last_side(sides):
     assert pick(largest, torch.tensor([sides])).item() == sides - 1
 
 
+@pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
+def test_actions_begin_at_the_start_of_their_space_as_elsewhere(kind):
+    class Counted(TensorVector):
+        def __init__(self, *args):
+            super().__init__(*args)
+            space = self.single_action_space
+            self.single_action_space = (
+                gymnasium.spaces.Discrete(space.n, start=5)
+                if kind == "discrete"
+                else gymnasium.spaces.MultiDiscrete(space.nvec, start=[5] * len(space.nvec))
+            )
+
+        def step(self, actions):
+            self.got = torch.as_tensor(actions)
+            return super().step(actions - 5)
+
+    twin, vector = Counted(Walk(kind), 3), Counted(Walk(kind), 3)
+    plain, rows = Environment(lambda: twin, 3), rows_of(vector)
+    plain.initial(0), rows.initial(0)
+    actions = plain.spec.actions.zeros(3)
+    plain.step(actions), rows.step(torch.from_numpy(actions))
+    assert torch.equal(vector.got, twin.got) and twin.got.eq(5).all()
+
+
+def test_a_lost_life_is_refused():
+    class Lives(TensorVector):
+        def step(self, actions):
+            return *super().step(actions)[:-1], {"torchbeast": {"life_lost": torch.ones(2)}}
+
+    rows = rows_of(Lives(Walk("discrete"), 2))
+    rows.initial(0)
+    with pytest.raises(UserError, match="life_lost, which WarpBeast cannot read"):
+        rows.step(torch.zeros(2, dtype=torch.int64))
+
+
 @pytest.mark.parametrize("low, high", [(-3, 5), (-np.inf, np.inf), ([-1, -np.inf], [2, 0])])
 def test_actions_of_a_box_reach_its_bounds_as_elsewhere(low, high):
     class Bounded(TensorVector):

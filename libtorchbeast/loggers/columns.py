@@ -20,7 +20,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "fps": "Frames per second since the previous row.",
     },
     "Games": {
-        "games": "The number of whole games that have ended since the run began.",
+        "games": "The number of whole games that have ended since the run began. With "
+        "--num_actors 0 those that began after a barrier was due do not count.",
         "mean_game_return": f"The mean return of the last {RECENT_GAMES} games, with unclipped "
         "rewards. When training starts, all environments begin a game at once, and the short games "
         "end first, so their mean would mislead. Therefore the cell stays empty (after a resume: "

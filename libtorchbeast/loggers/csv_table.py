@@ -84,13 +84,13 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 def last_row(run: str | Path) -> dict[str, float]:
     """The last whole row of a run's logs.csv without its empty cells; {} if there is none."""
     with contextlib.suppress(OSError), open(Path(run, "logs.csv"), "rb") as file:
-        header = file.readline().decode().strip().split(",")
+        (header,) = csv.reader([file.readline().decode()])
         start, size = file.tell(), file.seek(0, os.SEEK_END)
         file.seek(max(start, size - 10_000))
         rows = file.read().decode().split("\n")[:-1]  # behind the last "\n" a row may be half done
         for row in reversed(rows):
-            with contextlib.suppress(ValueError):  # a damaged row
-                cells = zip(header, row.split(","), strict=True)
+            with contextlib.suppress(ValueError, csv.Error):  # a damaged row
+                cells = zip(header, *csv.reader([row]), strict=True)
                 numbers = {name: float(cell) for name, cell in cells if cell}
                 if math.isfinite(numbers.get("step", 0)):
                     return numbers

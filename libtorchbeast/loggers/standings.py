@@ -2,6 +2,7 @@
 """The results of games against the run's own past, and a rating: the run's opponents.csv."""
 
 import contextlib
+import copy
 import csv
 import io
 from pathlib import Path
@@ -44,7 +45,7 @@ class Standings:
                 write_whole(Path(folder, "opponents.csv"), text.getvalue())
 
     def state_dict(self) -> dict[str, Any]:
-        return vars(self)
+        return copy.deepcopy(vars(self))  # games go on while the checkpoint is saved
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

@@ -19,6 +19,7 @@ Transition t leads from row t to row t+1. Networks give values h(Q), which are c
 import torch
 from torch import Tensor
 
+from libtorchbeast.distributions import MASKED
 from vtrace import check_tensor
 
 EPSILON = 1e-3  # of h
@@ -45,9 +46,10 @@ def unrescale(y: Tensor) -> Tensor:
 
 def double_q_values(online_q: Tensor, target_q: Tensor) -> Tensor:
     """The target network's values [...] of the actions that are best for the online network
-    ([Double] eq. 4). Both arguments are [..., A], rescaled or not."""
+    ([Double] eq. 4), or 0 where none is allowed. Both arguments are [..., A], rescaled or not."""
     best = online_q.argmax(dim=-1, keepdim=True)
-    return target_q.gather(-1, best).squeeze(-1)
+    values = target_q.gather(-1, best).squeeze(-1)
+    return values.masked_fill(values == MASKED, 0.0)
 
 
 def targets(rows: dict[str, Tensor], values: Tensor, discounting: float, num_steps: int) -> Tensor:

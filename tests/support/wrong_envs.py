@@ -5,7 +5,7 @@ import sys
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Text
+from gymnasium.spaces import Box, Discrete, MultiBinary, Text
 
 OBSERVATION = np.zeros(4, np.float32)
 
@@ -83,9 +83,9 @@ ACCEPT = (
 # Name -> (class, what is said of it).
 WRONG = {
     "Spoken": (variant(Sound, observation_space=Text(5)), "Observation 'frame': expected an array"),
-    "Counted": (
-        variant(Sound, action_space=Discrete(2, start=1)),
-        r"Action space: expected .*, seen Discrete\(2, start=1\)$",
+    "Bits": (
+        variant(Sound, action_space=MultiBinary(2)),
+        r"Action space: expected .*, seen MultiBinary\(2\)$",
     ),
     "Spaceless": (variant(Sound, observation_space=None), "Observation 'frame': .*, seen None$"),
     "NaN": (
