@@ -275,6 +275,7 @@ class RunCheckpoints:
         self.saved_updates = 0
         self.best_path = os.path.join(os.path.dirname(path), "model.best.tar")
         self.best_score = -math.inf
+        self._opponents: str | None = None  # of these weights
         self._identity, self.enabled = identity, enabled
 
     def load(self) -> dict | None:
@@ -292,7 +293,8 @@ class RunCheckpoints:
                 self._refuse(name, state[name], now)
         self.saved_updates = state["updates"]
         try:
-            self.best_score = load(self.best_path)["mean_eval_return"]
+            best = load(self.best_path)
+            self.best_score, self._opponents = best["mean_eval_return"], _opponents(best)
         except FileNotFoundError:
             pass
         except (CheckpointError, OSError) as error:
@@ -308,12 +310,13 @@ class RunCheckpoints:
 
     def save_if_best(self, score: float, evaluated: dict[str, Any]) -> None:
         """Saves the weights of `evaluated` to model.best.tar, if no other weights of the run had as
-        high a score. A failure is handled as in `save`."""
-        if not self.enabled or not score > self.best_score:
+        high a score with the same --eval_env. A failure is handled as in `save`."""
+        is_same = _opponents(evaluated) == self._opponents
+        if not self.enabled or not score > (self.best_score if is_same else -math.inf):
             return
         state = evaluated | {"mean_eval_return": score}
         if self.try_save(self.best_path, state, keep_previous=False):
-            self.best_score = score
+            self.best_score, self._opponents = score, _opponents(evaluated)
             logger.info("Best so far, %g at step %d: %s", score, state["step"], self.best_path)
 
     def try_save(self, path: str, state: dict[str, Any], keep_previous: bool = True) -> bool:
@@ -340,6 +343,11 @@ class RunCheckpoints:
         both = f"it has {seen}, the flags now give {now}"
         hint = "Choose another --xpid, or use the flags of that run."
         raise UserError(f"{self.path} does not match the flags in `{name}`{count}: {both}. {hint}")
+
+
+def _opponents(evaluated: dict[str, Any]) -> str | None:
+    """The --eval_env with which these weights were evaluated."""
+    return evaluated.get("flags", {}).get("eval_env")
 
 
 class KeptWeights:

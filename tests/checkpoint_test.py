@@ -274,6 +274,25 @@ def test_the_best_weights_are_kept_over_a_resume(path):
     assert best(path) == (8, 6.0, "Pong")
 
 
+def test_the_best_weights_are_those_against_the_opponents_of_now(path):
+    first = checkpoints(path)
+    first.save_if_best(5.0, evaluated(1))
+    first.save(updated(1))
+    against = lambda updates: evaluated(updates) | {"flags": {"eval_env": "Other-v0"}}
+    resumed = checkpoints(path)
+    resumed.load()
+    resumed.save_if_best(float("nan"), against(2))
+    resumed.save_if_best(4.0, evaluated(2))
+    assert best(path) == (1, 5.0, "Pong")
+    resumed.save_if_best(0.5, against(3))
+    resumed.save_if_best(0.4, against(4))
+    assert best(path) == (3, 0.5, "Pong")
+    again = checkpoints(path)
+    again.load()
+    again.save_if_best(0.4, against(5))
+    assert best(path) == (3, 0.5, "Pong")
+
+
 def test_a_run_that_begins_anew_has_no_best_weights(path):
     """For example, if its folder was emptied of the checkpoints that a resume would take."""
     checkpoints(path).save_if_best(5.0, evaluated(1))
