@@ -91,6 +91,7 @@ def kind_of(draft: argparse.Namespace, is_atari: bool, spec: Spec | None) -> str
         return "atari"
     if spec is None or is_recurrent(draft):
         return "other"
+    spec = spec.of_one_agent
     if spec.has_large_images and not spec.scalable:
         return "atari"
     return "vectors" if spec.has_vectors else "other"

@@ -124,6 +124,17 @@ class Spec:
         return dataclasses.replace(self, observations=seen)
 
     @property
+    def of_one_agent(self) -> "Spec":
+        """Where several agents act at once (agents.py), the spec with what one of each group sees,
+        without their axis, rewards and ends."""
+        parts = self.observations.items()
+        rewards = [k for k, (shape, _) in parts if k.endswith("/reward") and len(shape) == 1]
+        if not rewards:
+            return self
+        own = {k: (shape[1:], d) for k, (shape, d) in parts if k.split("/")[-1] not in ROW_FIELDS}
+        return dataclasses.replace(self, observations=own)
+
+    @property
     def has_vectors(self) -> bool:
         """Whether what a network sees has floats and no image (see `is_image`)."""
         return bool(self.scalable) and not self.images

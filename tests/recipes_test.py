@@ -23,6 +23,11 @@ def spec_of(*shapes, actions=BOX):
     return Spec("some", 1, observations, actions)
 
 
+def of_agents(count, shape, dtype):
+    parts = {"red/reward": ((count,), "float32"), "red/seen/frame": ((count, *shape), dtype)}
+    return Spec("team", 1, parts, Actions("multi_discrete", (3,) * count))
+
+
 def settled(program, line="", spec=None):
     flags = program.parse(["--env", "Some-v0", *line.split()])
     return recipes.settle(flags, program.check_flags, spec or spec_of((3,)), program.RECIPES)
@@ -40,6 +45,9 @@ def values_of(flags, recipe):
         ("vectors", spec_of((3,), actions=DISCRETE)),
         ("vectors", spec_of((3,), (), (2, 9))),
         ("atari", Spec("racing", 1, {"frame": ((3, 96, 96), "uint8")}, spec_of((1,)).actions)),
+        ("atari", of_agents(2, (3, 84, 84), "uint8")),
+        ("vectors", of_agents(40, (40,), "float32")),
+        ("other", of_agents(2, (), "int64")),
         ("other", spec_of((3, 9, 9))),
         ("other", spec_of((3,), (40, 40))),
         ("other", Spec("lake", 1, {"frame": ((), "int64")}, DISCRETE)),
