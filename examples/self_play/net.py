@@ -14,7 +14,8 @@ FILTERS, WIDTH = 64, 256
 
 class Net(nn.Module):
     """Looks at all twelve windows of 4 x 4 cells: each line of four lies within one of them. Last
-    action and reward are not read, because they belong to the opponent."""
+    action and reward are not read, because they belong to the opponent. In tests and evaluations
+    the outputs are the means of those for the board and for its mirror image, which err less."""
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
@@ -41,8 +42,16 @@ class Net(nn.Module):
 
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
         T, B = inputs["done"].shape
-        x = self.trunk(inputs["board"].flatten(0, 1).float())  # [T * B, WIDTH]
-        with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
-            policy_logits, baseline = self.policy(x.float()), self.baseline(x.float())
+        board = inputs["board"].flatten(0, 1).float()  # [T * B, C, H, W]
+        policy_logits, baseline = self.see(board)
+        if not self.training:
+            mirrored_logits, mirrored_baseline = self.see(board.flip(-1))
+            policy_logits = (policy_logits + mirrored_logits.flip(-1)) / 2
+            baseline = (baseline + mirrored_baseline) / 2
         policy_logits = policy_logits.view(T, B, -1)
         return dict(policy_logits=policy_logits, baseline=baseline.view(T, B)), core_state
+
+    def see(self, board: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.trunk(board)  # [T * B, WIDTH]
+        with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
+            return self.policy(x.float()), self.baseline(x.float())

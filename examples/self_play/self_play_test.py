@@ -12,6 +12,7 @@ import torch
 import monobeast
 from examples.self_play import connect4
 from examples.self_play.connect4 import CELLS, COLUMNS, ROWS, Board, ConnectFour, Versus
+from examples.self_play.net import Net
 from libtorchbeast.environment import Environment
 from tests.support.forks import ENVS, SMALL, command
 from tests.support.losses import transitions
@@ -213,6 +214,24 @@ def test_negamax_agrees_with_a_full_search(moves, depth):
             assert (found > low) == (value > low)
         seen.add(value)
     assert len(seen) > 1
+
+
+def test_in_tests_a_mirrored_board_has_the_mirrored_policy():
+    env = Environment(ConnectFour, 1)
+    torch.manual_seed(0)
+    net = Net(env.spec, monobeast.parse([]))
+    board = torch.randint(2, (3, 2, 2, ROWS, COLUMNS), dtype=torch.int8)  # [T, B, ...]
+    both = [
+        net.train(is_training)({"board": x, "done": torch.zeros(3, 2, dtype=torch.bool)})[0]
+        for is_training in (False, True)
+        for x in (board, board.flip(-1))
+    ]
+    tested, mirrored, trained, other = both
+    torch.testing.assert_close(tested["policy_logits"], mirrored["policy_logits"].flip(-1))
+    torch.testing.assert_close(tested["baseline"], mirrored["baseline"])
+    mean = (trained["policy_logits"] + other["policy_logits"].flip(-1)) / 2
+    torch.testing.assert_close(tested["policy_logits"], mean)
+    assert not torch.allclose(trained["baseline"], other["baseline"])
 
 
 def test_depth_0_is_random():
