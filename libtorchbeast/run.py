@@ -178,9 +178,8 @@ class Run:
         return min(1.0, max(0.0, min(self._row_due, self.state.due) - time.monotonic()))
 
     def tick(self, late: bool = False) -> None:
-        """Writes a row of the log if one is due, and a checkpoint if one is due, but between two
-        barriers only if the next is `late`. When the run is complete, its last row follows its last
-        checkpoint (`__exit__`)."""
+        """Writes the row and the checkpoint that are due, between two barriers a checkpoint only if
+        the next is `late`. A complete run's last row follows its last checkpoint (`__exit__`)."""
         if self.complete():
             return
         self.state.require_folder()
