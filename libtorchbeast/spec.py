@@ -273,7 +273,7 @@ def to_space(actions: np.ndarray, space: Any) -> np.ndarray:
     A Box's actions are clipped to its bounds. Where both are finite, -1 and 1 from the policy
     mean the bounds, so that the policy's first actions reach the whole space, whatever its units.
     """
-    actions = actions.reshape(len(actions), *space.shape)
+    actions = actions.reshape(len(actions), *getattr(space, "shape", ()))
     if not hasattr(space, "low"):
         return actions + getattr(space, "start", 0)
     bounded = np.isfinite(space.low) & np.isfinite(space.high)

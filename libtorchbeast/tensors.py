@@ -244,7 +244,8 @@ class TensorRows:
             expected = "no game_numbers in its metadata, which WarpBeast cannot read"
             raise UserError(f"Vector environment: expected {expected}, seen {', '.join(of_games)}")
         self._space = vector.single_action_space
-        self._start = torch.as_tensor(getattr(self._space, "start", 0), device=device)
+        start = np.asarray(getattr(self._space, "start", 0))
+        self._start = torch.as_tensor(start, device=device) if start.any() else 0
         if spec.actions.kind == "box":
             bounds = np.asarray(self._space.low), np.asarray(self._space.high)
             self._low, self._high = (torch.as_tensor(x, device=device) for x in bounds)

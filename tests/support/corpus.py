@@ -115,7 +115,7 @@ def _bad_specs(good: bytes) -> Iterator[tuple[str, bytes]]:
         "leaves-by-the-thousand",
         good_spec(**{f"{i}": ((), 2, 0) for i in range(1000)}).SerializeToString(),
     )
-    yield "leaf-field-unknown", good + field(3, field(1, b"x") + b"\x10\2" + b"\x28\1")
+    yield "leaf-field-unknown", good + field(3, field(1, b"x") + b"\x10\2" + b"\x30\1")
     yield "leaf-field-twice", good + field(3, field(1, b"x") + b"\x10\2\x10\3")
     yield "actions-of-an-unknown-kind", changed(action_kind="tuple")
     yield "actions-of-a-box-of-two-sizes", changed(action_kind="box", action_sizes=[2, 3])
