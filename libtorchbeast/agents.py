@@ -50,22 +50,21 @@ def groups_of(spec: Spec) -> list[Group]:
             reward or an end is not as in a row; the actions cannot be shared out; or the agents of
             a group have different actions.
     """
-    rewards = {k.removesuffix("/reward"): shape for k, (shape, _) in spec.observations.items()
-               if k.endswith("/reward") and len(shape) == 1}  # fmt: skip
-    if not rewards:
+    if not spec.groups:
         return []
-    total = sum(shape[0] for shape in rewards.values())
+    total = sum(spec.groups.values())
     sizes, kind = spec.actions.sizes, spec.actions.kind
     width = math.prod(sizes) if kind == "box" else len(sizes)
     if kind == "discrete" or width % total:
         said = f"expected the same number of actions for each of {total} agents"
         raise UserError(f"{spec.name}: {said}, seen {kind} {sizes}")
-    begins = tuple(f"{name}/" for name in rewards)
+    begins = tuple(f"{name}/" for name in spec.groups)
     if strange := [k for k in spec.observations if not k.startswith(begins)]:
-        said = f"expected each part of the observation in one of the groups {', '.join(rewards)}"
+        names = ", ".join(spec.groups)
+        said = f"expected each part of the observation in one of the groups {names}"
         raise UserError(f"{spec.name}: {said}, seen {strange[0]}")
     width, groups, first = width // total, [], 0
-    for name, (A,) in rewards.items():
+    for name, A in spec.groups.items():
         own = _of(name, spec.observations)
         if wrong := [k for k, (shape, _) in own.items() if shape[:1] != (A,)]:
             raise UserError(f"{spec.name}: expected {name}/{wrong[0]} [{A}, ...], for {A} agents")

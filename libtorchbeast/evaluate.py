@@ -192,7 +192,7 @@ def _print(games: list[Game], flags: Flags) -> None:
     for name, mean in Means(game.numbers for game in games).row().items():
         results.print(f"Mean game_{name} {mean:.2f}", soft_wrap=True)
     if flags.against is not None:
-        won = np.array([game.numbers["past"] for game in games if game.complete])
+        won = np.array([game.numbers["past"] for game in games if "past" in game.numbers])
         counts = f"{(won > 0).sum()} won, {(won == 0).sum()} drawn, {(won < 0).sum()} lost"
         counts += f", {len(games) - len(won)} cut" * (len(won) < len(games))
         results.print(f"Against {flags.against}: {counts}.", soft_wrap=True)

@@ -233,8 +233,8 @@ class Parts:
         self._images = {k: shape[-2:] for k, shape in images.items()}
         self._vectors = {k: spec.sets.get(k, 0) for k in shapes if k not in images}
         self.width = sum(math.prod(shapes[k]) * (n or 1) for k, n in self._vectors.items())
-        whole = [k for k in shapes if k in images or not self._vectors[k]]
-        self.fits_bf16 = all(np.dtype(spec.observations[k][1]).itemsize == 1 for k in whole)
+        as_given = [k for k in shapes if k in images or not self._vectors[k]]
+        self.fits_bf16 = all(np.dtype(spec.observations[k][1]).itemsize == 1 for k in as_given)
 
     def __call__(self, inputs: dict[str, Tensor]) -> tuple[Tensor | None, Tensor | None]:
         """Returns the image [T * B, C, H, W] and the vector [T * B, F] of the rows [T, B, ...], as

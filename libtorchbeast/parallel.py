@@ -67,7 +67,7 @@ class Grouped:
         sets = {name: sets_of(env.observation_space(group[0])) for name, group in groups}
         parts = {
             f"{name}/{k}": SimpleNamespace(
-                shape=(len(group), *shape), dtype=dtype, nvec=sets[name].get(k, 0)
+                shape=(len(group), *shape), dtype=dtype, set_size=sets[name].get(k, 0)
             )
             for name, group in groups
             for k, (shape, dtype) in (own | self._leaves[group[0]]).items()
@@ -151,7 +151,8 @@ def _groups(env: Any, named: dict[Any, str]) -> dict[str, list[Any]]:
     for agent in env.possible_agents:
         seen = env.observation_space(agent)
         parts, actions = flatten_space(seen), describe_actions(env.action_space(agent))
-        own = spaces[agent] = f"{parts} of {sets_of(seen)} and {actions}"
+        sets = f" with the sets {sets}" if (sets := sets_of(seen)) else ""
+        own = spaces[agent] = f"{parts}{sets} and {actions}"
         members.setdefault((agent in named, named.get(agent, own)), []).append(agent)
     groups: dict[str, list[Any]] = {}
     for (is_named, name), agents in members.items():

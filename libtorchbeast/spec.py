@@ -124,13 +124,18 @@ class Spec:
         return dataclasses.replace(self, observations=seen)
 
     @property
-    def of_one_agent(self) -> "Spec":
-        """Where several agents act at once (agents.py), the spec with what one of each group sees,
-        without their axis, rewards and ends."""
+    def groups(self) -> dict[str, int]:
+        """Where several agents act at once (agents.py), the number of agents of each group."""
         parts = self.observations.items()
-        rewards = [k for k, (shape, _) in parts if k.endswith("/reward") and len(shape) == 1]
-        if not rewards:
+        rewards = {k: shape for k, (shape, _) in parts if k.endswith("/reward") and len(shape) == 1}
+        return {k.removesuffix("/reward"): shape[0] for k, shape in rewards.items()}
+
+    @property
+    def of_one_agent(self) -> "Spec":
+        """The spec with what one agent of each group sees, without their axis, rewards and ends."""
+        if not self.groups:
             return self
+        parts = self.observations.items()
         own = {k: (shape[1:], d) for k, (shape, d) in parts if k.split("/")[-1] not in ROW_FIELDS}
         return dataclasses.replace(self, observations=own)
 
@@ -192,15 +197,21 @@ def sets_of(space: Any) -> dict[str, int]:
     """Returns `Spec.sets` of a space: {name: n} of its leaves that are Discrete or MultiDiscrete,
     with the largest n of a leaf. Images, negative numbers, and what would be longer than
     LONGEST_ONE_HOT are left out."""
-    sets = {}
-    for name, leaf in leaves_of(space).items():
-        sizes = getattr(leaf, "nvec", 0 if leaf.shape else getattr(leaf, "n", 0))
-        start = np.asarray(getattr(leaf, "start", 0))
-        n = int(np.max(sizes + start, initial=0))
-        is_short = 0 < n * math.prod(leaf.shape) <= LONGEST_ONE_HOT
-        if is_short and np.all(start >= 0) and not is_image(leaf.shape):
-            sets[name] = n
-    return sets
+    return {name: n for name, leaf in leaves_of(space).items() if (n := _set_size(leaf))}
+
+
+def _set_size(leaf: Any) -> int:
+    if hasattr(leaf, "set_size"):  # that of one of several agents, which parallel.py has found
+        return leaf.set_size
+    sizes = getattr(leaf, "nvec", 0 if leaf.shape else getattr(leaf, "n", 0))
+    start = np.asarray(getattr(leaf, "start", 0))
+    n = int(np.max(sizes + start, initial=0))
+    return n if np.all(start >= 0) and is_set(n, leaf.shape) else 0
+
+
+def is_set(n: int, shape: tuple[int, ...]) -> bool:
+    """Whether numbers below n of this shape are few enough to be one-hot, and no image."""
+    return 0 < n * math.prod(shape) <= LONGEST_ONE_HOT and not is_image(shape)
 
 
 def leaves_of(space: Any, prefix: str = "") -> dict[str, Any]:

@@ -77,6 +77,15 @@ def test_a_dtype_that_numpy_lacks_is_refused():
         client.spec_of(SimpleNamespace(name="X", observations=leaves))
 
 
+def test_only_sets_that_can_be_one_hot_are_taken_from_a_server():
+    leaves = {"suit": ((2,), "int64"), "many": ((), "int64"), "image": ((3, 9, 9), "int64")}
+    told = dict(name="X", num_envs=1, action_kind="discrete", action_sizes=[2], frames_per_step=1)
+    description = SimpleNamespace(
+        **told, observations=leaves, stacks={}, sets={"suit": 4, "many": 2**32 - 1, "image": 4}
+    )
+    assert client.spec_of(description).sets == {"suit": 4}
+
+
 def test_streams_that_open_slowly_are_told_and_not_lost(monkeypatch, caplog):
     now = 1000.0
     monkeypatch.setattr(client.time, "monotonic", lambda: now)

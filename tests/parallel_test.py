@@ -122,6 +122,17 @@ def test_agents_whose_numbers_stand_for_other_things_are_no_group():
     assert [group.spec.sets for group in groups_of(env.spec)] == [{"frame": 4}, {"frame": 8}]
 
 
+def test_many_agents_have_the_sets_of_one():
+    class Many(Alike):
+        def observation_space(self, agent):
+            return spaces.MultiDiscrete([40] * 40)
+
+    env = Environment(lambda: Many(*map(str, range(50))), 1, "many")
+    assert env.spec.groups == {"agents": 50}
+    (group,) = groups_of(env.spec)
+    assert group.spec.sets == {"frame": 40}
+
+
 @pytest.mark.parametrize(
     ("space", "given", "expected"),
     [

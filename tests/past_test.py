@@ -488,6 +488,16 @@ def test_a_match_has_an_opponent_in_all_games_and_each_side_in_half_of_them(tmp_
     assert expected in refusal(tmp_path, *test, "catch", "--xpid", "catch")
 
 
+def test_the_standings_in_a_checkpoint_stay_as_they_were():
+    """Games end while it is written."""
+    standings = Stats(8).standings
+    standings.add(0, 1.0)
+    state = standings.state_dict()
+    standings.add(0, 1.0)
+    standings.add(5, -1.0)
+    assert state["results"].keys() == {0} and state["results"][0][0] == 1
+
+
 def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
     other, kept = "tests.support.turns:Nim-Lost-v0", []
     keep = lambda score, played: kept.append(score)

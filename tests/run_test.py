@@ -105,7 +105,7 @@ def test_a_run_whose_folder_is_another_runs_now_saves_nothing_more(tmp_path, mon
 
     monkeypatch.setattr(run.Run, "tick", tick_with_a_thief)
     with pytest.raises(SystemExit, match="was renamed or deleted, and is another run's now"):
-        beast(tmp_path, *IN_ORDER, "--total_steps", 1000)
+        beast(tmp_path, *IN_ORDER, "--total_steps", 1000, "--keep_checkpoints_every", 20)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
 
 

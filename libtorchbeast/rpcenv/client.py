@@ -11,7 +11,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.origin import cause
 from libtorchbeast.rpcenv.sockets import check_owner
 from libtorchbeast.rpcenv.tls import Tls
-from libtorchbeast.spec import Actions, Spec, is_number
+from libtorchbeast.spec import Actions, Spec, is_number, is_set
 from libtorchbeast.workers import Reminder, SilenceTimer
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def spec_of(description: "Description") -> Spec:
         actions=Actions(description.action_kind, tuple(description.action_sizes)),
         frames_per_step=description.frames_per_step,
         stacks=description.stacks,
-        sets=description.sets,
+        sets={k: n for k, n in description.sets.items() if is_set(n, leaves[k][0])},
     )
 
 

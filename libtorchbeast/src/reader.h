@@ -56,8 +56,7 @@ inline std::string Printable(std::string_view text) {
 // Bytes that are not such a message throw StreamError, before they have taken more memory than
 // their own size. Protobuf's parser could not promise that: it makes an object of a hundred bytes
 // from an empty message of two. The reader is also stricter than that parser. It refuses unknown
-// fields, fields that come twice, arrays that are not packed, and long names. Senders need none of
-// these.
+// fields, fields that come twice, arrays that are not packed, and long names; senders need none.
 class Reader {
  public:
   // `what` names the message in errors. Only the field `repeated` may come more than once.
