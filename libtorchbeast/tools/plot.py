@@ -1,10 +1,11 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Plots the returns of one or many runs over steps, frames and hours.
+r"""Plots the returns of one or many runs over steps, frames and hours.
 
     python -m libtorchbeast.tools.plot ~/logs/torchbeast/latest
     python -m libtorchbeast.tools.plot RUN_A RUN_B/logs.csv SAVEDIR --out plot.png --smooth 10
     python -m libtorchbeast.tools.plot SAVEDIR --groups           # a line and a band for each group
     python -m libtorchbeast.tools.plot SAVEDIR --groups --panels  # the same, a panel for each group
+    python -m libtorchbeast.tools.plot SAVEDIR --groups --panel_by 'MinAtar-\w+-v1_?' --out fig.pdf
 
 A directory is a run if it has a logs.csv. Otherwise all runs below it are plotted. PATH:COLUMN
 stands for that column of its runs instead of --y, so that R2D2's mean_eval_return can be drawn
@@ -12,9 +13,10 @@ beside MonoBeast's mean_game_return.
 
 Runs whose names differ only in a number at their end, after a hyphen, underscore or slash, form a
 group: pong-1 and pong-2, pong-seed1, pong_s1, or pong/seed1, but not pong1. The line of a group is
-the mean of its runs. Its band reaches from the lowest to the highest run. Runs have rows at
-different steps, so each is interpolated linearly between its rows. A group is plotted over the
-steps that all of its runs have. Over hours, each of these steps is drawn at the runs' mean hours.
+the mean of its runs. Its band reaches from the lowest to the highest run, or with --interval it is
+the 95 % interval of the mean. Runs have rows at different steps, so each is interpolated linearly
+between its rows. A group is plotted over the steps that all of its runs have. Over hours, each of
+these steps is drawn at the runs' mean hours.
 
 A mean_eval_return is drawn at the step of the weights that played, which is before its row.
 """
@@ -24,8 +26,9 @@ import logging
 import re
 import statistics
 import sys
+import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,8 +67,14 @@ class Line(NamedTuple):
 
     name: str
     mean: Curve  # the run, or the mean of the group's runs
-    low: list[float]  # the lowest of the group's runs at each point of the mean
+    low: list[float]  # the lowest of the group's runs at each point of the mean, or the interval's
     high: list[float]  # the highest
+
+
+class Panel(NamedTuple):
+    title: str
+    x: str  # one of UNITS
+    lines: list[Line]
 
 
 def plot(
@@ -74,7 +83,10 @@ def plot(
     y: str = "mean_game_return",
     smooth: int = 1,
     group_by: str | None = None,
-    panels: bool = False,
+    interval: bool = False,
+    panel_by: str | None = None,
+    x: str | None = None,
+    labels: Sequence[str] = (),
 ) -> list[Line]:
     """Draws the column `y` of all runs in `paths`, and returns its lines.
 
@@ -85,25 +97,32 @@ def plot(
         smooth: each point is the mean of this many rows: its own and those before it.
         group_by: a regular expression that names a run's group (see `group_name`). None draws
             every run by itself.
-        panels: draw one panel for each line, over steps. Otherwise each panel has all lines, over
-            steps, frames or hours.
+        interval: the band of a group is the 95 % interval of its mean, instead of its range.
+        panel_by: a regular expression. What it matches in the name of a line names its panel, and
+            what is left of the name is its name there. None makes a panel of all lines.
+        x: steps, frames or hours. None makes a panel for each of them, or with `panel_by` steps.
+        labels: names for the lines in the legend, in its order.
 
     Raises:
         FileNotFoundError: a path does not exist, or a directory holds no run.
         ValueError: the format is unknown, a column is missing, a run is given with two columns,
-            `smooth` is below 1, no run has any value, a run has no group, or the runs of a group
-            have no steps in common.
+            `smooth` is below 1, no run has any value, a run has no group, a line no panel, the
+            runs of a group have no steps in common, or the labels are not as many as the names.
     """
     if smooth < 1:
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
     curves = _read_curves(paths, y)
     curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in curves]
-    lines = _runs(curves) if group_by is None else _groups(curves, group_by)
+    lines = _runs(curves) if group_by is None else _groups(curves, group_by, interval)
     label = ", ".join(map(_in_words, drawn_columns(lines)))
-    figure = _figure(lines, label, panels)
+    if panel_by is None:
+        panels = [Panel("", unit, lines) for unit in ([x] if x else UNITS)]
+    else:
+        panels = list(_panels(lines, panel_by, x or "steps"))
+    figure = _figure(panels, label, labels)
     if group_by is not None:
-        text = "line: mean of the runs at the same step; band: from the lowest to the highest"
-        figure.supxlabel(text, fontsize=9)
+        band = "95 % interval of the mean" if interval else "from the lowest to the highest"
+        figure.supxlabel(f"line: mean of the runs at the same step; band: {band}", fontsize=9)
     figure.savefig(out, dpi=120, format=Path(out).suffix[1:] or "png")
     return lines
 
@@ -236,11 +255,11 @@ def _folder(path: Path) -> Path:
     return path.parent if path.name == "logs.csv" else path.with_suffix("")
 
 
-def _groups(curves: list[Curve], pattern: str) -> list[Line]:
+def _groups(curves: list[Curve], pattern: str, interval: bool) -> list[Line]:
     groups: dict[str, list[Curve]] = {}
     for curve in curves:
         groups.setdefault(group_name(curve.path, pattern), []).append(curve)
-    return [_group(name, runs) for name, runs in groups.items()]
+    return [_group(name, runs, interval) for name, runs in groups.items()]
 
 
 def group_name(path: Path, pattern: str = SEED) -> str:
@@ -250,20 +269,30 @@ def group_name(path: Path, pattern: str = SEED) -> str:
     matches nothing."""
     folder = _folder(path)
     run = "/".join(folder.parts[-2:])
-    try:
-        match = re.search(pattern, run)
-    except re.error as error:
-        raise ValueError(f"--group_by {pattern!r} is no regular expression: {error}") from None
+    match = _search("--group_by", pattern, run)
     if match is not None:
-        return (match.re.groups and match[1]) or match[0]
+        return _matched(match)
     if pattern != SEED:
         raise ValueError(f"--group_by {pattern!r} matches nothing in the run {run!r}")
     return folder.name
 
 
-def _group(name: str, runs: list[Curve]) -> Line:
-    """The mean of the runs' values, frames and hours, and their lowest and highest value, at every
-    step at which any run has a row and which lies within the steps of all runs."""
+def _search(flag: str, pattern: str, text: str) -> re.Match[str] | None:
+    try:
+        return re.search(pattern, text)
+    except re.error as error:
+        raise ValueError(f"{flag} {pattern!r} is no regular expression: {error}") from None
+
+
+def _matched(match: re.Match[str]) -> str:
+    """The text of the first parentheses, or without any all of it."""
+    return (match.re.groups and match[1]) or match[0]
+
+
+def _group(name: str, runs: list[Curve], interval: bool) -> Line:
+    """The mean of the runs' values, frames and hours, and their lowest and highest value (or the
+    interval of the mean, from the bootstrap), at every step at which any run has a row and which
+    lies within the steps of all runs."""
     start, stop = _common_steps(name, runs)
     steps = np.unique(np.concatenate([run.steps for run in runs]))
     steps = steps[(start <= steps) & (steps <= stop)]
@@ -276,7 +305,11 @@ def _group(name: str, runs: list[Curve]) -> Line:
     columns = " and ".join(dict.fromkeys(run.column for run in runs))
     mean = Curve(runs[0].path, columns, y.mean(0).tolist(), steps.tolist(), frames, hours)
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    return Line(f"{name} ({count})", mean, y.min(0).tolist(), y.max(0).tolist())
+    low, high = y.min(0), y.max(0)
+    if interval:
+        shares = np.random.default_rng(0).multinomial(n := len(runs), [1 / n] * n, size=2000) / n
+        low, high = np.percentile(shares @ y, [2.5, 97.5], axis=0)
+    return Line(f"{name} ({count})", mean, low.tolist(), high.tolist())
 
 
 def _common_steps(name: str, runs: list[Curve]) -> tuple[float, float]:
@@ -299,38 +332,53 @@ def _common_steps(name: str, runs: list[Curve]) -> tuple[float, float]:
     return start, stop
 
 
-def _figure(lines: list[Line], label: str, panels: bool) -> Figure:
-    """Draws all lines over steps, over frames and over hours. With `panels`, draws each line over
-    steps, in a panel of its own with its own y axis."""
-    colors = [colormaps["tab10"](i) for i in range(len(lines))]
-    if len(lines) > 10:
-        colors = [colormaps["turbo"](i / (len(lines) - 1)) for i in range(len(lines))]
-    drawn = list(zip(lines, colors, strict=True))
-    parts = [([pair], "steps") for pair in drawn] if panels else [(drawn, x) for x in UNITS]
-    columns = min(5, len(parts))
-    rows = -(-len(parts) // columns)
-    size = (max(5, 3.2 * columns), 3.2 * rows) if panels else (13, 4.2)
-    figure = Figure(figsize=size, layout="constrained")
-    places = figure.subplots(rows, columns, squeeze=False, sharey=not panels).flat
-    for axes, (shown, x) in zip(places, parts, strict=False):
-        for line, color in shown:
-            at = getattr(line.mean, x)
+def _panels(lines: list[Line], pattern: str, x: str) -> Iterator[Panel]:
+    panels: dict[str, list[Line]] = {}
+    for line in lines:
+        match = _search("--panel_by", pattern, line.name)
+        if match is None:
+            raise ValueError(f"--panel_by {pattern!r} matches nothing in the name {line.name!r}")
+        rest = (line.name[: match.start()] + line.name[match.end() :]).strip("-_/ ")
+        panels.setdefault(_matched(match), []).append(line._replace(name=rest))
+    return (Panel(title, x, own) for title, own in panels.items())
+
+
+def _figure(panels: list[Panel], label: str, labels: Sequence[str]) -> Figure:
+    """Draws the panels. Panels with titles have y axes of their own. A name has one color."""
+    names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
+    if labels and len(labels) != len(names):
+        raise ValueError(f"--labels: expected {len(names)}, one for each of {names}, seen {labels}")
+    colors = [colormaps["tab10"](i) for i in range(len(names))]
+    if len(names) > 10:
+        colors = [colormaps["turbo"](i / (len(names) - 1)) for i in range(len(names))]
+    style_of = dict(zip(names, zip(colors, labels or names, strict=True), strict=True))
+    columns = min(5, len(panels))
+    rows = -(-len(panels) // columns)
+    width, height = (3.2, 3.2) if panels[0].title else (4.4, 4.2)
+    figure = Figure(figsize=(max(5, width * columns), height * rows), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False, sharey=not panels[0].title).flat
+    handles = {}
+    for axes, (title, x, lines) in zip(places, panels, strict=False):
+        for line in lines:
+            at, (color, shown) = getattr(line.mean, x), style_of[line.name]
             marker = "o" if len(at) == 1 else None
-            axes.plot(at, line.mean.y, color=color, linewidth=1.5, marker=marker, label=line.name)
+            [drawn] = axes.plot(at, line.mean.y, color=color, linewidth=1.5, marker=marker)
+            handles[shown] = drawn
             axes.fill_between(at, line.low, line.high, color=color, alpha=0.2, linewidth=0)
-        axes.set(xlabel=UNITS[x], title=line.name if panels else "")
+        axes.set(xlabel=UNITS[x])
+        axes.set_title("\n".join(textwrap.wrap(title, 34)), fontsize=10)
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         if x != "hours":
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    for axes in places[len(parts) :]:
+    for axes in places[len(panels) :]:
         axes.set_visible(False)
     figure.supylabel(label, fontsize=10)
-    if not panels:
+    if any(handles):  # a panel for each line leaves nothing of their names
         figure.legend(
-            handles=figure.axes[0].get_lines(), loc="outside upper center",
-            ncols=min(len(lines), 4), frameon=False,
+            handles.values(), handles.keys(), loc="outside upper center",
+            ncols=min(len(handles), 4), frameon=False,
         )  # fmt: skip
     return figure
 
@@ -340,7 +388,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         flags = make_parser().parse_args(argv)
         group_by = flags.group_by or (SEED if flags.groups else None)
-        lines = plot(flags.paths, flags.out, flags.y, flags.smooth, group_by, flags.panels)
+        panel_by = flags.panel_by or (".+" if flags.panels else None)
+        labels = flags.labels.split(",") if flags.labels else []
+        band, x = flags.interval, flags.x
+        lines = plot(
+            flags.paths, flags.out, flags.y, flags.smooth, group_by, band, panel_by, x, labels
+        )
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")
     names = ", ".join(line.name for line in lines)
@@ -365,7 +418,18 @@ def make_parser() -> Parser:
         "it matches (or that its first parentheses match) names the group: 'lstm|mlp' makes two "
         "groups.",
     )  # fmt: skip
-    add("--panels", action="store_true", help="Draw a panel for each line, over steps.")
+    interval = "The band of a group is the 95 % interval of its mean, from the bootstrap."
+    add("--interval", action="store_true", help=interval)
+    add("--panels", action="store_true", help="Draw a panel for each line.")
+    add(
+        "--panel_by", metavar="REGEX",
+        help="Draw a panel for each text that REGEX (or its first parentheses) matches in the "
+        "names of the lines, for instance one for each game. What is left of a name is its name "
+        "in the legend.",
+    )  # fmt: skip
+    x = "What to draw over. Default: each of them, and steps where panels have titles."
+    add("--x", choices=UNITS, help=x)
+    add("--labels", metavar="A,B,...", help="Names of the lines in the legend, in its order.")
     return parser
 
 

@@ -3,9 +3,9 @@
 
     python -m libtorchbeast.tools.report ~/logs/torchbeast/NAME
 
-It writes report.md, report.csv and pictures into that folder. The score of a run is the last
-mean_game_return of its log: the mean return of its last 100 games. Runs that are not complete have
-no score. docs/studies.md says how intervals and aggregates are computed.
+It writes report.md, report.csv, report_runs.csv and pictures into that folder. The score of a run
+is the last mean_game_return of its log: the mean return of its last 100 games. Runs that are not
+complete have no score. docs/studies.md says how intervals and aggregates are computed.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from libtorchbeast.flags import SAVEDIR, Parser
 from libtorchbeast.loggers.csv_table import last_row
-from libtorchbeast.tools.plot import SEED, plot, read_curve
+from libtorchbeast.tools.plot import SEED, Curve, plot, read_curve
 from libtorchbeast.tools.study import Run, flags_of, read_plan, total_steps
 
 REFERENCES = Path(__file__).with_name("scores.csv")
@@ -42,6 +42,7 @@ class Result(NamedTuple):
     setting: tuple[str, ...]  # for each factor of the study, the values of its flags
     score: float
     hours: float
+    curve: Curve
 
 
 class Study(NamedTuple):
@@ -66,21 +67,23 @@ class Estimate(NamedTuple):
 
 
 # ======================================================================================= statistics
-def estimate(strata: Sequence[Sequence[float]], statistic: Statistic) -> Estimate:
+def estimate(
+    strata: Sequence[Sequence[float]], statistic: Statistic, samples: int = SAMPLES
+) -> Estimate:
     """The statistic of the scores in all strata, with its percentile interval from the stratified
     bootstrap: each stratum is resampled separately, with replacement."""
     arrays = [np.asarray(scores, float) for scores in strata]
     value = float(statistic([array[None] for array in arrays])[0])
     if min(map(len, arrays)) < 2:
         return Estimate(value, None, None)
-    low, high = np.percentile(statistic(resamples(arrays)), [2.5, 97.5])
+    low, high = np.percentile(statistic(resamples(arrays, samples)), [2.5, 97.5])
     return Estimate(value, float(low), float(high))
 
 
-def resamples(strata: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """For each stratum [n], resamples of it [SAMPLES, n]."""
+def resamples(strata: Sequence[np.ndarray], samples: int = SAMPLES) -> list[np.ndarray]:
+    """For each stratum [n], resamples of it [samples, n]."""
     random = np.random.default_rng(0)
-    return [scores[random.integers(len(scores), size=(SAMPLES, len(scores)))] for scores in strata]
+    return [scores[random.integers(n := len(scores), size=(samples, n))] for scores in strata]
 
 
 def mean(strata: Sequence[np.ndarray]) -> np.ndarray:
@@ -93,6 +96,16 @@ def interquartile_mean(strata: Sequence[np.ndarray]) -> np.ndarray:
     scores = np.sort(np.concatenate(strata, axis=-1))
     cut = scores.shape[-1] // 4
     return scores[..., cut : scores.shape[-1] - cut].mean(-1)
+
+
+def improvement(strata: Sequence[np.ndarray]) -> np.ndarray:
+    """The probability of improvement (Agarwal et al. 2021): that of a game drawn at random, a run
+    of one setting beats one of another. The first half of the strata has the games of the one, the
+    second those of the other. A draw counts as half."""
+    half = len(strata) // 2
+    pairs = zip(strata[:half], strata[half:], strict=True)
+    signs = (np.sign(a[..., :, None] - b[..., None, :]) for a, b in pairs)
+    return np.mean([0.5 + 0.5 * sign.mean((-2, -1)) for sign in signs], axis=0)
 
 
 def profile(strata: Sequence[np.ndarray], levels: np.ndarray) -> np.ndarray:
@@ -117,15 +130,16 @@ def read_study(folder: Path, y: str) -> Study:
     for path in paths:
         run = Run(path, **plan["runs"].get(path.name, {"values": {}, "command": []}))
         row, total = last_row(path), total_steps(run) or 0
-        scores = read_curve(path / "logs.csv", y).y
-        if row.get("step", 0) < total or not scores:
+        curve = read_curve(path / "logs.csv", y)
+        if row.get("step", 0) < total or not curve.y:
             step = f"at step {row.get('step', 0):,.0f} of {total:,}"
-            left_out.append(f"- {path.name}: {step}{'' if scores else f', without a {y}'}")
+            left_out.append(f"- {path.name}: {step}{'' if curve.y else f', without a {y}'}")
             continue
         values = run.values | {name: str(value) for name, value in flags[path].items()}
         setting = tuple(" ".join(values.get(name, "off") for name in names) for names in factors)
         game = values.get("env", "unknown")
-        results.append(Result(path, game, setting, scores[-1], row.get("hours", 0.0)))
+        hours = row.get("hours", 0.0)
+        results.append(Result(path, game, setting, curve.y[-1], hours, curve))
     if not results:
         raise ValueError(f"{folder}: no run is complete and has a {y}")
     seeds = any("seed" in names for names in swept)
@@ -200,6 +214,7 @@ class Report:
     def write(self) -> None:
         parts = [f"# {self.study.name}", self.introduction(), self.of_games(), self.curves()]
         parts += [self.of_all_games()] if self.references else []
+        parts += [self.improvements()] if 1 < len(self.settings) <= MANY else []
         parts += [self.of_factor(i) for i in range(len(self.study.factors))]
         if self.study.left_out:
             parts.append("\n".join(["## Left out\n", *self.study.left_out]))
@@ -214,19 +229,25 @@ class Report:
         )
 
     def of_games(self) -> str:
-        """A row for each game and setting, also written to report.csv."""
+        """A row for each game and setting, also written to report.csv; report_runs.csv has one for
+        each run."""
         names = ["game", *map(" ".join, self.study.factors), "seeds", "score"]
         rows: list[list] = []
         with open(self.folder / "report.csv", "w", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([*names, "low", "high", "lowest", "highest", "hours", "scores"])
+            writer.writerow([*names, "low", "high", "lowest", "highest", "hours"])
             for (game, setting), results in self.cells.items():
                 scores = self.scores((game, setting))
                 mean_hours = np.mean([result.hours for result in results])
                 seen = [f"{number:.4g}" for number in (min(scores), max(scores), mean_hours)]
                 score, cells = estimate([scores], mean), [game, *setting, len(scores)]
                 rows.append([*cells, score, *seen])
-                writer.writerow([*cells, *score, *seen, " ".join(f"{x:.6g}" for x in scores)])
+                writer.writerow([*cells, *score, *seen])
+        with open(self.folder / "report_runs.csv", "w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["run", *names[:-2], "score", "step", "hours"])
+            for path, game, setting, own, hours, curve in self.study.results:
+                writer.writerow([path.name, game, *setting, own, int(curve.steps[-1]), hours])
         return table([*names, "lowest", "highest", "hours"], rows)
 
     def curves(self) -> str:
@@ -236,36 +257,45 @@ class Report:
             name = "report_" + re.sub(r"[^\w.-]+", "-", game) + ".png"
             paths = [str(result.path) for result in self.study.results if result.game == game]
             grouped = SEED if self.study.seeds else None
-            many = len(self.settings) > MANY
+            panels = ".+" if len(self.settings) > MANY else None
             try:
-                plot(paths, str(self.folder / name), self.y, group_by=grouped, panels=many)
+                plot(paths, str(self.folder / name), self.y, group_by=grouped, panel_by=panels)
                 pictures.append(f"![{game}: mean and range of the runs]({name})")
             except ValueError as error:
                 pictures.append(f"{game} has no curves: {error}")
         return "\n\n".join(pictures)
 
-    def scores(self, cell: Cell) -> list[float]:
-        return [result.score for result in self.cells[cell]]
+    def scores(self, cell: Cell, at: float | None = None) -> list[float]:
+        """The scores of a cell's runs, or what their curves have at a step."""
+        if at is None:
+            return [result.score for result in self.cells[cell]]
+        curves = [result.curve for result in self.cells[cell]]
+        return [float(np.interp(at, curve.steps, curve.y)) for curve in curves]
 
-    def normalized(self, cells: Iterable[Cell]) -> list[list[float]]:
-        """The scores of those cells that have any and whose game has a reference, as
-        (score - random) / (reference - random)."""
+    def name_of(self, setting: tuple[str, ...]) -> str:
+        words = [f"{','.join(f)}={v}" for f, v in zip(self.study.factors, setting, strict=True)]
+        return " ".join(words) or "all runs"
+
+    def normalized(self, cells: Iterable[Cell], at: float | None = None) -> list[list[float]]:
+        """The scores (or those at a step) of those cells that have any and whose game has a
+        reference, as (score - random) / (reference - random)."""
         strata = []
         for cell in cells:
             if cell in self.cells and cell[0] in self.references:
                 row = self.references[cell[0]]
                 low, high = float(row["random"]), float(row["reference"])
-                strata.append([(score - low) / (high - low) for score in self.scores(cell)])
+                strata.append([(score - low) / (high - low) for score in self.scores(cell, at)])
         return strata
 
     def of_all_games(self) -> str:
         """The aggregates of each setting over the games that have a reference."""
-        strata = {}
-        for setting in self.settings:
-            words = [f"{','.join(f)}={v}" for f, v in zip(self.study.factors, setting, strict=True)]
-            if games := self.normalized((game, setting) for game in self.games):
-                strata[" ".join(words) or "all runs"] = games
+        cells = {
+            self.name_of(setting): [(game, setting) for game in self.references]
+            for setting in self.settings
+        }
+        strata = {name: games for name, own in cells.items() if (games := self.normalized(own))}
         draw_profiles(strata, self.folder / "report_profile.png")
+        self.draw_means(cells, self.folder / "report_steps.png")
         rows = [[n, len(games), estimate(games, interquartile_mean)] for n, games in strata.items()]
         columns = ["random", "reference", "source"]
         sources = [[game, *(row[k] for k in columns)] for game, row in self.references.items()]
@@ -274,8 +304,38 @@ class Report:
             "The interquartile mean of (score - random) / (reference - random):",
         ]
         parts.append(table(["setting", "games", "interquartile mean"], rows))
+        parts.append("![The interquartile mean over steps, with 95 % bands](report_steps.png)")
         parts.append("![The share of runs above each score, with 95 % bands](report_profile.png)")
         return "\n\n".join([*parts, table(["game", *columns], sources)])
+
+    def draw_means(self, cells: dict[str, list[Cell]], path: Path) -> None:
+        """Draws each setting's interquartile mean over the steps that all of its runs have."""
+        lines = {}
+        for name, own in cells.items():
+            curves = [result.curve for cell in own for result in self.cells.get(cell, [])]
+            steps = [0.0, 0.0]
+            if curves:
+                steps = [max(c.steps[0] for c in curves), min(c.steps[-1] for c in curves)]
+            if steps[0] < steps[1]:
+                x = np.linspace(*steps, 26)
+                strata = [self.normalized(own, at) for at in x]
+                y = [estimate(scores, interquartile_mean, samples=1000) for scores in strata]
+                lines[name] = x / 1e6, np.array(y, float)
+        draw_bands(lines, path, ("million agent steps", "interquartile mean, normalized"))
+
+    def improvements(self) -> str:
+        """How probable it is that a setting is better than another, in the games of both."""
+        rows = []
+        for one in self.settings:
+            rows.append([self.name_of(one)])
+            for other in self.settings:
+                pair = [g for g in self.games if {(g, one), (g, other)} <= self.cells.keys()]
+                strata = [self.scores((game, who)) for who in (one, other) for game in pair]
+                is_other = one != other and pair
+                rows[-1].append(str(estimate(strata, improvement)) if is_other else "")
+        text = "That a run of the row's setting has a higher score in a game than the column's:"
+        header = table(["", *(row[0] for row in rows)], rows)
+        return f"## Probability of improvement\n\n{text}\n\n{header}"
 
     def of_factor(self, index: int) -> str:
         """The effect of one factor: means over those games and settings of the other factors that
@@ -311,15 +371,26 @@ def draw_profiles(strata: dict[str, list[list[float]]], path: Path) -> None:
     """Draws, for each name, the share of runs above each normalized score, with 95 % bands."""
     every = [score for games in strata.values() for scores in games for score in scores]
     levels = np.linspace(min(0.0, *every), max(1.0, *every), 101)
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
+    lines = {}
     for name, games in strata.items():
         arrays = [np.asarray(scores) for scores in games]
-        low, high = np.percentile(profile(resamples(arrays), levels), [2.5, 97.5], axis=0)
-        [line] = axes.plot(levels, profile([a[None] for a in arrays], levels)[0], label=name)
-        axes.fill_between(levels, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set_xlabel("score, normalized: 0 is random play, 1 the reference")
-    axes.set_ylabel("share of runs above it")
+        bands = np.percentile(profile(resamples(arrays), levels), [2.5, 97.5], axis=0)
+        share = profile([a[None] for a in arrays], levels)
+        lines[name] = levels, np.concatenate([share, bands]).T
+    score = "score, normalized: 0 is random play, 1 the reference"
+    draw_bands(lines, path, (score, "share of runs above it"))
+
+
+def draw_bands(
+    lines: dict[str, tuple[np.ndarray, np.ndarray]], path: Path, labels: tuple[str, str]
+) -> None:
+    """Draws lines of points x [n] and of y with its 95 % band [n, 3]."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name, (x, y) in lines.items():
+        [line] = axes.plot(x, y[:, 0], label=name)
+        axes.fill_between(x, y[:, 1], y[:, 2], color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(xlabel=labels[0], ylabel=labels[1])
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
