@@ -72,7 +72,6 @@ from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.shared_memory import require_descriptors, require_stream_memory
 from libtorchbeast.spec import Spec
-from libtorchbeast.tools import autotune
 from libtorchbeast.weights import NewestWeights
 from monobeast import add_own_flags, loss, targets  # FORK HERE: a fork may write its own
 
@@ -152,17 +151,6 @@ class Section(nn.Module):
 
 # ============================================================================================ flags
 RECIPES = recipes.LEARNING  # defaults for each kind of environment
-
-# The values that --autotune tries. Servers on other machines stay as they are.
-KNOBS: autotune.Knobs = {
-    "num_servers": lambda f: [] if f.server_addresses else autotune.worker_counts(f),
-    "envs_per_server": lambda f: [] if f.server_addresses else autotune.around(f.envs_per_server),
-    "num_actors": lambda f: [2 * f.num_actors],
-    "torch_threads": lambda f: [1, workers.available_cores()],
-    # With 1 a batch does not wait. With the number of all environments it waits for all of them.
-    "min_inference_batch_size": lambda f: [1, f.num_actors * f.envs_per_server],
-    "inference_timeout_ms": lambda f: [1, 3, 30] if f.min_inference_batch_size != 1 else [],
-}
 
 
 # fmt: off
@@ -431,8 +419,7 @@ def player(flags: Flags, net: type[nn.Module] = Net) -> tuple[nn.Module, Environ
 
 
 parse = functools.partial(program.parse, make_parser, check_flags)
-tune = functools.partial(autotune.tune, knobs=KNOBS)
-main = functools.partial(program.main, "polybeast", make_parser, check_flags, train, player, tune)
+main = functools.partial(program.main, "polybeast", make_parser, check_flags, train, player)
 
 
 if __name__ == "__main__":

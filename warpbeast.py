@@ -12,7 +12,7 @@ the newest weights, and then learns from these steps. There are no actor process
     TensorVector -> row -> Net -> row -> rollout [T+1, N, ...] -> loss -> weights
 
 Network, loss, logs and checkpoints are MonoBeast's. To add an environment, edit the place marked
-FORK HERE. This is one process on one device, so there is nothing to tune with --autotune.
+FORK HERE.
 """
 
 import argparse
@@ -106,7 +106,6 @@ def make_parser() -> Parser:
     add_learner_flags(parser)
     parser.explain_recipes(RECIPES)
     parser.set_defaults(env="breakout", num_actors=1)
-    parser.explain(autotune=argparse.SUPPRESS)
     monobeast.add_own_flags(parser)
     return parser
 # fmt: on
@@ -126,7 +125,6 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     divides = f"a divisor of --num_envs {draft.num_envs}, so that all batches have that size"
     require(draft, "batch_size", draft.num_envs % draft.batch_size == 0, divides)
     require(draft, "num_learner_threads", draft.num_learner_threads == 1, "1: it also acts")
-    require(draft, "autotune", draft.autotune is None, "to be left out: try other --num_envs")
     return Flags(**vars(draft))
 
 
@@ -267,7 +265,7 @@ def player(flags: Flags) -> tuple[nn.Module, Environment]:
 
 
 parse = functools.partial(program.parse, make_parser, check_flags)
-main = functools.partial(program.main, "warpbeast", make_parser, check_flags, train, player, None)
+main = functools.partial(program.main, "warpbeast", make_parser, check_flags, train, player)
 
 
 if __name__ == "__main__":

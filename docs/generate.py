@@ -34,16 +34,15 @@ For anyone who looks up a flag. The `--help` of each program shows the first sen
 MonoBeast is `monobeast.py`, PolyBeast `polybeast.py`, R2D2 `r2d2.py` and WarpBeast `warpbeast.py`;
 "servers" stands for `polybeast_env.py`. Where MonoBeast or PolyBeast lacks a flag, the column
 "only" names the programs that have it. R2D2 has PolyBeast's flags except those of the loss,
-`--autotune`, `--max_lag`, `--passes` and `--minibatches`, and `--use_lstm` and `--greedy` are
-always on. WarpBeast has no `--autotune`. A flag that is listed a second time for R2D2 or WarpBeast
-has another default there.
+`--max_lag`, `--passes` and `--minibatches`, and `--use_lstm` and `--greedy` are always on. A flag
+that is listed a second time for R2D2 or WarpBeast has another default there.
 
 ## Which to change first
 
 - To learn faster or better: `--learning_rate`, `--batch_size`, `--entropy_cost`, `--total_steps`
   (the learning rate falls linearly to 0 over these steps).
-- To make more steps per second: `--autotune` tries the flags that matter, and
-  [speed.md](speed.md) says how to see what limits a run.
+- To make more steps per second: [speed.md](speed.md) says how to see what limits a run, and which
+  flags may help.
 - To reduce the policy lag: fewer environments per actor, or fewer `--num_buffers`.
 - If environment steps are slow: a small `--batch_size`, for many updates. If they are fast: a large
   one.

@@ -13,12 +13,15 @@ complete and stay valid.
 
 import argparse
 import collections
+import contextlib
 import functools
 import logging
 import multiprocessing.connection
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -35,6 +38,7 @@ from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, Reminder, Sil
 logger = logging.getLogger(__name__)
 
 RESTART_WINDOW_S = 600.0
+IMPORTS_S = 30.0  # the imports of a process may take this long, or --open_timeout if it is longer
 MAX_SLOTS_PER_ACTOR = 4096  # all their numbers must fit into a pipe, or the sender would block
 
 
@@ -70,7 +74,7 @@ class Actors:
         self._failed: set[int] = set()  # the actors that have failed
         self._causes: set[str] = set()  # of their failures, each in one line
         self._failures: collections.deque[float] = collections.deque()  # the times of recent ones
-        self._lives = [0] * flags.num_actors
+        self._lives, self._started = [0] * flags.num_actors, [time.monotonic()] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
         self._rollouts = [{k: t[i] for k, t in slots.tensors.items()} for i in range(num_slots)]
         self._ready_or_closed = threading.Condition()  # protects the four below
@@ -181,7 +185,7 @@ class Actors:
         self._end_if_hopeless(actor, why)
         self._lives[actor] += 1
         self._calls_began[actor] = self._signs_of_life[actor] = self._opened[actor] = 0
-        process = self._start(actor, self._lives[actor])
+        process, self._started[actor] = self._start(actor, self._lives[actor]), time.monotonic()
         with self._ready_or_closed:
             self._processes[actor] = process
             self._send_all(actor)
@@ -204,10 +208,13 @@ class Actors:
         self._silence_timer.tick()
         began, signs = self._calls_began[:, 0].tolist(), self._signs_of_life[:, 0].tolist()
         opened, N = self._opened[:, 0].tolist(), self._flags.envs_per_actor
+        silence = self._silence_timer.silence
         for actor, process in enumerate(self._processes):
-            if why := self._why_hung(opened[actor], began[actor], signs[actor]):
+            times = (self._started[actor], began[actor], signs[actor])
+            if why := why_hung(self._flags, silence, opened[actor], *times):
                 self._why_killed[actor] = f"It was killed, because {why}"
                 self._calls_began[actor] = self._signs_of_life[actor] = 0.0
+                self._started[actor] = time.monotonic()
                 process.kill()
         opening = {count: actor for actor, count in enumerate(opened) if began[actor] and count < N}
         is_starting = bool(opening) or (any(opened) and not self._has_delivered)
@@ -222,19 +229,79 @@ class Actors:
                 f"sooner (--envs_per_actor)."
             )
 
-    def _why_hung(self, opened: int, call_began: float, sign_of_life: float) -> str:
-        """Why an actor counts as hung, or "" for one that does not."""
-        flags, silence = self._flags, self._silence_timer.silence
-        if opened < flags.envs_per_actor:
-            if call_began and silence(call_began) > flags.open_timeout:
-                which = f"environment {opened + 1} of {flags.envs_per_actor}"
-                return f"{which} took longer than --open_timeout {flags.open_timeout:g} to open"
-        elif call_began and silence(call_began) > flags.step_timeout:
-            limit = f"--step_timeout {flags.step_timeout:g}"
-            return f"its environments took longer than {limit} for one step"
-        elif sign_of_life and silence(sign_of_life) > workers.longest_silence(flags.step_timeout):
-            return f"it gave no sign of life for {flags.step_timeout:g} s (--step_timeout)"
-        return ""
+
+def why_hung(
+    flags: Flags,
+    silence: Callable[[float], float],
+    opened: int,
+    started: float,
+    call_began: float,
+    sign_of_life: float,
+) -> str:
+    """Why an actor counts as hung, or "" for one that does not. `silence(time)` says how long ago
+    that was, `opened` how many environments it has opened."""
+    if opened < flags.envs_per_actor:
+        if call_began and silence(call_began) > flags.open_timeout:
+            which = f"environment {opened + 1} of {flags.envs_per_actor}"
+            return f"{which} took longer than --open_timeout {flags.open_timeout:g} to open"
+        limit = max(IMPORTS_S, flags.open_timeout)
+        if not call_began and silence(started) > limit:
+            return f"it has opened no environment {limit:g} s after its start (--open_timeout)"
+    elif call_began and silence(call_began) > flags.step_timeout:
+        limit = f"--step_timeout {flags.step_timeout:g}"
+        return f"its environments took longer than {limit} for one step"
+    elif sign_of_life and silence(sign_of_life) > workers.longest_silence(flags.step_timeout):
+        return f"it gave no sign of life for {flags.step_timeout:g} s (--step_timeout)"
+    return ""
+
+
+class FirstActor(contextlib.AbstractContextManager):
+    """The process of the first actor, which tells what its environment is like before it acts.
+
+    Args:
+        target: runs in the process with the arguments inbox, outbox, flags and times. It sends what
+            it has to tell, as a pickle; what `begin` gives is its first message.
+
+    Attributes:
+        times: what all actors report of their activities.
+    """
+
+    def __init__(self, target: Callable, flags: Flags):
+        self._flags, self.times = flags, ActorTimes(flags.num_actors)
+        self.process = Process(target, (flags, self.times), name="actor-0")
+
+    def told(self) -> Any:
+        """Waits for what the process tells, and returns it. Raises UserError if that takes longer
+        than --open_timeout and --step_timeout allow, or the process fails."""
+        timer, reminder, started, why = SilenceTimer(), Reminder(), time.monotonic(), ""
+        while not (why or self.process.from_child.poll(HEARTBEAT_S / 5)):
+            timer.tick()
+            began, sign = (float(self.times[k][0, 0]) for k in ("call_began", "sign_of_life"))
+            opened = int(self.times["opened"][0, 0])
+            why = why_hung(self._flags, timer.silence, opened, started, began, sign)
+            if seconds := reminder.due(began > 0):
+                logger.warning(f"The first environment is being waited for, {seconds:.0f} s so far")
+        message = b"" if why else self.process.receive()
+        if message and not message.startswith(Process.FAILURE):
+            return pickle.loads(message)
+        if message:
+            failure = message[1:].decode(errors="replace").strip()
+            if not failure.splitlines()[-1].startswith("UserError"):
+                logger.error("Actor 0 failed. %s", failure)
+            raise UserError(cause(failure))
+        if not why:
+            ended = workers.in_words(self.process.end(deadline=1.0))
+            why = f"the process that opened the first ended without a traceback ({ended})"
+        raise UserError(f"--env {self._flags.env}: {why}")
+
+    def begin(self, *args: Any) -> Process:
+        """Has the process act, which gets `args`. Returns the process."""
+        self.process.send(bytes(ForkingPickler.dumps(args)))
+        return self.process
+
+    def __exit__(self, *exc_info) -> None:
+        self.process.end(deadline=0.0)
+        self.times.close()
 
 
 def choose_numbers(draft: argparse.Namespace, may_change: bool) -> None:

@@ -186,14 +186,11 @@ def initial_weights(
 
 def parse_for_run(
     make_parser: Callable[[], argparse.ArgumentParser], argv: list[str]
-) -> tuple[argparse.Namespace, dict[str, Any]]:
+) -> argparse.Namespace:
     """Parses a command line. If the run that it names has a checkpoint, the flags that it leaves
     out get the run's values (see `flags.take_over`). Under torchrun this joins the other ranks,
-    and all get the flags of rank 0, which alone reads and writes the run's folder.
-
-    Returns:
-        The flags, still to be completed and checked, and the settings of those that are given on
-        the command line or taken from the run.
+    and all get the flags of rank 0, which alone reads and writes the run's folder. The flags are
+    still to be completed and checked.
 
     Raises:
         UserError: a flag is wrong, or a run that shall resume has only weights.
@@ -207,10 +204,10 @@ def parse_for_run(
             sys.exit(1)
         raise
     if argv == FROM_STDIN:  # another program has chosen all flags
-        return draft, vars(draft)
+        return draft
     others = ranks.join(draft)
     if others is not None and others.rank > 0:
-        return from_settings(make_parser(), others.settings()), {}
+        return from_settings(make_parser(), others.settings())
     settings = given(make_parser(), argv)
     choose_xpid(draft)
     path = path_of(draft)
@@ -219,13 +216,12 @@ def parse_for_run(
         if draft.mode == "train" and "optimizer" not in state:
             hint = f"--init_from {path} starts a new run with these weights."
             raise UserError(f"{path} has weights only, so no training can resume from it. {hint}")
-        saved = _flags_of(state)
-        settings = take_over(draft, saved, settings, make_parser()) | settings
+        take_over(draft, _flags_of(state), settings, make_parser())
     elif draft.mode == "train" and "env" not in settings:
         _refuse_another_env(draft)
     if others is not None:
         others.give_settings(vars(draft))
-    return draft, settings
+    return draft
 
 
 def _refuse_another_env(draft: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ This module needs numpy only, neither torch nor gymnasium.
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,7 @@ class Environment:
     """
 
     def __init__(self, create_env: Callable[[], Any], num_envs: int, name: str = ""):
-        create_env = grouped(create_env)
+        create_env = grouped(_unchanging(create_env))
         first = self.first = create_env()  # the vector, or environment 0; videos render it
         single = "single_" if is_vector(first) else ""
         _check_parts(first, single)
@@ -109,7 +110,7 @@ class Environment:
     def of_first(cls, create_env: Callable[[], Any], num_envs: int, name: str) -> "Environment":
         """Opens a single environment only, to learn the spec. A vector of `num_envs` cannot be
         opened in part."""
-        first = create_env()
+        first = _unchanging(create_env)()
         return cls(lambda: first, num_envs if is_vector(first) else 1, name)
 
     def initial(self, seed: int, opened: Callable[[int], None] = lambda count: None) -> Row:
@@ -163,6 +164,22 @@ class Environment:
             self._sign = np.where(new_game, 1.0, np.where(discount < 0, -self._sign, self._sign))
             row["discount"] = np.where(done, 1.0, discount)
         return {k: x.astype(np.float32) for k, x in row.items()}
+
+
+def _unchanging(create_env: Callable[[], Any]) -> Callable[[], Any]:
+    """Returns `create_env`, but what it makes does not change how this process computes: NumPy's
+    error state and torch's default dtype."""
+
+    def create() -> Any:
+        torch = sys.modules.get("torch")  # which servers do not import
+        dtype = torch and torch.get_default_dtype()
+        with np.errstate():
+            env = create_env()
+        if torch:
+            torch.set_default_dtype(dtype)
+        return env
+
+    return create
 
 
 def _check_parts(env: Any, single: str) -> None:

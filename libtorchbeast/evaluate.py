@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 from libtorchbeast import checkpoint, export, models, workers
-from libtorchbeast.distributed import ranks
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
 from libtorchbeast.learner import Learner
@@ -204,6 +203,7 @@ Keep = Callable[[float, dict[str, Any]], None]
 
 LONGEST_S = 3600.0  # an evaluation that takes longer is taken to hang
 WORDS = b"."  # begins a message with a line for the log
+TRIED = b"tried"  # is the first message if there are others to evaluate in
 
 
 def columns_of_others(flags: Flags) -> dict[str, str]:
@@ -212,21 +212,17 @@ def columns_of_others(flags: Flags) -> dict[str, str]:
     return {name: f"mean_eval_return/{name}" for name in map(str.strip, names) if name}
 
 
-def try_others(flags: Flags, spec: Spec, player: Player) -> None:
-    """Opens and resets each environment of --eval_env once, so that a wrong one is found before
-    the training begins. Of several ranks the first one does so, because it alone will play them.
-
-    Raises:
-        UserError: one of them cannot be played here, or does not fit `spec`, the training's.
-    """
-    for name in columns_of_others(flags) if flags.eval_every and ranks.rank() == 0 else ():
+def try_others(flags: Flags, expected: dict[str, Any], player: Player) -> None:
+    """Opens and resets each environment of --eval_env once. Raises UserError if one of them cannot
+    be played here, or has not the `expected` signature, which is the training's."""
+    for name in columns_of_others(flags):
         one = replace(flags, mode="test", num_episodes=1, env=name)
         try:
             with OpeningWatch(flags.open_timeout, what=f"--eval_env {name}"), told(name):
                 _, env = player(one)
                 with contextlib.closing(env):
                     env.initial(flags.seed)
-            seen, expected = env.spec.signature(), spec.signature()
+            seen = env.spec.signature()
             if seen != expected:
                 whose = f"the observations and actions of --env {flags.env}"
                 raise UserError(f"expected {whose}, {_said(expected)}; seen {_said(seen)}")
@@ -272,6 +268,17 @@ class Evaluator:
         self._started = 0.0  # the time at which the evaluation started
         self._next = self._after(learner.step)
 
+    def try_others(self) -> None:
+        """Has the process open each environment of --eval_env, so that a wrong one is found before
+        the training begins. Raises the UserError of `try_others`."""
+        if not columns_of_others(self._flags):
+            return
+        self._played = {"step": self._learner.step}
+        process = self._begin(self._learner.state_dict())
+        while (message := process.receive() or b"the evaluation's process ended") != TRIED:
+            if not self._is_logged(message):
+                raise UserError(cause(message.decode(errors="replace")))
+
     def take(self, may_start: bool = True) -> dict[str, float]:
         """Returns the columns for the log if an evaluation has ended since the last call, else {}.
         Starts the next evaluation if it is due and `may_start`."""
@@ -304,18 +311,30 @@ class Evaluator:
         self._next = self._after(state["step"])
         try:
             if self._process is None or self._weights is None:
-                # The state_dict itself is not an argument of the process, because starting a
-                # process waits until it has read its arguments.
-                self._weights = SharedWeights(state["model"], state["updates"])
-                args = (self._player, self._flags, self._spec.signature(), self._weights)
-                self._process = workers.Process(play_games, args, name="evaluation")
+                process = self._begin(state)
             else:
+                process = self._process
                 self._weights.publish(state["model"], state["updates"])
         except OSError as error:  # for example, no memory for one more process
             self._give_up(f"failed: {error}")
             return
-        self._process.send(b"play")
+        process.send(b"play")
         self._started, self._is_playing = time.monotonic(), True
+
+    def _begin(self, state: dict[str, Any]) -> workers.Process:
+        # The state_dict itself is not an argument of the process, because starting a process waits
+        # until it has read its arguments.
+        self._weights = SharedWeights(state["model"], state["updates"])
+        args = (self._player, self._flags, self._spec.signature(), self._weights)
+        self._process = workers.Process(play_games, args, name="evaluation")
+        return self._process
+
+    def _is_logged(self, message: bytes) -> bool:
+        """Logs a message that is a line for the log. Returns whether it is."""
+        if message.startswith(WORDS):
+            words = message.removeprefix(WORDS).decode()
+            logger.warning("Evaluation at step %d: %s", self._played["step"], words)
+        return message.startswith(WORDS)
 
     def _result(self) -> dict[str, float]:
         assert self._process is not None
@@ -325,9 +344,7 @@ class Evaluator:
                 self._give_up(f"has not ended within {LONGEST_S:g} s and is killed")
             return {}
         message = self._process.receive() or b"killed"
-        if message.startswith(WORDS):
-            words = message.removeprefix(WORDS).decode()
-            logger.warning("Evaluation at step %d: %s", self._played["step"], words)
+        if self._is_logged(message) or message == TRIED:
             return {}
         self._is_playing = False
         if not message.startswith(b"{"):
@@ -361,6 +378,9 @@ def play_games(
     logging.getLogger("libtorchbeast").addHandler(to_log)
     os.nice(5)  # training has priority
     torch.set_num_threads(1)
+    if columns_of_others(flags):
+        try_others(flags, signature, player)
+        outbox.send_bytes(TRIED)
     with OpeningWatch(flags.open_timeout):
         net, env = player(flags)
     if env.spec.signature() != signature:

@@ -29,7 +29,7 @@ FROM_STDIN = ["--flags_from_stdin"]
 # Flags of one start and of its machine. A resume does not take them from the run.
 OF_ONE_START = frozenset(
     """
-    mode xpid savedir best disable_checkpoint wandb autotune
+    mode xpid savedir best disable_checkpoint wandb
     disable_cuda compile learner_device inference_device torch_threads num_actors num_buffers
     num_servers pipes_basename server_addresses tls_cert tls_key tls_ca insecure
     min_inference_batch_size max_inference_batch_size max_learner_queue_size rank_timeout
@@ -272,10 +272,10 @@ def take_over(
     saved: dict[str, Any],
     given: Container[str],
     parser: argparse.ArgumentParser,
-) -> dict[str, Any]:
+) -> None:
     """Gives those flags of `draft` that are not `given` on the command line the values that are
     `saved` in a run's checkpoint. So a resume need not repeat the run's command line, and newer
-    defaults do not change the run. Returns the settings that were taken over.
+    defaults do not change the run.
 
     Flags of one start keep their values. --num_actors is one of them because it depends on the
     machine, but it is taken over if it is 0 in the run, which is another way to train.
@@ -287,7 +287,6 @@ def take_over(
     own = {name: saved[name] for name in names}
     values = vars(from_settings(parser, own))
     vars(draft).update({name: values[name] for name in own})
-    return own
 
 
 def require(flags: argparse.Namespace, name: str, holds: bool, expected: str) -> None:
@@ -375,10 +374,6 @@ def add_run_flags(parser: Parser) -> None:
     add("--disable_checkpoint", action="store_true", help="Save no checkpoints.")
     add("--wandb", action="store_true",
         help="Also log to Weights & Biases. This needs the package wandb.")
-    add("--autotune", type=real(0.1, LONGEST_S), nargs="?", const=10.0, metavar="SECONDS",
-        help="Before training, measure the speed of other numbers of workers, environments and "
-             "threads, and of other inference batches, each for SECONDS (10 if not given), and "
-             "train with the fastest.")
 
 
 def add_learner_flags(parser: Parser) -> None:

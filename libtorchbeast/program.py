@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What the command line of each training program does: it trains, tests, exports or tunes."""
+"""What the command line of each training program does: it trains, tests or exports."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 
 from libtorchbeast import evaluate
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run
-from libtorchbeast.flags import Flags, Parser, UserError, from_settings, parse_args
+from libtorchbeast.flags import Flags, Parser, UserError, parse_args
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.files import RunInUse
 
@@ -27,7 +27,6 @@ def main(
     check_flags: CheckFlags,
     train: Callable[[Flags], Any],
     player: evaluate.Player,
-    tune: Callable[..., Flags] | None,
     argv: list[str] | None = None,
 ) -> None:
     """Does what `argv` says (default: the command line). A mistake of the user ends the process
@@ -35,20 +34,13 @@ def main(
 
     Args:
         name: of the program's module.
-        tune: autotune.tune for this program. None: it has no --autotune.
     """
     display.set_up_logging()
     try:
-        draft, settings = parse_for_run(make_parser, sys.argv[1:] if argv is None else argv)
-        flags = check_flags(draft)
+        flags = check_flags(parse_for_run(make_parser, sys.argv[1:] if argv is None else argv))
         if flags.mode != "train":
             evaluate.test_newest(flags, player)
             return
-        if tune is not None and flags.autotune is not None:
-            make = lambda settings: check_flags(from_settings(make_parser(), settings))
-            flags = tune(name, settings, make)
         train(flags)
     except (UserError, CheckpointError, RunInUse) as error:
         sys.exit(f"{name}: error: {error}")
-    except KeyboardInterrupt:  # raised by --autotune
-        sys.exit(130)

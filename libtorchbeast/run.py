@@ -15,7 +15,7 @@ from torch import nn
 from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributed.pulse import RankLost
-from libtorchbeast.evaluate import Evaluator, Player, columns_of_others, try_others
+from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import Flags, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner
 from libtorchbeast.loggers import bottleneck
@@ -79,7 +79,6 @@ class Run:
         advise: bottleneck.Advise = lambda row: "",
         own_columns: dict[str, torch.dtype] | None = None,  # see loss_check
     ):
-        try_others(flags, spec, player)
         self.flags, self.spec, self._player, self.advise = flags, spec, player, advise
         self.path, self.ranks = run_path(flags), ranks.joined()
         self._writes = ranks.rank() == 0
@@ -104,6 +103,10 @@ class Run:
 
     def _open(self, stack: contextlib.ExitStack) -> None:
         writer, flags, learner = None, self.flags, self.learner
+        if is_evaluating := flags.eval_every > 0 and self._writes:
+            evaluator = Evaluator(learner, self.spec, flags, self._player, self.state.save_if_best)
+            stack.callback(evaluator.close)
+            evaluator.try_others()
         if self._writes:
             step = self.state.load(stack)  # before a file is written, because it may refuse
             columns = [*FIELDS, *self._own_columns, *columns_of_others(flags).values()]
@@ -129,9 +132,7 @@ class Run:
         stack.push(_log_failure)
         if self._writes:
             stack.enter_context(Display(self))
-        if flags.eval_every and self._writes:
-            evaluator = Evaluator(learner, self.spec, flags, self._player, self.state.save_if_best)
-            stack.callback(evaluator.close)
+        if is_evaluating:
             self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
 
     def __exit__(self, kind, error, traceback) -> None:

@@ -128,10 +128,10 @@ def require_stream_memory(
 
 def require_descriptors(flags: Flags) -> None:
     """Raises UserError if this process may not open as many files as --num_actors actors need. Each
-    actor needs four in both beasts: pipes and sentinels, or sockets and events. The logs and other
-    files need a few more."""
+    actor needs five at most: pipes and a sentinel, or sockets and events. The logs and other files
+    need a few more."""
     left = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - psutil.Process().num_fds()
-    files = 4 * flags.num_actors + 32
+    files = 5 * flags.num_actors + 32
     expected = f"a smaller number: {files} open files would be needed, {left} are left (ulimit -n)"
     require(flags, "num_actors", files < left, expected)
 

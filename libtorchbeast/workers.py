@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import faulthandler
 import importlib.util
+import io
 import logging
 import multiprocessing
 import os
@@ -140,7 +141,7 @@ class Process(SpawnProcess):
     `target(inbox, outbox, *args)` runs in the child. `inbox` yields messages until the parent asks
     the child to end; `outbox` is a Connection. If `target` raises, the error's `report` is the
     child's last message. Each pipe has one reader and one writer and so needs no lock: a child that
-    is killed blocks nobody.
+    is killed blocks nobody. What the child prints goes to this process's log.
     """
 
     FAILURE = b"!"  # begins the last message of a child that raised, and no other message
@@ -148,7 +149,8 @@ class Process(SpawnProcess):
     def __init__(self, target: Callable, args: tuple, name: str):
         inbox, to_child = multiprocessing.Pipe(duplex=False)
         from_child, outbox = multiprocessing.Pipe(duplex=False)
-        own_args = (target, inbox, outbox, args)
+        printed, output = multiprocessing.Pipe(duplex=False)
+        own_args = (target, inbox, outbox, output, args)
         super().__init__(target=_child, args=own_args, name=name, daemon=True)
         # The child inherits this mask, so that no signal reaches it before `_set_up_child`. So does
         # Python's resource tracker, which a SIGHUP would end. Starting the tracker unblocks SIGINT
@@ -160,10 +162,12 @@ class Process(SpawnProcess):
             self.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        inbox.close()
-        outbox.close()
+        for end in (inbox, outbox, output):
+            end.close()
         # Only now, because a child gets what its process has as attributes when it starts.
         self._to_child, self.from_child = to_child, from_child
+        self._reader = threading.Thread(target=_log_lines, args=(printed, name), daemon=True)
+        self._reader.start()
 
     def send(self, message: bytes) -> None:
         """Sends a message, or drops it if the child has ended, which `receive` tells."""
@@ -193,6 +197,7 @@ class Process(SpawnProcess):
         if self.is_alive():
             self.kill()
             self.join()
+        self._reader.join(timeout=0.2)  # a program that the child has started may still print
         self.from_child.close()
         return self.exitcode
 
@@ -210,7 +215,24 @@ def _messages(inbox: Connection) -> Iterator[bytes]:
             yield inbox.recv_bytes()
 
 
-def _child(target: Callable, inbox: Connection, outbox: Connection, args: tuple) -> None:
+def _log_lines(printed: Connection, name: str) -> None:
+    """Logs what a child prints: perhaps progress bars with carriage returns, or no text at all."""
+    level = logging.INFO
+    with printed, open(printed.fileno(), errors="replace", closefd=False) as lines:
+        for line in lines:
+            if line.startswith("Fatal Python error"):  # from faulthandler, after a crash in C
+                level = logging.ERROR
+            logging.getLogger(__name__).log(level, "%s: %s", name, line.rstrip())
+
+
+def _child(
+    target: Callable, inbox: Connection, outbox: Connection, output: Connection, args: tuple
+) -> None:
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    output.close()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     _set_up_child()
     try:
         target(_messages(inbox), outbox, *args)

@@ -224,7 +224,7 @@ def restarts(program):
     return table[-1]["actor_restarts"] if table else 0
 
 
-def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path):
+def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path, monkeypatch):
     """A stopped actor delays no other. A second run in the same folder is refused meanwhile."""
     flags = [*FOREVER, "--env", "tests.support.envs:TroubledCatch-v0", "--step_timeout", 1]
     (tmp_path / "first").mkdir()
@@ -232,6 +232,7 @@ def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path):
         program.wait_for(lambda: restarts(program) == 3)
         os.kill(min(program.actors()), signal.SIGKILL)
         program.wait_for(lambda: restarts(program) == 4)
+        monkeypatch.setenv("TROUBLE", str(tmp_path / "first"))
         with pytest.raises((RuntimeError, SystemExit), match=f"in use by process {program.pid}"):
             beast(tmp_path, *flags)
         os.kill(min(program.actors()), signal.SIGSTOP)

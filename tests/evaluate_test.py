@@ -42,19 +42,6 @@ def parse(env="tests.support.envs:Catch-v0", **flags):
     return monobeast.parse([str(word) for word in words])
 
 
-def test_the_first_rank_alone_tries_the_other_environments(monkeypatch):
-    def player(flags):
-        raise UserError("is tried")
-
-    flags = parse(env="CartPole-v1", eval_env="CartPole-v0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "1")
-    evaluate.try_others(flags, None, player)
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(UserError, match="--eval_env CartPole-v0: is tried"):
-        evaluate.try_others(flags, None, player)
-
-
 def test_an_environment_that_does_not_fit_is_compared_in_words():
     def player(flags):
         return None, monobeast.make_environment(replace(flags, envs_per_actor=1))
@@ -66,7 +53,7 @@ def test_an_environment_that_does_not_fit_is_compared_in_words():
         "float32[4] and Discrete(2); seen frame float32[6] and Discrete(3)"
     )
     with pytest.raises(UserError, match=re.escape(expected)):
-        evaluate.try_others(flags, env.spec, player)
+        evaluate.try_others(flags, env.spec.signature(), player)
 
 
 def of_another_environment(flags):

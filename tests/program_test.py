@@ -4,7 +4,7 @@ import pytest
 import monobeast
 from libtorchbeast import evaluate, program
 from libtorchbeast.checkpoint import CheckpointError
-from libtorchbeast.flags import UserError, replace
+from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.files import RunInUse
 
 
@@ -16,10 +16,10 @@ class Lost(Exception):
 def run(tmp_path):
     """Calls `program.main` with MonoBeast's flags."""
 
-    def run(*words, train=lambda flags: None, tune=None):
+    def run(*words, train=lambda flags: None):
         argv = ["--env", "CartPole-v1", "--savedir", str(tmp_path), "--xpid", "run", *words]
         parts = monobeast.make_parser, monobeast.check_flags, train, monobeast.player
-        program.main("beast", *parts, tune, argv)
+        program.main("beast", *parts, argv)
 
     return run
 
@@ -47,24 +47,3 @@ def test_a_test_mode_plays_and_does_not_train(run, monkeypatch):
     monkeypatch.setattr(evaluate, "test_newest", lambda flags, player: played.append(flags.mode))
     run("--mode", "test", train=trained.append)
     assert (played, trained) == (["test"], [])
-
-
-def test_autotune_chooses_the_flags_of_the_training(run):
-    trained = []
-
-    def tune(name, settings, make):
-        assert name == "beast" and settings["autotune"] == 3
-        return replace(make(settings), batch_size=5)
-
-    run("--autotune", "3", train=trained.append, tune=tune)
-    run(train=trained.append, tune=tune)  # is not called
-    assert trained[0].batch_size == 5 != trained[1].batch_size
-
-
-def test_ctrl_c_during_autotune_ends_without_a_traceback(run):
-    def tune(name, settings, make):
-        raise KeyboardInterrupt
-
-    with pytest.raises(SystemExit) as ended:
-        run("--autotune", "3", tune=tune)
-    assert ended.value.code == 130

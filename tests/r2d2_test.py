@@ -302,7 +302,6 @@ def test_a_new_run_with_the_weights_of_another_has_them_in_its_target(tmp_path):
         ("--priority_exponent 1.5", "--priority_exponent 1.5: expected at least 0 and at most 1"),
         ("--n_steps 0", "--n_steps 0: expected at least 1"),
         ("--target_update_every 0", "--target_update_every 0: expected at least 1"),
-        ("--autotune", "--autotune 10.0: expected to be left out: --replay_ratio"),
         (
             "--replay_capacity 5000 --replay_start 6000",
             "--replay_start 6000: expected at most --replay_capacity 5000",

@@ -32,7 +32,6 @@ def test_the_rows_of_ranks_become_one():
     "flags, text",
     [
         (("--num_actors", 0), "--num_actors 0: expected at least 1"),
-        (("--autotune",), "--autotune 10.0: expected none"),
         (("--mode", "test"), "--mode test: expected train"),
         (("--learner_device", "cuda:0"), "--learner_device cuda:0: expected no number"),
         (("--inference_device", "cuda:1"), "--inference_device cuda:1: expected no number"),

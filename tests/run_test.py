@@ -224,22 +224,6 @@ def test_what_is_left_out_on_resume_is_the_runs_own_whatever_the_defaults(
     assert rows(savedir / "run")[-1]["learning_rate"] < 0.003
 
 
-def test_autotune_tries_a_runs_own_settings(savedir, monkeypatch):
-    tried = []
-
-    def measure(beast, settings, seconds, folder):
-        tried.append(settings)
-        return 1.0  # all are equally fast
-
-    monkeypatch.setattr(monobeast.autotune, "measure", measure)
-    changed_recipes(monkeypatch)
-    beast(savedir, "--autotune", 1, "--discounting", 0.9, "--total_steps", 1500)
-    settings, flags = tried[0], load(savedir / "run")["flags"]
-    assert settings["discounting"] == flags["discounting"] == 0.9
-    assert settings["batch_size"] == flags["batch_size"] == 4
-    assert "torch_threads" not in settings
-
-
 OLD_RUN = Path(__file__).parent / "support/version_0_5"
 
 

@@ -25,7 +25,7 @@ def test_both_beasts_learn_it(game, beast, tmp_path):
     argv += ["--savedir", str(tmp_path)]
     program.main([*argv, "--total_steps", "100_000"])
     argv += ["--mode", "test", "--greedy", "--num_episodes", "30"]
-    draft, _ = parse_for_run(program.make_parser, argv)
+    draft = parse_for_run(program.make_parser, argv)
     mean = np.mean(
         [game.score for game in evaluate.test_newest(program.check_flags(draft), program.player)]
     )

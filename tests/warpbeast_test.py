@@ -127,7 +127,6 @@ def test_the_compiled_step_is_one_graph_and_gives_the_same(parse, monkeypatch, c
     [
         ("--batch_size 3", "--batch_size 3: expected a divisor of --num_envs 8"),
         ("--num_learner_threads 2", "--num_learner_threads 2: expected 1"),
-        ("--autotune", "--autotune 10.0: expected to be left out"),
     ],
 )
 def test_flags_that_it_cannot_follow_are_refused(parse, text, expected):

@@ -219,8 +219,8 @@ def crash(inbox, outbox):
     ctypes.string_at(0)
 
 
-def test_a_crash_in_c_names_the_line_and_the_signal(capfd):
+def test_a_crash_in_c_names_the_line_and_the_signal(caplog):
     process = workers.Process(crash, (), "crash")
     code = process.end(deadline=60.0)
     assert workers.in_words(code) == "exit code -11: Segmentation fault"
-    assert "in crash" in capfd.readouterr().err and workers.in_words(1) == "exit code 1"
+    assert "in crash" in caplog.text and workers.in_words(1) == "exit code 1"

@@ -60,8 +60,7 @@ def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether torch has the device, for example "cuda:1". This does not open the device, because a
-    GPU may be set to accept one process only, and --autotune's trials need it next."""
+    """Whether torch has the device, for example "cuda:1". This does not open the device."""
     try:
         device = torch.device(name)
     except RuntimeError:

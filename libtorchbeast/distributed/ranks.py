@@ -328,7 +328,6 @@ def check_flags(draft: argparse.Namespace) -> None:
     if "rank_timeout" not in draft:
         raise UserError("this program has one learner; torchrun serves monobeast and polybeast")
     require(draft, "mode", draft.mode == "train", "train, if torchrun starts several processes")
-    require(draft, "autotune", draft.autotune is None, "none, if torchrun starts several processes")
     for name in ("learner_device", "inference_device"):
         own = "no number: each rank takes the accelerator of its own number on its machine"
         require(draft, name, ":" not in (getattr(draft, name) or ""), own)

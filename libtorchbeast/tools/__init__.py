@@ -2,6 +2,5 @@
 """What a person runs: `python -m libtorchbeast.tools.sweep`, `report`, `plot`, `certificates`,
 `fork_diff`. The module `study` serves the first two.
 
-`autotune` is called by the beasts' --autotune before training begins. The others are programs, each
-in its own process. A tool may import anything here; nothing but the beasts imports a tool.
+A tool may import anything here; nothing here imports a tool.
 """

@@ -317,7 +317,7 @@ class Report:
             if curves:
                 steps = [max(c.steps[0] for c in curves), min(c.steps[-1] for c in curves)]
             if steps[0] < steps[1]:
-                x = np.linspace(*steps, 26)
+                x = np.linspace(steps[0], steps[1], 26)
                 strata = [self.normalized(own, at) for at in x]
                 y = [estimate(scores, interquartile_mean, samples=1000) for scores in strata]
                 lines[name] = x / 1e6, np.array(y, float)

@@ -231,7 +231,7 @@ def killed(
 def _replayed(folder: str) -> tuple[int, int]:
     """Opens R2D2's replay as the next start will. Returns how many sequences can be drawn from it,
     and how many of them are not of one life of an environment."""
-    draft, _ = checkpoint.parse_for_run(r2d2.make_parser, ["--savedir", folder, "--xpid", "run"])
+    draft = checkpoint.parse_for_run(r2d2.make_parser, ["--savedir", folder, "--xpid", "run"])
     flags = r2d2.check_flags(draft)
     net, env = r2d2.player(flags)
     with contextlib.closing(env):

@@ -16,7 +16,7 @@ TRAIN = (
 LAW = """
 import json, sys, torch, monobeast
 from libtorchbeast import checkpoint, evaluate, models
-flags = monobeast.check_flags(checkpoint.parse_for_run(monobeast.make_parser, sys.argv[1:])[0])
+flags = monobeast.check_flags(checkpoint.parse_for_run(monobeast.make_parser, sys.argv[1:]))
 net, env = evaluate.load(flags, monobeast.player)
 rows = dict(frame=torch.eye(6)[[5, 3, 2], None], reward=torch.zeros(3, 1))
 rows |= dict(done=torch.tensor([[True], [False], [False]]))

@@ -1,0 +1,78 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""The first actor of MonoBeast opens the first environment, so that the learner's process opens
+none; the evaluation's process tries those of --eval_env."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.processes import ROOT
+
+UNRULY = """
+import ctypes, os, signal
+import gymnasium, numpy as np, torch
+from tests.support.envs import Catch
+
+class Unruly(Catch):
+    def __init__(self):
+        super().__init__()
+        os.makedirs("elsewhere", exist_ok=True)
+        os.chdir("elsewhere")
+        np.seterr(all="raise")
+        torch.set_default_dtype(torch.float64)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("the ball is round")
+    def step(self, action):
+        observation, reward, *rest = super().step(action)
+        return observation, reward + 1e-50, *rest
+
+class Crashing(Catch):
+    def step(self, action):
+        ctypes.string_at(0)
+
+for env in (Unruly, Crashing):
+    gymnasium.register(f"{env.__name__}-v0", env)
+"""
+
+
+@pytest.fixture
+def train(tmp_path):
+    (tmp_path / "unruly.py").write_text(UNRULY)
+
+    def run(*flags):
+        words = "--savedir runs --xpid run --num_actors 1 --envs_per_actor 4 --batch_size 4".split()
+        words += ["--total_steps", "2000", *flags]
+        path = os.pathsep.join([str(tmp_path), str(ROOT)])
+        return subprocess.run(
+            [sys.executable, "-m", "monobeast", *words], cwd=tmp_path, text=True,
+            capture_output=True, env=os.environ | {"PYTHONPATH": path},
+        )  # fmt: skip
+
+    return run
+
+
+def test_what_an_environment_does_to_its_process_is_not_done_to_the_learners(train, tmp_path):
+    done = train("--env", "unruly:Unruly-v0", "--eval_every", "0")
+    assert done.returncode == 0, done.stderr
+    assert "complete. " in (tmp_path / "runs/run/out.log").read_text()
+    assert "actor-0: the ball is round" in done.stderr and not done.stdout
+
+
+def test_a_crash_of_the_first_environment_is_told(train):
+    done = train("--env", "unruly:Crashing-v0", "--eval_every", "0")
+    assert done.returncode == 1
+    assert "in step" in done.stderr  # faulthandler's line
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("monobeast: error: --env unruly:Crashing-v0: the process that opened")
+    assert last.endswith("ended without a traceback (exit code -11: Segmentation fault)")
+
+
+def test_a_crash_of_an_environment_to_evaluate_in_is_told(train, tmp_path):
+    env = "tests.support.envs:Catch-v0"
+    done = train("--env", env, "--eval_env", "unruly:Missing-v0")
+    assert done.returncode == 1
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("monobeast: error: --eval_env unruly:Missing-v0: Environment `Missing`")
+    assert not (tmp_path / "runs").exists()
