@@ -21,6 +21,7 @@ these steps is drawn at the runs' mean hours.
 A mean_eval_return is drawn at the step of the weights that played, which is before its row.
 """
 
+import csv
 import logging
 import re
 import statistics
@@ -104,9 +105,9 @@ def plot(
 
     Raises:
         FileNotFoundError: a path does not exist, or a directory holds no run.
-        ValueError: the suffix of `out` is unknown, a column is missing, a run is given with two
-            columns, `smooth` is below 1, no run has any value, a run has no group, a line no panel,
-            the runs of a group have no steps in common, or there is not a label for each name.
+        ValueError: the format is unknown, a column is missing, a run is given with two columns,
+            `smooth` is below 1, no run has any value, a run has no group, a line no panel, the
+            runs of a group have no steps in common, or there is not a label for each name.
     """
     if smooth < 1:
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
@@ -174,11 +175,13 @@ def find_logs(path: str) -> list[Path]:
 
 def read_curve(path: Path, y: str) -> Curve:
     """Reads those rows of a run that have a value in column `y`. Evaluations end long after the
-    step of their weights, `eval_step`, and are read at that step. Raises ValueError if a column is
-    missing, or has a cell that is not a number."""
+    step of their weights, `eval_step`, and are read at that step. Raises ValueError if the format
+    is unknown, a column is missing, or has a cell that is not a number."""
     columns, rows = read_csv(path)
     if not path.stat().st_size:  # its run was killed before it wrote the columns' names
         return Curve(path, y, [], [], [], [])
+    if columns[:1] == ["# _tick"]:
+        columns, rows = _read_csv_of_torchbeast(path)
     clock = "hours" if "hours" in columns else "_time"
     evaluated = y.startswith("mean_eval_return") and "eval_step" in columns
     step = "eval_step" if evaluated else "step"
@@ -200,6 +203,28 @@ def read_curve(path: Path, y: str) -> Curve:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return Curve(path, y, *([point[i] for point in points] for i in range(4)))
+
+
+def _read_csv_of_torchbeast(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Reads the columns and rows of a logs.csv that the original TorchBeast wrote, with our names.
+
+    Columns that were added later are named only in the file fields.csv beside it. A cell is "nan"
+    where no episode had ended. TorchBeast's returns are those of single lives, not of whole games.
+    """
+    ours = {"mean_episode_return": "mean_game_return"}
+    with open(path, newline="") as file:
+        header, *lines = csv.reader(file)
+    columns = [header[0].removeprefix("# "), *header[1:]]
+    fields = path.with_name("fields.csv")
+    if fields.exists():
+        with open(fields, newline="") as file:
+            columns = max([columns, *csv.reader(file)], key=len)
+    columns = [ours.get(name, name) for name in columns]
+    rows = [dict(zip(columns, line, strict=False)) for line in lines if line[0][0] != "#"]
+    for row in rows:
+        row |= {name: "" for name in columns if row.get(name, "nan") in ("nan", "None")}
+        row["frame"] = str(4 * float(row["step"])) if row["step"] else ""  # it played Atari
+    return [*columns, "frame"], rows
 
 
 def _training_hours(times: list[float]) -> list[float]:
