@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Promises about TLS: who may connect to servers, which servers a learner trusts, and the cost."""
+"""Promises about TLS: who may connect to servers, and which servers a learner trusts."""
 
 import contextlib
 import os
@@ -15,8 +15,7 @@ from pathlib import Path
 
 import libtorchbeast
 import polybeast_env
-from benchmarks import programs, transport
-from benchmarks.catalogue import Run
+from benchmarks import transport
 from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv.local_servers import LocalServers
 from libtorchbeast.rpcenv.server import OPTIONS, Server
@@ -25,7 +24,7 @@ from libtorchbeast.tools.certificates import Pair, certify_host, certify_learner
 from tests.faults.harness import Figure, promise
 from tests.support.client import free_port
 from tests.support.envs import Catch
-from tests.support.processes import Command, wait_for
+from tests.support.processes import wait_for
 
 HOST = "127.0.0.1"
 NOBODY = 65534  # the id of another user
@@ -251,27 +250,3 @@ def no_stranger_gets_in(knocks: int = 100, scans: int = 3000, idle: int = 200) -
 def no_other_user_gets_in(user: int = NOBODY) -> list[Figure]:
     """Only root can check this, because only root can become another user."""
     return [Figure("sockets open to another user", sockets_open_to(user), at_most=0)]
-
-
-@promise("mTLS costs little", broken_by="Pong, PolyBeast, shallow network, in turns with plaintext")
-def mtls_costs_little(turns: int = 4, seconds: float = 60.0) -> list[Figure]:
-    """Both use the same loopback address. They take turns (A B B A), so that a drift of the machine
-    affects both."""
-    spans = {over: programs.Span() for over in ("plaintext", "mTLS")}
-    with tempfile.TemporaryDirectory() as folder:
-        theirs, ours = transport.tls_flags(folder)
-        for over in (["plaintext", "mTLS", "mTLS", "plaintext"] * turns)[: 2 * turns]:
-            with_tls = over == "mTLS"
-            where = ["--server_addresses", f"{HOST}:{free_port()}"]
-            command = [sys.executable, "-m", "polybeast_env", *where, *(theirs if with_tls else [])]
-            flags = [*where, "--net", "monobeast.Net", *(ours if with_tls else [])]
-            words = programs.arguments(Run("", "polybeast", tuple(flags)))
-            with Command(folder, command):
-                spans[over] += programs.measure_run("polybeast", words, seconds)
-    speeds = {over: span.steps / span.seconds for over, span in spans.items()}
-    figures = [Figure("SPS, ratio", speeds["mTLS"] / speeds["plaintext"], at_least=0.95)]
-    for over, span in spans.items():
-        costs = 1000 * span.cpu_seconds / span.steps
-        figures.append(Figure(f"SPS over {over}", speeds[over]))
-        figures.append(Figure(f"learner's CPU over {over}", costs, "s per 1,000 steps"))
-    return figures

@@ -20,7 +20,7 @@ import numpy as np
 import r2d2
 from libtorchbeast import checkpoint, models
 from libtorchbeast.q_learning.replay import Replay
-from tests.faults.environments import are_of_one_life
+from tests.faults._nets import are_of_one_life
 from tests.faults.files import CATCH, FLAGS, FOREVER
 from tests.faults.harness import Figure, median_and_p99, promise
 from tests.support.processes import Program, wait_for

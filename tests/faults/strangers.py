@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import struct
-import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +24,7 @@ from libtorchbeast.rpcenv.server import Server
 from tests.faults.harness import Figure, promise
 from tests.support import corpus
 from tests.support.client import SERVICE, Client, free_port
-from tests.support.processes import ROOT, wait_for
+from tests.support.processes import wait_for
 
 T = 2
 # gRPC answers a compressed message with UNIMPLEMENTED.
@@ -253,38 +252,3 @@ def _reset(address: str, i: int) -> None:
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(said)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-@promise("no message harms the decoder", "libFuzzer with ASan and UBSan, from the corpus on")
-def survives_fuzzing(seconds: int = 600) -> list[Figure]:
-    printed = _make("fuzz", f"-max_total_time={seconds}")
-    runs = int(re.search(r"Done (\d+) runs", printed)[1])
-    covered = float(re.search(r"([\d.]+) % of the decoder's", printed)[1])
-    return [
-        Figure("executions", runs, at_least=1),
-        Figure("lines of the decoder that were reached", covered, "%", at_least=95.0),
-    ]
-
-
-@promise("the core's threads race for nothing", "eight actors, wrong streams, ThreadSanitizer")
-def races_for_nothing(seconds: int = 60) -> list[Figure]:
-    printed = _make("tsan", "-tc=stress*,decoder*,queue*,batcher*,pool*", STRESS_S=seconds)
-    assert "Status: SUCCESS!" in printed, printed[-5000:]
-    reports = printed.count("WARNING: ThreadSanitizer")
-    return [Figure("reports", reports, at_most=0), Figure("of at least", seconds, "s")]
-
-
-def _make(chore: str, flags: str, **environment: object) -> str:
-    """Runs a make target and returns what it printed. If it fails, AssertionError has the end."""
-    variables = {name: str(value) for name, value in environment.items()}
-    run = subprocess.run(
-        ["make", chore, f"FLAGS={flags}"],
-        cwd=ROOT,
-        env=os.environ | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    assert run.returncode == 0, run.stdout[-5000:]
-    return run.stdout

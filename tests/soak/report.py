@@ -1,7 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Writes the results of a soak: report.md, soak.json, soak.csv and soak.png."""
+"""Writes the results of a soak: report.md and soak.json."""
 
-import csv
 import json
 import shlex
 import statistics
@@ -10,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib.figure
 import psutil
 
 from benchmarks.report import commit, machine, rounded
@@ -103,20 +101,11 @@ def write(folder: Path, soak: Any, about: str) -> bool:
         "figures": [f._asdict() | {"held": f.is_held()} for f in figures(soak)],
         "faults": [since(fault, "start", "end") for fault in soak.faults],
         "wrong": soak.wrong,
+        "samples": [since(sample, "time") for sample in soak.samples],
     }
     (folder / "soak.json").write_text(json.dumps(rounded(result), indent=1) + "\n")
-    write_table(folder / "soak.csv", [since(sample, "time") for sample in soak.samples])
-    draw(soak).savefig(folder / "soak.png", dpi=110)
     (folder / "report.md").write_text(report(soak, rounded(result), about))
     return all(figure["held"] for figure in result["figures"])
-
-
-def write_table(path: Path, samples: list[dict[str, Any]]) -> None:
-    columns = list(dict.fromkeys(name for sample in samples for name in sample))
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rounded(samples))
 
 
 def report(soak: Any, result: dict[str, Any], about: str) -> str:
@@ -125,7 +114,7 @@ def report(soak: Any, result: dict[str, Any], about: str) -> str:
         "broken_by": f"a random fault every {soak.flags.every:g} s, in the mean",
         "figures": result["figures"],
     }
-    lines = [f"# {soak.flags.beast} under random faults", "", "![](soak.png)", ""]
+    lines = [f"# {soak.flags.beast} under random faults", ""]
     lines += [f"- {k}: {v}" for k, v in result.items() if not isinstance(v, list)]
     lines += ["", markdown([promise]), "| fault | times | seconds to recover, median | longest |"]
     lines += ["| --- | --- | --- | --- |", *map(fault_line, by_kind(result["faults"]).items())]
@@ -142,39 +131,3 @@ def fault_line(item: tuple[str, list[dict[str, Any]]]) -> str:
     kind, faults = item
     times = [f["recovered_s"] if f["recovered_s"] is not None else float("inf") for f in faults]
     return f"| {kind} | {len(times)} | {statistics.median(times):.1f} | {max(times):.1f} |"
-
-
-# ======================================================================================== picture
-def draw(soak: Any) -> matplotlib.figure.Figure:
-    """Steps per second, faults, memory, and descriptors with threads, over minutes."""
-    figure = matplotlib.figure.Figure(figsize=(12, 11), layout="constrained")
-    figure.suptitle(f"{soak.flags.beast} on {soak.flags.env} under random faults")
-    top, ticks, memory, counts = figure.subplots(4, sharex=True, height_ratios=[3, 2, 3, 3])
-    minutes = lambda when: (when - soak.began) / 60
-    pairs = list(pairwise(soak.seen))
-    times = [minutes(row["_time"]) for _, row in pairs]
-    top.plot(times, [max(0.0, speed(*pair)) for pair in pairs], linewidth=0.8)
-    top.axhline(soak.speed / 2, color="gray", linestyle=":", label="half of fault-free")
-    kinds = by_kind(soak.faults)
-    starts = [[minutes(fault["start"]) for fault in faults] for faults in kinds.values()]
-    ticks.eventplot(starts, colors=[f"C{i}" for i in range(len(kinds))], linelengths=0.8)
-    ticks.set_yticks(range(len(kinds)), kinds)
-    for panel, what, style in (
-        (memory, "mb", "-"),
-        (counts, "descriptors", "-"),
-        (counts, "threads", "--"),
-    ):
-        for i, (role, title) in enumerate(roles(soak).items()):
-            name = f"{role}_{what}"
-            points = [(minutes(s["time"]), s[name]) for s in soak.samples if name in s]
-            label = f"{title}: {MEASURES[what][0]}"
-            panel.plot(*zip(*points, strict=True), f"C{i}{style}", linewidth=1, label=label)
-    for panel, label in ((top, "steps per second"), (memory, "PSS, MB"), (counts, "count")):
-        panel.set_ylabel(label)
-        panel.set_ylim(0, 1.3 * panel.get_ylim()[1])  # room for the legend
-        panel.axvline(soak.flags.settle, color="gray", linewidth=0.8)
-        panel.grid(alpha=0.3)
-        panel.legend(loc="upper left", fontsize=8, ncols=3)
-    counts.set_xlabel("minutes; the line is --settle")
-    counts.set_xlim(right=minutes(soak.ended))
-    return figure
