@@ -20,7 +20,7 @@ def name_of(wrong):
     return f"tests.support.wrong_envs:{wrong}-v0"
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("wrong", ["NaN", "Stillborn"])
 def test_monobeast_says_it_in_one_line(wrong, tmp_path):
     message = mono.refusal(tmp_path, "--env", name_of(wrong), "--envs_per_actor", 2)
     assert re.search(WRONG[wrong][1], message), message
