@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The promises about files and numbers, in small."""
+"""The promises about files, in small. checkpoint_test.py has damaged ones, learner_test.py what is
+not finite, and past_test.py a league that is killed."""
 
 import subprocess
 
@@ -13,16 +14,8 @@ def test_killed_while_saving():
     hold(files.killed_while_saving(kills=20, runs=1))
 
 
-def test_damaged():
-    hold(files.damaged(bits=150, cuts=50))
-
-
 def test_resumed_in_order():
-    hold(files.resumed_in_order(kills=2, steps=8000, flags=("--use_lstm",)))
-
-
-def test_league_resumed_in_order():
-    hold(files.league_resumed_in_order(kills=1, steps=12_000))
+    hold(files.resumed_in_order(kills=1, steps=12_000, flags=("--use_lstm",)))
 
 
 @pytest.fixture
@@ -33,15 +26,9 @@ def may_mount(tmp_path):
         pytest.skip(f"may not mount a disk: {done.stderr.strip()}")
 
 
-@pytest.mark.parametrize("beast", files.FLAGS)
-def test_full_disk(may_mount, beast):
-    hold(files.full_disk((beast,)))
+def test_full_disk(may_mount):
+    hold(files.full_disk(("r2d2",)))  # it has every file that the other beasts have, and a replay
 
 
 def test_small_machine(may_mount):
     hold(files.small_machine())
-
-
-@pytest.mark.parametrize("beast", files.LARGE)
-def test_not_finite(beast):
-    hold(files.not_finite(updates=250, every=50, beast=beast))

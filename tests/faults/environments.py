@@ -191,7 +191,7 @@ def _told(beast, faults, step_timeout, at_most):
                 shares.append(during / speed(program, peace, begin) * COUNT / (COUNT - 1))
             wait_until_whole(program)
         program.wait_for(lambda: failures(program) >= len(faults))
-        counted, lines = failures(program), len(told())
+        counted, lines = failures(program), len(logged(program, r"(Stream|Actor \d) failed"))
     figures = [
         *median_and_p99(f"{beast}: fault to log", seconds, at_most),
         Figure(f"{beast}: failures in logs.csv / in out.log", counted / lines, "", 1.0, 1.0),

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Promises about damaged checkpoints, full disks, small machines and non-finite numbers."""
+"""Promises about damaged checkpoints, full disks and small machines."""
 
 import contextlib
 import multiprocessing
@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 
 from libtorchbeast import checkpoint
-from libtorchbeast.skipped import MAX_SKIPPED_IN_A_ROW
 from tests.faults.harness import Figure, promise
 from tests.support.compare import assert_same
 from tests.support.processes import Program, load
@@ -265,62 +264,3 @@ def small_machine(beasts: tuple[str, ...] = tuple(LARGE)) -> list[Figure]:
             Figure(f"{beast}: ... but not in one clear line", int(not clear), at_most=0),
         ]
     return figures
-
-
-# ========================================================================================== numbers
-@promise("no weight that is not finite is saved or acted with", "NaN, infinity in 1 % of batches")
-def not_finite(updates: int = 10_000, every: int = 100, beast: str = "monobeast") -> list[Figure]:
-    """Spoils observations, rewards, the behaviour's logits, the learner's logits, and gradients, in
-    turns. A forward pass with a weight that is not finite raises. In an actor that is counted, and
-    in the learner it ends the run."""
-    steps = updates * 20 * 4  # needs a few more updates, because some transitions are resets
-    flags = "--env CartPole-v1 --batch_size 4 --log_every 0.5 --reward_clipping none".split()
-    flags += "--unroll_length 20 --passes 1 --minibatches 1 --ppo_clip 0".split()
-    flags += "--observation_scaling none --reward_scaling none".split()
-    flags += [*FLAGS[beast], *"--net tests.faults._nets.Spoiled --checkpoint_every 1".split()]
-    flags += ["--total_steps", str(steps)]
-    saved = bad = 0
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run/model.tar"
-        options = dict(module=beast, TMPDIR=folder, SPOIL_EVERY=every)
-        with Program(folder, *flags, SPOIL_FROM=10**9, **options) as program:
-            last = 0
-            while program.process.poll() is None:
-                state = checkpoint.load_newest(str(path))
-                if state is not None and state["updates"] > last:
-                    saved, bad, last = saved + 1, bad + _is_bad(state), state["updates"]
-                time.sleep(0.2)
-            assert program.wait_for_end() == 0, program.printed()
-        state = load(program.path)
-        last_row = program.rows()[-1]
-        failures = last_row.get("actor_restarts", 0) + last_row.get("stream_failures", 0)
-        learned, skipped = state["updates"], state["skipped"]
-
-        start = 10  # now all batches from the 10th on; the run has made its first dumps already
-        flags[-1] = str(10 * steps)
-        with Program(folder, *flags, SPOIL_FROM=start, **options) as program:
-            code = program.wait_for_end()
-        assert "updates in a row had a loss or gradient that is not finite" in program.printed()
-        end = load(program.path)
-        in_a_row = int(program.rows()[-1]["skipped_updates"]) - skipped
-        dump = program.path / f"nonfinite-{skipped + in_a_row}.tar"
-        assert torch.load(dump, weights_only=True)["batch"]["reward"].shape == (21, 4)
-        saved, bad = saved + 2, bad + _is_bad(state) + _is_bad(end)
-    spoilt = (learned + skipped) // every
-    # The first batch of each process is the made-up one, with which the loss is checked.
-    assert code == 1 and end["updates"] - learned == start - 2
-    return [
-        Figure(f"spoilt of {learned + skipped} updates", spoilt, at_least=1),
-        Figure("... not skipped, or skipped without a reason", abs(skipped - spoilt), at_most=0),
-        Figure("... not in logs.csv", abs(skipped - last_row["skipped_updates"]), at_most=0),
-        Figure("failures of who acts", failures, at_most=0),
-        Figure(f"of {saved} checkpoints, not finite", bad, at_most=0),
-        Figure("in a row until the end", in_a_row),
-        Figure("... differs from what ends a run", abs(in_a_row - MAX_SKIPPED_IN_A_ROW), at_most=0),
-    ]
-
-
-def _is_bad(state: dict) -> bool:
-    moments = [x for s in state["optimizer"]["state"].values() for x in s.values()]
-    tensors = [*state["model"].values(), *(x for x in moments if isinstance(x, torch.Tensor))]
-    return not all(bool(x.isfinite().all()) for x in tensors)

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Promises about failing environments, lost servers, killed learners, and learning under faults."""
+"""Promises about killed learners, and about learning under faults."""
 
 import contextlib
 import os
@@ -7,7 +7,6 @@ import random
 import re
 import shutil
 import signal
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -25,15 +24,6 @@ FOREVER = ["--total_steps", 1_000_000_000]
 PACED = ["--env", "tests.support.envs:PacedCatch-v0"]
 LEARNER = ["--net", "monobeast.Net", "--batch_size", 4, "--log_every", 0.5, *FOREVER]
 
-MOODS = {  # a mood of tests.support.envs.MoodyCatch -> what the log then says
-    "raise": "RuntimeError: the ball has rolled under the sofa",
-    "changed shape": r"expected uint8\[1, 10, 5\], seen uint8\[1, 9, 5\]",
-    "changed dtype": r"expected uint8\[1, 10, 5\], seen float64\[1, 10, 5\]",
-    "changed structure": r"expected keys \['frame'\], seen \['board'\]",
-    "larger observation": r"expected uint8\[1, 10, 5\], seen uint8\[1, 10000, 5\]",
-    "NaN reward": "Reward: expected a finite number, seen nan",
-}
-
 
 @contextlib.contextmanager
 def folders(*names):
@@ -47,100 +37,8 @@ def folders(*names):
         shutil.rmtree(root, ignore_errors=True)
 
 
-def speed(learner, seconds):
-    """The steps per second from now on, measured for `seconds` and for at least 500 steps."""
-    number = len(learner.rows())
-    first = learner.wait_for(lambda: learner.rows()[number + 1 :])[0]  # begins after now
-    end, step = first["_time"] + seconds, first["step"] + 500
-    is_late = lambda row: row["_time"] >= end and row["step"] >= step
-    last = learner.wait_for(lambda: list(filter(is_late, learner.rows())))
-    return (last[0]["step"] - first["step"]) / (last[0]["_time"] - first["_time"])
-
-
 def streams(learner):
     return learner.rows()[-1]["streams"] if learner.rows() else 0
-
-
-@promise(
-    "one bad environment harms only itself",
-    "1 of 4 raises, changes shape, dtype, structure or size, gives NaN",
-)
-def one_bad_environment(seconds=20.0, step_s=0.005, until_given_up=True):
-    """Without a fault four streams share the steps. When one of them fails from its third step on,
-    the other three must keep their speed."""
-    env = ["--env", "tests.support.envs:MoodyCatch-v0"]
-    with folders("good", "bad", "learner") as (good, bad, path):
-        mood = bad / "mood"
-        mood.write_text("")
-        fleet = lambda folder, count, mood: ServerFleet(
-            folder, *env, "--envs_per_server", 4, count=count, STEP_S=step_s, MOOD=mood
-        )
-        with fleet(good, 3, os.devnull) as others, fleet(bad, 1, mood) as moody:
-            addresses = ",".join(others.addresses + moody.addresses)
-            with Poly(path, *env, *LEARNER, "--server_addresses", addresses) as learner:
-                figures = list(_shares_kept(learner, mood, seconds))
-                if until_given_up:
-                    figures += _given_up(learner, mood, moody.addresses[0])
-                learner.stop()
-        figures.append(_unsaid(learner))
-    return figures
-
-
-def _shares_kept(learner, mood, seconds):
-    def speed_of(count):
-        learner.wait_for(lambda: streams(learner) == count)
-        return speed(learner, seconds)
-
-    after = speed_of(4)
-    for kind in MOODS:
-        mood.write_text(kind)
-        during = speed_of(3)
-        mood.write_text("")
-        before, after = after, speed_of(4)
-        share = during / (statistics.mean([before, after]) * 3 / 4)
-        yield Figure(f"{kind}: of the others' speed", share, at_least=0.95)
-
-
-def _given_up(learner, mood, address):
-    """Waits until the stream is given up, and counts its failures in the next 30 s. If it were not
-    given up, it would fail within 2 s."""
-    learner.wait_for(lambda: streams(learner) == 4)
-    mood.write_text("raise")
-    said = f"{address}: .*(?:\n.*)*failures in a row without a rollout: given up"
-    learner.wait_for(lambda: re.search(said, learner.log()))
-    failures = learner.rows()[-1]["stream_failures"]
-    speed(learner, 30.0)
-    more = learner.rows()[-1]["stream_failures"] - failures
-    return [Figure("failures in the 30 s after a stream was given up", more, at_most=1)]
-
-
-def _unsaid(learner):
-    log = learner.log()
-    unsaid = [kind for kind, said in MOODS.items() if not re.search(said, log)]
-    return Figure(f"kinds without their reason in the log {unsaid}", len(unsaid), at_most=0)
-
-
-@promise("total loss ends the job", "SIGKILL of all four servers, which stay away")
-def total_loss(server_timeout=60.0):
-    with folders("servers", "learner") as (folder, path):
-        flags = ["--server_timeout", server_timeout]
-        env = [*PACED, "--envs_per_server", 4]
-        with ServerFleet(folder, *env, STEP_S=0.005) as fleet:
-            flags += ["--server_addresses", ",".join(fleet.addresses)]
-            with Poly(path, *PACED, *LEARNER, *flags) as learner:
-                learner.wait_for_step(0)
-                learner.wait_for(lambda: streams(learner) == 4)
-                fleet.process.kill()  # the servers die with it
-                lost = time.monotonic()
-                exit_code = learner.wait_for_end()
-                took = time.monotonic() - lost
-                wait_for(lambda: not learner.session())
-        lost_steps = learner.rows()[-1]["step"] - learner.step()
-    return [
-        Figure("until the learner's exit", took, "s", at_most=server_timeout + 5),
-        Figure("exit codes that say nothing is wrong", exit_code == 0, at_most=0),
-        Figure("steps that the checkpoint lacks", lost_steps, at_most=0),
-    ]
 
 
 class Held(NamedTuple):
