@@ -194,7 +194,7 @@ def _told(beast, faults, step_timeout, at_most):
         counted, lines = failures(program), len(logged(program, r"(Stream|Actor \d) failed"))
     figures = [
         *median_and_p99(f"{beast}: fault to log", seconds, at_most),
-        Figure(f"{beast}: failures in logs.csv / in out.log", counted / lines, "", 1.0, 1.0),
+        Figure(f"{beast}: failures in logs.csv / in out.log", counted / lines, at_least=1.0),
     ]
     if shares:
         share = statistics.median(shares)

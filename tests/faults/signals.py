@@ -24,24 +24,19 @@ from tests.faults._nets import are_of_one_life
 from tests.faults.files import CATCH, FLAGS, FOREVER
 from tests.faults.harness import Figure, median_and_p99, promise
 from tests.support.processes import Program, wait_for
-from tests.support.ranks import TORCHRUN
 
 logger = logging.getLogger(__name__)
 
 
 class Stopped(Program):
-    """A program that will be stopped. Its temporary files are in savedir/t. With several ranks it
-    is torchrun, and they are its children."""
+    """A program that will be stopped. Its temporary files are in savedir/t."""
 
-    def __init__(self, savedir, beast, ranks=1):
+    def __init__(self, savedir, beast):
         self.temporary = Path(savedir) / "t"
         self.temporary.mkdir(exist_ok=True)
         self._shared_memory = set(os.listdir("/dev/shm"))
         flags = [*CATCH, *FLAGS[beast], *FOREVER, "--checkpoint_every", "1"]
-        self.is_torchrun = ranks > 1
-        several = [*TORCHRUN, "--nproc_per_node", ranks, "--no-python"]
-        before = several if self.is_torchrun else []
-        super().__init__(savedir, *flags, before=before, module=beast, TMPDIR=self.temporary)
+        super().__init__(savedir, *flags, module=beast, TMPDIR=self.temporary)
         self.before = self.step()
 
     def wait_for_imports(self):
@@ -98,13 +93,11 @@ SIGNALS = {
 @promise(
     "a stop at any moment saves, ends and leaves nothing", "SIGTERM, SIGINT, at random moments"
 )
-def stopped(
-    times: int = 100, beasts: tuple[str, ...] = tuple(FLAGS), ranks: int = 1
-) -> list[Figure]:
+def stopped(times: int = 100, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
     figures = []
     for beast in beasts:
         with tempfile.TemporaryDirectory() as folder:
-            seconds, problems = _stop_often(folder, beast, times, ranks)
+            seconds, problems = _stop_often(folder, beast, times)
         for problem in problems:
             logger.error("%s: %s", beast, problem)
         figures += median_and_p99(f"{beast}: from the signal to the end", seconds, at_most=10.0)
@@ -112,19 +105,14 @@ def stopped(
     return figures
 
 
-@promise("a stop of several learners saves, ends and leaves nothing", "the same, to torchrun")
-def stopped_together(times: int = 20) -> list[Figure]:
-    return stopped(times, ranks=2)
-
-
-def _stop_often(folder: str, beast: str, times: int, ranks: int) -> tuple[list[float], list[str]]:
+def _stop_often(folder: str, beast: str, times: int) -> tuple[list[float], list[str]]:
     """Each run resumes from the checkpoint of the one before."""
     rng = random.Random(0)
-    start_s = _seconds_to_first_step(folder, beast, ranks)
+    start_s = _seconds_to_first_step(folder, beast)
     seconds, problems = [], []
     ways = itertools.cycle(_all_pairs())
     for name, moment in itertools.islice(ways, times):
-        with Stopped(folder, beast, ranks) as program:
+        with Stopped(folder, beast) as program:
             moment(program, rng, start_s)
             asked = time.monotonic()
             with contextlib.suppress(ProcessLookupError):  # it has ended already
@@ -144,14 +132,14 @@ def _all_pairs() -> list[tuple]:
     return [(names[(i + j) % len(names)], m) for j in range(len(names)) for i, m in moments]
 
 
-def _seconds_to_first_step(folder: str, beast: str, ranks: int = 1) -> float:
-    with Stopped(folder, beast, ranks) as program:
+def _seconds_to_first_step(folder: str, beast: str) -> float:
+    with Stopped(folder, beast) as program:
         program.wait_for_imports()
         began = time.monotonic()
         program.wait_for_training()
         seconds = time.monotonic() - began
         program.process.terminate()
-        assert program.wait_for_end() == 0 or program.is_torchrun, program.printed()
+        assert program.wait_for_end() == 0, program.printed()
     return seconds
 
 
@@ -161,12 +149,11 @@ def _problem(program: Stopped, code: int, moment) -> str:
     table, step = program.rows(), program.step()
     if left := program.left():
         return f"left {left}"
-    if not program.is_torchrun:  # which prints a traceback at any signal, and ends with 1
-        if "Traceback" in program.printed() or "Exception" in program.printed():
-            return "printed a traceback"
-        ends = (0, -signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
-        if code not in ends or (code and moment in MOMENTS[1:3]):
-            return f"exit code {code}"
+    if "Traceback" in program.printed() or "Exception" in program.printed():
+        return "printed a traceback"
+    ends = (0, -signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
+    if code not in ends or (code and moment in MOMENTS[1:3]):
+        return f"exit code {code}"
     if [row["_tick"] for row in table] != list(range(len(table))):
         return "a torn logs.csv"
     if step != table[-1]["step"]:
