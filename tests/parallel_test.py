@@ -10,7 +10,7 @@ from gymnasium import spaces
 import monobeast
 import polybeast_env
 import r2d2
-from libtorchbeast import models, rollouts
+from libtorchbeast import rollouts
 from libtorchbeast.agents import groups_of, make_net, shares_of
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
@@ -155,6 +155,9 @@ def test_each_agent_gets_its_actions_in_its_space(space, given, expected):
     assert env.spec.sets == {"a/frame": 3} and group.spec.sets == {"frame": 3}
 
 
+PAIR = spaces.MultiDiscrete([2, 2])
+
+
 def aec(env):
     env.agent_iter = lambda: None
     return env
@@ -181,14 +184,8 @@ def returning(env, **changes):
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        (
-            aec(Alike("a")),
-            "returned Alike, an AEC environment; expected a ParallelEnv, as pettingzoo",
-        ),
-        (
-            Alike(),
-            "returned Alike; expected all agents that a game may have in its possible_agents",
-        ),
+        (aec(Alike("a")), "returned Alike, an AEC environment; expected a ParallelEnv"),
+        (Alike(), "expected all agents that a game may have in its possible_agents"),
         (
             Alike("a", "b", groups={"a": "x", "b": "x"}, action_spaces={"b": spaces.Discrete(3)}),
             r"\"groups\"\] 'x': expected agents with equal spaces, seen 'a' with .*Discrete\(2\), "
@@ -199,14 +196,11 @@ def returning(env, **changes):
             r"expected Boxes of all agents or of none, .* seen 'a' with Discrete\(2\) and 'b' with",
         ),
         (
-            Alike("a", "b", action_spaces={"b": spaces.MultiDiscrete([2, 2])}),
-            "with equally many numbers in an action, seen 'a' with",
+            Alike("a", "b", action_spaces={"b": PAIR}),
+            "with equally many numbers in an action, seen",
         ),
         (with_no(Alike("a"), "agents"), r"reset\(\): expected at least one agent in `agents`"),
-        (
-            returning(Alike("a"), rewards={}),
-            r"step\(\): expected observation, reward, .* seen not all of 'a'",
-        ),
+        (returning(Alike("a"), rewards={}), r"step\(\): expected .*, reward, .* not all of 'a'"),
         (returning(Alike("a"), seen={}), "of each that acted, seen not all of 'a'"),
         (
             returning(Alike("a"), seen={"a": {"x": 1}}),
@@ -312,11 +306,10 @@ def test_an_agent_that_comes_later_or_again_begins_an_episode():
 
 # ============================================================================================ loss
 @pytest.mark.parametrize("text", ["", "--use_lstm"])
-def test_each_agent_learns_as_if_it_were_alone(text):
-    """The loss of a group is that of its network on columns that are games of one agent, and does
-    not depend on what the rows of an agent that has left hold."""
+def test_nothing_is_learned_from_an_agent_that_has_left(text):
+    """The loss does not depend on what the rows of an agent that has left hold. agents_test.py has
+    that it is the sum of the groups' own."""
     net, rollout, flags = rollout_of(f"{text} --passes 1 --minibatches 1")
-    walker = net.nets["walker"]
     together = compute_loss(net, rollout, flags)
     is_done = rollout["walker/done"]
     expected = torch.zeros(T + 1, dtype=torch.bool)
@@ -324,12 +317,6 @@ def test_each_agent_learns_as_if_it_were_alone(text):
     assert (is_done[:, :, 1] == expected[:, None]).all()
     real = 2 * N * (T - 1) + N * (T - int(expected[1:].sum()))
     assert together["real_transitions"].item() == real
-    (_, guide), (own, batch) = shares_of(net, rollout)
-    assert own is walker and batch["done"].shape == (T + 1, N * WALKERS)
-    for k in ("terminated", "reward", "action_mask"):
-        assert torch.equal(batch[k], rollout[f"walker/{k}"].flatten(1, 2))
-    each = [compute_loss(net.nets["guide"], guide, flags), compute_loss(walker, batch, flags)]
-    torch.testing.assert_close(together["total_loss"], sum(x["total_loss"] for x in each))
     together["total_loss"].backward()
     gradients = [p.grad.clone() for p in net.parameters()]
     has_left = is_done.clone()
@@ -409,24 +396,17 @@ def test_each_network_has_moments_of_its_own_agents():
     assert net.nets["guide"].moments.mean.shape == (NUMBERS + 1,)
 
 
-def test_a_core_state_is_each_agents_own():
-    net, rollout, _ = rollout_of("--use_lstm")
-    assert [x.shape[1:3] for x in models.initial_state(net, N)] == [(N, 1)] * 2 + [(N, 2)] * 2
-    assert rollout["core_state/2"].shape[1:3] == (N, WALKERS)
-
-
 # ============================================================================================ runs
 LEARN = "--num_actors 0 --envs_per_actor 8 --batch_size 8 --unroll_length 16 --precision fp32"
 LEARN += " --learning_rate 3e-3 --passes 4 --minibatches 2 --discounting 0.5"
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("text", ["", "--passes 1 --minibatches 1 --ppo_clip 0"])
-def test_monobeast_learns_to_coordinate_and_counts_games(tmp_path, capsys, monkeypatch, text):
+def test_monobeast_learns_to_coordinate_and_counts_games(tmp_path, capsys, monkeypatch):
     """`create_env` returns the ParallelEnv itself. A perfect game returns 4 to the guide and to
     walker 0, and 2 to walker 1; a random one about 1.3."""
     monkeypatch.setattr(monobeast, "create_env", lambda flags: Match())
-    flags = ["--env", "match", *LEARN.split(), *text.split(), "--eval_every", 0]
+    flags = ["--env", "match", *LEARN.split(), "--eval_every", 0]
     mono.beast(tmp_path, *flags, "--total_steps", 20_000)
     path = tmp_path / "run"
     last, state = rows(path)[-1], load(path)
@@ -440,14 +420,6 @@ def test_monobeast_learns_to_coordinate_and_counts_games(tmp_path, capsys, monke
     mono.beast(tmp_path, *"--mode test --num_episodes 5".split())
     printed = capsys.readouterr().out
     assert f"to {STEPS} in 5 games." in printed and "Mean game_return_walker_1 " in printed
-
-
-def test_a_run_in_order_repeats_bit_for_bit(tmp_path):
-    flags = [*ENV, *LEARN.split(), "--eval_every", 0, "--total_steps", 1000]
-    for name in ("one", "two"):
-        mono.beast(tmp_path / name, *flags)
-    one, two = (load(tmp_path / name / "run")["model"] for name in ("one", "two"))
-    assert all(torch.equal(x, two[k]) for k, x in one.items()) and one.keys() == two.keys()
 
 
 @pytest.mark.timeout(120)
@@ -470,20 +442,16 @@ def test_actors_evaluation_and_video(tmp_path):
 
 
 @pytest.mark.timeout(120)
-def test_polybeast_learns_resumes_and_plays(tmp_path, capsys):
-    small = "--num_servers 1 --envs_per_server 8 --batch_size 8 --unroll_length 16 --eval_every 0"
-    small += " --learning_rate 3e-3 --passes 4 --minibatches 2 --discounting 0.5 --num_episodes 3"
-    flags = [*ENV, "--net", "monobeast.Net", *small.split(), "--log_every", 0.2]
+def test_polybeast_learns(tmp_path):
+    flags = [
+        *ENV,
+        *"--net monobeast.Net --num_servers 1 --envs_per_server 8 --eval_every 0".split(),
+    ]
+    flags += ["--log_every", 0.2, *LEARN.partition("--envs_per_actor 8 ")[2].split()]
     poly.beast(tmp_path, *flags, "--total_steps", 20_000)
-    path = tmp_path / "run"
-    last, state = rows(path)[-1], load(path)
+    last = rows(tmp_path / "run")[-1]
     assert last["mean_game_return"] > 3 and last["game_return_walker_1"] > 1.4
     assert last["mean_game_length"] == STEPS and last["stream_failures"] == 0
-    poly.beast(tmp_path, "--total_steps", 21_000)
-    assert load(path)["updates"] > state["updates"]
-    capsys.readouterr()
-    poly.beast(tmp_path, *"--mode test --num_episodes 4".split())
-    assert "in 4 games" in capsys.readouterr().out
 
 
 def test_a_server_tries_no_action_that_a_mask_may_forbid(monkeypatch):
