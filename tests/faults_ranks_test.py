@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The promises about learners that are lost, in small."""
+"""The promise about learners that are lost, in small. Both beasts share what it needs."""
 
 import pytest
 
@@ -7,7 +7,6 @@ from tests.faults import ranks
 from tests.faults.harness import hold
 
 
-@pytest.mark.timeout(900)  # each starts four processes or more, several times
-@pytest.mark.parametrize("beast, times", [("monobeast", 2), ("polybeast", 1)])
-def test_lost(beast, times):
-    hold(ranks.lost(times=times, beasts=(beast,), wait=False))
+@pytest.mark.timeout(900)  # it starts four processes, three times
+def test_a_rank_that_is_killed_or_hangs():
+    hold(ranks.lost(times=2, beasts=("monobeast",), wait=False))

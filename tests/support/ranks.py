@@ -14,7 +14,7 @@ import torch
 
 from libtorchbeast.distributed.ranks import Ranks
 from tests.support.network import HOSTS, ip, on, two_machines
-from tests.support.processes import Program
+from tests.support.processes import Program, _read
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 
@@ -87,9 +87,9 @@ class Torchrun(Program):
         """The process id of a rank."""
         own = f"RANK={number}".encode()
         for pid in self.session():
-            words = read(f"/proc/{pid}/cmdline").split(b"\0")
+            words = _read(f"/proc/{pid}/cmdline").split(b"\0")
             if b"--xpid" in words and b"--no-python" not in words:
-                if own in read(f"/proc/{pid}/environ").split(b"\0"):
+                if own in _read(f"/proc/{pid}/environ").split(b"\0"):
                     return pid
         return None
 
@@ -117,9 +117,3 @@ def resumed(program):
     """The steps from which it has resumed, one for each start."""
     found = re.findall(r"Resuming from step (\d+)", program.printed())
     return [int(step) for step in found]
-
-
-def read(path):
-    with contextlib.suppress(OSError):
-        return Path(path).read_bytes()
-    return b""
