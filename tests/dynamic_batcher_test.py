@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The extension's DynamicBatcher: each caller gets the answers to its own columns."""
+"""The extension's DynamicBatcher, as Python sees it: each caller gets the answers to its own
+columns. Which requests a batch has, and when, is tested in tests/core/batcher_test.cc."""
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ def request(*values):
     return {"x": x, "y": x.unsqueeze(-1).repeat(1, 1, 3)}, (x.view(1, -1, 1).repeat(2, 1, 2),)
 
 
-@pytest.mark.parametrize("minimum, maximum", [(1, 3), (1, 64), (6, 12), (64, 64)])
+@pytest.mark.parametrize("minimum, maximum", [(1, 3), (6, 12), (64, 64)])
 def test_every_caller_gets_the_answers_to_its_own_columns(minimum, maximum):
     batcher = DynamicBatcher(minimum, maximum, 1.0)
     sizes = []
@@ -54,61 +55,6 @@ def calls(batcher, *groups):
         waiting += len(values)
         wait_for(lambda: batcher.size() == waiting)  # noqa: B023
     return futures
-
-
-def test_a_batch_is_the_oldest_requests_side_by_side_never_split():
-    batcher = DynamicBatcher(1, 5, 1e6)
-    with guarded(batcher):
-        futures = calls(batcher, [1, 2], [3], [4, 5, 6], [7])
-        sizes = []
-        for expected in ([1, 2, 3], [4, 5, 6, 7]):
-            batch = next(batcher)
-            sizes.append(len(batch))
-            inputs, (state,) = batch.get_inputs()
-            assert inputs["x"].tolist() == [expected]
-            assert inputs["y"].tolist() == [[[v] * 3 for v in expected]]
-            assert state.tolist() == [[[v] * 2 for v in expected]] * 2
-            batch.set_outputs(double(inputs, (state,)))
-        assert sizes == [3, 4]
-        seen = [future.result(GUARD_S)[0]["twice"].tolist() for future in futures]
-    assert seen == [[[2, 4]], [[6]], [[8, 10, 12]], [[14]]]
-
-
-def test_a_batch_waits_for_the_minimum():
-    """The timeout is a quarter of an hour."""
-    batcher = DynamicBatcher(4, 8, 1e6)
-    with guarded(batcher):
-        taking = in_thread(lambda: next(batcher))
-        futures = calls(batcher, [1], [2, 3])
-        assert not taking.done()
-        futures += [in_thread(batcher.compute, *request(4))]
-        batch = taking.result(GUARD_S)
-        assert len(batch) == 4
-        batch.set_outputs(double(*batch.get_inputs()))
-        assert [future.result(GUARD_S)[0]["twice"].shape[1] for future in futures] == [1, 2, 1]
-
-
-def test_a_batch_does_not_wait_longer_than_the_timeout():
-    batcher = DynamicBatcher(1000, 1000, 20.0)
-    with guarded(batcher):
-        answering = in_thread(answer, batcher, double)
-        assert batcher.compute(*request(7))[0]["twice"].tolist() == [[14]]
-        batcher.close()
-        answering.result(GUARD_S)
-
-
-def test_a_request_alone_is_not_copied():
-    batcher = DynamicBatcher(1, 8, 1e6)
-    inputs, state = request(1, 2)
-    with guarded(batcher):
-        future = in_thread(batcher.compute, inputs, state)
-        batch = next(batcher)
-        seen, (seen_state,) = batch.get_inputs()
-        assert seen["y"].data_ptr() == inputs["y"].data_ptr()
-        assert seen_state.data_ptr() == state[0].data_ptr()
-        batch.set_outputs(({"z": seen["y"]}, ()))
-        outputs, after = future.result(GUARD_S)
-        assert outputs["z"].data_ptr() == inputs["y"].data_ptr() and after == ()
 
 
 @pytest.mark.parametrize("how", ["dropped", "the thread raised"])
@@ -146,10 +92,6 @@ def test_outputs_are_checked_and_may_then_be_given_again():
             ValueError, match=r"outputs, twice: expected 3 columns, seen int64\[1, 2\]"
         ):
             batch.set_outputs(({"twice": good[0]["twice"][:, :2]}, good[1]))
-        with pytest.raises(ValueError, match=r"outputs, core_state: expected 3 columns, seen"):
-            batch.set_outputs((good[0], (good[1][0][:, :1],)))
-        with pytest.raises(ValueError, match=r"expected an array \[T, B, ...\], seen int64\[3\]"):
-            batch.set_outputs(({"twice": good[0]["twice"][0]}, good[1]))
         batch.set_outputs(good)
         with pytest.raises(ValueError, match="the batch has its outputs already"):
             batch.set_outputs(good)
@@ -160,13 +102,7 @@ def test_outputs_are_checked_and_may_then_be_given_again():
     "inputs, text",
     [
         (request(1, 2, 3, 4, 5), "a request of 5 columns: expected at most the maximum of 4"),
-        (({}, ()), "expected at least one array, seen none"),
         ((request(1)[0], ()), "expected the arrays x, y, core_state; seen x, y"),
-        (({"x": request(1)[0]["x"]}, request(1)[1]), "expected the arrays x, y, core_state; seen"),
-        (
-            (request(1)[0] | {"x": torch.zeros(1, 1)}, request(1)[1]),
-            r"x: expected int64\[1, 1\] with any number of columns, seen float32\[1, 1\]",
-        ),
         (
             (request(1)[0], request(1, 2)[1]),
             r"core_state: expected 1 columns, seen int64\[2, 2, 2\]",
@@ -190,7 +126,6 @@ def test_a_request_unlike_the_first_is_refused_and_harms_nothing(inputs, text):
     "arguments, text",
     [
         ((0, 4, 1.0), "expected 1 <= minimum <= maximum, seen minimum 0 and maximum 4"),
-        ((5, 4, 1.0), "expected 1 <= minimum <= maximum, seen minimum 5 and maximum 4"),
         ((1, 4, -1.0), "timeout: expected at least 0, seen -1000 us"),
     ],
 )
@@ -214,11 +149,3 @@ def test_closing_a_batcher_fails_callers_also_of_batches_handed_out():
         assert list(batcher) == [] and batcher.size() == 0
         with pytest.raises(ClosedBatchingQueue):
             batcher.compute(*request(1))
-
-
-def test_closing_a_batcher_ends_loops():
-    batcher = DynamicBatcher(1, 2, 1e6)
-    with guarded(batcher):
-        loops = [in_thread(lambda: list(batcher)) for _ in range(2)]
-        batcher.close()
-        assert [loop.result(GUARD_S) for loop in loops] == [[], []]
