@@ -2,7 +2,6 @@
 """The extension's ActorPool when servers, environments or inference fail it, and when it ends."""
 
 import gc
-import itertools
 import re
 import threading
 
@@ -96,35 +95,6 @@ def test_a_server_with_other_environments_is_refused_while_the_other_goes_on(tmp
         assert not bad.connected and bad.failures >= 1
 
 
-def test_more_environments_than_an_inference_batch_holds_are_refused(address):
-    queue = BatchingQueue(2, 2)
-    batcher = DynamicBatcher(1, 4, 20.0)
-    with serving(Catch, address, 5), playing([address], by_rule, queue, (), batcher) as pool:
-        events = []
-        wait_for(lambda: events.extend(pool.take_events()) or events)
-        assert events[0] == (
-            f"actor 0, {address}: FAILED_PRECONDITION: environments a stream: expected 1 to 4 (the "
-            "largest inference batch), seen 5"
-        )
-
-
-def test_environments_whose_rollouts_do_not_fit_into_memory_are_refused(tmp_path):
-    """The first server has as many as just fit, and goes on."""
-    addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
-    queue = BatchingQueue(2, 2)
-    with serving(Catch, addresses[0], 2), serving(Catch, addresses[1], 3):
-        column = (T + 1) * describe(addresses[0]).row_bytes
-        with playing(addresses, by_rule, queue, max_rollout_bytes=2 * column) as pool:
-            events = []
-            wait_for(lambda: events.extend(pool.take_events()) or events)
-            assert events[0] == (
-                f"actor 1, {addresses[1]}: RESOURCE_EXHAUSTED: environments a stream: expected at "
-                f"most 2, whose rollouts fit into memory ({column} bytes each), seen 3"
-            )
-            queue.dequeue()
-            assert connected(pool) == 1
-
-
 def test_a_failing_environment_is_an_event_and_a_new_stream(address):
     queue = BatchingQueue(2, 2)
     with serving(BreakingCatch, address), playing([address], by_rule, queue) as pool:
@@ -133,35 +103,6 @@ def test_a_failing_environment_is_an_event_and_a_new_stream(address):
             assert event.startswith(f"actor 0, {address}: INTERNAL: Traceback")
             assert "in lose_the_ball" in event
             assert event.endswith("RuntimeError: the ball has rolled under the sofa")
-
-
-class Stuck(Catch):
-    """The first environment stays in its third step until it may go on."""
-
-    go_on = None
-    steps = 0
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps == 3 and not Stuck.stuck.is_set():
-            Stuck.stuck.set()
-            assert Stuck.go_on.wait(GUARD_S)
-        return super().step(action)
-
-
-def test_a_server_that_hangs_is_left_after_the_timeout(address):
-    Stuck.stuck, Stuck.go_on = threading.Event(), threading.Event()
-    queue = BatchingQueue(1, 1)
-    with serving(Stuck, address, 1), playing([address], by_rule, queue, step_timeout=0.3) as pool:
-        events = []
-        try:
-            wait_for(lambda: events.extend(pool.take_events()) or events)
-            assert Stuck.stuck.is_set()
-        finally:
-            Stuck.go_on.set()
-        late = "DEADLINE_EXCEEDED: the server took too long for one answer, more than 0.3 s"
-        assert events == [f"actor 0, {address}: {late}"]
-        assert queue.dequeue()["done"][0].all()
 
 
 def test_a_server_that_is_not_there(tmp_path):
@@ -174,15 +115,11 @@ def test_a_server_that_is_not_there(tmp_path):
     "changes, state, text",
     [
         ({"action": None}, (), "expected action int64[1, 2], seen none"),
-        ({"action": torch.zeros(1, 2)}, (), "expected action int64[1, 2], seen float32[1, 2]"),
-        ({"action": torch.full((1, 2), 3)}, (), "expected actions from 0 to 2, seen 3"),
-        ({"action": torch.full((1, 2), -1)}, (), "expected actions from 0 to 2, seen -1"),
-        ({"reward": torch.zeros(1, 2)}, (), "output reward: expected a name that is not the env"),
         ({}, (torch.zeros(1, 2, 1),), "core_state: expected (), as it was before, seen (float32[1"),
     ],
 )
 def test_outputs_that_break_the_contract_end_the_pool(address, changes, state, text):
-    """The pool must end, because a new stream would not help. Nothing may wait for ever."""
+    """A new stream would not help. Nothing may wait for ever. tests/core has the other kinds."""
     queue = BatchingQueue(2, 2)
 
     def net(inputs, core_state):
@@ -194,39 +131,6 @@ def test_outputs_that_break_the_contract_end_the_pool(address, changes, state, t
             queue.dequeue()
         with pytest.raises(RuntimeError, match=re.escape(text)):
             pool.take_events()
-
-
-def test_outputs_that_change_their_names_or_shapes_end_the_pool(address):
-    queue = BatchingQueue(2, 2)
-    counter = itertools.count()
-
-    def net(inputs, core_state):
-        width = 2 if next(counter) < 3 else 4
-        return by_rule(inputs)[0] | {"features": torch.zeros(1, 2, width)}, core_state
-
-    with serving(Catch, address), playing([address], net, queue) as pool:
-        with pytest.raises(ClosedBatchingQueue):
-            queue.dequeue()
-        with pytest.raises(RuntimeError, match=r"features float32\[1, 2, 2\]; seen .*\[1, 2, 4\]"):
-            pool.take_events()
-
-
-def test_a_dropped_batch_costs_its_streams_their_rollouts_and_no_more(address):
-    queue, counter = BatchingQueue(2, 2), itertools.count()
-
-    def infer(batcher, net):
-        for batch in batcher:
-            if next(counter) != 8:
-                batch.set_outputs(net(*batch.get_inputs()))
-            del batch  # or the loop would keep it until there is another
-
-    expected = [expected_rollouts(Counting, 2, derive_seed(0, s), 3) for s in range(2)]
-    with serving(Counting, address), playing([address], by_rule, queue, infer=infer) as pool:
-        for rollout in [expected[0][0], *expected[1]]:
-            assert_same(queue.dequeue(), rollout)
-        assert pool.take_events() == [
-            f"actor 0, {address}: ABORTED: the batch was dropped without an answer"
-        ]
 
 
 def test_a_pool_may_be_closed_twice_or_be_forgotten(address):
