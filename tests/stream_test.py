@@ -11,11 +11,11 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv import rpcenv_pb2
 from libtorchbeast.rpcenv.stream import EnvironmentMaker, Stream
 from libtorchbeast.rpcenv.watchdog import CallTimer, TimeLimit
-from libtorchbeast.rpcenv.wire import StepEncoder, WrongActions
+from libtorchbeast.rpcenv.wire import StepEncoder
 from libtorchbeast.workers import SilenceTimer
 from tests.support.client import assert_rows_equal, decode
 from tests.support.envs import Catch
-from tests.support.served_envs import Raises, Reversed, Watched
+from tests.support.served_envs import Watched
 
 N, SEED, STEPS = 2, 7, 25  # Catch's episodes have 10 rows
 LIMIT = TimeLimit(60.0, "a minute")
@@ -99,27 +99,6 @@ def test_a_stream_plays_what_the_adapter_plays():
         seconds = rpcenv_pb2.Step.FromString(data).environment_seconds
         assert seconds == np.float32(stream.timer.seconds) > 0
     assert next(steps, None) is None
-    stream.close()
-
-
-def test_a_request_that_does_not_fit_ends_the_stream_after_the_steps_before_it():
-    stream = make_stream(catch_maker())
-    steps = stream.play(iter([action(1, 1), action(1), action(1, 1)]))
-    next(steps), next(steps)
-    with pytest.raises(WrongActions, match="expected 2, seen 1"):
-        next(steps)
-    assert list(steps) == []
-    stream.close()
-
-
-@pytest.mark.parametrize(
-    ("env", "error", "text"),
-    [(Raises, RuntimeError, "under the sofa"), (Reversed, ValueError, "frame_stacks")],
-)
-def test_what_an_environment_raises_ends_its_stream(env, error, text):
-    stream = make_stream(catch_maker(env))
-    with pytest.raises(error, match=text):
-        list(stream.play(iter([action(1, 1)] * 5)))
     stream.close()
 
 

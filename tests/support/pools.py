@@ -30,8 +30,8 @@ def by_rule(inputs, core_state=()):
 
 
 @contextlib.contextmanager
-def serving(create_env, address, num_envs=2, seed=0, **options):
-    make_environment = lambda: Environment(create_env, num_envs, "Test-v0")
+def serving(create_env, address, num_envs=2, seed=0, name="Test-v0", **options):
+    make_environment = lambda: Environment(create_env, num_envs, name)
     server = Server(make_environment, str(address), seed=seed, **options)
     server.start()
     try:

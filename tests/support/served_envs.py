@@ -3,7 +3,6 @@
 
 import copy
 
-import grpc
 import gymnasium
 import numpy as np
 
@@ -24,89 +23,37 @@ class Nested(Sampled):
         self.observation_space = gymnasium.spaces.Dict(copy.deepcopy(self.parts))
 
 
-class Trouble(Catch):
-    """Fails in its third step."""
-
-    steps = 0
-
-    def step(self, action):
-        self.steps += 1
-        return super().step(action) if self.steps < 3 else self.go_wrong()
-
-
 class Stacked(Catch):
-    """Its observation is the two newest boards. Subclasses do not do what their metadata says."""
+    """Its observation is the two newest boards."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (2, 10, 5), np.uint8)
     metadata = {"frame_stacks": {"frame": 2}}
 
     def reset(self, *, seed=None, options=None):
         observation, info = super().reset(seed=seed)
-        self.boards = np.stack([self.before_the_first(observation[0]), observation[0]])
+        self.boards = np.stack([0 * observation[0], observation[0]])
         return self.boards.copy(), info
-
-    def before_the_first(self, board):
-        return 0 * board
 
     def step(self, action):
         observation, *rest = super().step(action)
         self.boards = np.stack([self.boards[1], observation[0]])
-        return self.shown(), *rest
-
-    def shown(self):
-        return self.boards.copy()
+        return self.boards.copy(), *rest
 
 
-class StackedTwice(Stacked):
-    def before_the_first(self, board):
-        return board
+class Raises(Catch):
+    """Raises the error in its third step."""
 
+    steps = 0
 
-class Reversed(Stacked):
-    def shown(self):
-        return self.boards[::-1].copy()
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
 
-
-class Raises(Trouble):
-    def go_wrong(self):
-        raise RuntimeError("the ball has rolled under the sofa")
-
-
-class RaisesValueError(Trouble):
-    def go_wrong(self):
-        raise ValueError("a paddle of no size")
-
-
-class GivesNaN(Trouble):
-    def go_wrong(self):
-        return self.board(), float("nan"), False, False, {}
-
-
-class GivesAnotherShape(Trouble):
-    def go_wrong(self):
-        return self.board()[:, 1:], 0.0, False, False, {}
-
-
-class RaisesAtLength(Trouble):
-    def go_wrong(self):
-        raise RuntimeError("ß€😀" * 5000 + " end of text")
-
-
-class RaisesLines(Trouble):
-    def go_wrong(self):
-        raise RuntimeError("the ball\nhas rolled\n\n  under the sofa")
-
-
-class Exits(Trouble):
-    def go_wrong(self):
-        raise SystemExit("the simulator is gone")
-
-
-class LooksLikeALostClient(Trouble):
-    """Raises a gRPC error, as an environment that uses gRPC itself may."""
-
-    def go_wrong(self):
-        raise grpc.RpcError("from within")
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 3:
+            raise self.error
+        return super().step(action)
 
 
 class Watched(Catch):
