@@ -8,10 +8,8 @@ from libtorchbeast.rpcenv.addresses import MAX_PATH_BYTES, check_local, is_local
 @pytest.mark.parametrize(
     "text, expected",
     [
-        ("unix:/tmp/polybeast.0", ["unix:/tmp/polybeast.0"]),
         ("unix:/tmp/a, unix:/tmp/b", ["unix:/tmp/a", "unix:/tmp/b"]),
         ("localhost:1", ["localhost:1"]),
-        ("10.0.0.1:65535", ["10.0.0.1:65535"]),
         ("node-7:5000-5002", ["node-7:5000", "node-7:5001", "node-7:5002"]),
         ("a:7-7,b:7", ["a:7", "b:7"]),
         ("[::1]:5000", ["[::1]:5000"]),
@@ -27,16 +25,13 @@ def test_parses(text, expected):
     "text, message",
     [
         ("", "expected unix:/path, host:port, .*, seen ''"),
-        ("a:1,", "seen ''"),
         ("localhost", "expected unix:/path, host:port, .*, seen 'localhost'"),
-        ("localhost:", "seen 'localhost:'"),
         (":5000", "seen ':5000'"),
         ("::1:5000", "seen '::1:5000'"),
         ("[::g]:5000", r"expected \[IPv6\]:port, seen '\[::g\]:5000'"),
         ("a:0", "expected 1 to 65535, seen '0' in 'a:0'"),
         ("a:65536", "expected 1 to 65535, seen '65536'"),
         ("a:http", "expected 1 to 65535, seen 'http'"),
-        ("a:-5", "expected 1 to 65535, seen ''"),
         ("a:5-", "expected 1 to 65535, seen ''"),
         ("a:7-70000", "expected 1 to 65535, seen '70000' in 'a:7-70000'"),
         ("a:7-6", "in rising order, seen 'a:7-6'"),

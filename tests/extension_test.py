@@ -13,11 +13,9 @@ import pytest
 import torch
 
 from libtorchbeast import _C, BatchingQueue
-from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv import client
 from tests.support.extension import GUARD_S, bytes_of
-from tests.support.gpu import GPU
 from tests.support.polybeast import CATCH, SMALL, Poly
 from tests.support.processes import ROOT, Program, load
 
@@ -41,7 +39,7 @@ def numbers(dtype, shape=(2, 3, 4)):
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("dtype", [getattr(torch, name) for name in DTYPES], ids=str)
-@pytest.mark.parametrize("shape", [(2, 3, 4), (), (1,), (0,), (3, 0, 2), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 4), (), (3, 0, 2)], ids=str)
 def test_a_tensor_passes_as_it_is_and_without_a_copy(dtype, shape):
     tensor = numbers(dtype, shape)
     seen = exchange(tensor)
@@ -75,14 +73,6 @@ def test_what_is_not_contiguous_is_copied(dtype, change):
     assert bytes_of(seen) == bytes_of(tensor)
 
 
-def test_a_view_into_the_middle_is_not_copied():
-    tensor = torch.arange(24).view(4, 6)
-    seen = exchange(tensor[1:3])
-    assert seen.data_ptr() == tensor.data_ptr() + 6 * 8
-    seen[0, 0] = -1
-    assert tensor[1, 0] == -1
-
-
 @pytest.mark.parametrize("name", [n for n in DTYPES if n not in ("bfloat16", "complex32")])
 def test_numpys_arrays_pass_too(name):
     array = numbers(getattr(torch, name)).numpy()
@@ -111,12 +101,6 @@ def test_page_locked_memory_is_the_hosts(kind):
     assert exchange(Pinned()).data_ptr() == tensor.data_ptr()
 
 
-@pytest.mark.parametrize("device", [GPU])
-def test_what_comes_from_a_gpu_passes(device):
-    (outputs,) = to_host({"action": torch.arange(6, device=device)})
-    assert outputs["action"].is_pinned() and exchange(outputs["action"]).tolist() == [*range(6)]
-
-
 class Memory(bytearray):
     """Memory that can have a weak reference."""
 
@@ -136,34 +120,10 @@ def test_memory_lives_as_long_as_its_last_user_and_no_longer(contiguous):
     assert alive() is None
 
 
-def test_memory_of_tensors_is_given_back():
-    """The tensors are those in a closed queue, those taken from a queue, and those of a batcher."""
-    memory = [Memory(b"\1" * 8) for _ in range(4)]
-    alive = [weakref.ref(m) for m in memory]
-    items = [{"x": np.frombuffer(m, np.uint8).reshape(1, 8)} for m in memory]
-    queue = BatchingQueue(8, 100)
-    for item in items:
-        queue.enqueue(item)
-    del memory, items, item
-    taken = queue.dequeue()
-    gc.collect()
-    assert all(a() is not None for a in alive)
-    queue.close()
-    gc.collect()
-    assert [a() is not None for a in alive] == [True, False, False, False]
-    del queue
-    assert taken["x"].tolist() == [[1] * 8]
-    del taken
-    gc.collect()
-    assert alive[0]() is None
-
-
 @pytest.mark.parametrize(
     "make, error, text",
     [
         (lambda: [1, 2], TypeError, "array: expected a tensor or an array, seen <class 'list'>"),
-        (lambda: None, TypeError, "array: expected a tensor or an array, seen <class 'NoneType'>"),
-        (lambda: 3.5, TypeError, "array: expected a tensor or an array, seen <class 'float'>"),
         (lambda: torch.zeros(2, device="meta"), (ValueError, BufferError), "meta"),
         (lambda: torch.zeros(2, requires_grad=True), (ValueError, BufferError), "gradient.*detach"),
         (lambda: torch.zeros(2, dtype=torch.cfloat).conj(), (ValueError, BufferError), "conj"),

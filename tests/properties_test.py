@@ -52,16 +52,7 @@ def test_any_bytes_are_actions_in_range_or_refused(request):
         assert 0 <= actions.min() and actions.max() < 3
 
 
-@given(st.data(), st.integers(1, 5), st.integers(1, 2**31 - 1))
-def test_actions_in_range_are_taken_as_they_are(data, num_envs, num_actions):
-    actions = data.draw(
-        st.lists(st.integers(0, num_actions - 1), min_size=num_envs, max_size=num_envs)
-    )
-    request = rpcenv_pb2.Action(actions=actions).SerializeToString()
-    assert decode_actions(request, make_spec(num_envs, num_actions)).tolist() == actions
-
-
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(leaves, st.integers(1, 200), st.randoms(use_true_random=False))
 def test_any_row_of_any_spec_survives(observations, num_envs, random):
     spec = make_spec(num_envs, 3, observations)

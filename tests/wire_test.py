@@ -12,7 +12,6 @@ from libtorchbeast.rpcenv.wire import (
     DTYPES,
     StackCheck,
     StepEncoder,
-    WrongActions,
     decode_actions,
     spec_to_message,
 )
@@ -161,18 +160,6 @@ def test_what_is_no_stack_is_found_by_the_check(lie, expected, environment):
         check(row)
 
 
-def test_a_spec_without_stacks_is_not_checked():
-    spec = make_spec({"frame": ((4, 2), "uint8")})
-    check = StackCheck(spec)
-    for seed in range(5):
-        check(make_row(spec, seed))
-
-
-def test_no_observations_at_all():
-    spec = make_spec({})
-    assert rpcenv_pb2.Step.FromString(StepEncoder(spec)(make_row(spec), 0.25)).observations == b""
-
-
 def test_a_message_is_a_copy():
     spec = make_spec({"frame": ((100, 100), "uint8")})
     row = make_row(spec)
@@ -267,11 +254,6 @@ def test_actions_that_do_not_fit_are_refused(actions, message, seen):
 def test_actions_that_are_not_packed():
     spec = spec_of_actions("discrete", 8)
     assert decode_actions(b"\x08\x05\x08\x07", spec).tolist() == [5, 7]
-
-
-def test_bytes_that_are_no_actions():
-    with pytest.raises(WrongActions):
-        decode_actions(b"\xff\xff\xff", spec_of_actions("discrete", 8))
 
 
 def test_dtypes_are_those_of_the_proto():
