@@ -3,8 +3,6 @@
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +14,6 @@ from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.sockets import SocketLock, check_owner, claim_address, make_private
 from tests.support.client import Client, free_port
 from tests.support.envs import Catch
-from tests.support.processes import ROOT
 
 
 def test_a_folder_is_made_that_nobody_else_may_enter(tmp_path):
@@ -57,16 +54,6 @@ def test_a_socket_of_another_user_is_refused(tmp_path, monkeypatch):
         check_owner(address)
 
 
-def test_a_lock_has_one_owner_and_leaves_no_file(tmp_path):
-    path = str(tmp_path / "s")
-    for _ in range(2):
-        lock = SocketLock(path)
-        with pytest.raises(BlockingIOError):
-            SocketLock(path)
-        lock.release()
-        assert not list(tmp_path.iterdir())
-
-
 def test_a_lock_whose_file_its_owner_removes_meanwhile_is_none(tmp_path):
     """Many take it and give it back at once: never two at a time."""
     path, owners, most, guard = str(tmp_path / "s"), 0, 0, threading.Lock()
@@ -85,42 +72,8 @@ def test_a_lock_whose_file_its_owner_removes_meanwhile_is_none(tmp_path):
         lock.release()
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(take, range(4000)))
+        list(pool.map(take, range(2000)))
     assert most == 1 and not list(tmp_path.iterdir())
-
-
-OWNER = """
-import sys
-from libtorchbeast.rpcenv.sockets import SocketLock
-lock = SocketLock(sys.argv[1])
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_a_killed_owner_locks_nobody_out(tmp_path):
-    path = str(tmp_path / "s")
-    command = [sys.executable, "-c", OWNER, path]
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with subprocess.Popen(command, cwd=ROOT, **pipes) as owner:
-        assert owner.stdout.readline() == b"locked\n"
-        with pytest.raises(BlockingIOError):
-            SocketLock(path)
-        owner.kill()
-        owner.wait()
-    assert (tmp_path / ".s.lock").exists()
-    SocketLock(path).release()
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_claimed_socket_is_refused_until_it_is_given_back(tmp_path):
-    address = f"unix:{tmp_path}/s"
-    for _ in range(2):
-        give_back = claim_address(address)
-        with pytest.raises(UserError, match=f"{address}: address already in use, by a server"):
-            claim_address(address)
-        give_back()
-        assert not list(tmp_path.iterdir())
 
 
 def test_the_socket_of_a_living_server_is_refused_and_that_of_a_dead_one_is_not(tmp_path):
@@ -146,11 +99,6 @@ def test_a_port_is_used_if_it_is_at_any_address_of_the_host():
     claim_address(f"localhost:{free_port()}")()
 
 
-def test_a_socket_in_a_folder_that_is_missing(tmp_path):
-    with pytest.raises(UserError, match="Cannot listen on unix:.*No such file or directory"):
-        claim_address(f"unix:{tmp_path}/missing/s")
-
-
 def test_of_servers_that_start_at_once_one_has_the_socket_and_keeps_it(tmp_path):
     address, number = f"unix:{tmp_path}/s", 4
 
@@ -160,7 +108,7 @@ def test_of_servers_that_start_at_once_one_has_the_socket_and_keeps_it(tmp_path)
         except UserError as error:
             assert "address already in use, by a server that lives" in str(error)
 
-    for _ in range(20):
+    for _ in range(5):
         with ThreadPoolExecutor(number) as pool:
             servers = [*filter(None, pool.map(start, [threading.Barrier(number)] * number))]
         try:

@@ -40,6 +40,17 @@ def test_an_address_in_use_ends_all_whoever_serves_first():
         watched._read_messages(watched._workers[1])
 
 
+def test_a_server_that_is_killed_before_it_serves_is_started_again():
+    """A kill is not the user's mistake, whether by hand or because memory ran out."""
+    killed = Process([])
+    watched = supervisor.Supervisor(lambda index, life: killed, 1, 60.0, 300.0)
+    (worker,) = watched._workers
+    worker.start_if_due()
+    killed.kill()
+    watched._read_messages(worker)
+    assert worker.process is None and worker.due > 0
+
+
 def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch):
     class Corpse:
         name = "Server 0"
