@@ -5,8 +5,6 @@ import contextlib
 import itertools
 import os
 import signal
-import subprocess
-import sys
 
 import grpc
 import pytest
@@ -17,39 +15,14 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError, replace
 from libtorchbeast.seeds import derive_seed
 from polybeast_env import server_seed
-from tests.faults._breaking import listener
-from tests.support.client import Client, assert_rows_equal, free_port
+from tests.faults._breaking import ServerFleet
+from tests.support.client import Client, assert_rows_equal
 from tests.support.envs import Catch
-from tests.support.processes import ROOT, Program, heed_signals, wait_for
+from tests.support.processes import wait_for
 
 CATCH = ["--env", "tests.support.envs:Catch-v0", "--envs_per_server", "2"]
 ONES = [1, 1]
-
-
-class Servers(Program):
-    """`python -m polybeast_env`, with its first address on a Unix socket in `folder`."""
-
-    def __init__(self, folder, *flags, stdin=subprocess.DEVNULL, **environment):
-        self._printed = folder / "printed"
-        self.basename = f"unix:{folder}/s"
-        command = [sys.executable, "-m", "polybeast_env", "--pipes_basename", self.basename]
-        with open(self._printed, "w") as printed:
-            self.process = subprocess.Popen(
-                [*command, *flags],
-                cwd=ROOT,
-                env=os.environ | environment,
-                stdin=stdin,
-                stderr=printed,
-                start_new_session=True,
-                preexec_fn=heed_signals,
-            )
-
-    def client(self, index=0):
-        return Client(f"{self.basename}.{index}")
-
-    def wait_until_all_have_ended(self):
-        self.process.wait()
-        wait_for(lambda: not self.session(), describe=self.printed)
+CODE = grpc.StatusCode
 
 
 def parse(*flags):
@@ -101,84 +74,33 @@ def test_flags_that_cannot_work(given, message):
 
 
 # --------------------------------------------------------------------------------------- processes
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--env", "NoSuchThing-v0"], "error: --env NoSuchThing-v0: Environment `NoSuc"),
-        (["--env", "tests.support.envs:nothing"], "error: "),
-    ],
-)
-def test_a_mistake_ends_all_with_one_line(tmp_path, flags, message):
-    with Servers(tmp_path, *flags, "--num_servers", "2") as servers:
+def test_a_mistake_ends_all_with_one_line(tmp_path):
+    with ServerFleet(tmp_path, "--env", "NoSuchThing-v0", count=2) as servers:
         assert servers.wait_for_end() == 1
-        servers.wait_until_all_have_ended()
+        wait_for(lambda: not servers.session(), describe=servers.printed)
         last = servers.printed().splitlines()[-1]
-    assert last.startswith(f"polybeast_env: {message}")
+    assert last.startswith("polybeast_env: error: --env NoSuchThing-v0: Environment `NoSuc")
 
 
-def test_an_address_in_use(tmp_path):
-    address = f"127.0.0.1:{free_port()}"
-    flags = [*CATCH, "--server_addresses", address]
-    with Servers(tmp_path, *flags) as servers, Client(address) as client:
-        client.describe()
-        (tmp_path / "other").mkdir()
-        with Servers(tmp_path / "other", *flags) as other:
-            assert other.wait_for_end() == 1
-            last = other.printed().splitlines()[-1]
-        assert last.startswith(f"polybeast_env: error: Cannot listen on {address}: ")
-        assert "address already in use" in last
-        client.describe()
-        serving = "Serving tests.support.envs:Catch-v0, 2 environments per stream"
-        assert f"{serving}, on {address}" in servers.printed()
-
-
-@pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "SIGHUP to all", "stdin"])
-def test_all_end_when_asked_to(tmp_path, how):
-    stdin = subprocess.PIPE if how == "stdin" else subprocess.DEVNULL
-    flags = [*CATCH, "--num_servers", "2"]
-    if how == "stdin":
-        flags += ["--until_stdin_closes", str(tmp_path / "sockets")]
-    with Servers(tmp_path, *flags, stdin=stdin) as servers:
-        with servers.client(0) as first, servers.client(1) as second:
-            stream = first.stream()
-            stream.read()
-            second.describe()
-            if how == "stdin":
-                assert (tmp_path / "sockets").stat().st_mode & 0o777 == 0o700
-                servers.process.stdin.close()
-            elif how == "SIGTERM":
-                servers.process.terminate()
-            else:
-                os.killpg(servers.pid, getattr(signal, how.split()[0]))
-            assert servers.wait_for_end() == 0
-            assert not servers.actors() and not (tmp_path / "sockets").exists()
-            assert stream.failure()[0] in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-        assert "Traceback" not in servers.printed()
-
-
-def test_a_killed_supervisor_leaves_no_process(tmp_path):
-    with Servers(tmp_path, *CATCH, "--num_servers", "2") as servers:
-        with servers.client(0) as first, servers.client(1) as second:
-            first.describe(), second.describe()
-            assert len(servers.actors()) == 2
-            servers.process.kill()
-            servers.wait_until_all_have_ended()
-
-
-def test_a_killed_server_is_started_again_with_another_seed(tmp_path):
-    with Servers(tmp_path, *CATCH, "--num_servers", "2", "--seed", "5") as servers:
-        with servers.client(0) as first, servers.client(1) as second:
+def test_a_killed_server_is_started_again_with_another_seed_and_ctrl_c_ends_all(tmp_path):
+    with ServerFleet(tmp_path, *CATCH, "--seed", "5", count=2) as servers:
+        addresses = servers.addresses
+        seed = lambda index, life: server_seed(5, addresses[index], index, life)
+        with Client(addresses[0]) as first, Client(addresses[1]) as second:
             stream, unharmed = first.stream(), second.stream()
-            seed = lambda index, life: server_seed(5, f"{servers.basename}.{index}", index, life)
             assert_rows_equal(stream.read(), first_row(seed(0, 0)))
             assert_rows_equal(unharmed.read(), first_row(seed(1, 0)))
-            os.kill(listener(servers.actors(), f"{servers.basename}.0"), signal.SIGKILL)
-            assert stream.failure()[0] == grpc.StatusCode.UNAVAILABLE
+            servers.kill(0)
+            assert stream.failure()[0] == CODE.UNAVAILABLE
             unharmed.step(ONES)
-            with servers.client(0) as again:  # `first` may still think its server lives
+            with Client(addresses[0]) as again:  # `first` may still think its server lives
                 assert_rows_equal(again.stream().read(), first_row(seed(0, 1)))
             unharmed.step(ONES)
+            os.killpg(servers.pid, signal.SIGINT)
+            assert servers.wait_for_end() == 0 and not servers.actors()
+            assert unharmed.failure()[0] in (CODE.UNAVAILABLE, CODE.CANCELLED)
         assert "failed and starts again in 0.5 s: exit code -9" in servers.printed()
+        assert "Traceback" not in servers.printed()
 
 
 def test_servers_of_all_machines_have_seeds_of_their_own(monkeypatch):
@@ -192,42 +114,9 @@ def test_servers_of_all_machines_have_seeds_of_their_own(monkeypatch):
     assert len({server_seed(0, f"unix:/tmp/{folder}/server.0", 0, 0) for folder in "ab"}) == 1
 
 
-def test_a_server_that_is_killed_before_it_serves_is_started_again(tmp_path):
-    """A kill is not the user's mistake, whether by hand or because memory ran out."""
-    with Servers(tmp_path, *CATCH, "--num_servers", "1") as servers, servers.client() as client:
-        os.kill(wait_for(servers.actors).pop(), signal.SIGKILL)
-        servers.wait_for(lambda: "starts again in 0.5 s: exit code -9" in servers.printed())
-        assert client.describe().num_envs == 2
-    assert servers.printed().count("Serving tests.") == 1
-
-
 def first_row(server_seed):
     with contextlib.closing(Environment(Catch, 2)) as environment:
         return environment.initial(derive_seed(server_seed, 0))
-
-
-def test_a_hung_environment_costs_its_server(tmp_path):
-    trouble = tmp_path / "trouble"
-    trouble.mkdir()
-    for done in ("open", "raise", "nan"):  # so that the first environment to come so far hangs
-        (trouble / done).touch()
-    flags = ["--env", "tests.support.envs:TroubledCatch-v0", "--envs_per_server", "2"]
-    flags += ["--num_servers", "1", "--step_timeout", "1"]
-    with Servers(tmp_path, *flags, TROUBLE=str(trouble)) as servers, servers.client() as client:
-        stream = client.stream()
-        stream.read()
-        with pytest.raises(grpc.RpcError) as error:
-            while True:
-                stream.step(ONES)
-        assert error.value.code() == grpc.StatusCode.UNAVAILABLE
-        with servers.client() as again:  # `client` may still think its server lives
-            stream = again.stream()
-            stream.read()
-            for _ in range(100):
-                stream.step(ONES)
-        printed = servers.printed()
-    assert "the environments of stream 0 took longer than --step_timeout 1 for one" in printed
-    assert "failed and starts again in 0.5 s: exit code 3" in printed
 
 
 # ------------------------------------------------------------------------------------ environments
