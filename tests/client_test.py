@@ -2,7 +2,9 @@
 """The learner's search for its servers, and its watch on their streams."""
 
 import contextlib
+import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,10 @@ import libtorchbeast
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv import client
 from libtorchbeast.rpcenv.client import ServersLost, StreamMonitor, first_description
+from tests.support.envs import Catch
+from tests.support.extension import GUARD_S
+from tests.support.pools import serving
+from tests.support.processes import wait_for
 
 
 def test_silent_addresses_do_not_stretch_the_timeout(tmp_path):
@@ -25,6 +31,16 @@ def test_silent_addresses_do_not_stretch_the_timeout(tmp_path):
             with pytest.raises(ServersLost, match="no environment server for 1 s"):
                 first_description(addresses, 1.0)
     assert asked[0] <= 1.0 and sum(asked) <= 1.0 + 0.1 * len(asked)
+
+
+def test_servers_that_come_late_are_waited_for(address, monkeypatch, caplog):
+    monkeypatch.setattr(client, "Reminder", lambda: SimpleNamespace(due=bool))  # due at once
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(first_description, [address], GUARD_S)
+        wait_for(lambda: "Waiting for a server" in caplog.text)
+        with serving(Catch, address):
+            assert found.result().name == "Test-v0"
+    assert re.search(rf"Waiting for a server. {address}: [A-Z_]+: \w+", caplog.text)
 
 
 class Pool:
