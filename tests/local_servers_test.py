@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("as_before")
 
 
 def test_servers_may_print_whatever_they_like(tmp_path):
-    flags = "--env tests.support.envs:NoisyCatch-v0 --total_steps 2000 "
+    flags = "--env tests.support.envs:NoisyCatch-v0 --total_steps 400 "
     flags += "--step_timeout 5 --server_timeout 10"
     beast(tmp_path, *SMALL, *flags.split())
     assert rows(tmp_path / "run")[-1]["stream_failures"] == 0
@@ -39,7 +39,7 @@ def test_a_resumed_run_does_not_play_the_same_first_levels_again():
     assert first[0] == first[1] != first[2]
 
 
-@pytest.mark.parametrize("name", ["a,b", "50%", "x" * 90])
+@pytest.mark.parametrize("name", ["a,b", "x" * 90])
 def test_tmpdir_may_have_any_name(tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
