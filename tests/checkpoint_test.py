@@ -48,14 +48,6 @@ def test_round_trip(path):
     assert os.listdir(os.path.dirname(path)) == ["model.tar"]
 
 
-def test_loaded_optimizer_goes_on(path):
-    checkpoint.save(path, make_state(7))
-    model = torch.nn.Linear(8, 4)
-    optimizer = torch.optim.RMSprop(model.parameters(), momentum=0.9)
-    optimizer.load_state_dict(checkpoint.load(path)["optimizer"])
-    assert optimizer.state_dict()["state"][0]["momentum_buffer"].abs().sum() > 0
-
-
 def test_plain_torch_load_reads_the_file(path):
     state = make_state(1)
     checkpoint.save(path, state)
@@ -63,20 +55,10 @@ def test_plain_torch_load_reads_the_file(path):
     assert_same(torch.load(path, weights_only=True, mmap=True), state)
 
 
-def test_the_two_newest_are_kept(path):
-    for step in (1, 2, 3):
-        checkpoint.save(path, make_state(step))
-    assert checkpoint.load(path)["step"] == 3
-    assert checkpoint.load(path + ".previous")["step"] == 2
-    assert sorted(os.listdir(os.path.dirname(path))) == ["model.tar", "model.tar.previous"]
-
-
 def test_a_new_run_has_no_state(path):
     assert checkpoint.load_newest(path) is None
     Path(path + ".tmp").write_bytes(b"left by a kill")
     assert checkpoint.load_newest(path) is None
-    checkpoint.save(path, make_state(1))
-    assert not os.path.exists(path + ".tmp")
 
 
 class Color(enum.IntEnum):
@@ -212,9 +194,9 @@ def test_a_checkpoint_of_another_identity_is_refused_with_what_differs(path):
     assert "now give {'core.bias': [512], 'new': [1], 'old': None}" in str(error.value)
     assert "conv.weight" not in str(error.value)
     many = checkpoints(path, net={name: [1] for name in "cab"})
-    with pytest.raises(UserError) as error:
+    seen = r"`net` \(6 entries differ\): it has {'a': None, 'b': None, 'c': None}"
+    with pytest.raises(UserError, match=seen):
         many.load()
-    assert "`net` (6 entries differ): it has {'a': None, 'b': None, 'c': None}" in str(error.value)
     assert other.saved_updates == 0
 
 
@@ -242,10 +224,12 @@ def test_weights_of_other_shapes_are_refused_with_the_first(path):
         ({"a": torch.zeros(2)}, r"b is \[3, 1\] there and missing here"),
         (same | {"c": torch.zeros(())}, r"c is missing there and \[\] here"),
     ]:
-        with pytest.raises(
-            UserError, match=f"--init_from model.tar: .*, trained on A-v0, .* for B-v0: {said}$"
-        ):
+        told = f"--init_from model.tar: .*, trained on A-v0, .* for B-v0: {said}$"
+        with pytest.raises(UserError, match=told):
             checkpoint.initial_weights(flags, own)
+    nobody = Flags(savedir=flags.savedir, init_from="nobody")
+    with pytest.raises(UserError, match="^--init_from nobody: there is no checkpoint nobody$"):
+        checkpoint.initial_weights(nobody, same)
 
 
 def evaluated(updates):
@@ -324,12 +308,8 @@ def test_best_weights_on_a_full_disk_are_counted_and_tried_again(path):
     assert best(path) == (3, 4.0, "Pong")
 
 
-def test_a_run_without_checkpoints_keeps_no_best_weights(path):
-    checkpoints(path, enabled=False).save_if_best(5.0, evaluated(1))
-    assert os.listdir(os.path.dirname(path)) == []
-
-
-def test_a_run_without_checkpoints_is_never_behind(path):
+def test_a_run_without_checkpoints_keeps_nothing_and_is_never_behind(path):
     run = checkpoints(path, enabled=False)
     run.save(updated(7))
-    assert not os.path.exists(path) and not run.is_behind(7)
+    run.save_if_best(5.0, evaluated(1))
+    assert os.listdir(os.path.dirname(path)) == [] and not run.is_behind(7)

@@ -127,39 +127,21 @@ def test_the_last_row_follows_the_last_checkpoint(tmp_path, monkeypatch):
     assert logged[-1] and max(logged[-1]) < 200 <= rows(tmp_path / "run")[-1]["step"]
 
 
-def flip_a_byte(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_serves(savedir, capsys):
+def test_a_run_whose_checkpoint_is_damaged_resumes_from_the_one_before_it(savedir, capsys):
     before = torch.load(savedir / "run/model.tar.previous", weights_only=True)["step"]
-    flip_a_byte(savedir / "run/model.tar")
+    newest = savedir / "run/model.tar"
+    newest.write_bytes(newest.read_bytes()[:-1])
     beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1500)
-    told = capsys.readouterr().err
-    assert "Checkpoint not usable" in told and "damaged" in told and "model.tar.previous" in told
-    assert f"Resuming from step {before}" in told
+    assert f"Resuming from step {before}" in capsys.readouterr().err
     assert load(savedir / "run")["step"] >= 1500
     table = rows(savedir / "run")
     assert [row["_tick"] for row in table] == list(range(len(table)))
-
-
-def test_two_damaged_checkpoints_are_never_a_start_from_scratch(savedir):
-    for name in ("model.tar", "model.tar.previous"):
-        flip_a_byte(savedir / "run" / name)
-    content = lambda: {p.name: p.read_bytes() for p in (savedir / "run").iterdir()}
-    before = content()
-    message = refusal(savedir, *IN_ORDER, "--total_steps", 1500)
-    assert "model.tar" in message and "model.tar.previous" in message and "damaged" in message
-    assert content() == before
 
 
 @pytest.mark.parametrize(
     "flags, what",
     [
         (["--env", "tests.support.envs:EndlessCatch-v0"], "env"),
-        (["--env", "CartPole-v1"], "env"),
         (["--net", f"{__name__}.OtherNet"], "net"),
         (["--use_lstm"], ""),
     ],
@@ -215,6 +197,8 @@ def test_what_is_left_out_on_resume_is_the_runs_own_whatever_the_defaults(
     savedir, monkeypatch, capsys
 ):
     before = load(savedir / "run")
+    before["flags"]["num_servers"] = 2  # a flag of PolyBeast, which MonoBeast does not change
+    checkpoint.save(str(savedir / "run/model.tar"), before)
     changed_recipes(monkeypatch)
     beast(savedir, "--total_steps", 1500)  # it is not even told the environment
     state = load(savedir / "run")
@@ -273,21 +257,6 @@ def test_a_run_that_resumes_ignores_the_weights_of_another(savedir, capsys):
     assert "Beginning" not in capsys.readouterr().err
 
 
-def test_weights_that_do_not_fit_are_refused_in_one_sentence(savedir):
-    os.rename(savedir / "run", savedir / "old")
-    flags = ["--init_from", "old", "--env", "CartPole-v1"]
-    assert refusal(savedir, *IN_ORDER, *flags) == (
-        f"monobeast: error: --init_from old: {savedir}/old/model.tar, trained on {IN_ORDER[1]}, "
-        "does not fit the network for CartPole-v1: "
-        "policy.0.weight is missing there and [64, 4] here"
-    )
-    message = refusal(savedir, *IN_ORDER, "--use_lstm", "--init_from", "old")
-    assert "core.weight_ih_l0 is missing there and [" in message
-    message = refusal(savedir, *IN_ORDER, "--init_from", "nobody")
-    assert message.endswith("--init_from nobody: there is no checkpoint nobody")
-    assert not (savedir / "run/model.tar").exists()
-
-
 def test_a_run_without_a_checkpoint_does_not_begin_again_as_another_game(savedir):
     """It was stopped before its first update, and --xpid alone began a run of Pong in its place."""
     begun = savedir / "begun"
@@ -313,19 +282,6 @@ def test_weights_alone_are_no_run_to_resume(savedir):
         f"--init_from {path} starts a new run with these weights."
     )
     assert os.listdir(savedir / "weights") == ["model.tar"]
-
-
-def test_a_flag_that_only_the_other_beast_has_does_not_change(savedir, monkeypatch, capsys):
-    load_state = checkpoint.RunCheckpoints.load
-
-    def of_polybeast(self):
-        state = load_state(self)
-        return state | {"flags": state["flags"] | {"num_servers": 2}}
-
-    monkeypatch.setattr(checkpoint.RunCheckpoints, "load", of_polybeast)
-    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1500)
-    said = capsys.readouterr().err
-    assert "--total_steps changes from" in said and "num_servers" not in said
 
 
 def test_a_complete_run_started_again_says_so_and_stays(savedir, capsys):
