@@ -1,14 +1,11 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What is drawn: the right points of the right runs, and a clear word where there is nothing."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
-from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.tools.plot import (
     SEED,
     _groups,
@@ -20,15 +17,7 @@ from libtorchbeast.tools.plot import (
     read_curve,
 )
 
-ROOT = Path(__file__).resolve().parent.parent
 HEADER = "_tick,_time,step,frame,mean_game_return"
-
-
-def make_run(savedir, xpid, returns):
-    with FileWriter(Path(savedir, xpid), {}, ["step", "frame", "mean_game_return"]) as files:
-        for step, value in enumerate(returns):
-            files.log({"step": step, "frame": 4 * step, "mean_game_return": value})
-    return str(files.path)
 
 
 def make_csv(path, lines):
@@ -37,30 +26,15 @@ def make_csv(path, lines):
     return path
 
 
-def png_size(path):
-    data = Path(path).read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
+def make_rows(path, points):
+    """A run with rows of (step, return). Returns its CSV file."""
+    lines = [HEADER, *(f"{i},{1000 + i},{s},{4 * s},{y}" for i, (s, y) in enumerate(points))]
+    return make_csv(path / "logs.csv", lines)
 
 
-def test_two_runs_from_the_command_line(tmp_path):
-    runs = [make_run(tmp_path, "a", [None, -21.0, 3.5]), make_run(tmp_path, "b", [1.0, 2.0])]
-    out = tmp_path / "plot.png"
-    command = [sys.executable, "-m", "libtorchbeast.tools.plot", *runs, "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{out}: mean_game_return of a, b\n"
-    width, height = png_size(out)
-    assert width > 1000 and height > 300
-
-
-def test_a_column_that_names_an_environment_keeps_the_name(tmp_path, monkeypatch):
-    y, figures = "mean_eval_return/my_levels:Test-v0", []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **more: figures.append(figure))
-    run = make_csv(tmp_path / "logs.csv", [f"step,frame,hours,{y}", "1,4,0.5,7", "2,8,1,9"])
-    plot([str(run)], "plot.png", y)
-    [line, *_] = figures[0].axes[0].get_lines()
-    assert [*line.get_ydata()] == [7, 9]
-    assert figures[0].get_supylabel() == "mean eval return/my_levels:Test-v0"
+def make_run(savedir, xpid, returns):
+    """A run with a row for each return, "" for none. Returns its folder."""
+    return str(make_rows(Path(savedir, xpid), enumerate(returns)).parent)
 
 
 def test_a_path_may_have_another_column_than_the_rest(tmp_path, monkeypatch):
@@ -77,6 +51,7 @@ def test_a_path_may_have_another_column_than_the_rest(tmp_path, monkeypatch):
 
 def test_paths_of_every_kind(tmp_path):
     first, second = make_run(tmp_path, "a", [1.0]), make_run(tmp_path, "b", [2.0])
+    (tmp_path / "latest").symlink_to("b")
     logs = [Path(first) / "logs.csv", Path(second) / "logs.csv"]
     assert find_logs(first) == logs[:1]
     assert find_logs(first + "/logs.csv") == logs[:1]
@@ -126,27 +101,21 @@ def test_the_column_of_hours_is_believed(tmp_path):
 
 
 def test_smooth_is_a_trailing_mean(tmp_path):
-    def image(returns, smooth):
-        lines = [HEADER, *(f"{i},{1000 + i},{i},{i},{y}" for i, y in enumerate(returns))]
-        run = make_csv(tmp_path / "run" / "logs.csv", lines)
-        plot([str(run)], str(tmp_path / "plot.png"), smooth=smooth)
-        return (tmp_path / "plot.png").read_bytes()
-
-    assert image([0, 2, 4, 9], smooth=2) == image([0, 1, 3, 6.5], smooth=1)
-    assert image([0, 2, 4, 9], smooth=1) != image([0, 1, 3, 6.5], smooth=1)
+    run = make_run(tmp_path, "run", [0, 2, 4, 9])
+    (line,) = plot([run], str(tmp_path / "plot.png"), smooth=2)
+    assert line.mean.y == [0, 1, 3, 6.5]
     with pytest.raises(ValueError, match="--smooth must be at least 1, not 0"):
-        image([1], smooth=0)
+        plot([run], "plot.png", smooth=0)
 
 
 def test_many_runs_and_another_column(tmp_path):
     for i in range(12):
         make_run(tmp_path, f"run{i:02}", [float(i), i + 1.0])
     assert len(plot([str(tmp_path)], str(tmp_path / "plot.png"), y="frame")) == 12
-    png_size(tmp_path / "plot.png")
 
 
 def test_a_run_without_a_game_is_named_and_left_out(tmp_path, caplog):
-    make_run(tmp_path, "young", [None, None])
+    make_run(tmp_path, "young", ["", ""])
     make_run(tmp_path, "old", [1.0])
     paths = [f"{tmp_path}/young:mean_game_return", f"{tmp_path}/old"]
     [line] = plot(paths, str(tmp_path / "plot.png"), "step")
@@ -155,12 +124,6 @@ def test_a_run_without_a_game_is_named_and_left_out(tmp_path, caplog):
 
 
 # ========================================================================================== groups
-def make_rows(path, points):
-    """A run with rows of (step, return)."""
-    lines = [HEADER, *(f"{i},{1000 + i},{s},{4 * s},{y}" for i, (s, y) in enumerate(points))]
-    return make_csv(path / "logs.csv", lines)
-
-
 def groups(paths, pattern=SEED):
     return _groups([read_curve(path, "mean_game_return") for path in paths], pattern)
 
@@ -174,13 +137,6 @@ def test_a_group_is_the_mean_and_the_range_of_its_runs_where_all_have_rows(tmp_p
     assert line.mean.frames == [20, 40, 60, 120]
     assert line.low == [5, 8, 8, 8] and line.high == [15, 20, 25, 40]
     assert line.mean.y == pytest.approx([28 / 3, 38 / 3, 16, 26])
-
-
-def test_a_group_of_one_is_the_run(tmp_path):
-    path = make_rows(tmp_path / "pong-1", [(3, 1.5), (7, 2.5)])
-    (line,) = groups([path])
-    assert line.name == "pong (1 run)" and line.mean.steps == [3, 7]
-    assert line.mean.y == line.low == line.high == [1.5, 2.5]
 
 
 @pytest.mark.parametrize(
@@ -211,11 +167,10 @@ def test_groups_from_the_command_line(tmp_path, capsys):
     for flags in ([], ["--groups"], ["--groups", "--panels"], ["--panels"], ["--group_by", "a|b"]):
         out = tmp_path / "plot.png"
         main([str(tmp_path / "runs"), "--out", str(out), *flags])
-        png_size(out)
         images.append(out.read_bytes())
-        names = capsys.readouterr().out.partition(" of ")[2]
         grouped = any("group" in flag for flag in flags)
-        assert names == ("a (2 runs), b (1 run)\n" if grouped else "a-1, a-2, b-1\n")
+        names = "a (2 runs), b (1 run)" if grouped else "a-1, a-2, b-1"
+        assert capsys.readouterr().out == f"{out}: mean_game_return of {names}\n"
     assert len(set(images)) == 4 and images[1] == images[4]
 
 
@@ -223,14 +178,13 @@ def test_a_run_that_cuts_its_group_short_is_named(tmp_path, caplog):
     paths = [make_rows(tmp_path / f"a-{i}", [(0, 1), (10 * i, 1)]) for i in (1, 2)]
     (line,) = groups(paths)
     assert line.mean.steps == [0, 10]
-    assert f"a is drawn to step 10, where {paths[0]} ends; another of its runs has 20" in (
-        caplog.text
-    )
+    said = f"a is drawn to step 10, where {paths[0]} ends; another of its runs has 20"
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize(
     ("name", "begins"),
-    [("x.pdf", b"%PDF"), ("x.svg", b"<?xml"), ("x.png", b"\x89PNG"), ("x", b"\x89PNG")],
+    [("x.pdf", b"%PDF"), ("x.svg", b"<?xml"), ("x", b"\x89PNG")],
 )
 def test_the_suffix_says_the_format(name, begins, tmp_path):
     plot([make_run(tmp_path / "runs", "a", [1.0, 2.0])], str(tmp_path / name))
@@ -250,7 +204,7 @@ def check_error(argv, capsys, *words):
 
 def test_errors_are_one_line_and_say_what_is_there(tmp_path, capsys):
     run = make_run(tmp_path / "runs", "a", [1.0])
-    young = make_run(tmp_path / "young", "b", [None])
+    young = make_run(tmp_path / "young", "b", [""])
     bad = make_csv(tmp_path / "bad.csv", [HEADER, "0,1,2,3,high"])
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -269,17 +223,12 @@ def test_errors_are_one_line_and_say_what_is_there(tmp_path, capsys):
 def test_errors_about_groups_say_what_was_seen(tmp_path, capsys):
     far = [make_rows(tmp_path / f"far-{i}", [(10 * i, 1), (10 * i + 5, 2)]) for i in range(2)]
     back = make_rows(tmp_path / "back", [(1, 1), (9, 1), (5, 1)])
-    check_error(
-        [*map(str, far), "--groups"],
-        capsys,
-        "the runs of group 'far' have no steps in common: ",
-        f"{far[0]} 0-5, {far[1]} 10-15",
-    )
+    seen = f"the runs of group 'far' have no steps in common: {far[0]} 0-5, {far[1]} 10-15"
+    check_error([*map(str, far), "--groups"], capsys, seen)
     check_error([str(back), "--groups"], capsys, f"{back}: its steps go back")
     check_error([str(back), "--group_by", "(" * 3], capsys, "'(((' is no regular expression")
-    check_error(
-        [str(back), "--group_by", "lstm"], capsys, "'lstm' matches nothing in the run", "/back'"
-    )
+    words = [str(back), "--group_by", "lstm"]
+    check_error(words, capsys, "'lstm' matches nothing in the run", "/back'")
 
 
 OLD_LOG = """\
@@ -300,6 +249,3 @@ def test_logs_of_torchbeast_are_drawn(tmp_path):
     curve = read_curve(run / "logs.csv", "mean_game_return")
     assert (curve.y, curve.steps, curve.frames) == ([-21.0, -20.5], [1280, 1920], [5120, 7680])
     assert curve.hours == pytest.approx([5 / 3600, 10 / 3600])
-    (line,) = plot([str(run)], str(tmp_path / "plot.png"))
-    assert line.name == "torchbeast-1"
-    assert (tmp_path / "plot.png").read_bytes()[:4] == b"\x89PNG"
