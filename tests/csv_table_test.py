@@ -11,36 +11,16 @@ from libtorchbeast.loggers.csv_table import last_row, read_csv
 from tests.support.run_files import column, log_steps, writer
 
 
-def test_header_once_and_a_line_per_row(tmp_path):
-    log_steps(tmp_path, [10, 20])
-    lines = (tmp_path / "run" / "logs.csv").read_text().splitlines()
-    assert lines[0] == "_tick,_time,step,frame,mean_game_return,loss"
-    assert [line.split(",")[0] for line in lines[1:]] == ["0", "1"]
-    assert lines[2].split(",")[2:] == ["20", "80", "", "2.0"]
-
-
-def test_a_row_is_in_the_file_before_close(tmp_path):
-    with writer(tmp_path) as files:
-        files.log({"step": 1})
-        assert column(files.path / "logs.csv", "step") == ["1"]
-
-
-def test_values_that_do_not_exist_are_empty_cells(tmp_path):
+def test_numbers_of_every_kind_are_written_and_those_that_do_not_exist_are_empty_cells(tmp_path):
+    numbers = {
+        "1": True, "3": 3, "0.1": 0.1, "0.5": np.float32(0.5), str(2**40): np.int64(2**40),
+        "1.5": torch.tensor(1.5).bfloat16(),
+    }  # fmt: skip
     nothing = [None, math.nan, math.inf, -math.inf, np.float32("nan"), torch.tensor(math.nan)]
     with writer(tmp_path) as files:
-        for step, value in enumerate(nothing):
+        for step, value in enumerate([*numbers.values(), *nothing]):
             files.log({"step": step, "loss": value})
-    assert column(files.path / "logs.csv", "loss") == [""] * len(nothing)
-    assert "nan" not in (files.path / "logs.csv").read_text()
-
-
-def test_numbers_of_every_kind(tmp_path):
-    numbers = [True, 3, 0.1, np.float32(0.5), np.int64(2**40), torch.tensor(1.5).bfloat16()]
-    with writer(tmp_path) as files:
-        for step, value in enumerate(numbers):
-            files.log({"step": step, "loss": value})
-    expected = ["1", "3", "0.1", "0.5", str(2**40), "1.5"]
-    assert column(files.path / "logs.csv", "loss") == expected
+    assert column(files.path / "logs.csv", "loss") == [*numbers, *[""] * len(nothing)]
 
 
 def test_wrong_rows_are_refused_and_write_nothing(tmp_path):
@@ -48,6 +28,8 @@ def test_wrong_rows_are_refused_and_write_nothing(tmp_path):
         with pytest.raises(ValueError, match="column 'loss' takes numbers, not 'high'"):
             files.log({"step": 1, "loss": "high"})
         assert column(files.path / "logs.csv", "step") == []
+        files.log({"step": 2})
+        assert column(files.path / "logs.csv", "step") == ["2"]  # before it is closed
 
 
 def test_resume_goes_on_after_the_checkpoint(tmp_path):

@@ -78,19 +78,13 @@ def test_only_beasts_import_tools():
         assert name.startswith(tools) or not any(m.startswith(tools) for m in GRAPH[name]), name
 
 
-def test_environment_machines_need_no_torch():
-    code = "import importlib, sys; sys.modules['torch'] = None; [*map(importlib.import_module, "
-    command = [sys.executable, "-c", f"{code}sys.argv[1:])]", *sorted(TORCH_FREE)]
-    subprocess.run(command, cwd=ROOT, check=True)
-
-
 def test_an_environment_machine_needs_neither_torch_nor_rich():
     code = (
-        "import sys, polybeast_env as p; p.create_env(p.parse(sys.argv[1:]));"
-        "print({'torch', 'rich'} & set(sys.modules))"
+        "import importlib, sys; sys.modules |= {'torch': None, 'rich': None};"
+        "[*map(importlib.import_module, sys.argv[1:])]; import polybeast_env as program;"
+        "program.create_env(program.parse(['--env', 'CartPole-v1']))"
     )
-    command = [sys.executable, "-c", code, "--env", "CartPole-v1"]
-    assert subprocess.check_output(command, cwd=ROOT, text=True) == "set()\n"
+    subprocess.run([sys.executable, "-c", code, *sorted(TORCH_FREE)], cwd=ROOT, check=True)
 
 
 def test_a_module_has_its_tests():

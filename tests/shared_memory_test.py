@@ -105,11 +105,6 @@ def test_required_bytes_cover_every_block():
     memory.close()
 
 
-def test_what_is_left_is_counted():
-    available = shared_memory.available_bytes()
-    assert available > 2**20
-
-
 def test_open_files_are_counted():
     def left():
         with pytest.raises(UserError, match="^--num_actors 1000000000: .* are left") as error:
