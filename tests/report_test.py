@@ -13,7 +13,6 @@ import scipy.stats
 
 from libtorchbeast.tools import report
 from libtorchbeast.tools.study import add_to_plan, make_runs, parse_factors
-from minatar_wrappers import make_minatar
 from tests.support.processes import ROOT
 
 BREAKOUT, ASTERIX = "MinAtar/Breakout-v1", "MinAtar/Asterix-v1"
@@ -77,13 +76,8 @@ def trimmed(scores, axis):
 @pytest.mark.parametrize(
     "statistic, oracle, sizes",
     [
-        (report.mean, pooled(np.mean), (8,)),
         (report.mean, pooled(np.mean), (5, 5, 5)),
-        (
-            report.interquartile_mean,
-            pooled(trimmed),
-            (5, 9, 3),
-        ),
+        (report.interquartile_mean, pooled(trimmed), (5, 9, 3)),
     ],
 )
 def test_intervals_are_scipys(statistic, oracle, sizes):
@@ -133,18 +127,20 @@ def test_a_whole_study(tmp_path):
     found = tables(text)
     assert found["game lr"][5] == [
         ASTERIX,
-        *"0.001 0.9 2".split(),
+        "0.001",
+        "0.9",
+        "2",
         "21.5 (21 to 22)",
-        *"21 22 0.5".split(),
+        "21",
+        "22",
+        "0.5",
     ]
     lowest, *_, highest = found["--lr"]
     assert lowest == ["--lr", "runs", BREAKOUT, ASTERIX, "interquartile mean"]
     assert highest[:4] == ["0.003", "8", "13.9 (13.4 to 14.4)", "23.9 (23.4 to 24.4)"]
     assert found["--gamma"][1][:3] == ["0.9", "8", "12.5 (12 to 13)"]
-    assert [row[:2] for row in found["setting"]][:2] == [
-        ["setting", "games"],
-        ["lr=0.001 gamma=0.9", "2"],
-    ]
+    assert found["setting"][0][:2] == ["setting", "games"]
+    assert found["setting"][1][:2] == ["lr=0.001 gamma=0.9", "2"]
     assert found["game random"][1][:3] == [BREAKOUT, "0.38", "17.5"]
     pictures = re.findall(r"\]\((.*?)\)", text)
     assert len(pictures) == 3
@@ -215,16 +211,6 @@ def test_runs_that_are_not_complete_have_no_score(tmp_path):
     assert "- MinAtar-Breakout-v1_seed3: has not begun" in text
 
 
-def test_a_run_that_shall_grow_has_no_score(tmp_path):
-    folder = tmp_path / "study"
-    make_study(folder, f"--env {BREAKOUT} --seed 1-2", lambda values: 1.0)
-    plan = json.loads((folder / "plan.json").read_text())
-    plan["runs"]["MinAtar-Breakout-v1_seed2"]["command"] += ["--total_steps", "20"]
-    (folder / "plan.json").write_text(json.dumps(plan))
-    text, [row] = write(folder)
-    assert row["seeds"] == "1" and "- MinAtar-Breakout-v1_seed2: at step 10 of 20" in text
-
-
 def test_games_without_a_reference_have_no_aggregate(tmp_path):
     line = "--env CartPole-v1 --seed 1-2 --lr 1,2"
     make_study(tmp_path / "study", line, lambda values: 1.0)
@@ -253,15 +239,8 @@ def test_runs_without_common_steps_have_no_curves(tmp_path):
     for logs in (tmp_path / "study").glob("*/logs.csv"):
         header, _, row = logs.read_text().splitlines()
         logs.write_text(f"{header}\n{row}\n")
-    assert (
-        "X-v0 has no curves: the runs of group 'X-v0' have no steps in"
-        in write(tmp_path / "study")[0]
-    )
-
-
-def test_many_settings_get_panels_of_their_own(tmp_path):
-    make_study(tmp_path / "study", "--env X-v0 --lr 1-8", lambda values: float(values["lr"]))
-    assert len(write(tmp_path / "study")[1]) == 8
+    said = "X-v0 has no curves: the runs of group 'X-v0' have no steps in"
+    assert said in write(tmp_path / "study")[0]
 
 
 # ============================================================================= references, errors
@@ -277,22 +256,6 @@ def test_the_references_are_whole():
 def test_games_are_found_by_the_names_of_environments():
     names = ["PongNoFrameskip-v4", "PongDeterministic-v0", "ALE/Pong-v5", "MinAtar/Freeway-v1"]
     assert [report.game_of(name) for name in names] == ["Pong"] * 3 + ["MinAtar/Freeway"]
-
-
-def test_random_play_is_as_measured():
-    env = make_minatar(BREAKOUT)
-    env.action_space.seed(1)
-    returns = []
-    for game in range(300):
-        env.reset(seed=game)
-        steps = iter(lambda: env.step(env.action_space.sample()), None)
-        returns.append(0.0)
-        for _, reward, terminated, truncated, _ in steps:
-            returns[-1] += reward
-            if terminated or truncated:
-                break
-    known = float(report.read_references(report.REFERENCES)["MinAtar/Breakout"]["random"])
-    assert np.mean(returns) == pytest.approx(known, abs=5 * np.std(returns) / 300**0.5)
 
 
 def test_a_mistake_is_one_line(tmp_path):
@@ -325,13 +288,8 @@ def test_wrong_references_are_told(tmp_path, table, message):
 
 def test_a_run_without_a_score_is_left_out_and_said_to_be(tmp_path):
     make_study(tmp_path / "study", "--seed 1-2", lambda values: 1.0)
-    logs = tmp_path / "study" / "seed2" / "logs.csv"
-    with open(logs, newline="") as file:
-        columns, *table = csv.reader(file)
-    for row in table:
-        row[columns.index("mean_game_return")] = ""
-    with open(logs, "w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([columns, *table])
+    logs = tmp_path / "study/seed2/logs.csv"
+    logs.write_text(logs.read_text().replace(",-7,", ",,").replace(",1.0,", ",,"))
     study = report.read_study(tmp_path / "study", "mean_game_return")
     assert [result.path.name for result in study.results] == ["seed1"]
     assert len(study.left_out) == 1 and study.left_out[0].startswith("- seed2: at step ")

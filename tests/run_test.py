@@ -109,24 +109,6 @@ def test_a_run_whose_folder_is_another_runs_now_saves_nothing_more(tmp_path, mon
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
 
 
-def test_the_last_row_follows_the_last_checkpoint(tmp_path, monkeypatch):
-    """So whoever reads the log knows that a complete run is saved (tools.sweep)."""
-    logged, save, tick = [], checkpoint.save, run.Run.tick
-
-    def spy(path, *args):
-        logged.append([row["step"] for row in rows(tmp_path / "run")])
-        save(path, *args)
-
-    def tick_with_row(self, late=False):
-        self._row_due = 0.0  # a row is always due
-        tick(self, late)
-
-    monkeypatch.setattr(checkpoint, "save", spy)
-    monkeypatch.setattr(run.Run, "tick", tick_with_row)
-    beast(tmp_path, *IN_ORDER, "--total_steps", 200)
-    assert logged[-1] and max(logged[-1]) < 200 <= rows(tmp_path / "run")[-1]["step"]
-
-
 def test_a_run_whose_checkpoint_is_damaged_resumes_from_the_one_before_it(savedir, capsys):
     before = torch.load(savedir / "run/model.tar.previous", weights_only=True)["step"]
     newest = savedir / "run/model.tar"
@@ -284,21 +266,16 @@ def test_weights_alone_are_no_run_to_resume(savedir):
     assert os.listdir(savedir / "weights") == ["model.tar"]
 
 
-def test_a_complete_run_started_again_says_so_and_stays(savedir, capsys):
-    before = load(savedir / "run")["step"]
-    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1000)
-    assert "Nothing to do" in capsys.readouterr().err
-    assert load(savedir / "run")["step"] == before
-
-
-def test_a_run_killed_before_its_last_row_writes_it_when_it_is_started_again(savedir):
+def test_a_complete_run_started_again_stays_and_gets_the_last_row_that_a_kill_took(savedir, capsys):
     (savedir / "run/meta.json").write_text("")  # after a power failure
     logs = savedir / "run/logs.csv"
     logs.write_text("".join(logs.read_text().splitlines(keepends=True)[:-1]))
+    before = load(savedir / "run")["step"]
     for _ in range(2):
         beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1000)
+        assert "Nothing to do" in capsys.readouterr().err
         steps = [row["step"] for row in rows(savedir / "run")]
-        assert steps.count(load(savedir / "run")["step"]) == 1
+        assert steps.count(before) == 1 and load(savedir / "run")["step"] == before
 
 
 def test_a_flag_of_a_forks_own_may_be_anything(tmp_path, monkeypatch):

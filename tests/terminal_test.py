@@ -7,12 +7,12 @@ import signal
 import pytest
 
 from tests.support.processes import load, rows
-from tests.support.terminal import BEASTS, InTerminal
+from tests.support.terminal import BEASTS, InTerminal, command_of
 
 
 @pytest.mark.parametrize("module", BEASTS)
 def test_a_closed_terminal_saves_and_ends_the_run(tmp_path, module):
-    with InTerminal(tmp_path, module) as program:
+    with InTerminal(tmp_path, command_of(tmp_path, module)) as program:
         program.wait_for_step(0)
         program.close_terminal()
         assert program.wait_for_end() == 0, (tmp_path / "run/out.log").read_text()
@@ -20,15 +20,13 @@ def test_a_closed_terminal_saves_and_ends_the_run(tmp_path, module):
     assert not list(tmp_path.glob("torchbeast*"))
 
 
-@pytest.mark.parametrize("module", BEASTS)
-def test_nohup_lets_it_go_on(tmp_path, module):
-    with InTerminal(tmp_path, module, "nohup") as program:
+def test_nohup_lets_it_go_on(tmp_path):
+    with InTerminal(tmp_path, ["nohup", *command_of(tmp_path, "polybeast")]) as program:
         program.wait_for_step(0)
         program.close_terminal()
-        program.wait_for_step(program.rows()[-1]["step"])
         program.wait_for_step(program.rows()[-1]["step"])
         os.kill(program.pid, signal.SIGTERM)
         assert program.wait_for_end() == 0
     table = rows(tmp_path / "run")
     assert load(tmp_path / "run")["step"] == table[-1]["step"]
-    assert not any(table[-1].get(k) for k in ("stream_failures", "actor_restarts"))
+    assert not table[-1].get("stream_failures")

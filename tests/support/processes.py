@@ -96,13 +96,6 @@ class Command:
     def actors(self):
         return {pid for pid in self.session() if b"spawn_main" in _read(f"/proc/{pid}/cmdline")}
 
-    def handles(self, number):
-        """Whether the process has installed a handler for the signal."""
-        for line in _read(f"/proc/{self.pid}/status").splitlines():
-            if line.startswith(b"SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-        return False
-
     def wait_for(self, fact):
         """Waits until `fact()` is true and returns its value. Fails if the process ends before."""
         return wait_for(fact, lambda: self.process.poll() is not None, self.printed)

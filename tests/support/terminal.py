@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Runs a beast in a pseudo-terminal."""
+"""Runs a program in a pseudo-terminal."""
 
 import os
 import pty
@@ -9,22 +9,26 @@ import sys
 from tests.support.processes import ROOT, Program, heed_signals, wait_for
 
 FLAGS = "--env tests.support.envs:Catch-v0 --batch_size 4 --log_every 0.5".split()
-FLAGS += ["--total_steps", "1000000000"]
+FLAGS += ["--total_steps", "1000000000", "--xpid", "run"]
 BEASTS = {
     "monobeast": "--num_actors 2 --envs_per_actor 2".split(),
     "polybeast": "--num_servers 1 --envs_per_server 4 --net monobeast.Net".split(),
 }
 
 
-class InTerminal(Program):
-    """A beast in its own session, whose terminal is a pseudo-terminal."""
+def command_of(folder, module, *flags):
+    """The words that start a beast whose run is `folder`/run."""
+    program = [sys.executable, "-m", module, "--savedir", str(folder)]
+    return [*program, *FLAGS, *BEASTS[module], *flags]
 
-    def __init__(self, folder, module, *before, flags=()):
+
+class InTerminal(Program):
+    """A program in its own session, whose terminal is a pseudo-terminal."""
+
+    def __init__(self, folder, command):
         self.path, self._ended, self._seen = folder / "run", None, b""
-        program = [sys.executable, "-m", module, "--savedir", str(folder), "--xpid", "run"]
-        command = [*before, *program, *FLAGS, *BEASTS[module], *flags]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
-        environment |= {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"} | self.mark()
+        environment |= {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"} | self.mark()
         self._pid, self._terminal = pty.fork()
         if self._pid == 0:
             heed_signals()
