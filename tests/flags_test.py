@@ -22,7 +22,6 @@ from libtorchbeast.flags import (
     UserError,
     from_settings,
     given,
-    help_of,
     real,
     replace,
     run_path,
@@ -77,19 +76,6 @@ def range_of(action):
 @pytest.mark.parametrize("name", sorted(MONO.keys() & POLY.keys()))
 def test_a_flag_of_both_beasts_is_the_same_in_both(name):
     assert differences(MONO[name], POLY[name]) == DIFFERENT.get(name, set())
-
-
-def test_the_beasts_differ_in_these_flags():
-    """This notices a flag that one of the beasts has forgotten."""
-    assert MONO.keys() - POLY.keys() == {
-        "envs_per_actor", "num_buffers", "max_actor_restarts", "barrier_updates"
-    }  # fmt: skip
-    assert POLY.keys() - MONO.keys() == {
-        "envs_per_server", "num_servers", "pipes_basename", "server_addresses", "insecure",
-        "tls_cert", "tls_key", "tls_ca",
-        "max_streams", "server_timeout", "num_inference_threads", "max_inference_batch_size",
-        "min_inference_batch_size", "inference_timeout_ms", "max_learner_queue_size",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(SERVERS.keys() - {"until_stdin_closes"}))
@@ -324,12 +310,6 @@ def test_help_shows_first_sentences_and_defaults_and_takes_percent_signs_as_they
     assert "--secret VALUE Not set (as in Some et al. 2020). environment: Which" in shown
     rollout = "Number of agent steps in a rollout. Default: 32 with vectors, 20 elsewhere. --passes"
     assert rollout in shown and "Range:" not in shown
-
-
-def test_the_whole_help_has_the_range():
-    (alpha,) = (action for action in monobeast.make_parser()._actions if action.dest == "alpha")
-    text = "Smoothing constant of RMSProp. Range: at least 0 and at most 1."
-    assert help_of(alpha) == ("0.99", text)
 
 
 def test_home_is_expanded(monkeypatch):

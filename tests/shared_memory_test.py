@@ -3,7 +3,6 @@
 
 import os
 import re
-import resource
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from libtorchbeast import shared_memory, workers
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.shared_memory import SharedTensors
 from tests.support.memory import GUARD, MOST, memories, receive
+from tests.support.run_files import file_size_limit
 
 SHAPES = {
     "frame": ((3, 2, 5), torch.uint8),
@@ -87,13 +87,8 @@ def test_writes_are_seen_across_a_spawned_process_in_both_directions():
 
 def test_memory_that_cannot_be_had_is_an_error_and_leaks_no_descriptor():
     before = memories()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
-    try:
-        with pytest.raises(OSError):
-            SharedTensors({"frame": ((2**21,), torch.uint8)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with file_size_limit(2**20), pytest.raises(OSError):
+        SharedTensors({"frame": ((2**21,), torch.uint8)})
     assert memories() == before
 
 
