@@ -21,7 +21,6 @@ from benchmarks import (
     streams,
     tasks,
     tensors,
-    transport,
 )
 from benchmarks.__main__ import groups, main
 from benchmarks.catalogue import Catalogue, Part, Run
@@ -133,18 +132,6 @@ def test_both_beasts_take_turns(all_rows):
 
 
 # ======================================================================================== measuring
-def test_two_steps_take_turns_for_the_same_time():
-    calls = []
-
-    def work(name, steps):
-        calls.append(name)
-        return steps
-
-    figures = parts.by_turns(lambda: work("a", 1), lambda: work("b", 10))(seconds=0.05)
-    ratio = figures["ceiling_steps_per_second"] / figures["steps_per_second"]
-    assert ratio == pytest.approx(10 * calls.count("b") / calls.count("a"), rel=0.5)
-
-
 @pytest.mark.usefixtures("one_thread")
 def test_the_replay_moves_what_it_keeps_and_what_it_gives(monkeypatch):
     words = [*tasks.R2D2["MinAtar"], "--replay_capacity", "10_000", "--replay_start", "1000"]
@@ -222,20 +209,6 @@ def test_a_run_and_its_parts(tmp_path):
     assert 0 < row["cpu_seconds_per_1000_steps"] * row["steps_per_second"] / 1000 < cores * 1.2
     assert row["flags"]["env"] == "MinAtar/Breakout-v1"
     assert {t["name"] for t in result["targets"]} == {name}
-
-
-def test_transport_between_machines(tmp_path):
-    """Measures the transport over TCP, with which TLS is compared."""
-    assert main(["--quick", "--out", str(tmp_path), "--only", "^transport over mTLS$"]) == 0
-    parts = json.loads((tmp_path / "bench.json").read_text())["parts"]
-    assert {part["name"] for part in parts} >= {"transport over TCP", "transport over mTLS"}
-    assert all(part["steps_per_second"] > 0 for part in parts)
-
-
-def test_servers_that_end_at_once_are_told_at_once():
-    with pytest.raises(RuntimeError, match="the servers ended with exit code 1"):
-        with transport.serving(["--env", "Mock/4x", "--num_servers", "2"], "tcp"):
-            pass
 
 
 def test_a_failure_is_shown_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):

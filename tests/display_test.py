@@ -19,7 +19,7 @@ from libtorchbeast.loggers.display import (
     one_line,
 )
 from tests.support.processes import rows
-from tests.support.terminal import InTerminal
+from tests.support.terminal import InTerminal, command_of
 
 BRAILLE = re.compile("[\u2801-\u28ff]")  # U+2800 is blank
 
@@ -30,34 +30,19 @@ def shown_steps(text):
     return [int(number.replace(",", "")) for number in (first, last)]
 
 
-def watch(folder, fact, flags=()):
-    """Runs MonoBeast until `fact(rows)`, interrupts it, and returns all that it showed."""
-    with InTerminal(folder, "monobeast", flags=flags) as program:
-        program.wait_while_reading(lambda: fact(program.rows()))
-        os.kill(program.pid, signal.SIGINT)
-        program.wait_while_reading(program.has_ended)
-        return program.printed()
-
-
 def with_games(rows):
     return [row["step"] for row in rows if "mean_game_return" in row]
 
 
-def test_the_display_shows_the_curve_of_the_whole_run_also_after_a_resume(tmp_path):
-    text = watch(tmp_path, lambda rows: len(with_games(rows)) >= 3)
-    before = with_games(rows(tmp_path / "run"))
-    assert BRAILLE.search(text) and shown_steps(text) == [before[0], before[-1]]
-
-    text = watch(tmp_path, lambda rows: with_games(rows)[-1] > before[-1])
-    after = with_games(rows(tmp_path / "run"))
+def test_the_display_shows_the_curve_of_the_whole_run_also_after_a_resume(savedir):
+    before = with_games(rows(savedir / "run"))
+    with InTerminal(savedir, command_of(savedir, "monobeast")) as program:
+        program.wait_while_reading(lambda: with_games(program.rows())[-1] > before[-1])
+        os.kill(program.pid, signal.SIGINT)
+        program.wait_while_reading(program.has_ended)
+        text = program.printed()
+    after = with_games(rows(savedir / "run"))
     assert BRAILLE.search(text) and shown_steps(text) == [before[0], after[-1]]
-
-
-def test_no_curve_while_no_game_has_ended(tmp_path):
-    endless = "--env", "tests.support.envs:EndlessCatch-v0"
-    text = watch(tmp_path, lambda rows: len(rows) >= 3 and rows[-1]["updates"] > 0, endless)
-    assert "Resume it with --xpid" in text
-    assert not BRAILLE.search(text) and "over steps" not in text
 
 
 def test_a_line_of_r2d2_has_its_error_instead_of_an_entropy():
