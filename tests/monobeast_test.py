@@ -30,40 +30,27 @@ def shared_memory():
 
 
 # ===================================================================================== learning
-LSTM_SETTINGS = "--learning_rate 1e-3 --entropy_cost 0.05 --num_buffers 16"
-
-
 LEARNING = "--envs_per_actor 8 --batch_size 8 --unroll_length 10".split()
 
 
-def greedy_return(savedir, capsys):
-    capsys.readouterr()
-    beast(savedir, "--mode", "test", "--greedy", "--num_episodes", 20)
-    return float(re.search(r"Mean return (-?[\d.]+)", capsys.readouterr().out)[1])
-
-
-@pytest.mark.parametrize(
-    "flags, steps",
-    [
-        pytest.param("--learning_rate 5e-3", 50_000, id="feed-forward"),
-        pytest.param(f"--use_lstm {LSTM_SETTINGS}", 150_000, id="lstm"),
-    ],
-)
-def test_catch_is_solved_and_the_solution_can_be_played(tmp_path, capsys, flags, steps):
-    settings = ["--num_actors", 2, *LEARNING, *flags.split(), "--total_steps", steps]
-    with Program(tmp_path, *CATCH, *settings) as program:
+def test_catch_is_solved_and_the_solution_can_be_played(tmp_path, capsys):
+    flags = ["--num_actors", 2, "--learning_rate", 5e-3, "--total_steps", 50_000]
+    with Program(tmp_path, *CATCH, *LEARNING, *flags) as program:
         assert program.wait_for_end() == 0, program.printed()
     last = program.rows()[-1]
-    assert last["step"] >= steps and last["mean_game_return"] >= 0.9
+    assert last["step"] >= 50_000 and last["mean_game_return"] >= 0.9
     assert last["actor_restarts"] == last["skipped_updates"] == 0
-    assert greedy_return(tmp_path, capsys) >= 0.9
+    beast(tmp_path, "--mode", "test", "--greedy", "--num_episodes", 20)
+    assert float(re.search(r"Mean return (-?[\d.]+)", capsys.readouterr().out)[1]) >= 0.9
 
 
-def test_the_control_cannot_learn(tmp_path, capsys):
-    settings = ["--num_actors", 0, *LEARNING, "--learning_rate", 1e-12, "--total_steps", 5000]
-    beast(tmp_path, *CATCH, *settings)
-    assert rows(tmp_path / "run")[-1]["mean_game_return"] < 0.5
-    assert greedy_return(tmp_path, capsys) < 0.9
+def test_any_number_of_buffers_serves(tmp_path):
+    """More than 33 work, too, although slot 33 is b"!", the first byte of a failure."""
+    flags = ["--num_actors", 1, "--envs_per_actor", 1, "--num_buffers", 40, "--batch_size", 4]
+    with Program(tmp_path, *CATCH, *flags, "--total_steps", 4000) as program:
+        assert program.wait_for_end() == 0, program.printed()
+    last = program.rows()[-1]
+    assert last["step"] >= 4000 and last["actor_restarts"] == 0
 
 
 def test_two_learner_threads_count_every_step_once(tmp_path):
@@ -78,25 +65,14 @@ def test_two_learner_threads_count_every_step_once(tmp_path):
     assert (last["step"], last["updates"]) == (state["step"], state["updates"])
 
 
-def test_any_number_of_buffers_serves(tmp_path):
-    """More than 33 work, too, although slot 33 is b"!", the first byte of a failure."""
-    flags = ["--num_actors", 1, "--envs_per_actor", 1, "--num_buffers", 40, "--batch_size", 4]
-    with Program(
-        tmp_path, "--env", "tests.support.envs:Catch-v0", *flags, "--total_steps", 4000
-    ) as program:
-        assert program.wait_for_end() == 0, program.printed()
-    last = program.rows()[-1]
-    assert last["step"] >= 4000 and last["actor_restarts"] == 0
-
-
 def test_memory_descriptors_and_threads_stay_flat(tmp_path):
-    """Over half a million steps, from a fifth on: at most 32 MiB more in all processes together:
-    what malloc does by itself. A batch lost at each update would be 173."""
-    steps = 500_000
+    """From a third on at most 32 MiB more in all processes together: what malloc does by itself. A
+    batch lost at each update would be 86."""
+    steps = 300_000
     flags = "--env MinAtar/Breakout-v1 --num_actors 1 --envs_per_actor 64 --batch_size 32".split()
     before = shared_memory()
     with Program(tmp_path, *flags, "--log_every", 0.5, "--total_steps", 10 * steps) as program:
-        program.wait_for_step(steps / 5)
+        program.wait_for_step(steps / 3)
         first = usage(program)
         program.wait_for_step(steps)
         last = usage(program)
@@ -195,11 +171,11 @@ def test_a_run_in_order_plays_long_games_to_their_end_and_counts_them(tmp_path):
 
 
 def test_the_program_may_be_run_as_a_script(tmp_path):
-    """The script can also resume a run that `python -m` has started."""
-    for total_steps, program in ((500, ["-m", "monobeast"]), (1000, ["monobeast.py"])):
-        words = ["--savedir", tmp_path, "--xpid", "run", *IN_ORDER, "--total_steps", total_steps]
-        command = [sys.executable, *program, *map(str, words)]
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    """The script can also resume a run that the module has started."""
+    beast(tmp_path, *IN_ORDER, "--total_steps", 500)
+    words = ["--savedir", tmp_path, "--xpid", "run", *IN_ORDER, "--total_steps", 1000]
+    command = [sys.executable, "monobeast.py", *map(str, words)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert load(tmp_path / "run")["net"] == "monobeast.Net"
 
 
@@ -223,75 +199,13 @@ def test_too_little_memory_is_one_line_before_anything_starts(tmp_path, flags, n
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ("--batch_size 0", r"--batch_size 0: expected at least 1"),
-        (f"--unroll_length {10**18}", r"--unroll_length 10*: expected .* at most 2,147,483,647"),
-        ("--unroll_length 0", r"--unroll_length 0: expected at least 1"),
-        ("--total_steps 0", r"--total_steps 0: expected at least 1"),
-        ("--envs_per_actor 0", r"--envs_per_actor 0: expected at least 1"),
-        ("--num_actors -1", r"--num_actors -1: expected at least 0"),
-        ("--num_learner_threads 0", r"--num_learner_threads 0: expected at least 1"),
-        ("--num_threads 0", r"--num_learner_threads 0: expected at least 1"),
-        (
-            "--num_learner_threads 2 --num_actors 0",
-            r"--num_learner_threads 2: expected 1 if",
-        ),
-        ("--num_actors 3 --envs_per_actor 4 --num_buffers 11", r"--num_buffers 11: .* 12 columns"),
-        ("--num_buffers 0", r"--num_buffers 0: expected at least"),
-        ("--discounting 1.5", r"--discounting 1.5: expected at least 0 and at most 1"),
-        ("--discounting -0.1", r"--discounting -0.1: expected at least 0 and at most 1"),
-        ("--vtrace_lambda 2", r"--vtrace_lambda 2: expected at least 0 and at most 1"),
-        ("--learning_rate 0", r"--learning_rate 0: expected more than 0"),
-        ("--learning_rate nan", r"--learning_rate nan: expected a finite number, more than 0"),
-        ("--learning_rate inf", r"--learning_rate inf: expected a finite number, more than 0"),
-        ("--entropy_cost -1", r"--entropy_cost -1: expected at least 0"),
-        ("--baseline_cost nan", r"--baseline_cost nan: expected a finite number, at least 0"),
-        ("--alpha 1.1", r"--alpha 1.1: expected at least 0 and at most 1"),
-        ("--momentum -1", r"--momentum -1: expected at least 0"),
-        ("--momentum 1.1", r"--momentum 1.1: expected at least 0 and at most 1"),
-        ("--epsilon 0", r"--epsilon 0: expected at least 1e-12"),
-        ("--grad_norm_clipping 0", r"--grad_norm_clipping 0: expected more than 0"),
-        ("--grad_norm_clipping 1e13", r"--grad_norm_clipping .*: expected more than 0 and at most"),
-        ("--learning_rate 1001", r"--learning_rate 1001: expected more than 0 and at most 1000"),
-        ("--clip_rho_threshold 0", r"--clip_rho_threshold 0: expected more than 0"),
-        ("--log_every 0", r"--log_every 0: expected at least 0.1"),
-        ("--checkpoint_every 0", r"--checkpoint_every 0: expected at least 1"),
-        ("--barrier_updates 0", r"--barrier_updates 0: expected at least 1"),
-        ("--step_timeout 0", r"--step_timeout 0: expected at least 0.1"),
-        ("--open_timeout 0", r"--open_timeout 0: expected at least 0.1"),
-        ("--max_actor_restarts -1", r"--max_actor_restarts -1: expected at least 0"),
-        ("--num_episodes 0", r"--num_episodes 0: expected at least 1"),
-        ("--max_episode_steps 0", r"--max_episode_steps 0: expected at least 1"),
-        ("--seed -1", r"--seed -1: expected at least 0"),
+        ("--num_learner_threads 2 --num_actors 0", "--num_learner_threads 2: expected 1 if"),
+        ("--num_actors 3 --envs_per_actor 4 --num_buffers 11", "--num_buffers 11: .* 12 columns"),
     ],
 )
-def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, message):
+def test_flags_that_do_not_fit_together_are_refused(flags, message):
     with pytest.raises(UserError, match=message):
         parse(*flags.split())
-
-
-@pytest.mark.parametrize("flag", ["--no_such_flag 1", "--batch 4", "--net 1 2"])
-def test_an_unknown_or_shortened_flag_is_refused(flag):
-    with pytest.raises(
-        UserError, match="unrecognized flag (--no_such_flag|--batch): |unexpected '2'"
-    ):
-        parse(*flag.split())
-
-
-def test_an_unknown_choice_is_refused():
-    with pytest.raises(UserError, match="--mode: invalid choice: 'play' .choose from"):
-        parse("--mode", "play")
-
-
-def test_every_flag_of_torchbeasts_monobeast_is_known():
-    flags = parse(
-        *"--env PongNoFrameskip-v4 --mode test_render --xpid x --disable_checkpoint --savedir s "
-        "--num_actors 4 --total_steps 100000 --batch_size 8 --unroll_length 80 --num_buffers 64 "
-        "--num_learner_threads 2 --num_threads 3 --disable_cuda --use_lstm --entropy_cost 0.0006 "
-        "--baseline_cost 0.5 --discounting 0.99 --reward_clipping none --learning_rate 0.00048 "
-        "--alpha 0.99 --momentum 0 --epsilon 0.01 --grad_norm_clipping 40.0".split()
-    )
-    assert (flags.num_learner_threads, flags.reward_clipping, flags.alpha) == (3, "none", 0.99)
-    assert flags.disable_checkpoint and flags.disable_cuda and flags.use_lstm
 
 
 # ===================================================================================== the network
