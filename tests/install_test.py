@@ -9,11 +9,14 @@ import tomllib
 import venv
 from pathlib import Path
 
+import pytest
+
 from tests.support.forks import copy_repository
 from tests.support.processes import ROOT
 
 
-def test_installed_programs_are_found_from_any_folder(tmp_path):
+@pytest.mark.parametrize("options", [[], ["--editable"]])
+def test_installed_programs_are_found_from_any_folder(tmp_path, options):
     """In an environment of its own, with this one's packages. No gRPC is found, and so no C++ is
     compiled, which would take a minute."""
     copy = copy_repository(tmp_path / "copy")
@@ -29,11 +32,11 @@ def test_installed_programs_are_found_from_any_folder(tmp_path):
 
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--verbose", "--no-deps"]
     without_grpc = {"PATH": "/usr/bin:/bin", "PKG_CONFIG_LIBDIR": "/nowhere"}
-    printed = run(*pip, "--no-build-isolation", "--no-index", copy, env=without_grpc)
+    printed = run(*pip, "--no-build-isolation", "--no-index", *options, copy, env=without_grpc)
     assert "PolyBeast's extension is left out: pkg-config finds no grpc++" in printed
     for program in ("monobeast", "polybeast_env"):
         assert run(python, "-m", program, "--help").startswith(f"usage: {program} ")
-    [proto] = (tmp_path / "venv").rglob("rpcenv.proto")
+    [proto] = (tmp_path / ("copy" if options else "venv")).rglob("rpcenv.proto")
     where = "import libtorchbeast.rpcenv as rpcenv; print(rpcenv.__file__)"
     assert Path(run(python, "-c", where).strip()).parent == proto.parent
 
