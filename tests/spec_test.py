@@ -148,7 +148,11 @@ def test_an_action_mask_that_is_none_is_refused(action_space, mask):
         Environment(Wrong, 1)
 
 
-@pytest.mark.parametrize("name", ["reward", "core_state/0", "column/chance"])
+@pytest.mark.parametrize(
+    "name",
+    "reward done terminated truncated episode_over episode_step episode_return last_action action "
+    "policy_logits baseline policy_version core_state/0 column/chance".split(),
+)
 def test_the_name_of_a_rows_other_key_or_of_what_a_batch_says_of_columns_is_refused(name):
     """A batch would have it twice, or the network would never see it."""
     space = spaces.Box(0, 1, (2,))
