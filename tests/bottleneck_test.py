@@ -31,92 +31,47 @@ def row(actor="environment", waiting=0.0, learner_waiting=0.0, idle=0.0, **more)
     }
 
 
+BEASTS = {"mono": (monobeast, MonoBeastAdvisor), "poly": (polybeast, PolyBeastAdvisor)}
 REMOTE = "--server_addresses unix:/a,unix:/b"
+LEARNER = dict(waiting=0.5)  # the actors wait for it
+ACTORS = dict(learner_waiting=0.5)  # the learner waits for them
+BOTH = dict(waiting=0.3, learner_waiting=0.3)
+IDLE = dict(idle=1.0)
+OTHERS = ACTORS | dict(cpu_cores=0.4, idle_cores=0.0)
+
+
+def of(activity):
+    return ACTORS | dict(actor=activity)
+
+
 CASES = [  # beast, flags, columns, what limits, advice
-    ("mono", "--num_actors 2", dict(waiting=0.5), "The learner", "--num_actors 1"),
-    ("mono", "--num_actors 1 --torch_threads 1", dict(waiting=0.5), "The", "--torch_threads 2"),
-    ("mono", "--num_actors 1 --torch_threads 2", dict(waiting=0.5), "The", "--batch_size 64"),
-    (
-        "mono",
-        "--num_actors 1",
-        dict(learner_waiting=0.5, idle=1.0),
-        "The actors",
-        "--num_actors 2",
-    ),
-    ("mono", "--num_actors 1", dict(learner_waiting=0.5), "The actors", "PolyBeast"),
-    (
-        "mono",
-        "--num_actors 1",
-        dict(actor="inference", learner_waiting=0.5),
-        "The actors",
-        "--envs_per_actor 128",
-    ),
-    (
-        "mono",
-        "--num_buffers 128 --num_actors 1",
-        dict(waiting=0.3, learner_waiting=0.3),
-        "Actors and learner",
-        "--num_buffers 256",
-    ),
-    ("mono", "--num_actors 1", dict(idle=1.0), "Nobody", "--num_actors 2"),
-    ("mono", "--num_actors 1", dict(), "Nobody", "only a faster machine"),
-    (
-        "mono",
-        "--num_actors 1",
-        dict(learner_waiting=0.5, cpu_cores=0.4, idle_cores=0.0),
-        "Other programs use 1.6 of 2 cores",
-        "without them",
-    ),
-    ("poly", "--torch_threads 1", dict(waiting=0.5), "The learner", "--torch_threads 2"),
-    ("poly", "--torch_threads 2", dict(waiting=0.5), "The learner", "--batch_size 64"),
-    ("poly", "", dict(learner_waiting=0.5, idle=1.0), "environment takes 70%", "--num_servers 2"),
-    ("poly", "", dict(learner_waiting=0.5), "environment takes 70%", "--server_addresses"),
-    ("poly", REMOTE, dict(learner_waiting=0.5), "environment takes 70%", "start more servers"),
-    ("poly", REMOTE, dict(idle=1.0), "Nobody", "more servers"),
-    (
-        "poly",
-        REMOTE,
-        dict(actor="transport", learner_waiting=0.5),
-        "transport takes 70%",
-        "start the servers with more --envs_per_server",
-    ),
-    (
-        "poly",
-        "",
-        dict(actor="transport", learner_waiting=0.5),
-        "transport takes 70%",
-        "--envs_per_server 128",
-    ),
-    (
-        "poly",
-        "--inference_timeout_ms 8",
-        dict(actor="batching", learner_waiting=0.5),
-        "batching takes 70%",
-        "--inference_timeout_ms 4",
-    ),
-    (
-        "poly",
-        "",
-        dict(actor="inference", learner_waiting=0.5),
-        "inference takes 70%",
-        "--envs_per_server 128",
-    ),
-    (
-        "poly",
-        "--max_learner_queue_size 40",
-        dict(waiting=0.3, learner_waiting=0.3),
-        "Actors and learner",
-        "--max_learner_queue_size 80",
-    ),
+    ("mono", "--num_actors 2", LEARNER, "The learner", "--num_actors 1"),
+    ("mono", "--num_actors 1 --torch_threads 1", LEARNER, "The learner", "--torch_threads 2"),
+    ("mono", "--num_actors 1 --torch_threads 2", LEARNER, "The learner", "--batch_size 64"),
+    ("mono", "--num_actors 1", ACTORS | IDLE, "The actors", "--num_actors 2"),
+    ("mono", "--num_actors 1", ACTORS, "The actors", "PolyBeast"),
+    ("mono", "--num_actors 1", of("inference"), "The actors", "--envs_per_actor 128"),
+    ("mono", "--num_buffers 128 --num_actors 1", BOTH, "Actors and learner", "--num_buffers 256"),
+    ("mono", "--num_actors 1", IDLE, "Nobody", "--num_actors 2"),
+    ("mono", "--num_actors 1", {}, "Nobody", "only a faster machine"),
+    ("mono", "--num_actors 1", OTHERS, "Other programs use 1.6 of 2 cores", "without them"),
+    ("poly", "--torch_threads 1", LEARNER, "The learner", "--torch_threads 2"),
+    ("poly", "--torch_threads 2", LEARNER, "The learner", "--batch_size 64"),
+    ("poly", "", ACTORS | IDLE, "environment takes 70%", "--num_servers 2"),
+    ("poly", "", ACTORS, "environment takes 70%", "--server_addresses"),
+    ("poly", REMOTE, ACTORS, "environment takes 70%", "start more servers"),
+    ("poly", REMOTE, IDLE, "Nobody", "more servers"),
+    ("poly", REMOTE, of("transport"), "transport takes 70%", "servers with more --envs_per_server"),
+    ("poly", "", of("transport"), "transport takes 70%", "--envs_per_server 128"),
+    ("poly", "--inference_timeout_ms 8", of("batching"), "batching takes 70%", "_timeout_ms 4"),
+    ("poly", "", of("inference"), "inference takes 70%", "--envs_per_server 128"),
+    ("poly", "--max_learner_queue_size 40", BOTH, "Actors and learner", "_queue_size 80"),
 ]
 
 
 @pytest.mark.parametrize("beast, line, columns, limits, change", CASES)
 def test_advice(beast, line, columns, limits, change):
-    module, advisor = {
-        "mono": (monobeast, MonoBeastAdvisor),
-        "poly": (polybeast, PolyBeastAdvisor),
-    }[beast]
+    module, advisor = BEASTS[beast]
     common = "--env CartPole-v1" + " --num_servers 1" * (beast == "poly" and line != REMOTE)
     flags = module.parse([*common.split(), *line.split()])
     said = advisor(flags).advise(row(**columns))
@@ -135,10 +90,7 @@ def test_advice(beast, line, columns, limits, change):
     ],
 )
 def test_other_programs_are_not_taken_for_the_run(beast, line, learner_waiting):
-    module, advisor = {
-        "mono": (monobeast, MonoBeastAdvisor),
-        "poly": (polybeast, PolyBeastAdvisor),
-    }[beast]
+    module, advisor = BEASTS[beast]
     flags = module.parse(["--env", "CartPole-v1", *line.split()])
     advise = advisor(flags).advise
     for own, others in (0.5, 1.5), (1.2, 0.8):

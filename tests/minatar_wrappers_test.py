@@ -62,10 +62,6 @@ def test_both_beasts_play_it(program):
     assert env.observation_space.shape == (7, 10, 10)
 
 
-def test_options_reach_the_game():
-    assert make_minatar("MinAtar/Breakout-v1", render_mode="array").render_mode == "array"
-
-
 def test_without_the_package(monkeypatch):
     env = "MinAtar/Breakout-v1"
     monkeypatch.delitem(gymnasium.registry, env, raising=False)

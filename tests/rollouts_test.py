@@ -30,7 +30,7 @@ class Source:
             tensor.fill_(1)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(9))
 def test_batches_are_the_columns_in_order_each_once(seed):
     """Also: a rollout is released once, in order, right after its last column was copied, and the
     next one is asked for only when it is needed."""
@@ -50,25 +50,8 @@ def test_batches_are_the_columns_in_order_each_once(seed):
     assert source.released == list(range(len(widths)))
 
 
-@pytest.mark.parametrize("width, batch_size", [(1, 1), (1, 5), (7, 1), (4, 4), (4, 8), (8, 4)])
-def test_batches_of_even_sizes(width, batch_size):
-    source = Source([width] * 16)
-    seen = [{k: v.clone() for k, v in b.items()} for b in batches(source, batch_size)]
-    assert len(seen) == 16 * width // batch_size
-    together = {name: torch.cat([batch[name] for batch in seen], dim=1) for name in seen[0]}
-    assert_equal(together, columns(range(len(seen) * batch_size)))
-
-
 def test_no_rollouts_no_batches():
     assert list(batches([], 4)) == []
-
-
-def test_columns_of_a_core_state_travel_with_their_rows():
-    for batch in batches(Source([3, 5, 2, 6]), 4):
-        number = batch["reward"][0]
-        first, second = core_state_of(batch)
-        assert torch.equal(first, number.view(1, 4, 1).expand(LAYERS, 4, H))
-        assert torch.equal(second[0, :, 0], -number)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 12])
