@@ -2,7 +2,6 @@
 """Which actors count as hung, what the log says of them, and when their failures end the run."""
 
 import multiprocessing
-import re
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.workers import PipeEvent, Process
 from tests.support.monobeast import parse
-from tests.support.processes import Program, wait_for
 
 N = 4
 TRACEBACK = b"!Traceback (most recent call last):\n  in step\nRuntimeError: the sofa"
@@ -175,19 +173,3 @@ def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, caplog, 
                 crew[1].says(TRACEBACK)
                 crew.look()
         assert caplog.text.count("Traceback") == 1 + (why == "another cause")
-
-
-@pytest.mark.usefixtures("as_before")
-def test_an_actor_that_hangs_while_it_opens_is_replaced(tmp_path):
-    """In processes. It takes as long as the limit, which must be longer than a good opening."""
-    flags = "--env tests.support.envs:ShutCatch-v0 --num_actors 2 --envs_per_actor 4 --batch_size 4"
-    flags = [*flags.split(), "--log_every", 0.5, "--open_timeout", 3, "--total_steps", 10**9]
-    with Program(tmp_path, *flags, TROUBLE=tmp_path) as program:
-        program.wait_for_step(0)
-        program.wait_for(lambda: program.rows()[-1].get("actor_restarts") == 1)
-        program.process.terminate()
-        assert program.wait_for_end() == 0, program.printed()
-        wait_for(lambda: not program.session())
-    told = (program.path / "out.log").read_text()
-    (line,) = re.findall(r"Actor \d failed.*", told)
-    assert "because environment 2 of 4 took longer than --open_timeout 3 to open" in line

@@ -141,18 +141,6 @@ class TroubledCatch(BreakingCatch):
         return Catch.step(self, action)
 
 
-class ShutCatch(Catch):
-    """The second environment that a child process opens hangs, once. TROUBLE is as above."""
-
-    opened = 0
-
-    def __init__(self, render_mode=None):
-        super().__init__(render_mode)
-        ShutCatch.opened += 1
-        if ShutCatch.opened == 2 and multiprocessing.parent_process() and first_time("hang"):
-            time.sleep(3600)
-
-
 class StuckCatch(Catch):
     """The environment hangs that a process opens as number STUCK, an environment variable."""
 
@@ -295,6 +283,6 @@ def first_time(what):
 
 for env in (
     Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, BlindCatch, TroubledCatch,
-    ShutCatch, StuckCatch, PacedCatch, MoodyCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
+    StuckCatch, PacedCatch, MoodyCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)
