@@ -68,8 +68,7 @@ def test_a_pace_is_kept_and_lost_time_is_not_made_up_for(name, monkeypatch):
     assert slept == [0.0, 0.25, 0.1875, 0.125, 0.0]
 
 
-@pytest.mark.parametrize("name", ["Mock/", "Mock/0", "Mock/4x", "Mock/4,4", "Mock/-1", "Mock/4/4",
-                                  "Mock@", "Mock@0", "Mock@5/4"])  # fmt: skip
+@pytest.mark.parametrize("name", ["Mock/", "Mock/4x", "Mock/-1", "Mock@0", "Mock@5/4"])
 def test_mock_refuses(name):
     with pytest.raises(UserError, match=f"--env {name}: expected Mock or Mock/SIZExSIZE"):
         make_mock(name, 3)

@@ -128,12 +128,6 @@ def test_they_undo_each_other_in_float32_near_0_too():
         torch.testing.assert_close(unrescale(rescale(values)), values, rtol=2e-6, atol=0)
 
 
-def test_both_are_those_of_rlax():
-    h, inverse = ({k: torch.tensor(v) for k, v in RLAX[name].items()} for name in ("h", "inverse"))
-    torch.testing.assert_close(rescale(h["x"]), h["y"], rtol=3e-7, atol=0)
-    torch.testing.assert_close(unrescale(inverse["y"]), inverse["x"], rtol=3e-7, atol=0)
-
-
 # ========================================================================================== targets
 def test_a_row_without_an_allowed_action_has_the_value_0():
     """A truncated episode bootstraps from it."""
@@ -141,9 +135,9 @@ def test_a_row_without_an_allowed_action_has_the_value_0():
     assert recurrent_q.double_q_values(q, q).tolist() == [3.0, 0.0, -2.0]
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 50])
+@pytest.mark.parametrize("n", [1, 5, 50])
 def test_loss_errors_and_priorities_are_the_oracles(n):
-    for seed in range(5):
+    for seed in range(3):
         rows, online, other, chances = random_rows(11, 7, seed)
         results = learned(rows, online.requires_grad_(), other, chances, n)
         online = online.detach().numpy()
@@ -173,34 +167,6 @@ def test_errors_are_those_of_rlax(n):
     assert (~real).sum() == 2
     expected = torch.tensor(RLAX["errors"][n])
     torch.testing.assert_close(errors[real], expected[real], rtol=1e-6, atol=2e-6)
-
-
-def test_a_worked_example():
-    """Two steps, gamma 0.9, values 1 to 5; row 2 was truncated and row 3 begins an episode."""
-    column = lambda *values: torch.tensor(values)[:, None]
-    done = column(False, False, False, True, False)
-    rows = dict(reward=column(0.0, 1.0, 1.0, 0.0, 1.0), done=done, terminated=done & False)
-    targets = recurrent_q.targets(rows, rescale(column(1.0, 2.0, 3.0, 4.0, 5.0)), 0.9, 2)
-    # 1 + .9 + .81 V2;  1 + .9 V2 (truncated);  row 2 is V2 itself;  1 + .9 V4 (the end)
-    expected = column(1.9 + 0.81 * 3, 1 + 0.9 * 3, 3.0, 1 + 0.9 * 5)
-    torch.testing.assert_close(unrescale(targets), expected)
-
-
-def test_two_episodes_give_each_what_it_gives_alone():
-    rows, online, other, _ = random_rows(12, 4, 0)
-    rows["done"][:] = rows["terminated"][:] = False
-    rows["done"][6] = True  # row 5 was truncated
-
-    def targets(part):
-        own = {k: v[part] for k, v in rows.items()}
-        values = recurrent_q.double_q_values(online[part], other[part])
-        return recurrent_q.targets(own, values, GAMMA, 5)
-
-    both = targets(slice(0, 13))
-    assert torch.equal(both[:5], targets(slice(0, 6)))
-    assert torch.equal(both[6:], targets(slice(6, 13)))
-    own = recurrent_q.double_q_values(online[5], other[5])  # of no use, as it is not real
-    torch.testing.assert_close(both[5], own)
 
 
 def test_only_the_chosen_actions_of_real_transitions_get_a_gradient():

@@ -2,6 +2,7 @@
 """What a replay gives is what the environments gave, whatever was overwritten, lost or resumed."""
 
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import r2d2
 from libtorchbeast.flags import replace
 from libtorchbeast.q_learning.replay import Replay
 from libtorchbeast.spec import Actions, Spec
+from tests.support.compare import assert_same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -42,10 +44,8 @@ class World:
         stack = np.zeros((K, 2), np.uint8) if step == 0 else np.roll(before["frame"], -1, axis=0)
         stack[-1] = self.rng.integers(1, 255, 2)
         ends = self.rng.random() < 0.2
-        is_first, where = (
-            before is None or before["terminated"],
-            before["where"] + 1 if before else 0,
-        )
+        is_first = before is None or before["terminated"]
+        where = before["where"] + 1 if before else 0
         return dict(
             frame=stack, where=where, episode_step=step,
             done=is_first, terminated=ends, truncated=False,
@@ -102,43 +102,31 @@ def check(batch, world, flags):
 
 def test_every_sequence_is_what_its_environment_gave_while_older_ones_are_overwritten():
     flags, world = make_flags(), World(2)
-    replay = make_replay(flags)
-    starts = set()
-    for _ in range(60):  # 120 blocks through 40 slots
+    replay, starts = make_replay(flags), set()
+    for _ in range(50):  # 100 blocks through 40 slots
         replay.insert(world.rollout())
         if replay.may_sample():
             batch = replay.sample()
             check(batch, world, flags)
             starts |= set(batch["where"][0].tolist())
-    assert len(starts) > 30 and max(starts) > 180 and len(world.history[1]) == 241
+    assert len(starts) > 25 and max(starts) > 150 and len(world.history[1]) == 201
 
 
-def test_rollouts_of_a_reopened_stream_are_not_linked_with_those_before():
+def test_sequences_are_of_one_stream_also_if_streams_end_and_differ_in_speed():
+    """Every fifth time the oldest stream is lost, and its environment begins another."""
     flags, world = make_flags(), World(3)
-    replay = make_replay(flags)
-    lost = []
-    for i in range(30):
-        replay.insert(world.rollout())
+    replay, everything = make_replay(flags), World(0)
+    for i in range(60):
+        streams = sorted(world.history)
+        replay.insert(world.rollout(*(streams[1:] if i % 2 else streams[i % 4 :: 2])))
+        everything.history |= world.history
         if i % 5 == 4:
-            old = sorted(world.history)[0]
-            lost.append(world.history[old])
-            world.reopen(old, max(world.history) + 1)
+            world.reopen(streams[0], streams[-1] + 1)
         if replay.may_sample():
-            everything = World(0)
-            everything.history = dict(enumerate([*world.history.values(), *lost]))
             check(replay.sample(), everything, flags)
 
 
-def test_environments_of_different_speed_and_split_rollouts():
-    flags, world = make_flags(), World(3)
-    replay = make_replay(flags)
-    for i in range(40):
-        replay.insert(world.rollout(1, 2) if i % 2 else world.rollout(*([3] if i % 4 else [1])))
-        if replay.may_sample():
-            check(replay.sample(), world, flags)
-
-
-@pytest.mark.parametrize("ratio", [0.5, 1, 4])
+@pytest.mark.parametrize("ratio", [0.5, 4])
 def test_the_ratio_is_kept_by_counting(ratio):
     flags, world = make_flags("--replay_ratio", ratio, "--replay_start", 40), World(2)
     replay = make_replay(flags)
@@ -173,29 +161,22 @@ def filled(flags, priorities=None):
     return replay
 
 
-def frequencies(replay, batches=1500):
-    """How often each sequence is drawn, and the probabilities that the batches say."""
-    counts, chances = {}, {}
-    for _ in range(batches):
-        batch = replay.sample()
-        for serial, chance in zip(
-            *(batch[f"column/{k}"][0].tolist() for k in ("serial", "chance")), strict=True
-        ):
-            counts[serial], chances[serial] = counts.get(serial, 0) + 1, chance
-    return counts, chances
-
-
-@pytest.mark.parametrize("exponent", [0, 0.5, 1])
+@pytest.mark.parametrize("exponent", [0, 0.5])
 def test_sequences_are_drawn_by_their_priorities(exponent):
     replay = filled(make_flags("--priority_exponent", exponent))
     for serial in range(40):
         of_one = {"column/serial": torch.tensor([[serial]])}
         replay.learned(of_one, {"priorities": [1.0 + serial % 4]})
-    counts, chances = frequencies(replay)
+    counts, chances = Counter(), {}
+    for _ in range(500):
+        batch = replay.sample()
+        serials = batch["column/serial"][0].tolist()
+        counts.update(serials)
+        chances |= zip(serials, batch["column/chance"][0].tolist(), strict=True)
     weights = {s: (1.0 + s % 4) ** exponent for s in range(34)}  # the last two of each lack rows
     total = sum(weights.values())
     assert counts.keys() == weights.keys()
-    expected = {s: 12_000 * w / total for s, w in weights.items()}
+    expected = {s: 4000 * w / total for s, w in weights.items()}
     assert sum((counts[s] - e) ** 2 / e for s, e in expected.items()) < 63.9  # once in 1,000
     assert all(chances[s] == pytest.approx(w / total) for s, w in weights.items())
 
@@ -206,10 +187,8 @@ def test_first_priorities_and_those_of_sequences_that_are_gone():
     assert len(set(before[before > 0])) == 34
     three = {"column/serial": torch.tensor([[39, 36, 4]])}
     replay.learned(three, {"priorities": [9.0, 9.0, 9.0]})
-    assert (
-        replay._tree.leaves[4] == 9
-        and (np.delete(replay._tree.leaves, 4) == np.delete(before, 4)).all()
-    )
+    before[4] = 9
+    assert (replay._tree.leaves == before).all()
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -236,16 +215,19 @@ def test_a_resume_goes_on_with_the_same_content_priorities_and_draws(tmp_path):
     resumed = make_replay(replace(flags, seed=9), path)
     resumed.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
     again = resumed.state_dict()
-    assert all(
-        torch.equal(again[k], v) if torch.is_tensor(v) else again[k] == v for k, v in state.items()
-    )
+    assert_same(again, state)
     for _ in range(5):
         one, other = replay.sample(), resumed.sample()
         assert all(torch.equal(one[k], other[k]) for k in one)
         check(other, world, flags)
 
 
-def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(tmp_path):
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(
+    tmp_path, monkeypatch, is_killed
+):
+    """Also if a first resume is killed before it has entered what it leaves out, which may be all
+    then."""
     flags, path, world = make_flags("--save_replay"), str(tmp_path / "replay.bin"), World(2)
     replay = make_replay(flags, path)
     for _ in range(30):
@@ -253,9 +235,20 @@ def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(tmp_p
     state = replay.state_dict()
     for _ in range(5):  # and then it is killed
         replay.insert(world.rollout())
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    if is_killed:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Replay, "_forget", killed)
+            make_replay(flags, path).load_state_dict(state)
     resumed = make_replay(flags, path)
     resumed.load_state_dict(state)
-    for _ in range(50):
+    newer = np.isin(np.arange(40), np.arange(60, 70) % 40)
+    assert not resumed._tree.leaves[newer].any()
+    assert is_killed or resumed.may_sample()
+    for _ in range(50 * resumed.may_sample()):
         batch = resumed.sample()
         check(batch, world, flags)
         # 10 blocks are newer, whose successors lack frames.
@@ -284,32 +277,6 @@ def test_a_resume_whose_file_is_lost_begins_as_a_new_run_does(tmp_path):
         resumed.insert(rollout := world.rollout())
         received += int((~rollout["done"][1:]).sum())
         assert resumed.may_sample() == (received >= 60)
-
-
-def test_a_kill_while_it_resumes_does_not_make_newer_blocks_pass_for_those_saved(
-    tmp_path, monkeypatch
-):
-    flags, path, world = make_flags("--save_replay"), str(tmp_path / "replay.bin"), World(2)
-    replay = make_replay(flags, path)
-    for _ in range(30):
-        replay.insert(world.rollout())
-    state = replay.state_dict()
-    for _ in range(5):
-        replay.insert(world.rollout())
-
-    def killed(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Replay, "_forget", killed)
-        make_replay(flags, path).load_state_dict(state)
-    resumed = make_replay(flags, path)
-    resumed.load_state_dict(state)
-    for _ in range(20):
-        if resumed.may_sample():
-            check(resumed.sample(), world, flags)
-    newer = np.isin(np.arange(40), np.arange(60, 70) % 40)
-    assert not resumed._tree.leaves[newer].any()
 
 
 def test_another_layout_is_not_taken(tmp_path, caplog):
