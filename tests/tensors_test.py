@@ -13,7 +13,6 @@ from libtorchbeast.tensors import (
     TensorRows,
     TensorVector,
     pick,
-    require_vector,
 )
 from tests.support.tensors import Turns, Walk
 
@@ -21,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 class Changed(TensorVector):
-    """Gives something else for `frame`, `reward` and `end`."""
+    """Gives something else for `frame`, `reward`, `end` and `info`."""
 
     def __init__(self, env, num_envs, **changes):
         super().__init__(env, num_envs)
@@ -32,10 +31,10 @@ class Changed(TensorVector):
         change = lambda name, x: self.changes.get(name, lambda x: x)(x)
         observation = {k: change(k, x) for k, x in observation.items()}
         ends = [change("end", x) for x in ends]
-        return observation, change("reward", reward), *ends, info
+        return observation, change("reward", reward), *ends, change("info", info)
 
 
-def rows_of(vector, seed=3):
+def rows_of(vector):
     spec = Environment(lambda: vector, vector.num_envs, "walk").spec
     return TensorRows(vector, spec, CPU)
 
@@ -222,17 +221,6 @@ def test_actions_begin_at_the_start_of_their_space_as_elsewhere(kind):
     assert torch.equal(vector.got, twin.got) and twin.got.eq(5).all()
 
 
-def test_a_lost_life_is_refused():
-    class Lives(TensorVector):
-        def step(self, actions):
-            return *super().step(actions)[:-1], {"torchbeast": {"life_lost": torch.ones(2)}}
-
-    rows = rows_of(Lives(Walk("discrete"), 2))
-    rows.initial(0)
-    with pytest.raises(UserError, match="life_lost, which WarpBeast cannot read"):
-        rows.step(torch.zeros(2, dtype=torch.int64))
-
-
 @pytest.mark.parametrize("low, high", [(-3, 5), (-np.inf, np.inf), ([-1, -np.inf], [2, 0])])
 def test_actions_of_a_box_reach_its_bounds_as_elsewhere(low, high):
     class Bounded(TensorVector):
@@ -254,40 +242,50 @@ def test_actions_of_a_box_reach_its_bounds_as_elsewhere(low, high):
     torch.testing.assert_close(vector.got, twin.got, rtol=1e-6, atol=1e-6)
 
 
-def test_a_vector_of_arrays_is_refused():
-    vector = gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
-    expected = "expected tensors on cpu, where the network is, seen a ndarray as the observation"
-    with pytest.raises(UserError, match=expected):
-        rows_of(vector).initial(0)
+def f32(seen):
+    return rf"float32\[2, 2\] as the observation 'frame', seen {seen}"
 
 
-def test_tensors_on_another_device_are_refused():
-    vector = TensorVector(Walk("discrete"), 2)
-    spec = Environment(lambda: vector, 2).spec
-    expected = "expected tensors on meta, where the network is, seen a Tensor on cpu"
-    with pytest.raises(UserError, match=expected):
-        TensorRows(vector, spec, torch.device("meta")).initial(0)
+ARRAY = "expected tensors on cpu, where the network is, seen a ndarray as the reward"
+WRONG_STEPS = [  # what is given for `frame`, `reward`, `end` or `info`
+    (dict(frame=lambda x: x.double()), f32(r"float64\[2, 2\]")),
+    (dict(frame=lambda x: x[:, :1]), f32(r"float32\[2, 1\]")),
+    (dict(frame=lambda x: {"a": x}), r"expected the parts \['frame'\], seen \['frame/a'\]"),
+    (dict(frame=lambda x: x.to("meta")), "on cpu, where the network is, seen a Tensor on meta"),
+    (dict(reward=lambda x: x.numpy()), ARRAY),
+    (dict(reward=lambda x: x[:, None]), r"expected \[2\] as the reward, seen float32\[2, 1\]"),
+    (dict(end=lambda x: x[:, None]), r"expected \[2\] as the end, seen bool\[2, 1\]"),
+    (dict(info=lambda x: {"torchbeast": {"life_lost": 1}}), "life_lost, which WarpBeast cannot"),
+    (
+        dict(info=lambda x: {"torchbeast": {"discount": 1}}),
+        'expected metadata."own_discounts"',
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    "changes, expected",
-    [
-        (dict(frame=lambda x: x.double()), r"float32\[2, 2\] as the .*, seen float64\[2, 2\]"),
-        (dict(frame=lambda x: x[:, :1]), r"float32\[2, 2\] as the observation 'frame', seen .*1\]"),
-        (
-            dict(reward=lambda x: x.numpy()),
-            "expected tensors on cpu.* seen a ndarray as the reward",
-        ),
-        (dict(reward=lambda x: x[:, None]), r"expected \[2\] as the reward, seen float32\[2, 1\]"),
-        (dict(end=lambda x: x[:, None]), r"expected \[2\] as the end, seen bool\[2, 1\]"),
-        (dict(frame=lambda x: {"a": x}), r"expected the parts \['frame'\], seen \['frame/a'\]"),
-    ],
-)
-def test_a_step_that_differs_from_the_spaces_is_refused(changes, expected):
+@pytest.mark.parametrize("changes, expected", WRONG_STEPS)
+def test_a_step_that_differs_from_what_was_declared_is_refused(changes, expected):
     rows = rows_of(Changed(Walk("discrete"), 2, **changes))
     with pytest.raises(UserError, match=expected):
         rows.initial(0)
         rows.step(torch.zeros(2, dtype=torch.int64))
+
+
+SAME_STEP = gymnasium.vector.AutoresetMode.SAME_STEP
+
+
+@pytest.mark.parametrize(
+    "metadata, expected",
+    [
+        ({"game_numbers": ["win"]}, "expected no game_numbers in its metadata, .* game/win"),
+        ({"autoreset_mode": SAME_STEP}, "expected autoreset_mode AutoresetMode.NEXT_STEP"),
+    ],
+)
+def test_metadata_that_it_cannot_follow_is_refused(metadata, expected):
+    vector = TensorVector(Walk(), 2)
+    vector.metadata = vector.metadata | metadata
+    with pytest.raises(UserError, match=expected):
+        rows_of(vector)
 
 
 def test_whole_numbers_may_be_rewards_and_ends():
@@ -297,35 +295,6 @@ def test_whole_numbers_may_be_rewards_and_ends():
     for _ in range(9):
         row = rows.step(torch.ones(2, dtype=torch.int64))
     assert row["reward"].dtype == torch.float32 and row["done"].dtype == torch.bool
-
-
-def test_numbers_of_games_are_refused():
-    vector = TensorVector(Walk(), 2)
-    vector.metadata["game_numbers"] = ["win"]
-    with pytest.raises(UserError, match="expected no game_numbers in its metadata, .* game/win"):
-        rows_of(vector)
-
-
-def test_a_discount_that_is_not_declared_is_refused():
-    vector = TensorVector(Turns(), 2)
-    vector.metadata["own_discounts"] = False
-    rows = rows_of(vector)
-    rows.initial(0)
-    with pytest.raises(UserError, match='tells discount: expected metadata."own_discounts". = Tru'):
-        rows.step(torch.zeros(2, dtype=torch.int64))
-
-
-def test_another_autoreset_is_refused():
-    vector = TensorVector(Walk("discrete"), 2)
-    vector.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
-    with pytest.raises(UserError, match="expected autoreset_mode AutoresetMode.NEXT_STEP"):
-        rows_of(vector)
-
-
-def test_a_single_environment_is_refused():
-    with pytest.raises(UserError, match="expected a TensorVector, .* MonoBeast plays single"):
-        require_vector(gymnasium.make("CartPole-v1"))
-    require_vector(TensorVector(Walk("discrete"), 2))
 
 
 def test_the_space_of_each_dtype():

@@ -23,10 +23,8 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def parse(tmp_path):
     def parse(text="", xpid="run"):
-        small = (
-            "--env breakout --num_envs 8 --batch_size 4 --unroll_length 5 --total_steps 400 "
-            f"--eval_every 0 --torch_threads 1 --xpid {xpid} --savedir {tmp_path} "
-        )
+        small = "--env breakout --num_envs 8 --batch_size 4 --unroll_length 5 --total_steps 400"
+        small += f" --eval_every 0 --torch_threads 1 --xpid {xpid} --savedir {tmp_path} "
         return warpbeast.parse((small + text).split())
 
     return parse
@@ -35,9 +33,8 @@ def parse(tmp_path):
 def make_actor(flags):
     vector, spec = warpbeast.open_vector(flags, CPU)
     net = make_net(warpbeast.Net, spec, flags)
-    return warpbeast.Actor(
-        TensorRows(vector, spec, CPU), net, 0, flags, Clock(warpbeast.ACTIVITIES)
-    )
+    rows = TensorRows(vector, spec, CPU)
+    return warpbeast.Actor(rows, net, 0, flags, Clock(warpbeast.ACTIVITIES))
 
 
 @pytest.mark.parametrize("lstm", ["", "--use_lstm"])
@@ -136,15 +133,8 @@ def test_flags_that_it_cannot_follow_are_refused(parse, text, expected):
 
 def test_torchrun_is_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(
-        SystemExit, match="warpbeast: error: this program has one learner; torchrun"
-    ):
+    with pytest.raises(SystemExit, match="warpbeast: error: this program has one learner; torchr"):
         warpbeast.main([])
-
-
-def test_an_unknown_environment_is_refused(parse):
-    with pytest.raises(UserError, match="--env pong: expected one of asterix"):
-        warpbeast.train(parse("--env pong"))
 
 
 def test_another_vector_that_gives_tensors_trains_and_plays(parse, monkeypatch):
@@ -154,18 +144,6 @@ def test_another_vector_that_gives_tensors_trains_and_plays(parse, monkeypatch):
     assert warpbeast.train(parse()).complete()
     two = parse("--mode test --num_episodes 2")
     assert len(evaluate.test_newest(two, warpbeast.player)) == 2
-
-
-def test_a_reward_that_is_no_finite_number_is_refused(parse, monkeypatch):
-    class Wrong(Walk):
-        def advance(self, state, actions):
-            state, reward, *ends = super().advance(state, actions)
-            return state, reward.masked_fill(state["time"] == 3, torch.nan), *ends
-
-    wrong = lambda flags, device: TensorVector(Wrong(), flags.num_envs)
-    monkeypatch.setattr(warpbeast, "create_env", wrong)
-    with pytest.raises(UserError, match="breakout: expected finite rewards, seen an episode's ret"):
-        warpbeast.train(parse())
 
 
 def test_what_lies_between_rollouts_and_learner_begins_once(parse, monkeypatch):
@@ -182,33 +160,51 @@ def test_what_lies_between_rollouts_and_learner_begins_once(parse, monkeypatch):
     assert len(began) == 1 and run.learner.updates == 4
 
 
-@pytest.mark.parametrize("wrong", [1.5, -2.0, torch.nan])
-def test_a_discount_that_is_no_number_from_minus_1_to_1_is_refused(parse, monkeypatch, wrong):
-    class Wrong(Turns):
-        def advance(self, state, actions):
-            state, *result = super().advance(state, actions)
-            third = state["time"] == 3
-            return state | {"discount": state["discount"].masked_fill(third, wrong)}, *result
+class Infinite(Walk):
+    def advance(self, state, actions):
+        state, reward, *ends = super().advance(state, actions)
+        return state, reward.masked_fill(state["time"] == 3, torch.nan), *ends
 
+
+class Discounts(Turns):
+    def __init__(self, wrong):
+        super().__init__()
+        self.wrong = wrong
+
+    def advance(self, state, actions):
+        state, *result = super().advance(state, actions)
+        third = state["time"] == 3
+        return state | {"discount": state["discount"].masked_fill(third, self.wrong)}, *result
+
+
+def of_arrays(num_envs):
+    return gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * num_envs)
+
+
+WRONG = {
+    "a reward of NaN": (lambda n: TensorVector(Infinite(), n), "breakout: expected finite rewards"),
+    "a vector of arrays": (of_arrays, "expected tensors on cpu"),
+    "a single environment": (lambda n: gymnasium.make("CartPole-v1"), "expected a TensorVector"),
+}
+for wrong in (1.5, -2.0, torch.nan):
+    expected = f"breakout: expected discounts from -1 to 1, seen {wrong:g}"
+    WRONG[f"a discount of {wrong}"] = (
+        lambda n, wrong=wrong: TensorVector(Discounts(wrong), n),
+        expected,
+    )
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_environment_is_refused(parse, monkeypatch, what):
+    make, expected = WRONG[what]
+    monkeypatch.setattr(warpbeast, "create_env", lambda flags, device: make(flags.num_envs))
     flags = parse()
-    monkeypatch.setattr(warpbeast, "create_env", lambda *_: TensorVector(Wrong(), flags.num_envs))
-    with pytest.raises(
-        UserError, match=f"breakout: expected discounts from -1 to 1, seen {wrong:g}"
-    ):
+    with pytest.raises(UserError, match=expected):
         warpbeast.train(flags)
+    begins_none = what.endswith(("arrays", "environment"))
+    assert not (begins_none and os.listdir(flags.savedir))
 
 
-def test_a_vector_that_gives_arrays_is_refused(parse, monkeypatch):
-    make = lambda: gymnasium.make("CartPole-v1")
-    arrays = lambda flags, device: gymnasium.vector.SyncVectorEnv([make] * flags.num_envs)
-    monkeypatch.setattr(warpbeast, "create_env", arrays)
-    flags = parse()
-    with pytest.raises(UserError, match="expected tensors on cpu"):
-        warpbeast.train(flags)
-    assert not os.listdir(flags.savedir)  # there was no run yet
-
-
-def test_a_single_environment_is_refused(parse, monkeypatch):
-    monkeypatch.setattr(warpbeast, "create_env", lambda *_: gymnasium.make("CartPole-v1"))
-    with pytest.raises(UserError, match="expected a TensorVector"):
-        warpbeast.train(parse())
+def test_an_unknown_environment_is_refused(parse):
+    with pytest.raises(UserError, match="--env pong: expected one of asterix"):
+        warpbeast.train(parse("--env pong"))
