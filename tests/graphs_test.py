@@ -15,7 +15,6 @@ from libtorchbeast.accelerator.devices import CPU, own_stream, to_host
 from libtorchbeast.accelerator.graphs import CHECKED, WARM_UP, Forward, Graph
 from libtorchbeast.net_check import keep_buffers
 from tests.support import simulated_device as sim
-from tests.support import simulated_graph
 from tests.support.compare import assert_same
 from tests.support.processes import GUARD_S
 from tests.support.simulated_device import DEVICE
@@ -73,20 +72,6 @@ def on_the_cpu():
     """What the network returns without a graph."""
     net = Small()
     return called(net, CPU)
-
-
-def test_the_simulated_graph_does_nothing_until_it_is_replayed(simulated):
-    with own_stream(DEVICE):
-        x = torch.ones(2, device=DEVICE)
-        graph = torch.accelerator.Graph(capture_error_mode="thread_local")
-        graph.capture_begin()
-        y = 2 * x
-        x += 1
-        graph.capture_end()
-        assert x.tolist() == [1, 1] and y.tolist() != [2, 2]
-        for number in (1, 2):
-            graph.replay()
-            assert x.tolist() == [number + 1] * 2 and y.tolist() == [2 * number] * 2
 
 
 def recorded(net):
@@ -152,22 +137,6 @@ def test_the_backward_pass_can_be_recorded(simulated):
     assert sim.counts["graphs"] == CALLS - WARM_UP
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpus_graphs_give_the_functions_results(caplog):
-    """Also those of a few sizes; and after a function that cannot be recorded, others can."""
-    device, sizes = torch.device("cuda"), (3, 8, 5, 1, 2, 11)
-    for kind in (Small, Reads, Copies, Small):
-        net, own = kind().to(device), kind()
-        seen = called(Forward(net, device, 8), device, 36, sizes)
-        for a, b in zip(seen, called(own, CPU, 36, sizes), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
-        assert caplog.text.count(" is between the host and the device") == {
-            Small: 0, Reads: 3, Copies: 3
-        }[kind]  # fmt: skip
-        assert "its results are not those" not in caplog.text
-        caplog.clear()
-
-
 # ================================================================= what has no graph, and mistakes
 class Reads(Small):
     """It waits for a number of the device."""
@@ -229,16 +198,7 @@ OTHERS = {
     "a host read that nobody has seen coming": (
         Reads, (graphs, "_Watch", contextlib.nullcontext), "not permitted when stream is capturing"
     ),
-    "a copy that nobody has seen coming": (
-        Copies, (graphs, "_Watch", contextlib.nullcontext), "not permitted when stream is capturing"
-    ),
     "a number of Python": (Counts, None, "its results are not those of the same calls without one"),
-    "inputs that are not copied": (
-        Small, (torch, "_foreach_copy_", lambda *_: None), "its results are not those"
-    ),
-    "a graph that is not replayed": (
-        Small, (simulated_graph.Graph, "replay", lambda graph: None), "its results are not those"
-    ),
     "the default stream": (
         Small, (graphs, "own_stream", in_the_default_stream), "cannot be recorded in the default"
     ),
@@ -313,28 +273,6 @@ def test_no_thread_draws_random_numbers_while_another_records(simulated, monkeyp
     called(recorded(Waits().to(DEVICE)), DEVICE)
     drawer.join()
     assert begun.is_set() and not errors
-
-
-def test_weights_in_other_memory_are_seen():
-    given_up = "a graph uses memory that was given up"
-    with pytest.raises(sim.Race, match=given_up), sim.installed():
-        net = Small().to(DEVICE)
-        function = recorded(net)
-        called(function, DEVICE)
-        net.load_state_dict(Small().to(DEVICE).state_dict(), assign=True)
-        called(function, DEVICE)
-
-
-def test_two_threads_that_do_not_wait_for_each_others_replay_are_seen():
-    with pytest.raises(sim.Race, match="in another stream may still"), sim.installed():
-        net = Small().to(DEVICE)
-        function = recorded(net)
-        called(function, DEVICE)
-        given = there_of(inputs_of(0), DEVICE)
-        for _ in range(2):
-            with torch.Stream(device=DEVICE) as stream, torch.no_grad():
-                stream.wait_stream(sim.default_stream(DEVICE))
-                function(*given)
 
 
 def test_why_there_is_none(simulated, monkeypatch):

@@ -99,21 +99,6 @@ def test_a_queue_that_is_closed_before_the_first_batch_ends_the_loop(simulated):
     assert list(lending.rollouts(queue, DEVICE)) == []
 
 
-@sim.needs_simulated_device
-def test_memory_that_is_lent_again_before_its_copy_has_ended_is_seen(simulated, monkeypatch):
-    """A mistake: all batches have the memory of the first."""
-    slabs = {}
-    Slab = devices.Slab
-    again = lambda shapes, device: slabs.setdefault(str(shapes), Slab(shapes, device))
-    monkeypatch.setattr(lending, "Slab", again)
-    queue = full_queue()
-    with own_stream(DEVICE) as stream, guarded(queue), pytest.raises(sim.Race, match="page-locked"):
-        batches = lending.rollouts(queue, DEVICE)
-        for _ in range(3):
-            to_device(next(batches), DEVICE)
-        stream.synchronize()
-
-
 def test_the_core_keeps_no_lent_memory_also_if_it_is_closed():
     shapes = {name: (tuple(x.shape), x.dtype) for name, x in columns(range(3)).items()}
     queue = full_queue([3, 1])
