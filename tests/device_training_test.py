@@ -54,16 +54,6 @@ def test_polybeast_learns_and_acts_on_one_device(monkeypatch, tmp_path):
     assert "graphs: update yes" in said and "graphs: inference 3 sizes" in said
 
 
-def test_monobeast_learns_on_a_device(monkeypatch, tmp_path):
-    flags = [*mono.PARALLEL, "--num_actors", 1, "--learner_device", "sim:0", *THREADS]
-    train(monkeypatch, tmp_path, mono.beast, flags, graphs=2)
-
-
-def test_monobeast_with_an_lstm_learns_and_acts_in_turns_on_a_device(monkeypatch, tmp_path):
-    flags = [*mono.IN_ORDER, "--use_lstm", "--learner_device", "sim:0", "--barrier_updates", 3]
-    train(monkeypatch, tmp_path, mono.beast, flags)
-
-
 @pytest.mark.parametrize("env", [Walk("box"), Tag(2, 1)], ids=["walk", "tag"])
 def test_warpbeast_learns_from_a_vector_on_its_device(monkeypatch, tmp_path, env):
     """The host waits once in an update."""

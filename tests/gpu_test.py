@@ -3,18 +3,15 @@
 
 import importlib
 import json
-import math
 import os
 import subprocess
 import sys
-import threading
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from tests.gpu import __main__ as program
-from tests.gpu import order, parity, stages, work
+from tests.gpu import stages
 from tests.gpu.stages import STAGES, Stage
 from tests.support import simulated_device as sim
 from tests.support.processes import GUARD_S, wait_for
@@ -111,14 +108,6 @@ def test_torch_is_asked_for_the_device_in_another_process(monkeypatch):
         program.torch_finds("nonsense")
 
 
-@pytest.mark.parametrize("minutes", ["nan", "inf", "-1"])
-def test_a_limit_that_is_no_time_is_refused(tmp_path, capsys, minutes):
-    with pytest.raises(SystemExit):
-        program.main(["--device", "cpu", f"--minutes={minutes}", "--out", str(tmp_path / "out")])
-    assert f"--minutes: {minutes}: expected" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_stage_that_is_stopped_is_not_among_the_good(tmp_path):
     """SIGTERM ends it and its children, too."""
     code = "import runpy; from tests.gpu import stages; stages.STAGES[:] = [stages.Stage("
@@ -155,45 +144,3 @@ def test_each_stage_runs_without_a_gpu(stage):
     assert answers
     wrong = [a for a in answers if isinstance(a, stages.Figure) and not a.is_held()]
     assert not wrong
-
-
-def test_stages_compute_in_the_precision_of_their_flags():
-    """In torch's default a GPU's convolutions and LSTMs are in TF32."""
-    for precision, is_allowed in (("tf32", True), ("fp32", False)):
-        work.flags_of("shallow", "cpu", "--precision", precision)
-        assert torch.backends.cudnn.allow_tf32 is is_allowed
-
-
-def test_stages_of_a_module_need_what_it_imports():
-    needs = [set(stage.needs.split()) for stage in STAGES if ".machine." in stage.function]
-    assert len(needs) == 3 and all({"psutil", "rich"} <= names for names in needs)
-
-
-def test_a_difference_is_relative_and_what_is_no_number_is_infinite():
-    expected = torch.tensor([3.0, 4.0])
-    assert parity.relative(expected, expected) == 0.0
-    assert parity.relative(torch.tensor([3.0, 4.5]), expected) == pytest.approx(0.1)
-    assert parity.relative(torch.tensor([3.0, math.nan]), expected) == math.inf
-
-
-def test_the_sanitizer_watches_every_thread_and_its_gradients(monkeypatch):
-    """Without a GPU it sees operations, but no memory."""
-    from torch.cuda import _sanitizer
-
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
-    handler = _sanitizer.cuda_sanitizer.dispatch.event_handler
-    seen = []
-
-    def work():
-        weight = torch.ones(3, requires_grad=True)
-        seen.append(handler.seq_num)
-        product = (weight * 2).sum()
-        seen.append(handler.seq_num)
-        product.backward()
-        seen.append(handler.seq_num)
-
-    with order.in_every_thread(order.sanitizer()):
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    assert seen[0] < seen[1] < seen[2]
