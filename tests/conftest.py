@@ -12,8 +12,8 @@ from tests.support.monobeast import IN_ORDER, beast
 
 # The files that take longest, in the order in which they start.
 SLOWEST = (
-    "core several_learners faults_ranks monobeast faults_peers r2d2 results polybeast gpu graphs "
-    "faults_environments faults_signals soak evaluate benchmarks device_training faults_files"
+    "core faults_signals faults_files faults_environments several_learners faults_ranks r2d2 "
+    "polybeast monobeast spaces parallel actors tls evaluate soak benchmarks device_training gpu"
 ).split()
 
 

@@ -123,17 +123,22 @@ def test_nothing_goes_on_while_the_process_ends(monkeypatch):
 
 # The programs themselves: each takes some seconds, like its imports.
 @pytest.mark.usefixtures("as_before")
-def test_a_run_in_order_saves_and_ends_while_an_environment_hangs(tmp_path):
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_run_in_order_saves_and_ends_while_an_environment_hangs(tmp_path, stops):
     """One is opened for the Spec, and four up to the first barrier. At the second barrier
     environment 2 of 4 never opens."""
     flags = [*IN_ORDER[2:], *STUCK, "--barrier_updates", 1, "--total_steps", 10**9]
-    with Program(tmp_path, *flags, "--open_timeout", 1000, STUCK=7) as program:
-        program.wait_for(lambda: f"Environment 2 of 4 {WAITS}" in program.printed())
-        program.process.terminate()
-        assert program.wait_for_end() == 0, program.printed()
+    flags += ["--open_timeout", 1000 if stops else 2]
+    with Program(tmp_path, *flags, STUCK=7) as program:
+        if stops:
+            program.wait_for(lambda: f"Environment 2 of 4 {WAITS}" in program.printed())
+            program.process.terminate()
+        assert program.wait_for_end() == (0 if stops else 1), program.printed()
         wait_for(lambda: not program.session())
     said = program.printed()
-    assert said.count("stopped by SIGTERM. Resume it with") == 1 and "Traceback" not in said
+    assert said.count(f"Environment 2 of 4 {LIMIT}") == (not stops)
+    assert said.count(f"stopped{' by SIGTERM' if stops else ''}. Resume it with") == 1
+    assert "Traceback" not in said
     state = load(program.path)
     assert state["step"] == program.rows()[-1]["step"] > 0
     assert not state["between_barriers"]

@@ -125,7 +125,7 @@ def test_a_run_without_a_game_is_named_and_left_out(tmp_path, caplog):
 
 # ========================================================================================== groups
 def groups(paths, pattern=SEED):
-    return _groups([read_curve(path, "mean_game_return") for path in paths], pattern)
+    return _groups([read_curve(path, "mean_game_return") for path in paths], pattern, False)
 
 
 def test_a_group_is_the_mean_and_the_range_of_its_runs_where_all_have_rows(tmp_path):
@@ -172,6 +172,41 @@ def test_groups_from_the_command_line(tmp_path, capsys):
         names = "a (2 runs), b (1 run)" if grouped else "a-1, a-2, b-1"
         assert capsys.readouterr().out == f"{out}: mean_game_return of {names}\n"
     assert len(set(images)) == 4 and images[1] == images[4]
+
+
+def drawn(monkeypatch, paths, **options):
+    """The axes that `plot` draws, and the names in the legend."""
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **more: figures.append(figure))
+    plot(paths, "plot.png", **options)
+    names = [text.get_text() for legend in figures[0].legends for text in legend.get_texts()]
+    return [axes for axes in figures[0].axes if axes.get_visible()], names
+
+
+def test_a_panel_for_each_game_has_a_line_for_each_setting(tmp_path, monkeypatch):
+    names = ["Pong_lr=1-1", "Pong_lr=1-2", "Pong_lr=2-1", "Qbert_lr=2-1"]
+    for value, name in enumerate(names):
+        make_run(tmp_path, name, [value, value])
+    paths, options = [str(tmp_path)], dict(group_by=SEED, panel_by=r"(\w+?)_", x="frames")
+    panels, names = drawn(monkeypatch, paths, **options)
+    assert [axes.get_title() for axes in panels] == ["Pong", "Qbert"]
+    assert names == ["lr=1 (2 runs)", "lr=2 (1 run)"]
+    assert [[*line.get_ydata()] for line in panels[0].get_lines()] == [[0.5, 0.5], [2, 2]]
+    colors = [[line.get_color() for line in axes.get_lines()] for axes in panels]
+    assert colors[0][1] == colors[1][0] != colors[0][0]
+    assert panels[0].get_xlabel() == "emulator frames"
+    assert drawn(monkeypatch, paths, labels=["a", "b"], **options)[1] == ["a", "b"]
+    with pytest.raises(ValueError, match="--labels: expected 2, one for each of .* seen .'a'"):
+        drawn(monkeypatch, paths, labels=["a"], **options)
+    with pytest.raises(ValueError, match="--panel_by 'Pong' matches nothing in the name 'Qbert"):
+        drawn(monkeypatch, paths, group_by=SEED, panel_by="Pong")
+
+
+def test_the_band_may_be_the_interval_of_the_mean(tmp_path):
+    runs = [make_run(tmp_path, f"a-{i}", [float(i)]) for i in range(4)]
+    (line,) = plot(runs, str(tmp_path / "plot.png"), group_by=SEED, interval=True)
+    # Of 4^4 resamples of 0, 1, 2, 3 the sum of 2 % is below 2, and that of 6 % below 3.
+    assert (line.low, line.mean.y, line.high) == ([0.5], [1.5], [2.5])
 
 
 def test_a_run_that_cuts_its_group_short_is_named(tmp_path, caplog):

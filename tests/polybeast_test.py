@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """PolyBeast learns, stops, resumes and fails as promised: real processes, servers and signals."""
 
+import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -23,7 +25,7 @@ from tests.support.client import free_port
 from tests.support.envs import Catch, StillbornCatch
 from tests.support.polybeast import CATCH, FOREVER, SMALL, Poly, beast, parse, refusal
 from tests.support.pools import serving
-from tests.support.processes import GUARD_S, ROOT, load, rows, wait_for
+from tests.support.processes import GUARD_S, ROOT, Command, load, rows, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -115,6 +117,89 @@ def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(tmp_path, monkeyp
 
 
 # ==================================================================================== failing well
+class Servers(Command):
+    """`python -m polybeast_env`, for tests.support.envs:Catch-v0 on these addresses."""
+
+    def __init__(self, folder, addresses):
+        folder.mkdir()
+        flags = "--env tests.support.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
+        command = [sys.executable, "-m", "polybeast_env", *flags, ",".join(addresses)]
+        super().__init__(folder, command)
+
+    def stop(self):
+        self.process.terminate()
+        assert self.wait_for_end() == 0, self.printed()
+
+
+def failures(program):
+    table = program.rows()
+    return table[-1]["stream_failures"] if table else 0
+
+
+def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
+    """An environment that raises, one that hangs, one with a reward of NaN, a killed server."""
+    trouble = tmp_path / "trouble"
+    trouble.mkdir()
+    flags = "--env tests.support.envs:TroubledCatch-v0 --step_timeout 1 --num_servers 2".split()
+    with Poly(tmp_path, *FOREVER, *flags, TROUBLE=trouble) as program:
+        program.wait_for(lambda: failures(program) >= 3 and (trouble / "nan").exists())
+        program.wait_for(lambda: "took longer than --step_timeout 1 for" in program.log())
+        before = failures(program)
+        os.kill(min(program.servers()), signal.SIGKILL)
+        program.wait_for(lambda: failures(program) > before)
+        program.wait_for(lambda: program.rows()[-1]["streams"] == 2)
+        program.wait_for_step(program.rows()[-1]["step"])
+        program.stop()
+    event = r"unix:\S+/server\.[01]: "
+    assert re.search(event + "INTERNAL: Traceback", program.log())
+    assert "RuntimeError: the ball has rolled under the sofa" in program.log()
+    assert "Reward: expected a finite number, seen nan" in program.log()
+    assert "took longer than --step_timeout 1 for one step" in program.log()
+    assert re.search(event + r"UNAVAILABLE: \w+", program.log())
+    assert "failed and starts again in 0.5 s: exit code -9" in program.log()
+    assert "Traceback" not in program.printed().partition("Step ")[2]
+
+
+def test_servers_that_come_late_go_and_come_back(tmp_path):
+    """There are two learners. One waits long for its servers, and the other gives up."""
+    addresses = [f"unix:{tmp_path}/s", f"127.0.0.1:{free_port()}"]
+    flags = [*CATCH, *"--envs_per_server 4 --batch_size 4 --log_every 0.5".split()]
+    flags += ["--total_steps", 1_000_000_000, "--server_addresses", ",".join(addresses)]
+    for name in ("patient", "hasty"):
+        (tmp_path / name).mkdir()
+    with contextlib.ExitStack() as stack:
+        start = stack.enter_context
+        patient = start(Poly(tmp_path / "patient", *flags))
+        patient.wait_for(lambda: "Waiting for a server" in patient.printed())
+        for address in addresses:
+            assert re.search(rf"Waiting .*{address}: [A-Z_]+: \w+", patient.printed())
+        servers = start(Servers(tmp_path / "first", addresses))
+        hasty = start(Poly(tmp_path / "hasty", *flags, "--server_timeout", 2))
+        for learner in (patient, hasty):
+            learner.wait_for_step(0)
+            learner.wait_for(lambda: learner.rows()[-1]["streams"] == 2)  # noqa: B023
+        servers.stop()
+
+        assert hasty.wait_for_end() == 1
+        assert not hasty.session()
+        _, _, last = hasty.printed().rpartition("polybeast: error: ")
+        lines = last.strip().splitlines()
+        assert lines[0] == "no environment server for 2 s (--server_timeout); the last errors:"
+        for address, line in zip(sorted(addresses), lines[1:], strict=True):
+            assert re.match(rf"  {address}: [A-Z_]+: \w+", line)
+        assert "Traceback" not in hasty.printed() and "ServersLost" in hasty.log()
+        assert hasty.step() == hasty.rows()[-1]["step"] > 0
+
+        patient.wait_for(lambda: patient.rows()[-1]["streams"] == 0)
+        start(Servers(tmp_path / "second", addresses))
+        patient.wait_for(lambda: patient.rows()[-1]["streams"] == 2)
+        patient.wait_for_step(patient.rows()[-1]["step"])
+        patient.stop()
+        assert patient.rows()[-1]["stream_failures"] >= 2
+    for address in addresses:
+        assert re.search(rf"{address}: (UNAVAILABLE|CANCELLED): \w+", patient.log())
+
+
 def test_an_environment_that_cannot_begin_ends_the_run_at_once(tmp_path):
     flags = ["--env", "tests.support.envs:StillbornCatch-v0", "--num_servers", 2]
     message = refusal(tmp_path, *FOREVER, *flags)

@@ -104,6 +104,14 @@ def test_one_seed_has_no_interval():
     assert str(report.estimate([[2.0, 2.0]], report.mean)) == "2 (2 to 2)"
 
 
+def test_the_probability_of_improvement_counts_pairs_game_by_game():
+    one, other = [[3.0, 1.0], [0.0]], [[2.0, 2.0], [0.0]]  # 2 of 4 pairs, and a draw
+    assert report.estimate([*one, *other], report.improvement).value == 0.5
+    assert report.estimate([[3.0, 3.0], [2.0, 4.0]], report.improvement).value == 0.5
+    better = report.estimate([[3.0, 4.0], [2.0, 3.0]], report.improvement)
+    assert better.value == 0.875 and better.low < 0.875 < better.high == 1.0
+
+
 # ======================================================================================== reports
 def test_a_whole_study(tmp_path):
     """The flags' effects are added up in the scores, so the means over all others are known."""
@@ -118,11 +126,10 @@ def test_a_whole_study(tmp_path):
     text, rows = write(folder)
     assert f"python -m libtorchbeast.tools.sweep {line}\n" in text and "16 runs." in text
     assert len(rows) == 8
-    header = "game lr gamma seeds score low high lowest highest hours scores"
+    header = "game lr gamma seeds score low high lowest highest hours"
     assert list(rows[4]) == header.split()
     assert list(rows[4].values())[:4] == [ASTERIX, "0.001", "0.9", "2"]
-    numbers = [float(value) for value in list(rows[4].values())[4:-1]]
-    assert rows[4]["scores"] == "21 22"
+    numbers = [float(value) for value in list(rows[4].values())[4:]]
     assert numbers == pytest.approx([21.5, 21, 22, 21, 22, 0.5])
     found = tables(text)
     assert found["game lr"][5] == [
@@ -135,6 +142,10 @@ def test_a_whole_study(tmp_path):
         "22",
         "0.5",
     ]
+    runs = list(csv.DictReader((folder / "report_runs.csv").read_text().splitlines()))
+    assert len(runs) == 16 and runs[0]["lr"] == "0.001" and runs[0]["score"] == "11.0"
+    assert "\n| lr=0.001 gamma=0.9 |  | 0.25 (" in text  # of four pairs one is better
+    assert "\n| lr=0.003 gamma=0.99 | 1 (1 to 1) |" in text
     lowest, *_, highest = found["--lr"]
     assert lowest == ["--lr", "runs", BREAKOUT, ASTERIX, "interquartile mean"]
     assert highest[:4] == ["0.003", "8", "13.9 (13.4 to 14.4)", "23.9 (23.4 to 24.4)"]
@@ -143,7 +154,7 @@ def test_a_whole_study(tmp_path):
     assert found["setting"][1][:2] == ["lr=0.001 gamma=0.9", "2"]
     assert found["game random"][1][:3] == [BREAKOUT, "0.38", "17.5"]
     pictures = re.findall(r"\]\((.*?)\)", text)
-    assert len(pictures) == 3
+    assert len(pictures) == 4
     for name in pictures:
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 

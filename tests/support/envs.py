@@ -6,7 +6,6 @@ import os
 import secrets
 import tempfile
 import time
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -173,28 +172,6 @@ class PacedCatch(Catch):
             os.unlink(self.mark)
 
 
-class MoodyCatch(PacedCatch):
-    """Fails from its third step on, in the way that the file MOOD names at that time."""
-
-    steps = 0
-    boards = {
-        "changed shape": lambda board: board[:, 1:],
-        "changed dtype": lambda board: board.astype(np.float64),
-        "changed structure": lambda board: {"board": board},
-        "larger observation": lambda board: np.repeat(board, 1000, axis=1),
-    }
-
-    def step(self, action):
-        observation, reward, *rest = super().step(action)
-        self.steps += 1
-        mood = Path(os.environ["MOOD"]).read_text() if self.steps >= 3 else ""
-        if mood == "raise":
-            raise RuntimeError("the ball has rolled under the sofa")
-        if mood == "NaN reward":
-            reward = float("nan")
-        return self.boards.get(mood, lambda board: board)(observation), reward, *rest
-
-
 class Lives(gymnasium.Env):
     """Its observation shows a random number for its life, which begins with a seed, the number of
     steps in this life, and the process id, each as the 8 bytes of an int64, which do no harm in a
@@ -283,6 +260,6 @@ def first_time(what):
 
 for env in (
     Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, BlindCatch, TroubledCatch,
-    StuckCatch, PacedCatch, MoodyCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
+    StuckCatch, PacedCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)
