@@ -177,8 +177,6 @@ def add_acting_flags(parser: Parser) -> None:
              "server that is opening its environments at that time is waited for.")
     add("--num_inference_threads", type=whole(1, 64), default=1,
         help="Number of inference threads. Each has its own copy of the network.")
-    add("--max_inference_batch_size", type=whole(1), metavar="B",
-        help="Largest number of environments in an inference batch. Default: all that are waiting.")
     add("--min_inference_batch_size", type=whole(1), metavar="B",
         help="Number of environments for which an inference batch waits, but no longer than "
              "--inference_timeout_ms. Default: half of all environments, so that one half steps "
@@ -220,9 +218,6 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
         most = draft.num_servers * draft.max_streams
         expected = f"at most --num_servers x --max_streams = {most}"
         require(draft, "num_actors", draft.num_actors <= most, expected)
-    name, least = "max_inference_batch_size", draft.min_inference_batch_size or 1
-    holds = (draft.max_inference_batch_size or least) >= least
-    require(draft, name, holds, f"at least --min_inference_batch_size {least}")
     if not recipes.may_change(draft, "batch_size", spec):
         name, least = "max_learner_queue_size", ranks.share(draft.batch_size)
         expected = f"at least --batch_size {least}" + " of each rank" * (ranks.count() > 1)
@@ -260,9 +255,7 @@ def start_inference(
     run: Run, batcher: Batches, weights: NewestWeights, nets: list[nn.Module], act: Act
 ) -> None:
     """Starts one inference thread for each of `nets`, which chooses actions with `act`."""
-    everyone = run.flags.num_actors * run.spec.num_envs
-    most = min(everyone, run.flags.max_inference_batch_size or everyone)
-    graphs.for_inference(nets, most, run.flags)
+    graphs.for_inference(nets, run.flags.num_actors * run.spec.num_envs, run.flags)
     clocks = [Clock(INFERENCE_ACTIVITIES) for _ in nets]
     run.log.sources.append(shares(INFERENCE_ACTIVITIES, lambda: sum(c.seconds for c in clocks)))
     for i, net in enumerate(nets):
@@ -314,11 +307,8 @@ def opened(flags: Flags) -> Iterator[tuple[Servers, Spec]]:
     # Threads release the GIL sooner. This gave 1.15 times the steps per second on MinAtar.
     sys.setswitchinterval(50e-6)
     with connect(flags, tls) as servers:
-        name, N = servers.description.name, servers.description.num_envs
+        name = servers.description.name
         require(flags, "env", flags.env == name, f"{name}, as the servers have")
-        fits = (flags.max_inference_batch_size or N) >= N
-        expected = f"at least the {N} environments of a stream"
-        require(flags, "max_inference_batch_size", fits, expected)
         yield servers, spec_of(servers.description)
 
 
@@ -375,10 +365,9 @@ def open_streams(
     first failure of one is raised."""
     flags = run.flags
     queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
-    most = flags.max_inference_batch_size or MAX_COUNT
     half = max(1, flags.num_actors // 2) * servers.description.num_envs
-    least = flags.min_inference_batch_size or min(half, most)
-    batcher = libtorchbeast.DynamicBatcher(least, most, flags.inference_timeout_ms)
+    least = flags.min_inference_batch_size or half
+    batcher = libtorchbeast.DynamicBatcher(least, MAX_COUNT, flags.inference_timeout_ms)
     pool = libtorchbeast.ActorPool(
         flags.unroll_length, queue, batcher,
         [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],
