@@ -18,7 +18,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import pickle
+import json
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -41,11 +41,11 @@ from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
 from libtorchbeast.actors import (
     Actors,
-    FirstActor,
     check_limits,
     choose_numbers,
     slot_shapes,
     start_pulse,
+    told_by,
 )
 from libtorchbeast.agents import make_net
 from libtorchbeast.distributed import ranks
@@ -74,7 +74,7 @@ from libtorchbeast.past import add_past_flag, past_of_run
 from libtorchbeast.rollouts import Barrier, batches, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
-from libtorchbeast.shared_memory import Shapes, SharedTensors
+from libtorchbeast.shared_memory import Shapes, SharedTensors, shapes_to_json
 from libtorchbeast.spec import Spec
 from libtorchbeast.weights import SharedWeights
 
@@ -331,16 +331,14 @@ def act(
     buffers: SharedTensors,
     weights: SharedWeights,
     times: ActorTimes,
-    first: Any = None,
 ) -> None:
     """Runs in an actor process. It takes the numbers of free slots from `inbox`, fills each slot
-    with a rollout, and sends the slot's number to `outbox`, until `inbox` ends. `first` is its
-    environment 0, if that is open already."""
+    with a rollout, and sends the slot's number to `outbox`, until `inbox` ends."""
     torch.set_num_threads(1)  # other actors use the other cores
     devices.set_precision(flags.precision)
     seed_everything(seed)
     opened = times.begin_opening(actor)
-    env = make_environment(flags, seed, actor, first)
+    env = make_environment(flags, seed, ranks.own_number(actor))
     net = make_net(Net, env.spec, flags).to(flags.inference_device)
     net = models.compile_if_asked(net, flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
@@ -357,17 +355,23 @@ def act(
     env.close()  # not after an exception, because an error in `close` would hide it
 
 
-def act_first(inbox: Iterator[bytes], outbox: Connection, flags: Flags, times: ActorTimes) -> None:
-    """Runs in the process of the first actor, which tells what its environment is like before it
-    acts. So whatever environments do to their process, they do not do it to the learner's."""
+def describe_elsewhere(
+    inbox: Iterator[bytes], outbox: Connection, flags: Flags, times: ActorTimes
+) -> None:
+    """Runs in a process of its own, so that whatever an environment does to its process, it does
+    not do it to the learner's. Tells the spec, gets the flags that follow from it, and tells the
+    shapes of an actor's rollout (see `actors.told_by`)."""
     torch.set_num_threads(1)
     seed_everything(flags.seed)
     opened = times.begin_opening(0)
-    env, described = open_first(flags, times.clock(0), lambda _: opened(flags.envs_per_actor))
-    outbox.send_bytes(pickle.dumps(described))
-    for job in inbox:  # there is one
-        seed, flags, buffers, weights = pickle.loads(job)
-        act(inbox, outbox, 0, seed, flags, buffers, weights, times, env.first)
+
+    def settled(spec: Spec) -> Flags:
+        outbox.send_bytes(spec.to_json())
+        return replace(flags, **json.loads(next(inbox)))
+
+    clock, count = times.clock(0), flags.envs_per_actor
+    _, _, shapes = open_first(flags, clock, lambda _: opened(count), settled)
+    outbox.send_bytes(shapes_to_json(shapes))
 
 
 # ========================================================================================= training
@@ -380,69 +384,70 @@ def train(flags: Flags) -> Run:
     """
     devices.open_each(flags)
     seed_everything(flags.seed)
-    with FirstActor(act_first, flags) if flags.num_actors else contextlib.nullcontext() as first:
-        flags, spec, shapes = first.told() if first else describe(flags)
-        check_limits(flags, shapes)
-        device = torch.device(flags.learner_device)
-        net = make_net(Net, spec, flags)
-        advise = MonoBeastAdvisor(flags).advise
-        with told(flags.env), Run(flags, spec, net, device, player, targets, loss, advise) as run:
-            run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
-            if first and not run.finished():
-                train_in_parallel(run, shapes, first)
-            elif not run.finished():
-                train_in_order(run, shapes)
+    if flags.num_actors:
+        settled = functools.partial(recipes.settle, flags, check_flags, recipes=RECIPES)
+        flags, spec, shapes = told_by(describe_elsewhere, flags, settled)
+    else:
+        flags, spec, shapes = describe(flags)
+    check_limits(flags, shapes)
+    device = torch.device(flags.learner_device)
+    net = make_net(Net, spec, flags)
+    advise = MonoBeastAdvisor(flags).advise
+    with told(flags.env), Run(flags, spec, net, device, player, targets, loss, advise) as run:
+        run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
+        if not run.finished():
+            learn = train_in_parallel if flags.num_actors else train_in_order
+            learn(run, shapes)
     return run
 
 
 def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
-    """Returns what `open_first` does, in this process, and closes the environment."""
+    """Calls `open_first` in this process."""
     clock = Clock(ACTOR_ACTIVITIES)
     watched = OpeningWatch(flags.open_timeout, clock=clock, step_timeout=flags.step_timeout)
-    with watched as opened, told(flags.env):
-        env, described = open_first(flags, clock, opened)
-        clock.begin_call()  # so that one that hangs is noticed
-        env.close()
-    return described
+    settled = functools.partial(recipes.settle, flags, check_flags, recipes=RECIPES)
+    with watched as opened:
+        return open_first(flags, clock, opened, settled)
 
 
 def open_first(
-    flags: Flags, clock: Clock, opened: Callable[[int], None]
-) -> tuple[Environment, tuple[Flags, Spec, Shapes]]:
-    """Opens one environment. Returns it, the completed flags, the spec and the shapes of one
-    actor's rollout. The shapes of the network's outputs and states are known only after it was
-    called, so this plays one step with a network that is thrown away."""
+    flags: Flags, clock: Clock, opened: Callable[[int], None], settled: Callable[[Spec], Flags]
+) -> tuple[Flags, Spec, Shapes]:
+    """Returns the completed flags, the environments' spec and the shapes of one actor's rollout.
+
+    The shapes of the network's outputs and states are known only after it was called, so this opens
+    one environment and plays one step with a network that is thrown away.
+    """
     N = flags.envs_per_actor
-    with told(flags.env):
-        create = seeded(create_env, flags, N, batch=ranks.own_number(0))
-        env = Environment.of_first(create, N, flags.env)
-        flags = recipes.settle(flags, check_flags, env.spec, RECIPES)
+    with told(flags.env), contextlib.ExitStack() as stack:
+        env = Environment.of_first(seeded(create_env, flags, N), N, flags.env)
+        stack.callback(env.close)
+        stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed
+        flags = settled(env.spec)
+        N = flags.envs_per_actor
         net = make_net(Net, env.spec, flags)
         sample = Actor(env, net, flags.seed, flags, clock, opened=opened)
         row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
         clock.begin_call()
-        env.step(sample.row["action"])  # shows a faulty environment before any other is opened
-        clock.lap("environment")
-        shapes = rollout_shapes(row, sample.core_state, flags.unroll_length, flags.envs_per_actor)
-        spec = dataclasses.replace(env.spec, num_envs=flags.envs_per_actor)
-        return env, (flags, spec, shapes)
+        env.step(sample.row["action"])  # shows a faulty environment before any actor starts
+        shapes = rollout_shapes(row, sample.core_state, flags.unroll_length, N)
+        return flags, dataclasses.replace(env.spec, num_envs=N), shapes
 
 
-def train_in_parallel(run: Run, shapes: Shapes, first: FirstActor) -> None:
+def train_in_parallel(run: Run, shapes: Shapes) -> None:
     """Trains with actor processes and learner threads, both supervised by this thread."""
     flags, learner = run.flags, run.learner
     slots = SharedTensors(slot_shapes(flags, shapes))
     weights = SharedWeights(learner.net.state_dict(), learner.updates)
+    times = ActorTimes(flags.num_actors)
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, learner.updates, ranks.own_number(actor), life)
-        if (actor, life) == (0, 0):
-            return first.begin(seed, flags, slots, weights)
-        args = (actor, seed, flags, slots, weights, first.times)
+        args = (actor, seed, flags, slots, weights, times)
         return workers.Process(act, args, name=f"actor-{actor}")
 
-    actors = Actors(start_actor, flags, slots, first.times)
-    run.log.sources += [*first.times.sources(), lambda: {"actor_restarts": actors.restarts}]
+    actors = Actors(start_actor, flags, slots, times)
+    run.log.sources += [*times.sources(), lambda: {"actor_restarts": actors.restarts}]
     try:
         # Each learner thread: rollouts -> batch -> Learner.update -> weights.publish
         columns = ranks.share(flags.batch_size)
@@ -455,8 +460,8 @@ def train_in_parallel(run: Run, shapes: Shapes, first: FirstActor) -> None:
         actors.close()
         learner.close()  # before `weights`, which an update in progress still publishes to
         run.threads.join(timeout=5.0)
-        slots.close()
-        weights.close()
+        for memory in (slots, weights, times):
+            memory.close()
     run.threads.raise_failure()
 
 
@@ -504,16 +509,10 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         run.tick()
 
 
-def make_environment(
-    flags: Flags, seed: int | None = None, actor: int = 0, first: Any = None
-) -> Environment:
-    """The environments of one actor, behind the adapter that makes rows of them. `first` is its
-    environment 0, or its vector, if that is open already."""
-    N, number = flags.envs_per_actor, ranks.own_number(actor)
-    if getattr(first, "num_envs", N) != N:  # a vector, opened before the number was known
-        first.close()
-        first = None
-    return Environment(seeded(create_env, flags, N, seed, number, first), N, flags.env)
+def make_environment(flags: Flags, seed: int | None = None, actor: int = 0) -> Environment:
+    """The environments of one actor, behind the adapter that makes rows of them."""
+    N = flags.envs_per_actor
+    return Environment(seeded(create_env, flags, N, seed, actor), N, flags.env)
 
 
 # ==================================================================================== test and main

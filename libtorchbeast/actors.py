@@ -13,15 +13,14 @@ complete and stay valid.
 
 import argparse
 import collections
-import contextlib
+import dataclasses
 import functools
+import json
 import logging
 import multiprocessing.connection
-import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,8 @@ from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.origin import cause
 from libtorchbeast.rollouts import Rollout
-from libtorchbeast.shared_memory import Shapes, SharedTensors
+from libtorchbeast.shared_memory import Shapes, SharedTensors, shapes_from_json
+from libtorchbeast.spec import Spec
 from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, Reminder, SilenceTimer
 
 logger = logging.getLogger(__name__)
@@ -255,53 +255,53 @@ def why_hung(
     return ""
 
 
-class FirstActor(contextlib.AbstractContextManager):
-    """The process of the first actor, which tells what its environment is like before it acts.
+def told_by(
+    target: Callable, flags: Flags, settle: Callable[[Spec], Flags]
+) -> tuple[Flags, Spec, Shapes]:
+    """Has a process open one environment and tell what it is like.
 
     Args:
-        target: runs in the process with the arguments inbox, outbox, flags and times. It sends what
-            it has to tell, as a pickle; what `begin` gives is its first message.
+        target: runs in the process with the arguments inbox, outbox, flags and times. It sends the
+            spec, takes the flags that have changed, and sends the shapes of an actor's rollout.
+        settle: returns the completed flags.
 
-    Attributes:
-        times: what all actors report of their activities.
+    Raises:
+        UserError: the environment is not accepted, takes too long, or ends its process.
     """
+    times = ActorTimes(1)
+    process = Process(target, (flags, times), name="first environment")
+    try:
+        spec = Spec.from_json(_told(process, times, flags))
+        settled = settle(spec)
+        changed = {k: v for k, v in vars(settled).items() if v != vars(flags).get(k)}
+        process.send(json.dumps(changed).encode())
+        shapes = shapes_from_json(_told(process, times, flags))
+    finally:
+        process.end(deadline=0.0)
+        times.close()
+    return settled, dataclasses.replace(spec, num_envs=settled.envs_per_actor), shapes
 
-    def __init__(self, target: Callable, flags: Flags):
-        self._flags, self.times = flags, ActorTimes(flags.num_actors)
-        self.process = Process(target, (flags, self.times), name="actor-0")
 
-    def told(self) -> Any:
-        """Waits for what the process tells, and returns it. Raises UserError if that takes longer
-        than --open_timeout and --step_timeout allow, or the process fails."""
-        timer, reminder, started, why = SilenceTimer(), Reminder(), time.monotonic(), ""
-        while not (why or self.process.from_child.poll(HEARTBEAT_S / 5)):
-            timer.tick()
-            began, sign = (float(self.times[k][0, 0]) for k in ("call_began", "sign_of_life"))
-            opened = int(self.times["opened"][0, 0])
-            why = why_hung(self._flags, timer.silence, opened, started, began, sign)
-            if seconds := reminder.due(began > 0):
-                logger.warning(f"The first environment is being waited for, {seconds:.0f} s so far")
-        message = b"" if why else self.process.receive()
-        if message and not message.startswith(Process.FAILURE):
-            return pickle.loads(message)
-        if message:
-            failure = message[1:].decode(errors="replace").strip()
-            if not failure.splitlines()[-1].startswith("UserError"):
-                logger.error("Actor 0 failed. %s", failure)
-            raise UserError(cause(failure))
-        if not why:
-            ended = workers.in_words(self.process.end(deadline=1.0))
-            why = f"the process that opened the first ended without a traceback ({ended})"
-        raise UserError(f"--env {self._flags.env}: {why}")
-
-    def begin(self, *args: Any) -> Process:
-        """Has the process act, which gets `args`. Returns the process."""
-        self.process.send(bytes(ForkingPickler.dumps(args)))
-        return self.process
-
-    def __exit__(self, *exc_info) -> None:
-        self.process.end(deadline=0.0)
-        self.times.close()
+def _told(process: Process, times: ActorTimes, flags: Flags) -> bytes:
+    """The next message of the process that opens the first environment."""
+    timer, reminder, started, why = SilenceTimer(), Reminder(), time.monotonic(), ""
+    while not (why or process.from_child.poll(HEARTBEAT_S / 5)):
+        timer.tick()
+        began, sign = (float(times[name][0, 0]) for name in ("call_began", "sign_of_life"))
+        why = why_hung(flags, timer.silence, int(times["opened"][0, 0]), started, began, sign)
+        if seconds := reminder.due(began > 0):
+            logger.warning(f"The first environment is being waited for, {seconds:.0f} s so far.")
+    message = b"" if why else process.receive()
+    if message and not message.startswith(Process.FAILURE):
+        return message
+    if message:
+        failure = message[1:].decode(errors="replace").strip()
+        if not failure.splitlines()[-1].startswith("UserError"):
+            logger.error("The first environment's process failed. %s", failure)
+        raise UserError(cause(failure))
+    ended = workers.in_words(process.end(deadline=1.0))
+    why = why or f"the process that opened the first ended without a traceback ({ended})"
+    raise UserError(f"--env {flags.env}: {why}")
 
 
 def choose_numbers(draft: argparse.Namespace, may_change: bool) -> None:

@@ -37,7 +37,6 @@ import torch
 from libtorchbeast.accelerator import devices
 from libtorchbeast.distributed import ranks
 from libtorchbeast.flags import (
-    FROM_STDIN,
     Flags,
     UserError,
     as_plain,
@@ -203,8 +202,6 @@ def parse_for_run(
         if ranks.local_rank():  # this machine's first rank has the same flags, and prints the error
             sys.exit(1)
         raise
-    if argv == FROM_STDIN:  # another program has chosen all flags
-        return draft
     others = ranks.join(draft)
     if others is not None and others.rank > 0:
         return from_settings(make_parser(), others.settings())

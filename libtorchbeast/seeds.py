@@ -29,7 +29,6 @@ def seeded(
     num_envs: int,
     seed: int | None = None,
     batch: int = 0,
-    first: Any = None,
 ) -> Callable[[], Any]:
     """Returns a function that calls `create_env` with two more flags. For environment i of
     `num_envs`, `env_seed` is the seed of its first reset, `seed` (by default --seed) + i, in range,
@@ -37,17 +36,11 @@ def seeded(
 
     Args:
         batch: the number of these environments' actor or stream, which no other has.
-        first: environment 0, if it is open already.
     """
     seeds = itertools.count(first_seed(flags.seed if seed is None else seed, num_envs))
     indices = itertools.count(batch * num_envs)
-    is_open = [first] if first is not None else []
-
-    def create() -> Any:
-        own = {"env_seed": next(seeds), "env_index": next(indices)}
-        return is_open.pop() if is_open else create_env(Flags(**vars(flags) | own))
-
-    return create
+    own = lambda: {"env_seed": next(seeds), "env_index": next(indices)}
+    return lambda: create_env(Flags(**vars(flags) | own()))
 
 
 def seed_everything(seed: int) -> None:

@@ -7,6 +7,7 @@ processes inherit its descriptor. So nothing is left behind when a process is ki
 """
 
 import contextlib
+import json
 import math
 import mmap
 import os
@@ -64,6 +65,17 @@ class SharedTensors:
     def __setstate__(self, state):
         self._shapes = state["shapes"]
         self._map(state["fd"].detach())
+
+
+def shapes_to_json(shapes: Shapes) -> bytes:
+    """Returns what `shapes_from_json` reads, in another process of this program."""
+    named = {name: (shape, str(dtype)) for name, (shape, dtype) in shapes.items()}
+    return json.dumps(named).encode()
+
+
+def shapes_from_json(text: bytes) -> Shapes:
+    dtype = lambda name: getattr(torch, name.removeprefix("torch."))
+    return {k: (tuple(shape), dtype(name)) for k, (shape, name) in json.loads(text).items()}
 
 
 def required_bytes(shapes: Shapes) -> int:

@@ -2,6 +2,7 @@
 """What a `Net` knows of an environment: its observations, its actions, and their sizes."""
 
 import dataclasses
+import json
 import math
 from typing import Any
 
@@ -100,6 +101,19 @@ class Spec:
     # Further keys of rows, float32 [N], that networks do not get: `discount`, a transition's own,
     # and `game/NAME`, a number that the environment told at a game's end, else NaN.
     numbers: tuple[str, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Returns what `from_json` reads, in another process of this program."""
+        return json.dumps(dataclasses.asdict(self), default=int).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> "Spec":
+        values = json.loads(text)
+        shapes = values["observations"].items()
+        values["observations"] = {k: (tuple(shape), dtype) for k, (shape, dtype) in shapes}
+        sizes = tuple(values["actions"]["sizes"])
+        values["actions"] = Actions(values["actions"]["kind"], sizes)
+        return cls(**values | {"numbers": tuple(values["numbers"])})
 
     @property
     def leaves(self) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -110,13 +110,12 @@ def _exit_after(parent) -> None:
     os._exit(1)
 
 
-def start_program(module: str, env: dict[str, str] | None = None, **options) -> subprocess.Popen:
+def start_program(module: str, **options) -> subprocess.Popen:
     """Runs a program of this repository, with --flags_from_stdin, as a child that ends with this
     process. Whatever the working directory, it imports from where this process does.
 
     Args:
         module: the program's module, which this process can import.
-        env: environment variables that this process does not have.
         options: of subprocess.Popen.
     """
     spec = importlib.util.find_spec(module)
@@ -126,7 +125,7 @@ def start_program(module: str, env: dict[str, str] | None = None, **options) -> 
     return subprocess.Popen(
         [sys.executable, spec.origin, "--flags_from_stdin"],
         stdin=subprocess.PIPE,
-        env=os.environ | variables | (env or {}),
+        env=os.environ | variables,
         start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
         # Needed while the child imports, because then it does not read its standard input yet.
         preexec_fn=lambda: end_with_parent(signal.SIGTERM),

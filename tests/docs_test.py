@@ -68,6 +68,11 @@ SCALED = {
     ".venv/bin/python -m libtorchbeast.tools.report ~/logs/torchbeast/lr": (
         ".venv/bin/python -m libtorchbeast.tools.report {savedir}/lr"
     ),
+    ".venv/bin/python -m libtorchbeast.tools.plot ~/logs/torchbeast/lr --groups --interval "
+    "--panel_by 'MinAtar-(\\w+)-v1_?' --out figure.pdf": (
+        ".venv/bin/python -m libtorchbeast.tools.plot {savedir}/lr --groups --interval --y sps "
+        "--panel_by 'MinAtar-(\\w+)-v1_?' --out {savedir}/figure.pdf"
+    ),
     ".venv/bin/python -m libtorchbeast.tools.certificates certificates --hosts envs-1,envs-2": (
         ".venv/bin/python -m libtorchbeast.tools.certificates {savedir}/certificates --hosts envs-1"
     ),

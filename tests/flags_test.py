@@ -228,8 +228,7 @@ def taken_over(line, make_parser=monobeast.make_parser, **saved):
     """The flags of a command line after a run's `saved` flags were taken over."""
     words = line.split()
     draft = make_parser().parse_args(words)
-    own = take_over(draft, saved, given(make_parser(), words), make_parser())
-    assert all(name not in line for name in own)
+    take_over(draft, saved, given(make_parser(), words), make_parser())
     return draft
 
 

@@ -76,9 +76,9 @@ def test_a_thread_that_does_not_end_is_not_waited_for(wakeup):
 
 # ----------------------------------------------------------------------------------------- programs
 PROGRAM = """
-import os, sys
+import sys
 import helper
-print(helper.NAME, os.environ["EXTRA"], sys.argv[1:], sys.stdin.read())
+print(helper.NAME, sys.argv[1:], sys.stdin.read())
 """
 
 
@@ -92,9 +92,9 @@ def test_a_program_and_what_it_imports_are_found_from_any_folder(tmp_path, monke
     monkeypatch.syspath_prepend(tmp_path / "helpers")  # as `python -m` puts the working directory
     monkeypatch.chdir(tmp_path / "elsewhere")
     pipe = subprocess.PIPE
-    with workers.start_program("program_of_a_test", {"EXTRA": "1"}, stdout=pipe) as process:
+    with workers.start_program("program_of_a_test", stdout=pipe) as process:
         printed, _ = process.communicate(b"flags")
-    assert printed == b"mine 1 ['--flags_from_stdin'] flags\n"
+    assert printed == b"mine ['--flags_from_stdin'] flags\n"
 
 
 # ------------------------------------------------------------------------------------------ signals

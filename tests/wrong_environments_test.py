@@ -66,7 +66,7 @@ def test_a_wrong_one_to_evaluate_in_is_refused_before_the_training(name, expecte
 @pytest.mark.parametrize("returned", [None, 7, object])
 def test_create_env_without_a_return_is_named(returned, tmp_path, monkeypatch):
     monkeypatch.setattr(monobeast, "create_env", lambda flags: returned)
-    message = mono.refusal(tmp_path, *mono.CATCH)
+    message = mono.refusal(tmp_path, *mono.IN_ORDER)
     expected = "has no reset; expected an environment (does create_env lack a return?)"
     assert "create_env returned " in message and message.endswith(expected)
 
@@ -109,7 +109,7 @@ def test_an_error_in_an_installed_package_is_placed_in_the_forks_code(monkeypatc
 
     gymnasium = monobeast.gymnasium
     monkeypatch.setattr(monobeast, "create_env", create_env)
-    message = mono.refusal(tmp_path, *mono.CATCH)
+    message = mono.refusal(tmp_path, *mono.IN_ORDER)
     assert message.startswith("monobeast: error: --env tests.support.envs:Catch-v0: TypeError: ")
     line = create_env.__code__.co_firstlineno + 1
     assert message.endswith(f"({__file__}:{line}, in create_env)")

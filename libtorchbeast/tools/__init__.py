@@ -2,5 +2,5 @@
 """What a person runs: `python -m libtorchbeast.tools.sweep`, `report`, `plot`, `certificates`,
 `fork_diff`. The module `study` serves the first two.
 
-A tool may import anything here; nothing here imports a tool.
+A tool may import anything here; nothing else imports a tool.
 """

@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The first actor of MonoBeast opens the first environment, so that the learner's process opens
-none; the evaluation's process tries those of --eval_env."""
+"""MonoBeast's learner opens no environment: a process of its own tells what the first is like, and
+the evaluation's process tries those of --eval_env."""
 
 import os
 import subprocess
