@@ -277,7 +277,7 @@ def told_by(
         process.send(json.dumps(changed).encode())
         shapes = shapes_from_json(_told(process, times, flags))
     finally:
-        process.end(deadline=0.0)
+        process.end(deadline=3.0)
         times.close()
     return settled, dataclasses.replace(spec, num_envs=settled.envs_per_actor), shapes
 
@@ -300,7 +300,7 @@ def _told(process: Process, times: ActorTimes, flags: Flags) -> bytes:
             logger.error("The first environment's process failed. %s", failure)
         raise UserError(cause(failure))
     ended = workers.in_words(process.end(deadline=1.0))
-    why = why or f"the process that opened the first ended without a traceback ({ended})"
+    why = why or f"the process that opened it ended without a traceback ({ended})"
     raise UserError(f"--env {flags.env}: {why}")
 
 

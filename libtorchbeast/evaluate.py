@@ -214,7 +214,7 @@ def columns_of_others(flags: Flags) -> dict[str, str]:
 
 def try_others(flags: Flags, expected: dict[str, Any], player: Player) -> None:
     """Opens and resets each environment of --eval_env once. Raises UserError if one of them cannot
-    be played here, or has not the `expected` signature, which is the training's."""
+    be played here, or does not have the `expected` signature, which is the training's."""
     for name in columns_of_others(flags):
         one = replace(flags, mode="test", num_episodes=1, env=name)
         try:

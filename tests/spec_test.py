@@ -11,6 +11,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.spec import (
     LONGEST_ONE_HOT,
     Actions,
+    Spec,
     describe_actions,
     flatten_space,
     sets_of,
@@ -160,3 +161,11 @@ def test_the_name_of_a_rows_other_key_or_of_what_a_batch_says_of_columns_is_refu
         space = spaces.Dict({key: space})
     with pytest.raises(UserError, match=f"^The observation key '{name}' is also a row's key"):
         flatten_space(space)
+
+
+def test_another_process_gets_the_same_spec_as_json():
+    observations = {"frame": ((4, 84, 84), "uint8"), "group/hand": ((3,), "int64")}
+    actions = Actions("multi_discrete", (2, np.int64(3)))
+    more = dict(stacks={"frame": 4}, sets={"group/hand": 7}, numbers=("discount", "game/won"))
+    spec = Spec("Some-v0", 5, observations, actions, frames_per_step=4, **more)
+    assert Spec.from_json(spec.to_json()) == spec

@@ -390,10 +390,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         group_by = flags.group_by or (SEED if flags.groups else None)
         panel_by = flags.panel_by or (".+" if flags.panels else None)
         labels = flags.labels.split(",") if flags.labels else []
-        band, x = flags.interval, flags.x
-        lines = plot(
-            flags.paths, flags.out, flags.y, flags.smooth, group_by, band, panel_by, x, labels
-        )
+        shown = dict(interval=flags.interval, panel_by=panel_by, x=flags.x, labels=labels)
+        lines = plot(flags.paths, flags.out, flags.y, flags.smooth, group_by, **shown)
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")
     names = ", ".join(line.name for line in lines)
