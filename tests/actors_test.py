@@ -250,7 +250,7 @@ def test_actors_that_raise_hang_or_die_are_replaced_and_counted(tmp_path, monkey
     # With trouble again, but none that hangs, the run reaches its end.
     (tmp_path / "second").mkdir()
     (tmp_path / "second/hang").touch()
-    flags += ["--total_steps", program.step() + 10_000]
+    flags += ["--step_timeout", 60, "--total_steps", program.step() + 10_000]
     with Program(tmp_path, *flags, TROUBLE=tmp_path / "second") as program:
         assert program.wait_for_end() == 0, program.printed()
     assert program.step() >= flags[-1]
