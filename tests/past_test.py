@@ -397,7 +397,8 @@ def test_a_run_of_several_agents_has_standings(tmp_path, monkeypatch, beast_):
         beast(tmp_path, *words.split(), "--num_actors", 0, "--envs_per_actor", 8)
         beast(tmp_path, "--mode", "test", "--num_episodes", 8, "--against", "run")
     else:
-        own = "--num_servers 1 --envs_per_server 8 --net monobeast.Net"
+        own = "--num_servers 1 --envs_per_server 8 --net monobeast.Net --total_steps 5000 "
+        own += "--passes 1 --minibatches 1"
         polybeast.main(f"--savedir {tmp_path} --xpid run {words} {own}".split())
     met = read(str(tmp_path / "run"))
     assert len(met) > 2 and sum(sum(result[:3]) for result in met.values()) > 30
