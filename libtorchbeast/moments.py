@@ -113,8 +113,9 @@ def _merge(
 def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     """The rewards of each episode so far, the older ones discounted: G_t = r_t + gamma G_{t-1}.
 
-    A rollout does not have the rewards before its row 0. Each of them is taken to be their mean,
-    which is row 0's `episode_return` divided by its `episode_step`.
+    A rollout does not have the rewards before its row 0. Unless that row begins an episode, each of
+    them is taken to be their mean, which is its `episode_return` divided by its `episode_step`. So
+    where a lost life ends an episode, the rewards of the game's earlier lives count there, too.
 
     Args:
         rows: `reward`, `episode_return` [T+1, B] float32, `done` [T+1, B] bool and `episode_step`
@@ -131,5 +132,5 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     if "discount" in rows:
         factors = factors * rows["discount"].abs()
     terms = rows["reward"][1:].clone()
-    terms[0] += factors[1] * mean * past
+    terms[0] += factors[1] * mean * past * ~rows["done"][0]
     return scan_backwards(factors[1:].flip(0), terms.flip(0)).flip(0)

@@ -127,8 +127,8 @@ def start_program(module: str, **options) -> subprocess.Popen:
         stdin=subprocess.PIPE,
         env=os.environ | variables,
         start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
-        # Needed while the child imports, because then it does not read its standard input yet.
-        preexec_fn=lambda: end_with_parent(signal.SIGTERM),
+        # The child ends when its standard input does. A stopped one has to go on for that.
+        preexec_fn=lambda: end_with_parent(signal.SIGCONT),
         **options,
     )
 

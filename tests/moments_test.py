@@ -110,6 +110,9 @@ def test_returns_are_discounted_sums_that_end_with_an_episode():
     torch.testing.assert_close(discounted_returns(rows, gamma), expected[1:])
     later = {k: v[7:] for k, v in rows.items()}
     torch.testing.assert_close(discounted_returns(later, gamma), expected[8:])
+    life = {k: v[5:, 1:] for k, v in rows.items()}  # it begins here, the game began earlier
+    life |= {k: life[k] + 60 for k in ("episode_step", "episode_return")}
+    torch.testing.assert_close(discounted_returns(life, gamma), expected[6:, 1:])
     undiscounted = torch.stack([2.0 * steps, (2.0 * steps).roll(5)], dim=1)
     torch.testing.assert_close(discounted_returns(rows, 1.0), undiscounted[1:])
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import imageio.v2 as imageio
@@ -149,7 +150,11 @@ def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
         program.wait_for(lambda: failures(program) > before)
         program.wait_for(lambda: program.rows()[-1]["streams"] == 2)
         program.wait_for_step(program.rows()[-1]["step"])
-        program.stop()
+        # Then the learner is killed, while the parent of its servers is stopped.
+        stat = Path(f"/proc/{min(program.servers())}/stat").read_text()
+        os.kill(int(stat.split()[3]), signal.SIGSTOP)
+        os.kill(program.pid, signal.SIGKILL)
+        program.wait_until_nothing_is_left()
     event = r"unix:\S+/server\.[01]: "
     assert re.search(event + "INTERNAL: Traceback", program.log())
     assert "RuntimeError: the ball has rolled under the sofa" in program.log()
