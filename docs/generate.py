@@ -61,7 +61,9 @@ These are the columns that the programs log. Every other number that `loss` retu
 too, at the end of the table: the mean over the updates since the previous row that returned it
 ([fork.md](fork.md#what-loss-may-return)). An environment may tell numbers of its games, which are
 the columns `game_NAME` and, in evaluations, `eval_game_NAME` or `eval_game_NAME/ENV`
-([fork.md](fork.md#what-an-environment-may-declare)).
+([fork.md](fork.md#what-an-environment-may-declare)). With several agents `game_return_AGENT` is the
+mean return of each but the first; with `--past_share` there are `game_past` and `rating`
+([fork.md](fork.md#games-against-the-past)).
 """
 
 

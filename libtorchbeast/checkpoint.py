@@ -339,21 +339,22 @@ class RunCheckpoints:
 
 
 def _opponents(evaluated: dict[str, Any]) -> str | None:
-    """The --eval_env with which these weights were evaluated."""
-    return evaluated.get("flags", {}).get("eval_env")
+    """The --eval_env with which these weights were evaluated, or that their score is the rating."""
+    flags = evaluated.get("flags", {})
+    return flags.get("eval_env") or ("the past" if flags.get("past_share") else None)
 
 
 class KeptWeights:
     """Keeps weights of a learner.Learner in files (--keep_checkpoints_every). To begin with, this
     deletes those that are newer than the checkpoint from which the run resumes: it will make them
-    again. A new run keeps its first weights, so that its past is never empty."""
+    again. A new run keeps its first weights, so that its past is never empty, and no others."""
 
     def __init__(self, checkpoints: RunCheckpoints, flags: Flags, learner: Any):
         self._checkpoints, self._flags, self._learner = checkpoints, flags, learner
         self._folder = os.path.dirname(checkpoints.path)
         self._every = flags.keep_checkpoints_every if checkpoints.enabled else 0
         files = kept(self._folder) if checkpoints.enabled else {}
-        self._delete([files.pop(step) for step in [*files] if step > learner.step])
+        self._delete([files.pop(step) for step in [*files] if step > (learner.step or -1)])
         self._newest = max(files, default=-1)  # its step
         if self._every:
             most, weights = flags.keep_checkpoints, learner.net.state_dict().values()

@@ -346,8 +346,8 @@ def _declared_numbers(metadata: dict[str, Any]) -> list[str]:
     if not isinstance(names, list | tuple) or not all(map(is_plain, names)):
         said = f"expected a list of plain identifiers, seen {brief(names)}"
         raise UserError(f'metadata["game_numbers"]: {said}')
-    if taken := sorted({"return", "length"} & {*names}):  # columns mean_game_return and so on
-        said = f"expected names that the columns mean_game_NAME do not have, seen {taken}"
+    if taken := sorted({"return", "length", "past"} & {*names}):
+        said = f"expected names of which the log has no column game_NAME yet, seen {taken}"
         raise UserError(f'metadata["game_numbers"]: {said}')
     own = ["discount"] if metadata.get("own_discounts") else []
     return own + [f"game/{name}" for name in names]

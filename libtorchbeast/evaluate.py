@@ -223,7 +223,8 @@ def try_others(flags: Flags, expected: dict[str, Any], player: Player) -> None:
                 with contextlib.closing(env):
                     env.initial(flags.seed)
             seen = env.spec.signature()
-            if seen != expected:
+            parts = [*seen["observations"]]  # the order of groups is that of the actions
+            if seen != expected or (env.spec.groups and parts != [*expected["observations"]]):
                 whose = f"the observations and actions of --env {flags.env}"
                 raise UserError(f"expected {whose}, {_said(expected)}; seen {_said(seen)}")
         except UserError as error:
@@ -284,7 +285,8 @@ class Evaluator:
         Starts the next evaluation if it is due and `may_start`."""
         row = self._result() if self._is_playing else {}
         if row:
-            others = columns_of_others(self._flags) if "discount" in self._spec.numbers else {}
+            has_players = "discount" in self._spec.numbers or self._spec.groups
+            others = columns_of_others(self._flags) if has_players else {}
             columns = [*others.values()] or ["mean_eval_return"]
             self._keep(float(np.mean([row[name] for name in columns])), self._played)
         if may_start and not self._is_playing and self._learner.step >= self._next:

@@ -509,8 +509,8 @@ def add_evaluation_flags(parser: Parser) -> None:
     add("--greedy", action="store_true",
         help="Take the most probable action instead of sampling one.")
     add("--against", metavar="RUN",
-        help="In a test mode, and where players move in turn: the opponent in all games is another "
-             "run, named as for --init_from. Who has the first move is drawn.")
+        help="In a test mode, with several players: the opponent in all games is another run, "
+             "named as for --init_from. Who moves first, or which side it has, is drawn.")
     add("--best", action="store_true",
         help="In a test mode, play with the weights that evaluated best (model.best.tar) instead "
              "of the newest checkpoint.")

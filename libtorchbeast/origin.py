@@ -14,9 +14,8 @@ from libtorchbeast.flags import UserError
 
 _PACKAGES = re.compile("/(site|dist)-packages/")  # dist-packages: those of Debian's own Python
 _FOREIGN = (sysconfig.get_path("stdlib"), os.path.dirname(__file__) + os.sep, "<")
-_ADAPTERS = tuple(
-    os.path.join(os.path.dirname(__file__), name) for name in ("environment.py", "tensors.py")
-)
+_NAMES = ("environment.py", "parallel.py", "tensors.py")
+_ADAPTERS = tuple(os.path.join(os.path.dirname(__file__), name) for name in _NAMES)
 
 
 def own_frame(frames: list[FrameSummary]) -> FrameSummary | None:

@@ -21,12 +21,14 @@ import numpy as np
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import (
     ROW_FIELDS,
+    brief,
     describe_actions,
     flatten_observation,
     flatten_space,
     sets_of,
 )
 
+TAKEN = ("loss", "game", "column", "core_state")  # begin keys of rows that are no group's
 OWN = ("reward", "done", "terminated", "truncated", "episode_return")  # of each agent
 
 
@@ -55,7 +57,10 @@ class Grouped:
             said = "expected all agents that a game may have in its possible_agents, seen none"
             raise UserError(f"create_env returned {type(env).__name__}; {said}")
         metadata = getattr(env, "metadata", None) or {}
-        self.env, self._groups = env, _groups(env, metadata.get("groups", {}))
+        named = metadata.get("groups", {})
+        if not isinstance(named, dict):
+            raise UserError(f'metadata["groups"]: expected {{AGENT: GROUP}}, seen {brief(named)}')
+        self.env, self._groups = env, _groups(env, named)
         groups = self._groups.items()
         agents = [agent for _, group in groups for agent in group]
         self._leaves = {agent: flatten_space(env.observation_space(agent)) for agent in agents}
@@ -109,9 +114,11 @@ class Grouped:
     def _observation(self, seen, rewards, terminations, truncations) -> dict[str, np.ndarray]:
         """The row of all agents, of what the environment's `reset` or `step` returned."""
         acted, alive, self._going = self._going, {*self.env.agents}, set()
-        if lacking := acted - {*seen}.intersection(rewards, terminations, truncations):
-            said = "expected observation, reward, termination and truncation of each that acted"
-            raise UserError(f"step(): {said}, seen not all of {lacking.pop()!r}")
+        told = {*seen}.intersection(rewards, terminations, truncations)
+        if lacking := (acted - told) | (alive - {*seen}):
+            said = "expected an observation of each in `agents`, and of each that has acted also"
+            said += " reward, termination and truncation"
+            raise UserError(f"{said}; seen not all of {lacking.pop()!r}")
         rows: dict[Any, dict[str, Any]] = {}
         for agent in self._spaces:
             has_acted = agent in acted
@@ -121,7 +128,7 @@ class Grouped:
             is_over = has_acted and (bool(terminations[agent]) or is_lost)
             if agent in alive and not (is_cut or is_over):
                 self._going.add(agent)
-            rows[agent] = self._seen(agent, seen) | dict(
+            rows[agent] = self._seen(agent, seen if has_acted or agent in alive else {}) | dict(
                 reward=rewards[agent] if has_acted else 0.0,
                 done=not has_acted,
                 terminated=is_over,
@@ -137,9 +144,9 @@ class Grouped:
         leaves = self._leaves[agent]
         if agent not in seen:
             return {k: np.full(s, k == "action_mask", dtype) for k, (s, dtype) in leaves.items()}
-        if (parts := flatten_observation(seen[agent])).keys() != leaves.keys():
-            expected = f"expected {sorted(leaves)}, seen {sorted(parts)}"
-            raise UserError(f"Observation of {agent!r}: {expected}")
+        parts, expected = flatten_observation(seen[agent]), {k: s for k, (s, _) in leaves.items()}
+        if (shapes := {k: np.shape(x) for k, x in parts.items()}) != expected:
+            raise UserError(f"Observation of {agent!r}: expected shapes {expected}, seen {shapes}")
         return parts
 
 
@@ -163,7 +170,10 @@ def _groups(env: Any, named: dict[Any, str]) -> dict[str, list[Any]]:
             raise UserError(f"{said}, seen {seen}")
         if not is_named:
             name = os.path.commonprefix([*map(str, agents)]).rstrip("_0123456789") or "agents"
-        groups[_plain(first if _plain(name) in groups else name)] = agents
+        name = _plain(first if _plain(name) in groups else name)
+        while name in (*groups, *TAKEN):
+            name += "_"
+        groups[name] = agents
     return groups
 
 

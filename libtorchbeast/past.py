@@ -28,10 +28,8 @@ logger = logging.getLogger(__name__)
 
 READ = ("done", "episode_step", "discount", "episode_over", "episode_return")
 CHANGE_AFTER = 1000  # calls, after which another file is the opponent
-PLAYERS = (
-    'an environment whose players move in turn, with metadata["own_discounts"] = True, or of '
-    "several agents, with the part episode_return of each"
-)
+CHANGED = -2  # instead of the file against which a game began, where another one has gone on
+PLAYERS = 'a ParallelEnv, or players who move in turn, with metadata["own_discounts"] = True'
 
 
 # ======================================================================================= FORK HERE
@@ -149,13 +147,14 @@ class Past:
         if not self._groups:
             return torch.where(is_first.bool(), -row["episode_return"], row["episode_return"])
         returns = torch.cat([row[f"{group.name}/episode_return"] for group in self._groups], 1)
-        mean = lambda side: (side * returns).sum(1) / side.sum(1)
-        return mean(~theirs) - mean(theirs)
+        mean = lambda side: (side * returns.double()).sum(1) / side.sum(1)
+        return (mean(~theirs) - mean(theirs)).float()  # of equal returns exactly 0
 
     def _next_turn(self, row: dict[str, Tensor], game: Any, step: int) -> tuple[Tensor, ...]:
         """Begins new games, and passes the turn in the others, if there are turns. All are tensors
         [N]."""
         file, is_first, moves = game
+        file = torch.where((file != NOBODY) & (file != step), CHANGED, file)
         begins = row["done"] & (row["episode_step"] == 0)
         plays, first = torch.rand(2, len(begins)) < torch.tensor([[self._share], [0.5]])
         passed = moves if self._groups else moves ^ (row["discount"] < 0).long()
@@ -174,7 +173,8 @@ class Past:
         try:
             weights = checkpoint.load(files[step])["model"]
         except (OSError, checkpoint.CheckpointError) as error:
-            logger.warning("The opponent stays step %d: %s", self._kept[0], error)
+            if self._calls % CHANGE_AFTER == 0:
+                logger.warning("There is no new opponent: %s", error)
             return
         if why := checkpoint.misfit(dict(net.state_dict()), weights):
             raise UserError(f"{files[step]} is of another network than this run's: {why}")
@@ -194,9 +194,9 @@ def past_of_run(net_class: type[nn.Module], spec: Spec, flags: Flags) -> Past:
     """What --past_share asks for. `net_class` is that of the networks, if --net names no other."""
     if flags.past_share:
         _require_players("past_share", spec, flags)
-        keeps = flags.keep_checkpoints_every and not flags.disable_checkpoint
-        expected = "0, or --keep_checkpoints_every, no --disable_checkpoint, and one rank"
-        require(flags, "past_share", bool(keeps) and ranks.count() == 1, expected)
+        require(flags, "past_share", flags.keep_checkpoints_every, "--keep_checkpoints_every, too")
+        require(flags, "past_share", not flags.disable_checkpoint, "no --disable_checkpoint")
+        require(flags, "past_share", ranks.count() == 1, "one rank")
     net = agents.make_net(net_class, spec, flags) if flags.past_share else nn.Module()
     return Past(net.to(flags.inference_device), flags.past_share, run_path(flags))
 

@@ -336,7 +336,7 @@ class RunState:
     def save_if_best(self, score: float, played: dict[str, Any]) -> None:
         """Saves weights if they are the best so far: by their score, or by the rating if they have
         only played against themselves."""
-        is_rated = self.stats.standings.results and self.flags.eval_env is None
+        is_rated = self.flags.past_share and self.flags.eval_env is None
         self.checkpoints.save_if_best(self.stats.standings.rating if is_rated else score, played)
 
 

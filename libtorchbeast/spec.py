@@ -140,9 +140,8 @@ class Spec:
     @property
     def groups(self) -> dict[str, int]:
         """Where several agents act at once (agents.py), the number of agents of each group."""
-        parts = self.observations.items()
-        rewards = {k: shape for k, (shape, _) in parts if k.endswith("/reward") and len(shape) == 1}
-        return {k.removesuffix("/reward"): shape[0] for k, shape in rewards.items()}
+        parts = ((k.partition("/"), shape) for k, (shape, _) in self.observations.items())
+        return {k[0]: shape[0] for k, shape in parts if k[2] == "reward" and len(shape) == 1}
 
     @property
     def of_one_agent(self) -> "Spec":
@@ -150,7 +149,7 @@ class Spec:
         if not self.groups:
             return self
         parts = self.observations.items()
-        own = {k: (shape[1:], d) for k, (shape, d) in parts if k.split("/")[-1] not in ROW_FIELDS}
+        own = {k: (s[1:], d) for k, (s, d) in parts if k.partition("/")[2] not in ROW_FIELDS}
         return dataclasses.replace(self, observations=own)
 
     @property

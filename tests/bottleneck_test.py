@@ -63,7 +63,7 @@ CASES = [  # beast, flags, columns, what limits, advice
     ("poly", REMOTE, IDLE, "Nobody", "more servers"),
     ("poly", REMOTE, of("transport"), "transport takes 70%", "servers with more --envs_per_server"),
     ("poly", "", of("transport"), "transport takes 70%", "--envs_per_server 128"),
-    ("poly", "--inference_timeout_ms 8", of("batching"), "batching takes 70%", "_timeout_ms 4"),
+    ("poly", "", of("batching"), "batching takes 70%", "--envs_per_server 128"),
     ("poly", "", of("inference"), "inference takes 70%", "--envs_per_server 128"),
     ("poly", "--max_learner_queue_size 40", BOTH, "Actors and learner", "_queue_size 80"),
 ]

@@ -51,7 +51,8 @@ def test_nothing_is_overwritten(tmp_path):
 def test_a_pair_that_was_written_signs_as_before(ca, tmp_path):
     ca.write(tmp_path, "ca")
     assert (tmp_path / "ca.key").stat().st_mode & 0o777 == 0o600
-    read = certificates.Pair.read(tmp_path, "ca")
+    texts = [(tmp_path / name).read_bytes() for name in ("ca.crt", "ca.key")]
+    read = certificates.Pair.from_texts(*texts)
     assert read.texts() == ca.texts()
     with access.serving(access.host_of(read)) as address:
         assert access.knock(address, access.learner_of(ca)) == ""

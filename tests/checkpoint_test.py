@@ -248,11 +248,13 @@ def test_the_best_weights_are_kept_over_a_resume(path):
     assert best(path) == (8, 6.0, "Pong")
 
 
-def test_the_best_weights_are_those_against_the_opponents_of_now(path):
+@pytest.mark.parametrize("flags", [{"eval_env": "Other-v0"}, {"past_share": 0.5}])
+def test_the_best_weights_are_those_against_the_opponents_of_now(path, flags):
+    """A rating is no mean return, and that of other environments is another one."""
     first = checkpoints(path)
     first.save_if_best(5.0, evaluated(1))
     first.save(updated(1))
-    against = lambda updates: evaluated(updates) | {"flags": {"eval_env": "Other-v0"}}
+    against = lambda updates: evaluated(updates) | {"flags": flags}
     resumed = checkpoints(path)
     resumed.load()
     resumed.save_if_best(float("nan"), against(2))

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import signal
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -22,6 +23,7 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.evaluate import Evaluator
 from libtorchbeast.flags import UserError, replace, whole
 from libtorchbeast.seeds import derive_seed, seed_everything
+from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import make_learner
 from tests.support.monobeast import IN_ORDER, beast, refusal
 from tests.support.processes import Program, load, wait_for
@@ -54,6 +56,16 @@ def test_an_environment_that_does_not_fit_is_compared_in_words():
     )
     with pytest.raises(UserError, match=re.escape(expected)):
         evaluate.try_others(flags, env.spec.signature(), player)
+
+
+def test_the_groups_of_another_environment_have_the_same_order(monkeypatch):
+    of = lambda name, *groups: {f"{g}/{k}": ((1,), "float32") for g in groups for k in (name, "x")}
+    spec = lambda *groups: Spec("x", 1, of("reward", *groups), Actions("multi_discrete", (2, 2)))
+    env = SimpleNamespace(spec=spec("b", "a"), initial=lambda seed: None, close=lambda: None)
+    flags, player = parse(env="CartPole-v1", eval_env="Acrobot-v1"), lambda flags: (None, env)
+    evaluate.try_others(flags, spec("b", "a").signature(), player)
+    with pytest.raises(UserError, match="expected the observations and actions of --env"):
+        evaluate.try_others(flags, spec("a", "b").signature(), player)
 
 
 def of_another_environment(flags):

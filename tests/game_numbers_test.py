@@ -81,7 +81,7 @@ def wrong(numbers, declared=("win",)):
         (wrong({}, [1]), "expected a list of plain identifiers, seen [1]"),
         (
             wrong({}, ["return"]),
-            "expected names that the columns mean_game_NAME do not have, seen ['return']",
+            "expected names of which the log has no column game_NAME yet, seen ['return']",
         ),
     ],
 )

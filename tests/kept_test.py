@@ -41,6 +41,16 @@ def test_files_from_after_the_checkpoint_are_made_again(tmp_path):
     assert kept_steps(tmp_path / "run") == [0, 200]
 
 
+def test_a_run_that_begins_anew_keeps_no_files_of_the_one_before(tmp_path):
+    words = [*IN_ORDER, "--keep_checkpoints_every", 200]
+    beast(tmp_path, *words, "--total_steps", 300)
+    for path in (tmp_path / "run").glob("model.tar*"):
+        path.unlink()
+    beast(tmp_path, *words, "--seed", 9, "--total_steps", 80)
+    assert kept_steps(tmp_path / "run") == [0]
+    assert checkpoint.load(str(checkpoint.kept(str(tmp_path / "run"))[0]))["flags"]["seed"] == 9
+
+
 def test_a_run_without_the_flag_keeps_none(tmp_path):
     beast(tmp_path, *IN_ORDER, "--total_steps", 300)
     assert not (tmp_path / "run/kept").exists()

@@ -108,9 +108,21 @@ def test_how_groups_are_named():
     assert names_of(Alike("alice", "bob")) == names_of(Alike(1, 2)) == {"agents": 2}
     other = {"red_1": spaces.Discrete(5), "blue": spaces.Discrete(5)}
     assert names_of(Alike("red_0", "red_1", action_spaces=other)) == {"red": 1, "red_1": 1}
+    other = {"wolf_1": spaces.Discrete(5), "game_0": spaces.Discrete(6)}
+    wolves = Alike("wolf_1", "wolf", "game_0", action_spaces=other)
+    assert names_of(wolves) == {"wolf": 1, "wolf_": 1, "game_": 1}
     roles = {"red_0": "red", "blue.0": "b.lue"}
     assert names_of(Alike("red_0", "blue.0", groups=roles)) == {"red": 1, "b_lue": 1}
     assert names_of(Alike("red_0", "blue_0", "red_1", groups=roles)) == {"red": 1, "agents": 2}
+
+
+def test_a_reward_among_the_parts_of_an_observation_makes_no_group():
+    class Prev(Alike):
+        def observation_space(self, agent):
+            return spaces.Dict(prev=spaces.Dict(reward=spaces.Box(-1, 1)))
+
+    (group,) = groups_of(Environment(lambda: Prev("a", "b"), 1, "prev").spec)
+    assert group.spec.observations == {"prev/reward": ((1,), "float32")}
 
 
 def test_agents_whose_numbers_stand_for_other_things_are_no_group():
@@ -199,12 +211,13 @@ def returning(env, **changes):
             Alike("a", "b", action_spaces={"b": PAIR}),
             "with equally many numbers in an action, seen",
         ),
+        (Alike("a", groups=["a"]), r"groups\"\]: expected {AGENT: GROUP}, seen \['a'\]"),
         (with_no(Alike("a"), "agents"), r"reset\(\): expected at least one agent in `agents`"),
-        (returning(Alike("a"), rewards={}), r"step\(\): expected .*, reward, .* not all of 'a'"),
-        (returning(Alike("a"), seen={}), "of each that acted, seen not all of 'a'"),
+        (returning(Alike("a"), rewards={}), "each that has acted also reward, .* not all of 'a'"),
+        (returning(Alike("a"), seen={}), "of each in `agents`, .*; seen not all of 'a'"),
         (
             returning(Alike("a"), seen={"a": {"x": 1}}),
-            r"of 'a': expected \['frame'\], seen \['x'\]",
+            r"of 'a': expected shapes {'frame': \(\)}, seen {'x': \(\)}",
         ),
         (returning(Alike("a"), rewards={"a": np.nan}), "a/reward': expected finite numbers"),
     ],
@@ -298,7 +311,7 @@ def test_an_agent_that_comes_later_or_again_begins_an_episode():
     each = [copied(env.initial(0))] + [copied(env.step(np.array([[0, 0]]))) for _ in range(5)]
     # b comes at row 2, ends at row 3, comes again at once, and has no word of its end at row 4.
     assert [row["agents/done"][0, 1] for row in each] == [True, True, True, False, True, True]
-    assert [row["agents/frame"][0, 1] for row in each] == [0, 0, 2, 2, 2, 0]
+    assert [row["agents/frame"][0, 1] for row in each] == [0, 0, 2, 2, 0, 0]
     assert [row["agents/terminated"][0, 1] for row in each] == [False] * 3 + [True, False, False]
     assert [row["agents/terminated"][0, 0] for row in each] == [False] * 5 + [True]
     assert [row["terminated"][0] for row in each] == [False] * 5 + [True]

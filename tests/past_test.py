@@ -158,25 +158,35 @@ def test_a_game_whose_opponent_changes_counts_for_none(tmp_path):
     row, began, told = env.initial(0), torch.zeros(8, dtype=torch.int64), 0
     state = actor.past.initial_state(net, 8)
     for t in range(200):
-        actor.past._kept = t // 10, kept
+        file = 5 if t % 10 == 9 else 0  # another one for a row, and then the first again
+        actor.past._kept = file, kept
         tensors = {k: torch.from_numpy(x)[None] for k, x in row.items()}
         began = torch.where(tensors["done"][0], t, began)
         outputs, state = actor.past.act(net, tensors, state)
         ended = tensors["episode_over"][0]
-        is_whole = ended & (began // 10 == t // 10)
+        is_whole = ended & (began // 10 == t // 10) & (file == 0)
         assert is_whole.equal(~outputs["game/past"][0].isnan()) or t < 6
-        assert {*outputs["past"][0].tolist()} <= {NOBODY, t // 10}
+        assert {*outputs["past"][0].tolist()} <= {NOBODY, file}
         told += int(is_whole.sum())
         row = env.step(outputs["action"][0].numpy())
     assert told > 100
 
 
-def test_a_file_that_cannot_be_read_changes_no_opponent_and_a_strangers_is_refused(tmp_path):
+def test_a_file_that_cannot_be_read_changes_no_opponent_and_a_strangers_is_refused(
+    tmp_path, caplog
+):
     net, actor, _ = unrolled(tmp_path, "", 1.0, 1, *tables())
     path = tmp_path / "run/kept/7.tar"
     path.write_bytes(path.read_bytes()[:-1])
     actor.past._take_another(str(tmp_path / "run"))
     assert actor.past._kept[0] == 7 and actor.past._kept[1].logits.equal(PERFECT)
+    actor.past._kept = NOBODY, actor.past._kept[1]
+    row = {k: torch.from_numpy(x)[None] for k, x in actor.row.items()}
+    state = actor.past.initial_state(net, 8)
+    caplog.clear()
+    for _ in range(past.CHANGE_AFTER):
+        actor.past.act(net, row, state)
+    assert caplog.text.count("There is no new opponent") == 1
     checkpoint.save(str(path), {"model": {"logits": torch.zeros(6, 3), "values": net.values.data}})
     with pytest.raises(UserError, match=r"kept/7.tar is of another network .* logits is \[6, 3\]"):
         actor.past._take_another(str(tmp_path / "run"))
@@ -385,7 +395,7 @@ def test_there_have_to_be_two_agents_whose_returns_are_told():
     guide = {k: v for k, v in spec.observations.items() if k.startswith("guide")}
     alone = dict(observations=guide, actions=dataclasses.replace(spec.actions, sizes=(4,)))
     for changed in (dict(observations=untold), alone):
-        with pytest.raises(UserError, match="several agents, with the part episode_return of each"):
+        with pytest.raises(UserError, match="expected a ParallelEnv"):
             past.past_of_run(monobeast.Net, dataclasses.replace(spec, **changed), flags)
 
 
@@ -485,7 +495,7 @@ def test_a_match_has_an_opponent_in_all_games_and_each_side_in_half_of_them(tmp_
     test = ("--mode", "test", "--xpid", "loser", "--against")
     assert "--against nothing: there is no checkpoint" in refusal(tmp_path, *test, "nothing")
     beast(tmp_path, *IN_ORDER, "--total_steps", 80, "--xpid", "catch")
-    expected = "--against catch: expected an environment whose players move in turn"
+    expected = "--against catch: expected a ParallelEnv, or players who move in turn"
     assert expected in refusal(tmp_path, *test, "catch", "--xpid", "catch")
 
 
@@ -502,7 +512,8 @@ def test_the_standings_in_a_checkpoint_stay_as_they_were():
 def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
     other, kept = "tests.support.turns:Nim-Lost-v0", []
     keep = lambda score, played: kept.append(score)
-    for words, expected in (("", 0.5), (f"--eval_env {other}", -1.0)):
+    past = "--past_share 0.5"
+    for words, expected in ((past, 0.5), (f"{past} --eval_env {other}", -1.0), ("", 0.5)):
         flags = flags_of(words, "--eval_every 100 --against another")  # which is of test modes
         spec = monobeast.make_environment(flags).spec
         evaluator = evaluate.Evaluator(SimpleNamespace(step=0), spec, flags, None, keep)
@@ -520,18 +531,18 @@ def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
         RunState.save_if_best(state, 0.5, {})
         stats.standings.add(0, 1.0)
         RunState.save_if_best(state, 0.5, {})
-        assert saved == [0.5, 0.5 if words else 2.0]
+        assert saved == ([0.0, 2.0] if words == past else [0.5, 0.5])
 
 
 @pytest.mark.parametrize(
     "words, expected",
     [
         ("--past_share 1.5", "--past_share 1.5: expected at least 0 and at most 1"),
-        ("--past_share 0.5", "expected 0, or --keep_checkpoints_every"),
+        ("--past_share 0.5", "expected --keep_checkpoints_every, too"),
         (f"{PAST} --disable_checkpoint", "no --disable_checkpoint"),
         (
             f"{PAST} --env tests.support.envs:Catch-v0",
-            'players move in turn, with metadata["own_discounts"] = True, or of several agents',
+            'players who move in turn, with metadata["own_discounts"] = True',
         ),
     ],
 )

@@ -131,7 +131,8 @@ class Servers(Job):
         where, host = "0.0.0.0", socket.gethostname()
         if self.flags.cluster == "local":
             where = host = "127.0.0.1"
-        ca = certificates.Pair.read(self.flags.folder, "ca")
+        texts = [(self.flags.folder / name).read_bytes() for name in ("ca.crt", "ca.key")]
+        ca = certificates.Pair.from_texts(*texts)
         certificates.certify_host(ca, host, DAYS).write(own, "server")
         tls = tls_flags(self.flags.folder, own / "server")
         ports = free_ports(self.flags.servers_per_job)

@@ -137,7 +137,7 @@ class PolyBeastAdvisor(Advisor):
         advice = {
             "environment": self._for_environments,
             "transport": lambda row: f"{self._larger_streams()}: fewer, larger messages.",
-            "batching": self._for_batching,
+            "batching": self._for_inference,
             "inference": self._for_inference,
         }
         shares = {name: row.get(f"share_{name}", 0.0) for name in advice}
@@ -148,11 +148,6 @@ class PolyBeastAdvisor(Advisor):
         if self._flags.server_addresses is not None:
             return "start more servers."
         return super()._for_environments(row)
-
-    def _for_batching(self, row: Row) -> str:
-        if self._flags.min_inference_batch_size != 1:
-            return f"try --inference_timeout_ms {self._flags.inference_timeout_ms / 2:g}."
-        return self._for_inference(row)
 
     def _for_inference(self, row: Row) -> str:
         threads_are_busy = row.get("share_answer_waiting", 0.0) < WAITS

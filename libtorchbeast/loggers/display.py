@@ -147,6 +147,8 @@ def _table(run: Any, row: dict[str, float], evaluated: str) -> rich.table.Table:
         ("policy loss", "pg_loss", ".4f"),
         ("baseline loss", "baseline_loss", ".4f"),
         ("rho clipped", "clipped_rho_share", ".1%"),
+        ("won of the past", "game_past", ".2f"),
+        ("rating", "rating", ".0f"),
         ("TD error", "td_error", ".4f"),
         ("replay ratio", "replay_ratio", ".2f"),
         ("replay steps", "replay_steps", ",.0f"),

@@ -35,15 +35,12 @@ def open_trackers(
 ) -> "list[TensorBoard | WeightsAndBiases]":
     """Opens TensorBoard's events if its package is installed, and Weights & Biases with --wandb.
     Each takes rows, which have `step`, and histograms that are not empty. `log` and `close` raise
-    OSError if they cannot write.
+    OSError if they cannot write. Raises UserError if Weights & Biases refuses the run.
 
     Args:
         started: when the run was first started. Together with `xpid` it identifies the run for
             Weights & Biases, also after a resume.
         purge_step: TensorBoard hides older events from this step on.
-
-    Raises:
-        UserError: Weights & Biases refuses the run.
     """
     trackers: list[TensorBoard | WeightsAndBiases] = []
     try:

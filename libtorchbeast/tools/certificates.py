@@ -59,13 +59,6 @@ class Pair(NamedTuple):
         assert isinstance(private_key, ec.EllipticCurvePrivateKey)
         return cls(x509.load_pem_x509_certificate(cert), private_key)
 
-    @classmethod
-    def read(cls, folder: Path, name: str) -> "Pair":
-        """Reads the files that `write` wrote."""
-        return cls.from_texts(
-            *((folder / f"{name}.{kind}").read_bytes() for kind in ("crt", "key"))
-        )
-
     def write(self, folder: Path, name: str) -> None:
         """Writes NAME.crt, and NAME.key, which only this user may read. Raises FileExistsError if
         one of the files exists."""
