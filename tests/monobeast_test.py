@@ -34,14 +34,14 @@ LEARNING = "--envs_per_actor 8 --batch_size 8 --unroll_length 10".split()
 
 
 def test_catch_is_solved_and_the_solution_can_be_played(tmp_path, capsys):
-    flags = ["--num_actors", 2, "--learning_rate", 5e-3, "--total_steps", 50_000]
+    flags = ["--num_actors", 2, "--learning_rate", 5e-3, "--total_steps", 60_000]
     with Program(tmp_path, *CATCH, *LEARNING, *flags) as program:
         assert program.wait_for_end() == 0, program.printed()
     last = program.rows()[-1]
-    assert last["step"] >= 50_000 and last["mean_game_return"] >= 0.8
+    assert last["step"] >= 60_000 and last["mean_game_return"] >= 0.9
     assert last["actor_restarts"] == last["skipped_updates"] == 0
     beast(tmp_path, "--mode", "test", "--greedy", "--num_episodes", 20)
-    assert float(re.search(r"Mean return (-?[\d.]+)", capsys.readouterr().out)[1]) >= 0.8
+    assert float(re.search(r"Mean return (-?[\d.]+)", capsys.readouterr().out)[1]) >= 0.9
 
 
 def test_any_number_of_buffers_serves(tmp_path):
