@@ -142,8 +142,11 @@ results-mujoco: .venv/development
 results-poly-mujoco: .venv/development .venv/extension
 	$(SWEEP) $@ $(SLOTS) --env $(MUJOCO) --seed $(SEEDS) -- python -m polybeast --eval_every 0 $(FLAGS)
 
-results-mujoco-% results-poly-mujoco-%:
-	@$(MAKE) --no-print-directory $(@:-$*=) MUJOCO=$*-v5
+results-mujoco-%:
+	@$(MAKE) --no-print-directory results-mujoco MUJOCO=$*-v5
+
+results-poly-mujoco-%:
+	@$(MAKE) --no-print-directory results-poly-mujoco MUJOCO=$*-v5
 
 test: .venv/development .venv/extension
 	@bash .ci/packages $(BIN)/python test

@@ -306,14 +306,12 @@ def results_of(
 
 @torch.no_grad()
 def _means(batch: Transitions, terms: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Numbers for the log: the means of the terms [T, B] over the real transitions, and those that
-    any loss has. Those of importance weights are only of a loss that uses these."""
-    terms = {name: x.float() for name, x in terms.items()}
+    """Numbers for the log, means over the real transitions: of the terms [T, B], and those that any
+    loss has. Those of importance weights are only of a loss that uses these."""
+    terms = {"mean_value": batch.outputs["baseline"]} | terms
     if "log_rho" in batch.__dict__:
         terms["clipped_rho_share"] = (batch.rho > batch.flags.clip_rho_threshold).float()
         terms["mean_rho"] = batch.rho.clamp(max=1.0)
-    means = {"mean_value": batch.outputs["baseline"].mean()}
-    if not terms:
-        return means
-    together = (batch.weights * torch.stack(list(terms.values()))).sum((1, 2)) / batch.count
-    return means | dict(zip(terms, together.unbind(), strict=True))
+    of_all = torch.stack([x.float() for x in terms.values()])
+    together = (batch.weights * of_all).sum((1, 2)) / batch.count
+    return dict(zip(terms, together.unbind(), strict=True))
