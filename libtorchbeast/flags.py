@@ -336,6 +336,9 @@ def add_environment_flags(parser: Parser) -> None:
     add("--env", default="PongNoFrameskip-v4", metavar="ID",
         help="Id of a Gymnasium environment; MODULE:ID imports MODULE first. WarpBeast instead has "
              "environments that are written as tensor operations (examples/tensors).")
+    add("--recipe", choices=["atari", "vectors", "other"],
+        help="Whose defaults to take: those of large images, of vectors or of other environments. "
+             "Left out, the observations decide.")
     add("--seed", type=whole(0), default=0,
         help="Seed of all random numbers: in the environments, the actions and the first weights.")
     add("--step_timeout", type=real(0.1, LONGEST_S), default=60.0, metavar="SECONDS",

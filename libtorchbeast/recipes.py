@@ -5,7 +5,7 @@
     vectors   (*) observations of floats without an image
     other     all other environments
 
-    (*) unless --core or --use_lstm is given
+    (*) unless --core, --use_lstm or --recipe is given
 
 They were found by measurement (docs/results.md, results/README.md). What a flag says on the command
 line, or in a run that is resumed, is never changed.
@@ -98,8 +98,9 @@ def kind_of(draft: argparse.Namespace, is_atari: bool, spec: Spec | None) -> str
 
 
 def apply(draft: argparse.Namespace, recipes: Recipes, kind: str) -> None:
-    """Sets the flags that are None to the recipe's values. `draft.left_out` maps the name of each
-    flag that was None to the kind."""
+    """Sets the flags that are None to the recipe's values, or those of --recipe. `draft.left_out`
+    maps the name of each flag that was None to the kind."""
+    kind = draft.recipe or kind
     left_out = [name for name, value in vars(draft).items() if value is None]
     draft.left_out = getattr(draft, "left_out", {}) | dict.fromkeys(left_out, kind)
     for name, value in recipes[kind].items():

@@ -33,6 +33,16 @@ def settled(program, line="", spec=None):
     return recipes.settle(flags, program.check_flags, spec or spec_of((3,)), program.RECIPES)
 
 
+@pytest.mark.parametrize("program", [*PROGRAMS, polybeast_env])
+@pytest.mark.parametrize("kind", ["atari", "vectors", "other"])
+def test_a_recipe_may_be_named(program, kind):
+    for spec in (spec_of((3,)), spec_of((3, 9, 9))):
+        recipe = program.RECIPES[kind]
+        assert values_of(settled(program, f"--recipe {kind}", spec), recipe) == recipe
+    pong = program.parse(["--env", "PongNoFrameskip-v4", "--recipe", kind])
+    assert values_of(pong, recipe) == recipe
+
+
 def values_of(flags, recipe):
     return {name: getattr(flags, name) for name in recipe}
 
