@@ -198,7 +198,6 @@ def test_a_scale_of_returns_needs_the_returns_of_agents():
         actor_of(Tag(), "--reward_scaling returns")
 
 
-@pytest.mark.timeout(120)
 def test_two_groups_train_and_play(tmp_path):
     text = "--passes 2 --minibatches 2 --observation_scaling moments"
     few = f"--total_steps 400 --eval_every 0 --torch_threads 1 --savedir {tmp_path} {text}"

@@ -414,7 +414,6 @@ LEARN = "--num_actors 0 --envs_per_actor 8 --batch_size 8 --unroll_length 16 --p
 LEARN += " --learning_rate 3e-3 --passes 4 --minibatches 2 --discounting 0.5"
 
 
-@pytest.mark.timeout(120)
 def test_monobeast_learns_to_coordinate_and_counts_games(tmp_path, capsys, monkeypatch):
     """`create_env` returns the ParallelEnv itself. A perfect game returns 4 to the guide and to
     walker 0, and 2 to walker 1; a random one about 1.3."""
@@ -435,7 +434,6 @@ def test_monobeast_learns_to_coordinate_and_counts_games(tmp_path, capsys, monke
     assert f"to {STEPS} in 5 games." in printed and "Mean game_return_walker_1 " in printed
 
 
-@pytest.mark.timeout(120)
 def test_actors_evaluation_and_video(tmp_path):
     """Of MonoBeast, with an LSTM, actor processes, and evaluations in a process of their own."""
     small = "--num_actors 2 --envs_per_actor 4 --batch_size 4 --unroll_length 8 --use_lstm"
@@ -454,7 +452,6 @@ def test_actors_evaluation_and_video(tmp_path):
     assert (tmp_path / "run" / "policy.pt2").stat().st_size > 1000
 
 
-@pytest.mark.timeout(120)
 def test_polybeast_learns(tmp_path):
     flags = [
         *ENV,
