@@ -80,8 +80,8 @@ def wrong(numbers, declared=("win",)):
         (wrong({}, ["a b"]), "expected a list of plain identifiers, seen ['a b']"),
         (wrong({}, [1]), "expected a list of plain identifiers, seen [1]"),
         (
-            wrong({}, ["return"]),
-            "expected names of which the log has no column game_NAME yet, seen ['return']",
+            wrong({}, ["return", "past"]),
+            "expected names of which the log has no column game_NAME yet, seen ['past', 'return']",
         ),
     ],
 )

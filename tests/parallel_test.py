@@ -180,6 +180,11 @@ def with_no(env, name):
     return env
 
 
+def resetting(env, seen):
+    env.reset = lambda seed=None: (seen, {})
+    return env
+
+
 def returning(env, **changes):
     """What `step` returns lacks the entries of agent a_0 in the parts named."""
     step, names = env.step, ["seen", "rewards", "terminations", "truncations"]
@@ -212,6 +217,7 @@ def returning(env, **changes):
             "with equally many numbers in an action, seen",
         ),
         (Alike("a", groups=["a"]), r"groups\"\]: expected {AGENT: GROUP}, seen \['a'\]"),
+        (resetting(Alike("a", "b"), {"a": 1}), "of each in `agents`, .* not all of 'b'"),
         (with_no(Alike("a"), "agents"), r"reset\(\): expected at least one agent in `agents`"),
         (returning(Alike("a"), rewards={}), "each that has acted also reward, .* not all of 'a'"),
         (returning(Alike("a"), seen={}), "of each in `agents`, .*; seen not all of 'a'"),

@@ -381,6 +381,13 @@ def test_agents_of_the_past_have_no_part_in_the_loss(tmp_path, words):
         assert seen.equal(expected)
 
 
+def test_equal_returns_are_a_draw():
+    past_ = SimpleNamespace(_groups=[SimpleNamespace(name="a"), SimpleNamespace(name="b")])
+    row = {f"{k}/episode_return": torch.full((1, A), 0.9) for k, A in (("a", 1), ("b", 3))}
+    theirs = torch.tensor([[False, True, True, True]])
+    assert past.Past._score(past_, row, theirs, theirs) == 0
+
+
 def test_the_sides_of_one_group_are_every_other_agent():
     spec = monobeast.make_environment(flags_of(MATCH)).spec
     guide, walker = agents.groups_of(spec)
@@ -513,9 +520,12 @@ def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
     other, kept = "tests.support.turns:Nim-Lost-v0", []
     keep = lambda score, played: kept.append(score)
     past = "--past_share 0.5"
-    for words, expected in ((past, 0.5), (f"{past} --eval_env {other}", -1.0), ("", 0.5)):
+    others = f"--eval_env {other}"
+    for words, expected in ((past, 0.5), (f"{past} {others}", -1.0), (others, -1.0), ("", 0.5)):
         flags = flags_of(words, "--eval_every 100 --against another")  # which is of test modes
         spec = monobeast.make_environment(flags).spec
+        if words == f"{past} --eval_env {other}":  # several agents who act at once have no discount
+            spec = SimpleNamespace(numbers=(), groups={"a": 2})
         evaluator = evaluate.Evaluator(SimpleNamespace(step=0), spec, flags, None, keep)
         assert evaluator._flags.against is None
         evaluator._is_playing = True
