@@ -15,10 +15,7 @@ To change environment, model or loss, edit the three places marked FORK HERE and
 """
 
 import argparse
-import contextlib
-import dataclasses
 import functools
-import json
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -36,17 +33,10 @@ from torch import nn
 import atari_wrappers
 import minatar_wrappers
 import vtrace
-from libtorchbeast import evaluate, models, program, recipes, workers
+from libtorchbeast import evaluate, first_environment, models, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
-from libtorchbeast.actors import (
-    Actors,
-    check_limits,
-    choose_numbers,
-    slot_shapes,
-    start_pulse,
-    told_by,
-)
+from libtorchbeast.actors import Actors, check_limits, choose_numbers, slot_shapes, start_pulse
 from libtorchbeast.agents import make_net
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
@@ -58,23 +48,21 @@ from libtorchbeast.flags import (
     add_learner_flags,
     add_run_flags,
     choose_core,
-    choose_xpid,
     replace,
     require,
     whole,
 )
 from libtorchbeast.learner import Direct, start_learners
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
-from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
+from libtorchbeast.loggers.timing import ActorTimes, Clock
 from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState
-from libtorchbeast.opening import OpeningWatch
-from libtorchbeast.origin import told
+from libtorchbeast.opening import opened_here
 from libtorchbeast.past import add_past_flag, past_of_run
-from libtorchbeast.rollouts import Barrier, batches, rollout_shapes
+from libtorchbeast.rollouts import Barrier, batches
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
-from libtorchbeast.shared_memory import Shapes, SharedTensors, shapes_to_json
+from libtorchbeast.shared_memory import Shapes, SharedTensors
 from libtorchbeast.spec import Spec
 from libtorchbeast.weights import SharedWeights
 
@@ -254,7 +242,6 @@ def add_own_flags(parser: Parser) -> None:
 def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     """Fills in the defaults that depend on other flags and on the environment (see `recipes`), and
     freezes the result. Raises UserError if two flags contradict each other."""
-    choose_xpid(draft)
     is_atari = atari_wrappers.is_atari(draft.env)
     recipes.apply(draft, RECIPES, recipes.kind_of(draft, is_atari, spec))
     in_order = draft.num_actors == 0
@@ -355,25 +342,6 @@ def act(
     env.close()  # not after an exception, because an error in `close` would hide it
 
 
-def describe_elsewhere(
-    inbox: Iterator[bytes], outbox: Connection, flags: Flags, times: ActorTimes
-) -> None:
-    """Runs in a process of its own, so that whatever an environment does to its process, it does
-    not do it to the learner's. Tells the spec, gets the flags that follow from it, and tells the
-    shapes of an actor's rollout (see `actors.told_by`)."""
-    torch.set_num_threads(1)
-    seed_everything(flags.seed)
-    opened = times.begin_opening(0)
-
-    def settled(spec: Spec) -> Flags:
-        outbox.send_bytes(spec.to_json())
-        return replace(flags, **json.loads(next(inbox)))
-
-    clock, count = times.clock(0), flags.envs_per_actor
-    _, _, shapes = open_first(flags, clock, lambda _: opened(count), settled)
-    outbox.send_bytes(shapes_to_json(shapes))
-
-
 # ========================================================================================= training
 def train(flags: Flags) -> Run:
     """Trains until --total_steps are done or a signal stops the run, and returns the run.
@@ -384,16 +352,12 @@ def train(flags: Flags) -> Run:
     """
     devices.open_each(flags)
     seed_everything(flags.seed)
-    if flags.num_actors:
-        settled = functools.partial(recipes.settle, flags, check_flags, recipes=RECIPES)
-        flags, spec, shapes = told_by(describe_elsewhere, flags, settled)
-    else:
-        flags, spec, shapes = describe(flags)
+    flags, spec, shapes = describe(flags)
     check_limits(flags, shapes)
     device = torch.device(flags.learner_device)
     net = make_net(Net, spec, flags)
     advise = MonoBeastAdvisor(flags).advise
-    with told(flags.env), Run(flags, spec, net, device, player, targets, loss, advise) as run:
+    with Run(flags, spec, net, device, player, targets, loss, advise) as run:
         run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
         if not run.finished():
             learn = train_in_parallel if flags.num_actors else train_in_order
@@ -402,36 +366,10 @@ def train(flags: Flags) -> Run:
 
 
 def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
-    """Calls `open_first` in this process."""
-    clock = Clock(ACTOR_ACTIVITIES)
-    watched = OpeningWatch(flags.open_timeout, clock=clock, step_timeout=flags.step_timeout)
-    settled = functools.partial(recipes.settle, flags, check_flags, recipes=RECIPES)
-    with watched as opened:
-        return open_first(flags, clock, opened, settled)
-
-
-def open_first(
-    flags: Flags, clock: Clock, opened: Callable[[int], None], settled: Callable[[Spec], Flags]
-) -> tuple[Flags, Spec, Shapes]:
-    """Returns the completed flags, the environments' spec and the shapes of one actor's rollout.
-
-    The shapes of the network's outputs and states are known only after it was called, so this opens
-    one environment and plays one step with a network that is thrown away.
-    """
-    N = flags.envs_per_actor
-    with told(flags.env), contextlib.ExitStack() as stack:
-        env = Environment.of_first(seeded(create_env, flags, N), N, flags.env)
-        stack.callback(env.close)
-        stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed
-        flags = settled(env.spec)
-        N = flags.envs_per_actor
-        net = make_net(Net, env.spec, flags)
-        sample = Actor(env, net, flags.seed, flags, clock, opened=opened)
-        row = {name: torch.from_numpy(value) for name, value in sample.row.items()}
-        clock.begin_call()
-        env.step(sample.row["action"])  # shows a faulty environment before any actor starts
-        shapes = rollout_shapes(row, sample.core_state, flags.unroll_length, N)
-        return flags, dataclasses.replace(env.spec, num_envs=N), shapes
+    """Opens one environment. Returns the completed flags, the environments' spec, and the shapes of
+    an actor's rollout."""
+    settle = functools.partial(recipes.settle, flags, check_flags, recipes=RECIPES)
+    return first_environment.describe(flags, settle, create_env, Net, Actor)
 
 
 def train_in_parallel(run: Run, shapes: Shapes) -> None:
@@ -485,16 +423,9 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         seed = derive_seed(flags.seed, learner.updates)
         seed_everything(seed)
         barrier = Barrier(learner.updates, flags)
-        clock = Clock(ACTOR_ACTIVITIES)
+        make = functools.partial(make_environment, flags, seed)
         leave = functools.partial(run.__exit__, None, None, None)  # saves the run
-        watched = OpeningWatch(
-            flags.open_timeout, flags.envs_per_actor, "envs_per_actor", run.finished, leave,
-            clock=clock, step_timeout=flags.step_timeout,
-        )  # fmt: skip
-        with watched as opened, contextlib.ExitStack() as stack:
-            env = make_environment(flags, seed)
-            stack.callback(env.close)
-            stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed
+        with opened_here(make, flags, run.finished, leave) as (env, clock, opened):
             actor = Actor(env, learner.net, seed, flags, clock, learner.updates, opened)
             run.state.between_barriers = True
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):

@@ -52,7 +52,6 @@ from libtorchbeast.flags import (
     add_learner_flags,
     add_run_flags,
     choose_core,
-    choose_xpid,
     is_recurrent,
     real,
     replace,
@@ -201,7 +200,6 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
 
 def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     """The part of `check_flags` that holds for every program that learns from servers."""
-    choose_xpid(draft)
     polybeast_env.complete_flags(draft, spec)
     if not draft.num_actors:  # None, or 0 from a run that MonoBeast began
         draft.num_actors = len(ranks.own_part(range(draft.num_servers), draft.server_addresses))

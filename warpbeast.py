@@ -43,7 +43,6 @@ from libtorchbeast.flags import (
     add_environment_flags,
     add_learner_flags,
     add_run_flags,
-    choose_xpid,
     replace,
     require,
     whole,
@@ -114,7 +113,6 @@ def make_parser() -> Parser:
 def check_flags(draft: argparse.Namespace) -> Flags:
     """Fills in the defaults that depend on other flags, and freezes the result. Raises UserError if
     two flags contradict each other, or this program lacks what is asked for."""
-    choose_xpid(draft)
     recipes.apply(draft, RECIPES, "other")
     draft.num_learner_threads = draft.num_learner_threads or 1
     devices.choose(draft)

@@ -13,9 +13,7 @@ complete and stay valid.
 
 import argparse
 import collections
-import dataclasses
 import functools
-import json
 import logging
 import multiprocessing.connection
 import threading
@@ -31,8 +29,7 @@ from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.loggers.timing import ActorTimes
 from libtorchbeast.origin import cause
 from libtorchbeast.rollouts import Rollout
-from libtorchbeast.shared_memory import Shapes, SharedTensors, shapes_from_json
-from libtorchbeast.spec import Spec
+from libtorchbeast.shared_memory import Shapes, SharedTensors
 from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, Reminder, SilenceTimer
 
 logger = logging.getLogger(__name__)
@@ -253,55 +250,6 @@ def why_hung(
     elif sign_of_life and silence(sign_of_life) > workers.longest_silence(flags.step_timeout):
         return f"it gave no sign of life for {flags.step_timeout:g} s (--step_timeout)"
     return ""
-
-
-def told_by(
-    target: Callable, flags: Flags, settle: Callable[[Spec], Flags]
-) -> tuple[Flags, Spec, Shapes]:
-    """Has a process open one environment and tell what it is like.
-
-    Args:
-        target: runs in the process with the arguments inbox, outbox, flags and times. It sends the
-            spec, takes the flags that have changed, and sends the shapes of an actor's rollout.
-        settle: returns the completed flags.
-
-    Raises:
-        UserError: the environment is not accepted, takes too long, or ends its process.
-    """
-    times = ActorTimes(1)
-    process = Process(target, (flags, times), name="first environment")
-    try:
-        spec = Spec.from_json(_told(process, times, flags))
-        settled = settle(spec)
-        changed = {k: v for k, v in vars(settled).items() if v != vars(flags).get(k)}
-        process.send(json.dumps(changed).encode())
-        shapes = shapes_from_json(_told(process, times, flags))
-    finally:
-        process.end(deadline=3.0)
-        times.close()
-    return settled, dataclasses.replace(spec, num_envs=settled.envs_per_actor), shapes
-
-
-def _told(process: Process, times: ActorTimes, flags: Flags) -> bytes:
-    """The next message of the process that opens the first environment."""
-    timer, reminder, started, why = SilenceTimer(), Reminder(), time.monotonic(), ""
-    while not (why or process.from_child.poll(HEARTBEAT_S / 5)):
-        timer.tick()
-        began, sign = (float(times[name][0, 0]) for name in ("call_began", "sign_of_life"))
-        why = why_hung(flags, timer.silence, int(times["opened"][0, 0]), started, began, sign)
-        if seconds := reminder.due(began > 0):
-            logger.warning(f"The first environment is being waited for, {seconds:.0f} s so far.")
-    message = b"" if why else process.receive()
-    if message and not message.startswith(Process.FAILURE):
-        return message
-    if message:
-        failure = message[1:].decode(errors="replace").strip()
-        if not failure.splitlines()[-1].startswith("UserError"):
-            logger.error("The first environment's process failed. %s", failure)
-        raise UserError(cause(failure))
-    ended = workers.in_words(process.end(deadline=1.0))
-    why = why or f"the process that opened it ended without a traceback ({ended})"
-    raise UserError(f"--env {flags.env}: {why}")
 
 
 def choose_numbers(draft: argparse.Namespace, may_change: bool) -> None:

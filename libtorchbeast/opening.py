@@ -3,16 +3,22 @@
 the test modes and in evaluations. actors.py watches those of actors, and rpcenv/watchdog.py those
 of servers."""
 
+import contextlib
 import logging
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from libtorchbeast.loggers.timing import Clock
+from libtorchbeast.environment import Environment
+from libtorchbeast.flags import Flags
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
+from libtorchbeast.origin import told
 from libtorchbeast.workers import HEARTBEAT_S, Reminder
 
 logger = logging.getLogger(__name__)
+
+Opened = Callable[[int], None]  # is called when 1, 2, ... environments are open
 
 STOP_S = 10.0  # a step that is running when this process must end may take this long
 
@@ -54,7 +60,7 @@ class OpeningWatch:
         self._is_open = threading.Event()
         self._ending = threading.Lock()  # whoever ends this process holds it for ever
 
-    def __enter__(self) -> Callable[[int], None]:
+    def __enter__(self) -> Opened:
         threading.Thread(target=self._watch, name="opening", daemon=True).start()
         return self._opened
 
@@ -104,3 +110,19 @@ class OpeningWatch:
             exit_code = 1
         finally:
             os._exit(exit_code)
+
+
+@contextlib.contextmanager
+def opened_here(
+    make: Callable[[], Environment], flags: Flags, must_end: Callable[[], bool], leave: Callable
+) -> Iterator[tuple[Environment, Clock, Opened]]:
+    """The context of the --envs_per_actor environments that `make` returns, watched until they are
+    closed. Yields them, the clock that the watch reads, and `opened`; see OpeningWatch."""
+    clock, N = Clock(ACTOR_ACTIVITIES), flags.envs_per_actor
+    timeout, both = flags.open_timeout, dict(clock=clock, step_timeout=flags.step_timeout)
+    watched = OpeningWatch(timeout, N, "envs_per_actor", must_end, leave, **both)
+    with told(flags.env), watched as opened, contextlib.ExitStack() as stack:
+        env = make()
+        stack.callback(env.close)
+        stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed
+        yield env, clock, opened

@@ -8,7 +8,7 @@ from typing import Any
 
 from libtorchbeast import evaluate
 from libtorchbeast.checkpoint import CheckpointError, parse_for_run
-from libtorchbeast.flags import Flags, Parser, UserError, parse_args
+from libtorchbeast.flags import Flags, Parser, UserError, choose_xpid, parse_args
 from libtorchbeast.loggers import display
 from libtorchbeast.loggers.files import RunInUse
 
@@ -18,7 +18,9 @@ CheckFlags = Callable[[argparse.Namespace], Flags]
 
 def parse(make_parser: MakeParser, check_flags: CheckFlags, argv: list[str]) -> Flags:
     """The checked flags of a command line, for a new run. Raises UserError for a wrong one."""
-    return check_flags(parse_args(make_parser(), argv))
+    draft = parse_args(make_parser(), argv)
+    choose_xpid(draft)
+    return check_flags(draft)
 
 
 def main(

@@ -112,7 +112,6 @@ NOT_RUN = {
     ".venv/bin/python -m libtorchbeast.tools.report ~/logs/torchbeast/results-minatar": (
         "report_test.py reports the runs that were published"
     ),
-    ".venv/bin/python -m libtorchbeast.tools.plot OLD/logs.csv": "plot_test.py does it",
     ".venv/bin/python -m benchmarks ": "against_test.py does it with a small repository",
 }
 

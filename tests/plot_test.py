@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What is drawn: the right points of the right runs, and a clear word where there is nothing."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from libtorchbeast.tools.plot import (
     read_curve,
 )
 
-HEADER = "_tick,_time,step,frame,mean_game_return"
+HEADER = "hours,step,frame,mean_game_return"
 
 
 def make_csv(path, lines):
@@ -28,7 +29,7 @@ def make_csv(path, lines):
 
 def make_rows(path, points):
     """A run with rows of (step, return). Returns its CSV file."""
-    lines = [HEADER, *(f"{i},{1000 + i},{s},{4 * s},{y}" for i, (s, y) in enumerate(points))]
+    lines = [HEADER, *(f"{i},{s},{4 * s},{y}" for i, (s, y) in enumerate(points))]
     return make_csv(path / "logs.csv", lines)
 
 
@@ -68,12 +69,12 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
 
 
 def test_empty_cells_and_a_cut_line_are_skipped(tmp_path):
-    lines = [HEADER, "0,100,1,4,", "1,110,2,8,5.5", "2,120,,12,6", "3,130,4,16,7"]
+    lines = [HEADER, "0,1,4,", "0.5,2,8,5.5", "0.75,,12,6", ",4,16,7"]
     path = make_csv(tmp_path / "logs.csv", lines)
-    path.write_text(path.read_text() + "4,140,5,20,1")
+    path.write_text(path.read_text() + "2,5,20,1")
     curve = read_curve(path, "mean_game_return")
     assert (curve.y, curve.steps, curve.frames) == ([5.5, 7.0], [2.0, 4.0], [8.0, 16.0])
-    assert curve.hours == pytest.approx([10 / 3600, 30 / 3600])
+    assert curve.hours == pytest.approx([0.5, math.nan], nan_ok=True)
 
 
 def test_an_empty_log_is_a_run_without_rows(tmp_path):
@@ -85,19 +86,6 @@ def test_an_evaluation_is_drawn_at_the_step_of_its_weights(tmp_path):
     lines = ["step,frame,hours,eval_step,mean_eval_return", "10,40,0.1,,", "20,80,0.2,15,7"]
     curve = read_curve(make_csv(tmp_path / "logs.csv", lines), "mean_eval_return")
     assert curve[2:] == ([7.0], [15.0], [60.0], [0.2])
-
-
-def test_hours_do_not_count_a_pause(tmp_path):
-    times = [1000, 1010, 1020, 1030, 9030, 9040, 9050]
-    lines = [HEADER, *(f"{i},{time},{i},{i},1" for i, time in enumerate(times))]
-    curve = read_curve(make_csv(tmp_path / "logs.csv", lines), "mean_game_return")
-    assert curve.hours == pytest.approx([i * 10 / 3600 for i in range(7)])
-
-
-def test_the_column_of_hours_is_believed(tmp_path):
-    lines = [HEADER + ",hours", "0,1000,1,4,3,0.5", "1,9000,2,8,4,0.75"]
-    curve = read_curve(make_csv(tmp_path / "logs.csv", lines), "mean_game_return")
-    assert curve.hours == [0.5, 0.75]
 
 
 def test_smooth_is_a_trailing_mean(tmp_path):
@@ -240,7 +228,7 @@ def check_error(argv, capsys, *words):
 def test_errors_are_one_line_and_say_what_is_there(tmp_path, capsys):
     run = make_run(tmp_path / "runs", "a", [1.0])
     young = make_run(tmp_path / "young", "b", [""])
-    bad = make_csv(tmp_path / "bad.csv", [HEADER, "0,1,2,3,high"])
+    bad = make_csv(tmp_path / "bad.csv", [HEADER, "0,1,2,high"])
     empty = tmp_path / "empty"
     empty.mkdir()
     check_error([str(tmp_path / "no")], capsys, "no does not exist")
@@ -264,23 +252,3 @@ def test_errors_about_groups_say_what_was_seen(tmp_path, capsys):
     check_error([str(back), "--group_by", "(" * 3], capsys, "'(((' is no regular expression")
     words = [str(back), "--group_by", "lstm"]
     check_error(words, capsys, "'lstm' matches nothing in the run", "/back'")
-
-
-OLD_LOG = """\
-# _tick,_time,step,mean_episode_return,total_loss
-0,100.0,640,nan,3.5
-1,105.0,1280,-21.0,2.5
-2,110.0,1920,-20.5,2.5,"(-20.0, -21.0)"
-"""
-
-
-def test_logs_of_torchbeast_are_drawn(tmp_path):
-    """A column that came later stands in fields.csv only; "nan" is no value."""
-    run = tmp_path / "torchbeast-1"
-    run.mkdir()
-    (run / "logs.csv").write_text(OLD_LOG)
-    fields = "_tick,_time,step,mean_episode_return,total_loss"
-    (run / "fields.csv").write_text(f"_tick,_time\n{fields}\n{fields},episode_returns\n")
-    curve = read_curve(run / "logs.csv", "mean_game_return")
-    assert (curve.y, curve.steps, curve.frames) == ([-21.0, -20.5], [1280, 1920], [5120, 7680])
-    assert curve.hours == pytest.approx([5 / 3600, 10 / 3600])

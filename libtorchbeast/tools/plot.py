@@ -21,7 +21,6 @@ these steps is drawn at the runs' mean hours.
 A mean_eval_return is drawn at the step of the weights that played, which is before its row.
 """
 
-import csv
 import logging
 import re
 import statistics
@@ -42,9 +41,6 @@ from libtorchbeast.loggers.csv_table import read_csv
 
 # Finds in PARENT/NAME of a run what stands before the number of its seed.
 SEED = r"([^/]+?)[-_/](?:seed|s)?[-_]?\d+$"
-# If the time between two rows is longer than this many median times, the run was stopped between
-# them and resumed.
-_PAUSE = 10.0
 # What a curve is drawn over, and the text of that axis.
 UNITS = {"steps": "agent steps", "frames": "emulator frames", "hours": "hours of training"}
 
@@ -180,59 +176,22 @@ def read_curve(path: Path, y: str) -> Curve:
     columns, rows = read_csv(path)
     if not path.stat().st_size:  # its run was killed before it wrote the columns' names
         return Curve(path, y, [], [], [], [])
-    if columns[:1] == ["# _tick"]:
-        columns, rows = _read_csv_of_torchbeast(path)
-    clock = "hours" if "hours" in columns else "_time"
     evaluated = y.startswith("mean_eval_return") and "eval_step" in columns
     step = "eval_step" if evaluated else "step"
-    missing = [name for name in (y, "step", "frame", clock) if name not in columns]
+    missing = [name for name in (y, "step", "frame", "hours") if name not in columns]
     if missing:
         raise ValueError(f"{path} has no column {missing}; it has {columns}")
     try:
-        if clock == "hours":
-            hours = [float(row["hours"] or "nan") for row in rows]
-        else:
-            hours = _training_hours([float(row["_time"]) for row in rows])
-        # What share of the row's steps, and so of its frames, had been played at column `step`.
-        share = lambda row: float(row[step]) / (float(row["step"]) or 1.0)
+        # Of the row's frames, the share that had been played at the column `step`.
+        frames = lambda row: float(row["frame"]) * float(row[step]) / (float(row["step"]) or 1.0)
         points = [
-            (float(row[y]), float(row[step]), float(row["frame"]) * share(row), hour)
-            for row, hour in zip(rows, hours, strict=True)
+            (float(row[y]), float(row[step]), frames(row), float(row["hours"] or "nan"))
+            for row in rows
             if row[y] and row[step] and row["step"] and row["frame"]
         ]
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return Curve(path, y, *([point[i] for point in points] for i in range(4)))
-
-
-def _read_csv_of_torchbeast(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Reads the columns and rows of a logs.csv that the original TorchBeast wrote, with our names.
-
-    Columns that were added later are named only in the file fields.csv beside it. A cell is "nan"
-    where no episode had ended. TorchBeast's returns are those of single lives, not of whole games.
-    """
-    ours = {"mean_episode_return": "mean_game_return"}
-    with open(path, newline="") as file:
-        header, *lines = csv.reader(file)
-    columns = [header[0].removeprefix("# "), *header[1:]]
-    fields = path.with_name("fields.csv")
-    if fields.exists():
-        with open(fields, newline="") as file:
-            columns = max([columns, *csv.reader(file)], key=len)
-    columns = [ours.get(name, name) for name in columns]
-    rows = [dict(zip(columns, line, strict=False)) for line in lines if line[0][0] != "#"]
-    for row in rows:
-        row |= {name: "" for name in columns if row.get(name, "nan") in ("nan", "None")}
-        row["frame"] = str(4 * float(row["step"])) if row["step"] else ""  # it played Atari
-    return [*columns, "frame"], rows
-
-
-def _training_hours(times: list[float]) -> list[float]:
-    """Hours since the first row. A pause counts like the median time between two rows."""
-    gaps = np.diff(times)
-    usual = np.median(gaps) if len(gaps) else 0.0
-    spent = np.where(gaps <= _PAUSE * usual, gaps, usual).cumsum()
-    return [0.0, *(spent / 3600).tolist()][: len(times)]
 
 
 def _smoothed(values: list[float], rows: int) -> list[float]:

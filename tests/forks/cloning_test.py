@@ -47,5 +47,5 @@ def test_what_was_cloned_is_played(fork, run):
 
 
 def test_it_works_with_actor_processes(fork):
-    row = fork.rows("actors")[-1]
-    assert 0.5 < row["shown"] < 1 and row["step"] < 800
+    rows = fork.rows("actors")  # a slow run has more than one
+    assert 0.5 < rows[0]["shown"] <= 1 and rows[-1]["step"] < 800, rows
