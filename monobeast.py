@@ -44,6 +44,7 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import (
     Flags,
     Parser,
+    UserError,
     add_environment_flags,
     add_learner_flags,
     add_run_flags,
@@ -315,6 +316,7 @@ def act(
     actor: int,
     seed: int,
     flags: Flags,
+    spec: Spec,
     buffers: SharedTensors,
     weights: SharedWeights,
     times: ActorTimes,
@@ -326,6 +328,8 @@ def act(
     seed_everything(seed)
     opened = times.begin_opening(actor)
     env = make_environment(flags, seed, ranks.own_number(actor))
+    if why := env.spec.misfit(spec.signature()):
+        raise UserError(f"--env {flags.env}: this actor's environments differ: {why}")
     net = make_net(Net, env.spec, flags).to(flags.inference_device)
     net = models.compile_if_asked(net, flags)
     rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
@@ -381,7 +385,7 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, learner.updates, ranks.own_number(actor), life)
-        args = (actor, seed, flags, slots, weights, times)
+        args = (actor, seed, flags, run.spec, slots, weights, times)
         return workers.Process(act, args, name=f"actor-{actor}")
 
     actors = Actors(start_actor, flags, slots, times)

@@ -103,7 +103,8 @@ class Actors:
             by_handle[process.from_child] = by_handle[process.sentinel] = actor
         timeout = min(timeout, HEARTBEAT_S)
         fired = multiprocessing.connection.wait([*by_handle, wakeup.fileno()], timeout)
-        for actor in {by_handle[handle] for handle in fired if handle in by_handle}:
+        ended = {i for i, process in enumerate(self._processes) if process.exitcode is not None}
+        for actor in ended | {by_handle[handle] for handle in fired if handle in by_handle}:
             self._handle(actor)
         self._watch()
 

@@ -254,9 +254,12 @@ def added(groups: list[dict[str, Any]]) -> dict[str, Any]:
         results[name] = torch.stack([group[name] for group in groups]).sum()
     for kind in ("scalars", "means"):
         names = dict.fromkeys(k for group in groups for k in group[kind])
-        of = {k: [group[kind][k] for group in groups if k in group[kind]] for k in names}
-        together = {k: torch.stack(values) for k, values in of.items()}
-        results[kind] = {k: x.sum() if kind == "scalars" else x.mean() for k, x in together.items()}
+        for name in names:
+            own = [group for group in groups if name in group[kind]]
+            counts = torch.stack([group["real_transitions"] for group in own]).float()
+            weights = counts / counts.sum().clamp(min=1.0) if kind == "means" else torch.ones(())
+            names[name] = (weights * torch.stack([group[kind][name] for group in own])).sum()
+        results[kind] = names
     results["largest_reward"] = torch.stack([group["largest_reward"] for group in groups]).max()
     return results
 

@@ -175,7 +175,8 @@ def initial_weights(
         path = os.path.join(path, "model.tar")
     state = load_newest(path)
     if state is None:
-        raise UserError(f"--{flag} {name}: there is no checkpoint {path}")
+        said = f"there is no checkpoint {path}, and no run {name} in {flags.savedir}"
+        raise UserError(f"--{flag} {name}: {said}")
     if why := misfit(own, state["model"]):
         said = f"does not fit the network for {flags.env}: {why}"
         raise UserError(f"--{flag} {name}: {path}, trained on {state['env']}, {said}")
@@ -359,7 +360,7 @@ class KeptWeights:
         if self._every:
             most, weights = flags.keep_checkpoints, learner.net.state_dict().values()
             size = sum(x.numel() * x.element_size() for x in weights) / 2**20
-            logger.info("Weights are kept in at most %d files of %.1f MiB", most, size)
+            logger.info("Weights are kept in at most %d files of %.2g MiB", most, size)
         self.keep()
 
     def keep(self) -> None:

@@ -139,6 +139,11 @@ class Environment:
         self._source.close()
 
     def _row(self, observations, reward, terminated, truncated, life_lost, actions) -> Row:
+        for name, n in self.spec.sets.items():  # a number beyond the set would be no input at all
+            x = observations[name]
+            if x.min() < 0 or x.max() >= n:
+                seen = x[(x < 0) | (x >= n)][0]
+                raise UserError(f"Observation {name!r}: expected numbers below {n}, seen {seen}")
         done, new_game = self._episode_ended, self._game_ended
         self._episode_ended = terminated | truncated
         self._game_ended = truncated | (terminated & ~life_lost)
@@ -265,6 +270,9 @@ class _SingleSource:
         for i in range(self._spec.num_envs):
             if i == len(self._envs):
                 self._envs.append(self._create_env())
+                first, own = self._envs[0].action_space, self._envs[i].action_space
+                if repr(own) != repr(first):  # of several agents they are in an array
+                    raise UserError(f"Environment {i}: expected {first}, as the first, seen {own}")
             self._write(i, _reset(self._envs[i], seed=seed + i)[0])
             opened(i + 1)
         return self._out
@@ -400,10 +408,10 @@ def _reset(env: Any, **seed: int):
 
 def _checked_rewards(rewards: Any) -> np.ndarray:
     """Returns the rewards of N environments as float64 [N]."""
-    with contextlib.suppress(TypeError, ValueError):  # not all are numbers
-        array = np.asarray(rewards, np.float64)
-        if array.ndim == 1 and (np.abs(array) <= LARGEST).all():  # NaN compares as False
-            return array
+    with contextlib.suppress(TypeError, ValueError):  # not all are numbers, or one is NaN
+        array = np.asarray(rewards)
+        if array.ndim == 1 and array.dtype.kind in "biuf" and (np.abs(array) <= LARGEST).all():
+            return array.astype(np.float64)
     each = enumerate(rewards)
     return np.array([_checked_number("Reward", x, LARGEST, "a finite number", i) for i, x in each])
 
@@ -435,19 +443,19 @@ def _check_names(leaves: dict, expected: dict) -> None:
         raise UserError(f"Observation: expected keys {sorted(expected)}, seen {sorted(leaves)}")
 
 
-def _in_float32(array: np.ndarray) -> np.ndarray:
-    """Returns where the floats of an array are finite, and stay so in float32."""
-    return np.isfinite(array) if array.dtype.itemsize <= 4 else np.abs(array) <= LARGEST
-
-
 def _checked_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     array = np.asarray(leaf)
     if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
         seen, expected = f"{array.dtype}{list(array.shape)}", f"{np.dtype(dtype)}{list(shape)}"
         raise UserError(f"Observation {name!r}: expected {expected}, seen {seen}")
-    if array.dtype.kind == "f" and not _in_float32(array).all():
-        wrong = array[~_in_float32(array)]
-        large = ", which float32 cannot hold," if np.isfinite(wrong[0]) else ""
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype, copy=False)
+    is_float = cast.dtype.kind == "f"
+    fits = np.isfinite(cast) & (np.abs(cast) <= LARGEST) if is_float else cast == array
+    if not fits.all():
+        wrong = array[~fits]
+        held = "float32" if cast.dtype == np.float64 else cast.dtype
+        large = f", which {held} cannot hold," if np.isfinite(wrong[0]) else ""
         seen = f"{wrong[0]:g}{large} in {wrong.size} of {array.size} places"
         raise UserError(f"Observation {name!r}: expected finite numbers, seen {seen}")
-    return array.astype(dtype, copy=False)
+    return cast

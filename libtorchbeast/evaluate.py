@@ -25,7 +25,7 @@ from libtorchbeast.opening import OpeningWatch
 from libtorchbeast.origin import cause, told
 from libtorchbeast.past import Past, match
 from libtorchbeast.seeds import derive_seed, seed_everything
-from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.spec import Spec
 from libtorchbeast.weights import SharedWeights
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
         why = f"has the network {state['net']}, this program's is {own_net}: use the program that "
         why += f"trained it, or --net {state['net']}"
     elif own_spec != state["spec"]:
-        why = f"does not fit {flags.env}: expected {_said(state['spec'])}; seen {_said(own_spec)}"
+        why = f"does not fit {flags.env}: {env.spec.misfit(state['spec'])}"
     elif misfit := checkpoint.misfit(net.state_dict(), state["model"]):
         why = f"does not fit this network (--net, --core, --use_lstm): {misfit}"
     if why:
@@ -222,22 +222,12 @@ def try_others(flags: Flags, expected: dict[str, Any], player: Player) -> None:
                 _, env = player(one)
                 with contextlib.closing(env):
                     env.initial(flags.seed)
-            seen = env.spec.signature()
-            parts = [*seen["observations"]]  # the order of groups is that of the actions
-            if seen != expected or (env.spec.groups and parts != [*expected["observations"]]):
-                whose = f"the observations and actions of --env {flags.env}"
-                raise UserError(f"expected {whose}, {_said(expected)}; seen {_said(seen)}")
+            whose = f"the observations and actions of --env {flags.env}, "
+            if why := env.spec.misfit(expected, whose):
+                raise UserError(why)
         except UserError as error:
             text = str(error).removeprefix(f"--env {name}: ")
             raise UserError(f"--eval_env {name}: {text}") from error
-
-
-def _said(signature: dict[str, Any]) -> str:
-    """A Spec's signature in words, for example `frame uint8[4, 84, 84] and Discrete(6)`."""
-    observations = signature["observations"].items()
-    kind, sizes = signature["actions"]
-    frames = [f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in observations]
-    return f"{', '.join(frames)} and {Actions(kind, tuple(sizes))}"
 
 
 class Evaluator:
@@ -267,7 +257,12 @@ class Evaluator:
         self._is_playing = False
         self._played: dict[str, Any] = {}  # what plays, as a part of a checkpoint
         self._started = 0.0  # the time at which the evaluation started
-        self._next = self._after(learner.step)
+        self._has_players = "discount" in spec.numbers or bool(spec.groups)
+        self.resume()
+
+    def resume(self) -> None:
+        """The next evaluation is that which follows the learner's step."""
+        self._next = self._after(self._learner.step)
 
     def try_others(self) -> None:
         """Has the process open each environment of --eval_env, so that a wrong one is found before
@@ -285,8 +280,7 @@ class Evaluator:
         Starts the next evaluation if it is due and `may_start`."""
         row = self._result() if self._is_playing else {}
         if row:
-            has_players = "discount" in self._spec.numbers or self._spec.groups
-            others = columns_of_others(self._flags) if has_players else {}
+            others = columns_of_others(self._flags) if self._has_players else {}
             columns = [*others.values()] or ["mean_eval_return"]
             self._keep(float(np.mean([row[name] for name in columns])), self._played)
         if may_start and not self._is_playing and self._learner.step >= self._next:
@@ -309,7 +303,8 @@ class Evaluator:
     def _start(self) -> None:
         state = self._learner.state_dict()
         self._played = {name: state[name] for name in ("model", "step", "updates")}
-        self._played["flags"] = as_plain(vars(self._flags))
+        scored_by = {} if self._has_players else {"eval_env": None}  # else by the main environment
+        self._played["flags"] = as_plain(vars(self._flags)) | scored_by
         self._next = self._after(state["step"])
         try:
             if self._process is None or self._weights is None:
@@ -385,8 +380,8 @@ def play_games(
         outbox.send_bytes(TRIED)
     with OpeningWatch(flags.open_timeout):
         net, env = player(flags)
-    if env.spec.signature() != signature:
-        raise ValueError(f"expected an environment {signature}, seen {env.spec.signature()}")
+    if why := env.spec.misfit(signature):
+        raise UserError(f"--env {flags.env}: {why}")
     envs = {"mean_eval_return": env}
     for name, column in columns_of_others(flags).items():  # `try_others` has checked them
         with OpeningWatch(flags.open_timeout, what=name):

@@ -59,9 +59,6 @@ class Flags(argparse.Namespace):
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"flags cannot be changed (--{name}); use libtorchbeast.flags.replace")
 
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"flags cannot be changed (--{name})")
-
 
 def replace(flags: Flags, **changes: Any) -> Flags:
     """Returns a copy of `flags` with some values changed. Raises AttributeError if a name is not
@@ -296,8 +293,11 @@ def require(flags: argparse.Namespace, name: str, holds: bool, expected: str) ->
 
 
 def choose_xpid(flags: argparse.Namespace) -> None:
-    """Chooses --xpid if it was not given. Raises UserError if it is not a plain folder name, or it
-    is "latest" when training."""
+    """Chooses --xpid if it was not given, and makes --savedir absolute, because an environment may
+    change the working directory. Raises UserError if --xpid is not a plain folder name, or it is
+    "latest" when training."""
+    if not flags.savedir.startswith("~"):
+        flags.savedir = os.path.abspath(flags.savedir)
     if flags.xpid is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"

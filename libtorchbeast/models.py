@@ -43,7 +43,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
         net_class, why = _imported(flags.net), ", which --net names"
     elif spec.has_vectors and not is_recurrent(flags) and "for_vectors" in vars(own):
         net_class = own.for_vectors  # type: ignore[attr-defined]  # a subclass does not inherit it
-        why = f", which {own.__name__}.for_vectors names for floats without an image"
+        why = f", by {own.__name__}.for_vectors (without that line it is {own.__name__})"
     net: Any = call_own("__init__", net_class, spec, flags)
     net.chosen = why
     if is_recurrent(flags) and call_own("initial_state", lambda: net.initial_state(1)) == ():
@@ -273,7 +273,8 @@ def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
     if C < min(H, W) and (C in (1, 3, 4) or H == W or is_much_less):
         raise UserError(
             f"Observation {name} {list(shape)}: expected an image [C, H, W], but this looks like "
-            f"[H, W, C]; transpose it, and its space, in create_env (docs/fork.md)"
+            f"[H, W, C]; transpose it, and its space, in create_env of monobeast.py, or for "
+            f"servers of polybeast_env.py (docs/fork.md)"
         )
 
 

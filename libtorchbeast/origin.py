@@ -44,9 +44,10 @@ def _in_one_line(error: BaseException) -> str:
 
 def report(error: BaseException) -> str:
     """Returns the error's traceback. Its last line is the whole error, even if the error's text has
-    several lines."""
+    several lines, and its place in the environment's code, if it comes from there."""
+    place = "" if isinstance(error, UserError) else _place_in_environment(error)
     frames = traceback.format_exception(error)[: -len(traceback.format_exception_only(error))]
-    return "".join([*frames, _in_one_line(error)])
+    return "".join([*frames, _in_one_line(error), f" ({place})" if place else ""])
 
 
 def cause(report: str) -> str:

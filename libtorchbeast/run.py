@@ -115,6 +115,8 @@ class Run:
         logger.info("Network: %s", models.said_of(learner.net), extra={"on_terminal": True})
         if self._writes:
             self.state.resume()
+        if is_evaluating:
+            evaluator.resume()
         if learner.graphs:
             logger.info("graphs: update %s", learner.graphs)
         self.signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
@@ -181,13 +183,14 @@ class Run:
     def tick(self, late: bool = False) -> None:
         """Writes the row and the checkpoint that are due, between two barriers a checkpoint only if
         the next is `late`. A complete run's last row follows its last checkpoint (`__exit__`)."""
-        if self.complete():
+        step = self.learner.step  # once, because the learner may complete the run meanwhile
+        if step >= self.flags.total_steps:
             return
         self.state.require_folder()
         self.state.kept.keep()
         if time.monotonic() >= self._row_due:
             self._row_due = time.monotonic() + self.flags.log_every
-            self.log.write(self.learner.step)
+            self.log.write(step)
         if time.monotonic() >= self.state.due and (late or not self.state.between_barriers):
             self.state.save()
 

@@ -187,6 +187,22 @@ class Spec:
             "actions": [self.actions.kind, list(self.actions.sizes)],
         }
 
+    def misfit(self, signature: dict[str, Any], whose: str = "") -> str:
+        """Says how this differs from another signature, or "" if it does not. The order of groups
+        is that of their actions."""
+        own, parts = self.signature(), [*self.observations]
+        if own == signature and not (self.groups and parts != [*signature["observations"]]):
+            return ""
+        return f"expected {whose}{_said(signature)}; seen {_said(own)}"
+
+
+def _said(signature: dict[str, Any]) -> str:
+    """A signature in words, for example `frame uint8[4, 84, 84] and Discrete(6)`."""
+    kind, sizes = signature["actions"]
+    leaves = signature["observations"].items()
+    frames = [f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in leaves]
+    return f"{', '.join(frames)} and {Actions(kind, tuple(sizes))}"
+
 
 def is_number(name: str) -> bool:
     """Whether a row's key is one of `Spec.numbers`."""

@@ -174,15 +174,17 @@ class Process(SpawnProcess):
             self._to_child.send_bytes(message)
 
     def receive(self) -> bytes | None:
-        """The child's next message, or None if it has ended and all its messages were read."""
+        """The child's next message, or None if it has ended and all its messages were read. What an
+        environment has forked may hold the pipe open for longer than that."""
         try:
-            return self.from_child.recv_bytes()
+            is_over = self.exitcode is not None and not self.from_child.poll()
+            return None if is_over else self.from_child.recv_bytes()
         except (EOFError, OSError):  # OSError: killed in the middle of a message
             return None
 
     def has_message(self) -> bool:
         """Whether `receive` would return at once, be it with a message or with None."""
-        return self.from_child.poll()
+        return self.from_child.poll() or self.exitcode is not None
 
     def ask_to_end(self) -> None:
         """Ends the child's inbox: the child ends by itself when it next reads from it."""

@@ -29,7 +29,10 @@ class FakeProcess:
     def says(self, message):
         self._to_parent.send_bytes(message)
 
+    exitcode = None
+
     def kill(self):
+        self.exitcode = -9
         self._to_parent.close()
         self._ended.close()
 
@@ -63,6 +66,14 @@ class Crew:
         for second in range(seconds + 1):
             self.now += bool(second)
             self.actors.wait(self.wakeup, 0.0)
+
+
+def test_an_actor_whose_pipes_stay_open_in_another_process_is_replaced(monkeypatch):
+    crew = Crew(monkeypatch, 2)
+    dead = crew[1]
+    dead.exitcode = -9  # what its environment has forked lives on
+    crew.look()
+    assert crew[1] is not dead and crew.actors.restarts == 1
 
 
 def test_an_opening_is_limited_from_one_environment_to_the_next(monkeypatch, caplog):

@@ -9,7 +9,7 @@ from torch import nn
 import warpbeast
 from examples.tensors.tag import Tag
 from libtorchbeast import evaluate, models
-from libtorchbeast.agents import groups_of, make_net
+from libtorchbeast.agents import added, groups_of, make_net
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
@@ -131,8 +131,8 @@ def test_a_loss_is_the_sum_of_the_groups_own(continuous, lstm):
         torch.testing.assert_close(total["scalars"][name], both)
     torch.testing.assert_close(total["means"]["mean_rho"], torch.tensor(1.0))
     assert total["largest_reward"] == max(loss["largest_reward"] for loss in losses)
-    entropies = [loss["means"]["entropy"] for loss in losses]
-    torch.testing.assert_close(total["means"]["entropy"], sum(entropies) / 2)
+    entropies = sum(loss["means"]["entropy"] * loss["real_transitions"] for loss in losses)
+    torch.testing.assert_close(total["means"]["entropy"], entropies / total["real_transitions"])
     total["total_loss"].backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
 
@@ -309,6 +309,16 @@ def test_a_column_may_be_of_one_group_only_and_a_vector_is_refused(agents):
     loss_with_vector = lambda batch: warpbeast.loss(batch) | dict(of_columns=batch.weights.sum(0))
     with pytest.raises(UserError, match=r"vectors \['of_columns', .*; expected none with groups"):
         learner_of(actor.net, loss_with_vector).update(batch, lambda state, version: None)
+
+
+def test_the_mean_of_all_groups_is_over_their_real_transitions():
+    of = lambda count, mean: dict(
+        dict.fromkeys(("vectors", "sums"), {}), scalars={}, means={"entropy": torch.tensor(mean)},
+        **dict.fromkeys(("total_loss", "largest_reward"), torch.zeros(())),
+        real_transitions=torch.tensor(count),
+    )  # fmt: skip
+    assert added([of(3, 1.0), of(1, 0.2), of(0, 0.0)])["means"]["entropy"] == pytest.approx(0.8)
+    assert added([of(0, 0.0)])["means"]["entropy"] == 0
 
 
 def test_without_such_methods_all_groups_have_one_gradient_to_clip():

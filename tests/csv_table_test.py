@@ -98,6 +98,13 @@ def test_a_row_without_a_step_is_dropped(tmp_path, caplog, step):
     assert column(path, "step") == ["10", "30"] and "left out 1 damaged line" in caplog.text
 
 
+def test_the_last_row_may_be_long(tmp_path):
+    names = [f"mean_eval_return/{i}" for i in range(2000)]
+    rows = [",".join([str(step), *["0.123456789012"] * 2000]) for step in (10, 20)]
+    (tmp_path / "logs.csv").write_text("\n".join([",".join(["step", *names]), *rows, ""]))
+    assert last_row(tmp_path)["step"] == 20
+
+
 def test_a_line_cut_by_a_kill_is_dropped(tmp_path, caplog):
     path = tmp_path / "run" / "logs.csv"
     log_steps(tmp_path, [10, 20])

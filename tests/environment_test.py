@@ -6,10 +6,11 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Sequence, Text, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from libtorchbeast.environment import Environment
+from libtorchbeast.flags import UserError
 from tests.support.scripted import (
     NOTHING,
     OBSERVATIONS,
@@ -360,6 +361,15 @@ WRONG_OBSERVATIONS = {
     "further key": (Dict(a=Box(0, 1, (3,))), {"a": F3, "b": F3}, "['a']", "['a', 'b']"),
     "other key": (Dict(a=Dict(b=Box(0, 1, (3,)))), {"a": {"c": F3}}, "['a/b']", "['a/c']"),
     "array for dict": (Dict(a=Box(0, 1, (3,))), F3, "['a']", "['frame']"),
+    "not in the set": (MultiDiscrete([4, 4]), np.array([1, 4]), "numbers below 4", "4"),
+    "large for uint8": (
+        *(Box(0, 255, (1,), np.uint8), np.array([300], np.uint16)),
+        *("finite numbers", "300, which uint8 cannot hold, in 1 of 1 places"),
+    ),
+    "large for float16": (
+        *(Box(0, 1, (1,), np.float16), np.array([7e4])),
+        *("finite numbers", "70000, which float16 cannot hold, in 1 of 1 places"),
+    ),
 }
 
 
@@ -378,6 +388,19 @@ def test_an_observation_that_differs_from_the_space_is_refused(name, late):
     assert f"seen {seen}" in str(error.value)
 
 
+def test_the_environments_of_one_batch_have_one_action_space():
+    spaces = iter([Discrete(2), Discrete(2), Discrete(2, start=1)])
+
+    def make():
+        plain = Plain()
+        plain.action_space = next(spaces)
+        return plain
+
+    seen = r"Environment 2: expected Discrete\(2\), as the first, seen Discrete\(2, start=1\)"
+    with pytest.raises(UserError, match=seen):
+        Environment(make, 3).initial(0)
+
+
 def test_an_observation_of_a_narrower_kind_is_taken_in_the_spaces_dtype():
     """Lists and doubles are common and lose nothing that float32 keeps."""
     for observation in ([0.5, 0, 1], np.array([0.5, 0, 1]), np.array([0.5, 0, 1], np.float16)):
@@ -391,7 +414,7 @@ REWARD = "Reward: expected a finite number, seen"
 
 @pytest.mark.parametrize(
     "result, text",
-    [((F3, reward, False, False, {}), REWARD) for reward in (np.nan, -np.inf, 1e39)]
+    [((F3, reward, False, False, {}), REWARD) for reward in (np.nan, -np.inf, 1e39, "1")]
     + [
         ((np.array([0, number, 0], np.float32), 0.0, False, False, {}), "expected finite numbers")
         for number in (np.nan, np.inf)

@@ -135,6 +135,7 @@ def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
             mean = row.pop(f"mean_eval_return{column}")
             assert mean == pytest.approx(sum(game.score for game in games) / 5)
         assert row.pop("eval_step") == number * EVERY + 7 and row.pop("eval_cpu_s") > 0
+        assert e._played["flags"]["eval_env"] is None  # the score does not depend on it
         assert not row
         assert e.take() == advance(e, (number + 1) * EVERY - 1) == {}  # once each
     assert len(pids) == 1
@@ -218,7 +219,7 @@ def test_a_failure_is_told_and_the_next_one_is_tried(evaluator, caplog):
     e = evaluator(player=of_another_environment)
     advance(e, EVERY)
     wait_for(lambda: e.take() or caplog.messages)
-    assert "The evaluation at step 1000 failed: ValueError: expected an env" in caplog.text
+    assert "The evaluation at step 1000 failed: --env " in caplog.text
     advance(e, 2 * EVERY)
     os.kill(e._process.pid, signal.SIGKILL)
     wait_for(lambda: e.take() or len(caplog.messages) > 1)

@@ -13,10 +13,11 @@ from tests.support.processes import ROOT
 from tests.support.run_files import writer
 
 HOLD = """
-import sys
+import os, sys
 from libtorchbeast.loggers.files import hold
 with hold(sys.argv[1]):
-    print("held", flush=True)
+    if os.fork():  # the child lives longer
+        print("held", flush=True)
     sys.stdin.read()
 """
 

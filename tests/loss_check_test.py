@@ -74,8 +74,8 @@ def broadcasts(batch):
 
 
 NET = (
-    r" \(\S*loss_check_test.py:\d+\); the network is libtorchbeast.models.VectorNet, which "
-    r"Net.for_vectors names for floats without an image, with policy_logits, baseline$"
+    r" \(\S*loss_check_test.py:\d+\); the network is libtorchbeast.models.VectorNet, by "
+    r"Net.for_vectors \(without that line it is Net\), with policy_logits, baseline$"
 )
 WRONG = {
     "no dict": (lambda b: b.reward.mean(), r"loss\(\) returned float32\[\]; expected a dict"),

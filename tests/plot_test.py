@@ -83,9 +83,10 @@ def test_an_empty_log_is_a_run_without_rows(tmp_path):
 
 
 def test_an_evaluation_is_drawn_at_the_step_of_its_weights(tmp_path):
-    lines = ["step,frame,hours,eval_step,mean_eval_return", "10,40,0.1,,", "20,80,0.2,15,7"]
-    curve = read_curve(make_csv(tmp_path / "logs.csv", lines), "mean_eval_return")
-    assert curve[2:] == ([7.0], [15.0], [60.0], [0.2])
+    for column in ("mean_eval_return", "eval_game_win"):
+        lines = [f"step,frame,hours,eval_step,{column}", "10,40,0.1,,", "20,80,0.2,15,7"]
+        curve = read_curve(make_csv(tmp_path / "logs.csv", lines), column)
+        assert curve[2:] == ([7.0], [15.0], [60.0], [0.2])
 
 
 def test_smooth_is_a_trailing_mean(tmp_path):
@@ -109,6 +110,10 @@ def test_a_run_without_a_game_is_named_and_left_out(tmp_path, caplog):
     [line] = plot(paths, str(tmp_path / "plot.png"), "step")
     assert line.name == "old" and drawn_columns([line]) == ["step"]
     assert "young/logs.csv has no mean_game_return yet" in caplog.text
+    table = ["step,frame,hours,game_win", "1,4,0.5,1"]
+    make_csv(tmp_path / "winner" / "logs.csv", table)
+    [line] = plot([str(tmp_path)], str(tmp_path / "plot.png"), "game_win")
+    assert line.name == "winner" and "old/logs.csv has no game_win yet" in caplog.text
 
 
 # ========================================================================================== groups
@@ -235,7 +240,7 @@ def test_errors_are_one_line_and_say_what_is_there(tmp_path, capsys):
     check_error([str(empty)], capsys, "no logs.csv in or below", "nothing")
     (empty / "other.txt").touch()
     check_error([str(empty)], capsys, "['other.txt']")
-    check_error([run, "--y", "loss"], capsys, "no column ['loss']", "'mean_game_return'")
+    check_error([run, "--y", "loss"], capsys, "no run has a loss yet", "'mean_game_return'")
     check_error([young], capsys, "no run has a mean_game_return yet")
     check_error([str(bad)], capsys, "bad.csv", "'high'")
     check_error([run], capsys, "/nonexistent/plot.png")

@@ -209,7 +209,7 @@ def test_an_environment_that_cannot_begin_ends_the_run_at_once(tmp_path):
     flags = ["--env", "tests.support.envs:StillbornCatch-v0", "--num_servers", 2]
     message = refusal(tmp_path, *FOREVER, *flags)
     assert message.startswith("no stream has completed a rollout, and all failures are alike: ")
-    assert message.endswith("RuntimeError: the sofa does not fit through the door")
+    assert "RuntimeError: the sofa does not fit through the door (/" in message
 
 
 def test_servers_of_other_machines_have_time_to_be_mended(tmp_path):
@@ -220,7 +220,7 @@ def test_servers_of_other_machines_have_time_to_be_mended(tmp_path):
     message = refused.value.code
     assert "no environment server for 4 s (--server_timeout); the last errors:" in message
     assert f"\n  {address}: INTERNAL: Traceback" in message
-    assert message.endswith("RuntimeError: the sofa does not fit through the door")
+    assert "RuntimeError: the sofa does not fit through the door (/" in message
 
 
 def test_a_stream_may_open_as_long_as_each_of_its_environments_comes_in_time():

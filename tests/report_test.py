@@ -93,12 +93,6 @@ def test_intervals_are_scipys(statistic, oracle, sizes):
     assert [low, high] == pytest.approx([*wanted], abs=0.05 * (wanted.high - wanted.low))
 
 
-def test_a_profile_is_the_share_above_each_level():
-    strata = [np.array([[0.0, 1.0]]), np.array([[0.5, 2.0]])]
-    levels = np.array([-1.0, 0.0, 0.7, 2.0])
-    assert report.profile(strata, levels).tolist() == [[1.0, 0.75, 0.5, 0.0]]
-
-
 def test_one_seed_has_no_interval():
     assert str(report.estimate([[1.0, 2.0], [5.0]], report.mean)) == "3.25"
     assert str(report.estimate([[2.0, 2.0]], report.mean)) == "2 (2 to 2)"
@@ -154,7 +148,7 @@ def test_a_whole_study(tmp_path):
     assert found["setting"][1][:2] == ["lr=0.001 gamma=0.9", "2"]
     assert found["game random"][1][:3] == [BREAKOUT, "0.38", "17.5"]
     pictures = re.findall(r"\]\((.*?)\)", text)
-    assert len(pictures) == 4
+    assert len(pictures) == 3
     for name in pictures:
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
@@ -274,8 +268,9 @@ def test_a_mistake_is_one_line(tmp_path):
     for argv, message in [
         ([str(tmp_path / "no")], f"there is no folder {tmp_path}/no"),
         (["no_such_study"], f"there is no folder {Path.cwd()}/no_such_study"),
-        ([str(tmp_path / "young")], "young: no run is complete"),
-        ([str(tmp_path / "young"), "--y", "loss"], "no column ['loss']"),
+        ([str(tmp_path / "young")], "young: no run in it is complete"),
+        ([str(tmp_path / "young"), "--y", "loss"], "no run in it is complete and has a loss"),
+        ([str(tmp_path / "young/seed1")], "it is itself a run: give the folder above it"),
         ([str(tmp_path / "young"), "--reference", "/nonexistent"], "/nonexistent"),
     ]:
         with pytest.raises(SystemExit) as refused:

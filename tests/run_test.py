@@ -2,12 +2,14 @@
 """A run from its start or resume to its last checkpoint: what it takes up, and what it refuses."""
 
 import json
+import math
 import os
 import re
 import shutil
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -107,6 +109,30 @@ def test_a_run_whose_folder_is_another_runs_now_saves_nothing_more(tmp_path, mon
     with pytest.raises(SystemExit, match="was renamed or deleted, and is another run's now"):
         beast(tmp_path, *IN_ORDER, "--total_steps", 1000, "--keep_checkpoints_every", 20)
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
+
+
+def test_a_row_before_the_last_checkpoint_is_not_that_of_a_complete_run():
+    """The learner completes the run while the main thread keeps weights."""
+    learner, written = SimpleNamespace(step=10), []
+    keep = SimpleNamespace(keep=lambda: vars(learner).update(step=20))
+    state = SimpleNamespace(require_folder=lambda: None, kept=keep, due=math.inf)
+    flags = SimpleNamespace(total_steps=20, log_every=1.0)
+    log = SimpleNamespace(write=written.append)
+    one = SimpleNamespace(learner=learner, state=state, flags=flags, log=log, _row_due=0.0)
+    run.Run.tick(one)
+    run.Run.tick(one)
+    assert written == [10]
+
+
+def test_a_resumed_run_is_not_evaluated_before_the_next_is_due(tmp_path, monkeypatch):
+    started = []
+    monkeypatch.setattr(run.Evaluator, "_start", lambda self: started.append(self._learner.step))
+    flags = [*IN_ORDER, "--eval_every", 2000, "--log_every", 0.1, "--total_steps"]
+    beast(tmp_path, *flags, 2500)
+    assert started
+    started.clear()
+    beast(tmp_path, *flags, 3500)
+    assert not started
 
 
 def test_a_run_whose_checkpoint_is_damaged_resumes_from_the_one_before_it(savedir, capsys):

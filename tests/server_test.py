@@ -143,12 +143,17 @@ def test_a_failing_environment_ends_its_stream_only(address, caplog, error, text
         good.read()
         bad.send(b"\x08\x01" * 3)
         code, details = bad.failure()
-        assert code == CODE.INTERNAL and details.endswith(text)
+        assert code == CODE.INTERNAL and details.endswith(")") and f"{text} (/" in details
         assert len(details.encode()) <= 2000
         good.step([1, 1, 1])
+        again = client.stream()
+        again.read(), again.step([1, 1, 1]), again.step([1, 1, 1])
+        again.send(b"\x08\x01" * 3)
+        assert again.failure() == (code, details)
         assert client.describe().num_envs == 3
-    (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
-    assert "stream 0 failed" in record.message and "Traceback" in record.exc_text
+    first, second = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert "stream 0 failed" in first.message and "Traceback" in first.exc_text
+    assert "stream 2 failed" in second.message and not second.exc_text  # the same, told once
 
 
 def test_a_stream_too_many_is_refused(address):

@@ -191,6 +191,10 @@ def test_a_signal_stops_all_runs_with_their_checkpoints(tmp_path):
     line = f"--seed 1-3 {FAKE} --total_steps 1000000"
     with Sweep(tmp_path, line) as launcher:
         launcher.wait_for(lambda: step_of(tmp_path / "study/seed1") > 3)
+        for run in launcher.session() - {launcher.pid}:  # as Slurm does before a time limit
+            os.kill(run, signal.SIGUSR2)
+        step = step_of(tmp_path / "study/seed1")
+        launcher.wait_for(lambda: step_of(tmp_path / "study/seed1") > step)
         os.kill(launcher.pid, signal.SIGTERM)
         assert launcher.wait_for_end() == 130
         assert launcher.session() == set()

@@ -5,10 +5,12 @@ import math
 import sys
 import time
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
+from libtorchbeast.loggers import trackers
 from tests.support.run_files import column, log_steps, writer
 
 
@@ -31,6 +33,12 @@ def test_tensorboard_forgets_what_a_resume_took_back(tmp_path):
     time.sleep(1 - time.time() % 1)  # TensorBoard reads the files in the order of their seconds
     log_steps(tmp_path, [25], resume_step=20)
     assert scalars(tmp_path / "run", "frame") == [(10, 40.0), (20, 80.0), (25, 100.0)]
+
+
+@pytest.mark.parametrize("values", [{0: 3}, {1e30: 2}, {1e15: 1, 1e15 + 0.5: 2}, {-2: 1, 5: 2}])
+def test_a_histogram_has_all_values(values):
+    counts, edges = trackers.histogram(values)
+    assert counts.sum() == sum(values.values()) and (np.diff(edges) > 0).all()
 
 
 def test_tensorboard_has_hyperparameters_and_histograms(tmp_path):

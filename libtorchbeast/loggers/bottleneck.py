@@ -96,11 +96,9 @@ class Advisor:
         return f"--{name} {2 * getattr(self._flags, name)}"
 
     def _more_workers(self) -> str:
-        """The flag that makes use of another core."""
         raise NotImplementedError
 
     def _for_actors(self, row: Row) -> str:
-        """What makes the actors faster."""
         raise NotImplementedError
 
 

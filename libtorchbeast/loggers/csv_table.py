@@ -86,7 +86,9 @@ def last_row(run: str | Path) -> dict[str, float]:
     with contextlib.suppress(OSError), open(Path(run, "logs.csv"), "rb") as file:
         (header,) = csv.reader([file.readline().decode()])
         start, size = file.tell(), file.seek(0, os.SEEK_END)
-        file.seek(max(start, size - 10_000))
+        file.seek(
+            max(start, size - 10_000 - 100 * len(header))
+        )  # a few rows, whatever their length
         rows = file.read().decode().split("\n")[:-1]  # behind the last "\n" a row may be half done
         for row in reversed(rows):
             with contextlib.suppress(ValueError, csv.Error):  # a damaged row
@@ -113,9 +115,8 @@ def _open(path: Path, columns: list[str], last_step: int) -> tuple[list[str], in
         (kept if float(row.get("step") or 0) <= last_step else discarded).append(row)
     if discarded:
         there = path.with_suffix(".discarded.csv")
-        logger.warning(
-            "%s: %d rows beyond step %d are moved to %s", path, len(discarded), last_step, there
-        )
+        kind = f"rows beyond step {last_step}" if last_step >= 0 else "rows without a checkpoint"
+        logger.warning("%s: %d %s are moved to %s", path, len(discarded), kind, there)
         all_columns, earlier = _read(there, columns)
         write_whole(there, _as_text(all_columns, earlier + discarded, header=True))
     write_whole(path, _as_text(columns, kept, header=True))

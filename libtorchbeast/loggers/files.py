@@ -48,6 +48,7 @@ def hold(run: str | Path):
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
+        os.register_at_fork(after_in_child=file.close)  # or the lock would outlive this process
         inode = os.fstat(file.fileno()).st_ino
         yield lambda: (run / "lock").exists() and (run / "lock").stat().st_ino != inode
 

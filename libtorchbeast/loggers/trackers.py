@@ -54,7 +54,9 @@ def open_trackers(
 
 def histogram(counts: Counts) -> tuple[np.ndarray, np.ndarray]:
     """Returns how many values lie in each bin, [BINS], and the bins' edges, [BINS + 1]."""
-    return np.histogram(list(counts), BINS, weights=list(counts.values()))
+    low, high = min(counts), max(counts)
+    more = 1e-6 * abs(high) if high - low < 1e-9 * abs(high) else 0.0  # so that edges differ
+    return np.histogram([*counts], BINS, (low - more, high + more), weights=[*counts.values()])
 
 
 class TensorBoard:

@@ -98,6 +98,7 @@ class Server:
         self._changed = threading.Condition()  # protects the three below
         self._streams: set[Stream] = set()
         self._num_streams_ever = 0
+        self._failed_at: set[str] = set()  # the tracebacks of streams, without the errors' texts
         self._stopping = False
         with contextlib.ExitStack() as cleanup:
             self._environments = EnvironmentMaker(make_environment)
@@ -157,8 +158,13 @@ class Server:
         except GeneratorExit:  # the client went away
             raise
         except BaseException as error:  # even an environment's sys.exit() ends its own Stream only
-            logger.exception("%s: stream %d failed", self.address, stream.number)
-            failure = grpc.StatusCode.INTERNAL, _last_lines(report(error))
+            told = report(error)
+            where, _, last = told.rpartition("\n")
+            is_new = where not in self._failed_at  # a traceback is logged once
+            self._failed_at.add(where)
+            who = f"{self.address}: stream {stream.number}"
+            logger.error("%s failed: %s", who, last, exc_info=error if is_new else None)
+            failure = grpc.StatusCode.INTERNAL, _last_lines(told)
         finally:
             self._end(stream)
         if failure:

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from libtorchbeast.flags import Parser
 from libtorchbeast.loggers.csv_table import read_csv
@@ -87,9 +87,6 @@ def plot(
     """Draws the column `y` of all runs in `paths`, and returns its lines.
 
     Args:
-        paths: CSV files, run directories, or directories of runs, each with `:COLUMN` or without.
-        out: the picture. Its suffix is its format, such as png, pdf or svg.
-        y: the column of logs.csv to draw.
         smooth: each point is the mean of this many rows: its own and those before it.
         group_by: a regular expression that names a run's group (see `group_name`). None draws
             every run by itself.
@@ -97,13 +94,10 @@ def plot(
         panel_by: a regular expression. What it matches in the name of a line names its panel, and
             what is left of the name is its name there. None makes a panel of all lines.
         x: steps, frames or hours. None makes a panel for each of them, or with `panel_by` steps.
-        labels: names for the lines in the legend, in its order.
 
     Raises:
         FileNotFoundError: a path does not exist, or a directory holds no run.
-        ValueError: the format is unknown, a column is missing, a run is given with two columns,
-            `smooth` is below 1, no run has any value, a run has no group, a line no panel, the
-            runs of a group have no steps in common, or there is not a label for each name.
+        ValueError: what is asked for cannot be drawn; the text says why.
     """
     if smooth < 1:
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
@@ -144,7 +138,8 @@ def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
             logger.warning("%s has no %s yet, so it is not drawn.", curve.path, curve.column)
     if not any(curve.y for curve in curves):
         names = " or ".join(dict.fromkeys(columns.values()))
-        raise ValueError(f"nothing to draw: no run has a {names} yet")
+        have = read_csv(curves[0].path)[0]
+        raise ValueError(f"nothing to draw: no run has a {names} yet; {curves[0].path} has {have}")
     return [curve for curve in curves if curve.y]
 
 
@@ -172,13 +167,13 @@ def find_logs(path: str) -> list[Path]:
 def read_curve(path: Path, y: str) -> Curve:
     """Reads those rows of a run that have a value in column `y`. Evaluations end long after the
     step of their weights, `eval_step`, and are read at that step. Raises ValueError if the format
-    is unknown, a column is missing, or has a cell that is not a number."""
+    is unknown, another column is missing, or one has a cell that is not a number."""
     columns, rows = read_csv(path)
-    if not path.stat().st_size:  # its run was killed before it wrote the columns' names
-        return Curve(path, y, [], [], [], [])
-    evaluated = y.startswith("mean_eval_return") and "eval_step" in columns
+    evaluated = y.startswith(("mean_eval_return", "eval_game_")) and "eval_step" in columns
     step = "eval_step" if evaluated else "step"
-    missing = [name for name in (y, "step", "frame", "hours") if name not in columns]
+    if y not in columns:  # perhaps it comes later, as that of a first win, or all of them do
+        return Curve(path, y, [], [], [], [])
+    missing = [name for name in ("step", "frame", "hours") if name not in columns]
     if missing:
         raise ValueError(f"{path} has no column {missing}; it has {columns}")
     try:
@@ -328,6 +323,7 @@ def _figure(panels: list[Panel], label: str, labels: Sequence[str]) -> Figure:
         axes.set_title("\n".join(textwrap.wrap(title, 34)), fontsize=10)
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.spines[["top", "right"]].set_visible(False)
         if x != "hours":
             axes.xaxis.set_major_formatter(EngFormatter(sep=""))

@@ -76,14 +76,10 @@ def estimate(
     value = float(statistic([array[None] for array in arrays])[0])
     if min(map(len, arrays)) < 2:
         return Estimate(value, None, None)
-    low, high = np.percentile(statistic(resamples(arrays, samples)), [2.5, 97.5])
-    return Estimate(value, float(low), float(high))
-
-
-def resamples(strata: Sequence[np.ndarray], samples: int = SAMPLES) -> list[np.ndarray]:
-    """For each stratum [n], resamples of it [samples, n]."""
     random = np.random.default_rng(0)
-    return [scores[random.integers(n := len(scores), size=(samples, n))] for scores in strata]
+    resamples = [scores[random.integers(n := len(scores), size=(samples, n))] for scores in arrays]
+    low, high = np.percentile(statistic(resamples), [2.5, 97.5])
+    return Estimate(value, float(low), float(high))
 
 
 def mean(strata: Sequence[np.ndarray]) -> np.ndarray:
@@ -106,12 +102,6 @@ def improvement(strata: Sequence[np.ndarray]) -> np.ndarray:
     pairs = zip(strata[:half], strata[half:], strict=True)
     signs = (np.sign(a[..., :, None] - b[..., None, :]) for a, b in pairs)
     return np.mean([0.5 + 0.5 * sign.mean((-2, -1)) for sign in signs], axis=0)
-
-
-def profile(strata: Sequence[np.ndarray], levels: np.ndarray) -> np.ndarray:
-    """The share of runs whose score is above each level: [samples, levels]."""
-    scores = np.concatenate(strata, axis=-1)
-    return np.stack([(scores > level).mean(-1) for level in levels], axis=-1)
 
 
 # ========================================================================================== reading
@@ -141,7 +131,8 @@ def read_study(folder: Path, y: str) -> Study:
         hours = row.get("hours", 0.0)
         results.append(Result(path, game, setting, curve.y[-1], hours, curve))
     if not results:
-        raise ValueError(f"{folder}: no run is complete and has a {y}")
+        is_run = " (it is itself a run: give the folder above it)" * (folder / "logs.csv").exists()
+        raise ValueError(f"{folder}: no run in it is complete and has a {y}{is_run}")
     seeds = any("seed" in names for names in swept)
     return Study(folder.name, plan["commands"], factors, seeds, results, left_out)
 
@@ -294,7 +285,6 @@ class Report:
             for setting in self.settings
         }
         strata = {name: games for name, own in cells.items() if (games := self.normalized(own))}
-        draw_profiles(strata, self.folder / "report_profile.png")
         self.draw_means(cells, self.folder / "report_steps.png")
         rows = [[n, len(games), estimate(games, interquartile_mean)] for n, games in strata.items()]
         columns = ["random", "reference", "source"]
@@ -305,7 +295,6 @@ class Report:
         ]
         parts.append(table(["setting", "games", "interquartile mean"], rows))
         parts.append("![The interquartile mean over steps, with 95 % bands](report_steps.png)")
-        parts.append("![The share of runs above each score, with 95 % bands](report_profile.png)")
         return "\n\n".join([*parts, table(["game", *columns], sources)])
 
     def draw_means(self, cells: dict[str, list[Cell]], path: Path) -> None:
@@ -365,20 +354,6 @@ class Report:
 def table(header: Sequence, rows: Iterable[Sequence]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
-def draw_profiles(strata: dict[str, list[list[float]]], path: Path) -> None:
-    """Draws, for each name, the share of runs above each normalized score, with 95 % bands."""
-    every = [score for games in strata.values() for scores in games for score in scores]
-    levels = np.linspace(min(0.0, *every), max(1.0, *every), 101)
-    lines = {}
-    for name, games in strata.items():
-        arrays = [np.asarray(scores) for scores in games]
-        bands = np.percentile(profile(resamples(arrays), levels), [2.5, 97.5], axis=0)
-        share = profile([a[None] for a in arrays], levels)
-        lines[name] = levels, np.concatenate([share, bands]).T
-    score = "score, normalized: 0 is random play, 1 the reference"
-    draw_bands(lines, path, (score, "share of runs above it"))
 
 
 def draw_bands(

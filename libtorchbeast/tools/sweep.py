@@ -181,6 +181,7 @@ def start(run: Run, slot: Slot | None) -> subprocess.Popen:
 
     def set_up() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # this process's handler would swallow it
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm may send the sweep's to all
         workers.end_with_parent(signal.SIGTERM)
         if os.getppid() != launcher:  # it ended before the line above
             os._exit(1)

@@ -85,7 +85,7 @@ def test_a_network_without_it_is_refused(fork):
     """CartPole has vectors, for which another network is the default."""
     start = "monobeast: error: targets() raised AttributeError: 'VectorNet' object has no "
     assert fork.said[1].startswith(start + "attribute 'rnd' (")
-    end = "VectorNet, which Net.for_vectors names for floats without an image, with policy_logits, "
+    end = "VectorNet, by Net.for_vectors (without that line it is Net), with policy_logits, "
     assert fork.said[1].endswith(f"; the network is libtorchbeast.models.{end}baseline")
 
 

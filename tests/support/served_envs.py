@@ -52,7 +52,7 @@ class Raises(Catch):
     def step(self, action):
         self.steps += 1
         if self.steps == 3:
-            raise self.error
+            raise copy.copy(self.error)
         return super().step(action)
 
 
