@@ -143,7 +143,7 @@ class Environment:
             x = observations[name]
             if x.min() < 0 or x.max() >= n:
                 seen = x[(x < 0) | (x >= n)][0]
-                raise UserError(f"Observation {name!r}: expected numbers below {n}, seen {seen}")
+                raise UserError(f"Observation {name!r}: expected 0 to {n - 1}, seen {seen}")
         done, new_game = self._episode_ended, self._game_ended
         self._episode_ended = terminated | truncated
         self._game_ended = truncated | (terminated & ~life_lost)

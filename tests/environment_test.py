@@ -361,7 +361,7 @@ WRONG_OBSERVATIONS = {
     "further key": (Dict(a=Box(0, 1, (3,))), {"a": F3, "b": F3}, "['a']", "['a', 'b']"),
     "other key": (Dict(a=Dict(b=Box(0, 1, (3,)))), {"a": {"c": F3}}, "['a/b']", "['a/c']"),
     "array for dict": (Dict(a=Box(0, 1, (3,))), F3, "['a']", "['frame']"),
-    "not in the set": (MultiDiscrete([4, 4]), np.array([1, 4]), "numbers below 4", "4"),
+    "not in the set": (MultiDiscrete([4, 4]), np.array([1, 4]), "0 to 3", "4"),
     "large for uint8": (
         *(Box(0, 255, (1,), np.uint8), np.array([300], np.uint16)),
         *("finite numbers", "300, which uint8 cannot hold, in 1 of 1 places"),
