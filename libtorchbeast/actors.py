@@ -193,7 +193,7 @@ class Actors:
         most = self._flags.max_actor_restarts
         are_too_many = len(self._failures) > most
         have_all_failed = len(self._failed) == len(self._lives) and self.restarts > 1
-        are_alike = not self._has_delivered and len(self._causes) == 1
+        are_alike = not self._has_delivered and self._causes == {why}
         if are_alike and (have_all_failed or are_too_many):
             said = "no actor has completed a rollout, and all failures are alike"
             raise UserError(f"{said}: {''.join(self._causes)}")

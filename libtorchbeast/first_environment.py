@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 
 from libtorchbeast import workers
-from libtorchbeast.actors import why_hung
+from libtorchbeast.actors import start_pulse, why_hung
 from libtorchbeast.agents import make_net
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags, UserError, replace
@@ -35,7 +35,7 @@ Settle = Callable[[Spec], Flags]
 
 def describe(flags: Flags, settle: Settle, *own: Callable) -> Described:
     """Opens one environment and plays one step: with --num_actors 0 in this process, else in one of
-    its own, so that whatever an environment does to its process, it does not do to the learner's.
+    its own, so that the environment cannot change the learner's.
 
     Args:
         settle: returns the completed flags.
@@ -82,6 +82,7 @@ def _tell(
     torch.set_num_threads(1)
     seed_everything(flags.seed)
     opened, count = times.begin_opening(0), flags.envs_per_actor
+    start_pulse(times["sign_of_life"][0].numpy(), flags.step_timeout)
 
     def settle(spec: Spec) -> Flags:
         outbox.send_bytes(spec.to_json())
@@ -109,7 +110,7 @@ def _describe_elsewhere(flags: Flags, settle: Settle, *own: Callable) -> Describ
 def _told(process: Process, times: ActorTimes, flags: Flags) -> bytes:
     """The next message of the process that opens the first environment."""
     timer, reminder, started, why = SilenceTimer(), Reminder(), time.monotonic(), ""
-    while not (why or process.from_child.poll(HEARTBEAT_S / 5)):
+    while not (why or process.from_child.poll(HEARTBEAT_S / 5) or process.has_message()):
         timer.tick()
         began, sign = (float(times[name][0, 0]) for name in ("call_began", "sign_of_life"))
         why = why_hung(flags, timer.silence, int(times["opened"][0, 0]), started, began, sign)

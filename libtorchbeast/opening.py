@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The watch on environments that a process has for itself: for the Spec, with --num_actors 0, in
+"""A time limit for environments that a process opens itself: for the Spec, with --num_actors 0, in
 the test modes and in evaluations. actors.py watches those of actors, and rpcenv/watchdog.py those
 of servers."""
 
@@ -34,10 +34,10 @@ class OpeningWatch:
     Args:
         num_envs: how many are opened. Without a `clock` the watch ends with the last one.
         flag: a smaller value of this flag means fewer environments. The log then says so.
-        must_end: whether this process must end although nothing took too long.
-        leave: is called before this process ends. The thread that opens never leaves the context.
+        must_end: returns whether this process must end anyway, for example because of a signal.
+        leave: is called before this process ends, because the context is then never left.
         what: is the name of a single environment in the log.
-        clock: of a thread that then steps and closes them; a call may take `step_timeout` seconds.
+        clock: if it is given, each later step, and closing, may take `step_timeout` seconds.
     """
 
     def __init__(

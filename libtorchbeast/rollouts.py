@@ -127,8 +127,8 @@ class Barrier:
         self._batch_size, self._columns = flags.batch_size, 0
 
     def counted(self, rollout: Rollout, updates: int) -> Rollout:
-        """The rollout, in which of each environment no game after the first ends if that began
-        before the barrier was due. Its games in `playing` count; `add` takes the whole rollout."""
+        """Returns the rollout whose games count, those in `playing`. Once the barrier is due, only
+        each environment's first game ends in it. `add` takes the whole rollout."""
         over = rollout["episode_over"].clone()
         if updates >= self._due:
             over[1:] &= over[1:].cumsum(dim=0) == 1

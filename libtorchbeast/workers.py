@@ -177,8 +177,9 @@ class Process(SpawnProcess):
         """The child's next message, or None if it has ended and all its messages were read. What an
         environment has forked may hold the pipe open for longer than that."""
         try:
-            is_over = self.exitcode is not None and not self.from_child.poll()
-            return None if is_over else self.from_child.recv_bytes()
+            while self.exitcode is None and not self.from_child.poll(HEARTBEAT_S):
+                pass
+            return self.from_child.recv_bytes() if self.from_child.poll() else None
         except (EOFError, OSError):  # OSError: killed in the middle of a message
             return None
 

@@ -184,3 +184,13 @@ def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, caplog, 
                 crew[1].says(TRACEBACK)
                 crew.look()
         assert caplog.text.count("Traceback") == 1 + (why == "another cause")
+
+
+def test_a_kill_after_a_failure_is_not_alike(monkeypatch):
+    """An actor that raised, and then was killed for want of memory, is replaced once more."""
+    crew = Crew(monkeypatch, 1)
+    crew[0].says(TRACEBACK)
+    crew.look()
+    crew[0].kill()
+    crew.look()
+    assert crew.actors.restarts == 2

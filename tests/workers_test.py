@@ -2,12 +2,14 @@
 """Threads that fail, signals that stop a program, and signs of life."""
 
 import ctypes
+import os
 import platform
 import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 
 import pytest
@@ -72,6 +74,26 @@ def test_a_thread_that_does_not_end_is_not_waited_for(wakeup):
     end.set()
     threads.join(GUARD)
     assert wakeup.is_set()
+
+
+# ---------------------------------------------------------------------------------------- processes
+def fork_and_end(inbox, outbox):
+    """As an environment whose simulator lives on, with all pipes of its process."""
+    if helper := os.fork():
+        outbox.send_bytes(b"%d" % helper)
+        os._exit(3)
+    time.sleep(GUARD)
+    os._exit(0)
+
+
+def test_the_end_of_a_process_is_noticed_though_what_it_forked_lives_on():
+    process = workers.Process(fork_and_end, (), name="forks")
+    helper = int(process.receive())
+    try:
+        assert process.receive() is None and process.has_message()
+    finally:
+        os.kill(helper, signal.SIGKILL)
+    assert process.end(GUARD) == 3
 
 
 # ----------------------------------------------------------------------------------------- programs

@@ -84,7 +84,8 @@ def plot(
     x: str | None = None,
     labels: Sequence[str] = (),
 ) -> list[Line]:
-    """Draws the column `y` of all runs in `paths`, and returns its lines.
+    """Draws the column `y` of all runs in `paths`, and returns its lines. Raises FileNotFoundError
+    or ValueError, whose text says what cannot be drawn and why.
 
     Args:
         smooth: each point is the mean of this many rows: its own and those before it.
@@ -94,10 +95,6 @@ def plot(
         panel_by: a regular expression. What it matches in the name of a line names its panel, and
             what is left of the name is its name there. None makes a panel of all lines.
         x: steps, frames or hours. None makes a panel for each of them, or with `panel_by` steps.
-
-    Raises:
-        FileNotFoundError: a path does not exist, or a directory holds no run.
-        ValueError: what is asked for cannot be drawn; the text says why.
     """
     if smooth < 1:
         raise ValueError(f"--smooth must be at least 1, not {smooth}")
