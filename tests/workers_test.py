@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 
+import psutil
 import pytest
 
 from libtorchbeast import workers
@@ -91,6 +92,7 @@ def test_the_end_of_a_process_is_noticed_though_what_it_forked_lives_on():
     helper = int(process.receive())
     try:
         assert process.receive() is None and process.has_message()
+        assert psutil.Process(helper).status() != psutil.STATUS_ZOMBIE  # it was not waited for
     finally:
         os.kill(helper, signal.SIGKILL)
     assert process.end(GUARD) == 3
