@@ -303,8 +303,8 @@ class Evaluator:
     def _start(self) -> None:
         state = self._learner.state_dict()
         self._played = {name: state[name] for name in ("model", "step", "updates")}
-        scored_by = {} if self._has_players else {"eval_env": None}  # else by the main environment
-        self._played["flags"] = as_plain(vars(self._flags)) | scored_by
+        own = {} if self._has_players else {"eval_env": None}  # with one player it scores nothing
+        self._played["flags"] = as_plain(vars(self._flags)) | own
         self._next = self._after(state["step"])
         try:
             if self._process is None or self._weights is None:

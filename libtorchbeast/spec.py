@@ -199,8 +199,9 @@ class Spec:
 def _said(signature: dict[str, Any]) -> str:
     """A signature in words, for example `frame uint8[4, 84, 84] and Discrete(6)`."""
     kind, sizes = signature["actions"]
-    leaves = signature["observations"].items()
-    frames = [f"{name} {dtype}{list(shape)}" for name, (shape, dtype) in leaves]
+    leaves, sets = signature["observations"].items(), signature.get("sets", {})
+    below = {name: f" below {n}" for name, n in sets.items()}
+    frames = [f"{k} {dtype}{list(shape)}{below.get(k, '')}" for k, (shape, dtype) in leaves]
     return f"{', '.join(frames)} and {Actions(kind, tuple(sizes))}"
 
 

@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Action spaces: what a Spec says of them, and how a row's actions reach them."""
 
+import dataclasses
+
 import gymnasium
 import numpy as np
 import pytest
@@ -161,6 +163,14 @@ def test_the_name_of_a_rows_other_key_or_of_what_a_batch_says_of_columns_is_refu
         space = spaces.Dict({key: space})
     with pytest.raises(UserError, match=f"^The observation key '{name}' is also a row's key"):
         flatten_space(space)
+
+
+def test_a_misfit_says_what_differs():
+    spec = Spec("x", 1, {"frame": ((), "int64")}, Actions("discrete", (2,)), sets={"frame": 4})
+    assert spec.misfit(spec.signature()) == ""
+    other = dataclasses.replace(spec, sets={"frame": 5}).signature()
+    both = ("frame int64[] below 5 and Discrete(2)", "frame int64[] below 4 and Discrete(2)")
+    assert spec.misfit(other) == "expected {}; seen {}".format(*both)
 
 
 def test_another_process_gets_the_same_spec_as_json():

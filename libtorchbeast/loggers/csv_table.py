@@ -86,9 +86,8 @@ def last_row(run: str | Path) -> dict[str, float]:
     with contextlib.suppress(OSError), open(Path(run, "logs.csv"), "rb") as file:
         (header,) = csv.reader([file.readline().decode()])
         start, size = file.tell(), file.seek(0, os.SEEK_END)
-        file.seek(
-            max(start, size - 10_000 - 100 * len(header))
-        )  # a few rows, whatever their length
+        few_rows = 10_000 + 100 * len(header)  # in bytes, and more than one row in any case
+        file.seek(max(start, size - few_rows))
         rows = file.read().decode().split("\n")[:-1]  # behind the last "\n" a row may be half done
         for row in reversed(rows):
             with contextlib.suppress(ValueError, csv.Error):  # a damaged row
