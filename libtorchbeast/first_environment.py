@@ -65,7 +65,7 @@ def _describe(
         stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed
         flags = settle(env.spec)
         N = flags.envs_per_actor
-        net = make_net(Net, env.spec, flags)  # only a call shows the shapes of its outputs
+        net = make_net(Net, env.spec, flags).to(flags.inference_device)  # as actors have it
         actor = Actor(env, net, flags.seed, flags, clock, opened=opened)
         row = {name: torch.from_numpy(value) for name, value in actor.row.items()}
         clock.begin_call()

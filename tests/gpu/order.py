@@ -8,6 +8,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 from unittest import mock
 
 import torch
@@ -70,12 +71,15 @@ def costs(what: str, function: Callable[[], object], device: torch.device) -> An
     limits = dict(kernels=None, graphs=None, to_device=1, to_host=None, waits=1)
     for name, at_most in limits.items():
         yield Figure(f"{what}: {name.replace('_', ' ')}", counts.get(name, 0), "", at_most)
-    if "hidden" in counts:  # torch itself says so; a wait that is asked for is not among them
-        yield Figure(f"{what}: hidden waits", counts["hidden"], "", 1 if "update" in what else 0)
+    for where in counts.get("hidden", ()):  # torch itself says so
+        yield f"{what}: a hidden wait in {where}"
+    if "hidden" in counts:
+        yield Figure(f"{what}: hidden waits", len(counts["hidden"]), "", 0)
 
 
-def counts_of_cuda(function: Callable[[], object]) -> dict[str, int]:
-    """Counts with torch's profiler, and its hidden waits with `set_sync_debug_mode`."""
+def counts_of_cuda(function: Callable[[], object]) -> dict[str, Any]:
+    """Counts with torch's profiler. `hidden` has the places where torch's `set_sync_debug_mode` sees
+    a wait, but for the waits that devices.py asks for."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
@@ -86,7 +90,8 @@ def counts_of_cuda(function: Callable[[], object]) -> dict[str, int]:
             function()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    hidden = sum("synchronizing CUDA operation" in str(warning.message) for warning in seen)
+    said = [w for w in seen if "synchronizing CUDA operation" in str(w.message)]
+    hidden = [f"{w.filename}:{w.lineno}" for w in said if w.filename != devices.__file__]
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         function()
     events = profiler.events()

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The device computes what the CPU computes."""
 
+import copy
 import logging
 import math
 
@@ -17,6 +18,7 @@ from tests.gpu.stages import Answers
 from tests.support.actors import make_learner
 
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}  # of |device - CPU| / |CPU|
+NUDGE = 1e-6  # of each weight, about what the rounding of a sum changes
 
 
 def parity(device: str, quick: bool) -> Answers:
@@ -36,12 +38,23 @@ def parity(device: str, quick: bool) -> Answers:
 
 
 def compare(what, net, batch, flags, device, limit) -> Answers:
+    """A part may differ by more than `limit` if it is ill-conditioned: where a rounding decides
+    which pixel of a max-pooling is the largest, the gradient of another one jumps. So it may differ
+    four times as much as on the CPU alone after a small change of the weights."""
     here, there = (computed(net, batch, flags, on) for on in (devices.CPU, device))
+    nudged = computed(nudge(net), batch, flags, devices.CPU)
     for part, expected in here.items():
-        # What a gradient loses in bf16 it has lost on both; their difference has no promise.
-        has_limit = part != "gradient" or limit == LIMITS["fp32"]
-        error = relative(there[part], expected)
-        yield Figure(f"{what}: {part}", error, "of its norm", limit if has_limit else None)
+        most = max(limit, 4 * relative(nudged[part], expected))
+        yield Figure(f"{what}: {part}", relative(there[part], expected), "of its norm", most)
+
+
+def nudge(net: torch.nn.Module) -> torch.nn.Module:
+    """A copy whose weights differ by NUDGE of themselves, in random directions."""
+    own, some = copy.deepcopy(net), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in own.parameters():
+            weight.mul_(1 + NUDGE * torch.randn(weight.shape, generator=some))
+    return own
 
 
 def computed(net, batch, flags, device) -> dict[str, torch.Tensor]:
