@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Verifies and measures the accelerator's path, in at most eight minutes and without a network.
+"""Verifies and measures the accelerator's path, in at most twelve minutes and without a network.
 
     python -m tests.gpu                              # everything, on the machine's accelerator
     python -m tests.gpu --only "parity|races"
@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--device", default="", help="Default: the accelerator that torch finds. cpu, or sim (the "
         "tests' simulated device), runs the stages that can do without one.")  # fmt: skip
     add("--only", default="", metavar="REGEX", help="Run only the stages whose names match.")
-    add("--minutes", type=real(0, 10_000), default=8.0, help="Limit of all stages together.")
+    add("--minutes", type=real(0, 10_000), default=12.0, help="Limit of all stages together.")
     add("--quick", action="store_true", help="Do everything once, in small and without the "
         "stages' own limits. Speeds mean nothing.")  # fmt: skip
     add("--out", type=Path, default=Path("results/gpu"), help="Folder for the report.")

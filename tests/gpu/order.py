@@ -78,8 +78,8 @@ def costs(what: str, function: Callable[[], object], device: torch.device) -> An
 
 
 def counts_of_cuda(function: Callable[[], object]) -> dict[str, Any]:
-    """Counts with torch's profiler. `hidden` has the places where torch's `set_sync_debug_mode` sees
-    a wait, but for the waits that devices.py asks for."""
+    """Counts with torch's profiler. `hidden` has the places where `set_sync_debug_mode` sees one,
+    but for the waits that devices.py asks for."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 

@@ -114,10 +114,11 @@ def runs(net: str, device: str, cores: int, quick: bool) -> Iterator[tuple[str, 
     there = ["--inference_device", device]  # the shallow network is fast enough on the CPU
     actors = ["--num_actors", str(cores - 1), "--envs_per_actor", "32"]
     yield "MonoBeast", [*both, *actors, *(there if net == "deep" else [])]
-    yield "in this process", []
     if has_transport():
         servers = ["--num_servers", str(cores), "--envs_per_server", "32"]
         yield "PolyBeast", [*both, *there, *servers, "--num_inference_threads", "2"]
+    else:
+        yield "in this process", []
 
 
 def environments_alone(cores: int, seconds: float) -> float:

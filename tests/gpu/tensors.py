@@ -18,17 +18,20 @@ from tests.gpu.stages import Answers
 SPEEDS = {"breakout": 65_536, "tag/4v1": 65_536, "tag/800v200/partial": 64}  # environments
 RUNS = {"breakout": ["--num_envs", "16384", "--batch_size", "2048", "--eval_every", "0"]}
 STEPS = 50  # that are compared
+ROUNDING = 1e-6  # how much a float may differ: a GPU may divide in another way
 
 
 def tensors(device: str, quick: bool) -> Answers:
-    """Integers on the device equal the CPU's; then random steps, and training."""
+    """The games give the CPU's numbers; then the speed of random steps, and of training."""
     there = torch.device(device)
     # Each takes the compiler half a minute, and the simulated device has none.
     compiled = (lambda step: step) if quick else compile_step
     for name in ("breakout", "tag/4v1") if quick else (*games.GAMES, "tag/4v1"):
         env = games.make(name)
         step = compiled(env.step) if name in SPEEDS else env.step
-        yield Figure(f"{name}: numbers unlike the CPU's", differing(env, step, there), "", 0)
+        unlike, most = differing(env, step, there)
+        yield Figure(f"{name}: numbers unlike the CPU's", unlike, "", 0)
+        yield Figure(f"{name}: largest difference", most, "", ROUNDING)
     if there.type == "sim":
         yield "The simulated device has no random numbers, so there are no speeds."
         return
@@ -55,21 +58,22 @@ def compile_step(step: Callable) -> Callable:
     return torch.compile(step, fullgraph=True, dynamic=False)
 
 
-def differing(env: TensorEnv, step: Callable, device: torch.device) -> int:
+def differing(env: TensorEnv, step: Callable, device: torch.device) -> tuple[int, float]:
     """How many numbers of the observations, rewards and ends of 64 environments differ from the
-    CPU's, with equal draws and actions."""
+    CPU's by more than ROUNDING, with equal draws and actions; and the largest difference."""
     N, draws = 64, sum(env.draws.values())
     some = torch.Generator().manual_seed(0)
-    states, count = (env.zeros(N), env.zeros(N, device)), 0
+    states, count, most = (env.zeros(N), env.zeros(N, device)), 0, 0.0
     for _ in range(STEPS):
         random = torch.rand(N, draws, generator=some)
         actions = torch.randint(min(env.actions.sizes), (N, *env.actions.shape), generator=some)
         here, *expected = env.step({**states[0], "draws": random}, actions)
         there, *seen = step({**states[1], "draws": random.to(device)}, actions.to(device))
         states = here, there
-        pairs = zip(parts_of(expected), parts_of(seen), strict=True)
-        count += sum(int((a != b.cpu()).sum()) for a, b in pairs)
-    return count
+        for a, b in zip(parts_of(expected), parts_of(seen), strict=True):
+            apart = (a.double() - b.cpu().double()).abs()
+            count, most = count + int((apart > ROUNDING).sum()), max(most, float(apart.max()))
+    return count, most
 
 
 def parts_of(result: list) -> list[torch.Tensor]:
