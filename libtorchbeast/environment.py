@@ -233,14 +233,17 @@ class _VectorSource:
                 self._numbers.add(i, _told_by(own, i))
         return (
             self._checked(observation),
-            _checked_rewards(self._array("Reward", reward, np.float64)),
-            self._array("Terminated", terminated, bool),
-            self._array("Truncated", truncated, bool),
-            self._array("life_lost", own.get("life_lost", self._never), bool),
+            _checked_rewards(self._array("Reward", reward)),
+            self._ends("terminated", terminated),
+            self._ends("truncated", truncated),
+            self._ends("life_lost", own.get("life_lost", self._never)),
         )
 
-    def _array(self, name: str, values: Any, dtype: Any) -> np.ndarray:
-        array = np.asarray(values).astype(dtype)  # a copy; values may be a tensor
+    def _ends(self, name: str, values: Any) -> np.ndarray:
+        return _checked_ends(name, self._array(name, values))
+
+    def _array(self, name: str, values: Any) -> np.ndarray:
+        array = np.array(values)  # a copy; values may be a tensor
         if array.shape != self._never.shape:
             raise UserError(f"{name}: expected {len(self._never)} values, seen {list(array.shape)}")
         return array
@@ -280,7 +283,7 @@ class _SingleSource:
     def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
         N = len(self._envs)
         reward: list[Any] = [0.0] * N
-        terminated, truncated, life_lost = np.zeros((3, N), bool)
+        terminated, truncated, life_lost = ([False] * N for _ in range(3))
         each_action = to_space(actions, self._envs[0].action_space)
         if self._spec.actions.kind == "discrete":
             each_action = each_action.tolist()  # Python's own numbers
@@ -293,9 +296,10 @@ class _SingleSource:
                 observation, reward[i], terminated[i], truncated[i], info = _step(env, action)
             self._write(i, observation)
             if info and "torchbeast" in info:
-                life_lost[i] = bool(info["torchbeast"].get("life_lost", False))
+                life_lost[i] = info["torchbeast"].get("life_lost", False)
                 self._numbers.add(i, info["torchbeast"])
-        return self._out, _checked_rewards(reward), terminated, truncated, life_lost
+        ends = dict(terminated=terminated, truncated=truncated, life_lost=life_lost)
+        return self._out, _checked_rewards(reward), *(_checked_ends(*end) for end in ends.items())
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # closes the others, too, if one raises
@@ -313,7 +317,7 @@ class _SingleSource:
             leaf = leaves[name]
             plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
             if not plain or dtype.kind == "f":  # floats may be infinite or NaN
-                leaf = _checked_leaf(name, leaf, shape, dtype)
+                leaf = _checked_leaf(name, leaf, shape, dtype, i)
             self._out[name][i] = leaf
 
 
@@ -383,7 +387,8 @@ def _step(env: Any, action: Any):
     if count != 4:
         seen = brief(result) if count is None else f"{count} values"
         raise UserError(f"step() returned {seen}, expected 5 values (gymnasium) or 4 (gym)")
-    observation, reward, ended, info = result
+    observation, reward, done, info = result
+    (ended,) = _checked_ends("done", [done])
     truncated = bool(ended and info.get("TimeLimit.truncated", False))
     return observation, reward, ended and not truncated, truncated, info
 
@@ -416,6 +421,21 @@ def _checked_rewards(rewards: Any) -> np.ndarray:
     return np.array([_checked_number("Reward", x, LARGEST, "a finite number", i) for i, x in each])
 
 
+def _checked_ends(name: str, ends: Any) -> np.ndarray:
+    """Returns whether something ended in each of N environments, as bool [N]. Of other values than
+    bools, such as "False", [False] or NaN, Python would take most for True."""
+    with contextlib.suppress(ValueError):  # some are lists, and others not
+        array = np.asarray(ends)
+        is_number = array.ndim == 1 and array.dtype.kind in "biuf"
+        if is_number and (array.dtype.kind == "b" or np.isin(array, (0, 1)).all()):
+            return array.astype(bool)
+    for i, end in enumerate(ends):
+        if np.ndim(end) or end not in (0, 1):
+            seen = brief(end.tolist() if hasattr(end, "tolist") else end)
+            raise UserError(f"{name}: expected a bool, seen {seen} from environment {i}")
+    return np.array(ends, bool)
+
+
 def _checked_number(what: str, value: Any, limit: float, expected: str, i: int) -> float:
     """Returns a number of environment i, unless its absolute value is above `limit`."""
     with contextlib.suppress(TypeError, ValueError):
@@ -443,11 +463,15 @@ def _check_names(leaves: dict, expected: dict) -> None:
         raise UserError(f"Observation: expected keys {sorted(expected)}, seen {sorted(leaves)}")
 
 
-def _checked_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def _checked_leaf(
+    name: str, leaf: Any, shape: tuple[int, ...], dtype: Any, i: int | None = None
+) -> np.ndarray:
+    """Returns the observation, of environment i or of all, in the spec's dtype."""
     array = np.asarray(leaf)
     if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
         seen, expected = f"{array.dtype}{list(array.shape)}", f"{np.dtype(dtype)}{list(shape)}"
-        raise UserError(f"Observation {name!r}: expected {expected}, seen {seen}")
+        of = "" if i is None else f" from environment {i}"
+        raise UserError(f"Observation {name!r}: expected {expected}, seen {seen}{of}")
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, copy=False)
     is_float = cast.dtype.kind == "f"
@@ -456,6 +480,8 @@ def _checked_leaf(name: str, leaf: Any, shape: tuple[int, ...], dtype: Any) -> n
         wrong = array[~fits]
         held = "float32" if cast.dtype == np.float64 else cast.dtype
         large = f", which {held} cannot hold," if np.isfinite(wrong[0]) else ""
-        seen = f"{wrong[0]:g}{large} in {wrong.size} of {array.size} places"
+        where = np.argwhere(~fits)[0][0] if i is None else i
+        places = f"{wrong.size} of {array.size} places"
+        seen = f"{wrong[0]:g}{large} in {places}, first in environment {where}"
         raise UserError(f"Observation {name!r}: expected finite numbers, seen {seen}")
     return cast

@@ -1,6 +1,8 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The adapter on scripted environments of every kind, against rows written by hand."""
 
+import math
+import re
 from functools import partial
 
 import gymnasium
@@ -364,11 +366,11 @@ WRONG_OBSERVATIONS = {
     "not in the set": (MultiDiscrete([4, 4]), np.array([1, 4]), "0 to 3", "4"),
     "large for uint8": (
         *(Box(0, 255, (1,), np.uint8), np.array([300], np.uint16)),
-        *("finite numbers", "300, which uint8 cannot hold, in 1 of 1 places"),
+        *("finite numbers", "300, which uint8 cannot hold, in 1 of 1 places, first in env"),
     ),
     "large for float16": (
         *(Box(0, 1, (1,), np.float16), np.array([7e4])),
-        *("finite numbers", "70000, which float16 cannot hold, in 1 of 1 places"),
+        *("finite numbers", "70000, which float16 cannot hold, in 1 of 1 places, first in env"),
     ),
 }
 
@@ -431,6 +433,22 @@ def test_a_step_that_is_none_is_refused(result, text):
         env.step(np.array([0]))
 
 
+NO_ENDS = ["False", [False], math.nan, None, 2]
+
+
+@pytest.mark.parametrize("end", NO_ENDS, ids=repr)
+@pytest.mark.parametrize("name", ["terminated", "truncated", "life_lost", "done"])
+def test_an_end_that_is_no_bool_is_refused(name, end):
+    ends = [end if name == other else False for other in ("terminated", "truncated")]
+    info = {"torchbeast": {"life_lost": end}} if name == "life_lost" else {}
+    result = (F3, 0.0, end, {}) if name == "done" else (F3, 0.0, *ends, info)
+    env = Environment(lambda: Plain(result=result), 1)
+    env.initial(0)
+    seen = re.escape(repr(end))
+    with pytest.raises(UserError, match=f"^{name}: expected a bool, seen {seen} from environment"):
+        env.step(np.array([0]))
+
+
 WRONG_FLAGS = [
     ({name: np.zeros(shape)}, f"{name}: expected 2 values, seen")
     for name in ("reward", "terminated", "truncated")
@@ -442,7 +460,15 @@ WRONG_FLAGS = [
     "replaced, text",
     [
         *WRONG_FLAGS,
-        ({"reward": np.array([0, np.nan], np.float32)}, r"seen nan \(a float64\) from env.* 1"),
+        ({"reward": np.array([0, np.nan], np.float32)}, r"seen nan \(a float32\) from env.* 1"),
+        ({"reward": ["1", "2"]}, r"expected a finite number, seen '1' \(a str_\) from env.* 0"),
+        ({"observation": [[0] * 3, [0, 0, np.nan]]}, "seen nan in 1 of 6 places, first in env.* 1"),
+        *(
+            ({name: [False, end]}, f"{name}: expected a bool, seen {re.escape(repr(end))} .* [01]")
+            for name in ("terminated", "truncated")
+            for end in NO_ENDS
+            if end != [False]
+        ),
         ({"observation": np.zeros((1, 3))}, r"expected float32\[2, 3\], seen float64\[1, 3\]"),
         ({"observation": np.zeros(3)}, r"expected float32\[2, 3\], seen float64\[3\]"),
         ({"observation": {"x": np.zeros((2, 3))}}, r"expected keys \['frame'\], seen \['x'\]"),

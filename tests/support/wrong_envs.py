@@ -80,7 +80,7 @@ WRONG = {
     "Spaceless": (variant(Sound, observation_space=None), "Observation 'frame': .*, seen None$"),
     "NaN": (
         variant(Observes, seen=np.array([0, 0, np.nan, 0], np.float32)),
-        "Observation 'frame': expected finite numbers, seen nan in 1 of 4 places$",
+        "Observation 'frame': expected finite numbers, seen nan in 1 of 4 places, first in environment 0$",
     ),
     "Generous": (
         variant(Rewards, given=np.ones(1)),
@@ -110,7 +110,7 @@ WRONG = {
     "Overflowing": (
         variant(Observes, seen=np.array([0, -1e300, 0, 0])),
         r"Observation 'frame': expected finite numbers, seen -1e\+300, which float32 cannot "
-        r"hold, in 1 of 4 places$",
+        r"hold, in 1 of 4 places, first in environment 0$",
     ),
     "Misused": (Misused, r"ValueError: cannot reshape .* \(\S*wrong_envs.py:\d+, in reset\)$"),
     "Optionless": (Optionless, f"'options' {ACCEPT}"),
