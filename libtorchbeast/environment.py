@@ -298,8 +298,13 @@ class _SingleSource:
             if info and "torchbeast" in info:
                 life_lost[i] = info["torchbeast"].get("life_lost", False)
                 self._numbers.add(i, info["torchbeast"])
-        ends = dict(terminated=terminated, truncated=truncated, life_lost=life_lost)
-        return self._out, _checked_rewards(reward), *(_checked_ends(*end) for end in ends.items())
+        return (
+            self._out,
+            _checked_rewards(reward),
+            _checked_ends("terminated", terminated),
+            _checked_ends("truncated", truncated),
+            _checked_ends("life_lost", life_lost),
+        )
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # closes the others, too, if one raises
@@ -346,10 +351,11 @@ class _Numbers:
             self._set(f"game/{name}", i, value, said, LARGEST, "a finite number")
 
     def _set(self, name: str, i: int, value: Any, declared: str, limit: float, expected: str):
+        fits = lambda x: np.abs(x) <= limit
         what = f'info["torchbeast"] tells {name.replace("game/", "game_numbers ")}'
         if name not in self.values:
             raise UserError(f"{what}: expected {declared}")
-        self.values[name][i] = _checked_number(what, value, limit, expected, i)
+        self.values[name][i] = _checked_number(what, value, fits, expected, i)
 
 
 def _declared_numbers(metadata: dict[str, Any]) -> list[str]:
@@ -413,33 +419,29 @@ def _reset(env: Any, **seed: int):
 
 def _checked_rewards(rewards: Any) -> np.ndarray:
     """Returns the rewards of N environments as float64 [N]."""
-    with contextlib.suppress(TypeError, ValueError):  # not all are numbers, or one is NaN
-        array = np.asarray(rewards)
-        if array.ndim == 1 and array.dtype.kind in "biuf" and (np.abs(array) <= LARGEST).all():
-            return array.astype(np.float64)
-    each = enumerate(rewards)
-    return np.array([_checked_number("Reward", x, LARGEST, "a finite number", i) for i, x in each])
+    fits = lambda x: np.abs(x) <= LARGEST
+    return _checked_numbers("Reward", rewards, fits, "a finite number").astype(np.float64)
 
 
 def _checked_ends(name: str, ends: Any) -> np.ndarray:
     """Returns whether something ended in each of N environments, as bool [N]. Of other values than
     bools, such as "False", [False] or NaN, Python would take most for True."""
-    with contextlib.suppress(ValueError):  # some are lists, and others not
-        array = np.asarray(ends)
-        is_number = array.ndim == 1 and array.dtype.kind in "biuf"
-        if is_number and (array.dtype.kind == "b" or np.isin(array, (0, 1)).all()):
-            return array.astype(bool)
-    for i, end in enumerate(ends):
-        if np.ndim(end) or end not in (0, 1):
-            seen = brief(end.tolist() if hasattr(end, "tolist") else end)
-            raise UserError(f"{name}: expected a bool, seen {seen} from environment {i}")
-    return np.array(ends, bool)
+    return _checked_numbers(name, ends, lambda x: (x == 0) | (x == 1), "a bool").astype(bool)
 
 
-def _checked_number(what: str, value: Any, limit: float, expected: str, i: int) -> float:
-    """Returns a number of environment i, unless its absolute value is above `limit`."""
+def _checked_numbers(what: str, values: Any, fits: Callable, expected: str) -> np.ndarray:
+    """Returns the numbers of N environments [N], all of which fit."""
+    with contextlib.suppress(TypeError, ValueError):  # not all are numbers
+        array = np.asarray(values)
+        if array.ndim == 1 and array.dtype.kind in "biuf" and fits(array).all():
+            return array
+    return np.array([_checked_number(what, x, fits, expected, i) for i, x in enumerate(values)])
+
+
+def _checked_number(what: str, value: Any, fits: Callable, expected: str, i: int) -> float:
+    """Returns a number of environment i, if it fits."""
     with contextlib.suppress(TypeError, ValueError):
-        if np.ndim(value) == 0 and float(abs(value)) <= limit:
+        if np.ndim(value) == 0 and fits(value):
             return float(value)
     seen = brief(value.tolist() if hasattr(value, "tolist") else value)
     kind = type(value).__name__

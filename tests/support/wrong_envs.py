@@ -80,7 +80,7 @@ WRONG = {
     "Spaceless": (variant(Sound, observation_space=None), "Observation 'frame': .*, seen None$"),
     "NaN": (
         variant(Observes, seen=np.array([0, 0, np.nan, 0], np.float32)),
-        "Observation 'frame': expected finite numbers, seen nan in 1 of 4 places, .* environment 0$",
+        "Observation 'frame': expected finite numbers, seen nan in 1 of 4 places, .* 0$",
     ),
     "Generous": (
         variant(Rewards, given=np.ones(1)),
