@@ -201,7 +201,7 @@ def make_parser() -> Parser:
     add_optimizer_flags(parser)
     add_evaluation_flags(parser)
     parser.set_defaults(**SETTLED)
-    parser.explain(**dict.fromkeys(("max_lag", *SETTLED), argparse.SUPPRESS))
+    parser.explain(**dict.fromkeys(SETTLED, argparse.SUPPRESS))
     parser.explain(
         total_steps="Number of new agent steps.",
         batch_size="Number of sequences in a learner's batch.",
@@ -244,7 +244,6 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     if draft.max_learner_queue_size is None:  # the streams go on during an update
         columns = (draft.num_actors or draft.num_servers) * draft.envs_per_server
         draft.max_learner_queue_size = max(draft.batch_size, 2 * columns)
-    require(draft, "max_lag", draft.max_lag is None, "no limit: replayed steps are old")
     for name in ("passes", "minibatches"):
         require(draft, name, getattr(draft, name) == 1, "1: --replay_ratio says how often to learn")
     most = f"at most --replay_capacity {draft.replay_capacity}"

@@ -136,7 +136,7 @@ class Agents(nn.Module):
             for name in OF_ENVIRONMENT:
                 if name in rows and name not in own:
                     own[name] = rows[name].unsqueeze(2).expand(-1, -1, A).flatten(1, 2)
-            if ends is not None:  # the game's may be set by --max_lag
+            if ends is not None:  # the game's own begins one for each agent
                 own["done"] = own["done"] | ends
             elif begins := getattr(rows["done"], "begins", None):  # see models.remember_beginnings
                 own["done"].begins = begins

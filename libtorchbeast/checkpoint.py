@@ -243,7 +243,7 @@ def _flags_of(state: dict[str, Any]) -> dict[str, Any]:
     if "observation_scaling" in saved:
         return saved
     older: dict[str, Any] = dict(observation_scaling="none", reward_scaling="none")
-    older |= dict(entropy_schedule="constant", passes=1, ppo_clip=0.0, max_lag=None)
+    older |= dict(entropy_schedule="constant", passes=1, ppo_clip=0.0)
     shapes = [tuple(shape) for shape, _ in state["spec"]["observations"].values()]
     return older | saved | ({} if any(map(is_image, shapes)) else {"net": state["net"]})
 

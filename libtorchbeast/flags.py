@@ -401,11 +401,6 @@ def add_learning_flags(parser: Parser) -> None:
     add("--minibatches", type=whole(1),
         help="Number of updates in each pass, each from another random part of the batch: of its "
              "rollouts if the network is recurrent, else of its transitions.")
-    add("--max_lag", type=whole(0), metavar="UPDATES",
-        help="Drop a rollout if its policy lag is larger than this: the number of updates between "
-             "the weights that chose one of its actions and the weights that would learn from it. "
-             "The column dropped_steps counts the steps that are lost. Default: no rollout is "
-             "dropped.")
     add("--num_learner_threads", "--num_threads", type=whole(1, 64),
         help="Number of learner threads. Each collects its own batches, but only one at a time "
              "updates the network. Default: 1, or 2 if the learner uses an accelerator, so that "

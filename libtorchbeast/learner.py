@@ -18,7 +18,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.stats import summary
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock, shares
 from libtorchbeast.passes import NO_PART, Part
-from libtorchbeast.rollouts import Rollout, without_old
+from libtorchbeast.rollouts import Rollout
 from libtorchbeast.update import Update
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
@@ -37,7 +37,6 @@ class Learner:
     Attributes:
         step: number of steps learned from.
         updates: number of optimizer steps made, which is also the version of the weights.
-        dropped: number of real transitions in rollouts dropped because of --max_lag.
         must_end: says whether a signal or a failure has told the run to end.
         net, device, skips, graphs: see `Update`.
     """
@@ -46,7 +45,7 @@ class Learner:
         self.one, self._flags, self._ranks = one, one.flags, one.ranks
         self.must_end = must_end
         self.net, self.device, self.skips, self.graphs = one.net, one.device, one.skips, one.graphs
-        self.step = self.updates = self.dropped = 0
+        self.step = self.updates = 0
         self._closed: bool = False
         self._ended: bool = False  # all ranks have agreed to stop
         self._updated = Event(one.device)
@@ -84,12 +83,6 @@ class Learner:
             if self._ranks is None and self.skips.is_empty(bool(batch["done"][1:].all())):
                 return None
             lag = self.updates - batch["policy_version"][:-1]
-            if self._flags.max_lag is not None and lag.max() > self._flags.max_lag:
-                batch, lag, dropped = without_old(batch, lag, self._flags.max_lag)
-                self.dropped += dropped
-                if self._ranks is None and not lag.numel():
-                    return None
-                on_device |= to_device({"done": batch["done"]}, self.device)
             if self._ranks is not None:
                 self._ranks.learned(int((~batch["done"][1:]).sum()))
             each: list[dict[str, Any]] = []
@@ -113,7 +106,7 @@ class Learner:
                     break
             if self._ranks is not None and one is not None:
                 self.skips.is_empty(not each)
-        return summary(each, lag) if each and lag.numel() else None
+        return summary(each, lag) if each else None
 
     def _is_over(self) -> bool:
         return self._closed or self._ended
@@ -146,7 +139,7 @@ class Learner:
     def columns(self) -> dict[str, float]:
         """The columns of the log that count what this has learned from."""
         skipped = self.skips.count
-        return dict(updates=self.updates, skipped_updates=skipped, dropped_steps=self.dropped)
+        return dict(updates=self.updates, skipped_updates=skipped)
 
     def take_from_rank_0(self, ranks: Ranks) -> None:
         """All ranks take the state of rank 0."""

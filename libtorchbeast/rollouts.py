@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
-from torch import Tensor
 
 from libtorchbeast.accelerator.devices import CPU, Slab
 from libtorchbeast.flags import Flags
@@ -82,23 +81,6 @@ def batches(
                 yield batch
                 filled = 0
                 batch = batch if device.type == "cpu" else {}
-
-
-def without_old(batch: Rollout, lag: Tensor, max_lag: int) -> tuple[Rollout, Tensor, int]:
-    """Drops the columns of a batch with a lag above `max_lag`: marks their transitions as not real.
-    They stay in the batch, so that its shape does not change.
-
-    Args:
-        lag: [T, B] int64.
-
-    Returns:
-        The batch, the lag [T, b] of the other columns, and how many transitions were dropped.
-    """
-    is_old = (lag > max_lag).any(dim=0)
-    done = batch["done"].clone()
-    dropped = int((~done[1:, is_old]).sum())
-    done[1:, is_old] = True
-    return batch | {"done": done}, lag[:, ~is_old], dropped
 
 
 class Barrier:

@@ -19,7 +19,7 @@ VERSION_0_5 = (
 )
 
 NEWER = (
-    "mean_rho largest_reward dropped_steps td_error replay_ratio replay_steps all_reduce_share "
+    "mean_rho largest_reward td_error replay_ratio replay_steps all_reduce_share "
     "slowest_rank sps_min sps_max"
 )
 

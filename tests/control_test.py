@@ -66,7 +66,6 @@ def test_a_run_of_an_older_version_keeps_its_network_and_its_scales(tmp_path, ca
         "passes",
         "minibatches",
         "ppo_clip",
-        "max_lag",
     )
     state["flags"] = {k: v for k, v in state["flags"].items() if k not in newer} | {"net": None}
     save(path, state)
@@ -77,7 +76,7 @@ def test_a_run_of_an_older_version_keeps_its_network_and_its_scales(tmp_path, ca
     assert not any(name.startswith("moments") for name in after["model"])
     assert "Recipe" not in capsys.readouterr().err.split("Resuming")[1]
     older = dict(observation_scaling="none", reward_scaling="none", passes=1)
-    older |= dict(minibatches=1, ppo_clip=0.0, max_lag=None)
+    older |= dict(minibatches=1, ppo_clip=0.0)
     assert after["flags"] | {"net": None} == state["flags"] | older | {"total_steps": 600}
     message = refusal(tmp_path, "--observation_scaling", "moments")
     assert "model.tar does not match the flags in `shapes`" in message and "moments.mean" in message

@@ -42,7 +42,7 @@ def test_good_numbers_and_rows_without_updates_warn_of_nothing(caplog):
             {"mean_rho": 0.02, "lag_mean": 9.0},
             "Little is learned: the mean importance weight is 0.02, because the policy that learns "
             "is far from the one that acted (policy lag: 9.0 updates). Try a smaller "
-            "--learning_rate, fewer environments for each actor or stream, or --max_lag.",
+            "--learning_rate or fewer environments for each actor or stream.",
         ),
         (
             {"entropy": 5.0},

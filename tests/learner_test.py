@@ -300,26 +300,6 @@ def test_minibatches_divide_a_batch_anew_in_each_pass_and_targets_stay(tmp_path,
     assert learning.net.moments.count == learning.learner.step
 
 
-def test_rollouts_beyond_the_largest_lag_are_dropped_and_counted(tmp_path):
-    """A batch of which some columns are too old teaches what the others alone would teach."""
-    learning = Learning(tmp_path, monobeast.Net, "--max_lag", "2")
-    learning.update()
-    learning.learner.updates = 5
-    versions = learning.batch["policy_version"]
-    versions[:] = 3
-    assert learning.update()["lags"] == {2: versions[:-1].numel()} and learning.learner.dropped == 0
-    before, step = learning.weights(), learning.learner.step
-    versions[:] = 0
-    assert learning.update() is None and learning.learner.step == step
-    assert_same(learning.weights(), before)
-    T, B = versions[:-1].shape
-    assert learning.learner.dropped == (~learning.batch["done"][1:]).sum()
-    versions[2:, 1:] = learning.learner.updates - 1  # columns that are too old only at their start
-    versions[:, 0] = learning.learner.updates
-    assert learning.update()["lags"] == {0: T}
-    assert learning.learner.step == step + int((~learning.batch["done"][1:, 0]).sum())
-
-
 def test_the_largest_reward_is_that_of_all_minibatches(tmp_path):
     learning = Learning(tmp_path, monobeast.Net, "--minibatches", 4, "--reward_scaling", "none")
     learning.batch["reward"][3, 1], learning.batch["done"][:] = 7.0, False
@@ -327,13 +307,14 @@ def test_the_largest_reward_is_that_of_all_minibatches(tmp_path):
 
 
 def test_minibatches_without_a_real_transition_change_nothing(tmp_path):
-    """Columns that are too old may be all that a minibatch has."""
-    flags = "--use_lstm --ppo_clip 0.2 --minibatches 4 --max_lag 2".split()
+    """Columns whose environments have left may be all that a minibatch has."""
+    flags = "--use_lstm --ppo_clip 0.2 --minibatches 4".split()
     learning = Learning(tmp_path, monobeast.Net, *flags)
     learning.batch["done"][:] = False
     learning.update()
     learning.published.clear()
-    learning.batch["policy_version"][:, 0] = learning.learner.updates
+    learning.batch["policy_version"][:] = learning.learner.updates
+    learning.batch["done"][:, 1:] = True
     numbers = learning.update()
     assert learning.published == [5] and numbers["mean_rho"] > 0.5
 

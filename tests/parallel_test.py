@@ -373,15 +373,6 @@ def test_a_truncated_agent_bootstraps_and_a_terminated_one_does_not():
     assert (discount[STEPS - 1, 0::2] == 0).all() and (discount[LEAVES - 1, 1::2] == 0).all()
 
 
-def test_a_rollout_that_is_too_old_is_real_for_no_agent():
-    net, rollout, flags = rollout_of("--passes 1 --minibatches 1")
-    lag = torch.zeros(T, N, dtype=torch.int64)
-    lag[0, 0] = 9
-    batch, _, _ = rollouts.without_old(rollout, lag, 1)
-    share = compute_loss(net, batch, flags)["real_transitions"]
-    assert share.item() == compute_loss(net, rollout, flags)["real_transitions"].item() * 2 / 3
-
-
 @pytest.mark.parametrize("text", ["", "--use_lstm"])
 def test_several_passes_learn_from_the_targets_of_the_first(text):
     """One pass over all of a batch with given targets has the loss that computes them itself."""

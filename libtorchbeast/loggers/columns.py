@@ -101,8 +101,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "far away from the actors', so that almost nothing is learned.",
         "largest_reward": "The largest absolute reward since the run began, as it is in the loss: "
         "clipped or scaled. No value can be larger than this / (1 - --discounting).",
-        "dropped_steps": "How many steps were dropped instead of learned from, because their "
-        "rollouts were older than --max_lag.",
     },
     "Replay": {
         "td_error": "R2D2: the mean absolute TD error of the rescaled values.",
@@ -132,7 +130,7 @@ OF_LOSS = frozenset("total_loss pg_loss baseline_loss entropy td_error".split())
 # How `ranks.merged` makes one row from those of all ranks. The numbers of an update are sums or
 # means over all ranks already, so that they are rank 0's; so are a fork's own columns. Of
 # OF_EACH_RANK those that are neither sums nor maxima are means.
-SUMS_OF_RANKS = frozenset("cpu_cores actor_restarts streams stream_failures dropped_steps".split())
+SUMS_OF_RANKS = frozenset("cpu_cores actor_restarts streams stream_failures".split())
 MAXIMA_OF_RANKS = frozenset("lag_max latency_p99_ms largest_reward".split())
 OF_EACH_RANK = {
     *SUMS_OF_RANKS, *MAXIMA_OF_RANKS, *GROUPS["Time"], *GROUPS["Ranks"], "lag_mean",
