@@ -52,7 +52,7 @@ from libtorchbeast.flags import (
     require,
     whole,
 )
-from libtorchbeast.origin import cause, told
+from libtorchbeast.origin import cause, errors_of
 from libtorchbeast.rpcenv.addresses import check_local, parse_addresses
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.sockets import make_private, private_folder
@@ -202,7 +202,7 @@ def serve(
     at least twice a second, as its sign of life."""
     set_up_logging(flags)
     seed = server_seed(flags.seed, address, index, life, flags.updates)
-    with told(flags.env):
+    with errors_of(flags.env):
         if index == life == 0 or recipes.may_change(flags, "envs_per_server", None):
             flags = try_environment(flags)
         server = Server(

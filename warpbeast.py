@@ -51,7 +51,7 @@ from libtorchbeast.learner import Direct
 from libtorchbeast.loggers.timing import Clock, shares
 from libtorchbeast.models import choose_actions
 from libtorchbeast.opening import OpeningWatch
-from libtorchbeast.origin import told
+from libtorchbeast.origin import errors_of
 from libtorchbeast.rollouts import Rollout, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
@@ -188,15 +188,15 @@ def train(flags: Flags) -> Run:
     devices.open_each(flags)
     seed_everything(flags.seed)
     device = torch.device(flags.learner_device)
-    with OpeningWatch(flags.open_timeout), told(flags.env):
+    with OpeningWatch(flags.open_timeout), errors_of(flags.env):
         vector, spec = open_vector(flags, device)
     rows = TensorRows(vector, spec, device)
-    with told(flags.env):
+    with errors_of(flags.env):
         rows.initial(flags.seed)  # a faulty environment fails here, before there is a run
     flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
     net = make_net(Net, spec, flags)
     run = Run(flags, spec, net, device, player, targets, loss)
-    with told(flags.env), contextlib.closing(vector), run:
+    with errors_of(flags.env), contextlib.closing(vector), run:
         run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
         if not run.finished():
             act_and_learn(run, rows)

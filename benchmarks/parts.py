@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.tasks import ENVIRONMENTS, GAMES, Task, arguments, flags_of
 from libtorchbeast import workers
-from libtorchbeast.update import Update
+from libtorchbeast.update import Updater
 
 Figures = dict[str, float]
 Measure = Callable[[float], Figures]
@@ -440,7 +440,7 @@ def learner_step(
     from libtorchbeast.learner import Learner
 
     own = program or monobeast
-    trainer = Learner(Update(net, flags, torch.device("cpu"), None, own.targets, own.loss))
+    trainer = Learner(Updater(net, flags, torch.device("cpu"), None, own.targets, own.loss))
     endless = itertools.cycle(batches)
 
     def step() -> int:

@@ -115,7 +115,7 @@ class Agents(nn.Module):
 
     def forward(self, inputs: dict[str, Tensor], core_state: CoreState):
         logits, values, next_state = [], [], ()
-        for group, net, rows, state in self.shares(inputs, core_state):
+        for group, net, rows, state in self.rows_of_groups(inputs, core_state):
             with models.autocast(net, self._precision, rows["reward"].device):
                 outputs, state = models.forward(net, rows, state)
             T, B = inputs["reward"].shape
@@ -125,7 +125,7 @@ class Agents(nn.Module):
         baseline = values[0].mean(-1)  # of the first group, whose return is logged
         return dict(policy_logits=torch.cat(logits, -1), baseline=baseline), next_state
 
-    def shares(self, rows: dict[str, Tensor], core_state: CoreState):
+    def rows_of_groups(self, rows: dict[str, Tensor], core_state: CoreState):
         """Yields for each group: the group, its network, its rows [T, B * A, ...], and core state.
         Among the rows are the action and the behaviour policy's logits, if `rows` has them."""
         used, first, agent = 0, 0, 0
@@ -160,7 +160,7 @@ class Agents(nn.Module):
         returned. Their columns are agents."""
         rows = {name: x for name, x in batch.items() if not name.startswith(OF_COLUMNS)}
         columns = {name: x for name, x in batch.items() if name.startswith("column/")}
-        shares = self.shares(rows, core_state_of(batch))
+        shares = self.rows_of_groups(rows, core_state_of(batch))
         for number, (group, net, own, state) in enumerate(shares):
             own |= {name: x.repeat_interleave(group.agents, 1) for name, x in columns.items()}
             goal = given and {k: x.flatten(1, 2) for k, x in _of(number, given).items()}
@@ -214,7 +214,7 @@ def _of(group: str | int, named: dict[str, Any]) -> dict[str, Any]:
     return {k.removeprefix(f"{group}/"): x for k, x in named.items() if k.startswith(f"{group}/")}
 
 
-def shares_of(net: nn.Module, batch: Rollout) -> list[tuple[Any, Rollout]]:
+def batches_of_groups(net: nn.Module, batch: Rollout) -> list[tuple[Any, Rollout]]:
     """Each network with its share of a batch, {} if there is none: a network alone with all."""
     if not isinstance(net, Agents):
         return [(net, batch)]

@@ -137,7 +137,7 @@ def path_of(flags: argparse.Namespace) -> str:
     return os.path.join(run_path(flags), "model.best.tar" if is_best else "model.tar")
 
 
-def kept(folder: str) -> dict[int, str]:
+def kept_files(folder: str) -> dict[int, str]:
     """The files that --keep_checkpoints_every has kept of the run in `folder`: {step: path}, from
     the oldest to the newest."""
     paths = sorted(Path(folder, "kept").glob("*.tar"))
@@ -354,7 +354,7 @@ class KeptWeights:
         self._checkpoints, self._flags, self._learner = checkpoints, flags, learner
         self._folder = os.path.dirname(checkpoints.path)
         self._every = flags.keep_checkpoints_every if checkpoints.enabled else 0
-        files = kept(self._folder) if checkpoints.enabled else {}
+        files = kept_files(self._folder) if checkpoints.enabled else {}
         self._delete([files.pop(step) for step in [*files] if step > (learner.step or -1)])
         self._newest = max(files, default=-1)  # its step
         if self._every:
@@ -377,7 +377,7 @@ class KeptWeights:
         with contextlib.suppress(OSError):  # `try_save` will say why
             os.mkdir(os.path.dirname(path))  # not the run's own folder, if that was renamed
         if self._checkpoints.try_save(path, weights, keep_previous=False):
-            self._delete([*kept(self._folder).values()][: -self._flags.keep_checkpoints])
+            self._delete([*kept_files(self._folder).values()][: -self._flags.keep_checkpoints])
 
     def _delete(self, paths: list[str]) -> None:
         for path in paths:

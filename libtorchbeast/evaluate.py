@@ -22,7 +22,7 @@ from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Means
 from libtorchbeast.opening import OpeningWatch
-from libtorchbeast.origin import cause, told
+from libtorchbeast.origin import cause, errors_of
 from libtorchbeast.past import Past, match
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
@@ -62,7 +62,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
     if state is None:
         why = " (no evaluation of this run has ended yet)" if flags.best else ""
         raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}{why}")
-    with OpeningWatch(flags.open_timeout), told(flags.env):
+    with OpeningWatch(flags.open_timeout), errors_of(flags.env):
         net, env = player(flags)
     own_net, own_spec, why = models.name_of(net), env.spec.signature(), ""
     if flags.net is None and own_net != state["net"]:
@@ -159,7 +159,7 @@ def test_newest(flags: Flags, player: Player) -> list[Game]:
             export.write(flags, net, env)
             return []
         seed_everything(flags.seed)
-        with told(flags.env):
+        with errors_of(flags.env):
             if flags.mode != "test_render":
                 games = play(flags, net, env, flags.seed)
             else:
@@ -201,9 +201,9 @@ def _print(games: list[Game], flags: Flags) -> None:
 # Takes the mean return of an evaluation, and the weights that played, as a part of a checkpoint.
 Keep = Callable[[float, dict[str, Any]], None]
 
-LONGEST_S = 3600.0  # an evaluation that takes longer is taken to hang
-WORDS = b"."  # begins a message with a line for the log
-TRIED = b"tried"  # is the first message if there are others to evaluate in
+LONGEST_EVALUATION_S = 3600.0  # an evaluation that takes longer is taken to hang
+LOG_LINE = b"."  # begins a message with a line for the log
+ALL_OPEN = b"tried"  # is the first message if there are others to evaluate in
 
 
 def columns_of_others(flags: Flags) -> dict[str, str]:
@@ -218,7 +218,7 @@ def try_others(flags: Flags, expected: dict[str, Any], player: Player) -> None:
     for name in columns_of_others(flags):
         one = replace(flags, mode="test", num_episodes=1, env=name)
         try:
-            with OpeningWatch(flags.open_timeout, what=f"--eval_env {name}"), told(name):
+            with OpeningWatch(flags.open_timeout, what=f"--eval_env {name}"), errors_of(name):
                 _, env = player(one)
                 with contextlib.closing(env):
                     env.initial(flags.seed)
@@ -271,7 +271,7 @@ class Evaluator:
             return
         self._played = {"step": self._learner.step}
         process = self._begin(self._learner.state_dict())
-        while (message := process.receive() or b"the evaluation's process ended") != TRIED:
+        while (message := process.receive() or b"the evaluation's process ended") != ALL_OPEN:
             if not self._is_logged(message):
                 raise UserError(cause(message.decode(errors="replace")))
 
@@ -328,20 +328,20 @@ class Evaluator:
 
     def _is_logged(self, message: bytes) -> bool:
         """Logs a message that is a line for the log. Returns whether it is."""
-        if message.startswith(WORDS):
-            words = message.removeprefix(WORDS).decode()
+        if message.startswith(LOG_LINE):
+            words = message.removeprefix(LOG_LINE).decode()
             logger.warning("Evaluation at step %d: %s", self._played["step"], words)
-        return message.startswith(WORDS)
+        return message.startswith(LOG_LINE)
 
     def _result(self) -> dict[str, float]:
         assert self._process is not None
-        is_late = time.monotonic() > self._started + LONGEST_S
+        is_late = time.monotonic() > self._started + LONGEST_EVALUATION_S
         if not self._process.has_message():
             if is_late:
-                self._give_up(f"has not ended within {LONGEST_S:g} s and is killed")
+                self._give_up(f"has not ended within {LONGEST_EVALUATION_S:g} s and is killed")
             return {}
         message = self._process.receive() or b"killed"
-        if self._is_logged(message) or message == TRIED:
+        if self._is_logged(message) or message == ALL_OPEN:
             return {}
         self._is_playing = False
         if not message.startswith(b"{"):
@@ -371,13 +371,13 @@ def play_games(
     """Runs in the evaluation's process. For each message in `inbox` it plays games with the newest
     weights and sends the columns for the log, as JSON, to `outbox`, which gets warnings too."""
     to_log: Any = logging.Handler(logging.WARNING)
-    to_log.emit = lambda record: outbox.send_bytes(WORDS + record.getMessage().encode())
+    to_log.emit = lambda record: outbox.send_bytes(LOG_LINE + record.getMessage().encode())
     logging.getLogger("libtorchbeast").addHandler(to_log)
     os.nice(5)  # training has priority
     torch.set_num_threads(1)
     if columns_of_others(flags):
         try_others(flags, signature, player)
-        outbox.send_bytes(TRIED)
+        outbox.send_bytes(ALL_OPEN)
     with OpeningWatch(flags.open_timeout):
         net, env = player(flags)
     if why := env.spec.misfit(signature):

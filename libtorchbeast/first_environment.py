@@ -20,7 +20,7 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags, UserError, replace
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
 from libtorchbeast.opening import Opened, OpeningWatch
-from libtorchbeast.origin import cause, told
+from libtorchbeast.origin import cause, errors_of
 from libtorchbeast.rollouts import rollout_shapes
 from libtorchbeast.seeds import seed_everything, seeded
 from libtorchbeast.shared_memory import Shapes, shapes_from_json, shapes_to_json
@@ -59,7 +59,7 @@ def _describe(
     flags: Flags, settle: Settle, clock: Clock, opened: Opened, *own: Callable
 ) -> Described:
     (create_env, Net, Actor), N = cast(Any, own), flags.envs_per_actor
-    with told(flags.env), contextlib.ExitStack() as stack:
+    with errors_of(flags.env), contextlib.ExitStack() as stack:
         env = Environment.of_first(seeded(create_env, flags, N), N, flags.env)
         stack.callback(env.close)
         stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed

@@ -19,7 +19,7 @@ from libtorchbeast.loggers.stats import summary
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock, shares
 from libtorchbeast.passes import NO_PART, Part
 from libtorchbeast.rollouts import Rollout
-from libtorchbeast.update import Update
+from libtorchbeast.update import Updater
 
 Publish = Callable[[dict[str, torch.Tensor], int], None]  # takes (state_dict, version)
 
@@ -38,17 +38,18 @@ class Learner:
         step: number of steps learned from.
         updates: number of optimizer steps made, which is also the version of the weights.
         must_end: says whether a signal or a failure has told the run to end.
-        net, device, skips, graphs: see `Update`.
+        net, device, skips, graphs: see `Updater`.
     """
 
-    def __init__(self, one: Update, must_end: Callable[[], bool] = lambda: False):
-        self.one, self._flags, self._ranks = one, one.flags, one.ranks
+    def __init__(self, updater: Updater, must_end: Callable[[], bool] = lambda: False):
+        self.updater, self._flags, self._ranks = updater, updater.flags, updater.ranks
         self.must_end = must_end
-        self.net, self.device, self.skips, self.graphs = one.net, one.device, one.skips, one.graphs
+        self.net, self.device = updater.net, updater.device
+        self.skips, self.graphs = updater.skips, updater.graphs
         self.step = self.updates = 0
         self._closed: bool = False
         self._ended: bool = False  # all ranks have agreed to stop
-        self._updated = Event(one.device)
+        self._updated = Event(updater.device)
         self._one_at_a_time = threading.Lock()  # held by an update, which changes the above
 
     def _progress(self) -> float:
@@ -88,9 +89,9 @@ class Learner:
             each: list[dict[str, Any]] = []
             sums: dict[str, torch.Tensor] = {}  # statistics that no update has taken in so far
             told = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
-            restore_buffers = self.one.kept()
-            self.one.take_in(on_device)
-            for part in self.one.parts(on_device, self._progress()):
+            restore_buffers = self.updater.keep_buffers()
+            self.updater.take_in(on_device)
+            for part in self.updater.parts(on_device, self._progress()):
                 if not part.is_first and not each:  # no rank has a real transition
                     break
                 sums = part.sums or sums
@@ -101,7 +102,7 @@ class Learner:
                 if one:
                     each.append(one)
                     sums, told = {}, told and 0
-                restore_buffers = self.one.kept()
+                restore_buffers = self.updater.keep_buffers()
                 if self._ended:
                     break
             if self._ranks is not None and one is not None:
@@ -117,7 +118,7 @@ class Learner:
         """An update from a part of the batch. Returns its numbers for the log, {} if no transition
         was real, or None if it was skipped. If `batch` is None, this rank has none to learn from
         and makes its last update, from the batches of the other ranks."""
-        numbers, sums, clipped = self.one.gradients(part, self._progress(), batch is None)
+        numbers, sums, clipped = self.updater.gradients(part, self._progress(), batch is None)
         self._ended = numbers.pop("stops", 0.0) > 0
         count, steps = (int(numbers.pop(name)) for name in ("real_transitions", "new_steps"))
         if not count:
@@ -128,12 +129,12 @@ class Learner:
             self.skips.skip(batch, part.batch, numbers, self.updates)
             return None
         version = self.updates + 1
-        numbers["learning_rate"] = self.one.step(clipped, sums, self._progress(), version)
+        numbers["learning_rate"] = self.updater.step(clipped, sums, self._progress(), version)
         self.updates = version
         self.step += steps
-        if self.one.of_ranks is not None:
-            self.one.of_ranks.compare(self.updates, self._state, self._load)
-        publish(self.one.optimizer.published(), self.updates)
+        if self.updater.of_ranks is not None:
+            self.updater.of_ranks.compare(self.updates, self._state, self._load)
+        publish(self.updater.optimizer.published(), self.updates)
         return numbers
 
     def columns(self) -> dict[str, float]:
@@ -166,8 +167,8 @@ class Learner:
         try:
             if self._ranks is not None and not self._ended and self._ranks.pulse.failure is None:
                 with own_stream(self.device), self._updated:
-                    restore_buffers = self.one.kept()
-                    self.one.take_in({})
+                    restore_buffers = self.updater.keep_buffers()
+                    self.updater.take_in({})
                     publish: Publish = lambda state_dict, version: None
                     self._update_once(None, NO_PART, publish, restore_buffers)
         except RankLost:
@@ -191,7 +192,7 @@ class Learner:
             tensors = {
                 "model": dict(self.net.state_dict()),
                 "loss": dict(models.of_learner(self.net).state_dict()),
-                **self.one.optimizer.state_dict(self._progress()),
+                **self.updater.optimizer.state_dict(self._progress()),
             }
             counts = dict(step=self.step, updates=self.updates, skipped=self.skips.count)
             return copy_to_host(tensors) | counts
@@ -211,8 +212,8 @@ class Learner:
         own.load_state_dict(saved)
         self.step, self.updates = state["step"], state["updates"]
         self.skips.count = state["skipped"]
-        self.one.optimizer.load_state_dict(state)
-        self.one.make_graphs()
+        self.updater.optimizer.load_state_dict(state)
+        self.updater.make_graphs()
 
 
 class Direct:

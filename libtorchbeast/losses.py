@@ -23,8 +23,8 @@ from libtorchbeast.rollouts import NOBODY, OF_COLUMNS, Rollout, core_state_of
 
 # Keys of rows that only one of `now` and `next` has, so that they cannot be paired wrongly. `done`
 # is in neither: see `real`.
-OF_NEXT = {"reward", "discount", "done", "terminated", "truncated", "episode_over"}
-OF_NOW = {"action", "last_action", "policy_version", "past", "done"}
+OF_NEXT_ROW = {"reward", "discount", "done", "terminated", "truncated", "episode_over"}
+OF_THIS_ROW = {"action", "last_action", "policy_version", "past", "done"}
 
 # Names of others than the loss: columns, and numbers that travel with those of an update.
 TRAVELS = "real_transitions new_steps stops has_sums told lags"
@@ -51,13 +51,13 @@ class Transitions:
     @functools.cached_property
     def now(self) -> Rollout:
         """What was seen at row t, and the `action` that was chosen there, [T, B, ...]."""
-        others = OF_NEXT | self.outputs.keys() - {"action"}
+        others = OF_NEXT_ROW | self.outputs.keys() - {"action"}
         return {k: x[:-1] for k, x in self.rows.items() if k not in others}
 
     @functools.cached_property
     def next(self) -> Rollout:
         """What the action led to: what was seen at row t+1, the unclipped `reward`, the ends."""
-        others = OF_NOW | self.outputs.keys()
+        others = OF_THIS_ROW | self.outputs.keys()
         return {k: x[1:] for k, x in self.rows.items() if k not in others}
 
     @functools.cached_property
@@ -241,7 +241,7 @@ def targets_of(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The targets and the statistics of a whole batch, for several passes."""
     if isinstance(net, agents.Agents):
-        shares = agents.shares_of(net, batch)
+        shares = agents.batches_of_groups(net, batch)
         return net.joined([targets_of(*each, targets, flags, progress) for each in shares])
     with torch.no_grad():
         return call_targets(transitions(net, batch, flags, progress), targets)

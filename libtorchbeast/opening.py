@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
-from libtorchbeast.origin import told
+from libtorchbeast.origin import errors_of
 from libtorchbeast.workers import HEARTBEAT_S, Reminder
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ def opened_here(
     clock, N = Clock(ACTOR_ACTIVITIES), flags.envs_per_actor
     timeout, both = flags.open_timeout, dict(clock=clock, step_timeout=flags.step_timeout)
     watched = OpeningWatch(timeout, N, "envs_per_actor", must_end, leave, **both)
-    with told(flags.env), watched as opened, contextlib.ExitStack() as stack:
+    with errors_of(flags.env), watched as opened, contextlib.ExitStack() as stack:
         env = make()
         stack.callback(env.close)
         stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed

@@ -89,14 +89,14 @@ class Optimizer:
         self._without = [*range(len(named))]  # the parameters that have had no gradient so far
         self._frozen = {name for name, p in net.named_parameters() if not p.requires_grad}
 
-    def make_graphs(self, kept: Callable[[], Callable[[], None]]) -> None:
-        """To be called before the first step, and after `load_state_dict`. `kept` keeps the
+    def make_graphs(self, keep_buffers: Callable[[], Callable[[], None]]) -> None:
+        """To be called before the first step, and after `load_state_dict`. `keep_buffers` keeps the
         network's buffers (`net_check.keep_buffers`)."""
         self.clip: Callable[..., Any] = self._clip
         self.step: Callable[..., Any] = self._step
         if self._is_recorded:
             graph = functools.partial(graphs.Graph, device=self._device)
-            self.clip = graph("clipping", self._clip, kept)
+            self.clip = graph("clipping", self._clip, keep_buffers)
             changed = lambda: graphs.keep(self._changed())
             self.step = graph("step", self._step, changed, tolerance=graphs.SAME)
 

@@ -56,7 +56,7 @@ def cause(report: str) -> str:
 
 
 @contextlib.contextmanager
-def told(name: str) -> Iterator[None]:
+def errors_of(name: str) -> Iterator[None]:
     """A context in which what the code of the environment `name` raises becomes a UserError: one
     sentence with the error and the line that raised it. Other errors stay as they are."""
     try:
@@ -89,7 +89,7 @@ def _sentence(name: str, error: BaseException, place: str) -> str:
 def _place_in_environment(error: BaseException) -> str:
     """Returns "FILE:LINE, in FUNCTION" if code that the adapter called raised the error, else "".
     Lines of installed packages are named only if there are no others."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # without `told` itself
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # without `errors_of` itself
     here = [i for i, frame in enumerate(frames) if frame.filename in _ADAPTERS]
     if not here:
         return ""

@@ -167,7 +167,7 @@ class Past:
     def _take_another(self, folder: str) -> None:
         """Takes a kept file. If it cannot be read, because it has just been deleted or is damaged,
         the opponent stays as it was. Raises UserError if it is of another network."""
-        if not (files := checkpoint.kept(folder)):
+        if not (files := checkpoint.kept_files(folder)):
             return
         step, net = choose([*files], read(folder)), copy.deepcopy(self._kept[1])
         try:

@@ -34,7 +34,7 @@ from libtorchbeast.losses import Loss, Targets
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
-from libtorchbeast.update import Update
+from libtorchbeast.update import Updater
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Run:
         like, self._own_columns = check_loss(net, spec, flags, targets, loss, own_columns or {})
         self.vectors = like["vectors"].keys()
         dump_dir = self.path if self._writes else None
-        update = Update(net, flags, device, dump_dir, targets, loss, self.ranks, like)
+        update = Updater(net, flags, device, dump_dir, targets, loss, self.ranks, like)
         self.wakeup = workers.PipeEvent()
         self.threads = workers.Threads(self.wakeup)
         self.learner, self.between = Learner(update, self.wakeup.is_set), Direct()
@@ -240,7 +240,7 @@ class RunState:
             return state["step"]
         if self.flags.init_from is not None:
             net.load_state_dict(checkpoint.initial_weights(self.flags, net.state_dict()))
-        self.learner.one.after_step(0)
+        self.learner.updater.after_step(0)
         return None
 
     def resume(self) -> None:

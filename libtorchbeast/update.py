@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from libtorchbeast import losses, models, passes
 from libtorchbeast.accelerator import graphs
 from libtorchbeast.accelerator.devices import to_host
-from libtorchbeast.agents import shares_of
+from libtorchbeast.agents import batches_of_groups
 from libtorchbeast.distributed.gradients import Gradients
 from libtorchbeast.distributed.ranks import Ranks
 from libtorchbeast.distributions import Distribution, Gaussian
@@ -26,7 +26,7 @@ from libtorchbeast.skipped import Skipped
 logger = logging.getLogger(__name__)
 
 
-class Update:
+class Updater:
     """Calls network, targets and loss, sums the gradients of all ranks, and makes a step.
 
     An update has three graphs. After the first, ranks add up their gradients. Before the last, the
@@ -80,16 +80,16 @@ class Update:
         """To be called again after the optimizer's averages were loaded into other memory."""
         self._compute: Callable[..., Any] = self._compute_gradients
         if self.graphs == "yes":
-            self._compute = graphs.Graph("gradients", self._compute, self.kept, self.device)
-        self.optimizer.make_graphs(self.kept)
+            self._compute = graphs.Graph("gradients", self._compute, self.keep_buffers, self.device)
+        self.optimizer.make_graphs(self.keep_buffers)
 
-    def kept(self) -> Callable[[], None]:
+    def keep_buffers(self) -> Callable[[], None]:
         """Returns a function that gives the network's buffers the values that they have now."""
         return keep_buffers(nn.ModuleList([self.net, models.of_learner(self.net)]))
 
     def take_in(self, batch: Rollout) -> None:
         """Takes a batch into the running moments; {} if this rank has none."""
-        for net, rows in shares_of(self.net, batch):
+        for net, rows in batches_of_groups(self.net, batch):
             if (moments := getattr(net, "moments", None)) is not None:
                 moments.update(rows, self.ranks and self.ranks.gathered)
 

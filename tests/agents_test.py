@@ -17,7 +17,7 @@ from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import learn_from
 from libtorchbeast.spec import Actions
 from libtorchbeast.tensors import TensorRows, TensorVector
-from libtorchbeast.update import Update
+from libtorchbeast.update import Updater
 from tests.support.compare import assert_same
 
 CPU = torch.device("cpu")
@@ -248,7 +248,7 @@ def loss_with_critic(batch):
 def learner_of(net, loss, text=""):
     spec, flags = spec_of(Tag(3, 2)), flags_of(text)
     models.add_for_loss(net, spec, flags)
-    return Learner(Update(net, flags, CPU, None, warpbeast.targets, loss))
+    return Learner(Updater(net, flags, CPU, None, warpbeast.targets, loss))
 
 
 def test_the_optional_methods_of_each_groups_network_are_called():

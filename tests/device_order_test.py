@@ -21,7 +21,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.models import add_for_loss, initial_state, make_net
 from libtorchbeast.rollouts import batches
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.update import Update
+from libtorchbeast.update import Updater
 from libtorchbeast.weights import SharedWeights
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
@@ -305,7 +305,7 @@ def test_what_an_update_of_r2d2_costs(simulated):
     rows |= {f"core_state/{i}": x for i, x in enumerate(initial_state(net, B))}
     rows |= {"column/chance": torch.ones(1, B), "column/new_steps": torch.full((1, B), 5)}
     add_for_loss(net, spec, flags)
-    one = learner.Learner(Update(net, flags, DEVICE, None, r2d2.targets, r2d2.loss))
+    one = learner.Learner(Updater(net, flags, DEVICE, None, r2d2.targets, r2d2.loss))
     seen = cost(one.update, rows, lambda state_dict, version: None)
     assert seen.pop("kernels") <= 469 and seen == {"to_device": 1, "to_host": 1, "waits": 1}
 

@@ -255,7 +255,7 @@ def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
     advance(e, EVERY)
     first = e._process.pid
     assert advance(e, 2 * EVERY) == {} and e._process.pid == first  # the next one waits
-    monkeypatch.setattr(evaluation, "LONGEST_S", 0.0)
+    monkeypatch.setattr(evaluation, "LONGEST_EVALUATION_S", 0.0)
     assert advance(e, 2 * EVERY) == {} and e._process.pid != first
     assert "at step 1000 has not ended within 0 s and is killed" in caplog.text
     wait_for(lambda: not os.path.exists(f"/proc/{first}"))

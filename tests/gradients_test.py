@@ -183,14 +183,14 @@ def test_the_steps_that_batches_say_they_add_are_those_of_all_ranks(passes):
 
 def test_a_frozen_parameter_does_not_travel():
     life = Life(*UNSCALED, count=1)
-    whole = life.together(*HALVES)[0][0].one.of_ranks._flat
+    whole = life.together(*HALVES)[0][0].updater.of_ranks._flat
     life.net.fc.requires_grad_(False)
     before = copy.deepcopy(life.net.fc.state_dict())
     (first, _), (second, _) = life.together(*HALVES)
     assert_same(first.state_dict(), second.state_dict())
     assert_same(dict(first.net.fc.state_dict()), dict(before))
     frozen = sum(p.numel() for p in life.net.fc.parameters())
-    assert len(whole) - len(first.one.of_ranks._flat) == frozen > 0
+    assert len(whole) - len(first.updater.of_ranks._flat) == frozen > 0
 
 
 def test_a_number_that_only_some_ranks_tell_is_the_mean_over_these():
@@ -201,7 +201,7 @@ def test_a_number_that_only_some_ranks_tell_is_the_mean_over_these():
     def one(of_ranks):
         learner = life.learner(of_ranks, scalars=["late"], means=["later"])
         values = iter(told[of_ranks.rank])
-        loss = learner.one._loss
+        loss = learner.updater._loss
 
         def phases(batch):
             value = next(values)
@@ -209,7 +209,7 @@ def test_a_number_that_only_some_ranks_tell_is_the_mean_over_these():
             terms = {} if value is None else {"later": batch.real * value}
             return loss(batch) | late | terms
 
-        learner.one._loss = phases
+        learner.updater._loss = phases
         return life.learn(learner, HALVES[of_ranks.rank])
 
     for batch in life.batches:
@@ -224,7 +224,7 @@ def test_a_term_that_only_some_ranks_have_moves_the_weights_of_all_alike():
 
     def one(of_ranks):
         learner = life.learner(of_ranks)
-        loss = learner.one._loss
+        loss = learner.updater._loss
 
         def phases(batch):  # without it the policy has no gradient in rank 0
             results = loss(batch)
@@ -232,7 +232,7 @@ def test_a_term_that_only_some_ranks_have_moves_the_weights_of_all_alike():
                 results["total_loss"] = results["baseline_loss"]
             return results
 
-        learner.one._loss = phases
+        learner.updater._loss = phases
         life.learn(learner, HALVES[of_ranks.rank])
         return learner.net.state_dict()
 
@@ -267,7 +267,7 @@ def test_weights_that_differ_become_those_of_rank_0(monkeypatch, caplog):
         return learner
 
     first, second = in_threads(2, one)
-    assert first.one.of_ranks.deviations == second.one.of_ranks.deviations == 1
+    assert first.updater.of_ranks.deviations == second.updater.of_ranks.deviations == 1
     assert "The weights of 1 ranks differ" in caplog.text
     assert_same(dict(first.net.state_dict()), dict(second.net.state_dict()))
 

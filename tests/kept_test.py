@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("as_before")
 
 
 def kept_steps(folder):
-    return [*checkpoint.kept(str(folder))]
+    return [*checkpoint.kept_files(str(folder))]
 
 
 def test_weights_are_kept_in_a_ring(tmp_path):
@@ -21,7 +21,7 @@ def test_weights_are_kept_in_a_ring(tmp_path):
     beast(tmp_path, *words, "--total_steps", 300)
     assert kept_steps(tmp_path / "run") == [0, 200]
     beast(tmp_path, "--total_steps", 1100)
-    files = checkpoint.kept(str(tmp_path / "run"))
+    files = checkpoint.kept_files(str(tmp_path / "run"))
     assert [*files] == [600, 800, 1000]
     assert "at most 3 files of 0." in (tmp_path / "run/out.log").read_text()
     states = [checkpoint.load(path) for path in files.values()]
@@ -35,7 +35,7 @@ def test_weights_are_kept_in_a_ring(tmp_path):
 def test_files_from_after_the_checkpoint_are_made_again(tmp_path):
     words = [*IN_ORDER, "--keep_checkpoints_every", 200]
     beast(tmp_path, *words, "--total_steps", 300)
-    files = checkpoint.kept(str(tmp_path / "run"))
+    files = checkpoint.kept_files(str(tmp_path / "run"))
     os.rename(files[200], files[200].replace("0200.tar", "0400.tar"))
     beast(tmp_path, "--total_steps", 380)
     assert kept_steps(tmp_path / "run") == [0, 200]
@@ -48,7 +48,9 @@ def test_a_run_that_begins_anew_keeps_no_files_of_the_one_before(tmp_path):
         path.unlink()
     beast(tmp_path, *words, "--seed", 9, "--total_steps", 80)
     assert kept_steps(tmp_path / "run") == [0]
-    assert checkpoint.load(str(checkpoint.kept(str(tmp_path / "run"))[0]))["flags"]["seed"] == 9
+    assert (
+        checkpoint.load(str(checkpoint.kept_files(str(tmp_path / "run"))[0]))["flags"]["seed"] == 9
+    )
 
 
 def test_a_run_without_the_flag_keeps_none(tmp_path):
@@ -80,5 +82,5 @@ def test_without_checkpoints_nothing_is_kept(tmp_path):
 
 def test_a_kept_file_is_no_run_to_resume(tmp_path):
     beast(tmp_path, *IN_ORDER, "--keep_checkpoints_every", 200, "--total_steps", 80)
-    os.replace(checkpoint.kept(str(tmp_path / "run"))[0], tmp_path / "run/model.tar")
+    os.replace(checkpoint.kept_files(str(tmp_path / "run"))[0], tmp_path / "run/model.tar")
     assert "has weights only" in refusal(tmp_path)

@@ -20,7 +20,7 @@ from libtorchbeast.losses import learn_from
 from libtorchbeast.rollouts import batches
 from libtorchbeast.skipped import MAX_SKIPPED_IN_A_ROW
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.update import Update
+from libtorchbeast.update import Updater
 from tests.support.actors import (
     OnesNet,
     make_actor,
@@ -129,9 +129,9 @@ class Learning:
 def test_a_loss_gets_the_share_of_the_steps_that_is_done(tmp_path, schedule):
     flags = ["--total_steps", 1000, "--entropy_schedule", schedule, "--ppo_clip", 0]
     learning, seen = Learning(tmp_path, monobeast.Net, *flags), []
-    loss = learning.learner.one._loss
+    loss = learning.learner.updater._loss
     spy = lambda batch: (seen.append(batch.progress), loss(batch))[1]
-    learning.learner.one._loss = spy
+    learning.learner.updater._loss = spy
     for step in (0, 750, 10_000):
         learning.learner.step = step
         learning.update()
@@ -247,7 +247,7 @@ def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path, core
     """The targets stay those of the first, whatever the loss."""
     flags = "--ppo_clip 0 --observation_scaling none --reward_scaling none --passes 3".split()
     learning, seen, totals = Learning(tmp_path, monobeast.Net, *core, *flags), [], []
-    loss = learning.learner.one._loss
+    loss = learning.learner.updater._loss
 
     def spy(batch):
         seen.append((batch.targets["v"].flatten(), batch.outputs["baseline"].detach().flatten()))
@@ -255,7 +255,7 @@ def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path, core
         totals.append(found["total_loss"].item())
         return found
 
-    learning.learner.one._loss = spy
+    learning.learner.updater._loss = spy
     numbers = learning.update()
     assert learning.published == [1, 2, 3]
     assert learning.learner.step == int((~learning.batch["done"][1:]).sum())
@@ -275,14 +275,14 @@ def test_minibatches_divide_a_batch_anew_in_each_pass_and_targets_stay(tmp_path,
     rewards = learning.batch["reward"]
     rewards[:] = torch.arange(rewards.numel()).view(rewards.shape)
     learning.batch["done"][2, 1] = True
-    loss = learning.learner.one._loss
+    loss = learning.learner.updater._loss
 
     def spy(batch):
         inputs = {"reward": batch.rows["reward"][:-1], "next": batch.next["reward"]}
         seen.append({**inputs, "target": batch.targets["v"], "real": batch.real})
         return loss(batch)
 
-    learning.learner.one._loss = spy
+    learning.learner.updater._loss = spy
     learning.update()
     T, B = rewards[:-1].shape
     passes = [
@@ -361,7 +361,7 @@ def test_no_gradient_makes_weights_infinite_within_the_flags_ranges(tmp_path, op
     for number in range(3):
         for weight in learning.net.parameters():
             weight.grad = torch.full_like(weight, 0.0 if number else 1e12)
-        learning.learner.one.optimizer._own.step()
+        learning.learner.updater.optimizer._own.step()
         for tensor in tensors_of(learning.learner.state_dict()):
             assert tensor.isfinite().all()
 
@@ -396,7 +396,7 @@ def counted_loss(batch):
 
 
 def learner_of(learning):
-    return Learner(Update(learning.net, make_flags(), CPU, None, lambda batch: {}, counted_loss))
+    return Learner(Updater(learning.net, make_flags(), CPU, None, lambda batch: {}, counted_loss))
 
 
 def test_another_loss_is_used_and_hands_vectors_back(tmp_path):
@@ -421,14 +421,14 @@ def test_a_batch_may_say_how_many_steps_it_adds(tmp_path):
 
 def test_a_number_that_only_some_updates_tell_is_the_mean_over_these(tmp_path):
     learning, stats = Learning(tmp_path), Stats(4)
-    loss = learning.learner.one._loss
+    loss = learning.learner.updater._loss
     told = iter([1.0, None, 5.0])
 
     def phases(batch):
         value = next(told)
         return loss(batch) | ({} if value is None else {"late": torch.tensor(value)})
 
-    learning.learner.one._loss = phases
+    learning.learner.updater._loss = phases
     for _ in range(3):
         stats.add_update(learning.update())
     assert stats.take()["late"] == 3.0

@@ -256,7 +256,7 @@ def test_what_the_loss_needs_is_trained_saved_and_kept_from_the_actors(passes):
     actor = make_actor(monobeast.Net, *FLAGS, create_env=Counting)
     net, flags = grouped(Grouped, *passes)
     one = make_learner(net, flags)
-    one.one._loss = guessing_loss
+    one.updater._loss = guessing_loss
     before, published = copy.deepcopy(net.guess.state_dict()), []
     for rollout in make_rollouts(actor, 2):
         numbers = one.update(rollout, lambda state, version: published.append(dict(state)))

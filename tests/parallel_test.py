@@ -11,7 +11,7 @@ import monobeast
 import polybeast_env
 import r2d2
 from libtorchbeast import rollouts
-from libtorchbeast.agents import groups_of, make_net, shares_of
+from libtorchbeast.agents import batches_of_groups, groups_of, make_net
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
@@ -20,7 +20,7 @@ from libtorchbeast.losses import learn_from, targets_of, transitions
 from libtorchbeast.moments import Moments
 from libtorchbeast.parallel import grouped
 from libtorchbeast.spec import Actions
-from libtorchbeast.update import Update
+from libtorchbeast.update import Updater
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support.parallel_games import LEAVES, NUMBERS, STEPS, Match
@@ -355,7 +355,7 @@ def test_nothing_is_learned_from_an_agent_that_has_left(text):
 @pytest.mark.parametrize("text", ["", "--use_lstm"])
 def test_the_targets_of_an_agent_that_leaves_are_those_of_its_own_time(text):
     net, rollout, flags = rollout_of(f"{text} --passes 1 --minibatches 1 --discounting 0.9")
-    _, (walker, batch) = shares_of(net, rollout)
+    _, (walker, batch) = batches_of_groups(net, rollout)
     found = monobeast.targets(transitions(walker, batch, flags, 0.0))
     short = {k: x[: LEAVES + 1] for k, x in batch.items() if not k.startswith("core_state/")}
     short |= {k: x for k, x in batch.items() if k.startswith("core_state/")}
@@ -366,7 +366,7 @@ def test_the_targets_of_an_agent_that_leaves_are_those_of_its_own_time(text):
 
 def test_a_truncated_agent_bootstraps_and_a_terminated_one_does_not():
     net, rollout, flags = rollout_of("--passes 1 --minibatches 1 --discounting 0.9")
-    (guide, of_guide), (walker, of_walker) = shares_of(net, rollout)
+    (guide, of_guide), (walker, of_walker) = batches_of_groups(net, rollout)
     discount = transitions(guide, of_guide, flags, 0.0).discount
     assert torch.equal(discount, torch.full_like(discount, 0.9))
     discount = transitions(walker, of_walker, flags, 0.0).discount
@@ -377,7 +377,7 @@ def test_a_truncated_agent_bootstraps_and_a_terminated_one_does_not():
 def test_several_passes_learn_from_the_targets_of_the_first(text):
     """One pass over all of a batch with given targets has the loss that computes them itself."""
     net, rollout, flags = rollout_of(f"{text} --passes 2 --minibatches 1 --ppo_clip 0.2")
-    update = Update(net, flags, torch.device("cpu"), None, monobeast.targets, monobeast.loss)
+    update = Updater(net, flags, torch.device("cpu"), None, monobeast.targets, monobeast.loss)
     first, second = update.parts(rollout, 0.0)
     parts = targets_of(net, rollout, monobeast.targets, flags, 0.0)[0]
     assert parts["1/v"].shape == (T, N, WALKERS) and parts["0/v"].shape == (T, N, 1)
@@ -394,9 +394,9 @@ def test_each_network_has_moments_of_its_own_agents():
     text = "--observation_scaling moments --reward_scaling returns"
     net, rollout, flags = rollout_of(text)
     assert not hasattr(net, "moments")
-    update = Update(net, flags, torch.device("cpu"), None, monobeast.targets, monobeast.loss)
+    update = Updater(net, flags, torch.device("cpu"), None, monobeast.targets, monobeast.loss)
     update.take_in(rollout)
-    for group, (own, batch) in zip(net.groups, shares_of(net, rollout), strict=True):
+    for group, (own, batch) in zip(net.groups, batches_of_groups(net, rollout), strict=True):
         expected = Moments(group.spec, flags)
         expected.update(batch)
         assert own.moments.count == (~batch["done"][1:]).sum()

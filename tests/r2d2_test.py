@@ -18,7 +18,7 @@ from libtorchbeast.learner import Learner
 from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.spec import Actions, Spec
-from libtorchbeast.update import Update
+from libtorchbeast.update import Updater
 from tests.support.compare import assert_same
 from tests.support.envs import Catch
 from tests.support.processes import load, rows
@@ -203,7 +203,7 @@ def test_the_target_is_the_network_of_every_so_many_updates():
     net = models.make_net(r2d2.Net, spec, flags)
     batch = random_batch(net, spec, 6, 2)
     models.add_for_loss(net, spec, flags)
-    learner = Learner(Update(net, flags, CPU, None, r2d2.targets, r2d2.loss))
+    learner = Learner(Updater(net, flags, CPU, None, r2d2.targets, r2d2.loss))
     copied_at = [0]
     for update in range(1, 8):
         before = copy.deepcopy(net.target.state_dict())

@@ -146,8 +146,8 @@ def test_only_a_new_run_begins_with_a_call_after_0_updates(tmp_path, monkeypatch
 def test_targets_without_a_tensor_are_not_computed_again_for_each_part():
     learner, (batch, *_) = learner_of(*PASSES)
     shapes = []
-    learner.one._targets = lambda batch: shapes.append(batch.real.shape) or {}
-    learner.one._loss = lambda batch: dict(total_loss=batch.mean(batch.outputs["baseline"]))
+    learner.updater._targets = lambda batch: shapes.append(batch.real.shape) or {}
+    learner.updater._loss = lambda batch: dict(total_loss=batch.mean(batch.outputs["baseline"]))
     learner.net.statistics = lambda batch: dict(sum=batch.count, count=batch.count)
     update(learner, batch)
     assert shapes == [batch["done"][1:].shape]
@@ -156,14 +156,14 @@ def test_targets_without_a_tensor_are_not_computed_again_for_each_part():
 
 def test_a_skipped_minibatch_leaves_the_numbers_of_those_before_it():
     learner, (batch, *_) = learner_of(*PASSES)
-    loss, calls = learner.one._loss, []
+    loss, calls = learner.updater._loss, []
 
     def third_is_bad(batch):
         calls.append(batch)
         results = loss(batch) | dict(number=torch.tensor(float(len(calls))))
         return results | dict(total_loss=results["total_loss"] * (math.nan if calls[2:] else 1))
 
-    learner.one._loss = third_is_bad
+    learner.updater._loss = third_is_bad
     numbers = update(learner, batch)
     assert len(calls) == 3 and learner.updates == 2 and learner.skips.count == 1
     assert numbers["number"] == 1.5

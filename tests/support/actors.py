@@ -18,7 +18,7 @@ from libtorchbeast.learner import Direct, Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.rollouts import rollout_shapes
 from libtorchbeast.run import Run
-from libtorchbeast.update import Update
+from libtorchbeast.update import Updater
 
 N, T, ROLLOUTS, A = 3, 5, 6, 3
 CLOSE = dict(rtol=1e-4, atol=1e-5)
@@ -114,7 +114,7 @@ def make_learner(net, flags, device=CPU, dump_dir=None, ranks=None, **others):
     for kind, more in others.items():
         names[kind] += more
     like = {kind: dict.fromkeys(told, torch.zeros(())) for kind, told in names.items()}
-    return Learner(Update(*own, ranks, like))
+    return Learner(Updater(*own, ranks, like))
 
 
 def run_of(learner, stats, between=None):
