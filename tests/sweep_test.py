@@ -129,6 +129,16 @@ def test_what_the_program_refuses_is_not_tried_again(tmp_path):
     assert printed.count("a mistake of the user") == 1
 
 
+def test_a_misspelt_flag_ends_the_sweep(tmp_path):
+    line = "--cores_per_run 1 --seed 1-9 --sed 1 -- python -m monobeast"
+    with Sweep(tmp_path, line) as launcher:
+        assert launcher.wait_for_end() == 1
+        printed = launcher.printed()
+    assert "monobeast: error: unrecognized flag --sed: did you mean --seed?" in printed
+    assert printed.count("starts on") <= workers.available_cores()
+    assert "The other runs have the same flags and are not tried." in printed
+
+
 @pytest.mark.parametrize(
     "line, message",
     [
