@@ -59,6 +59,7 @@ from libtorchbeast.loggers.timing import ActorTimes, Clock
 from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState
 from libtorchbeast.opening import opened_here
+from libtorchbeast.origin import errors_of
 from libtorchbeast.past import add_past_flag, past_of_run
 from libtorchbeast.rollouts import Barrier, batches
 from libtorchbeast.run import Run
@@ -418,7 +419,8 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
 
     def rollouts(actor: Actor, barrier: Barrier):
         while not (barrier.reached() or run.finished()):
-            actor.unroll({k: tensor.numpy() for k, tensor in rollout.items()}, learner.updates)
+            with errors_of(flags.env):  # here, because a generator changes a StopIteration
+                actor.unroll({k: tensor.numpy() for k, tensor in rollout.items()}, learner.updates)
             run.stats.add_games(barrier.counted(rollout, learner.updates), barrier.playing)
             barrier.add(rollout, learner.updates)
             yield rollout, lambda: None

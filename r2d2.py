@@ -119,7 +119,8 @@ class Net(nn.Module):
         with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
             value, advantage = self.value(x.float()), self.advantage(x.float())
         q = value + advantage - advantage.mean(dim=-1, keepdim=True)  # [T, B, A]
-        return dict(policy_logits=q, baseline=recurrent_q.unrescale(q.amax(dim=-1))), core_state
+        best = recurrent_q.best_value(models.masked(q, inputs))
+        return dict(policy_logits=q, baseline=recurrent_q.unrescale(best)), core_state
 
     target: nn.Module  # made by `for_loss`
 
@@ -347,15 +348,14 @@ class Explorer:
         own = {
             "action": action,
             "q_taken": q.gather(-1, action.unsqueeze(-1)).squeeze(-1),
-            "q_max": q.amax(dim=-1),
+            "q_max": recurrent_q.best_value(q),
             "environment": numbers[..., 0],
         }
         return own, (*next_state, numbers)
 
 
 def first_priorities(flags: Flags, batch: Rollout) -> torch.Tensor:
-    """The priorities [B] of new sequences [S+1, B], from the Q-values with which the actors
-    acted."""
+    """The priorities [B] of new sequences [S+1, B], from the Q-values of acting."""
     rows = {k: v[flags.burn_in :] for k, v in batch.items() if "/" not in k}
     q_taken, q_max = rows["q_taken"][:-1], rows["q_max"]
     goal = recurrent_q.targets(rows, q_max, flags.discounting, flags.n_steps)

@@ -319,7 +319,7 @@ class RunCheckpoints:
             save(path, state | self._identity, keep_previous)
         except OSError as error:
             self.errors += 1
-            logger.error("Checkpoint not saved. The one before it is kept. %s", error)
+            logger.error("Checkpoint not saved, and no file replaced: %s", error)
             return False
         return True
 

@@ -31,6 +31,7 @@ from libtorchbeast.spec import (
     to_space,
 )
 
+ENDS = "terminated", "truncated", "life_lost"
 LARGEST = float(np.finfo(np.float32).max)  # networks compute in float32
 
 Row = dict[str, np.ndarray]
@@ -231,16 +232,10 @@ class _VectorSource:
         if own.keys() & {"discount", "game_numbers"}:
             for i in range(len(self._never)):
                 self._numbers.add(i, _told_by(own, i))
-        return (
-            self._checked(observation),
-            _checked_rewards(self._array("Reward", reward)),
-            self._ends("terminated", terminated),
-            self._ends("truncated", truncated),
-            self._ends("life_lost", own.get("life_lost", self._never)),
-        )
-
-    def _ends(self, name: str, values: Any) -> np.ndarray:
-        return _checked_ends(name, self._array(name, values))
+        ends = terminated, truncated, own.get("life_lost", self._never)
+        terminated, truncated, life_lost = map(_checked_ends, ENDS, map(self._array, ENDS, ends))
+        rewards = _checked_rewards(self._array("Reward", reward))
+        return self._checked(observation), rewards, terminated, truncated, life_lost
 
     def _array(self, name: str, values: Any) -> np.ndarray:
         array = np.array(values)  # a copy; values may be a tensor
@@ -252,10 +247,13 @@ class _VectorSource:
         self._env.close()
 
     def _checked(self, observation: Any) -> Row:
-        leaves = flatten_observation(observation)
+        N, leaves = len(self._never), flatten_observation(observation)
         _check_names(leaves, self._spec.observations)
         return {
-            name: _checked_leaf(name, leaves[name], (len(self._never), *shape), dtype)
+            # torch takes only what is contiguous, and warns of what cannot be written to
+            name: np.require(
+                _checked_leaf(name, leaves[name], (N, *shape), dtype), None, ["C", "W"]
+            )
             for name, (shape, dtype) in self._spec.observations.items()
         }
 
@@ -298,13 +296,8 @@ class _SingleSource:
             if info and "torchbeast" in info:
                 life_lost[i] = info["torchbeast"].get("life_lost", False)
                 self._numbers.add(i, info["torchbeast"])
-        return (
-            self._out,
-            _checked_rewards(reward),
-            _checked_ends("terminated", terminated),
-            _checked_ends("truncated", truncated),
-            _checked_ends("life_lost", life_lost),
-        )
+        over, cut, lost = map(_checked_ends, ENDS, (terminated, truncated, life_lost))
+        return self._out, _checked_rewards(reward), over, cut, lost
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # closes the others, too, if one raises
@@ -476,8 +469,8 @@ def _checked_leaf(
         raise UserError(f"Observation {name!r}: expected {expected}, seen {seen}{of}")
     with np.errstate(all="ignore"):
         cast = array.astype(dtype, copy=False)
-    is_float = cast.dtype.kind == "f"
-    fits = np.isfinite(cast) & (np.abs(cast) <= LARGEST) if is_float else cast == array
+        is_float = cast.dtype.kind == "f"
+        fits = np.isfinite(cast) & (np.abs(cast) <= LARGEST) if is_float else cast == array
     if not fits.all():
         wrong = array[~fits]
         held = "float32" if cast.dtype == np.float64 else cast.dtype

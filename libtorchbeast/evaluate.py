@@ -340,7 +340,7 @@ class Evaluator:
             if is_late:
                 self._give_up(f"has not ended within {LONGEST_EVALUATION_S:g} s and is killed")
             return {}
-        message = self._process.receive() or b"killed"
+        message = self._process.receive() or workers.in_words(self._process.end(1.0)).encode()
         if self._is_logged(message) or message == ALL_OPEN:
             return {}
         self._is_playing = False

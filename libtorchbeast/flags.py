@@ -346,8 +346,8 @@ def add_environment_flags(parser: Parser) -> None:
              "process that takes longer is killed and replaced; with --num_actors 0 the run ends.")
     add("--open_timeout", type=real(0.1, LONGEST_S), default=300.0, metavar="SECONDS",
         help="Longest time that one environment may take to open and to reset for the first time. "
-             "(A vector environment counts as one.) An actor or server that takes longer is killed "
-             "and replaced; with --num_actors 0 and in the test modes, the program ends.")
+             "(A vector environment counts as one.) An actor or server that takes longer is "
+             "replaced; with --num_actors 0 and in the test modes, the program ends.")
 
 
 def add_run_flags(parser: Parser) -> None:
@@ -364,8 +364,7 @@ def add_run_flags(parser: Parser) -> None:
     add("--init_from", metavar="RUN",
         help="Start a new run, at step 0 and with a fresh optimizer, from the weights of another "
              "run: its name in --savedir, or the path of its folder or of a checkpoint. The "
-             "environment may be another one if the network's shapes are the same. Ignored when a "
-             "run resumes.")
+             "networks must have the same shapes. Ignored when a run resumes.")
     add("--log_every", type=real(0.1), default=10.0, metavar="SECONDS",
         help="Time between two rows of the log.")
     add("--checkpoint_every", type=real(1), default=300.0, metavar="SECONDS",
@@ -375,8 +374,7 @@ def add_run_flags(parser: Parser) -> None:
     add("--keep_checkpoints", type=whole(1), default=20, metavar="FILES",
         help="How many of these files there are at most. Then the oldest is deleted for a new one.")
     add("--disable_checkpoint", action="store_true", help="Save no checkpoints.")
-    add("--wandb", action="store_true",
-        help="Also log to Weights & Biases. This needs the package wandb.")
+    add("--wandb", action="store_true", help="Also log to Weights & Biases (package wandb).")
 
 
 def add_learner_flags(parser: Parser) -> None:
@@ -403,14 +401,12 @@ def add_learning_flags(parser: Parser) -> None:
              "rollouts if the network is recurrent, else of its transitions.")
     add("--num_learner_threads", "--num_threads", type=whole(1, 64),
         help="Number of learner threads. Each collects its own batches, but only one at a time "
-             "updates the network. Default: 1, or 2 if the learner uses an accelerator, so that "
-             "the next batch is copied to it during an update.")
+             "updates the network. Default: 1, or 2 if the learner uses an accelerator.")
     add("--torch_threads", type=whole(1, 1024),
         help="Number of threads that torch uses for one operation on the CPU. Default: in "
              "MonoBeast, as many as its actors leave cores free, and 1 with --num_actors 0. "
-             "PolyBeast uses all cores for its deep network on Atari, where the learner limits the "
-             "speed, and otherwise half of them. Both use 1 if this process computes on "
-             "accelerators only, because more would slow down the copies to them.")
+             "PolyBeast uses all cores for its deep network on Atari, and otherwise half of them. "
+             "Both use 1 if this process computes on accelerators only.")
     add("--learner_device", metavar="DEVICE",
         help="Device of the learner, any that torch has, for example cuda:1, xpu or mps. Default: "
              "the GPU if there is one (but not a Mac's), else cpu. With --num_actors 0: cpu.")
@@ -421,9 +417,8 @@ def add_learning_flags(parser: Parser) -> None:
     add("--precision", default="auto", choices=["auto", "bf16", "tf32", "fp32"],
         help="Precision of convolutions and matrix products. auto is bf16 if the hardware has "
              "instructions for it and the actions are not a Box, else fp32; networks here compute "
-             "in fp32 where they read numbers above 8 bits. tf32 is float32 whose "
-             "products NVIDIA's GPUs round to 10 bits; on other hardware it is fp32. Only tf32 "
-             "allows that rounding: bf16 does not, even in the parts that it leaves in float32.")
+             "in fp32 where they read numbers above 8 bits. tf32 is float32 whose products "
+             "NVIDIA's GPUs round to 10 bits, which nothing else allows; elsewhere it is fp32.")
     add("--compile", action="store_true",
         help="Compile the network with torch.compile, which takes minutes at the start. On a CPU "
              "it did not make training faster.")

@@ -373,9 +373,6 @@ def forward(
     """Calls `net(rows, core_state)`, for acting and for learning. If the network has moments, they
     scale the observations first.
 
-    If the environment gives an observation `action_mask` [T, B, A], the logits of the actions whose
-    entry is 0 or False are set to MASKED, so that these actions are never chosen.
-
     Args:
         rows: [T, B, ...] tensors, on the network's device.
         core_state: tuple of [layers, B, H].
@@ -390,11 +387,13 @@ def forward(
     moments = getattr(net, "moments", None)
     scaled = rows if moments is None else moments.scaled(rows)
     outputs, core_state = call_own("forward", net, scaled, core_state)
-    if "action_mask" in rows:
-        forbidden = rows["action_mask"] == 0
-        logits = outputs["policy_logits"].masked_fill(forbidden, MASKED)
-        outputs = {**outputs, "policy_logits": logits}
-    return outputs, core_state
+    return {**outputs, "policy_logits": masked(outputs["policy_logits"], rows)}, core_state
+
+
+def masked(logits: Tensor, rows: dict[str, Tensor]) -> Tensor:
+    """The logits [..., A], but MASKED for the actions whose entry in the observation `action_mask`
+    [..., A] is 0 or False, if there is one, so that these actions are never chosen."""
+    return logits.masked_fill(rows["action_mask"] == 0, MASKED) if "action_mask" in rows else logits
 
 
 @torch.no_grad()

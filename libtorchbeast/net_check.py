@@ -14,7 +14,7 @@ from libtorchbeast.accelerator.devices import tensors_in
 from libtorchbeast.distributions import Distribution
 from libtorchbeast.flags import UserError
 from libtorchbeast.origin import described, place_of
-from libtorchbeast.spec import ROW_FIELDS, ROW_KEYS, Spec, is_number
+from libtorchbeast.spec import ROW_FIELDS, Spec, is_row_key
 
 VERY_LARGE = 1e6  # with observations above this, a network's numbers may overflow
 HEADS = ("policy_logits", "baseline")
@@ -110,8 +110,7 @@ def check_rows(rows: dict[str, Tensor], actions: Distribution) -> None:
 def why_not_finite(net: nn.Module, rows: dict[str, Tensor], names: list[str]) -> str:
     """Says why the network's outputs `names` have NaN or infinity for `rows`: because of a very
     large observation, if there is one, else because of the network. Returns "" if neither is so."""
-    others = ("core_state/", "column/", "game/")
-    own = [k for k in rows if k not in ROW_KEYS and not k.startswith(others)]
+    own = [k for k in rows if not is_row_key(k)]
     ends = {k: [x.item() for x in rows[k].double().aminmax()] for k in own if rows[k].numel()}
     sizes = {k: max(-low, high) for k, (low, high) in ends.items()}
     name = max(sizes, key=lambda k: sizes[k], default="")
@@ -221,7 +220,8 @@ def _check_restart(net: nn.Module, row: dict[str, Tensor], state: tuple[Tensor, 
 
 def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Distribution) -> None:
     T, B = rows["done"].shape
-    in_rows = sorted(name for name in outputs if name in rows or is_number(name))
+    own = outputs.keys() - {*HEADS, "action"}
+    in_rows = sorted(name for name in own if name in rows or is_row_key(name))
     _expect(not in_rows, f"returned outputs {in_rows}", "names that rows do not have")
     lacks = sorted({*HEADS} - outputs.keys())
     _expect(not lacks, f"returned the outputs {sorted(outputs)}", f"{lacks} among them")

@@ -332,9 +332,10 @@ class RunState:
     def require_saved(self) -> None:
         """Raises CheckpointError if the last checkpoint could not be saved."""
         if self.is_unsaved():
-            kept = f"the one of update {self.checkpoints.saved_updates} is kept"
-            said = f"the last checkpoint could not be saved; {kept}: {self.checkpoints.path}"
-            raise checkpoint.CheckpointError(said)
+            path = self.checkpoints.path
+            kept = f"that of update {self.checkpoints.saved_updates} is kept: {path}"
+            kept = kept if os.path.exists(path) else f"there is no other: {path}"
+            raise checkpoint.CheckpointError(f"the last checkpoint could not be saved; {kept}")
 
     def save_if_best(self, score: float, played: dict[str, Any]) -> None:
         """Saves weights if they are the best so far: by their score, or by the rating if they have

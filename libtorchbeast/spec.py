@@ -205,6 +205,10 @@ def _said(signature: dict[str, Any]) -> str:
     return f"{', '.join(frames)} and {Actions(kind, tuple(sizes))}"
 
 
+def is_row_key(name: str) -> bool:
+    return name in ROW_KEYS or name.startswith(("core_state/", "column/", "game/"))
+
+
 def is_number(name: str) -> bool:
     """Whether a row's key is one of `Spec.numbers`."""
     return name == "discount" or name.startswith("game/")
@@ -265,7 +269,7 @@ def leaves_of(space: Any, prefix: str = "") -> dict[str, Any]:
             leaves.update(more)
         return leaves
     name = prefix[:-1] or "frame"
-    if name in ROW_KEYS or name.startswith(("core_state/", "column/", "game/")):
+    if is_row_key(name):
         raise UserError(f"The observation key {name!r} is also a row's key; please rename it")
     shape, dtype = getattr(space, "shape", None), getattr(space, "dtype", None)
     if shape is None or dtype is None or np.dtype(dtype).kind not in "biuf":

@@ -197,7 +197,7 @@ def test_a_full_disk_is_counted_and_costs_no_older_checkpoint(path, caplog):
         with file_size_limit(100):
             run.save(updated(8))
         assert (run.errors, run.saved_updates) == (errors, 7) and run.is_behind(8)
-    assert caplog.text.count("Checkpoint not saved. The one before it is kept") == 2
+    assert caplog.text.count("Checkpoint not saved, and no file replaced") == 2
     assert checkpoints(path).load()["updates"] == 7
     run.save(updated(9))
     assert (run.errors, run.saved_updates) == (2, 9) and not run.is_behind(9)

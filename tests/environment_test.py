@@ -8,6 +8,7 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -480,6 +481,22 @@ def test_a_step_of_a_vector_that_is_none_is_refused(replaced, text):
     env.initial(0)
     with pytest.raises(ValueError, match=f"(?i){text}"):
         env.step(np.zeros(2, np.int64))
+
+
+def test_a_vectors_arrays_may_lie_in_memory_as_they_like():
+    """torch takes no negative strides, and warns of memory that cannot be written to."""
+    for seen in (np.ones((2, 3), np.float32)[:, ::-1], np.zeros((2, 3), np.float32)):
+        seen.flags.writeable = False
+        env = Environment(lambda seen=seen: PlainVector({"observation": seen}), 2)
+        env.initial(0)
+        row = env.step(np.zeros(2, np.int64))["frame"]
+        assert (torch.from_numpy(row[None]).numpy() == seen).all() and row.flags.writeable
+
+
+@pytest.mark.filterwarnings("error")
+def test_half_precision_is_read_without_a_warning():
+    env = Environment(lambda: Plain(Box(-1, 1, (3,), np.float16), first=F3.astype(np.float16)), 1)
+    assert env.initial(0)["frame"].dtype == np.float16
 
 
 def test_a_reward_at_a_life_losss_reset_that_is_not_finite_is_refused():

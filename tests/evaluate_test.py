@@ -223,7 +223,7 @@ def test_a_failure_is_told_and_the_next_one_is_tried(evaluator, caplog):
     advance(e, 2 * EVERY)
     os.kill(e._process.pid, signal.SIGKILL)
     wait_for(lambda: e.take() or len(caplog.messages) > 1)
-    assert "The evaluation at step 2000 failed: killed" in caplog.text
+    assert "The evaluation at step 2000 failed: exit code -9: Killed" in caplog.text
 
 
 def test_an_environment_that_hangs_is_told_and_ends_the_evaluation(evaluator, caplog, monkeypatch):
@@ -233,7 +233,7 @@ def test_an_environment_that_hangs_is_told_and_ends_the_evaluation(evaluator, ca
     wait_for(lambda: e.take() or len(caplog.messages) == 2)
     late = "Environment 3 of 5 took longer than --open_timeout 1 to open."
     assert caplog.messages[0] == f"Evaluation at step 1000: {late}"
-    assert "The evaluation at step 1000 failed: killed" in caplog.messages[1]
+    assert "The evaluation at step 1000 failed: exit code " in caplog.messages[1]
 
 
 def test_a_process_that_cannot_start_is_told_and_tried_again(evaluator, caplog, monkeypatch):

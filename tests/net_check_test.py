@@ -97,6 +97,10 @@ RESULTS = {
                  r"returned loss float32\[\] .*; expected a tensor \[3, 2, ...\]"),
     "a row's key": (lambda outputs, state: (outputs | {"reward": torch.zeros(3, 2)}, state),
                     r"returned outputs \['reward'\]; expected names that rows do not have"),
+    **{f"a row's key, {name}": (
+        lambda outputs, state, name=name: (outputs | {name: torch.zeros(3, 2)}, state),
+        rf"returned outputs \['{name}'\]; expected names that rows do not have")
+       for name in ("past", "policy_version", "column/x", "core_state/0", "game/x")},
     "NaN": (lambda outputs, state: (outputs | {"baseline": outputs["baseline"] / 0}, state),
             "returned NaN or infinity in baseline for observations of zeros and of ones; "),
     "last row": (lambda outputs, state: (outputs, (state[0][:, :, 0],)),

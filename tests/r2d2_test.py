@@ -197,6 +197,18 @@ def test_every_weight_is_learned_after_a_burn_in_in_either_precision(precision):
     assert names == [] and all(x.grad is None for x in models.of_learner(net).parameters())
 
 
+def test_the_baseline_is_the_value_of_an_allowed_action():
+    flags = r2d2.parse(["--env", "CartPole-v1"])
+    observations = {"frame": ((2, 5, 5), "uint8"), "action_mask": ((3,), "int8")}
+    net = models.make_net(r2d2.Net, Spec("Some", 4, observations, THREE), flags)
+    batch = random_batch(net, Spec("Some", 4, observations, THREE), 8, 4)
+    worst = net(batch, net.initial_state(4))[0]["policy_logits"].argmin(-1)
+    batch["action_mask"] = torch.nn.functional.one_hot(worst, 3)
+    outputs, _ = models.forward(net, batch, net.initial_state(4))
+    q = outputs["policy_logits"].gather(-1, worst.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(outputs["baseline"], recurrent_q.unrescale(q))
+
+
 def test_the_target_is_the_network_of_every_so_many_updates():
     flags = r2d2.parse("--env CartPole-v1 --burn_in 2 --target_update_every 3".split())
     spec = spec_with()

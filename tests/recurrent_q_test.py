@@ -133,6 +133,7 @@ def test_a_row_without_an_allowed_action_has_the_value_0():
     """A truncated episode bootstraps from it."""
     q = torch.tensor([[1.0, 3.0], [MASKED, MASKED], [MASKED, -2.0]])
     assert recurrent_q.double_q_values(q, q).tolist() == [3.0, 0.0, -2.0]
+    assert recurrent_q.best_value(q).tolist() == [3.0, 0.0, -2.0]
 
 
 @pytest.mark.parametrize("n", [1, 5, 50])

@@ -8,9 +8,10 @@ import pytest
 import monobeast
 import polybeast_env
 from libtorchbeast.flags import UserError
-from libtorchbeast.origin import cause, report, told
+from libtorchbeast.origin import cause, errors_of, report
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
+from tests.support.envs import BreakingCatch
 from tests.support.wrong_envs import WRONG
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -31,7 +32,7 @@ def test_monobeast_says_it_in_one_line(wrong, tmp_path):
 def test_the_first_server_says_it_in_one_line(wrong):
     """Its process sends a report, of which `cause` takes the line for the terminal."""
     flags = polybeast_env.parse(["--env", name_of(wrong), "--num_servers", "1"])
-    with pytest.raises(UserError) as refused, told(flags.env):
+    with pytest.raises(UserError) as refused, errors_of(flags.env):
         polybeast_env.try_environment(flags)
     line = cause(report(refused.value))
     assert re.search(WRONG[wrong][1], line), line
@@ -97,9 +98,17 @@ def test_an_environment_that_raises_later_is_one_line_too(savedir, tmp_path):
         assert re.search(rf"--env {name}: {said} \(.*:\d+, in lose_the_ball\)$", message), message
 
 
+def test_levels_that_run_out_are_one_line_too(tmp_path, monkeypatch):
+    """A generator, as that of the rollouts, turns a StopIteration into a RuntimeError."""
+    monkeypatch.setattr(BreakingCatch, "lose_the_ball", lambda self: next(iter([])))
+    name = "tests.support.envs:BreakingCatch-v0"
+    message = mono.refusal(tmp_path, *mono.IN_ORDER, "--env", name)
+    assert re.search(rf"--env {name}: StopIteration.* \(.*:\d+, in ", message), message
+
+
 def test_a_networks_own_error_keeps_its_traceback():
     """It is no environment's fault, though the environment is open."""
-    with pytest.raises(ZeroDivisionError), told("Some-v0"):
+    with pytest.raises(ZeroDivisionError), errors_of("Some-v0"):
         1 / 0  # noqa: B018
 
 

@@ -12,8 +12,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "_tick": "The number of the row, counted from 0.",
         "_time": "The time at which the row was written, in seconds since 1970 (Unix time).",
         "step": "The number of agent steps (transitions) that the learner has learned from. In "
-        "R2D2 it is the number of new steps, whether or not they have been learned from.",
-        "frame": "The same in emulator frames. On Atari a step is four frames.",
+        "R2D2 it is that of new steps, learned from or not, once the buffer has --replay_start.",
+        "frame": "Steps times the environment's `frames_per_step`, which is 4 on Atari.",
         "updates": "The number of updates that the optimizer has made.",
         "hours": "Hours of training. Pauses between a stop and a resume do not count.",
         "sps": "Steps per second since the previous row.",

@@ -44,6 +44,12 @@ def unrescale(y: Tensor) -> Tensor:
     return y.sign() * (u * u + 2 * u)
 
 
+def best_value(q: Tensor) -> Tensor:
+    """The highest of the Q-values [..., A], or 0 where no action is allowed."""
+    best = q.amax(dim=-1)
+    return best.masked_fill(best == MASKED, 0.0)
+
+
 def double_q_values(online_q: Tensor, target_q: Tensor) -> Tensor:
     """The target network's values [...] of the actions that are best for the online network
     ([Double] eq. 4), or 0 where none is allowed. Both arguments are [..., A], rescaled or not."""

@@ -55,7 +55,9 @@ def _values(text: str) -> list[str]:
     values: list[str] = []
     for part in re.split(r"(?<!\\),", text):
         if ends := re.fullmatch(r"(\d+)-(\d+)", part):
-            values += map(str, range(int(ends[1]), int(ends[2]) + 1))
+            values += (rising := [*map(str, range(int(ends[1]), int(ends[2]) + 1))])
+            if not rising:
+                raise UserError(f"{part}: expected a range that rises")
         else:
             values.append(re.sub(r"\\(.)", r"\1", part))
     return values
