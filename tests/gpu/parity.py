@@ -44,7 +44,7 @@ def compare(what, net, batch, flags, device, limit) -> Answers:
     here, there = (computed(net, batch, flags, on) for on in (devices.CPU, device))
     nudged = computed(nudge(net), batch, flags, devices.CPU)
     for part, expected in here.items():
-        most = max(limit, 4 * relative(nudged[part], expected))
+        most = max(limit, float(f"{4 * relative(nudged[part], expected):.2g}"))
         yield Figure(f"{what}: {part}", relative(there[part], expected), "of its norm", most)
 
 
