@@ -344,7 +344,7 @@ class _Numbers:
             self._set(f"game/{name}", i, value, said, LARGEST, "a finite number")
 
     def _set(self, name: str, i: int, value: Any, declared: str, limit: float, expected: str):
-        fits = lambda x: np.abs(x) <= limit
+        fits = lambda x: np.abs(x) <= np.float64(limit)
         what = f'info["torchbeast"] tells {name.replace("game/", "game_numbers ")}'
         if name not in self.values:
             raise UserError(f"{what}: expected {declared}")
@@ -412,7 +412,7 @@ def _reset(env: Any, **seed: int):
 
 def _checked_rewards(rewards: Any) -> np.ndarray:
     """Returns the rewards of N environments as float64 [N]."""
-    fits = lambda x: np.abs(x) <= LARGEST
+    fits = lambda x: np.abs(x) <= np.float64(LARGEST)  # float16 would compare with infinity
     return _checked_numbers("Reward", rewards, fits, "a finite number").astype(np.float64)
 
 

@@ -462,6 +462,7 @@ WRONG_FLAGS = [
     [
         *WRONG_FLAGS,
         ({"reward": np.array([0, np.nan], np.float32)}, r"seen nan \(a float32\) from env.* 1"),
+        ({"reward": np.array([0, np.inf], np.float16)}, r"seen inf \(a float16\) from env.* 1"),
         ({"reward": ["1", "2"]}, r"expected a finite number, seen '1' \(a str_\) from env.* 0"),
         ({"observation": [[0] * 3, [0, 0, np.nan]]}, "seen nan in 1 of 6 places, first in env.* 1"),
         *(
