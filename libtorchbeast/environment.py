@@ -238,7 +238,7 @@ class _VectorSource:
         return self._checked(observation), rewards, terminated, truncated, life_lost
 
     def _array(self, name: str, values: Any) -> np.ndarray:
-        array = np.array(values)  # a copy; values may be a tensor
+        array = np.asarray(values).copy()  # values may be a tensor
         if array.shape != self._never.shape:
             raise UserError(f"{name}: expected {len(self._never)} values, seen {list(array.shape)}")
         return array
@@ -434,7 +434,7 @@ def _checked_numbers(what: str, values: Any, fits: Callable, expected: str) -> n
 def _checked_number(what: str, value: Any, fits: Callable, expected: str, i: int) -> float:
     """Returns a number of environment i, if it fits."""
     with contextlib.suppress(TypeError, ValueError):
-        if np.ndim(value) == 0 and fits(value):
+        if np.ndim(value) == 0 and fits(np.asarray(value)):  # it may be a tensor
             return float(value)
     seen = brief(value.tolist() if hasattr(value, "tolist") else value)
     kind = type(value).__name__

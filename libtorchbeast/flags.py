@@ -362,9 +362,9 @@ def add_run_flags(parser: Parser) -> None:
              "date and the time; in the test modes, the newest run.")
     add("--savedir", default=SAVEDIR, metavar="FOLDER", help="Folder that holds all runs.")
     add("--init_from", metavar="RUN",
-        help="Start a new run, at step 0 and with a fresh optimizer, from the weights of another "
-             "run: its name in --savedir, or the path of its folder or of a checkpoint. The "
-             "networks must have the same shapes. Ignored when a run resumes.")
+        help="Start a new run, at step 0 and with a fresh optimizer, from the weights of another: "
+             "its name in --savedir, or the path of its folder or of a checkpoint. The networks "
+             "must have the same shapes. Ignored when a run resumes.")
     add("--log_every", type=real(0.1), default=10.0, metavar="SECONDS",
         help="Time between two rows of the log.")
     add("--checkpoint_every", type=real(1), default=300.0, metavar="SECONDS",

@@ -255,8 +255,7 @@ def leaves_of(space: Any, prefix: str = "") -> dict[str, Any]:
     the keys of nested parts are joined by "/".
 
     Raises:
-        UserError: a leaf has no shape or a dtype that torch does not know, or its name is in
-            ROW_KEYS.
+        UserError: a leaf has no shape, a dtype that torch does not know, or a row's key.
     """
     parts = getattr(space, "spaces", None)
     if parts is not None:

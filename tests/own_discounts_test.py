@@ -176,6 +176,6 @@ def test_monobeast_learns_who_wins(tmp_path, more):
 def test_polybeast_and_r2d2_learn(tmp_path):
     small = "--net monobeast.Net --num_servers 1 --envs_per_server 4 --batch_size 4".split()
     polybeast.beast(tmp_path / "poly", *ENV, *small, "--total_steps", 2000)
-    r2d2_test.beast(tmp_path / "r2d2", *ENV, *r2d2_test.LEARNING, "--total_steps", 3000)
+    r2d2_test.beast(tmp_path / "r2d2", *ENV, *r2d2_test.LEARNING, "--total_steps", 6000)
     for name in ("poly", "r2d2"):
         assert rows(tmp_path / name / "run")[-1]["mean_game_return"] > 0.5
