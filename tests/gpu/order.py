@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import linecache
 import random
 import threading
 import types
@@ -78,8 +79,8 @@ def costs(what: str, function: Callable[[], object], device: torch.device) -> An
 
 
 def counts_of_cuda(function: Callable[[], object]) -> dict[str, Any]:
-    """Counts with torch's profiler. `hidden` has the places where `set_sync_debug_mode` sees one,
-    but for the waits that devices.py asks for."""
+    """Counts with torch's profiler. `hidden` has the places where `set_sync_debug_mode` sees a
+    wait, except calls of `synchronize`."""
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
@@ -91,7 +92,8 @@ def counts_of_cuda(function: Callable[[], object]) -> dict[str, Any]:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     said = [w for w in seen if "synchronizing CUDA operation" in str(w.message)]
-    hidden = [f"{w.filename}:{w.lineno}" for w in said if w.filename != devices.__file__]
+    is_asked = lambda w: ".synchronize()" in linecache.getline(w.filename, w.lineno)
+    hidden = [f"{w.filename}:{w.lineno}" for w in said if not is_asked(w)]
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         function()
     events = profiler.events()
