@@ -200,7 +200,7 @@ def serve(
 ) -> None:
     """Runs in a server process. It serves until `inbox` ends. Until then it sends b"." to `outbox`
     at least twice a second, as its sign of life."""
-    set_up_logging(flags)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     seed = server_seed(flags.seed, address, index, life, flags.updates)
     with errors_of(flags.env):
         if index == life == 0 or recipes.may_change(flags, "envs_per_server", None):
@@ -274,19 +274,15 @@ def _set_at_end_of_stdin(stop: workers.PipeEvent) -> None:
 
 
 # ============================================================================================= main
-def set_up_logging(flags: Flags) -> None:
-    """Begins each line of the log with the time, or with the level if a learner adds the time."""
-    form = "%(levelname)s %(message)s" if flags.until_stdin_closes else "[%(asctime)s] %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, force=True)
-
-
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     # Many servers share the machine, so one thread per process is the most efficient.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         flags = parse(argv)
-        set_up_logging(flags)
+        # Each line begins with the time, or with the level if a learner adds the time.
+        start = "%(levelname)s" if flags.until_stdin_closes else "[%(asctime)s]"
+        logging.basicConfig(level=logging.INFO, format=f"{start} %(message)s", force=True)
         supervise(flags)
     except UserError as error:
         sys.exit(f"polybeast_env: error: {error}")

@@ -190,7 +190,7 @@ def _unchanging(create_env: Callable[[], Any]) -> Callable[[], Any]:
 
 def _check_parts(env: Any, single: str) -> None:
     for part in ("reset", "step", f"{single}observation_space", f"{single}action_space"):
-        if not hasattr(env, part):
+        if not hasattr(env, part) or isinstance(env, type):
             said = f"which has no {part}; expected an environment (does create_env lack a return?)"
             raise UserError(f"create_env returned {brief(env)}, {said}")
 

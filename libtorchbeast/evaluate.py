@@ -18,7 +18,7 @@ from torch import nn
 
 from libtorchbeast import checkpoint, export, models, workers
 from libtorchbeast.environment import Environment, Row
-from libtorchbeast.flags import Flags, UserError, as_plain, replace, run_path
+from libtorchbeast.flags import Flags, UserError, as_plain, replace, require, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Means
 from libtorchbeast.opening import OpeningWatch
@@ -208,8 +208,9 @@ ALL_OPEN = b"tried"  # is the first message if there are others to evaluate in
 
 def columns_of_others(flags: Flags) -> dict[str, str]:
     """The environments of --eval_env, and for each the column that has its mean return."""
-    names = (flags.eval_env or "").split(",")
-    return {name: f"mean_eval_return/{name}" for name in map(str.strip, names) if name}
+    names = [name.strip() for name in flags.eval_env.split(",")] if flags.eval_env else []
+    require(flags, "eval_env", all(names), "ids with a comma between two")
+    return {name: f"mean_eval_return/{name}" for name in names}
 
 
 def try_others(flags: Flags, expected: dict[str, Any], player: Player) -> None:

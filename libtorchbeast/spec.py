@@ -258,7 +258,7 @@ def leaves_of(space: Any, prefix: str = "") -> dict[str, Any]:
         UserError: a leaf has no shape, a dtype that torch does not know, or a row's key.
     """
     parts = getattr(space, "spaces", None)
-    if parts is not None:
+    if parts is not None and type(space).__name__ != "OneOf":  # which gives one of its parts only
         items = parts.items() if hasattr(parts, "items") else enumerate(parts)
         leaves: dict[str, Any] = {}
         for key, part in items:

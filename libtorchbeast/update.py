@@ -125,6 +125,7 @@ class Updater:
                     del numbers[name]
         return numbers, sums, clipped
 
+    @torch.enable_grad()  # an environment of this process may have turned gradients off
     def _compute_gradients(
         self, batch: Rollout, targets: dict[str, Tensor] | None, progress: float | Tensor
     ) -> tuple[dict[str, Any], list[Tensor | None]]:

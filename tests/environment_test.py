@@ -9,7 +9,17 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    OneOf,
+    Sequence,
+    Text,
+    Tuple,
+)
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from libtorchbeast.environment import Environment
@@ -334,6 +344,7 @@ NO_STACK = r"metadata.\"frame_stacks\"..*expected 'frame' \[4, \.\.\.\], .* seen
         (lambda: Plain(action_space=Tuple([Discrete(2)])), ACTIONS),
         (lambda: Plain(Text(5)), "expected an array of numbers, seen"),
         (lambda: Plain(Sequence(Box(0, 1))), "expected an array of numbers, seen"),
+        (lambda: Plain(OneOf([Box(0, 1), Box(0, 2)])), "expected an array of numbers, seen OneOf"),
         (
             lambda: Plain(Dict({"a/b": Discrete(2), "a": Dict({"b": Discrete(2)})})),
             r"expected each once, seen \['a/b'\] twice",

@@ -58,6 +58,12 @@ def test_an_environment_that_does_not_fit_is_compared_in_words():
         evaluate.try_others(flags, env.spec.signature(), player)
 
 
+@pytest.mark.parametrize("names", [",", "Acrobot-v1,", "Acrobot-v1, ,CartPole-v0"])
+def test_a_missing_id_between_commas_is_an_error(names):
+    with pytest.raises(UserError, match=r"--eval_env .*: expected ids with a comma between two"):
+        evaluate.columns_of_others(parse(eval_env=names))
+
+
 def test_the_groups_of_another_environment_have_the_same_order(monkeypatch):
     of = lambda name, *groups: {f"{g}/{k}": ((1,), "float32") for g in groups for k in (name, "x")}
     spec = lambda *groups: Spec("x", 1, of("reward", *groups), Actions("multi_discrete", (2, 2)))

@@ -66,6 +66,12 @@ def test_statistics_are_taken_after_the_step_and_before_it_is_published():
     assert learner.net.calls == ["statistics", "take", "after 1", "publish 1"]
 
 
+def test_a_process_that_has_turned_gradients_off_learns():
+    learner, (batch, *_) = learner_of(*ONCE)
+    with torch.no_grad():  # as an environment of this process may leave it
+        assert update(learner, batch)["grad_norm"] > 0
+
+
 def test_with_passes_a_batch_has_its_statistics_once():
     learner, rollouts = learner_of(*PASSES)
     for batch in rollouts:

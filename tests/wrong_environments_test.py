@@ -11,7 +11,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.origin import cause, errors_of, report
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
-from tests.support.envs import BreakingCatch
+from tests.support.envs import BreakingCatch, Catch
 from tests.support.wrong_envs import WRONG
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -70,6 +70,12 @@ def test_create_env_without_a_return_is_named(returned, tmp_path, monkeypatch):
     message = mono.refusal(tmp_path, *mono.IN_ORDER)
     expected = "has no reset; expected an environment (does create_env lack a return?)"
     assert "create_env returned " in message and message.endswith(expected)
+
+
+def test_a_class_instead_of_an_environment_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(monobeast, "create_env", lambda flags: Catch)
+    message = mono.refusal(tmp_path, *mono.IN_ORDER)
+    assert "create_env returned <class 'tests.support.envs.Catch'>" in message
 
 
 @pytest.mark.parametrize("name", ["Mine-v0", "mine/Mine-v0"])
