@@ -150,6 +150,7 @@ class Section(nn.Module):
 
 # ============================================================================================ flags
 RECIPES = recipes.LEARNING  # defaults for each kind of environment
+INFERENCE_TIMEOUT_MS = 10.0  # the longest time that an inference batch waits for environments
 
 
 # fmt: off
@@ -176,12 +177,6 @@ def add_acting_flags(parser: Parser) -> None:
              "server that is opening its environments at that time is waited for.")
     add("--num_inference_threads", type=whole(1, 64), default=1,
         help="Number of inference threads. Each has its own copy of the network.")
-    add("--min_inference_batch_size", type=whole(1), metavar="B",
-        help="Number of environments for which an inference batch waits, but no longer than "
-             "--inference_timeout_ms. Default: half of all environments, so that one half steps "
-             "while the network chooses actions for the other half.")
-    add("--inference_timeout_ms", type=real(0, 1000 * LONGEST_S), default=10.0, metavar="MS",
-        help="Longest time that an inference batch waits for more environments.")
     add("--max_learner_queue_size", type=whole(1),
         help="Number of rollouts, each of one environment, that may wait for the learner. When the "
              "queue is full, the streams wait. Default: --batch_size; R2D2 takes two for each "
@@ -363,9 +358,9 @@ def open_streams(
     first failure of one is raised."""
     flags = run.flags
     queue = libtorchbeast.BatchingQueue(columns, flags.max_learner_queue_size)
+    # One half of the environments steps while the network chooses actions for the other half.
     half = max(1, flags.num_actors // 2) * servers.description.num_envs
-    least = flags.min_inference_batch_size or half
-    batcher = libtorchbeast.DynamicBatcher(least, MAX_COUNT, flags.inference_timeout_ms)
+    batcher = libtorchbeast.DynamicBatcher(half, MAX_COUNT, INFERENCE_TIMEOUT_MS)
     pool = libtorchbeast.ActorPool(
         flags.unroll_length, queue, batcher,
         [servers.addresses[i % len(servers.addresses)] for i in range(flags.num_actors)],

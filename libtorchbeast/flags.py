@@ -32,7 +32,7 @@ OF_ONE_START = frozenset(
     mode xpid savedir best disable_checkpoint wandb
     disable_cuda compile learner_device inference_device torch_threads num_actors num_buffers
     num_servers pipes_basename server_addresses tls_cert tls_key tls_ca insecure
-    min_inference_batch_size max_learner_queue_size rank_timeout
+    max_learner_queue_size rank_timeout
     """.split()
 )
 # Nor does a test mode take these, so that it plays the games that its help promises.
