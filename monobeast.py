@@ -33,10 +33,10 @@ from torch import nn
 import atari_wrappers
 import minatar_wrappers
 import vtrace
-from libtorchbeast import evaluate, first_environment, models, program, recipes, workers
+from libtorchbeast import models, opening, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
-from libtorchbeast.actors import Actors, check_limits, choose_numbers, slot_shapes, start_pulse
+from libtorchbeast.actors import ActorMemory, Actors, check_limits, choose_numbers
 from libtorchbeast.agents import make_net
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
@@ -55,18 +55,14 @@ from libtorchbeast.flags import (
 )
 from libtorchbeast.learner import Direct, start_learners
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
-from libtorchbeast.loggers.timing import ActorTimes, Clock
+from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import Transitions
-from libtorchbeast.models import CoreState
-from libtorchbeast.opening import opened_here
-from libtorchbeast.origin import errors_of
 from libtorchbeast.past import add_past_flag, past_of_run
 from libtorchbeast.rollouts import Barrier, batches
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
-from libtorchbeast.shared_memory import Shapes, SharedTensors
+from libtorchbeast.shared_memory import Shapes
 from libtorchbeast.spec import Spec
-from libtorchbeast.weights import SharedWeights
 
 
 # ======================================================================================= FORK HERE
@@ -131,7 +127,7 @@ class Net(nn.Module):
             nn.init.orthogonal_(head.weight, gain)
             nn.init.zeros_(head.bias)
 
-    def initial_state(self, batch_size: int) -> CoreState:
+    def initial_state(self, batch_size: int) -> models.CoreState:
         return models.zero_state(self.core, batch_size)
 
     def see(self, image: torch.Tensor | None, vector: torch.Tensor | None) -> torch.Tensor:
@@ -140,7 +136,7 @@ class Net(nn.Module):
         is_both = image is not None and vector is not None
         return self.fc(torch.cat([x, vector], dim=1) if is_both else x)
 
-    def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
+    def forward(self, inputs: dict[str, torch.Tensor], core_state: models.CoreState = ()):
         T, B = inputs["reward"].shape
         x = self.see(*self.parts(inputs)).float()  # [T * B, width]
         last_action = self.distribution.features(inputs["last_action"]).flatten(0, 1)
@@ -318,29 +314,27 @@ def act(
     seed: int,
     flags: Flags,
     spec: Spec,
-    buffers: SharedTensors,
-    weights: SharedWeights,
-    times: ActorTimes,
+    memory: ActorMemory,
 ) -> None:
     """Runs in an actor process. It takes the numbers of free slots from `inbox`, fills each slot
     with a rollout, and sends the slot's number to `outbox`, until `inbox` ends."""
     torch.set_num_threads(1)  # other actors use the other cores
     devices.set_precision(flags.precision)
     seed_everything(seed)
-    opened = times.begin_opening(actor)
+    opened = memory.times.begin_opening(actor)
     env = make_environment(flags, seed, ranks.own_number(actor))
     if why := env.spec.misfit(spec.signature()):
         raise UserError(f"--env {flags.env}: this actor's environments differ: {why}")
     net = make_net(Net, env.spec, flags).to(flags.inference_device)
     net = models.compile_if_asked(net, flags)
-    rollouts = {k: t.numpy() for k, t in buffers.tensors.items()}
-    clock = times.clock(actor)
-    version = weights.copy_to(net)
-    start_pulse(times["sign_of_life"][actor].numpy(), flags.step_timeout)
+    rollouts = {k: t.numpy() for k, t in memory.slots.tensors.items()}
+    clock = memory.times.clock(actor)
+    version = memory.weights.copy_to(net)
+    memory.times.start_pulse(actor, flags.step_timeout)
     worker = Actor(env, net, seed, flags, clock, version, opened)
     for message in inbox:
         slot = int(message)
-        version = weights.copy_to(net)
+        version = memory.weights.copy_to(net)
         clock.lap("actor_waiting")
         worker.unroll({k: v[slot] for k, v in rollouts.items()}, version)
         outbox.send_bytes(message)
@@ -374,37 +368,34 @@ def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
     """Opens one environment. Returns the completed flags, the environments' spec, and the shapes of
     an actor's rollout."""
     settle = functools.partial(recipes.settle, flags, check_flags, recipes=RECIPES)
-    return first_environment.describe(flags, settle, create_env, Net, Actor)
+    return opening.describe(flags, settle, create_env, Net, Actor)
 
 
 def train_in_parallel(run: Run, shapes: Shapes) -> None:
     """Trains with actor processes and learner threads, both supervised by this thread."""
     flags, learner = run.flags, run.learner
-    slots = SharedTensors(slot_shapes(flags, shapes))
-    weights = SharedWeights(learner.net.state_dict(), learner.updates)
-    times = ActorTimes(flags.num_actors)
+    memory = ActorMemory(flags, shapes, learner.net.state_dict(), learner.updates)
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, learner.updates, ranks.own_number(actor), life)
-        args = (actor, seed, flags, run.spec, slots, weights, times)
+        args = (actor, seed, flags, run.spec, memory)
         return workers.Process(act, args, name=f"actor-{actor}")
 
-    actors = Actors(start_actor, flags, slots, times)
-    run.log.sources += [*times.sources(), lambda: {"actor_restarts": actors.restarts}]
+    actors = Actors(start_actor, flags, memory)
+    run.log.sources += actors.sources
     try:
         # Each learner thread: rollouts -> batch -> Learner.update -> weights.publish
         columns = ranks.share(flags.batch_size)
         rollouts = lambda: batches(actors.rollouts(), columns, learner.device)
-        start_learners(run, rollouts, weights.publish)
+        start_learners(run, rollouts, memory.weights.publish)
         while not run.finished():
             actors.wait(run.wakeup, run.seconds_to_tick())
             run.tick()
     finally:
         actors.close()
-        learner.close()  # before `weights`, which an update in progress still publishes to
+        learner.close()  # before `memory`, where an update in progress still publishes its weights
         run.threads.join(timeout=5.0)
-        for memory in (slots, weights, times):
-            memory.close()
+        memory.close()
     run.threads.raise_failure()
 
 
@@ -419,8 +410,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
 
     def rollouts(actor: Actor, barrier: Barrier):
         while not (barrier.reached() or run.finished()):
-            with errors_of(flags.env):  # here, because a generator changes a StopIteration
-                actor.unroll({k: tensor.numpy() for k, tensor in rollout.items()}, learner.updates)
+            actor.unroll({k: tensor.numpy() for k, tensor in rollout.items()}, learner.updates)
             run.stats.add_games(barrier.counted(rollout, learner.updates), barrier.playing)
             barrier.add(rollout, learner.updates)
             yield rollout, lambda: None
@@ -431,7 +421,7 @@ def train_in_order(run: Run, shapes: Shapes) -> None:
         barrier = Barrier(learner.updates, flags)
         make = functools.partial(make_environment, flags, seed)
         leave = functools.partial(run.__exit__, None, None, None)  # saves the run
-        with opened_here(make, flags, run.finished, leave) as (env, clock, opened):
+        with opening.opened_here(make, flags, run.finished, leave) as (env, clock, opened):
             actor = Actor(env, learner.net, seed, flags, clock, learner.updates, opened)
             run.state.between_barriers = True
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):
@@ -455,7 +445,7 @@ def make_environment(flags: Flags, seed: int | None = None, actor: int = 0) -> E
 # ==================================================================================== test and main
 def player(flags: Flags) -> tuple[nn.Module, Environment]:
     """Makes a network and the environments in which it plays whole games."""
-    num_envs = evaluate.games_at_once(flags, flags.envs_per_actor)
+    num_envs = program.games_at_once(flags, flags.envs_per_actor)
     env = make_environment(replace(flags, envs_per_actor=num_envs))
     return make_net(Net, env.spec, flags), env
 

@@ -35,7 +35,7 @@ from torch import nn
 import atari_wrappers
 import libtorchbeast
 import polybeast_env
-from libtorchbeast import evaluate, models, program, recipes, workers
+from libtorchbeast import models, program, recipes, workers
 from libtorchbeast.accelerator import devices, graphs, lending
 from libtorchbeast.accelerator.devices import own_stream
 from libtorchbeast.agents import make_net
@@ -395,7 +395,7 @@ def longest_opening(flags: Flags, servers: Servers) -> float:
 # ==================================================================================== test and main
 def player(flags: Flags, net: type[nn.Module] = Net) -> tuple[nn.Module, Environment]:
     """Makes a network and, on this machine, the environments in which it plays whole games."""
-    num_envs = evaluate.games_at_once(flags, flags.envs_per_server)
+    num_envs = program.games_at_once(flags, flags.envs_per_server)
     env = polybeast_env.make_environment(replace(flags, envs_per_server=num_envs))
     return make_net(net, env.spec, flags), env
 

@@ -32,7 +32,7 @@ from torch import nn
 
 import monobeast
 from examples import tensors as examples
-from libtorchbeast import evaluate, models, program, recipes, workers
+from libtorchbeast import models, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.agents import make_net
 from libtorchbeast.environment import Environment
@@ -255,7 +255,7 @@ def divide(rollout: Rollout, batch_size: int):
 # ==================================================================================== test and main
 def player(flags: Flags) -> tuple[nn.Module, Environment]:
     """Makes a network and the environments in which it plays whole games, on the CPU."""
-    num_envs = evaluate.games_at_once(flags, flags.num_envs)
+    num_envs = program.games_at_once(flags, flags.num_envs)
     flags = replace(flags, num_envs=num_envs)
     vector, _ = open_vector(flags, torch.device("cpu"))
     env = Environment(lambda: FromArrays(vector), num_envs, flags.env)

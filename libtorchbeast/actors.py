@@ -21,15 +21,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
+import torch
 
 from libtorchbeast import shared_memory, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.flags import Flags, UserError, require
-from libtorchbeast.loggers.timing import ActorTimes
+from libtorchbeast.loggers.timing import ActorTimes, Source
 from libtorchbeast.origin import cause
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.shared_memory import Shapes, SharedTensors
+from libtorchbeast.weights import SharedWeights
 from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, Reminder, SilenceTimer
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,32 @@ logger = logging.getLogger(__name__)
 RESTART_WINDOW_S = 600.0
 IMPORTS_S = 30.0  # the imports of a process may take this long, or --open_timeout if it is longer
 MAX_SLOTS_PER_ACTOR = 4096  # all their numbers must fit into a pipe, or the sender would block
+
+
+class ActorMemory:
+    """The memory that actors share with the learner's process. It can be an argument of a process
+    that is started with the "spawn" method.
+
+    Args:
+        shapes: those of an actor's rollout.
+        weights: the first ones, of the version `version`.
+
+    Attributes:
+        slots: tensors [num_slots, T+1, N, ...] and, for core_state/i, [num_slots, layers, N, H].
+        weights: the newest ones.
+        times: what the actors report of their activities.
+    """
+
+    def __init__(
+        self, flags: Flags, shapes: Shapes, weights: dict[str, torch.Tensor], version: int
+    ):
+        self.slots = SharedTensors(slot_shapes(flags, shapes))
+        self.weights = SharedWeights(weights, version)
+        self.times = ActorTimes(flags.num_actors)
+
+    def close(self) -> None:
+        for memory in (self.slots, self.weights, self.times):
+            memory.close()
 
 
 class Actors:
@@ -47,22 +74,17 @@ class Actors:
     Args:
         start: `start(actor, life)` starts the process of an actor, where `life` counts from 0 how
             often this actor was replaced.
-        slots: tensors [num_slots, T+1, N, ...] and, for core_state/i, [num_slots, layers, N, H].
-        times: what the actors report of their activities.
 
     Attributes:
         restarts: how many actors were replaced.
+        sources: functions that return the log's columns about the actors.
     """
 
-    def __init__(
-        self,
-        start: Callable[[int, int], Process],
-        flags: Flags,
-        slots: SharedTensors,
-        times: ActorTimes,
-    ):
+    def __init__(self, start: Callable[[int, int], Process], flags: Flags, memory: ActorMemory):
         self.restarts = 0
         self._start, self._flags = start, flags
+        slots, times = memory.slots, memory.times
+        self.sources: list[Source] = [*times.sources(), lambda: {"actor_restarts": self.restarts}]
         self._calls_began, self._signs_of_life = times["call_began"], times["sign_of_life"]
         self._opened = times["opened"]
         self._silence_timer, self._reminder = SilenceTimer(), Reminder()
@@ -287,14 +309,3 @@ def check_limits(flags: Flags, shapes: Shapes) -> None:
     needed = shared_memory.required_bytes(shapes if in_order else slot_shapes(flags, shapes))
     shared_memory.require_memory(flags, "unroll_length" if in_order else "num_buffers", needed)
     shared_memory.require_descriptors(flags)
-
-
-def start_pulse(sign_of_life: np.ndarray, step_timeout: float) -> None:
-    """Starts a thread that writes the time into `sign_of_life` [1] float64, again and again."""
-
-    def beat():
-        while True:
-            sign_of_life[0] = time.monotonic()
-            time.sleep(min(HEARTBEAT_S, step_timeout / 4))
-
-    threading.Thread(target=beat, name="pulse", daemon=True).start()

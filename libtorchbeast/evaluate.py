@@ -136,13 +136,6 @@ def _play_at_once(
         row = env.step(row["action"])
 
 
-def games_at_once(flags: Flags, most: int) -> int:
-    """The number of environments that a beast's `player` opens: at most `most`, which is the number
-    in one of its workers. It is 1 in test_render, whose video shows one game after the other,
-    and in export, which plays none."""
-    return 1 if flags.mode in ("test_render", "export") else min(flags.num_episodes, most)
-
-
 def test_newest(flags: Flags, player: Player) -> list[Game]:
     """Plays --num_episodes games with the newest checkpoint of --xpid and prints a table of them,
     with the mean and the standard deviation of their returns, and the means of the numbers that the

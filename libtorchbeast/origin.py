@@ -64,6 +64,8 @@ def errors_of(name: str) -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error.__cause__, StopIteration):  # a generator has made another error of it
+            error = error.__cause__
         if place := _place_in_environment(error):
             raise UserError(f"--env {name}: {_sentence(name, error, place)}") from error
         raise

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from libtorchbeast import actors as actors_module
-from libtorchbeast.actors import Actors
+from libtorchbeast.actors import ActorMemory, Actors
 from libtorchbeast.flags import UserError
-from libtorchbeast.loggers.timing import ActorTimes
-from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.workers import PipeEvent, Process
 from tests.support.monobeast import parse
 
@@ -50,9 +48,9 @@ class Crew:
         self.flags = parse(*words, "--open_timeout", 20, "--step_timeout", 10, *flags)
         self.now = 1000.0
         monkeypatch.setattr(actors_module.time, "monotonic", self.clock)
-        self.times, self.wakeup = ActorTimes(num_actors), PipeEvent()
-        slots = SharedTensors({"reward": ((num_actors, 2, N), torch.float32)})
-        self.actors = Actors(lambda actor, life: FakeProcess(), self.flags, slots, self.times)
+        memory = ActorMemory(self.flags, {"reward": ((2, N), torch.float32)}, {}, 0)
+        self.times, self.wakeup = memory.times, PipeEvent()
+        self.actors = Actors(lambda actor, life: FakeProcess(), self.flags, memory)
 
     def __getitem__(self, actor):
         return self.actors._processes[actor]

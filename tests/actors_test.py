@@ -15,13 +15,12 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import monobeast
 from libtorchbeast import models
+from libtorchbeast.actors import ActorMemory
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import UserError
-from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
+from libtorchbeast.flags import UserError, replace
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.losses import learn_from
 from libtorchbeast.rollouts import core_state_of
-from libtorchbeast.shared_memory import SharedTensors
-from libtorchbeast.weights import SharedWeights
 from tests.support.actors import (
     CLOSE,
     ROLLOUTS,
@@ -145,21 +144,19 @@ def test_an_actors_very_first_row_carries_the_version_that_it_copied():
     flags = make_flags()
     flags, spec, shapes = monobeast.describe(flags)
     net = models.make_net(monobeast.Net, spec, flags)
-    buffers = SharedTensors({k: ((1, *shape), dtype) for k, (shape, dtype) in shapes.items()})
-    times = ActorTimes(1)
-    weights = SharedWeights(net.state_dict(), 7)
+    one = replace(flags, num_actors=1)
+    memory = ActorMemory(one, shapes, net.state_dict(), 7)
     full, outbox = Pipe(duplex=False)
     slots = iter([b"0"])
     threads = torch.get_num_threads()
     other = dataclasses.replace(spec, observations={"frame": ((4,), "uint8")})
     with pytest.raises(UserError, match=r"differ: expected frame uint8\[4\] .* seen frame float32"):
-        monobeast.act(slots, outbox, 0, 1, flags, other, buffers, weights, times)
-    monobeast.act(slots, outbox, 0, 1, flags, spec, buffers, weights, times)
+        monobeast.act(slots, outbox, 0, 1, flags, other, memory)
+    monobeast.act(slots, outbox, 0, 1, flags, spec, memory)
     torch.set_num_threads(threads)
     assert full.recv_bytes() == b"0"
-    assert buffers["policy_version"][0].eq(7).all()
-    for memory in (buffers, times, weights):
-        memory.close()
+    assert memory.slots["policy_version"][0].eq(7).all()
+    memory.close()
 
 
 def test_shapes_are_learned_from_one_environment(monkeypatch):

@@ -8,6 +8,7 @@ sums of all workers of one kind into the log's columns share_<activity>.
 import contextlib
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,6 +18,7 @@ import psutil
 import torch
 
 from libtorchbeast.shared_memory import SharedTensors
+from libtorchbeast.workers import HEARTBEAT_S
 
 # The activities of each kind of worker. Those of PolyBeast's streams are ActorPool.ACTIVITIES.
 ACTOR_ACTIVITIES = ("environment", "inference", "actor_waiting")  # an actor process of MonoBeast
@@ -184,6 +186,16 @@ class ActorTimes(SharedTensors):
 
         opened(0)
         return opened
+
+    def start_pulse(self, actor: int, step_timeout: float) -> None:
+        """Starts a thread that writes down the actor's signs of life."""
+
+        def beat() -> None:
+            while True:
+                self["sign_of_life"][actor] = time.monotonic()
+                time.sleep(min(HEARTBEAT_S, step_timeout / 4))
+
+        threading.Thread(target=beat, name="pulse", daemon=True).start()
 
     def clock(self, actor: int) -> Clock:
         names = ("seconds", "call_began", "latencies")
