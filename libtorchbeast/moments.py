@@ -114,8 +114,8 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     """The rewards of each episode so far, the older ones discounted: G_t = r_t + gamma G_{t-1}.
 
     A rollout does not have the rewards before its row 0. Unless that row begins an episode, each of
-    them is taken to be their mean, which is its `episode_return` divided by its `episode_step`. So
-    where a lost life ends an episode, the rewards of the game's earlier lives count there, too.
+    them is taken to be their mean, which is its `episode_return` divided by its `episode_step`.
+    Where a lost life ends an episode, row 0 is taken to lie in the middle of a life of mean length.
 
     Args:
         rows: `reward`, `episode_return` [T+1, B] float32, `done` [T+1, B] bool and `episode_step`
@@ -127,10 +127,14 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     """
     steps = rows["episode_step"][0].float()
     mean = rows["episode_return"][0] / steps.clamp(min=1.0)
+    done = rows["done"]
+    lost = (done & (rows["episode_step"] > 0)).sum()
+    life = (~done).sum().clamp(min=1) / lost  # infinite where no life is lost
+    steps = steps.minimum(life / 2)
     past = (1 - discounting**steps) / (1 - discounting) if discounting < 1 else steps
-    factors = discounting * (~rows["done"]).float()
+    factors = discounting * (~done).float()
     if "discount" in rows:
         factors = factors * rows["discount"].abs()
     terms = rows["reward"][1:].clone()
-    terms[0] += factors[1] * mean * past * ~rows["done"][0]
+    terms[0] += factors[1] * mean * past * ~done[0]
     return scan_backwards(factors[1:].flip(0), terms.flip(0)).flip(0)

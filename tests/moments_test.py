@@ -117,6 +117,23 @@ def test_returns_are_discounted_sums_that_end_with_an_episode():
     torch.testing.assert_close(discounted_returns(rows, 1.0), undiscounted[1:])
 
 
+def test_returns_of_a_life_leave_out_the_lives_before_it():
+    """In games of 100 lives of ten steps. Rollouts begin anywhere in a life."""
+    t = torch.arange(1100)
+    rows = {
+        "reward": torch.where(t % 11 == 0, 0.0, 1.0).view(-1, 1),
+        "done": (t % 11 == 0).view(-1, 1),
+        "episode_step": t.int().view(-1, 1),
+        "episode_return": (t - t // 11 - 1.0).clamp(min=0).view(-1, 1),
+    }
+    whole = discounted_returns(rows, 0.99)
+    parts = [
+        discounted_returns({k: x[i : i + 26] for k, x in rows.items()}, 0.99)
+        for i in range(0, 1075, 25)
+    ]
+    assert float(torch.cat(parts).std()) == pytest.approx(float(whole.std()), rel=0.1)
+
+
 def test_rewards_are_divided_by_the_deviation_of_returns():
     own, returns = moments(), []
     for seed in range(5):
