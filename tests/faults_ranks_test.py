@@ -7,6 +7,6 @@ from tests.faults import ranks
 from tests.faults.harness import hold
 
 
-@pytest.mark.timeout(900)  # it starts four processes, three times
-def test_a_rank_that_is_killed_or_hangs():
-    hold(ranks.lost(times=2, beasts=("monobeast",), wait=False))
+@pytest.mark.timeout(900)  # it starts four processes, twice
+def test_a_rank_that_is_killed():
+    hold(ranks.lost(times=1, beasts=("monobeast",), wait=False))
