@@ -55,7 +55,9 @@ from libtorchbeast.spec import describe_actions
 FRAMES_PER_STEP = 4
 STACK = 4
 _ENTRY_POINT = "ale_py.env:AtariEnv"
-_ATARI_NAME = re.compile(r"(?:ALE/)?([A-Za-z0-9]+?)(?:NoFrameskip|Deterministic)?(?:-v\d+)?")
+_ATARI_NAME = re.compile(
+    r"(?:ale_py:)?(?:ALE/)?([A-Za-z0-9]+?)(?:NoFrameskip|Deterministic)?(?:-v\d+)?"
+)
 
 
 class UnknownGame(gymnasium.error.Error, ValueError):
@@ -66,8 +68,8 @@ def is_atari(env_id: str) -> bool:
     """Whether `env_id` names a game of ale-py, including variants that the recipe refuses."""
     import ale_py  # noqa: F401  (registers its games)
 
-    if env_id in gymnasium.registry:
-        return gymnasium.registry[env_id].entry_point == _ENTRY_POINT
+    if spec := gymnasium.registry.get(env_id.removeprefix("ale_py:")):
+        return spec.entry_point == _ENTRY_POINT
     name = _ATARI_NAME.fullmatch(env_id)
     return name is not None and f"ALE/{name[1]}-v5" in gymnasium.registry
 
@@ -76,7 +78,7 @@ def _registered(env_id: str) -> dict:
     """The registry's kwargs of an id. Raises UnknownGame if the recipe does not accept it."""
     name = "Pong"
     if is_atari(env_id):
-        spec = gymnasium.registry.get(env_id)
+        spec = gymnasium.registry.get(env_id.removeprefix("ale_py:"))
         if spec is not None and isinstance(spec.kwargs["frameskip"], int):
             return spec.kwargs
         if match := _ATARI_NAME.fullmatch(env_id):

@@ -387,7 +387,8 @@ def test_wrap_pytorch_puts_channels_first():
 
 
 def test_is_atari():
-    assert atari_wrappers.is_atari("PongNoFrameskip-v4") and atari_wrappers.is_atari("ALE/Pong-v5")
+    for name in ("PongNoFrameskip-v4", "ALE/Pong-v5", "ale_py:ALE/Pong-v5"):
+        assert atari_wrappers.is_atari(name)
     assert all(atari_wrappers.is_atari(env_id) for env_id in REFUSED)  # so that they are refused
     assert not any(atari_wrappers.is_atari(env_id) for env_id in NOT_ATARI)
 
