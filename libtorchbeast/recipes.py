@@ -2,7 +2,7 @@
 """The defaults that depend on the kind of environment, for all programs.
 
     atari     games of ale-py, known by their names, and (*) images of 36 x 36 or more and no floats
-    vectors   (*) observations of floats without an image
+    vectors   (*) observations of floats without an image, and of agents whose returns are told
     other     all other environments
 
     (*) unless --core, --use_lstm or --recipe is given
@@ -91,10 +91,11 @@ def kind_of(draft: argparse.Namespace, is_atari: bool, spec: Spec | None) -> str
         return "atari"
     if spec is None or is_recurrent(draft):
         return "other"
+    lacks_returns = any(f"{group}/episode_return" not in spec.observations for group in spec.groups)
     spec = spec.of_one_agent
     if spec.has_large_images and not spec.scalable:
         return "atari"
-    return "vectors" if spec.has_vectors else "other"
+    return "vectors" if spec.has_vectors and not lacks_returns else "other"
 
 
 def apply(draft: argparse.Namespace, recipes: Recipes, kind: str) -> None:

@@ -23,8 +23,10 @@ def spec_of(*shapes, actions=BOX):
     return Spec("some", 1, observations, actions)
 
 
-def of_agents(count, shape, dtype):
+def of_agents(count, shape, dtype, tells_returns=False):
     parts = {"red/reward": ((count,), "float32"), "red/seen/frame": ((count, *shape), dtype)}
+    if tells_returns:
+        parts["red/episode_return"] = ((count,), "float32")
     return Spec("team", 1, parts, Actions("multi_discrete", (3,) * count))
 
 
@@ -56,7 +58,8 @@ def values_of(flags, recipe):
         ("vectors", spec_of((3,), (), (2, 9))),
         ("atari", Spec("racing", 1, {"frame": ((3, 96, 96), "uint8")}, spec_of((1,)).actions)),
         ("atari", of_agents(2, (3, 84, 84), "uint8")),
-        ("vectors", of_agents(40, (40,), "float32")),
+        ("vectors", of_agents(40, (40,), "float32", tells_returns=True)),
+        ("other", of_agents(40, (40,), "float32")),
         ("other", of_agents(2, (), "int64")),
         ("other", spec_of((3, 9, 9))),
         ("other", spec_of((3,), (40, 40))),
