@@ -88,11 +88,11 @@ def test_a_column_with_a_comma_is_read_as_it_was_written(tmp_path):
     assert last_row(tmp_path / "run")["step"] == 10
 
 
-@pytest.mark.parametrize("step", ["x", "nan", "\0"])
+@pytest.mark.parametrize("step", ["x", "nan", "\0", "\udcff"])  # the last is no UTF-8
 def test_a_row_without_a_step_is_dropped(tmp_path, caplog, step):
     path = tmp_path / "run" / "logs.csv"
     log_steps(tmp_path, [10, 20])
-    path.write_text(path.read_text().replace(",20,", f",{step},"))
+    path.write_text(path.read_text().replace(",20,", f",{step},"), errors="surrogateescape")
     assert last_row(tmp_path / "run")["step"] == 10
     log_steps(tmp_path, [30], resume_step=20)
     assert column(path, "step") == ["10", "30"] and "left out 1 damaged line" in caplog.text

@@ -15,10 +15,14 @@ from tests.support.client import free_port
 from tests.support.processes import GUARD_S, ROOT
 
 LOSES_RANK_1 = """
-import os, sys, torch
+import os, sys, time, torch
 from libtorchbeast import workers
 from libtorchbeast.distributed import pulse, ranks
-own = ranks.Ranks(timeout=4)
+own, heard = ranks.Ranks(timeout=4), []
+own.pulse.hear = lambda rank, told: heard.append((rank, len(told.get("games", ""))))
+own.pulse.tell = lambda: {"games": 100_000 * "x"}  # however long a message is
+while own.rank == 0 and not {(1, 100_000), (2, 100_000)} <= {*heard}:
+    time.sleep(0.01)
 own.pulse.wakeup = workers.PipeEvent()  # as if there were a run to save
 x = torch.ones(2)
 own.sum(x)

@@ -19,7 +19,6 @@ from libtorchbeast.workers import PipeEvent
 
 PULSE_S = 0.5
 LATER_S = 5.0  # the other ranks wait this much longer, because rank 0 decides who is lost
-MESSAGE_BYTES = 32768
 DONE = "done"
 
 logger = logging.getLogger(__name__)
@@ -173,21 +172,22 @@ class Pulse:
         return found[0].decode() if found else ""
 
     def _send(self, peer: int, message: dict[str, Any]) -> None:
-        text = json.dumps(message).encode()
-        data = torch.frombuffer(bytearray(text.ljust(MESSAGE_BYTES)), dtype=torch.uint8)
-        self._transfer(peer, lambda: dist.isend(data, peer).wait())
+        data = torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
+        for part in (torch.tensor([len(data)]), data):
+            self._transfer(peer, dist.isend, part)
 
     def _receive(self, peer: int, timeout: float) -> dict[str, Any]:
         self.awaited = self._names[peer]
-        data = torch.zeros(MESSAGE_BYTES, dtype=torch.uint8)
-        patience = timedelta(seconds=timeout)
-        self._transfer(peer, lambda: dist.irecv(data, peer).wait(patience))
+        size = torch.zeros(1, dtype=torch.int64)
+        self._transfer(peer, dist.irecv, size, timedelta(seconds=timeout))
+        data = torch.zeros(int(size), dtype=torch.uint8)
+        self._transfer(peer, dist.irecv, data, timedelta(seconds=timeout))
         self.awaited = ""
         return json.loads(data.numpy().tobytes())
 
-    def _transfer(self, peer: int, transfer: Callable[[], Any]) -> None:
+    def _transfer(self, peer: int, transfer: Callable, data: torch.Tensor, *limit: Any) -> None:
         try:
-            transfer()
+            transfer(data, peer).wait(*limit)
         except RuntimeError as error:
             if "imed out" in str(error):
                 why = f"has given no sign of life for {self._timeout:g} s (--rank_timeout)"

@@ -83,12 +83,13 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
 def last_row(run: str | Path) -> dict[str, float]:
     """The last whole row of a run's logs.csv without its empty cells; {} if there is none."""
-    with contextlib.suppress(OSError), open(Path(run, "logs.csv"), "rb") as file:
-        (header,) = csv.reader([file.readline().decode()])
+    with contextlib.suppress(OSError, csv.Error), open(Path(run, "logs.csv"), "rb") as file:
+        (header,) = csv.reader([file.readline().decode(errors="replace")])
         start, size = file.tell(), file.seek(0, os.SEEK_END)
         few_rows = 10_000 + 100 * len(header)  # in bytes, and more than one row in any case
         file.seek(max(start, size - few_rows))
-        rows = file.read().decode().split("\n")[:-1]  # behind the last "\n" a row may be half done
+        rows = file.read().decode(errors="replace").split("\n")
+        rows.pop()  # which a killed run may have left half done
         for row in reversed(rows):
             with contextlib.suppress(ValueError, csv.Error):  # a damaged row
                 cells = zip(header, *csv.reader([row]), strict=True)
