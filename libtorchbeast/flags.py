@@ -299,7 +299,7 @@ def choose_xpid(flags: argparse.Namespace) -> None:
     if not flags.savedir.startswith("~"):
         flags.savedir = os.path.abspath(flags.savedir)
     if flags.xpid is None:
-        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
     require(flags, "xpid", is_folder_name(flags.xpid), "a plain folder name")
     if flags.mode == "train":

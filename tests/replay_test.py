@@ -222,6 +222,27 @@ def test_a_resume_goes_on_with_the_same_content_priorities_and_draws(tmp_path):
         check(other, world, flags)
 
 
+@pytest.mark.parametrize(("before", "after"), [(0.5, 0.25), (1, 0), (0, 1)])
+def test_a_resume_with_another_exponent_or_ratio_follows_it_at_once(tmp_path, before, after):
+    flags, path = make_flags("--save_replay", "--priority_exponent", before), str(tmp_path / "r")
+    replay, world = make_replay(replace(flags, replay_ratio=8.0), path), World(2)
+    for _ in range(30):
+        replay.insert(world.rollout())
+        while replay.may_sample():
+            serials = replay.sample()["column/serial"]
+            priorities = (1.0 + serials[0] % 4).tolist()
+            replay.learned({"column/serial": serials}, {"priorities": priorities})
+    state = replay.state_dict()
+    resumed = make_replay(replace(flags, replay_ratio=2.0, priority_exponent=after), path)
+    resumed.load_state_dict(state)
+    old, new = replay._tree.leaves, resumed._tree.leaves
+    expected = old ** (after / before) if before else np.ones_like(old)
+    np.testing.assert_allclose(new[old > 0], expected[old > 0], rtol=1e-6)
+    assert not new[old == 0].any() and resumed.columns()["replay_ratio"] == 2
+    resumed.insert(world.rollout())
+    assert resumed.may_sample()
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(
     tmp_path, monkeypatch, is_killed

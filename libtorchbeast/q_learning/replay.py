@@ -228,19 +228,26 @@ class Replay(Direct):
             )  # fmt: skip
             state = {name: torch.from_numpy(array.copy()) for name, array in numbers.items()}
             random = json.dumps(self._random.bit_generator.state)
-            return {**state, **self._counts, "random": random, "layout": self._layout}
+            rules = dict(exponent=self._flags.priority_exponent, ratio=self._flags.replay_ratio)
+            return {**state, **self._counts, **rules, "random": random, "layout": self._layout}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on with those blocks of the checkpoint that the file still has. If they have fewer
-        than --replay_start steps, learning begins when there are as many again."""
+        than --replay_start steps, learning begins when there are as many again. A new
+        --priority_exponent holds for them, too, and a new --replay_ratio for the steps to come."""
         if state["layout"] != self._layout:
             logger.warning("The checkpoint's replay buffer has another layout and is not used")
             return
         names = ("serials", "previous", "next")
         serials, self._previous[:], self._next[:] = (state[name].numpy() for name in names)
-        self._tree.set(np.arange(self._M), state["priorities"].numpy())
+        leaves, exponent = state["priorities"].numpy(), self._flags.priority_exponent
+        if (before := state.get("exponent", exponent)) != exponent:
+            leaves = np.where(leaves > 0, leaves ** (exponent / max(before, 1e-9)), 0.0)
+        self._tree.set(np.arange(self._M), leaves)
         self._random.bit_generator.state = json.loads(state["random"])
         self._counts = {name: state[name] for name in self._counts}
+        if state.get("ratio", ratio := self._flags.replay_ratio) != ratio:
+            self._counts["trained"] = int(ratio * self._counts["new"])
         is_kept = self._in_file == serials  # the others were overwritten after the checkpoint
         self._forget(np.flatnonzero(~is_kept))
         self._serials[:] = np.where(is_kept, serials, NONE)
