@@ -11,6 +11,7 @@ This module needs numpy only, neither torch nor gymnasium.
 
 import contextlib
 import math
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,7 @@ from libtorchbeast.spec import (
     describe_actions,
     flatten_observation,
     flatten_space,
+    has_channels_last,
     sets_of,
     to_space,
 )
@@ -72,6 +74,10 @@ class Environment:
             _check_vector(first, num_envs)
         space = getattr(first, f"{single}observation_space")
         observations = flatten_space(space)
+        channels_last = tuple(k for k, leaf in observations.items() if has_channels_last(*leaf))
+        for name in channels_last:
+            (*shape, H, W, C), dtype = observations[name]
+            observations[name] = (*shape, C, H, W), dtype
         actions = describe_actions(getattr(first, f"{single}action_space"))
         shapes = [shape for shape, _ in observations.values()]
         if not any(math.prod(shape) for shape in shapes):
@@ -86,6 +92,7 @@ class Environment:
             stacks=_checked_stacks(metadata.get("frame_stacks", {}), observations),
             sets=sets_of(space),
             numbers=tuple(self._numbers.values),
+            channels_last=channels_last,
         )
         # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its environments
         # are stepped here.
@@ -98,6 +105,8 @@ class Environment:
             if is_vector(first)
             else _SingleSource(first, create_env, self.spec, self._numbers)
         )
+        sizes = (0,) if actions.kind == "box" else actions.sizes
+        self._mask_starts = np.cumsum([0, *sizes[:-1]])  # of each choice's part of `action_mask`
         # Whether the last row ended an episode (or a game), so that the next row begins another.
         self._episode_ended = np.ones(num_envs, bool)
         self._game_ended = np.ones(num_envs, bool)
@@ -147,6 +156,12 @@ class Environment:
                 raise UserError(f"Observation {name!r}: expected 0 to {n - 1}, seen {seen}")
         done, new_game = self._episode_ended, self._game_ended
         self._episode_ended = terminated | truncated
+        if (mask := observations.get("action_mask")) is not None:
+            is_possible = np.logical_or.reduceat(mask != 0, self._mask_starts, axis=-1).all(axis=-1)
+            if (stuck := ~is_possible & ~self._episode_ended).any():
+                which = f"'action_mask' of environment {stuck.argmax()}"
+                said = "expected an allowed action, because the episode goes on, seen none"
+                raise UserError(f"Observation {which}: {said}")
         self._game_ended = truncated | (terminated & ~life_lost)
         self._steps = np.where(new_game, np.int32(0), self._steps + np.int32(1))
         self._return = np.where(new_game, 0.0, self._return + self._sign * reward)
@@ -249,6 +264,7 @@ class _VectorSource:
     def _checked(self, observation: Any) -> Row:
         N, leaves = len(self._never), flatten_observation(observation)
         _check_names(leaves, self._spec.observations)
+        _move_channels(leaves, self._spec)
         return {
             # torch takes only what is contiguous, and warns of what cannot be written to
             name: np.require(
@@ -311,6 +327,7 @@ class _SingleSource:
             leaves = {"frame": observation}
         if leaves.keys() != self._out.keys():
             _check_names(leaves, self._spec.observations)
+        _move_channels(leaves, self._spec)
         for name, shape, dtype in self._leaves:
             leaf = leaves[name]
             plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
@@ -397,7 +414,7 @@ def _reset(env: Any, **seed: int):
     try:
         result = env.reset(**seed)
     except TypeError as error:  # old Gym has a method `seed` instead
-        if not seed or "seed" not in str(error):
+        if not seed or not re.search(r"\breset\(\) .*(seed|keyword)", str(error)):
             raise
         if hasattr(env, "seed"):
             env.seed(seed["seed"])
@@ -456,6 +473,12 @@ def _checked_stacks(stacks: dict[str, int], observations: dict) -> dict[str, int
 def _check_names(leaves: dict, expected: dict) -> None:
     if leaves.keys() != expected.keys():
         raise UserError(f"Observation: expected keys {sorted(expected)}, seen {sorted(leaves)}")
+
+
+def _move_channels(leaves: dict[str, Any], spec: Spec) -> None:
+    for name in spec.channels_last:
+        if np.ndim(leaves[name]) >= 3:  # else `_checked_leaf` will say what is wrong
+            leaves[name] = np.moveaxis(leaves[name], -1, -3)
 
 
 def _checked_leaf(

@@ -101,6 +101,7 @@ class Spec:
     # Further keys of rows, float32 [N], that networks do not get: `discount`, a transition's own,
     # and `game/NAME`, a number that the environment told at a game's end, else NaN.
     numbers: tuple[str, ...] = ()
+    channels_last: tuple[str, ...] = ()  # the images that the environment gives as [H, W, C]
 
     def to_json(self) -> bytes:
         """Returns what `from_json` reads, in another process of this program."""
@@ -113,7 +114,7 @@ class Spec:
         values["observations"] = {k: (tuple(shape), dtype) for k, (shape, dtype) in shapes}
         sizes = tuple(values["actions"]["sizes"])
         values["actions"] = Actions(values["actions"]["kind"], sizes)
-        return cls(**values | {"numbers": tuple(values["numbers"])})
+        return cls(**values | {k: tuple(values[k]) for k in ("numbers", "channels_last")})
 
     @property
     def leaves(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -219,6 +220,11 @@ def is_image(shape: tuple[int, ...]) -> bool:
     A small [H, W] is rather a table of numbers."""
     least = LARGE_IMAGE if len(shape) == 2 else 3
     return len(shape) >= 2 and min(shape[-2:]) >= least
+
+
+def has_channels_last(shape: tuple[int, ...], dtype: str) -> bool:
+    """Whether an observation is beyond doubt an image [H, W, C] of bytes."""
+    return dtype == "uint8" and shape[-1:] in ((1,), (3,), (4,)) and min((0, *shape)[-3:-1]) > 4
 
 
 def flatten_space(space: Any) -> dict[str, tuple[tuple[int, ...], str]]:
