@@ -57,6 +57,7 @@ from libtorchbeast.learner import Direct, start_learners
 from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import Transitions
+from libtorchbeast.models import CoreState
 from libtorchbeast.past import add_past_flag, past_of_run
 from libtorchbeast.rollouts import Barrier, batches
 from libtorchbeast.run import Run
@@ -127,7 +128,7 @@ class Net(nn.Module):
             nn.init.orthogonal_(head.weight, gain)
             nn.init.zeros_(head.bias)
 
-    def initial_state(self, batch_size: int) -> models.CoreState:
+    def initial_state(self, batch_size: int) -> CoreState:
         return models.zero_state(self.core, batch_size)
 
     def see(self, image: torch.Tensor | None, vector: torch.Tensor | None) -> torch.Tensor:
@@ -136,7 +137,7 @@ class Net(nn.Module):
         is_both = image is not None and vector is not None
         return self.fc(torch.cat([x, vector], dim=1) if is_both else x)
 
-    def forward(self, inputs: dict[str, torch.Tensor], core_state: models.CoreState = ()):
+    def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
         T, B = inputs["reward"].shape
         x = self.see(*self.parts(inputs)).float()  # [T * B, width]
         last_action = self.distribution.features(inputs["last_action"]).flatten(0, 1)

@@ -19,7 +19,7 @@ import argparse
 import contextlib
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 if __name__ in ("__main__", "__mp_main__"):  # first, because the other imports take seconds
@@ -31,7 +31,6 @@ import torch
 from torch import nn
 
 import monobeast
-from examples import tensors as examples
 from libtorchbeast import models, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.agents import make_net
@@ -75,7 +74,9 @@ def create_env(flags: Flags, device: torch.device) -> Any:
     This may also be another vector environment with next-step autoreset, whose `reset` and `step`
     give tensors on the device. In test modes and evaluations the device is the CPU.
     """
-    env = examples.make(flags.env)
+    from examples import tensors  # here, because pip does not install them
+
+    env = tensors.make(flags.env)
     compiled = lambda step: compile_step(step, flags, device)
     return TensorVector(env, flags.num_envs, flags.env_seed, device, compiled)
 
@@ -132,9 +133,17 @@ class Actor:
     the device. Each rollout overwrites the one before."""
 
     def __init__(
-        self, rows: TensorRows, net: nn.Module, seed: int, flags: Flags, clock: Clock, version=0
+        self,
+        rows: TensorRows,
+        net: nn.Module,
+        seed: int,
+        flags: Flags,
+        clock: Clock,
+        version: int = 0,
+        opened: Callable[[int], None] = lambda count: None,
     ):
         self.rows, self.net, self.flags, self.clock = rows, net, flags, clock
+        self.opened = opened  # is called after each step, the first of which may be compiled
         self.rollout: Rollout = {}
         self.row = rows.initial(seed)
         self.next_core_state = models.initial_state(net, rows.spec.num_envs)
@@ -166,8 +175,10 @@ class Actor:
             self.rollout[f"core_state/{i}"].copy_(state)
         self.write(0)
         for t in range(1, self.flags.unroll_length + 1):
+            self.clock.begin_call()
             self.row = self.rows.step(self.row["action"])
             self.clock.lap("environment")
+            self.opened(1)
             self.choose(version)
             self.write(t)
         return self.rollout
@@ -219,13 +230,18 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     seed = derive_seed(flags.seed, learner.updates)
     if learner.updates:
         seed_everything(seed)
-    actor = Actor(rows, learner.net, seed, flags, clock, learner.updates)
-    for batch in run.between.batches(rollouts(run, actor)):
-        run.learned(batch, learner.update(batch, publish=lambda state_dict, version: None))
-        clock.lap("learning")
-        run.tick()
-        if run.finished():
-            return
+    leave = functools.partial(run.__exit__, None, None, None)  # saves the run
+    limits = dict(clock=clock, step_timeout=flags.step_timeout)
+    with OpeningWatch(
+        flags.open_timeout, must_end=run.finished, leave=leave, what="The first step", **limits
+    ) as opened:
+        actor = Actor(rows, learner.net, seed, flags, clock, learner.updates, opened)
+        for batch in run.between.batches(rollouts(run, actor)):
+            run.learned(batch, learner.update(batch, publish=lambda state_dict, version: None))
+            clock.lap("learning")
+            run.tick()
+            if run.finished():
+                return
 
 
 def rollouts(run: Run, actor: Actor) -> Iterator[Rollout]:

@@ -25,6 +25,7 @@ import torch
 
 from libtorchbeast import shared_memory, workers
 from libtorchbeast.accelerator import devices
+from libtorchbeast.distributed import ranks
 from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.loggers.timing import ActorTimes, Source
 from libtorchbeast.origin import cause
@@ -308,4 +309,7 @@ def check_limits(flags: Flags, shapes: Shapes) -> None:
     in_order = flags.num_actors == 0
     needed = shared_memory.required_bytes(shapes if in_order else slot_shapes(flags, shapes))
     shared_memory.require_memory(flags, "unroll_length" if in_order else "num_buffers", needed)
+    columns = flags.num_learner_threads * ranks.share(flags.batch_size)
+    batches = columns * shared_memory.required_bytes(shapes) // flags.envs_per_actor
+    shared_memory.require_memory(flags, "batch_size", batches)
     shared_memory.require_descriptors(flags)

@@ -101,10 +101,12 @@ class Agents(nn.Module):
         self.groups, self._precision = groups_of(spec), flags.precision
         self.nets = nn.ModuleDict()
         for group in self.groups:
-            self.nets[group.name] = models.make_net(own, group.spec, flags)
+            is_taken = hasattr(self.nets, group.name)  # a ModuleDict has `train`, for example
+            key = f"{group.name}_" if is_taken else group.name
+            self.nets[key] = models.make_net(own, group.spec, flags)
 
     def members(self) -> list[tuple[Group, Any]]:
-        return [(group, self.nets[group.name]) for group in self.groups]
+        return [*zip(self.groups, self.nets.values(), strict=True)]
 
     def initial_state(self, batch_size: int) -> CoreState:
         states: CoreState = ()
@@ -114,16 +116,20 @@ class Agents(nn.Module):
         return states
 
     def forward(self, inputs: dict[str, Tensor], core_state: CoreState):
-        logits, values, next_state = [], [], ()
+        logits, values, actions, next_state = [], [], [], ()
         for group, net, rows, state in self.rows_of_groups(inputs, core_state):
             with models.autocast(net, self._precision, rows["reward"].device):
                 outputs, state = models.forward(net, rows, state)
             T, B = inputs["reward"].shape
             logits.append(outputs["policy_logits"].reshape(T, B, -1))
             values.append(outputs["baseline"].view(T, B, -1))
+            actions += [outputs["action"].reshape(T, B, -1)] if "action" in outputs else []
             next_state += tuple(x.unflatten(1, (B, group.agents)) for x in state)
-        baseline = values[0].mean(-1)  # of the first group, whose return is logged
-        return dict(policy_logits=torch.cat(logits, -1), baseline=baseline), next_state
+        joined = dict(policy_logits=torch.cat(logits, -1))
+        joined["baseline"] = values[0].mean(-1)  # of the first group, whose return is logged
+        if len(actions) == len(self.groups):
+            joined["action"] = torch.cat(actions, -1)
+        return joined, next_state
 
     def rows_of_groups(self, rows: dict[str, Tensor], core_state: CoreState):
         """Yields for each group: the group, its network, its rows [T, B * A, ...], and core state.

@@ -295,12 +295,13 @@ class RunCheckpoints:
             logger.error("The next evaluation replaces a checkpoint that is not usable: %s", error)
         return state
 
-    def save(self, state: dict[str, Any]) -> None:
+    def save(self, state: dict[str, Any]) -> bool:
         """Saves `state`. If that fails, for example on a full disk, the error is logged and
-        counted, and training goes on."""
-        if self.enabled and self.try_save(self.path, state):
+        counted, and training goes on. Returns whether it was saved."""
+        if is_saved := self.enabled and self.try_save(self.path, state):
             self.saved_updates = state["updates"]
             logger.info("Checkpoint saved at step %d: %s", state["step"], self.path)
+        return is_saved
 
     def save_if_best(self, score: float, evaluated: dict[str, Any]) -> None:
         """Saves the weights of `evaluated` to model.best.tar, if no other weights of the run had as
@@ -322,11 +323,6 @@ class RunCheckpoints:
             logger.error("Checkpoint not saved, and no file replaced: %s", error)
             return False
         return True
-
-    def is_behind(self, updates: int) -> bool:
-        """Whether a checkpoint after `updates` updates should be saved, because the newest has
-        fewer."""
-        return self.enabled and updates > self.saved_updates
 
     def _refuse(self, name: str, seen: Any, now: Any) -> NoReturn:
         count = ""

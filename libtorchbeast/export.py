@@ -114,7 +114,8 @@ def trace(policy: Policy, row: Row) -> Traced:
             `last_action`, or the whole row if the network reads more.
     """
     rows = {name: torch.from_numpy(x.repeat(2, axis=0)) for name, x in row.items()}
-    all_inputs = seen_by_nets(rows)
+    hidden = tuple(f"{group.name}/loss/" for group in getattr(policy.net, "groups", ()))
+    all_inputs = {k: x for k, x in seen_by_nets(rows).items() if not k.startswith(hidden)}
     rare = ROW_FIELDS.keys() - {"reward", "done"}
     inputs = {name: x for name, x in all_inputs.items() if name not in rare}
     core_state = initial_state(policy.net, 2)  # torch.export takes a size of 1 for a constant

@@ -36,7 +36,7 @@ OF_ONE_START = frozenset(
     """.split()
 )
 # Nor does a test mode take these, so that it plays the games that its help promises.
-OF_ONE_TEST = frozenset("seed num_episodes max_episode_steps greedy".split())
+OF_ONE_TEST = frozenset("seed num_episodes max_episode_steps greedy against".split())
 
 Recipes = dict[str, dict[str, Any]]  # kind of environment -> defaults by the flag's name (recipes)
 
@@ -124,7 +124,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, program: str, description: str | None):
         super().__init__(
             program, f"{program} [--FLAG VALUE ...]", description, formatter_class=HelpFormatter,
-            epilog="docs/flags.md says more about each flag.",
+            epilog=None if "." in program else "docs/flags.md says more about each flag.",
             allow_abbrev=False, exit_on_error=False,
         )  # fmt: skip
 
@@ -394,8 +394,8 @@ def add_learning_flags(parser: Parser) -> None:
     add("--unroll_length", type=whole(1), metavar="T",
         help="Number of agent steps in a rollout.")
     add("--passes", type=whole(1, 1000),
-        help="Number of passes over each batch. More than one needs --ppo_clip, without which the "
-             "policy moves too far from the actors' policy.")
+        help="Number of passes over each batch. More than one should go with --ppo_clip, without "
+             "which the policy moves too far from the actors' policy.")
     add("--minibatches", type=whole(1),
         help="Number of updates in each pass, each from another random part of the batch: of its "
              "rollouts if the network is recurrent, else of its transitions.")
@@ -455,7 +455,7 @@ def add_loss_flags(parser: Parser) -> None:
              "values are.")
     add("--vtrace_lambda", type=real(0, 1),
         help="The lambda of V-trace (remark 2 of the IMPALA paper, which uses 1).")
-    add("--clip_rho_threshold", type=positive(), default=1.0,
+    add("--clip_rho_threshold", type=positive(1e12), default=1.0,
         help="Upper bound of the importance weights (rho-bar in the paper), in the value targets "
              "and in the policy gradient.")
     add("--ppo_clip", type=real(0, 1), metavar="EPSILON",

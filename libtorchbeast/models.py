@@ -255,7 +255,8 @@ class Parts:
 
 def _one_hot(numbers: Tensor, n: int) -> Tensor:
     """[N, K] of 0 to n - 1 -> bool [N, K * n]. Any other number has zeros only."""
-    return (numbers[..., None] == torch.arange(n, device=numbers.device)).flatten(1)
+    numbers = numbers.long()[..., None]  # torch compares no uint16
+    return (numbers == torch.arange(n, device=numbers.device)).flatten(1)
 
 
 def _joined(parts: list[Tensor]) -> Tensor | None:

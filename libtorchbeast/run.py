@@ -143,6 +143,7 @@ class Run:
             self.learner.close()
             if self.state.is_unsaved():  # before `Ranks.close`, which waits long for one that hangs
                 self.state.save()
+            self.state.kept.keep()
             if self.ranks is not None:
                 if not self._writes:
                     self.log.write(self.learner.step)
@@ -225,7 +226,7 @@ class RunState:
         self.between_barriers = False
         self._resumed: dict[str, Any] = {}
         self._parts: dict[str, Any] = {}
-        self._hours_before = 0.0
+        self._hours_before, self._saved_changes = 0.0, 0
 
     def load(self, stack: contextlib.ExitStack) -> int | None:
         """Holds the run's folder until `stack` is closed. Gives the learner the state of the newest
@@ -289,10 +290,14 @@ class RunState:
 
     def also_save(self, name: str, part: Any) -> None:
         """Makes `part.state_dict()` a part of the checkpoints. If the run resumes from one that has
-        it, `part` takes it over now."""
+        it, `part` takes it over now. `part.changes()` grows with each change."""
         if name in self._resumed:
             part.load_state_dict(self._resumed.pop(name))
         self._parts[name] = part
+        self._saved_changes = self._changes()
+
+    def _changes(self) -> int:
+        return sum(part.changes() for part in self._parts.values())
 
     @property
     def hours(self) -> float:
@@ -315,6 +320,7 @@ class RunState:
         `require_folder`."""
         self.require_folder()
         self.due = time.monotonic() + self.flags.checkpoint_every
+        changes = self._changes()
         state = self.learner.state_dict() | {
             "stats": self.stats.state_dict(),
             "hours": self.hours,
@@ -323,11 +329,14 @@ class RunState:
             "flags": as_plain(vars(self.flags)),
             **{name: part.state_dict() for name, part in self._parts.items()},
         }
-        self.checkpoints.save(state)
+        if self.checkpoints.save(state):
+            self._saved_changes = changes
 
     def is_unsaved(self) -> bool:
-        """Whether a checkpoint should be saved, because the newest has fewer updates."""
-        return self.checkpoints.is_behind(self.learner.updates)
+        """Whether a checkpoint should be saved, because the newest has fewer updates, or another
+        part has changed since."""
+        is_behind = self.learner.updates > self.checkpoints.saved_updates
+        return self.checkpoints.enabled and (is_behind or self._changes() > self._saved_changes)
 
     def require_saved(self) -> None:
         """Raises CheckpointError if the last checkpoint could not be saved."""
@@ -340,7 +349,7 @@ class RunState:
     def save_if_best(self, score: float, played: dict[str, Any]) -> None:
         """Saves weights if they are the best so far: by their score, or by the rating if they have
         only played against themselves."""
-        is_rated = self.flags.past_share and self.flags.eval_env is None
+        is_rated = vars(self.flags).get("past_share") and self.flags.eval_env is None
         self.checkpoints.save_if_best(self.stats.standings.rating if is_rated else score, played)
 
 

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import monobeast
 from libtorchbeast import models
-from libtorchbeast.actors import ActorMemory
+from libtorchbeast.actors import ActorMemory, check_limits
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError, replace
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
@@ -157,6 +157,13 @@ def test_an_actors_very_first_row_carries_the_version_that_it_copied():
     assert full.recv_bytes() == b"0"
     assert memory.slots["policy_version"][0].eq(7).all()
     memory.close()
+
+
+def test_batches_that_do_not_fit_into_memory_are_refused():
+    flags, _, shapes = monobeast.describe(make_flags())
+    check_limits(flags, shapes)
+    with pytest.raises(UserError, match=r"^--batch_size 10+: expected a smaller number"):
+        check_limits(replace(flags, batch_size=10**12), shapes)
 
 
 def test_shapes_are_learned_from_one_environment(monkeypatch):

@@ -332,3 +332,22 @@ def test_statistics_that_nobody_takes_are_refused_in_one_sentence():
     learner = learner_of(actor.net, warpbeast.loss)
     with pytest.raises(UserError, match="AttributeError.*take_statistics.* in take_statistics"):
         learner.update(actor.unroll(0), lambda state, version: None)
+
+
+def test_the_networks_of_groups_may_choose_the_actions_themselves(monkeypatch):
+    class Own(warpbeast.Net):
+        def forward(self, inputs, core_state=()):
+            outputs, core_state = super().forward(inputs, core_state)
+            action = torch.full_like(outputs["baseline"], 2).long()
+            return outputs | {"action": action}, core_state
+
+    monkeypatch.setattr(warpbeast, "Net", Own)
+    rollout = actor_of(Tag(3, 2)).unroll(version=0)
+    assert rollout["action"].shape == (5, N, 5) and (rollout["action"] == 2).all()
+
+
+def test_a_group_may_have_the_name_of_a_method():
+    spec = spec_of(Tag(3, 2))
+    parts = {k.replace("taggers/", "train/"): x for k, x in spec.observations.items()}
+    net = make_net(warpbeast.Net, dataclasses.replace(spec, observations=parts), flags_of())
+    assert [group.name for group, _ in net.members()] == ["train", "runners"]

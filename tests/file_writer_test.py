@@ -5,13 +5,14 @@ import logging
 
 import pytest
 
+from libtorchbeast.flags import UserError
 from tests.support.run_files import column, file_size_limit, log_steps, writer
 
 
 def test_a_start_that_fails_frees_the_run(tmp_path):
     (tmp_path / "run" / "logs.csv").mkdir(parents=True)
     handlers = list(logging.getLogger().handlers)
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(UserError, match="the run's folder cannot be written: .*logs.csv"):
         writer(tmp_path)
     assert logging.getLogger().handlers == handlers
     (tmp_path / "run" / "logs.csv").rmdir()

@@ -18,8 +18,8 @@ def kept_steps(folder):
 
 def test_weights_are_kept_in_a_ring(tmp_path):
     words = [*IN_ORDER, "--keep_checkpoints_every", 200, "--keep_checkpoints", 3]
-    beast(tmp_path, *words, "--total_steps", 300)
-    assert kept_steps(tmp_path / "run") == [0, 200]
+    beast(tmp_path, *words, "--total_steps", 400)  # also those of the last update
+    assert kept_steps(tmp_path / "run") == [0, 200, 400]
     beast(tmp_path, "--total_steps", 1100)
     files = checkpoint.kept_files(str(tmp_path / "run"))
     assert [*files] == [600, 800, 1000]
@@ -38,7 +38,8 @@ def test_files_from_after_the_checkpoint_are_made_again(tmp_path):
     files = checkpoint.kept_files(str(tmp_path / "run"))
     os.rename(files[200], files[200].replace("0200.tar", "0400.tar"))
     beast(tmp_path, "--total_steps", 380)
-    assert kept_steps(tmp_path / "run") == [0, 200]
+    files = checkpoint.kept_files(str(tmp_path / "run"))
+    assert [*files] == [0, 200, 400] and checkpoint.load(files[400])["step"] >= 400
 
 
 def test_a_run_that_begins_anew_keeps_no_files_of_the_one_before(tmp_path):

@@ -276,6 +276,8 @@ def test_numbers_of_a_set_are_one_hot():
     rows |= {"x": torch.ones(1, 2, 3), "reward": torch.zeros(1, 2)}
     image, vector = models.Parts(spec)(rows)
     assert image is None and vector.dtype == torch.float32
+    unsigned = models.Parts(spec)(rows | {"suit": rows["suit"].to(torch.uint16)})[1]
+    assert torch.equal(unsigned, vector)
     both = [[0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 0, 0], [0] * 6 + [1] * 3 + [0] * 4]
     assert vector.tolist() == both
     assert (

@@ -57,7 +57,8 @@ def greedy_return(savedir, capsys):
 
 # ===================================================================================== learning
 def test_catch_is_solved_at_the_ratio_asked_for(tmp_path, capsys):
-    beast(tmp_path, *CATCH, "--total_steps", 30_000)
+    beast(tmp_path, *CATCH, "--total_steps", 30_000, *"--eval_every 500 --num_episodes 2".split())
+    assert (tmp_path / "run" / "model.best.tar").exists()  # an evaluation has ended
     last = rows(tmp_path / "run")[-1]
     assert last["skipped_updates"] == 0 and last["lag_mean"] > 10 and last["td_error"] > 0
     trained_each = 16 * 15  # at most: transitions across resets are not real

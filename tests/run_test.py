@@ -21,7 +21,7 @@ from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import read_csv
 from libtorchbeast.loggers.trackers import TensorBoard
 from tests.support.compare import assert_same
-from tests.support.monobeast import IN_ORDER, beast, refusal
+from tests.support.monobeast import IN_ORDER, beast, parse, refusal
 from tests.support.processes import load, rows
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -66,6 +66,19 @@ def test_a_run_that_has_not_learned_says_so(tmp_path, capsys, monkeypatch):
     said = "Step 0: stopped. Nothing was learned yet, and nothing is saved."
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run/model.tar").exists()
+
+
+def test_what_else_a_checkpoint_has_is_saved_though_there_is_no_new_update(tmp_path):
+    flags = parse(*IN_ORDER, "--total_steps", 80, "--savedir", tmp_path, "--xpid", "run")
+    state = monobeast.train(flags).state
+    blocks = [3]
+    part = SimpleNamespace(changes=lambda: blocks[0], state_dict=lambda: {"blocks": blocks[0]})
+    state.also_save("replay", part)
+    assert not state.is_unsaved()
+    blocks[0] = 4
+    assert state.is_unsaved()
+    state.save()
+    assert not state.is_unsaved() and load(tmp_path / "run")["replay"] == {"blocks": 4}
 
 
 def test_weights_and_biases_is_missed_before_the_folder_is_made(tmp_path, monkeypatch):

@@ -171,6 +171,8 @@ def test_the_panel_shows_the_value_of_this_game_and_where_rewards_came():
     assert ink(image, video.VALUE).sum() > 5
     assert ink(image, video.GOOD).any() and ink(image, video.BAD).any()
     for row in rows((3.0, 0)):
+        larger = np.zeros((30, 20), np.uint8)
+        assert panel.below(larger, row).shape == image.shape  # all in a video have one size
         image = panel.below(picture, row)
     assert not any(ink(image, color).any() for color in (video.VALUE, video.GOOD, video.BAD))
     for row in rows(*[(i % 7, 0) for i in range(3 * video.SHOWN)], step=1):

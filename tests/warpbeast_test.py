@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import warpbeast
-from libtorchbeast import evaluate
+from libtorchbeast import checkpoint, evaluate
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.models import make_net
@@ -77,6 +77,8 @@ def test_a_run_trains_resumes_and_plays(parse, tmp_path, caplog):
     run = warpbeast.train(parse())
     state = load(tmp_path / "run")
     assert run.complete() and state["updates"] >= 20 and state["net"] == "monobeast.Net"
+    run.state.save_if_best(0.5, {name: state[name] for name in ("model", "step", "flags")})
+    assert checkpoint.load(str(tmp_path / "run/model.best.tar"))["mean_eval_return"] == 0.5
     warpbeast.train(parse("--total_steps 600"))
     assert load(tmp_path / "run")["step"] >= 600
     log = (tmp_path / "run" / "out.log").read_text()
@@ -208,3 +210,17 @@ def test_a_wrong_environment_is_refused(parse, monkeypatch, what):
 def test_an_unknown_environment_is_refused(parse):
     with pytest.raises(UserError, match="--env pong: expected one of asterix"):
         warpbeast.train(parse("--env pong"))
+
+
+def test_a_step_is_watched_from_the_second_on(parse):
+    """The first one may be compiled, which may take as long as --open_timeout."""
+    actor, seen = make_actor(parse()), []
+    step, actor.opened = actor.rows.step, lambda count: seen.append("opened")
+
+    def watched(action):
+        seen.append("watched" if actor.clock.call_began[0] else "not")
+        return step(action)
+
+    actor.rows.step = watched
+    actor.unroll(version=0)
+    assert seen == ["watched", "opened"] * 5 and not actor.clock.call_began[0]

@@ -187,7 +187,7 @@ def summary(run: Any) -> str:
     summary = f"Step {run.learner.step:,}: {'complete' if run.complete() else how}. "
     if run.state.is_unsaved() or run.flags.disable_checkpoint:
         summary += "This step is not saved. "
-    elif not run.learner.updates:
+    elif not run.learner.updates and not Path(run.state.checkpoints.path).exists():
         summary += "Nothing was learned yet, and nothing is saved. "
     elif not run.complete():
         where = shlex.join(["--savedir", run.flags.savedir])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from libtorchbeast.loggers.csv_table import CsvTable
-from libtorchbeast.loggers.files import copy_of_log, link_latest
+from libtorchbeast.loggers.files import cannot_write, copy_of_log, link_latest
 from libtorchbeast.loggers.meta import write_meta
 from libtorchbeast.loggers.trackers import Counts, open_trackers
 
@@ -29,7 +29,7 @@ class FileWriter(contextlib.ExitStack):
             that an earlier process logged beyond this step are moved to logs.discarded.csv.
 
     Raises:
-        OSError: the folder or its files cannot be written.
+        UserError: the folder or its files cannot be written.
     """
 
     def __init__(
@@ -45,10 +45,13 @@ class FileWriter(contextlib.ExitStack):
         self._logged_failures: set[str] = set()
         last_step = -1 if resume_step is None else resume_step
         with contextlib.ExitStack() as stack:  # closes what is open if a later line raises
-            stack.enter_context(copy_of_log(path / "out.log"))
-            link_latest(path)
-            started = write_meta(path / "meta.json", xpid, flags, resume_step)
-            table = CsvTable(path / "logs.csv", fieldnames, last_step)
+            try:
+                stack.enter_context(copy_of_log(path / "out.log"))
+                link_latest(path)
+                started = write_meta(path / "meta.json", xpid, flags, resume_step)
+                table = CsvTable(path / "logs.csv", fieldnames, last_step)
+            except OSError as error:
+                raise cannot_write(path, error) from error
             self._table = stack.enter_context(contextlib.closing(table))
             self._trackers = open_trackers(path, xpid, flags, started, last_step + 1)
             stack.callback(self._close_trackers)

@@ -19,6 +19,11 @@ class RunInUse(RuntimeError):
     """Another living process has the run open."""
 
 
+def cannot_write(run: Path, error: OSError) -> UserError:
+    where = "" if error.filename else f" ({run})"
+    return UserError(f"the run's folder cannot be written: {error}{where}")
+
+
 @contextlib.contextmanager
 def hold(run: str | Path):
     """Makes the run's folder and locks it for this process, until the context ends. It has to be
@@ -35,7 +40,7 @@ def hold(run: str | Path):
         run.mkdir(parents=True, exist_ok=True)
         file = open(run / "lock", "a+")
     except OSError as error:
-        raise UserError(f"the run's folder cannot be written: {error}") from error
+        raise cannot_write(run, error) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,9 +50,12 @@ def hold(run: str | Path):
                 f"the run {run} is in use by process {file.read().strip() or 'unknown'}; "
                 "stop that process, or choose another --xpid"
             ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        try:
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        except OSError as error:
+            raise cannot_write(run, error) from error
         os.register_at_fork(after_in_child=file.close)  # or the lock would outlive this process
         inode = os.fstat(file.fileno()).st_ino
         yield lambda: (run / "lock").exists() and (run / "lock").stat().st_ino != inode

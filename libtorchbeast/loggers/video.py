@@ -98,6 +98,7 @@ class Panel:
     def __init__(self):
         # The value and the reward of each step, the newest last.
         self._steps: collections.deque[tuple[float, float]] = collections.deque(maxlen=SHOWN)
+        self._size: tuple[int, int] | None = None  # of the first picture, which the video has
         self._large, self._small = (ImageFont.load_default(size) for size in (16, 11))
 
     def below(self, picture: np.ndarray, row: Row) -> np.ndarray:
@@ -109,6 +110,8 @@ class Panel:
         scene = Image.fromarray(picture).convert("RGB")
         factor = max(1, ENLARGED_SIDE // max(scene.size))
         scene = ImageOps.scale(scene, factor, Image.Resampling.NEAREST)
+        self._size = self._size or scene.size
+        scene = ImageOps.pad(scene, self._size) if scene.size != self._size else scene
         width, height = max(MIN_WIDTH, scene.width), scene.height + PANEL
         canvas = Image.new("RGB", (width + width % 2, height + height % 2))
         canvas.paste(scene, ((canvas.width - scene.width) // 2, 0))

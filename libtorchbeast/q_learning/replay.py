@@ -216,6 +216,10 @@ class Replay(Direct):
         ratio = {"replay_ratio": counts["trained"] / counts["new"]} if counts["new"] else {}
         return {"replay_steps": float(self._steps())} | ratio
 
+    def changes(self) -> int:
+        """Grows with each rollout, for `RunState.also_save`."""
+        return self._counts["blocks"]
+
     def _steps(self) -> int:
         return int((self._serials != NONE).sum()) * self._T
 
