@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.files import RunInUse, hold
 from tests.support.processes import ROOT
-from tests.support.run_files import writer
+from tests.support.run_files import file_size_limit, writer
 
 HOLD = """
 import os, sys
@@ -36,6 +37,13 @@ def test_one_owner_until_it_is_killed(tmp_path):
         process.wait()
         with hold(tmp_path / "run"), pytest.raises(RunInUse), hold(tmp_path / "run"):
             pass
+
+
+def test_a_run_that_starts_on_a_full_disk_says_where(tmp_path):
+    for _ in range(2):  # the second time there is a file, and nothing holds it
+        with pytest.raises(UserError, match=rf"cannot be written: .*{tmp_path}/run"):
+            with file_size_limit(0), hold(tmp_path / "run"):
+                pass
 
 
 def test_latest_links_to_the_newest_run(tmp_path, caplog):

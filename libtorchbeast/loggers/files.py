@@ -35,25 +35,19 @@ def hold(run: str | Path):
         RunInUse: another living process holds the lock.
         UserError: the folder cannot be made or written.
     """
-    run = Path(run).expanduser()
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        file = open(run / "lock", "a+")
-    except OSError as error:
-        raise cannot_write(run, error) from error
-    with file:
+    run, name = Path(run).expanduser(), f"{os.getpid()}\n".encode()
+    with contextlib.ExitStack() as stack:
         try:
+            run.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(run / "lock", "ab+", buffering=0))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(name)
         except BlockingIOError:
             file.seek(0)
-            raise RunInUse(
-                f"the run {run} is in use by process {file.read().strip() or 'unknown'}; "
-                "stop that process, or choose another --xpid"
-            ) from None
-        try:
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+            owner = file.read().decode(errors="replace").strip() or "unknown"
+            said = "stop that process, or choose another --xpid"
+            raise RunInUse(f"the run {run} is in use by process {owner}; {said}") from None
         except OSError as error:
             raise cannot_write(run, error) from error
         os.register_at_fork(after_in_child=file.close)  # or the lock would outlive this process
