@@ -1,7 +1,7 @@
 """The Atari recipe of Mnih et al. (2015), in two forms that agree step by step.
 
 * `make_atari_vector`: the native form, on ale-py's vector environment. It is for training.
-* `wrap_pytorch(wrap_deepmind(make_atari(env_id)))`: the classic form, made of gymnasium wrappers.
+* `wrap_deepmind(make_atari(env_id))`: the classic form, made of gymnasium wrappers.
   It is for playing, watching and forking.
 
 One agent step is 4 emulator frames with the same action. The last two frames are max-pooled, turned
@@ -47,7 +47,6 @@ from gymnasium.wrappers import (
     AtariPreprocessing,
     FrameStackObservation,
     TimeLimit,
-    TransformObservation,
 )
 
 from libtorchbeast.spec import describe_actions
@@ -256,25 +255,6 @@ def wrap_deepmind(
         "render_fps": 60 // FRAMES_PER_STEP,  # one image per agent step gives the console's speed
     }
     return env
-
-
-def wrap_pytorch(env: gymnasium.Env) -> gymnasium.Env:
-    """Gives images as uint8 [C, H, W]: [H, W, C] is transposed, [C, H, W] is returned as it is.
-
-    The channels are the shorter one of the first and the last axis.
-
-    Raises:
-        ValueError: these axes are equally long, or the observation is not a uint8 image.
-    """
-    space: Any = env.observation_space
-    if space.dtype != np.uint8 or len(space.shape) != 3 or space.shape[0] == space.shape[2]:
-        raise ValueError(f"observation: {space}, expected a uint8 image [C, H, W] or [H, W, C]")
-    if space.shape[0] < space.shape[2]:
-        return env
-    image = gymnasium.spaces.Box(
-        space.low.transpose(2, 0, 1), space.high.transpose(2, 0, 1), dtype=np.uint8
-    )
-    return TransformObservation(env, lambda obs: obs.transpose(2, 0, 1).copy(), image)
 
 
 class FrameLimit(TimeLimit):

@@ -76,7 +76,7 @@ def create_env(flags: Flags) -> Any:
         if flags.mode == "train":
             return atari_wrappers.make_atari_vector(flags.env, flags.envs_per_server)
         env = atari_wrappers.make_atari(flags.env, render_mode="rgb_array")
-        return atari_wrappers.wrap_pytorch(atari_wrappers.wrap_deepmind(env))
+        return atari_wrappers.wrap_deepmind(env)
     options: dict[str, Any] = {"render_mode": "rgb_array"} if flags.mode == "test_render" else {}
     if minatar_wrappers.is_minatar(flags.env):
         return minatar_wrappers.make_minatar(flags.env, **options)

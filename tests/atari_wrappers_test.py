@@ -19,7 +19,7 @@ REFUSED = ["Pong-v4", "Pong-v0", "PongDeterministic-v4", "ALE/Pong", "Backgammon
 
 def classic(env_id, *, max_frames=108_000, **kwargs):
     env = atari_wrappers.make_atari(env_id, max_frames=max_frames)
-    return atari_wrappers.wrap_pytorch(atari_wrappers.wrap_deepmind(env, **kwargs))
+    return atari_wrappers.wrap_deepmind(env, **kwargs)
 
 
 def classic_rows(env, actions):
@@ -355,35 +355,12 @@ def test_vector_environment_says_what_it_is():
 def test_classic_environment_says_what_it_is():
     raw = atari_wrappers.make_atari("BreakoutNoFrameskip-v4", render_mode="rgb_array")
     assert raw.reset(seed=0)[0].shape == (210, 160, 3)
-    env = atari_wrappers.wrap_pytorch(atari_wrappers.wrap_deepmind(raw))
+    env = atari_wrappers.wrap_deepmind(raw)
     assert env.metadata["frames_per_step"] == 4 and env.metadata["render_fps"] == 15
     assert env.metadata["frame_stacks"] == {"frame": 4}
     obs, _ = env.reset(seed=0)
     assert obs in env.observation_space and env.observation_space.shape == (4, 84, 84)
     assert env.render().shape == (210, 160, 3)
-
-
-class Images(gymnasium.Env):
-    def __init__(self, shape, dtype=np.uint8):
-        self.observation_space = gymnasium.spaces.Box(0, 1, shape, dtype)
-
-    def reset(self, *, seed=None, options=None):
-        return np.arange(np.prod(self.observation_space.shape), dtype=np.uint8).reshape(
-            self.observation_space.shape
-        ), {}
-
-
-def test_wrap_pytorch_puts_channels_first():
-    env = Images((5, 6, 3))
-    wrapped = atari_wrappers.wrap_pytorch(env)
-    obs, _ = wrapped.reset()
-    assert wrapped.observation_space.shape == obs.shape == (3, 5, 6)
-    np.testing.assert_array_equal(obs[2], env.reset()[0][:, :, 2])
-    first = Images((4, 84, 84))
-    assert atari_wrappers.wrap_pytorch(first) is first
-    for bad in [Images((84, 84)), Images((9, 9, 9)), Images((5, 6, 3), np.float32)]:
-        with pytest.raises(ValueError, match="expected a uint8 image"):
-            atari_wrappers.wrap_pytorch(bad)
 
 
 def test_is_atari():
