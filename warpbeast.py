@@ -133,15 +133,9 @@ class Actor:
     the device. Each rollout overwrites the one before."""
 
     def __init__(
-        self,
-        rows: TensorRows,
-        net: nn.Module,
-        seed: int,
-        flags: Flags,
-        clock: Clock,
-        version: int = 0,
-        opened: Callable[[int], None] = lambda count: None,
-    ):
+        self, rows: TensorRows, net: nn.Module, seed: int, flags: Flags, clock: Clock,
+        version: int = 0, opened: Callable[[int], None] = lambda count: None,
+    ):  # fmt: skip
         self.rows, self.net, self.flags, self.clock = rows, net, flags, clock
         self.opened = opened  # is called after each step, the first of which may be compiled
         self.rollout: Rollout = {}

@@ -42,12 +42,7 @@ MAX_SLOTS_PER_ACTOR = 4096  # all their numbers must fit into a pipe, or the sen
 
 
 class ActorMemory:
-    """The memory that actors share with the learner's process. It can be an argument of a process
-    that is started with the "spawn" method.
-
-    Args:
-        shapes: those of an actor's rollout.
-        weights: the first ones, of the version `version`.
+    """The memory that actors share with the learner's process, made for rollouts of these `shapes`.
 
     Attributes:
         slots: tensors [num_slots, T+1, N, ...] and, for core_state/i, [num_slots, layers, N, H].

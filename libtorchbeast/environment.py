@@ -159,9 +159,8 @@ class Environment:
         if (mask := observations.get("action_mask")) is not None:
             is_possible = np.logical_or.reduceat(mask != 0, self._mask_starts, axis=-1).all(axis=-1)
             if (stuck := ~is_possible & ~self._episode_ended).any():
-                which = f"'action_mask' of environment {stuck.argmax()}"
-                said = "expected an allowed action, because the episode goes on, seen none"
-                raise UserError(f"Observation {which}: {said}")
+                seen = f"Observation 'action_mask' of environment {stuck.argmax()}"
+                raise UserError(f"{seen}: expected an allowed action, as the episode goes on")
         self._game_ended = truncated | (terminated & ~life_lost)
         self._steps = np.where(new_game, np.int32(0), self._steps + np.int32(1))
         self._return = np.where(new_game, 0.0, self._return + self._sign * reward)

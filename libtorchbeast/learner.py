@@ -64,9 +64,9 @@ class Learner:
                 of the run, unless `column/new_steps` [1, B] says how many (everywhere the same).
 
         Returns:
-            Numbers for the log, which are means over the updates (`largest_reward`: maximum), the
-            vectors of the loss, and `lags`: how many transitions had each lag, the number of
-            updates between the weights that chose their action and those that first learn from it.
+            Numbers for the log, which are means over the updates (`largest_reward`: maximum), and
+            the vectors of the loss. The lag of a transition is the number of updates between the
+            weights that chose its action and those that first learn from it.
             None if the first update was skipped or the learner is closed. What has no real
             transition is skipped but not counted: the optimizer's averages would move the weights.
 
@@ -139,8 +139,7 @@ class Learner:
 
     def columns(self) -> dict[str, float]:
         """The columns of the log that count what this has learned from."""
-        skipped = self.skips.count
-        return dict(updates=self.updates, skipped_updates=skipped)
+        return dict(updates=self.updates, skipped_updates=self.skips.count)
 
     def take_from_rank_0(self, ranks: Ranks) -> None:
         """All ranks take the state of rank 0."""

@@ -27,7 +27,7 @@ OF_NEXT_ROW = {"reward", "discount", "done", "terminated", "truncated", "episode
 OF_THIS_ROW = {"action", "last_action", "policy_version", "past", "done"}
 
 # Names of others than the loss: columns, and numbers that travel with those of an update.
-TRAVELS = "real_transitions new_steps stops has_sums told lags"
+TRAVELS = "real_transitions new_steps stops has_sums told"
 TAKEN = COLUMNS.keys() - OF_LOSS | {*TRAVELS.split()}
 
 

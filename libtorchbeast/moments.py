@@ -128,8 +128,7 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     steps = rows["episode_step"][0].float()
     mean = rows["episode_return"][0] / steps.clamp(min=1.0)
     done = rows["done"]
-    lost = (done & (rows["episode_step"] > 0)).sum()
-    life = (~done).sum().clamp(min=1) / lost  # infinite where no life is lost
+    life = (~done).sum().clamp(min=1) / (done & (rows["episode_step"] > 0)).sum()  # or infinite
     steps = steps.minimum(life / 2)
     past = (1 - discounting**steps) / (1 - discounting) if discounting < 1 else steps
     factors = discounting * (~done).float()

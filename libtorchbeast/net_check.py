@@ -176,9 +176,8 @@ def _first_call(net: nn.Module, spec: Spec, T: int, B: int, state: tuple) -> tup
 
 def _check_result(result: Any, rows: dict, state: tuple, actions: Distribution) -> None:
     is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)
-    _expect(
-        is_pair, f"returned {in_words(result)}", "a pair: a dict of outputs, and the core state"
-    )
+    expected = "a pair: a dict of outputs, and the core state"
+    _expect(is_pair, f"returned {in_words(result)}", expected)
     outputs, next_state = result
     _check_outputs(outputs, rows, actions)
     # A state in bfloat16 is accepted, because rollouts keep it in float32.
@@ -255,9 +254,8 @@ def check_tensors(part: str, found: Any) -> None:
 def check_targets(found: dict[str, Any], T: int, B: int) -> None:
     """Raises UserError if `targets` returned anything but tensors [T, B, ...]."""
     for name, x in found.items():
-        expect(
-            x.shape[:2] == (T, B), f"targets() returned {name} {in_words(x)}", f"[{T}, {B}, ...]"
-        )
+        seen = f"targets() returned {name} {in_words(x)}"
+        expect(x.shape[:2] == (T, B), seen, f"[{T}, {B}, ...]")
 
 
 def check_results(found: dict[str, Any], T: int, B: int, taken: set[str]) -> None:

@@ -1,9 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A time limit for environments that a process opens itself: with --num_actors 0, in the test modes
-and in evaluations. And what MonoBeast learns from a first environment, before there is a run or an
-actor: the flags that depend on it, its spec, and the shapes of a rollout.
-
-actors.py watches the environments of actors, and rpcenv/watchdog.py those of servers.
+and in evaluations. actors.py watches those of actors, rpcenv/watchdog.py those of servers. And what
+MonoBeast learns from a first environment, before there is a run or an actor.
 """
 
 import contextlib

@@ -120,8 +120,8 @@ def settle(
     """Completes flags again, now that the environment's spec is known, and logs what was chosen.
     `check` is the program's `check_flags`, which has completed them without a spec before."""
     for name in spec.channels_last:
-        said = f"Observation {name} is an image [H, W, C]; the network gets it as [C, H, W]"
-        logger.info(said, extra={"on_terminal": True})
+        said = "Observation %s is an image [H, W, C]; the network gets it as [C, H, W]"
+        logger.info(said, name, extra={"on_terminal": True})
     given = dict(vars(flags))
     given |= dict.fromkeys(given.pop("left_out", ()))  # None: the flag was left out
     values = vars(check(argparse.Namespace(**given), spec))

@@ -102,8 +102,8 @@ WRONG = {
         r"loss\(\) returned \['step'\], which are taken; expected other names",
     ),
     "taken inside": (
-        and_more(stops=lambda b: b.count, lags=lambda b: b.count),
-        r"loss\(\) returned \['lags', 'stops'\], which are taken; expected other names",
+        and_more(stops=lambda b: b.count, told=lambda b: b.count),
+        r"loss\(\) returned \['stops', 'told'\], which are taken; expected other names",
     ),
     "prefix": (
         and_more(game_kl=lambda b: b.count),

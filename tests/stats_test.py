@@ -25,7 +25,6 @@ def batch(over, returns, lengths):
 
 def update(number, lags):
     return dict.fromkeys(COLUMNS, number) | {
-        "lags": lags,
         "lag_max": max(lags),
         "largest_reward": number,
     }
@@ -72,7 +71,6 @@ def test_the_mean_is_of_recent_games_and_survives_a_resume():
     resumed.add_games(games_of([51]))
     seen = {"games": RECENT_GAMES + 2, "mean_game_return": 1.5, "mean_game_length": 1.5}
     assert resumed.take() == seen
-    assert resumed.histograms()["game_return"] == {1.0: RECENT_GAMES - 1, 51.0: 1}
 
 
 class Vector:
@@ -193,13 +191,12 @@ def test_updates_give_means_and_the_largest_lag_since_the_last_row():
     stats = Stats(num_envs=1)
     stats.add_update(update(1.0, lags=[0, 3]))
     stats.add_update(update(4.0, lags=[0, 1]))
-    assert stats.histograms()["lag"] == {0: 2, 3: 1, 1: 1}
     means = dict.fromkeys(COLUMNS, 2.5)
     assert stats.take() == means | {"games": 0, "lag_max": 3, "largest_reward": 4.0}
     stats.add_update(update(6.0, lags=[2]))
     row = stats.take()
     assert (row["total_loss"], row["lag_max"]) == (6.0, 2)
-    assert stats.histograms()["lag"] == {2: 1} and stats.take() == {"games": 0}
+    assert stats.take() == {"games": 0}
 
 
 def test_a_vector_is_no_column():

@@ -12,7 +12,7 @@ from typing import Any
 from libtorchbeast.loggers.csv_table import CsvTable
 from libtorchbeast.loggers.files import cannot_write, copy_of_log, link_latest
 from libtorchbeast.loggers.meta import write_meta
-from libtorchbeast.loggers.trackers import Counts, open_trackers
+from libtorchbeast.loggers.trackers import open_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +57,8 @@ class FileWriter(contextlib.ExitStack):
             stack.callback(self._close_trackers)
             self.enter_context(stack.pop_all())
 
-    def log(self, row: dict[str, Any], histograms: dict[str, Counts] | None = None) -> None:
+    def log(self, row: dict[str, Any]) -> None:
         """Appends one row to logs.csv, and hands it to the trackers, whose x axis is `row["step"]`.
-        `histograms` go to the trackers only.
 
         The cell of a column that is absent, None, NaN or infinite stays empty. A write that fails
         is logged when it is the first of its kind; training goes on.
@@ -72,10 +71,9 @@ class FileWriter(contextlib.ExitStack):
             self._table.append(cells)
         except OSError as error:
             self._log_failure("logs.csv misses a row", error)
-        drawn = {name: counts for name, counts in (histograms or {}).items() if counts}
         for tracker in list(self._trackers):
             try:
-                tracker.log(cells, drawn)
+                tracker.log(cells)
             except OSError as error:
                 # The tracker's own writing thread has ended and cannot be started again.
                 self._trackers.remove(tracker)

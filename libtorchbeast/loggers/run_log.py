@@ -51,9 +51,8 @@ class RunLog:
         if self.last_row.get("updates"):  # rows up to the first update measure the start-up
             self._means.add(row, seconds)
         self.last_row = row
-        histograms = self._stats.histograms()
         if self._writer is not None:
-            self._writer.log(row, histograms)
+            self._writer.log(row)
         logger.info("%s", display.one_line(row))
         if self._writer is not None:
             self.check(row)

@@ -63,7 +63,6 @@ class Stats:
         self._lag_max: float | None = None  # None: there was no update since the last row
         self._largest_reward: float | None = None  # None: there was no update
         self.standings = Standings()
-        self._lags: collections.Counter[float] = collections.Counter()
 
     def restart(self) -> None:
         """To be called when all games that count have ended and all environments start afresh."""
@@ -123,11 +122,10 @@ class Stats:
     def add_update(self, numbers: dict[str, Any]) -> None:
         """Adds what `Learner.update` returned."""
         with self._lock:
-            self._lags.update(numbers["lags"])
             self._lag_max = max(self._lag_max or 0.0, numbers["lag_max"])
             self._largest_reward = max(self._largest_reward or 0.0, numbers["largest_reward"])
-            # Neither the lags nor vectors have means. `take` overwrites those of the two above.
-            scalars = {k: v for k, v in numbers.items() if not isinstance(v, dict | list)}
+            # Vectors have no means. `take` overwrites those of the two above.
+            scalars = {k: v for k, v in numbers.items() if not isinstance(v, list)}
             self._means.add(scalars, 1)
 
     def add_inference(self, columns: int) -> None:
@@ -151,15 +149,6 @@ class Stats:
                 row |= {"lag_max": self._lag_max, "largest_reward": self._largest_reward}
             self._means, self._lag_max = Means(), None
             return row
-
-    def histograms(self) -> dict[str, dict[float, int]]:
-        """Returns how often each policy lag occurred since the last call, and how often each return
-        occurs among the recent games."""
-        with self._lock:
-            lags = dict(self._lags)
-            self._lags.clear()
-            returns = collections.Counter(score for _, score, _ in self._recent)
-            return {"lag": lags, "game_return": dict(returns)}
 
     def state_dict(self) -> dict:
         with self._lock:
@@ -210,6 +199,4 @@ def summary(updates: list[dict[str, Any]], lag: torch.Tensor) -> dict[str, Any]:
         scalars = [{k: x for k, x in one.items() if not isinstance(x, list)} for one in updates]
         largest = max(one["largest_reward"] for one in scalars)
         numbers = Means(scalars).row() | {"largest_reward": largest}
-    numbers |= {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}
-    lags, counts = torch.unique(lag, return_counts=True)
-    return {**numbers, "lags": dict(zip(lags.tolist(), counts.tolist(), strict=True))}
+    return numbers | {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}

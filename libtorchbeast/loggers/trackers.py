@@ -7,17 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from libtorchbeast.flags import UserError
 
 logger = logging.getLogger(__name__)
 
 WANDB_PROJECT = "torchbeast"
 HEADLINE = "mean_game_return"  # TensorBoard's table of hyperparameters shows this result
-BINS = 64  # how many a histogram has
-
-Counts = dict[float, int]  # how often each value occurred
 
 
 def check_wandb(flags: dict[str, Any]) -> None:
@@ -34,8 +29,8 @@ def open_trackers(
     path: Path, xpid: str, flags: dict[str, Any], started: str, purge_step: int
 ) -> "list[TensorBoard | WeightsAndBiases]":
     """Opens TensorBoard's events if its package is installed, and Weights & Biases with --wandb.
-    Each takes rows, which have `step`, and histograms that are not empty. `log` and `close` raise
-    OSError if they cannot write. Raises UserError if Weights & Biases refuses the run.
+    Each takes rows, which have `step`. `log` and `close` raise OSError if they cannot write. Raises
+    UserError if Weights & Biases refuses the run.
 
     Args:
         started: when the run was first started. Together with `xpid` it identifies the run for
@@ -52,13 +47,6 @@ def open_trackers(
     return trackers
 
 
-def histogram(counts: Counts) -> tuple[np.ndarray, np.ndarray]:
-    """Returns how many values lie in each bin, [BINS], and the bins' edges, [BINS + 1]."""
-    low, high = min(counts), max(counts)
-    more = 1e-6 * abs(high) if high - low < 1e-9 * abs(high) else 0.0  # so that edges differ
-    return np.histogram([*counts], BINS, (low - more, high + more), weights=[*counts.values()])
-
-
 class TensorBoard:
     def __init__(self, path: Path, flags: dict[str, Any], purge_step: int):
         from torch.utils.tensorboard import SummaryWriter
@@ -70,18 +58,11 @@ class TensorBoard:
         for summary in hparams(plain, {HEADLINE: None}):
             writer.file_writer.add_summary(summary)
 
-    def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:
+    def log(self, row: dict[str, float]) -> None:
         step = int(row["step"])
         for name, value in row.items():
             if name != "step":
                 self._writer.add_scalar(name, value, step)
-        for name, counts in histograms.items():
-            values, times = np.array(list(counts)), np.array(list(counts.values()))
-            heights, edges = histogram(counts)
-            self._writer.add_histogram_raw(
-                name, values.min(), values.max(), times.sum(), times @ values, times @ values**2,
-                edges[1:].tolist(), heights.tolist(), step,
-            )  # fmt: skip
 
     def close(self) -> None:
         self._writer.close()
@@ -93,7 +74,6 @@ class WeightsAndBiases:
     def __init__(self, path: Path, xpid: str, flags: dict[str, Any], started: str):
         import wandb
 
-        self._histogram = wandb.Histogram
         name = xpid + "-" + "".join(filter(str.isdigit, started))
         settings = wandb.Settings(console="off")  # out.log has what is logged
         try:
@@ -106,9 +86,8 @@ class WeightsAndBiases:
         # A resume may go back to an earlier step. W&B's own step cannot go back, so it is not used.
         self._run.define_metric("*", step_metric="step")
 
-    def log(self, row: dict[str, float], histograms: dict[str, Counts]) -> None:
-        drawn = {k: self._histogram(np_histogram=histogram(v)) for k, v in histograms.items()}
-        self._run.log({**row, **drawn})
+    def log(self, row: dict[str, float]) -> None:
+        self._run.log(row)
 
     def close(self) -> None:
         self._run.finish()

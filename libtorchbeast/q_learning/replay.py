@@ -217,8 +217,7 @@ class Replay(Direct):
         return {"replay_steps": float(self._steps())} | ratio
 
     def changes(self) -> int:
-        """Grows with each rollout, for `RunState.also_save`."""
-        return self._counts["blocks"]
+        return self._counts["blocks"]  # see RunState.also_save
 
     def _steps(self) -> int:
         return int((self._serials != NONE).sum()) * self._T
