@@ -28,7 +28,6 @@ from libtorchbeast.spec import (
     describe_actions,
     flatten_observation,
     flatten_space,
-    has_channels_last,
     sets_of,
     to_space,
 )
@@ -74,10 +73,6 @@ class Environment:
             _check_vector(first, num_envs)
         space = getattr(first, f"{single}observation_space")
         observations = flatten_space(space)
-        channels_last = tuple(k for k, leaf in observations.items() if has_channels_last(*leaf))
-        for name in channels_last:
-            (*shape, H, W, C), dtype = observations[name]
-            observations[name] = (*shape, C, H, W), dtype
         actions = describe_actions(getattr(first, f"{single}action_space"))
         shapes = [shape for shape, _ in observations.values()]
         if not any(math.prod(shape) for shape in shapes):
@@ -92,7 +87,6 @@ class Environment:
             stacks=_checked_stacks(metadata.get("frame_stacks", {}), observations),
             sets=sets_of(space),
             numbers=tuple(self._numbers.values),
-            channels_last=channels_last,
         )
         # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its environments
         # are stepped here.
@@ -263,7 +257,6 @@ class _VectorSource:
     def _checked(self, observation: Any) -> Row:
         N, leaves = len(self._never), flatten_observation(observation)
         _check_names(leaves, self._spec.observations)
-        _move_channels(leaves, self._spec)
         return {
             # torch takes only what is contiguous, and warns of what cannot be written to
             name: np.require(
@@ -326,7 +319,6 @@ class _SingleSource:
             leaves = {"frame": observation}
         if leaves.keys() != self._out.keys():
             _check_names(leaves, self._spec.observations)
-        _move_channels(leaves, self._spec)
         for name, shape, dtype in self._leaves:
             leaf = leaves[name]
             plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
@@ -472,12 +464,6 @@ def _checked_stacks(stacks: dict[str, int], observations: dict) -> dict[str, int
 def _check_names(leaves: dict, expected: dict) -> None:
     if leaves.keys() != expected.keys():
         raise UserError(f"Observation: expected keys {sorted(expected)}, seen {sorted(leaves)}")
-
-
-def _move_channels(leaves: dict[str, Any], spec: Spec) -> None:
-    for name in spec.channels_last:
-        if np.ndim(leaves[name]) >= 3:  # else `_checked_leaf` will say what is wrong
-            leaves[name] = np.moveaxis(leaves[name], -1, -3)
 
 
 def _checked_leaf(

@@ -19,7 +19,7 @@ from libtorchbeast.mingru import MinGRU
 from libtorchbeast.moments import Moments
 from libtorchbeast.net_check import call_own, check_finite, check_net
 from libtorchbeast.origin import described, place_of
-from libtorchbeast.spec import NOT_SEEN, Spec, is_image
+from libtorchbeast.spec import NOT_SEEN, Spec, channels_first, is_image
 
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
 
@@ -206,9 +206,9 @@ class Parts:
     one image, and all other parts become one vector. An `action_mask` is read only if it is alone.
     Numbers of a set (see `Spec.sets`) are one-hot in the vector.
 
-    An image is a part [C, H, W], or one with more axes in front, such as a stack [S, C, H, W]. A
-    part [H, W] is a grey image if it is at least 36 x 36. Images are enlarged to the largest H and
-    W among them.
+    An image is a part [C, H, W], or bytes [H, W, C] (`spec.channels_first`), or one with more axes
+    in front, such as a stack [S, C, H, W]. A part [H, W] is a grey image if it is at least 36 x 36.
+    Images are enlarged to the largest H and W among them.
 
     Attributes:
         image_shape: (C, H, W), or None if no part is an image.
@@ -216,11 +216,12 @@ class Parts:
         fits_bf16: whether bfloat16 tells apart all that the parts may contain, bytes and bools.
 
     Raises:
-        UserError: the channels of an image are its last axis.
+        UserError: the channels of another image are its last axis.
     """
 
     def __init__(self, spec: Spec):
-        shapes = {name: shape for name, (shape, _) in spec.observations.items()}
+        shapes = {name: channels_first(*leaf) for name, leaf in spec.observations.items()}
+        self._last = {k for k, shape in shapes.items() if shape != spec.observations[k][0]}
         if len(shapes) > 1:
             shapes.pop("action_mask", None)
         for name, shape in shapes.items():
@@ -240,7 +241,8 @@ class Parts:
         """Returns the image [T * B, C, H, W] and the vector [T * B, F] of the rows [T, B, ...], as
         `as_floats` converts them, or None for one that no part belongs to."""
         N = inputs["reward"].numel()
-        images = [as_floats(inputs[k].reshape(N, -1, *s)) for k, s in self._images.items()]
+        first = lambda k: inputs[k].movedim(-1, -3) if k in self._last else inputs[k]
+        images = [as_floats(first(k).reshape(N, -1, *s)) for k, s in self._images.items()]
         if any(x.shape[-2:] != self._size for x in images):
             images = [nn.functional.interpolate(x, self._size) for x in images]
         parts = [(inputs[k].reshape(N, -1), n) for k, n in self._vectors.items()]

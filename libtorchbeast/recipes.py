@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from libtorchbeast.flags import Flags, Recipes, is_recurrent
-from libtorchbeast.spec import Spec
+from libtorchbeast.spec import Spec, channels_first
 
 logger = logging.getLogger(__name__)
 
@@ -119,9 +119,10 @@ def settle(
 ) -> Flags:
     """Completes flags again, now that the environment's spec is known, and logs what was chosen.
     `check` is the program's `check_flags`, which has completed them without a spec before."""
-    for name in spec.channels_last:
-        said = "Observation %s is an image [H, W, C]; the network gets it as [C, H, W]"
-        logger.info(said, name, extra={"on_terminal": True})
+    for name, (shape, dtype) in spec.observations.items():
+        if channels_first(shape, dtype) != shape:
+            said = "Observation %s is [H, W, C]; the networks here read it as [C, H, W]"
+            logger.info(said, name, extra={"on_terminal": True})
     given = dict(vars(flags))
     given |= dict.fromkeys(given.pop("left_out", ()))  # None: the flag was left out
     values = vars(check(argparse.Namespace(**given), spec))

@@ -101,7 +101,6 @@ class Spec:
     # Further keys of rows, float32 [N], that networks do not get: `discount`, a transition's own,
     # and `game/NAME`, a number that the environment told at a game's end, else NaN.
     numbers: tuple[str, ...] = ()
-    channels_last: tuple[str, ...] = ()  # the images that the environment gives as [H, W, C]
 
     def to_json(self) -> bytes:
         """Returns what `from_json` reads, in another process of this program."""
@@ -114,7 +113,7 @@ class Spec:
         values["observations"] = {k: (tuple(shape), dtype) for k, (shape, dtype) in shapes}
         sizes = tuple(values["actions"]["sizes"])
         values["actions"] = Actions(values["actions"]["kind"], sizes)
-        return cls(**values | {k: tuple(values[k]) for k in ("numbers", "channels_last")})
+        return cls(**values | {"numbers": tuple(values["numbers"])})
 
     @property
     def leaves(self) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -164,8 +163,9 @@ class Spec:
 
     @property
     def images(self) -> list[tuple[int, ...]]:
-        """The shapes of the images that a network sees."""
-        return [shape for shape, _ in self.seen.observations.values() if is_image(shape)]
+        """The shapes [C, H, W] of the images that a network sees."""
+        shapes = [channels_first(*leaf) for leaf in self.seen.observations.values()]
+        return [shape for shape in shapes if is_image(shape)]
 
     @property
     def scalable(self) -> list[str]:
@@ -222,9 +222,11 @@ def is_image(shape: tuple[int, ...]) -> bool:
     return len(shape) >= 2 and min(shape[-2:]) >= least
 
 
-def has_channels_last(shape: tuple[int, ...], dtype: str) -> bool:
-    """Whether an observation is beyond doubt an image [H, W, C] of bytes."""
-    return dtype == "uint8" and shape[-1:] in ((1,), (3,), (4,)) and min((0, *shape)[-3:-1]) > 4
+def channels_first(shape: tuple[int, ...], dtype: str) -> tuple[int, ...]:
+    """The shape of an observation as the networks here read it: [C, H, W] for what is beyond doubt
+    an image [H, W, C] of bytes."""
+    is_last = dtype == "uint8" and shape[-1:] in ((1,), (3,), (4,)) and min((0, *shape)[-3:-1]) > 4
+    return (*shape[:-3], shape[-1], *shape[-3:-1]) if is_last else shape
 
 
 def flatten_space(space: Any) -> dict[str, tuple[tuple[int, ...], str]]:

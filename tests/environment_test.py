@@ -546,25 +546,6 @@ def test_actions_out_of_range_or_shape_are_refused(make, actions, seen):
         env.step(np.zeros(N, np.int64))
 
 
-def test_images_of_bytes_with_the_channels_last_are_transposed():
-    """Single ones and vectors, alone, in stacks and in a Dict; what may be no image is not."""
-    screen = np.arange(6 * 8 * 3, dtype=np.uint8).reshape(6, 8, 3)
-    stack = np.stack([screen, screen + 1])
-    table = np.arange(4 * 4 * 3, dtype=np.uint8).reshape(4, 4, 3)
-    seen = {"screen": screen, "stack": stack, "table": table}
-    space = Dict({k: Box(0, 255, x.shape, np.uint8) for k, x in seen.items()})
-    make = lambda: Plain(space, None, seen, (seen, 0.0, False, False, {}))
-    vector = lambda: SyncVectorEnv([make] * 2, autoreset_mode=AutoresetMode.NEXT_STEP)
-    for create in (make, vector):
-        env = Environment(create, 2)
-        assert set(env.spec.channels_last) == {"screen", "stack"}
-        for row in (env.initial(0), env.step(np.zeros(2, np.int64))):
-            assert env.spec.observations["stack"] == ((2, 3, 6, 8), "uint8")
-            assert (row["screen"][1] == screen.transpose(2, 0, 1)).all()
-            assert (row["stack"][0] == stack.transpose(0, 3, 1, 2)).all()
-            assert (row["table"][0] == table).all()
-
-
 @pytest.mark.parametrize("sizes", [[3], [2, 3]])
 def test_a_mask_that_forbids_all_is_an_error_unless_the_episode_ends(sizes):
     space = Dict({"x": Box(-1, 1, (2,)), "action_mask": MultiBinary(sum(sizes))})

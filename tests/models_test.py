@@ -218,11 +218,31 @@ def made(net, observations):
 NETS = ["monobeast.Net", "polybeast.Net"]
 
 
+def test_bytes_with_the_channels_last_are_read_as_those_with_the_channels_first():
+    """Alone and in stacks; what may be no image, such as a table, is not moved."""
+    shapes = {"screen": (40, 48, 3), "stack": (2, 40, 48, 1), "table": (4, 4, 3)}
+    last = Spec("x", N, {k: (s, "uint8") for k, s in shapes.items()}, Actions("discrete", (A,)))
+    moved = {k: s if k == "table" else (*s[:-3], s[-1], *s[-3:-1]) for k, s in shapes.items()}
+    first = dataclasses.replace(last, observations={k: (s, "uint8") for k, s in moved.items()})
+    assert last.images == [(3, 40, 48), (2, 1, 40, 48), (4, 4, 3)] and last.has_large_images
+    rows = {k: torch.randint(256, (3, 2, *s), dtype=torch.uint8) for k, s in shapes.items()}
+    rows["reward"] = torch.zeros(3, 2)
+    own = {k: x.movedim(-1, -3) if k in ("screen", "stack") else x for k, x in rows.items()}
+    with pytest.raises(UserError, match=r"table \[4, 4, 3\]: expected an image \[C, H, W\]"):
+        models.Parts(last)
+    for each in (last, first):
+        del each.observations["table"]
+    both = models.Parts(last), models.Parts(first)
+    assert both[0].image_shape == both[1].image_shape == (5, 40, 48)
+    assert torch.equal(both[0](rows)[0], both[1](own)[0])
+    made("monobeast.Net", last.observations)
+
+
 @pytest.mark.parametrize("net", NETS)
-def test_an_image_with_the_channels_last_is_a_users_error(net):
+def test_another_image_with_the_channels_last_is_a_users_error(net):
     made(net, {"frame": ((3, 40, 40), "uint8")})
     for name, shape in (("frame", (40, 40, 3)), ("screen", (240, 320, 3)), ("s", (4, 40, 40, 3))):
-        observations = {name: (shape, "uint8"), "health": ((1,), "float32")}
+        observations = {name: (shape, "float32"), "health": ((1,), "float32")}
         text = rf"{name} \[.* 3\]: expected an image \[C, H, W\].*in create_env of monobeast.py, or"
         with pytest.raises(UserError, match=text):
             made(net, observations)
