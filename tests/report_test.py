@@ -236,6 +236,11 @@ def test_a_folder_without_a_plan(tmp_path):
     seaquest, asterix = sum(seeds) / len(seeds), (47.8 + 42.4 + 44.0) / 3
     assert means["MinAtar/Seaquest-v1", "None"] == pytest.approx(seaquest, abs=0.1)
     assert means[ASTERIX, "monobeast.Net"] == pytest.approx(asterix, abs=0.1)
+    damaged = next(folder.glob("*/meta.json")).parent
+    (damaged / "meta.json").write_text("")  # nobody knows its --total_steps
+    text, fewer = write(folder)
+    assert f"- {damaged.name}: at step " in text and " of an unknown number\n" in text
+    assert sum(int(row["seeds"]) for row in fewer) == sum(int(row["seeds"]) for row in rows) - 1
 
 
 def test_runs_without_common_steps_have_no_curves(tmp_path):

@@ -119,10 +119,11 @@ def read_study(folder: Path, y: str) -> Study:
     results = []
     for path in paths:
         run = Run(path, **plan["runs"].get(path.name, {"values": {}, "command": []}))
-        row, total = last_row(path), total_steps(run) or 0
+        row, total = last_row(path), total_steps(run)
         curve = read_curve(path / "logs.csv", y)
-        if row.get("step", 0) < total or not curve.y:
-            step = f"at step {row.get('step', 0):,.0f} of {total:,}"
+        if total is None or row.get("step", 0) < total or not curve.y:
+            known = "an unknown number" if total is None else f"{total:,}"  # meta.json is damaged
+            step = f"at step {row.get('step', 0):,.0f} of {known}"
             left_out.append(f"- {path.name}: {step}{'' if curve.y else f', without a {y}'}")
             continue
         values = run.values | {name: str(value) for name, value in flags[path].items()}
