@@ -197,6 +197,19 @@ def test_a_panel_for_each_game_has_a_line_for_each_setting(tmp_path, monkeypatch
         drawn(monkeypatch, paths, group_by=SEED, panel_by="Pong")
 
 
+@pytest.mark.parametrize("length", [5, 16, 40])
+def test_the_names_of_the_lines_are_within_the_picture(tmp_path, monkeypatch, length):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *args, **more: figures.append(figure))
+    for seed in range(5):
+        make_run(tmp_path, f"run-{seed}", [0, 1])
+    labels = [f"{seed:0{length}}" for seed in range(5)]
+    plot([str(tmp_path)], "plot.png", x="steps", labels=labels)
+    figures[0].canvas.draw()
+    box = figures[0].legends[0].get_window_extent()
+    assert 0 <= box.x0 and box.x1 <= figures[0].bbox.x1
+
+
 def test_the_band_may_be_the_interval_of_the_mean(tmp_path):
     runs = [make_run(tmp_path, f"a-{i}", [float(i)]) for i in range(4)]
     (line,) = plot(runs, str(tmp_path / "plot.png"), group_by=SEED, interval=True)

@@ -328,9 +328,10 @@ def _figure(panels: list[Panel], label: str, labels: Sequence[str]) -> Figure:
         axes.set_visible(False)
     figure.supylabel(label, fontsize=10)
     if any(handles):  # a panel for each line leaves nothing of their names
+        inches = 0.6 + 0.085 * max(map(len, handles))  # of the longest name
         figure.legend(
-            handles.values(), handles.keys(), loc="outside upper center",
-            ncols=min(len(handles), 4), frameon=False,
+            handles.values(), handles.keys(), loc="outside upper center", frameon=False,
+            ncols=min(len(handles), 4, max(1, int(figure.get_figwidth() / inches))),
         )  # fmt: skip
     return figure
 
