@@ -22,6 +22,7 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.parallel import grouped
 from libtorchbeast.seeds import first_seed
 from libtorchbeast.spec import (
+    NOT_SEEN,
     Spec,
     brief,
     check_action_mask,
@@ -74,7 +75,7 @@ class Environment:
         space = getattr(first, f"{single}observation_space")
         observations = flatten_space(space)
         actions = describe_actions(getattr(first, f"{single}action_space"))
-        shapes = [shape for shape, _ in observations.values()]
+        shapes = [s for name, (s, _) in observations.items() if not name.startswith(NOT_SEEN)]
         if not any(math.prod(shape) for shape in shapes):
             raise UserError(f"Observation: expected at least one number, seen the shapes {shapes}")
         check_action_mask(observations, actions)
@@ -278,7 +279,9 @@ class _SingleSource:
     def reset(self, seed: int, opened: Callable[[int], None]) -> Row:
         for i in range(self._spec.num_envs):
             if i == len(self._envs):
-                self._envs.append(self._create_env())
+                self._envs.append(env := self._create_env())
+                if any(env is other for other in self._envs[:i]):
+                    raise UserError("create_env returned an environment twice; expected new ones")
                 first, own = self._envs[0].action_space, self._envs[i].action_space
                 if repr(own) != repr(first):  # of several agents they are in an array
                     raise UserError(f"Environment {i}: expected {first}, as the first, seen {own}")

@@ -571,3 +571,15 @@ def test_an_error_about_seeds_from_deep_inside_a_reset_is_raised():
 
     with pytest.raises(TypeError):
         Environment(Broken, 1).initial(0)
+
+
+def test_an_environment_that_is_returned_twice_is_refused():
+    one = Plain()
+    with pytest.raises(UserError, match="create_env returned an environment twice"):
+        Environment(lambda: one, 2).initial(0)
+
+
+def test_what_only_the_loss_sees_is_no_observation():
+    space = Dict({"loss/count": Box(0, 1, (3,))})
+    with pytest.raises(UserError, match="expected at least one number, seen the shapes \\[\\]"):
+        Environment(lambda: Plain(space), 1)
