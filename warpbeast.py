@@ -195,8 +195,7 @@ def train(flags: Flags) -> Run:
     device = torch.device(flags.learner_device)
     with OpeningWatch(flags.open_timeout), errors_of(flags.env):
         vector, spec = open_vector(flags, device)
-    rows = TensorRows(vector, spec, device)
-    with errors_of(flags.env):
+        rows = TensorRows(vector, spec, device)
         rows.initial(flags.seed)  # a faulty environment fails here, before there is a run
     flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
     net = make_net(Net, spec, flags)
@@ -243,7 +242,13 @@ def rollouts(run: Run, actor: Actor) -> Iterator[Rollout]:
     flags = run.flags
     while not run.finished():
         rollout = actor.unroll(run.learner.updates)
-        (books,) = devices.to_host({k: rollout[k] for k in (*BOOKS, *run.spec.numbers)})
+        told = {k: rollout[k] for k in (*BOOKS, *run.spec.numbers)}
+        if (mask := rollout.get("action_mask")) is not None:
+            goes_on = ~(rollout["terminated"] | rollout["truncated"])
+            told["is_stuck"] = ((mask == 0).all(dim=-1) & goes_on).any()
+        (books,) = devices.to_host(told)
+        if books.get("is_stuck", False):
+            raise UserError(f"--env {flags.env}: an action_mask allows nothing in mid-episode")
         if not (returns := books["episode_return"]).isfinite().all():
             seen = f"seen an episode's return {returns[~returns.isfinite()][0]:g}"
             raise UserError(f"--env {flags.env}: expected finite rewards, {seen}")

@@ -21,8 +21,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
 from libtorchbeast import shared_memory, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.distributed import ranks
@@ -50,9 +48,7 @@ class ActorMemory:
         times: what the actors report of their activities.
     """
 
-    def __init__(
-        self, flags: Flags, shapes: Shapes, weights: dict[str, torch.Tensor], version: int
-    ):
+    def __init__(self, flags: Flags, shapes: Shapes, weights: dict[str, Any], version: int):
         self.slots = SharedTensors(slot_shapes(flags, shapes))
         self.weights = SharedWeights(weights, version)
         self.times = ActorTimes(flags.num_actors)

@@ -101,8 +101,9 @@ class Agents(nn.Module):
         self.groups, self._precision = groups_of(spec), flags.precision
         self.nets = nn.ModuleDict()
         for group in self.groups:
-            is_taken = hasattr(self.nets, group.name)  # a ModuleDict has `train`, for example
-            key = f"{group.name}_" if is_taken else group.name
+            key = group.name
+            while hasattr(self.nets, key):  # a ModuleDict has `train`, for example
+                key += "_"
             self.nets[key] = models.make_net(own, group.spec, flags)
 
     def members(self) -> list[tuple[Group, Any]]:

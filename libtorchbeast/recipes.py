@@ -119,9 +119,9 @@ def settle(
 ) -> Flags:
     """Completes flags again, now that the environment's spec is known, and logs what was chosen.
     `check` is the program's `check_flags`, which has completed them without a spec before."""
-    for name, (shape, dtype) in spec.observations.items():
+    for name, (shape, dtype) in spec.of_one_agent.seen.observations.items():
         if channels_first(shape, dtype) != shape:
-            said = "Observation %s is [H, W, C]; the networks here read it as [C, H, W]"
+            said = "Observation %s is [H, W, C]; networks with models.Parts read it as [C, H, W]"
             logger.info(said, name, extra={"on_terminal": True})
     given = dict(vars(flags))
     given |= dict.fromkeys(given.pop("left_out", ()))  # None: the flag was left out

@@ -290,14 +290,14 @@ class RunState:
 
     def also_save(self, name: str, part: Any) -> None:
         """Makes `part.state_dict()` a part of the checkpoints. If the run resumes from one that has
-        it, `part` takes it over now. `part.changes()` grows with each change."""
+        it, `part` takes it over now. `part.changes()`, if it has it, grows with each change."""
         if name in self._resumed:
             part.load_state_dict(self._resumed.pop(name))
         self._parts[name] = part
         self._saved_changes = self._changes()
 
     def _changes(self) -> int:
-        return sum(part.changes() for part in self._parts.values())
+        return sum(part.changes() for part in self._parts.values() if hasattr(part, "changes"))
 
     @property
     def hours(self) -> float:

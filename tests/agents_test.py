@@ -348,6 +348,8 @@ def test_the_networks_of_groups_may_choose_the_actions_themselves(monkeypatch):
 
 def test_a_group_may_have_the_name_of_a_method():
     spec = spec_of(Tag(3, 2))
-    parts = {k.replace("taggers/", "train/"): x for k, x in spec.observations.items()}
+    own = {"taggers": "train_", "runners": "train"}
+    named = lambda key: "/".join([own[key.split("/")[0]], *key.split("/")[1:]])
+    parts = {named(k): x for k, x in spec.observations.items()}
     net = make_net(warpbeast.Net, dataclasses.replace(spec, observations=parts), flags_of())
-    assert [group.name for group, _ in net.members()] == ["train", "runners"]
+    assert [group.name for group, _ in net.members()] == ["train_", "train"]

@@ -157,15 +157,14 @@ def updated(updates):
 def test_a_run_goes_on_from_its_newest_checkpoint(path, caplog):
     caplog.set_level("INFO")
     first = checkpoints(path)
-    assert first.load() is None and not first.is_behind(0) and first.is_behind(1)
+    assert first.load() is None and first.saved_updates == 0
     first.save(updated(7))
     assert (first.saved_updates, first.errors) == (7, 0)
     assert f"Checkpoint saved at step 70: {path}" in caplog.text
-    assert not first.is_behind(7) and first.is_behind(8)
     second = checkpoints(path)
-    assert second.is_behind(7)  # it has not looked yet
+    assert second.saved_updates == 0  # it has not looked yet
     assert second.load() == updated(7) | IDENTITY
-    assert not second.is_behind(7) and second.is_behind(8)
+    assert second.saved_updates == 7
 
 
 def test_a_checkpoint_of_another_identity_is_refused_with_what_differs(path):
@@ -195,12 +194,11 @@ def test_a_full_disk_is_counted_and_costs_no_older_checkpoint(path, caplog):
     run.save(updated(7))
     for errors in (1, 2):
         with file_size_limit(100):
-            run.save(updated(8))
-        assert (run.errors, run.saved_updates) == (errors, 7) and run.is_behind(8)
+            assert not run.save(updated(8))
+        assert (run.errors, run.saved_updates) == (errors, 7)
     assert caplog.text.count("Checkpoint not saved, and no file replaced") == 2
     assert checkpoints(path).load()["updates"] == 7
-    run.save(updated(9))
-    assert (run.errors, run.saved_updates) == (2, 9) and not run.is_behind(9)
+    assert run.save(updated(9)) and (run.errors, run.saved_updates) == (2, 9)
 
 
 def test_weights_of_other_shapes_are_refused_with_the_first(path):
@@ -300,8 +298,8 @@ def test_best_weights_on_a_full_disk_are_counted_and_tried_again(path):
     assert best(path) == (3, 4.0, "Pong")
 
 
-def test_a_run_without_checkpoints_keeps_nothing_and_is_never_behind(path):
+def test_a_run_without_checkpoints_keeps_nothing(path):
     run = checkpoints(path, enabled=False)
-    run.save(updated(7))
+    assert not run.save(updated(7))
     run.save_if_best(5.0, evaluated(1))
-    assert os.listdir(os.path.dirname(path)) == [] and not run.is_behind(7)
+    assert os.listdir(os.path.dirname(path)) == []

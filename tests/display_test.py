@@ -10,6 +10,7 @@ import numpy as np
 
 from libtorchbeast.loggers.display import (
     HEIGHT,
+    POINTS,
     WIDTH,
     Curve,
     Display,
@@ -100,10 +101,15 @@ def test_a_curve_is_drawn_where_its_values_are():
     assert curve_of([(0, 2.0), (1, 2.0)]).lines("")[0] == "2.00 " + "\u2809" * WIDTH
 
 
-def test_a_row_that_was_there_already_changes_no_curve():
-    curve = curve_of([(0, 1.0), (10, 2.0)])
-    curve.add(10, 1e9)
-    assert curve.lines("")[0].split()[0] == "2.00"
+def test_a_curve_of_a_week_stays_small_and_spans_it_all():
+    values = 20 * np.sin(np.arange(60_480) / 8000)
+    curve = curve_of((1000 * i, value) for i, value in enumerate(values.tolist()))
+    curve.add(5000, 1e9)  # a row that was there already
+    steps, kept = zip(*curve._points, strict=True)
+    assert len(steps) <= 2 * POINTS and (steps[0], steps[-1]) == (0, 60_479_000)
+    assert max(np.diff(steps)) < 60_479_000 / WIDTH * 1.5
+    np.testing.assert_array_equal(kept, values[np.array(steps) // 1000])
+    assert curve.lines("")[0].split()[0] == "20.00"
 
 
 def test_a_stopped_reader_holds_nothing_up():

@@ -564,15 +564,6 @@ def test_a_mask_that_forbids_all_is_an_error_unless_the_episode_ends(sizes):
         env.step(none)
 
 
-def test_an_error_about_seeds_from_deep_inside_a_reset_is_raised():
-    class Broken(Plain):
-        def reset(self, *, seed=None, options=None):
-            return super().reset(seed=(seed or 0) + "seed")
-
-    with pytest.raises(TypeError):
-        Environment(Broken, 1).initial(0)
-
-
 def test_an_environment_that_is_returned_twice_is_refused():
     one = Plain()
     with pytest.raises(UserError, match="create_env returned an environment twice"):

@@ -67,6 +67,12 @@ class Life:
 HALVES = (slice(0, 2), slice(2, 4))
 
 
+def begin_game(batch, rows, columns):
+    """A new game begins in each of these rows, so that no transition leads to them."""
+    batch["done"][rows, columns] = True
+    batch["episode_step"][rows, columns] = 0
+
+
 def assert_close(seen, expected):
     """Adam moves a weight by as much as 5e-4 in each update. Where a gradient is almost 0, a
     rounding error moves it by 5e-7 in one of 60 seeds."""
@@ -83,8 +89,8 @@ def mean_and_variance(state):
 def test_ranks_make_the_update_of_one_learner(scaling, reduction):
     life = Life(*scaling, "--loss_reduction", reduction)
     # One rank has fewer real transitions, and in the last batch it has none.
-    life.batches[1]["done"][4:8, 2] = True
-    life.batches[2]["done"][1:, :2] = True
+    begin_game(life.batches[1], slice(4, 8), 2)
+    begin_game(life.batches[2], slice(1, None), slice(0, 2))
     alone, numbers = life.alone()
     (first, seen), (second, _) = life.together(*HALVES)
     assert_same(first.state_dict(), second.state_dict())
@@ -165,7 +171,7 @@ def test_all_stop_after_the_same_update():
     first, second = in_threads(2, one)
     assert_same(first.state_dict(), second.state_dict())
     assert first.updates == 3
-    life.batches[2]["done"][1:, 2:] = True
+    begin_game(life.batches[2], slice(1, None), slice(2, None))
     alone, _ = life.alone()
     assert_close(first.net.state_dict(), alone.net.state_dict())
 

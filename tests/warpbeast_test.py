@@ -179,12 +179,21 @@ class Discounts(Turns):
         return state | {"discount": state["discount"].masked_fill(third, self.wrong)}, *result
 
 
+class Forbidding(Walk):
+    observations = {"frame": ((2,), "float32"), "action_mask": ((3,), "bool")}
+
+    def observe(self, state):
+        mask = (state["time"] != 3)[:, None].expand(-1, 3)
+        return super().observe(state) | {"action_mask": mask}
+
+
 def of_arrays(num_envs):
     return gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * num_envs)
 
 
 WRONG = {
     "a reward of NaN": (lambda n: TensorVector(Infinite(), n), "breakout: expected finite rewards"),
+    "a mask": (lambda n: TensorVector(Forbidding(), n), "breakout: an action_mask allows nothing"),
     "a vector of arrays": (of_arrays, "expected tensors on cpu"),
     "a single environment": (lambda n: gymnasium.make("CartPole-v1"), "expected a TensorVector"),
 }

@@ -208,13 +208,14 @@ def _duration(seconds: float) -> str:
 
 # ======================================================================================== the curve
 WIDTH, HEIGHT = 48, 4  # in characters, each of which has 2 x 4 dots
+POINTS = 4 * WIDTH  # two for each column of dots
 # What each of a braille character's dots adds to its number in Unicode.
 _DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
 _NO_DOTS = 0x2800
 
 
 class Curve:
-    """Values over steps."""
+    """Values over steps. Of more than 2 x `POINTS` points `POINTS` stay, evenly over the steps."""
 
     def __init__(self):
         self._points: list[tuple[float, float]] = []
@@ -223,8 +224,10 @@ class Curve:
         """Adds a point, unless there is one at this step."""
         if not self._points or step > self._points[-1][0]:
             self._points.append((step, value))
-        if len(self._points) > 40 * WIDTH:  # so that a long run's cost no more
-            del self._points[1::2]
+        if len(self._points) > 2 * POINTS:
+            steps = [step for step, _ in self._points]
+            even = np.linspace(steps[0], steps[-1], POINTS)
+            self._points = [self._points[i] for i in np.unique(np.searchsorted(steps, even))]
 
     def lines(self, caption: str) -> list[str]:
         """Returns `HEIGHT` lines of the curve, with its highest and lowest value at the left, and a

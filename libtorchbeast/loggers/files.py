@@ -20,8 +20,7 @@ class RunInUse(RuntimeError):
 
 
 def cannot_write(run: Path, error: OSError) -> UserError:
-    where = "" if error.filename else f" ({run})"
-    return UserError(f"the run's folder cannot be written: {error}{where}")
+    return UserError(f"the run's folder cannot be written: {error} ({run})")
 
 
 @contextlib.contextmanager
