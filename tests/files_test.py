@@ -17,7 +17,7 @@ HOLD = """
 import os, sys
 from libtorchbeast.loggers.files import hold
 with hold(sys.argv[1]):
-    if os.fork():  # the child lives longer
+    if not os.fork():  # the child lives longer, and does not hold it
         print("held", flush=True)
     sys.stdin.read()
 """
