@@ -128,13 +128,13 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     """
     steps = rows["episode_step"][0].float()
     mean = rows["episode_return"][0] / steps.clamp(min=1.0)
-    done = rows["done"]
-    life = (~done).sum().clamp(min=1) / (done & (rows["episode_step"] > 0)).sum()  # or infinite
-    steps = steps.minimum(life / 2)
+    real = ~rows["done"]
+    lost = (rows["episode_step"] > 0) > real  # such a row begins a life, but no game
+    steps = steps.fmin(real.sum() / (2 * lost.sum()))  # infinite or NaN where no life is lost
     past = (1 - discounting**steps) / (1 - discounting) if discounting < 1 else steps
-    factors = discounting * (~done).float()
+    factors = discounting * real
     if "discount" in rows:
         factors = factors * rows["discount"].abs()
     terms = rows["reward"][1:].clone()
-    terms[0] += factors[1] * mean * past * ~done[0]
+    terms[0] += factors[1] * mean * past * real[0]
     return scan_backwards(factors[1:].flip(0), terms.flip(0)).flip(0)

@@ -2,7 +2,7 @@
 """The defaults that depend on the kind of environment, for all programs.
 
     atari     games of ale-py, known by their names, and (*) images of 36 x 36 or more and no floats
-    vectors   (*) observations of floats without an image, and of agents whose returns are told
+    vectors   (*) floats without an image; with several agents, only if each group tells its returns
     other     all other environments
 
     (*) unless --core, --use_lstm or --recipe is given

@@ -333,8 +333,7 @@ class RunState:
             self._saved_changes = changes
 
     def is_unsaved(self) -> bool:
-        """Whether a checkpoint should be saved, because the newest has fewer updates, or another
-        part has changed since."""
+        """Whether the newest checkpoint lacks updates, or what another part has changed since."""
         is_behind = self.learner.updates > self.checkpoints.saved_updates
         return self.checkpoints.enabled and (is_behind or self._changes() > self._saved_changes)
 

@@ -113,10 +113,10 @@ UNVIEWABLE = {
     ),
     "no such mode": (
         lambda: SpokenCatch("rgb_array"),
-        r"gave str \[\], .* with a render_mode that gives one, such as 'rgb_array'",
+        r"gave str \[\], .* with a render_mode that gives one, of \['human', 'ansi'\]",
     ),
     "a package lacks": (lambda: UndrawnCatch("rgb_array"), "pygame is not installed"),
-    "no mode": (Catch, r"gave NoneType \[\], expected an array .* such as 'rgb_array'"),
+    "no mode": (Catch, r"gave NoneType \[\], expected an array .* of .*'rgb_array'"),
     "one colour": (lambda: GreyCatch("rgb_array"), r"gave ndarray \[10, 5, 1\], expected"),
 }
 

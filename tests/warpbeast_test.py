@@ -221,7 +221,7 @@ def test_an_unknown_environment_is_refused(parse):
         warpbeast.train(parse("--env pong"))
 
 
-def test_a_step_is_watched_from_the_second_on(parse):
+def test_each_step_is_watched(parse):
     """The first one may be compiled, which may take as long as --open_timeout."""
     actor, seen = make_actor(parse()), []
     step, actor.opened = actor.rows.step, lambda count: seen.append("opened")

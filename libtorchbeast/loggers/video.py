@@ -53,10 +53,11 @@ def picture_of(env: Environment) -> np.ndarray:
     picture = np.asarray(seen)
     has_colors = picture.ndim == 3 and picture.shape[2] in (3, 4)
     if picture.dtype.kind not in "buif" or not (has_colors or picture.ndim == 2):
+        modes = (getattr(env.first, "metadata", None) or {}).get("render_modes") or ["rgb_array"]
         raise UserError(
             f"--mode test_render: {env.spec.name}.render() gave {type(seen).__name__} "
             f"{list(picture.shape)}, expected an array [H, W, 3]; create_env has to make it with a "
-            f"render_mode that gives one, such as 'rgb_array'"
+            f"render_mode that gives one, of {modes}"
         )
     if picture.dtype.kind in "bf":  # these range from 0 to 1
         picture = 255 * picture
