@@ -153,6 +153,18 @@ class Spec:
         return dataclasses.replace(self, observations=own)
 
     @property
+    def masks(self) -> dict[str, np.ndarray]:
+        """The name of each action mask, and where the part of each of an agent's choices begins."""
+        groups, sizes, starts, first = self.groups or {"": 1}, self.actions.sizes, {}, 0
+        width = len(sizes) // sum(groups.values())
+        for group, agents in groups.items():
+            name, own = f"{group}/action_mask".lstrip("/"), sizes[first : first + width]
+            if name in self.observations and self.observations[name][0][-1:] == (sum(own),):
+                starts[name] = np.cumsum([0, *own[:-1]])
+            first += agents * width
+        return starts
+
+    @property
     def has_vectors(self) -> bool:
         """Whether what a network sees has floats and no image (see `is_image`)."""
         return bool(self.scalable) and not self.images
