@@ -54,7 +54,6 @@ from libtorchbeast.flags import (
     whole,
 )
 from libtorchbeast.learner import Direct, start_learners
-from libtorchbeast.loggers.bottleneck import MonoBeastAdvisor
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState
@@ -356,8 +355,7 @@ def train(flags: Flags) -> Run:
     check_limits(flags, shapes)
     device = torch.device(flags.learner_device)
     net = make_net(Net, spec, flags)
-    advise = MonoBeastAdvisor(flags).advise
-    with Run(flags, spec, net, device, player, targets, loss, advise) as run:
+    with Run(flags, spec, net, device, player, targets, loss) as run:
         run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
         if not run.finished():
             learn = train_in_parallel if flags.num_actors else train_in_order

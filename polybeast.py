@@ -59,7 +59,6 @@ from libtorchbeast.flags import (
     whole,
 )
 from libtorchbeast.learner import Direct, start_learners
-from libtorchbeast.loggers.bottleneck import PolyBeastAdvisor
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock, latency_percentiles, shares
 from libtorchbeast.models import CoreState
 from libtorchbeast.past import add_past_flag, past_of_run
@@ -271,8 +270,7 @@ def train(flags: Flags) -> Run:
         state = past.initial_state(net, 1)
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
-        advise = PolyBeastAdvisor(flags).advise
-        with Run(flags, spec, net, device, player, targets, loss, advise) as run:
+        with Run(flags, spec, net, device, player, targets, loss) as run:
             run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
             if not run.finished():
                 columns = ranks.share(flags.batch_size)
@@ -314,10 +312,8 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         yield Servers(addresses, description, lambda: None, tls)
         return
     updates = (load_newest(path_of(flags)) or {"updates": 0})["updates"]
-    if ranks.rank() > 0:  # so that no two ranks have the same games, or the same sockets
-        sockets = flags.pipes_basename and f"{flags.pipes_basename}.of-rank-{ranks.rank()}"
-        seed = derive_seed(flags.seed, ranks.rank())
-        flags = replace(flags, seed=seed, pipes_basename=sockets)
+    if ranks.rank() > 0:  # so that no two ranks have the same games
+        flags = replace(flags, seed=derive_seed(flags.seed, ranks.rank()))
     # The default of --envs_per_server depends on the observations, which the servers know, unless
     # the network is recurrent, which they do not know. If it is not, they choose the default.
     if "envs_per_server" in flags.left_out and not is_recurrent(flags):

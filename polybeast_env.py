@@ -100,14 +100,11 @@ def add_flags(parser: Parser) -> None:
         help="Number of server processes on this machine. Default: half the cores.")
     add("--max_streams", type=whole(1), default=16,
         help="Largest number of streams that a server accepts at once.")
-    add("--pipes_basename", metavar="BASENAME",
-        help="The servers listen on BASENAME.0, BASENAME.1 and so on. Default: "
-             "unix:/tmp/polybeast-UID/server, in a folder that only this user may enter. Servers "
-             "that a learner starts have their own folder.")
     add("--server_addresses", metavar="ADDRESS,...",
         help="Addresses of the servers, one for each: unix:/path, host:port or host:first-last. "
-             "polybeast_env starts servers that listen there; polybeast connects to them instead "
-             "of starting servers itself.")
+             "polybeast_env starts servers that listen there (default: "
+             "unix:/tmp/polybeast-UID/server.0, server.1 and so on, in a folder that only this "
+             "user may enter); polybeast connects to them instead of starting servers itself.")
     add("--tls_cert", metavar="FILE",
         help="Certificate of this program, a PEM file. With it all addresses except Unix sockets "
              "use TLS, and learner and servers check each other's certificate. `python -m "
@@ -167,9 +164,7 @@ def addresses(flags: argparse.Namespace) -> list[str]:
     """Returns the addresses of the servers, in their order."""
     if flags.server_addresses is not None:
         return parse_addresses(flags.server_addresses)
-    basename = flags.pipes_basename or f"unix:{private_folder()}/server"
-    require(flags, "pipes_basename", basename.startswith("unix:"), "unix:/path")
-    return parse_addresses(",".join(f"{basename}.{i}" for i in range(flags.num_servers)))
+    return [f"unix:{private_folder()}/server.{i}" for i in range(flags.num_servers)]
 
 
 # ========================================================================================== serving
@@ -201,7 +196,9 @@ def serve(
     """Runs in a server process. It serves until `inbox` ends. Until then it sends b"." to `outbox`
     at least twice a second, as its sign of life."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
-    seed = server_seed(flags.seed, address, index, life, flags.updates)
+    # Not by the folder of a learner's own servers, because that is another at each start.
+    where = os.path.basename(address) if flags.until_stdin_closes else address
+    seed = server_seed(flags.seed, where, index, life, flags.updates)
     with errors_of(flags.env):
         if index == life == 0 or recipes.may_change(flags, "envs_per_server", None):
             flags = try_environment(flags)
@@ -233,12 +230,11 @@ def try_environment(flags: Flags) -> Flags:
         return recipes.settle(flags, check_flags, env.spec, RECIPES)
 
 
-def server_seed(seed: int, address: str, index: int, life: int, updates: int = 0) -> int:
+def server_seed(seed: int, where: str, index: int, life: int, updates: int = 0) -> int:
     """Returns a seed that differs between servers, also on different machines, between the lives of
-    a server, and between the starts of a run, each of which comes after more `updates`. It does not
-    depend on a socket's folder, because local servers get a new folder at each start."""
-    where = f"{socket.gethostname()} {os.path.basename(address)}"
-    return derive_seed(seed, zlib.crc32(where.encode()), index, life, updates)
+    a server, and between the starts of a run, each of which comes after more `updates`."""
+    place = f"{socket.gethostname()} {where}"
+    return derive_seed(seed, zlib.crc32(place.encode()), index, life, updates)
 
 
 def supervise(flags: Flags) -> None:
@@ -249,7 +245,7 @@ def supervise(flags: Flags) -> None:
         FileExistsError: the folder of --until_stdin_closes exists already.
     """
     tls = load_tls(flags)
-    if flags.server_addresses is None and flags.pipes_basename is None:
+    if flags.server_addresses is None:
         make_private(private_folder())
     stop, where, folder = workers.PipeEvent(), addresses(flags), flags.until_stdin_closes
 

@@ -53,7 +53,6 @@ from libtorchbeast.flags import (
     run_path,
     whole,
 )
-from libtorchbeast.loggers.bottleneck import R2D2Advisor
 from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState, choose_actions
 from libtorchbeast.net_check import check_finite
@@ -375,8 +374,8 @@ def train(flags: Flags) -> Run:
         require_replay_memory(flags, spec, state)
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
-        advise, own_columns = R2D2Advisor(flags).advise, {"chance": torch.float32}
-        run = Run(flags, spec, net, device, player, targets, loss, advise, own_columns)
+        own_columns = {"chance": torch.float32}
+        run = Run(flags, spec, net, device, player, targets, loss, own_columns)
         if "priorities" not in run.vectors:
             said = "expected priorities [B] among them, with which the replay draws sequences"
             raise UserError(f"loss() returned the vectors {[*run.vectors]}; {said}")

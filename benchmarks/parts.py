@@ -118,7 +118,7 @@ def plain_learner() -> Measure:
     from libtorchbeast import models
     from libtorchbeast.spec import Actions, Spec
 
-    fp32 = ["--precision", "fp32", "--disable_cuda"]
+    fp32 = ["--precision", "fp32", "--learner_device", "cpu"]
     flags = flags_of("polybeast", [*arguments(Task("Pong", "deep"), "polybeast"), *fp32])
     torch.set_num_threads(2)
     T, B, A = 80, 8, 6

@@ -126,7 +126,7 @@ def load_newest(path: str) -> dict | None:
             used = f"{candidate}, at step {state.get('step', 'unknown')}"
             logger.error("Checkpoint not usable: %s. The run uses %s.", reasons[0], used)
         return state
-    hint = "Restore one of them, or move both away to start from scratch."
+    hint = "Restore one of them, or choose another run or file."
     said = f"neither {path} nor {previous} can be used: {'; '.join(reasons)}"
     raise CheckpointError(f"{said}. {hint}")
 

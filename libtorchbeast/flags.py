@@ -30,8 +30,8 @@ FROM_STDIN = ["--flags_from_stdin"]
 OF_ONE_START = frozenset(
     """
     mode xpid savedir best disable_checkpoint wandb
-    disable_cuda compile learner_device inference_device torch_threads num_actors num_buffers
-    num_servers pipes_basename server_addresses tls_cert tls_key tls_ca insecure
+    compile learner_device inference_device torch_threads num_actors num_buffers
+    num_servers server_addresses tls_cert tls_key tls_ca insecure
     max_learner_queue_size rank_timeout
     """.split()
 )
@@ -413,7 +413,6 @@ def add_learning_flags(parser: Parser) -> None:
     add("--inference_device", metavar="DEVICE",
         help="Device of the networks that choose actions. Default: the learner's device; cpu for "
              "MonoBeast's actors, which are processes.")
-    add("--disable_cuda", action="store_true", help="Use the CPU only, even if there is a GPU.")
     add("--precision", default="auto", choices=["auto", "bf16", "tf32", "fp32"],
         help="Precision of convolutions and matrix products. auto is bf16 if the hardware has "
              "instructions for it and the actions are not a Box, else fp32; networks here compute "
@@ -479,8 +478,6 @@ def add_optimizer_flags(parser: Parser) -> None:
         help="Keep the learning rate constant.")
     add("--epsilon", type=real(1e-12), default=1e-5,
         help="Constant in the denominator of Adam and RMSProp, for numerical stability.")
-    add("--alpha", type=real(0, 1), default=0.99, help="Smoothing constant of RMSProp.")
-    add("--momentum", type=real(0, 1), default=0.0, help="Momentum of RMSProp.")
     add("--grad_norm_clipping", type=positive(1e12), default=0.5,
         help="Largest norm of the gradient of all weights. A larger gradient is scaled down to it.")
 

@@ -77,8 +77,7 @@ class Optimizer:
             self._own: torch.optim.Optimizer = torch.optim.Adam(**shared, fused=True)
         else:
             foreach = is_recorded or None  # the default reads the learning rate on the host
-            shared |= dict(alpha=flags.alpha, momentum=flags.momentum, foreach=foreach)
-            self._own = torch.optim.RMSprop(**shared)
+            self._own = torch.optim.RMSprop(**shared, foreach=foreach)
         self._own._warned_capturable_if_run_uncaptured = True  # the first steps run without a graph
         known = {"params", *given, *self._own.defaults}
         if unknown := sorted(name for group in groups for name in group.keys() - known):

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 class Run:
     """The context in which a beast trains:
 
-        with Run(flags, spec, net, device, player, targets, loss, advise) as run:
+        with Run(flags, spec, net, device, player, targets, loss) as run:
             ... start workers ...
             while not run.finished():
                 ... wait for workers or run.wakeup, at most run.seconds_to_tick() ...
@@ -76,10 +76,10 @@ class Run:
         player: Player,
         targets: Targets,
         loss: Loss,
-        advise: bottleneck.Advise = lambda row: "",
         own_columns: dict[str, torch.dtype] | None = None,  # see loss_check
     ):
-        self.flags, self.spec, self._player, self.advise = flags, spec, player, advise
+        self.flags, self.spec, self._player = flags, spec, player
+        self.advise = bottleneck.advisor_of(flags)
         self.path, self.ranks = run_path(flags), ranks.joined()
         self._writes = ranks.rank() == 0
         models.add_for_loss(net, spec, flags)

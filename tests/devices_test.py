@@ -94,7 +94,7 @@ def test_each_rank_has_the_accelerator_of_its_number(monkeypatch, asked, chosen)
     for name, function in (two | dict(device_count=lambda: 2)).items():
         monkeypatch.setattr(torch.accelerator, name, function)
     names = dict(zip(("learner_device", "inference_device"), asked, strict=True))
-    draft = Namespace(**names, disable_cuda=False, num_actors=4, num_learner_threads=None)
+    draft = Namespace(**names, num_actors=4, num_learner_threads=None)
     devices.choose(draft)
     devices.choose(draft)  # once more, when the flags are settled
     assert (draft.learner_device, draft.inference_device) == chosen

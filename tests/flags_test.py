@@ -42,15 +42,12 @@ DIFFERENT = {
 TORCHBEAST = (
     "--env PongNoFrameskip-v4 --mode test_render --xpid x --disable_checkpoint --savedir s "
     "--num_actors 4 --total_steps 100000 --batch_size 8 --unroll_length 80 --num_learner_threads 2 "
-    "--disable_cuda --use_lstm --entropy_cost 0.0006 --baseline_cost 0.5 --discounting 0.99 "
-    "--reward_clipping none --learning_rate 0.00048 --alpha 0.99 --momentum 0 --epsilon 0.01 "
+    "--use_lstm --entropy_cost 0.0006 --baseline_cost 0.5 --discounting 0.99 "
+    "--reward_clipping none --learning_rate 0.00048 --epsilon 0.01 "
     "--grad_norm_clipping 40.0 "
 )
 MONO_ONLY = "--num_buffers 64 --num_threads 3"
-POLY_ONLY = (
-    "--pipes_basename unix:/tmp/polybeast --num_inference_threads 2 --max_learner_queue_size 8 "
-    "--num_servers 4"
-)
+POLY_ONLY = "--num_inference_threads 2 --max_learner_queue_size 8 --num_servers 4"
 
 
 def flags_of(program):
@@ -93,11 +90,10 @@ def test_both_beasts_learn_by_the_same_recipes(kind):
 
 def test_torchbeasts_command_lines_are_taken():
     mono = monobeast.parse((TORCHBEAST + MONO_ONLY).split())
-    assert (mono.num_learner_threads, mono.reward_clipping, mono.alpha) == (3, "none", 0.99)
-    assert mono.disable_checkpoint and mono.disable_cuda and mono.use_lstm
+    assert (mono.num_learner_threads, mono.reward_clipping, mono.epsilon) == (3, "none", 0.01)
+    assert mono.disable_checkpoint and mono.use_lstm
     poly = polybeast.parse((TORCHBEAST + POLY_ONLY).split())
     assert (poly.num_actors, poly.num_servers, poly.max_learner_queue_size) == (4, 4, 8)
-    assert poly.learner_device == "cpu"
 
 
 @pytest.mark.parametrize("program", [monobeast, polybeast, polybeast_env])
@@ -234,15 +230,15 @@ def taken_over(line, make_parser=monobeast.make_parser, **saved):
 def test_the_command_line_wins_and_what_it_leaves_out_is_the_runs():
     flags = taken_over("--discounting 0.9", discounting=0.8, learning_rate=0.1, net="a.B", gone=1)
     assert (flags.discounting, flags.learning_rate, flags.net) == (0.9, 0.1, "a.B")
-    assert not hasattr(flags, "gone") and flags.alpha == 0.99  # a flag that it did not have
+    assert not hasattr(flags, "gone") and flags.epsilon == 1e-5  # a flag that it did not have
     assert taken_over("--discounting 0.99", discounting=0.8).discounting == 0.99  # the default
 
 
 def test_what_belongs_to_a_start_or_its_machine_is_not_the_runs():
-    saved = dict(num_actors=31, torch_threads=32, wandb=True, disable_cuda=True, xpid="old")
+    saved = dict(num_actors=31, torch_threads=32, wandb=True, compile=True, xpid="old")
     flags = taken_over("--xpid new", **saved)
     assert (flags.num_actors, flags.torch_threads, flags.xpid) == (None, None, "new")
-    assert not (flags.wandb or flags.disable_cuda)
+    assert not (flags.wandb or flags.compile)
 
 
 def test_a_run_in_order_stays_one_but_is_none_in_polybeast():

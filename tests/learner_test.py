@@ -351,13 +351,13 @@ def test_bf16_with_a_gaussian_policy_is_obeyed_with_a_warning(caplog):
         assert torch.is_autocast_enabled("cpu")
 
 
-HUGE = "--learning_rate 1000 --grad_norm_clipping 1e12 --epsilon 1e-12 --momentum 1".split()
+HUGE = "--learning_rate 1000 --grad_norm_clipping 1e12 --epsilon 1e-12".split()
 
 
-@pytest.mark.parametrize("optimizer", [["adam"], ["rmsprop"], ["rmsprop", "--alpha", 1]])
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_no_gradient_makes_weights_infinite_within_the_flags_ranges(tmp_path, optimizer):
     """The gradient is huge and finite in the first update, and 0 in the next ones."""
-    learning = Learning(tmp_path, monobeast.Net, *HUGE, "--optimizer", *optimizer)
+    learning = Learning(tmp_path, monobeast.Net, *HUGE, "--optimizer", optimizer)
     for number in range(3):
         for weight in learning.net.parameters():
             weight.grad = torch.full_like(weight, 0.0 if number else 1e12)

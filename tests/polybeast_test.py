@@ -306,7 +306,6 @@ def test_servers_may_have_more_environments_a_stream_than_the_flag_says(tmp_path
     "flags, message",
     [
         (["--env", "CartPole-v1", "--net", "polybeast.Net"], "polybeast.Net reads images"),
-        (["--pipes_basename", "unix:/no/such/folder/s"], "Cannot listen on unix:/no/such/folder/s"),
         (["--mode", "test"], "there is no checkpoint"),
     ],
 )

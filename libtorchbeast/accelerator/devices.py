@@ -37,13 +37,12 @@ def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
     whose accelerator nobody has measured.
 
     Raises:
-        UserError: torch cannot use one of them, or --disable_cuda forbids it.
+        UserError: torch cannot use one of them.
     """
     if draft.learner_device is None:
         found = torch.accelerator.current_accelerator(check_available=True)
         is_usual = found is not None and found.type != "mps"
-        is_wanted = is_usual and not draft.disable_cuda and draft.num_actors != 0
-        draft.learner_device = str(found) if is_wanted else "cpu"
+        draft.learner_device = str(found) if is_usual and draft.num_actors != 0 else "cpu"
     if draft.inference_device is None:
         draft.inference_device = inference or draft.learner_device
     for name in ("learner_device", "inference_device"):
@@ -52,8 +51,6 @@ def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
             device = f"{device}:{own}"
             setattr(draft, name, device)
         require(draft, name, exists(device), f"cpu or an accelerator, and {accelerators()}")
-        is_allowed = is_cpu(device) or not draft.disable_cuda
-        require(draft, name, is_allowed, "cpu, because --disable_cuda is given")
     if draft.num_learner_threads is None:
         is_one = is_cpu(draft.learner_device) or draft.num_actors == 0
         draft.num_learner_threads = 1 if is_one else 2

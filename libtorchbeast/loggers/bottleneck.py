@@ -42,7 +42,7 @@ def report(row: Row, advise: Advise) -> list[str]:
 
 
 class Advisor:
-    """Gives advice about a run. Each program that has workers has a subclass."""
+    """Gives advice about a run. Each program that has workers has a subclass (`advisor_of`)."""
 
     room: str  # the flag that lets more rollouts wait for the learner
 
@@ -164,6 +164,15 @@ class R2D2Advisor(PolyBeastAdvisor):
     def _for_learner(self) -> str:
         ratio = self._flags.replay_ratio
         return f"with --replay_ratio {ratio:g} the actors wait for it; a lower ratio is faster."
+
+
+def advisor_of(flags: Flags) -> Advise:
+    """The advice for the program that has these flags. WarpBeast has no workers, and gets none."""
+    if "num_buffers" in flags:
+        return MonoBeastAdvisor(flags).advise
+    if "num_servers" in flags:
+        return (R2D2Advisor if "replay_ratio" in flags else PolyBeastAdvisor)(flags).advise
+    return lambda row: ""
 
 
 def _has_idle_cores(row: Row) -> bool:

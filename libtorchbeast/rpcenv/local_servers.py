@@ -45,15 +45,13 @@ class LocalServers(contextlib.AbstractContextManager):
         parent = tempfile.gettempdir()  # or /tmp, if no socket can have an address in TMPDIR
         parent = "/tmp" if set(parent) & set(",%?#") or len(os.fsencode(parent)) > 70 else parent
         self._folder = f"{parent}/torchbeast-{secrets.token_hex(4)}"
-        basename = flags.pipes_basename or f"unix:{self._folder}/server"
-        self.addresses = [f"{basename}.{i}" for i in range(flags.num_servers)]
+        self.addresses = [f"unix:{self._folder}/server.{i}" for i in range(flags.num_servers)]
         self._error = ""
         self._process = workers.start_program(
             "polybeast_env", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         places = {
             "server_addresses": ",".join(self.addresses),
-            "pipes_basename": None,
             "until_stdin_closes": self._folder,
             "updates": updates,
         }
