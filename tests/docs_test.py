@@ -119,7 +119,8 @@ NOT_RUN = {
 OTHER_FLAGS = """
     --nproc_per_node --nnodes --node_rank --master_addr --max_restarts --only --no --target
     --against --pairs --modules --sample --seconds --training_seconds --logdir --python_out
-    --num_actions --write_profiler_trace --level --rnd_weight --rnd_learning_rate --help --hosts
+    --num_actions --write_profiler_trace --pipes_basename --disable_cuda --alpha --momentum
+    --level --rnd_weight --rnd_learning_rate --help --hosts
 """.split()
 
 
