@@ -108,6 +108,7 @@ class Environment:
         self._steps = np.zeros(num_envs, np.int32)
         self._return = np.zeros(num_envs, np.float64)
         self._sign = np.ones(num_envs, np.float64)
+        self.has_players = bool(self.spec.groups)  # or if a discount has passed the turn
 
     @classmethod
     def of_first(cls, create_env: Callable[[], Any], num_envs: int, name: str) -> "Environment":
@@ -126,7 +127,8 @@ class Environment:
         """
         self._episode_ended[:] = self._game_ended[:] = True
         self._numbers.clear()
-        observations = self._source.reset(first_seed(seed, self.spec.num_envs), opened)
+        with _outside_autocast():
+            observations = self._source.reset(first_seed(seed, self.spec.num_envs), opened)
         never = np.zeros(self.spec.num_envs, bool)
         zero = np.zeros(self.spec.num_envs, np.float32)
         none = self.spec.actions.zeros(self.spec.num_envs)
@@ -136,7 +138,9 @@ class Environment:
         """Steps all environments with `actions` [N, *Actions.shape] of the Spec's dtype."""
         self.spec.actions.check(actions, self.spec.num_envs)
         self._numbers.clear()
-        return self._row(*self._source.step(actions, self._episode_ended), actions)
+        with _outside_autocast():
+            stepped = self._source.step(actions, self._episode_ended)
+        return self._row(*stepped, actions)
 
     def close(self) -> None:
         self._source.close()
@@ -181,6 +185,7 @@ class Environment:
         if "discount" in row:
             discount = self._numbers.values["discount"]
             self._sign = np.where(new_game, 1.0, np.where(discount < 0, -self._sign, self._sign))
+            self.has_players |= bool((discount < 0).any())
             row["discount"] = np.where(done, 1.0, discount)
         return {k: x.astype(np.float32) for k, x in row.items()}
 
@@ -199,6 +204,14 @@ def _unchanging(create_env: Callable[[], Any]) -> Callable[[], Any]:
         return env
 
     return create
+
+
+def _outside_autocast() -> contextlib.AbstractContextManager[Any]:
+    """For an environment with a network of its own, which has the precision that it asks for. The
+    environment may be stepped between the calls of another network, in its autocast context."""
+    if (torch := sys.modules.get("torch")) is None:
+        return contextlib.nullcontext()
+    return torch.autocast("cuda" if torch.is_autocast_enabled("cuda") else "cpu", enabled=False)
 
 
 def _check_parts(env: Any, single: str) -> None:

@@ -159,7 +159,7 @@ def test_newest(flags: Flags, player: Player) -> list[Game]:
                 from libtorchbeast.loggers import video  # its packages take a moment to load
 
                 path = os.path.join(run_path(flags), "test.mp4")
-                with video.recorder(path, env) as on_row:
+                with video.recorder(path, env) as on_row, errors_of(flags.env):
                     games = play(flags, net, env, flags.seed, on_row)
                 results.print(f"Video: {path}", soft_wrap=True)
     _print(games, flags)
@@ -251,7 +251,6 @@ class Evaluator:
         self._is_playing = False
         self._played: dict[str, Any] = {}  # what plays, as a part of a checkpoint
         self._started = 0.0  # the time at which the evaluation started
-        self._has_players = "discount" in spec.numbers or bool(spec.groups)
         self.resume()
 
     def resume(self) -> None:
@@ -274,8 +273,9 @@ class Evaluator:
         Starts the next evaluation if it is due and `may_start`."""
         row = self._result() if self._is_playing else {}
         if row:
-            others = columns_of_others(self._flags) if self._has_players else {}
+            others = columns_of_others(self._flags) if row.pop("has_players") else {}
             columns = [*others.values()] or ["mean_eval_return"]
+            self._played["flags"] |= {} if others else {"eval_env": None}  # which scores nothing
             self._keep(float(np.mean([row[name] for name in columns])), self._played)
         if may_start and not self._is_playing and self._learner.step >= self._next:
             self._start()
@@ -297,8 +297,7 @@ class Evaluator:
     def _start(self) -> None:
         state = self._learner.state_dict()
         self._played = {name: state[name] for name in ("model", "step", "updates")}
-        own = {} if self._has_players else {"eval_env": None}  # with one player it scores nothing
-        self._played["flags"] = as_plain(vars(self._flags)) | own
+        self._played["flags"] = as_plain(vars(self._flags))
         self._next = self._after(state["step"])
         try:
             if self._process is None or self._weights is None:
@@ -393,6 +392,7 @@ def play_games(
             where = column.removeprefix("mean_eval_return")
             numbers = Means(game.numbers for game in games).row().items()
             row |= {f"eval_game_{name}{where}": mean for name, mean in numbers}
+        row["has_players"] = envs["mean_eval_return"].has_players
         before, cpu_s = cpu_s, time.process_time()
         row["eval_cpu_s"] = cpu_s - before
         outbox.send_bytes(json.dumps(row).encode())

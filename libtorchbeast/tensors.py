@@ -338,8 +338,7 @@ class TensorRows:
 
 
 class FromArrays:
-    """Wraps a vector environment that takes tensors, so that `Environment` can give it arrays. It
-    does not run in the autocast context of the network that plays."""
+    """Wraps a vector environment that takes tensors, so that `Environment` can give it arrays."""
 
     def __init__(self, vector: Any):
         self._vector = vector
@@ -347,12 +346,7 @@ class FromArrays:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._vector, name)
 
-    @torch.autocast("cpu", enabled=False)
-    def reset(self, *, seed: int | None = None) -> Any:
-        return self._vector.reset(seed=seed)
-
     @torch.no_grad()
-    @torch.autocast("cpu", enabled=False)
     def step(self, actions: np.ndarray) -> Any:
         return self._vector.step(torch.as_tensor(actions))
 

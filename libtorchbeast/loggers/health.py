@@ -30,7 +30,8 @@ class Health:
 
     def __init__(self, flags: Flags, spec: Spec):
         self._flags, self._told = flags, set[str]()
-        width = spec.actions.sizes[0] if spec.actions.kind == "box" else 0
+        agents = max(1, sum(spec.groups.values()))  # equally many numbers for each
+        width = spec.actions.sizes[0] // agents if spec.actions.kind == "box" else 0
         self._most_entropy = width * (STANDARD_ENTROPY + ENTROPY_MARGIN) if width else math.inf
         self._against_large_inputs = ""
         if spec.scalable and flags.observation_scaling == "none":

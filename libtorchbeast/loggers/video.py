@@ -6,6 +6,7 @@ import collections
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -30,17 +31,32 @@ GOOD, BAD = "#2e8b57", "#c0392b"  # bars of positive and of negative rewards
 def recorder(path: str, env: Environment) -> Iterator[Callable[[Row], None]]:
     """Yields a function that adds a picture of `env` to the video `path`. The function takes the
     newest row of `env`, with the network's `baseline` [1]. The file gets its name `path` when it is
-    whole. Raises UserError if the environment gives no picture. Nothing has been written then."""
+    whole. Raises UserError if the environment gives no picture, or the file cannot be written."""
     env.initial(seed=0)  # some environments cannot be drawn before they are reset
     picture_of(env)
     fps = (getattr(env.first, "metadata", None) or {}).get("render_fps") or 15
-    panel = Panel()
+    panel, count = Panel(), 0
     folder, file = os.path.split(path)
-    unfinished = os.path.join(folder, "unfinished-" + file)
-    writer: Any = imageio.get_writer(unfinished, fps=fps, macro_block_size=2)
-    with writer as video:
-        yield lambda row: video.append_data(panel.below(picture_of(env), row))
-    os.replace(unfinished, path)
+    unfinished = Path(folder, "unfinished-" + file)
+
+    def add(row: Row) -> None:
+        nonlocal count
+        count += 1
+        writer.append_data(panel.below(picture_of(env), row))
+
+    try:
+        writer: Any = imageio.get_writer(unfinished, fps=fps, macro_block_size=2)
+        with writer:
+            yield add
+        reader: Any = imageio.get_reader(unfinished)  # ffmpeg does not say that a disk was full
+        if reader.count_frames() != count:
+            raise OSError("not all pictures are in it")
+        unfinished.replace(path)
+    except OSError as error:  # of ffmpeg with its whole command line, and none of the environment's
+        why = str(error).partition("\n")[0]
+        raise UserError(f"{path} was not written: {why} (is the disk full?)") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def picture_of(env: Environment) -> np.ndarray:
