@@ -26,6 +26,7 @@ import os
 import random
 import struct
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -81,10 +82,9 @@ def save(path: str, state: dict, keep_previous: bool = True) -> None:
             os.replace(path, path + ".previous")
         os.replace(tmp, path)
         directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-        try:
+        with contextlib.suppress(OSError):  # some network mounts cannot do that to folders
             os.fsync(directory)  # so that the renames survive a power failure
-        finally:
-            os.close(directory)
+        os.close(directory)
     except BaseException:
         Path(tmp).unlink(missing_ok=True)
         raise
@@ -126,9 +126,8 @@ def load_newest(path: str) -> dict | None:
             used = f"{candidate}, at step {state.get('step', 'unknown')}"
             logger.error("Checkpoint not usable: %s. The run uses %s.", reasons[0], used)
         return state
-    hint = "Restore one of them, or choose another run or file."
     said = f"neither {path} nor {previous} can be used: {'; '.join(reasons)}"
-    raise CheckpointError(f"{said}. {hint}")
+    raise CheckpointError(f"{said}. Restore one of them, or choose another run or file.")
 
 
 def path_of(flags: argparse.Namespace) -> str:
@@ -240,6 +239,8 @@ def _flags_of(state: dict[str, Any]) -> dict[str, Any]:
     changes; so does --net, because older versions had no separate network for vectors."""
     saved = {"minibatches": 1} | state["flags"]
     saved["env"] = state["env"]  # the name that the servers gave
+    if saved.get("use_lstm"):
+        saved["core"] = saved.get("core") or "lstm"
     if "observation_scaling" in saved:
         return saved
     older: dict[str, Any] = dict(observation_scaling="none", reward_scaling="none")
@@ -342,17 +343,18 @@ def _opponents(evaluated: dict[str, Any]) -> str | None:
 
 
 class KeptWeights:
-    """Keeps weights of a learner.Learner in files (--keep_checkpoints_every). To begin with, this
-    deletes those that are newer than the checkpoint from which the run resumes: it will make them
-    again. A new run keeps its first weights, so that its past is never empty, and no others."""
+    """Keeps weights of a learner.Learner in files (--keep_checkpoints_every). To begin with, those
+    that are newer than the checkpoint from which the run resumes get names that begin with
+    "discarded-", since the run will make them again. A new run keeps its first weights, so that its
+    past is never empty, and no others."""
 
     def __init__(self, checkpoints: RunCheckpoints, flags: Flags, learner: Any):
         self._checkpoints, self._flags, self._learner = checkpoints, flags, learner
         self._folder = os.path.dirname(checkpoints.path)
         self._every = flags.keep_checkpoints_every if checkpoints.enabled else 0
         files = kept_files(self._folder) if checkpoints.enabled else {}
-        self._delete([files.pop(step) for step in [*files] if step > (learner.step or -1)])
-        self._newest = max(files, default=-1)  # its step
+        self._discard([files.pop(step) for step in [*files] if step > (learner.step or -1)])
+        self._newest, self._due = max(files, default=-1), 0.0  # its step; when to try again
         if self._every:
             most, weights = flags.keep_checkpoints, learner.net.state_dict().values()
             size = sum(x.numel() * x.element_size() for x in weights) / 2**20
@@ -363,24 +365,32 @@ class KeptWeights:
         """Keeps the weights if the last multiple of --keep_checkpoints_every is not kept yet, and
         deletes the oldest file if there are more than --keep_checkpoints."""
         every = self._every
-        if not every or self._learner.step // every * every <= self._newest:
+        is_kept = not every or self._learner.step // every * every <= self._newest
+        if is_kept or time.monotonic() < self._due:
             return
         state = self._learner.state_dict()
         weights = {name: state[name] for name in ("model", "step", "updates")}
         weights["flags"] = as_plain(vars(self._flags))
-        self._newest = state["step"] // every * every
-        path = os.path.join(self._folder, "kept", f"{self._newest:012}.tar")
+        newest = state["step"] // every * every
+        path = os.path.join(self._folder, "kept", f"{newest:012}.tar")
         with contextlib.suppress(OSError):  # `try_save` will say why
             os.mkdir(os.path.dirname(path))  # not the run's own folder, if that was renamed
-        if self._checkpoints.try_save(path, weights, keep_previous=False):
-            self._delete([*kept_files(self._folder).values()][: -self._flags.keep_checkpoints])
-
-    def _delete(self, paths: list[str]) -> None:
-        for path in paths:
+        if not self._checkpoints.try_save(path, weights, keep_previous=False):
+            self._due = time.monotonic() + self._flags.checkpoint_every
+            return
+        self._newest = newest
+        for path in [*kept_files(self._folder).values()][: -self._flags.keep_checkpoints]:
             try:
                 os.remove(path)
             except OSError as error:  # the run goes on
                 logger.warning("A file of kept weights could not be deleted: %s", error)
+
+    def _discard(self, paths: list[str]) -> None:
+        for path in map(Path, paths):
+            with contextlib.suppress(OSError):
+                path.replace(path.with_name(f"discarded-{path.name}"))
+        if paths:
+            logger.warning("%d kept files are newer than this run, and are discarded-*", len(paths))
 
 
 def random_states() -> dict:

@@ -74,7 +74,6 @@ def write(flags: Flags, net: nn.Module, env: Environment) -> None:
     """
     path = Path(run_path(flags), "policy.pt2")
     onnx = path.with_suffix(".onnx")
-    onnx.unlink(missing_ok=True)  # of older weights, in case none can be written now
     for name in ("torch", "onnxscript", "onnx_ir"):
         logging.getLogger(name).setLevel(logging.ERROR)  # otherwise they log each of their steps
     with warnings.catch_warnings(action="ignore"):
@@ -92,6 +91,7 @@ def _save(program: torch.export.ExportedProgram, path: Path) -> None:
     new_file = Path(f"{path}.tmp")
     try:
         new_file.write_bytes(buffer.getbuffer())
+        path.with_suffix(".onnx").unlink(missing_ok=True)  # of older weights
         new_file.replace(path)
     except OSError as error:
         new_file.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,10 @@ def main(
     """
     display.set_up_logging()
     try:
+        try:
+            tempfile.gettempdir()
+        except FileNotFoundError as error:
+            raise UserError(f"{error.strerror}: is the disk full?") from error
         flags = check_flags(parse_for_run(make_parser, sys.argv[1:] if argv is None else argv))
         if flags.mode != "train":
             evaluate.test_newest(flags, player)

@@ -27,7 +27,7 @@ import submitit
 
 import polybeast
 import polybeast_env
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import UserError, is_folder_name, require, whole
 from libtorchbeast.tools import certificates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -261,12 +261,15 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--xpid", required=True, help="Name of the run. If it exists, it is resumed.")
     add("--env", default="PongNoFrameskip-v4", help="Id of a Gymnasium environment.")
-    add("--server_jobs", type=int, default=4, help="Number of jobs that run servers.")
-    add("--servers_per_job", type=int, default=16, help="Number of servers, and of cores, per job.")
-    add("--learners", type=int, default=1, help="Number of learners on each of their machines.")
-    add("--learner_nodes", type=int, default=1, help="Number of machines with learners.")
+    add("--server_jobs", type=whole(1), default=4, help="Number of jobs that run servers.")
+    add("--servers_per_job", type=whole(1), default=16,
+        help="Number of servers, and of cores, per job.")  # fmt: skip
+    add("--learners", type=whole(1), default=1,
+        help="Number of learners on each of their machines.")  # fmt: skip
+    add("--learner_nodes", type=whole(1), default=1, help="Number of machines with learners.")
     add("--server_flags", default="", metavar='"--FLAG VALUE ..."', help="Flags of polybeast_env.")
-    add("--minutes", type=int, default=24 * 60, help="Time limit of a job, which is then requeued.")
+    add("--minutes", type=whole(1), default=24 * 60,
+        help="Time limit of a job, which is then requeued.")  # fmt: skip
     add("--settle", type=float, default=30.0, metavar="SECONDS",
         help="The learner starts when the server jobs have not changed for this long.")  # fmt: skip
     add("--folder", type=Path, default="~/torchbeast-jobs",
@@ -282,7 +285,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = make_parser()
     flags, flags.learner_flags = parser.parse_known_args(argv)
     try:
-        polybeast.make_parser().parse_args(flags.learner_flags)
+        require(flags, "xpid", is_folder_name(flags.xpid), "a plain folder name")
+        learner = polybeast.make_parser().parse_args(flags.learner_flags)
+        require(learner, "mode", learner.mode == "train", "train")
         polybeast_env.make_parser().parse_args(shlex.split(flags.server_flags))
     except UserError as error:
         parser.error(str(error))

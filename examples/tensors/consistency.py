@@ -18,7 +18,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from libtorchbeast.flags import Parser, UserError, whole
+from libtorchbeast.accelerator import devices
+from libtorchbeast.flags import Parser, UserError, require, whole
 from libtorchbeast.tensors import TensorEnv
 
 TOLERANCE = 1e-5
@@ -199,6 +200,8 @@ def make_parser() -> Parser:
 def main(argv: list[str] | None = None) -> None:
     try:
         flags = make_parser().parse_args(argv)
+        found = f"cpu or an accelerator, and {devices.accelerators()}"
+        require(flags, "device", devices.exists(flags.device), found)
         pair = load(flags.pair)
         start = time.monotonic()
         comparison = Comparison(*pair, flags.num_envs, flags.seed, flags.device)

@@ -40,7 +40,7 @@ from libtorchbeast.flags import Parser
 from libtorchbeast.loggers.csv_table import read_csv
 
 # Finds in PARENT/NAME of a run what stands before the number of its seed, but not in rate=1e-3.
-SEED = r"([^/]+?)(?<!\de)(?<!=)[-_/](?:seed|s)?[-_]?\d+$"
+SEED = r"([^/]+?)(?<![\d.][eE])(?<!=)[-_/](?:seed|s)?[-_]?\d+$"
 # What a curve is drawn over, and the text of that axis.
 UNITS = {"steps": "agent steps", "frames": "emulator frames", "hours": "hours of training"}
 

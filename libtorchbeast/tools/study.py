@@ -39,7 +39,8 @@ def parse_factors(words: list[str]) -> list[Factor]:
         while words and words[0][:2] != "--":
             lists.append(_values(words.pop(0)))
         names, lengths = head[2:].split(","), [len(values) for values in lists]
-        if head[:2] != "--" or len(lists) != len(names) or len(set(lengths)) != 1 or 0 in lengths:
+        is_each = head[:2] == "--" and len({*names}) == len(names) == len(lists)
+        if not is_each or len({*lengths}) != 1 or 0 in lengths:
             expected = "for each flag one list, all of the same length and none empty"
             raise UserError(f"{head} with {lengths} values: expected {expected}")
         settings = zip(*lists, strict=True)

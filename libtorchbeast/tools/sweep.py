@@ -160,9 +160,6 @@ class Launcher:
             then = "will be tried again" if again else "given up"
             seen = last_lines(run, 1 if refused else 5)
             say(f"{run.path.name}: failed {at}, exit code {code}, {then}:\n{seen}")
-            if refused and "unrecognized flag" in seen and self.waiting:
-                self.waiting.clear()
-                say("The other runs have the same flags and are not tried.")
 
     def table(self) -> rich.table.Table:
         """The runs that are running, and how many are not."""
@@ -243,7 +240,7 @@ def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
 
         options: dict[str, Any] = {"name": folder.name, "cpus_per_task": flags.cores_per_run}
         options["gpus_per_node"] = flags.gpus_per_run or None
-        for name, text in (word.split("=", 1) for word in flags.slurm):
+        for name, text in (word.partition("=")[::2] for word in flags.slurm):
             options[name] = int(text) if text.isdigit() else text
         cluster = options.pop("cluster", "slurm")  # the tests have another one
         place = folder / "slurm"
