@@ -89,12 +89,6 @@ def _registered(env_id: str) -> dict:
     )
 
 
-def _check_at_least(lowest: int, **values: int) -> None:
-    for name, value in values.items():
-        if value < lowest:
-            raise ValueError(f"{name}: {value}, expected at least {lowest}")
-
-
 # ====================================================================================== native form
 def make_atari_vector(
     env_id: str,
@@ -111,15 +105,13 @@ def make_atari_vector(
     no-ops and is truncated after `max_frames`. `terminal_on_life_loss=None` follows the id.
 
     Raises:
-        ValueError: the recipe does not accept the id (UnknownGame), or a number is out of range.
+        UnknownGame: the recipe does not accept the id.
     """
     from ale_py.vector_env import AtariVectorEnv
 
     kwargs = _registered(env_id)
     if terminal_on_life_loss is None:
         terminal_on_life_loss = kwargs["repeat_action_probability"] == 0
-    _check_at_least(1, num_envs=num_envs, num_threads=num_threads, max_frames=max_frames)
-    _check_at_least(0, noop_max=noop_max)
     vector = AtariVectorEnv(
         kwargs["game"],
         num_envs,
@@ -218,10 +210,9 @@ def make_atari(
     "rgb_array" or "human".
 
     Raises:
-        ValueError: the recipe does not accept the id (UnknownGame), or `max_frames` is below 1.
+        UnknownGame: the recipe does not accept the id.
     """
     _registered(env_id)
-    _check_at_least(1, max_frames=max_frames)
     env = gymnasium.make(
         env_id,
         frameskip=1,

@@ -48,7 +48,6 @@ from libtorchbeast.flags import (
     add_environment_flags,
     add_learner_flags,
     add_run_flags,
-    choose_core,
     replace,
     require,
     whole,
@@ -245,7 +244,6 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     in_order = draft.num_actors == 0
     devices.choose(draft, inference=None if in_order else "cpu")
     choose_numbers(draft, recipes.may_change(draft, "envs_per_actor", spec))
-    choose_core(draft)
     is_one = not in_order or draft.num_learner_threads == 1
     require(draft, "num_learner_threads", is_one, "1 if num_actors is 0")
     is_one = not in_order or draft.inference_device == draft.learner_device

@@ -51,7 +51,6 @@ from libtorchbeast.flags import (
     UserError,
     add_learner_flags,
     add_run_flags,
-    choose_core,
     is_recurrent,
     real,
     replace,
@@ -186,7 +185,6 @@ def add_acting_flags(parser: Parser) -> None:
 def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     """Fills in the defaults that depend on other flags and on the environment (see `recipes`), and
     freezes the result. Raises UserError if two flags contradict each other."""
-    choose_core(draft)
     kind = recipes.kind_of(draft, atari_wrappers.is_atari(draft.env), spec)
     recipes.apply(draft, RECIPES, kind)
     return check_acting_flags(draft, spec)

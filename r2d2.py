@@ -181,7 +181,6 @@ RECIPES: recipes.Recipes = {
 # Flags that the other programs have, and of which R2D2 can have only this value.
 SETTLED = dict(
     greedy=True,  # a Q-network has no probabilities
-    use_lstm=True,
     passes=1,
     minibatches=1,
     entropy_schedule="constant",
@@ -201,7 +200,7 @@ def make_parser() -> Parser:
     add_replay_flags(parser)
     add_optimizer_flags(parser)
     add_evaluation_flags(parser)
-    parser.set_defaults(**SETTLED)
+    parser.set_defaults(**SETTLED, core="lstm")
     parser.explain(**dict.fromkeys(SETTLED, argparse.SUPPRESS))
     parser.explain(
         total_steps="Number of new agent steps.",

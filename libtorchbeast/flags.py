@@ -9,13 +9,11 @@ does not import torch, because environment servers use it too.
 import argparse
 import datetime
 import difflib
-import itertools
 import json
 import math
 import os
 import re
-import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container
 from typing import Any, NoReturn
 
 MAX_COUNT = 2**31 - 1
@@ -156,7 +154,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             flag = next((word for word in unknown if word.startswith("-")), None)
             if flag is None:
-                raise UserError(self._unexpected(unknown[0], args or sys.argv[1:]))
+                raise UserError(f"unexpected {unknown[0]!r}: flags begin with --")
             flag = flag.partition("=")[0]
             names = {string.lstrip("-"): string for string in self._option_string_actions}
             near = difflib.get_close_matches(flag.lstrip("-"), names, 1)
@@ -171,13 +169,6 @@ class Parser(argparse.ArgumentParser):
             name = (error.argument_name or "").split("/")[0]
             is_value = error.__context__.__class__ is argparse.ArgumentTypeError
             raise UserError(f"{name}{' ' if is_value else ': '}{error.message}") from None
-
-    def _unexpected(self, word: str, args: Sequence[str]) -> str:
-        """What is wrong with a word that is neither a flag nor a flag's value."""
-        bare = {s for s, action in self._option_string_actions.items() if action.nargs == 0}
-        before = [flag for flag, value in itertools.pairwise(args) if value == word]
-        why = next((f", and {flag} takes no value" for flag in before if flag in bare), "")
-        return f"unexpected {word!r}: flags begin with --{why}"
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message)
@@ -430,7 +421,8 @@ def add_model_flags(parser: Parser) -> None:
     add("--core", choices=["lstm", "mingru"],
         help="Give the network a recurrent core: an LSTM, or a minGRU (Feng et al. 2024), which "
              "trains in parallel over time. Default: none, except R2D2's LSTM.")
-    add("--use_lstm", action="store_true", help="The same as --core lstm.")
+    add("--use_lstm", dest="core", action="store_const", const="lstm",
+        help="The same as --core lstm.")
 
 
 def add_loss_flags(parser: Parser) -> None:
@@ -508,12 +500,5 @@ def add_evaluation_flags(parser: Parser) -> None:
 
 
 def is_recurrent(flags: argparse.Namespace) -> bool:
-    """Whether the network has a recurrent core. (A program's flags need not have these two.)"""
-    return getattr(flags, "use_lstm", False) or getattr(flags, "core", None) is not None
-
-
-def choose_core(draft: argparse.Namespace) -> None:
-    """Makes --core lstm and --use_lstm the same. Raises UserError if they contradict each other."""
-    is_one = draft.core in (None, "lstm") or not draft.use_lstm
-    require(draft, "core", is_one, "lstm, because of --use_lstm")
-    draft.use_lstm |= draft.core == "lstm"
+    """Whether the network has a recurrent core. (A server's flags do not say so.)"""
+    return getattr(flags, "core", None) is not None

@@ -66,7 +66,7 @@ class Learner:
         Returns:
             Numbers for the log, which are means over the updates (`largest_reward`: maximum), and
             the vectors of the loss. The lag of a transition is the number of updates between the
-            weights that chose its action and those that first learn from it.
+            weights that chose its action and those before the first update from the batch.
             None if the first update was skipped or the learner is closed. What has no real
             transition is skipped but not counted: the optimizer's averages would move the weights.
 

@@ -216,7 +216,6 @@ class RunState:
             identity={  # what a checkpoint and the run that resumes from it must share
                 "env": spec.name,
                 "net": models.name_of(learner.net),
-                "use_lstm": flags.use_lstm,
                 "spec": spec.signature(),
                 "shapes": {k: list(v.shape) for k, v in learner.net.state_dict().items()},
             },

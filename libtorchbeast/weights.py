@@ -102,8 +102,7 @@ def memory_fence(machine: str) -> Callable[[], None]:
         library = "the library libatomic (apt-get install libatomic1)"
         said = f"on {machine} weights can be handed to other processes only with {library}"
         raise UserError(f"{said}: {error}") from error
-    SEQUENTIALLY_CONSISTENT = 5  # memory_order_seq_cst
-    return lambda: fence(SEQUENTIALLY_CONSISTENT)
+    return lambda: fence(5)  # memory_order_seq_cst
 
 
 class NewestWeights:

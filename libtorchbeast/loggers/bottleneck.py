@@ -45,6 +45,8 @@ class Advisor:
     """Gives advice about a run. Each program that has workers has a subclass (`advisor_of`)."""
 
     room: str  # the flag that lets more rollouts wait for the learner
+    _more_workers: Callable[[], str]
+    _for_actors: Callable[[Row], str]
 
     def __init__(self, flags: Flags):
         self._flags, self._cores = flags, available_cores()
@@ -95,12 +97,6 @@ class Advisor:
     def _twice(self, name: str) -> str:
         return f"--{name} {2 * getattr(self._flags, name)}"
 
-    def _more_workers(self) -> str:
-        raise NotImplementedError
-
-    def _for_actors(self, row: Row) -> str:
-        raise NotImplementedError
-
 
 class MonoBeastAdvisor(Advisor):
     room = "num_buffers"
@@ -126,38 +122,29 @@ class MonoBeastAdvisor(Advisor):
 class PolyBeastAdvisor(Advisor):
     room = "max_learner_queue_size"
 
+    def __init__(self, flags: Flags):
+        super().__init__(flags)
+        self._are_ours = flags.server_addresses is None  # others have flags that we do not know
+
     def _more_workers(self) -> str:
-        if self._flags.server_addresses is not None:
-            return "more servers"  # --num_servers is then the number of the addresses
-        return f"--num_servers {self._flags.num_servers + 1}"
+        return f"--num_servers {self._flags.num_servers + 1}" if self._are_ours else "more servers"
 
     def _for_actors(self, row: Row) -> str:
-        advice = {
-            "environment": self._for_environments,
-            "transport": lambda row: f"{self._larger_streams()}: fewer, larger messages.",
-            "batching": self._for_inference,
-            "inference": self._for_inference,
-        }
-        shares = {name: row.get(f"share_{name}", 0.0) for name in advice}
-        most = max(advice, key=lambda name: shares[name])
-        return f"{most} takes {shares[most]:.0%} of the streams' time, {advice[most](row)}"
-
-    def _for_environments(self, row: Row) -> str:
-        if self._flags.server_addresses is not None:
-            return "start more servers."
-        return super()._for_environments(row)
-
-    def _for_inference(self, row: Row) -> str:
+        names = ("environment", "transport", "batching", "inference")
+        most = max(names, key=lambda name: row.get(f"share_{name}", 0.0))
+        larger = "start the servers with more --envs_per_server"
+        larger = f"try {self._twice('envs_per_server')}" if self._are_ours else larger
         threads_are_busy = row.get("share_answer_waiting", 0.0) < WAITS
-        if threads_are_busy and self._flags.inference_device != "cpu":
-            return f"try --num_inference_threads {self._flags.num_inference_threads + 1}."
-        return f"{self._larger_streams()}: larger batches cost less per step."
-
-    def _larger_streams(self) -> str:
-        if self._flags.server_addresses is not None:
-            # --envs_per_server is a flag of the servers then, and its value is not known here.
-            return "start the servers with more --envs_per_server"
-        return f"try {self._twice('envs_per_server')}"
+        if most == "environment":
+            advice = self._for_environments(row) if self._are_ours else "start more servers."
+        elif most == "transport":
+            advice = f"{larger}: fewer, larger messages."
+        elif threads_are_busy and self._flags.inference_device != "cpu":
+            advice = f"try --num_inference_threads {self._flags.num_inference_threads + 1}."
+        else:
+            advice = f"{larger}: larger batches cost less per step."
+        share = row.get(f"share_{most}", 0.0)
+        return f"{most} takes {share:.0%} of the streams' time, {advice}"
 
 
 class R2D2Advisor(PolyBeastAdvisor):

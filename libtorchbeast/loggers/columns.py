@@ -56,7 +56,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "learning_rate": "The learning rate. If a fork has groups of parameters, it is that of the "
         "first.",
         "lag_mean": "The mean policy lag: the number of updates between the weights that chose an "
-        "action and the weights that learn from it.",
+        "action and those before the first update from its batch.",
         "lag_max": "The largest policy lag since the previous row.",
         "clipped_rho_share": "The share of transitions whose importance weight (the probability of "
         "the action under the learner's policy divided by its probability under the actor's) was "
