@@ -9,37 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import (
-    Box,
-    Dict,
-    Discrete,
-    MultiBinary,
-    MultiDiscrete,
-    OneOf,
-    Sequence,
-    Text,
-    Tuple,
-)
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, OneOf, Text
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from tests.support.scripted import (
-    NOTHING,
-    OBSERVATIONS,
-    STEPS,
-    A,
-    N,
-    OldGym,
-    OneBuffer,
-    Scripted,
-    ScriptedVector,
-    is_over,
-    make_scripts,
-    separate,
-    sync_vector,
-    vector,
-)
+from libtorchbeast.spec import Actions
+from tests.support import scripted
+from tests.support.scripted import NOTHING, STEPS, A, N, Scripted, make_scripts, separate, vector
 
 
 def leaves(kind, observations):
@@ -57,7 +34,7 @@ def leaves(kind, observations):
 
 def oracle(scripts, actions, kind="array"):
     """The rows of the design page's table, one environment and one row after the other."""
-    show = OBSERVATIONS[kind][1]
+    show = scripted.OBSERVATIONS[kind][1]
     columns = []
     for i, script in enumerate(scripts):
         column = []
@@ -69,7 +46,7 @@ def oracle(scripts, actions, kind="array"):
             episode_return = 0.0 if over else episode_return + reward
             action = 0 if ended else actions[t - 1][i]
             done, ended = ended, terminated or truncated
-            over = is_over(terminated, truncated, life_lost)
+            over = scripted.is_over(terminated, truncated, life_lost)
             column.append(
                 dict(
                     observation=show(i, t, -1 if done else action),
@@ -102,22 +79,14 @@ def random_actions(seed):
     return np.random.default_rng(seed).integers(A, size=(STEPS, N))
 
 
-def assert_rows(env, scripts, kind="array", seed=0):
-    actions = random_actions(seed)
-    expected = oracle(scripts, actions, kind)
-    assert_same_row(env.initial(seed), expected[0], 0)
-    for t in range(STEPS):
-        assert_same_row(env.step(actions[t]), expected[t + 1], t + 1)
-    env.close()
-
-
+ALL = [*scripted.OBSERVATIONS]
 CASES = [  # name, maker of the adapter, arguments of make_scripts, kinds of observations
-    ("gymnasium", separate, {}, OBSERVATIONS),
-    ("old Gym", partial(separate, env_class=OldGym), dict(life=False, both=False), OBSERVATIONS),
-    ("one buffer of all", partial(separate, env_class=OneBuffer), {}, ["array"]),
+    ("gymnasium", separate, {}, ALL),
+    ("old Gym", partial(separate, env_class=scripted.OldGym), dict(life=False, both=False), ALL),
+    ("one buffer of all", partial(separate, env_class=scripted.OneBuffer), {}, ["array"]),
     ("vector", vector, {}, ["array", "image", "discrete"]),
     # Lives are lost in it, and the resets after that have rewards and ends.
-    ("gymnasium's vector", sync_vector, {}, OBSERVATIONS),
+    ("gymnasium's vector", scripted.sync_vector, {}, ALL),
 ]
 
 
@@ -130,21 +99,14 @@ CASES = [  # name, maker of the adapter, arguments of make_scripts, kinds of obs
     ],
 )
 def test_every_environment_gives_the_rows_of_the_table(make, of_scripts, kind):
-    scripts = make_scripts(seed=1, **of_scripts)
-    assert_rows(make(scripts, kind), scripts, kind)
-
-
-def test_the_scripts_hold_every_case():
-    """Other tests need rows that are both first and last, over or not, after each ending."""
-    rows = oracle(make_scripts(seed=1), random_actions(0))
-    all_of = lambda name: np.stack([row[name] for row in rows])
-    done, over, step = all_of("done"), all_of("episode_over"), all_of("episode_step")
-    ended = all_of("terminated") | all_of("truncated")
-    assert (done & ended & over).any() and (done & ended & ~over).any()
-    assert (done & (step > 0)).any()  # a life lost, the game goes on
-    assert (done & (step == 0))[1:].any()
-    assert (all_of("terminated") & all_of("truncated")).any()
-    assert (ended[1:] & done[:-1] & (step[1:] == 1)).any()  # a game of one step
+    """Also if it starts all over again, in the middle of a game or right after the end of one."""
+    scripts, actions = make_scripts(seed=1, **of_scripts), random_actions(0)
+    env, expected = make(scripts, kind), oracle(scripts, actions, kind)
+    for length in (1, 7, 30, STEPS):
+        assert_same_row(env.initial(0), expected[0], 0)
+        for t in range(length):
+            assert_same_row(env.step(actions[t]), expected[t + 1], t + 1)
+    env.close()
 
 
 def test_a_vector_that_would_lose_the_reset_after_a_lost_life_is_refused():
@@ -157,77 +119,40 @@ def test_a_vector_that_would_lose_the_reset_after_a_lost_life_is_refused():
         env.step(np.array([0]))
 
 
-def test_a_foreign_info_means_nothing():
-    """Other libraries have keys with such names too, for instance of the episode before."""
-
-    class Foreign(Plain):
-        info = dict(terminated=True, truncated=True, life_lost=True, reset_reward=9.0)
-
-        def reset(self, **kwargs):
-            return F3, self.info
-
-    env = Environment(lambda: Foreign(result=(F3, 1.0, True, False, Foreign.info)), 1)
-    env.initial(0)
-    assert env.step(np.array([0]))["episode_over"].all()
-    row = env.step(np.array([0]))
-    assert row["done"].all() and row["episode_return"] == 0
-    assert not (row["terminated"] | row["truncated"] | row["episode_over"]).any()
-
-
-@pytest.mark.parametrize("make", [separate, vector, sync_vector])
-def test_initial_starts_all_over_again(make):
-    """It does so in the middle of a game and right after the end of one."""
-    scripts = make_scripts(seed=5, life=False)
-    env = make(scripts)
-    actions = random_actions(5)
-    expected = oracle(scripts, actions)
-    for length in (1, 7, 30, 8):
-        assert_same_row(env.initial(0), expected[0], 0)
-        for t in range(length):
-            assert_same_row(env.step(actions[t]), expected[t + 1], t + 1)
-
-
-@pytest.mark.parametrize("make", [separate, vector, sync_vector])
+@pytest.mark.parametrize("make", [separate, vector, scripted.sync_vector])
 def test_a_row_stays_valid_until_the_next_step(make):
     """It does, even if the caller changes the actions or steps another adapter."""
     scripts = make_scripts(seed=7, life=False)
     env, other = make(scripts), make(scripts)
     row, _ = env.initial(0), other.initial(0)
-    for chosen in random_actions(7)[:50]:
-        actions = chosen.copy()
-        before = {k: v.copy() for k, v in row.items()}
-        other.step((chosen + 1) % A)
+    copied = lambda: {k: v.copy() for k, v in row.items()}
+    for actions in random_actions(7)[:50]:
+        before = copied()
+        other.step((actions + 1) % A)
         assert_same_row(row, before, None)
         row = env.step(actions)
-        before = {k: v.copy() for k, v in row.items()}
+        before = copied()
         actions[:] = 0
         assert_same_row(row, before, None)
 
 
-@pytest.mark.parametrize("env_class", [Scripted, OldGym])
+@pytest.mark.parametrize("env_class", [Scripted, scripted.OldGym])
 def test_environment_i_gets_seed_plus_i_and_all_are_closed(env_class):
+    """They are, too, if one cannot be closed."""
     env = separate(make_scripts(seed=8), env_class=env_class)
     env.initial(40)
-    envs = [getattr(part, "_new", part) for part in env._source._envs]
-    assert [each.seeds for each in envs] == [[40], [41], [42], [43]]
-    env.close()
-    assert all(each.closed for each in envs)
-
-
-def test_an_environment_that_cannot_be_closed_leaves_no_other_open():
-    env = separate(make_scripts(seed=8))
-    env.initial(0)
-    first, *others = env._source._envs
+    first, *others = (getattr(part, "_new", part) for part in env._source._envs)
+    assert [each.seeds for each in (first, *others)] == [[40], [41], [42], [43]]
     first.close = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         env.close()
-    assert len(others) == N - 1 and all(other.closed for other in others)
+    assert all(each.closed for each in others)
 
 
 def test_create_env_is_called_once_per_environment_or_once_for_a_vector():
     """Single ones are opened and reset one after the other, and only the first for the spec."""
     scripts, calls = make_scripts(seed=8), []
-    one_vector = ScriptedVector(scripts)
+    one_vector = scripted.ScriptedVector(scripts)
     single = Environment(lambda: calls.append("one") or Scripted(scripts[0], 0), N)
     vector = Environment(lambda: calls.append("vector") or one_vector, N)
     assert calls == ["one", "vector"]
@@ -238,32 +163,30 @@ def test_create_env_is_called_once_per_environment_or_once_for_a_vector():
     assert calls[10:] == []  # all are open
 
 
-@pytest.mark.parametrize("make", [separate, vector])
-def test_spec_says_what_the_rows_hold(make):
-    spec = make(make_scripts(seed=8), "image").spec
-    assert (spec.name, spec.num_envs, spec.num_actions) == ("scripted", N, A)
-    assert spec.observations == {"frame": ((1, 2, 2), "uint8")}
-    assert (spec.actions.kind, spec.actions.sizes) == ("discrete", (A,))
-    assert spec.frames_per_step == 1 and spec.stacks == {}
-
-
-def test_spec_of_nested_observations():
-    names = separate(make_scripts(seed=8), "dict").spec.observations
+def test_spec_says_what_the_rows_hold():
+    scripts = make_scripts(seed=8)
+    for make in (separate, vector):
+        spec = make(scripts, "image").spec
+        assert (spec.name, spec.num_envs, spec.actions) == (
+            "scripted",
+            N,
+            Actions("discrete", (A,)),
+        )
+        assert spec.observations == {"frame": ((1, 2, 2), "uint8")}
+        assert spec.frames_per_step == 1 and spec.stacks == {} and spec.num_actions == A
+    names = separate(scripts, "dict").spec.observations
     assert names == {"a/b": ((2,), "float32"), "a/c": ((), "int64"), "flags": ((2,), "int8")}
-    names = separate(make_scripts(seed=8), "tuple").spec.observations
+    names = separate(scripts, "tuple").spec.observations
     assert names == {"0": ((2,), "float32"), "1": ((), "int64")}
 
 
 def test_frames_per_step_and_stacks_come_from_the_metadata():
     """Stacks are not of the signature."""
-
-    class Stacked(Plain):
-        metadata = {"frame_stacks": {"frame": 3}, "frames_per_step": 4}
-
-    make = lambda env: Environment(lambda: env(Box(0, 1, (3, 2))), 1)
-    stacked, plain = (make(env).spec for env in (Stacked, Plain))
-    assert stacked.stacks == {"frame": 3} and stacked.frames_per_step == 4
-    assert stacked.signature() == plain.signature()
+    env = stacked((3, 2), frame=3)
+    env.metadata["frames_per_step"] = 4
+    spec, plain = (Environment(lambda e=e: e, 1).spec for e in (env, Plain(Box(0, 1, (3, 2)))))
+    assert spec.stacks == {"frame": 3} and spec.frames_per_step == 4
+    assert spec.signature() == plain.signature()
 
 
 def test_rewards_are_not_clipped_and_their_sum_is_exact():
@@ -297,7 +220,7 @@ class Plain(gymnasium.Env):
         return self._result
 
 
-class PlainVector(ScriptedVector):
+class PlainVector(scripted.ScriptedVector):
     """Two environments; replaces parts of what `step` returns."""
 
     def __init__(self, replaced):
@@ -316,44 +239,42 @@ def stacked(shape, **stacks):
     return env
 
 
-def sync_with(mode):
-    return SyncVectorEnv([lambda: Scripted([], 0)] * 2, autoreset_mode=mode)
-
-
-def silent():
-    """A vector that does not say its autoreset mode."""
-    env = ScriptedVector(make_scripts(seed=0)[:2])
-    env.metadata = {}
+def resetting(mode):
+    """A vector that says this autoreset mode."""
+    env = scripted.ScriptedVector(make_scripts(seed=0)[:2])
+    env.metadata = {"autoreset_mode": mode} if mode else {}
     return env
 
 
-ACTIONS = "Action space: expected Discrete.* Box of floats.* seen"
 NO_STACK = r"metadata.\"frame_stacks\"..*expected 'frame' \[4, \.\.\.\], .* seen "
 
 
 @pytest.mark.parametrize(
     "make, text",
     [
-        (lambda: sync_with(AutoresetMode.SAME_STEP), "expected.*NEXT_STEP.*seen.*SAME_STEP"),
-        (lambda: sync_with(AutoresetMode.DISABLED), "expected.*NEXT_STEP.*seen.*DISABLED"),
-        (silent, "expected.*NEXT_STEP.*seen None"),
-        (lambda: ScriptedVector(make_scripts(seed=0)[:1]), "expected num_envs 2.*seen 1"),
-        (lambda: ScriptedVector(make_scripts(seed=0)[:3]), "expected num_envs 2.*seen 3"),
-        (lambda: Plain(action_space=Box(-1, 1, (2,), np.int8)), ACTIONS),
-        (lambda: Plain(action_space=MultiBinary(3)), ACTIONS),
-        (lambda: Plain(action_space=Tuple([Discrete(2)])), ACTIONS),
+        (lambda: resetting(AutoresetMode.SAME_STEP), "expected.*NEXT_STEP.*seen.*SAME_STEP"),
+        (lambda: resetting(None), "expected.*NEXT_STEP.*seen None"),
+        (lambda: scripted.ScriptedVector(make_scripts(seed=0)[:3]), "expected num_envs 2.*seen 3"),
+        (lambda: Plain(action_space=Box(-1, 1, (2,), np.int8)), "Discrete.* Box of floats.* seen"),
+        (lambda: Plain(action_space=MultiBinary(3)), "Discrete.* Box of floats.* seen"),
+        (lambda: Plain(action_space=Box(-1, 1, (0,))), "Box of floats .at least one., seen Box"),
         (lambda: Plain(Text(5)), "expected an array of numbers, seen"),
-        (lambda: Plain(Sequence(Box(0, 1))), "expected an array of numbers, seen"),
+        (lambda: Plain(object()), "'frame': expected an array of numbers, seen <object"),
+        (lambda: Plain(Box(-1, 1, (4,), np.longdouble)), "numbers of at most 64 bits, seen "),
+        (lambda: Plain(Box(-1, 1, (0,))), r"at least one number, seen the shapes \[\(0,\)\]"),
         (lambda: Plain(OneOf([Box(0, 1), Box(0, 2)])), "expected an array of numbers, seen OneOf"),
         (
             lambda: Plain(Dict({"a/b": Discrete(2), "a": Dict({"b": Discrete(2)})})),
             r"expected each once, seen \['a/b'\] twice",
         ),
-        (lambda: stacked((3, 2), frame=4), NO_STACK + r"\[3, 2\]"),
         (lambda: stacked((2, 4), frame=4), NO_STACK + r"\[2, 4\]"),
         (lambda: stacked((), frame=4), NO_STACK + r"\[\]"),
         (lambda: stacked((1, 2), frame=1), "at least 2 frames"),
         (lambda: stacked((4, 2), image=4), r"expected names of \['frame'\], seen 'image'"),
+        (
+            lambda: Plain(Dict({"loss/count": Box(0, 1, (3,))})),  # which only the loss sees
+            r"expected at least one number, seen the shapes \[\]",
+        ),
     ],
 )
 def test_an_environment_that_cannot_be_used_is_refused(make, text):
@@ -362,18 +283,13 @@ def test_an_environment_that_cannot_be_used_is_refused(make, text):
 
 
 WRONG_OBSERVATIONS = {
-    "longer": (Box(0, 1, (3,)), np.zeros(4, np.float32), "float32[3]", "float32[4]"),
     "broadcasts": (Box(0, 1, (3,)), np.zeros(1, np.float32), "float32[3]", "float32[1]"),
     "one more axis": (Box(0, 1, (3,)), F3[None], "float32[3]", "float32[1, 3]"),
-    "complex": (Box(0, 1, (3,)), F3.astype(complex), "float32[3]", "complex128[3]"),
     "None": (Box(0, 1, (3,)), None, "float32[3]", "object[]"),
     "float for uint8": (Box(0, 255, (3,), np.uint8), F3, "uint8[3]", "float32[3]"),
-    "int for uint8": (Box(0, 255, (1,), np.uint8), np.zeros(1, int), "uint8[1]", "int64[1]"),
-    "array for Discrete": (Discrete(3), np.zeros(1, np.int64), "int64[]", "int64[1]"),
     "dict for array": (Box(0, 1, (3,)), {"x": F3}, "['frame']", "['x']"),
     "missing key": (Dict(a=Box(0, 1, (3,)), b=Discrete(2)), {"a": F3}, "['a', 'b']", "['a']"),
     "further key": (Dict(a=Box(0, 1, (3,))), {"a": F3, "b": F3}, "['a']", "['a', 'b']"),
-    "other key": (Dict(a=Dict(b=Box(0, 1, (3,)))), {"a": {"c": F3}}, "['a/b']", "['a/c']"),
     "array for dict": (Dict(a=Box(0, 1, (3,))), F3, "['a']", "['frame']"),
     "not in the set": (MultiDiscrete([4, 4]), np.array([1, 4]), "0 to 3", "4"),
     "large for uint8": (
@@ -383,6 +299,10 @@ WRONG_OBSERVATIONS = {
     "large for float16": (
         *(Box(0, 1, (1,), np.float16), np.array([7e4])),
         *("finite numbers", "70000, which float16 cannot hold, in 1 of 1 places, first in env"),
+    ),
+    "large for networks": (
+        *(Box(0, 1, (1,), np.float64), np.array([-1e300])),
+        *("finite numbers", "-1e+300, which float32 cannot hold, in 1 of 1 places, first in env"),
     ),
 }
 
@@ -402,40 +322,43 @@ def test_an_observation_that_differs_from_the_space_is_refused(name, late):
     assert f"seen {seen}" in str(error.value)
 
 
-def test_the_environments_of_one_batch_have_one_action_space():
-    spaces = iter([Discrete(2), Discrete(2), Discrete(2, start=1)])
+@pytest.mark.parametrize(
+    "envs, expected",
+    [
+        ([Plain()] * 2, "create_env returned an environment twice"),
+        (
+            [Plain(), Plain(action_space=Discrete(A, start=1))],
+            r"Environment 1: expected Discrete\(5\), as the first, seen Discrete\(5, start=1\)",
+        ),
+    ],
+)
+def test_the_environments_of_one_batch_are_several_with_one_action_space(envs, expected):
+    with pytest.raises(UserError, match=expected):
+        Environment(iter(envs).__next__, 2).initial(0)
 
-    def make():
-        plain = Plain()
-        plain.action_space = next(spaces)
-        return plain
 
-    seen = r"Environment 2: expected Discrete\(2\), as the first, seen Discrete\(2, start=1\)"
-    with pytest.raises(UserError, match=seen):
-        Environment(make, 3).initial(0)
-
-
+@pytest.mark.filterwarnings("error")
 def test_an_observation_of_a_narrower_kind_is_taken_in_the_spaces_dtype():
     """Lists and doubles are common and lose nothing that float32 keeps."""
-    for observation in ([0.5, 0, 1], np.array([0.5, 0, 1]), np.array([0.5, 0, 1], np.float16)):
-        env = Environment(lambda o=observation: Plain(first=o), 1)
+    seen, half = np.array([0.5, 0, 1]), Box(0, 1, (3,), np.float16)
+    given = [(None, [0.5, 0, 1]), (None, seen), (None, seen.astype(np.float16)), (half, seen)]
+    for space, observation in given:
+        env = Environment(lambda s=space, o=observation: Plain(s, first=o), 1)
         frame = env.initial(0)["frame"]
-        assert frame.dtype == np.float32 and frame.tolist() == [[0.5, 0, 1]]
-
-
-REWARD = "Reward: expected a finite number, seen"
+        assert frame.dtype == (np.float16 if space else np.float32)
+        assert frame.tolist() == [[0.5, 0, 1]]
 
 
 @pytest.mark.parametrize(
     "result, text",
-    [((F3, reward, False, False, {}), REWARD) for reward in (np.nan, -np.inf, 1e39, "1")]
-    + [
-        ((np.array([0, number, 0], np.float32), 0.0, False, False, {}), "expected finite numbers")
-        for number in (np.nan, np.inf)
-    ]
-    + [
-        ((F3, 0.0, False, False, {}, {})[:count], f"returned {count} values, expected 5.*or 4")
-        for count in (3, 6)
+    [
+        *(
+            ((F3, reward, False, False, {}), "Reward: expected a finite number, seen")
+            for reward in (np.nan, 1e39, "1", np.ones(1))
+        ),
+        ((F3 + np.nan, 0.0, False, False, {}), "expected finite numbers"),
+        ((F3, 0.0, {}), "returned 3 values, expected 5.*or 4"),
+        ((F3, 0.0, False, False, {}, {}), "returned 6 values, expected 5.*or 4"),
     ],
 )
 def test_a_step_that_is_none_is_refused(result, text):
@@ -445,10 +368,7 @@ def test_a_step_that_is_none_is_refused(result, text):
         env.step(np.array([0]))
 
 
-NO_ENDS = ["False", [False], math.nan, None, 2]
-
-
-@pytest.mark.parametrize("end", NO_ENDS, ids=repr)
+@pytest.mark.parametrize("end", ["False", [False], math.nan, None, 2], ids=repr)
 @pytest.mark.parametrize("name", ["terminated", "truncated", "life_lost", "done"])
 def test_an_end_that_is_no_bool_is_refused(name, end):
     ends = [end if name == other else False for other in ("terminated", "truncated")]
@@ -461,29 +381,20 @@ def test_an_end_that_is_no_bool_is_refused(name, end):
         env.step(np.array([0]))
 
 
-WRONG_FLAGS = [
-    ({name: np.zeros(shape)}, f"{name}: expected 2 values, seen")
-    for name in ("reward", "terminated", "truncated")
-    for shape in ((), (1,), (3,), (2, 1))
-]
-
-
 @pytest.mark.parametrize(
     "replaced, text",
     [
-        *WRONG_FLAGS,
-        ({"reward": np.array([0, np.nan], np.float32)}, r"seen nan \(a float32\) from env.* 1"),
+        *(
+            ({name: np.zeros(shape)}, f"{name}: expected 2 values, seen")
+            for name in ("reward", "terminated", "truncated")
+            for shape in ((), (1,), (2, 1))
+        ),
         ({"reward": np.array([0, np.inf], np.float16)}, r"seen inf \(a float16\) from env.* 1"),
         ({"reward": ["1", "2"]}, r"expected a finite number, seen '1' \(a str_\) from env.* 0"),
         ({"observation": [[0] * 3, [0, 0, np.nan]]}, "seen nan in 1 of 6 places, first in env.* 1"),
-        *(
-            ({name: [False, end]}, f"{name}: expected a bool, seen {re.escape(repr(end))} .* [01]")
-            for name in ("terminated", "truncated")
-            for end in NO_ENDS
-            if end != [False]
-        ),
+        ({"terminated": [False, math.nan]}, "terminated: expected a bool, seen nan .* 1"),
+        ({"truncated": ["False", "True"]}, "truncated: expected a bool, seen 'False' .* 0"),
         ({"observation": np.zeros((1, 3))}, r"expected float32\[2, 3\], seen float64\[1, 3\]"),
-        ({"observation": np.zeros(3)}, r"expected float32\[2, 3\], seen float64\[3\]"),
         ({"observation": {"x": np.zeros((2, 3))}}, r"expected keys \['frame'\], seen \['x'\]"),
     ],
 )
@@ -505,40 +416,21 @@ def test_a_vectors_arrays_may_lie_in_memory_as_they_like():
         assert (torch.from_numpy(row[None]).numpy() == seen).all() and row.flags.writeable
 
 
-@pytest.mark.filterwarnings("error")
-def test_half_precision_is_read_without_a_warning():
-    env = Environment(lambda: Plain(Box(-1, 1, (3,), np.float16), first=F3.astype(np.float16)), 1)
-    assert env.initial(0)["frame"].dtype == np.float16
-
-
-def test_a_reward_at_a_life_losss_reset_that_is_not_finite_is_refused():
-    """The reward is in no row, but it would become part of the game's return."""
-    env = separate([[NOTHING, (1.0, True, False, True), (np.nan, False, False, False)]])
-    env.initial(0)
-    env.step(np.array([0]))
-    with pytest.raises(ValueError, match="Reward"):
-        env.step(np.array([0]))
-
-
-@pytest.mark.parametrize("make", [separate, vector])
 @pytest.mark.parametrize(
     "actions, seen",
     [
-        (np.array([0, 0, 0, A]), f"expected 0 to {A - 1}, seen"),
-        (np.array([-1, 0, 0, 0]), f"expected 0 to {A - 1}, seen"),
+        (np.array([0, 0, 0, A]), f"expected 0 to {A - 1}, seen {A} for environment 3"),
+        (np.array([-1, 0, 0, 0]), f"expected 0 to {A - 1}, seen -1 for environment 0"),
         (np.zeros(N - 1, np.int64), rf"expected int64\[{N}\], seen int64"),
         (np.zeros((N, 1), np.int64), rf"expected int64\[{N}\], seen int64"),
-        (np.zeros(1, np.int64), rf"expected int64\[{N}\], seen int64"),
-        (np.zeros((), np.int64), rf"expected int64\[{N}\], seen int64"),
         (np.zeros(N), rf"expected int64\[{N}\], seen float64"),
         (np.zeros(N, bool), rf"expected int64\[{N}\], seen bool"),
     ],
-    ids=["A", "-1", "N-1", "[N, 1]", "[1]", "[]", "float", "bool"],
 )
-def test_actions_out_of_range_or_shape_are_refused(make, actions, seen):
+def test_actions_out_of_range_or_shape_are_refused(actions, seen):
     """They must not reach an environment, because ale-py hangs on them."""
     ending = [NOTHING, (0.0, True, False, False), *[(0.0, False, False, False)] * 3]
-    env = make([ending] * N)
+    env = separate([ending] * N)
     env.initial(0)
     for _ in range(3):
         with pytest.raises(ValueError, match=seen):
@@ -562,15 +454,3 @@ def test_a_mask_that_forbids_all_is_an_error_unless_the_episode_ends(sizes):
     seen["action_mask"][-3:], result[2] = 0, False
     with pytest.raises(UserError, match="'action_mask' of environment 0: expected an allowed"):
         env.step(none)
-
-
-def test_an_environment_that_is_returned_twice_is_refused():
-    one = Plain()
-    with pytest.raises(UserError, match="create_env returned an environment twice"):
-        Environment(lambda: one, 2).initial(0)
-
-
-def test_what_only_the_loss_sees_is_no_observation():
-    space = Dict({"loss/count": Box(0, 1, (3,))})
-    with pytest.raises(UserError, match="expected at least one number, seen the shapes \\[\\]"):
-        Environment(lambda: Plain(space), 1)

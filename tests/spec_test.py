@@ -14,19 +14,21 @@ from libtorchbeast.spec import (
     LONGEST_ONE_HOT,
     Actions,
     Spec,
+    check_action_mask,
     describe_actions,
     flatten_space,
     sets_of,
     to_space,
 )
-from tests.support.games import Allowed, Guess, Pairs
+from tests.support.games import Pairs
 
 
 @pytest.mark.parametrize(
     "space, expected",
     [
         (spaces.Discrete(3), Actions("discrete", (3,))),
-        (spaces.MultiDiscrete([2, 5]), Actions("multi_discrete", (2, 5))),
+        (spaces.Discrete(3, start=-4), Actions("discrete", (3,))),
+        (spaces.MultiDiscrete([2, 5], start=[5, 0]), Actions("multi_discrete", (2, 5))),
         (spaces.MultiDiscrete([[2, 5], [3, 4]]), Actions("multi_discrete", (2, 5, 3, 4))),
         (spaces.Box(-1, 1, (2, 3)), Actions("box", (6,))),
         (spaces.Box(-1, 1, ()), Actions("box", (1,))),
@@ -39,45 +41,6 @@ def test_action_spaces(space, expected):
     zeros = expected.zeros(4)
     expected.check(zeros, 4)
     assert all(space.contains(action) for action in to_space(zeros, space))
-
-
-class Counted(Guess):
-    """The reward is the first number of the action, which must be of the space."""
-
-    observation_space = spaces.Box(0, 1, (1,))
-
-    def __init__(self, space):
-        super().__init__()
-        self.action_space = space
-
-    def ask(self):
-        return np.zeros(1, np.float32)
-
-    def worth(self, action):
-        return float(np.ravel(action)[0])
-
-
-class Vector(gymnasium.vector.SyncVectorEnv):
-    """A vector whose environments are not stepped one by one, as Gymnasium's own are."""
-
-
-@pytest.mark.parametrize(
-    "space",
-    [spaces.Discrete(3, start=-1), spaces.MultiDiscrete([2, 3], start=[5, 0])],
-    ids=str,
-)
-@pytest.mark.parametrize("is_vector", [False, True])
-def test_the_first_action_is_the_start_of_its_space(space, is_vector):
-    make = lambda: Counted(space)
-    env = Environment(lambda: Vector([make] * 2) if is_vector else make(), 2)
-    env.initial(0)
-    last = np.array(env.spec.actions.sizes) - 1
-    for chosen in (0 * last, last):
-        actions = env.spec.actions.zeros(2) + (chosen if env.spec.actions.shape else chosen[0])
-        row = env.step(actions)
-        start = np.ravel(space.start)[0]
-        assert row["reward"].tolist() == [start + chosen[0]] * 2
-        assert np.array_equal(row["last_action"], actions)  # as the network has chosen it
 
 
 def test_numbers_that_stand_for_things_are_sets():
@@ -114,8 +77,7 @@ def test_the_largest_bounds_do_not_overflow(dtype):
 
 def test_vectors_of_actions_reach_each_environment_of_either_kind():
     """The same steps from single environments and from gymnasium's vector of them."""
-    rng = np.random.default_rng(0)
-    steps = rng.integers((3, 4), size=(30, 5, 2))
+    steps = np.random.default_rng(0).integers((3, 4), size=(30, 5, 2))
     vector = gymnasium.vector.SyncVectorEnv([Pairs] * 5)
     rows = []
     for create, num_envs in ((Pairs, 5), (lambda: vector, 5)):
@@ -127,7 +89,6 @@ def test_vectors_of_actions_reach_each_environment_of_either_kind():
         assert single.keys() == vectored.keys()
         for name in single:
             np.testing.assert_array_equal(single[name], vectored[name], err_msg=name)
-    assert any(row["done"].any() for row in rows[0])
     done = next(row for row in rows[0] if row["done"].any())
     assert not done["last_action"][done["done"]].any() and done["last_action"].shape == (5, 2)
 
@@ -137,24 +98,21 @@ def test_vectors_of_actions_reach_each_environment_of_either_kind():
     [
         (spaces.Discrete(4), spaces.MultiBinary(5)),
         (spaces.Discrete(4), spaces.Box(0, 1, (4,), np.float32)),
-        (spaces.MultiDiscrete([2, 3]), spaces.MultiBinary((2, 3))),
         (spaces.Box(-1, 1, (4,)), spaces.MultiBinary(4)),
     ],
     ids=str,
 )
 def test_an_action_mask_that_is_none_is_refused(action_space, mask):
-    class Wrong(Allowed):
-        observation_space = spaces.Dict(action_mask=mask)
-
-    Wrong.action_space = action_space
-    with pytest.raises(ValueError, match="action_mask: expected .* for each action"):
-        Environment(Wrong, 1)
+    observations = flatten_space(spaces.Dict(action_mask=mask))
+    with pytest.raises(UserError, match="action_mask: expected .* for each action"):
+        check_action_mask(observations, describe_actions(action_space))
 
 
 @pytest.mark.parametrize(
     "name",
     "reward done terminated truncated episode_over episode_step episode_return last_action action "
-    "policy_logits baseline policy_version core_state/0 column/chance".split(),
+    "policy_logits baseline policy_version core_state/0 column/chance discount "
+    "game/win".split(),
 )
 def test_the_name_of_a_rows_other_key_or_of_what_a_batch_says_of_columns_is_refused(name):
     """A batch would have it twice, or the network would never see it."""

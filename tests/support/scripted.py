@@ -8,7 +8,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from libtorchbeast.environment import Environment
 
-A, N, STEPS = 5, 4, 300
+A, START, N, STEPS = 5, 2, 4, 120  # actions from START on, environments, steps
+PARTS = "reward terminated truncated life_lost".split()
+# Other libraries' keys with such names, for instance of the episode before, mean nothing.
+FOREIGN = dict(reward=9.0, terminated=True, truncated=True, life_lost=True, discount=0.5)
 NOTHING = (0.0, False, False, False)  # the row of a reset to a new game
 # kind of observation -> (its space, a function: environment i, row t, last action a -> observation)
 OBSERVATIONS = {
@@ -53,7 +56,7 @@ def is_over(terminated, truncated, life_lost):
 class Scripted(gymnasium.Env):
     """Follows its script. A reset after a life loss is a step of the game, and its info says so."""
 
-    action_space = Discrete(A)
+    action_space = Discrete(A, start=START)
 
     def __init__(self, script, index, kind="array"):
         self.script, self.index = script, index
@@ -64,21 +67,24 @@ class Scripted(gymnasium.Env):
         if seed is not None:
             self.seeds.append(seed)
             self.t, self.goes_on = -1, False
+        if self.goes_on:
+            observation, *_, own = self._advance(-1)
+            return observation, FOREIGN | {"torchbeast": own}
         self.t += 1
-        if not self.goes_on:
-            return self._show(self.index, self.t, -1), {}
-        reward, terminated, truncated, life_lost = self.script[self.t]
-        self.goes_on = not is_over(terminated, truncated, life_lost)
-        own = dict(reward=reward, terminated=terminated, truncated=truncated, life_lost=life_lost)
-        return self._show(self.index, self.t, -1), {"torchbeast": own}
+        return self._show(self.index, self.t, -1), FOREIGN
 
     def step(self, action):
-        assert isinstance(action, (int, np.integer)), action
+        assert isinstance(action, (int, np.integer)) and action in self.action_space, action
+        observation, reward, terminated, truncated, own = self._advance(action - START)
+        info = {"torchbeast": {"life_lost": True}} if own["life_lost"] else {}
+        return observation, reward, terminated, truncated, FOREIGN | info
+
+    def _advance(self, action):
         self.t += 1
-        reward, terminated, truncated, life_lost = self.script[self.t]
+        own = dict(zip(PARTS, self.script[self.t], strict=True))
+        reward, terminated, truncated, life_lost = own.values()
         self.goes_on = not is_over(terminated, truncated, life_lost)
-        info = {"torchbeast": {"life_lost": True}} if life_lost else {}
-        return self._show(self.index, self.t, action), reward, terminated, truncated, info
+        return self._show(self.index, self.t, action), reward, terminated, truncated, own
 
     def close(self):
         self.closed = True
@@ -87,7 +93,7 @@ class Scripted(gymnasium.Env):
 class OldGym:
     """An old Gym environment: `seed()`, a bare observation from `reset()`, 4 values from `step`."""
 
-    action_space = Discrete(A)
+    action_space = Scripted.action_space
     metadata = {"render.modes": []}
 
     def __init__(self, script, index, kind="array"):
@@ -134,25 +140,14 @@ class ScriptedVector(VectorEnv):
     def step(self, actions):
         results = []
         for env, action, ended in zip(self.envs, actions, self.ended, strict=True):
-            if ended:
-                observation, info = env.reset()
-                own = info.get("torchbeast", {})
-                flags = [own.get(k, False) for k in ("terminated", "truncated", "life_lost")]
-                results.append((observation, own.get("reward", 0.0), *flags))
-            else:
-                *result, info = env.step(action)
-                results.append((*result, info.get("torchbeast", {}).get("life_lost", False)))
-        observations, rewards, terminated, truncated, life_lost = map(
-            np.stack, zip(*results, strict=True)
-        )
+            observation, *values, info = env.reset() if ended else env.step(action)
+            own = info.get("torchbeast", {})
+            values = values or [own.get(k, False) for k in PARTS[:3]]
+            results.append((observation, *values, own.get("life_lost", False)))
+        seen, rewards, terminated, truncated, lost = map(np.stack, zip(*results, strict=True))
         self.ended = terminated | truncated
-        rewards = rewards.astype(np.float32)
-        info = {"torchbeast": {"life_lost": life_lost}}
-        return observations, rewards, terminated, truncated, info
-
-    def close(self, **kwargs):
-        for env in self.envs:
-            env.close()
+        info = {"torchbeast": {"life_lost": lost}}
+        return seen, rewards.astype(np.float32), terminated, truncated, info
 
 
 class OneBuffer(Scripted):
