@@ -2,6 +2,7 @@
 """Results against kept files, and the rating."""
 
 import errno
+from unittest.mock import Mock
 
 import pytest
 
@@ -10,6 +11,8 @@ from libtorchbeast.loggers.standings import K, Standings, read
 
 def test_games_are_counted_and_rated(tmp_path):
     own = Standings()
+    own.write(str(tmp_path))
+    assert not [*tmp_path.iterdir()] and read(str(tmp_path)) == {}  # there were no games
     for won in (1.0, 0.0, -1.0, 5.0):
         own.add(100, won)
     own.add(50, -2.0)
@@ -19,6 +22,9 @@ def test_games_are_counted_and_rated(tmp_path):
     again = Standings()
     again.load_state_dict(own.state_dict())
     assert vars(again) == vars(own)
+    state = own.state_dict()
+    own.add(50, 1.0)  # games end while a checkpoint is written
+    assert state["results"][50][:3] == [0, 0, 1]
 
 
 def test_the_rating_settles_where_the_score_is_the_predicted_one():
@@ -43,17 +49,9 @@ def test_a_disk_that_fails_leaves_the_old_table(tmp_path, monkeypatch):
     before = read(str(tmp_path))
     own.add(100, 1.0)
 
-    def fail(descriptor):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left")))
     own.write(str(tmp_path))
     assert read(str(tmp_path)) == before
     monkeypatch.undo()
     own.write(str(tmp_path))
     assert read(str(tmp_path)) == own.results
-
-
-def test_a_run_without_games_has_no_table(tmp_path):
-    Standings().write(str(tmp_path))
-    assert not [*tmp_path.iterdir()] and read(str(tmp_path)) == {}

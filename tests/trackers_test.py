@@ -17,15 +17,6 @@ def scalars(path, name):
     return [(event.step, event.value) for event in events.Scalars(name)]
 
 
-def test_tensorboard_has_the_rows_of_the_table(tmp_path):
-    with writer(tmp_path) as files:
-        files.log({"step": 10, "loss": 0.5, "mean_game_return": None})
-        files.log({"step": 20, "loss": math.nan})
-        files.log({"step": 30, "loss": 0.25})
-    assert scalars(files.path, "loss") == [(10, 0.5), (30, 0.25)]
-    assert EventAccumulator(str(files.path)).Reload().Tags()["scalars"] == ["loss"]
-
-
 def test_tensorboard_forgets_what_a_resume_took_back(tmp_path):
     log_steps(tmp_path, [10, 20, 30])
     time.sleep(1 - time.time() % 1)  # TensorBoard reads the files in the order of their seconds
@@ -33,11 +24,15 @@ def test_tensorboard_forgets_what_a_resume_took_back(tmp_path):
     assert scalars(tmp_path / "run", "frame") == [(10, 40.0), (20, 80.0), (25, 100.0)]
 
 
-def test_tensorboard_has_hyperparameters(tmp_path):
+def test_tensorboard_has_the_rows_of_the_table_and_hyperparameters(tmp_path):
     flags = {"learning_rate": 0.5, "env": "Catch", "use_lstm": True, "net": None}
     with writer(tmp_path, flags=flags) as files:
-        files.log({"step": 10, "loss": 0.5})
+        files.log({"step": 10, "loss": 0.5, "mean_game_return": None})
+        files.log({"step": 20, "loss": math.nan})
+        files.log({"step": 30, "loss": 0.25})
+    assert scalars(files.path, "loss") == [(10, 0.5), (30, 0.25)]
     events = EventAccumulator(str(files.path)).Reload()
+    assert events.Tags()["scalars"] == ["loss"]
     content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     hparams = HParamsPluginData.FromString(content).session_start_info.hparams
     assert hparams["learning_rate"].number_value == 0.5
