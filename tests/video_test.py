@@ -40,84 +40,53 @@ def test_the_video_shows_every_step(tmp_path, capsys):
     assert [file.name for file in path.parent.glob("*.mp4")] == ["test.mp4"]
 
 
-class OldCatch:
+class OldCatch(Catch):
     """An old Gym environment: `step` returns four values, and `render` takes the mode."""
 
-    observation_space, action_space = Catch.observation_space, Catch.action_space
     metadata = {"render.modes": ["rgb_array"], "video.frames_per_second": 30}
 
-    def __init__(self):
-        self._catch = Catch("rgb_array")
-
     def reset(self):
-        return self._catch.reset(seed=0)[0]
+        return super().reset(seed=0)[0]
 
     def step(self, action):
-        observation, reward, over, _, info = self._catch.step(action)
+        observation, reward, over, _, info = super().step(action)
         return observation, reward, over, info
 
     def render(self, mode="human"):
         assert mode == "rgb_array", "there is no screen"
-        return np.repeat(self._catch.render()[:, :, None], 3, axis=2)
-
-    def close(self):
-        pass
+        return np.repeat(self.board()[0][:, :, None], 3, axis=2)
 
 
-def vector_of(make):
-    mode = gymnasium.vector.AutoresetMode.NEXT_STEP
-    return gymnasium.vector.SyncVectorEnv([make], autoreset_mode=mode)
+def drawn(change, **metadata):
+    """Makes a Catch whose picture is `change(its board)`."""
+    own = dict(render=lambda self: change(self.board()[0]), metadata=metadata)
+    return lambda: type("DrawnCatch", (Catch,), own)()
 
 
-class FloatCatch(Catch):
-    def render(self):
-        return [super().render() / 255]  # a history, of colours from 0 to 1
-
-
-class GreyCatch(Catch):
-    def render(self):
-        return super().render()[:, :, None]
-
-
-class UndrawnCatch(Catch):
-    def render(self):
-        raise gymnasium.error.DependencyNotInstalled("pygame is not installed")
-
-
-class KeylessCatch(Catch):
-    """Draws from an observation that create_env has not asked for, as NetHack does."""
-
-    def render(self):
-        return [self.board()][["glyphs"].index("tty_chars")]
-
-
-class SpokenCatch(Catch):
-    metadata = {"render_modes": ["human", "ansi"]}
-
-    def render(self):
-        return "Invalid render mode"
+def without_pygame(board):
+    raise gymnasium.error.DependencyNotInstalled("pygame is not installed")
 
 
 VIEWABLE = {
     "old Gym": OldCatch,
-    "vector": lambda: vector_of(lambda: Catch("rgb_array")),
-    "floats": lambda: FloatCatch("rgb_array"),
+    "vector": lambda: gymnasium.vector.SyncVectorEnv([lambda: Catch("rgb_array")]),
+    "floats": drawn(lambda board: [board / 255]),  # a history, of colours from 0 to 1
 }
 UNVIEWABLE = {
     "nothing to call": (lambda: make_mock("Mock/4x4", 1), r"has no render\(\) that could draw it"),
     "declared only": (BlindCatch, "is not implemented"),
     "a key lacks": (
-        lambda: KeylessCatch("rgb_array"),
+        drawn(lambda board: ["glyphs"].index("tty_chars")),  # as NetHack's
         r"render\(\) raised ValueError: 'tty_chars' is not in list; "
         r"create_env has to make it with all that render\(\) reads; .* MUJOCO_GL=egl$",
     ),
     "no such mode": (
-        lambda: SpokenCatch("rgb_array"),
+        drawn(lambda board: "Invalid render mode", render_modes=["human", "ansi"]),
         r"gave str \[\], .* with a render_mode that gives one, of \['human', 'ansi'\]",
     ),
-    "a package lacks": (lambda: UndrawnCatch("rgb_array"), "pygame is not installed"),
+    "a package lacks": (drawn(without_pygame), "pygame is not installed"),
     "no mode": (Catch, r"gave NoneType \[\], expected an array .* of .*'rgb_array'"),
-    "one colour": (lambda: GreyCatch("rgb_array"), r"gave ndarray \[10, 5, 1\], expected"),
+    "one colour": (drawn(lambda board: board[:, :, None]), r"gave ndarray \[10, 5, 1\], expected"),
 }
 
 
