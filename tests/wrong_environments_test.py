@@ -7,6 +7,7 @@ import pytest
 
 import monobeast
 import polybeast_env
+from libtorchbeast import evaluate
 from libtorchbeast.flags import UserError
 from libtorchbeast.origin import cause, errors_of, report
 from tests.support import monobeast as mono
@@ -21,10 +22,13 @@ def name_of(wrong):
     return f"tests.support.wrong_envs:{wrong}-v0"
 
 
+STILLBORN = name_of("Stillborn")
+
+
 @pytest.mark.parametrize("wrong", ["NaN", "Stillborn"])
 def test_monobeast_says_it_in_one_line(wrong, tmp_path):
     message = mono.refusal(tmp_path, "--env", name_of(wrong), "--envs_per_actor", 2)
-    assert re.search(WRONG[wrong][1], message), message
+    assert re.search(WRONG[wrong], message), message
     assert not list(tmp_path.iterdir())
 
 
@@ -35,14 +39,14 @@ def test_the_first_server_says_it_in_one_line(wrong):
     with pytest.raises(UserError) as refused, errors_of(flags.env):
         polybeast_env.try_environment(flags)
     line = cause(report(refused.value))
-    assert re.search(WRONG[wrong][1], line), line
+    assert re.search(WRONG[wrong], line), line
 
 
 def test_polybeast_ends_with_what_its_server_said(tmp_path):
-    flags = ["--env", name_of("Stillborn"), "--num_servers", 2, "--net", "monobeast.Net"]
+    flags = ["--env", STILLBORN, "--num_servers", 2, "--net", "monobeast.Net"]
     message = poly.refusal(tmp_path, *flags)
     assert message.startswith("the local environment servers ended: --env tests.support.wrong_envs")
-    assert re.search(WRONG["Stillborn"][1], message), message
+    assert re.search(WRONG["Stillborn"], message), message
 
 
 @pytest.mark.parametrize(
@@ -54,60 +58,54 @@ def test_polybeast_ends_with_what_its_server_said(tmp_path):
             "expected the observations and actions of --env tests.support.envs:Catch-v0, frame "
             "uint8[1, 10, 5] and Discrete(3); seen frame float32[4] and Discrete(2)",
         ),
-        ("tests.support.wrong_envs:Stillborn-v0", "RuntimeError: no simulator on port 7 ("),
+        (STILLBORN, "RuntimeError: no simulator on port 7 ("),
     ],
 )
-def test_a_wrong_one_to_evaluate_in_is_refused_before_the_training(name, expected, tmp_path):
-    others = f"tests.support.envs:OneStepCatch-v0,{name}"
-    message = mono.refusal(tmp_path, *mono.CATCH, "--eval_env", others)
-    assert message.startswith(f"monobeast: error: --eval_env {name}: {expected}"), message
+def test_a_wrong_one_to_evaluate_in_is_refused(name, expected):
+    flags = mono.parse(*mono.IN_ORDER, "--eval_env", f"tests.support.envs:OneStepCatch-v0,{name}")
+    signature = monobeast.make_environment(flags).spec.signature()
+    with pytest.raises(UserError, match=re.escape(f"--eval_env {name}: {expected}")):
+        evaluate.try_others(flags, signature, monobeast.player)
+
+
+def test_a_wrong_one_to_evaluate_in_is_refused_before_the_training(tmp_path):
+    message = mono.refusal(tmp_path, *mono.IN_ORDER, "--eval_env", STILLBORN)
+    expected = "RuntimeError: no simulator on port 7 ("
+    assert message.startswith(f"monobeast: error: --eval_env {STILLBORN}: {expected}"), message
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("returned", [None, 7, object])
-def test_create_env_without_a_return_is_named(returned, tmp_path, monkeypatch):
+@pytest.mark.parametrize("returned", [None, Catch])
+def test_create_env_without_a_return_or_with_a_class_is_named(returned, tmp_path, monkeypatch):
     monkeypatch.setattr(monobeast, "create_env", lambda flags: returned)
     message = mono.refusal(tmp_path, *mono.IN_ORDER)
     expected = "has no reset; expected an environment (does create_env lack a return?)"
-    assert "create_env returned " in message and message.endswith(expected)
+    assert f"create_env returned {returned}, which {expected}" in message
 
 
-def test_a_class_instead_of_an_environment_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(monobeast, "create_env", lambda flags: Catch)
-    message = mono.refusal(tmp_path, *mono.IN_ORDER)
-    assert "create_env returned <class 'tests.support.envs.Catch'>" in message
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mine/Mine-v0", "name the module too: MODULE:mine/Mine-v0"),
+        ("tests.support.envs:Mine-v0", "Environment `Mine` doesn't exist."),
+        (":Foo-v0", "--env :Foo-v0: expected ID or MODULE:ID, seen no module before the colon"),
+        ("ALE/Pong", "expected one like 'PongNoFrameskip-v4' or 'ALE/Pong-v5'"),
+    ],
+)
+def test_an_id_that_is_almost_right_gets_one_sentence(name, expected, tmp_path):
+    assert mono.refusal(tmp_path, *mono.IN_ORDER, "--env", name).endswith(expected)
 
 
-@pytest.mark.parametrize("name", ["Mine-v0", "mine/Mine-v0"])
-def test_an_id_that_nobody_registered_gets_the_form_that_imports_it(name, tmp_path):
-    message = mono.refusal(tmp_path, "--env", name)
-    assert message.endswith(f"name the module too: MODULE:{name}")
-    assert "MODULE" not in mono.refusal(tmp_path, "--env", f"tests.support.envs:{name}")
-
-
-def test_ids_that_are_almost_right_get_one_sentence(tmp_path):
-    message = mono.refusal(tmp_path, "--env", ":Foo-v0")
-    assert message.endswith(
-        "--env :Foo-v0: expected ID or MODULE:ID, seen no module before the colon"
-    )
-    message = mono.refusal(tmp_path, "--env", "ALE/Pong")
-    assert message.endswith("expected one like 'PongNoFrameskip-v4' or 'ALE/Pong-v5'")
-
-
-def test_an_environment_that_raises_later_is_one_line_too(savedir, tmp_path):
-    """In turns with the learner, and in a test mode."""
+def test_an_environment_that_raises_later_is_one_line_too(savedir, tmp_path, monkeypatch):
+    """In turns with the learner, and in a test mode. A generator, as that of the rollouts, turns a
+    StopIteration into a RuntimeError."""
     name = "tests.support.envs:BreakingCatch-v0"
     one_by_one = ["--mode", "test", "--envs_per_actor", 1]
     for flags in ([tmp_path, *mono.IN_ORDER], [savedir, *one_by_one]):
         message = mono.refusal(*flags, "--env", name)
         said = "RuntimeError: the ball has rolled under the sofa"
         assert re.search(rf"--env {name}: {said} \(.*:\d+, in lose_the_ball\)$", message), message
-
-
-def test_levels_that_run_out_are_one_line_too(tmp_path, monkeypatch):
-    """A generator, as that of the rollouts, turns a StopIteration into a RuntimeError."""
-    monkeypatch.setattr(BreakingCatch, "lose_the_ball", lambda self: next(iter([])))
-    name = "tests.support.envs:BreakingCatch-v0"
+    monkeypatch.setattr(BreakingCatch, "lose_the_ball", lambda self: next(iter([])))  # no levels
     message = mono.refusal(tmp_path, *mono.IN_ORDER, "--env", name)
     assert re.search(rf"--env {name}: StopIteration.* \(.*:\d+, in ", message), message
 
