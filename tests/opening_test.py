@@ -65,21 +65,18 @@ def test_the_limit_counts_from_one_environment_to_the_next(ends):
 
 
 def test_what_must_be_done_before_the_end_is_done(ends):
-    left = []
-    leave = lambda: left.append("saved")
-    assert look([0, 0, 1], must_end=lambda: True, leave=leave) == [0] and left == ["saved"]
-    assert look([1] * 9, leave=leave) == [f"Environment 2 of 4 {LIMIT}", 1] and len(left) == 2
-
-    def fail():
-        raise OSError("the disk is full")
-
-    assert look([0], must_end=lambda: True, leave=fail) == ["the disk is full", 1]
+    leave = mock.Mock()
+    assert look([0, 0, 1], must_end=lambda: True, leave=leave) == [0] and leave.call_count == 1
+    assert look([1] * 9, leave=leave) == [f"Environment 2 of 4 {LIMIT}", 1]
+    assert leave.call_count == 2
+    leave.side_effect = OSError("the disk is full")
+    assert look([0], must_end=lambda: True, leave=leave) == ["the disk is full", 1]
 
 
 def test_a_step_that_hangs_ends_the_process_and_steps_that_end_do_not(ends, monkeypatch):
     monkeypatch.setattr(opening, "STOP_S", 1.0)
-    clock, saved = Clock(["environment"]), []
-    options = dict(clock=clock, step_timeout=2.0, leave=lambda: saved.append(True))
+    clock, leave = Clock(["environment"]), mock.Mock()
+    options = dict(clock=clock, step_timeout=2.0, leave=leave)
 
     def calls(words):
         """At each look a call begins, goes on, or has ended. All environments are open."""
@@ -89,8 +86,9 @@ def test_a_step_that_hangs_ends_the_process_and_steps_that_end_do_not(ends, monk
             yield 4
 
     said = "An environment took longer than --step_timeout 2 for one step, or to close."
-    assert look(calls("b....."), **options) == [said, 1] and saved == [True]
-    assert look(calls("bbb..."), **options, must_end=lambda: True) == [0] and saved == [True] * 2
+    assert look(calls("b....."), **options) == [said, 1] and leave.call_count == 1
+    assert look(calls("bbb..."), **options, must_end=lambda: True) == [0]
+    assert leave.call_count == 2
     with pytest.raises(StopIteration):  # it would look for ever
         look(calls("ebbbbbb....e......b....e"), **options)
 
@@ -142,11 +140,3 @@ def test_a_run_in_order_saves_and_ends_while_an_environment_hangs(tmp_path, stop
     state = load(program.path)
     assert state["step"] == program.rows()[-1]["step"] > 0
     assert not state["between_barriers"]
-
-
-@pytest.mark.usefixtures("as_before")
-def test_a_test_mode_ends_while_an_environment_hangs(savedir):
-    flags = [*STUCK, "--mode", "test", "--num_episodes", 10, "--open_timeout", 2]
-    with Program(savedir, *flags, STUCK=3) as program:
-        assert program.wait_for_end() == 1
-    assert program.printed().strip().endswith(f"Environment 3 of 4 {LIMIT}")
