@@ -2,6 +2,7 @@
 """Numbers that an environment tells at a game's end: from there to the log."""
 
 import json
+import math
 import re
 
 import gymnasium
@@ -9,22 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-import monobeast as program
-from libtorchbeast import evaluate
 from libtorchbeast.distributed.ranks import merged
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.columns import RECENT_GAMES
-from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.q_learning.replay_memory import block_shapes
 from tests.evaluate_test import EVERY, advance, evaluator, wait_for_row  # noqa: F401
 from tests.own_discounts_test import ENV, play
-from tests.support import monobeast, polybeast
+from tests.stats_test import batch, counting
+from tests.support import monobeast
 from tests.support.processes import load, rows
 from tests.support.turns import Nim
 
 pytestmark = pytest.mark.usefixtures("as_before")
-IN_ORDER = "--num_actors 0 --envs_per_actor 4 --batch_size 4".split()
+IN_ORDER = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --reward_scaling returns".split()
 
 
 def test_rows_have_them_where_a_game_ends():
@@ -39,10 +38,12 @@ def test_gymnasiums_vectors_tell_them_too():
     class Vector(gymnasium.vector.SyncVectorEnv):
         """No SyncVectorEnv for the adapter, which would step its environments itself."""
 
-    row = play(lambda: Vector([Nim] * 2), [1, 0, 0, 0, 0, 1, 0, 1], 2)
-    expected = play(Nim, [1, 0, 0, 0, 0, 1, 0, 1])
-    for name in ("game/first_wins", "game/moves", "discount", "episode_return"):
-        assert np.array_equal(row[name], expected[name], equal_nan=True)
+    actions = [1, 0, 0, 0, 0, 1, 0, 1]
+    expected = play(Nim, actions)
+    for make in (Vector, gymnasium.vector.SyncVectorEnv):
+        row = play(lambda make=make: make([Nim] * 2), [[a, 1] for a in actions], 2)
+        for name in ("game/first_wins", "game/moves", "discount", "episode_return"):
+            assert np.array_equal(row[name], expected[name], equal_nan=True), name
 
 
 def wrong(numbers, declared=("win",)):
@@ -60,29 +61,12 @@ def wrong(numbers, declared=("win",)):
 @pytest.mark.parametrize(
     "env, message",
     [
-        (
-            wrong({"won": 1}),
-            'info["torchbeast"] tells game_numbers won: expected the name in '
-            "metadata[\"game_numbers\"], seen ['win']",
-        ),
-        (
-            wrong({"win": float("nan")}),
-            'info["torchbeast"] tells game_numbers win: expected a finite number, seen nan (a '
-            "float) from environment 0",
-        ),
-        (wrong({"win": [1.0]}), "expected a finite number, seen [1.0] (a list) from environment 0"),
-        (wrong({"win": None}), "expected a finite number, seen None (a NoneType)"),
-        (wrong({"win": 1e39}), "expected a finite number, seen 1e+39 (a float)"),
-        (
-            wrong({}, "win"),
-            "metadata[\"game_numbers\"]: expected a list of plain identifiers, seen 'win'",
-        ),
+        (wrong({"won": 1}), "won: expected the name in metadata[\"game_numbers\"], seen ['win']"),
+        (wrong({"win": 1e39}), "win: expected a finite number, seen 1e+39 (a float) from env"),
+        (wrong({}, "win"), "expected a list of plain identifiers, seen 'win'"),
         (wrong({}, ["a b"]), "expected a list of plain identifiers, seen ['a b']"),
         (wrong({}, [1]), "expected a list of plain identifiers, seen [1]"),
-        (
-            wrong({}, ["return", "past"]),
-            "expected names of which the log has no column game_NAME yet, seen ['past', 'return']",
-        ),
+        (wrong({}, ["return", "past"]), "has no column game_NAME yet, seen ['past', 'return']"),
     ],
 )
 def test_a_mistake_is_one_sentence(env, message):
@@ -99,26 +83,9 @@ def test_the_replay_keeps_the_discount_and_no_number_of_a_game():
 # ======================================================================================= statistics
 def games(*numbers):
     """A batch of one column with games of one step, the numbers `a` and `b` of each."""
-    a, b = torch.tensor([(float("nan"),) * 2, *numbers], dtype=torch.float32).T[:, :, None]
-    over = torch.ones(len(a), 1, dtype=torch.bool)
-    steps = torch.ones(len(a), 1, dtype=torch.int32)
-    return {
-        "episode_over": over,
-        "episode_step": steps,
-        "episode_return": a * 0 + 1,
-        "game/a": a,
-        "game/b": b,
-    }
-
-
-def counting():
-    """Stats of one environment, whose first game is over, so that games count at once."""
-    stats, rows_of_none = Stats(num_envs=1), games((0, 0))
-    for name in ("episode_over", "episode_step"):
-        rows_of_none[name] = torch.zeros_like(rows_of_none[name])
-    for _ in range(2):
-        stats.add_games(rows_of_none)
-    return stats
+    ones = [1] * (1 + len(numbers))
+    a, b = torch.tensor([(math.nan,) * 2, *numbers], dtype=torch.float32).T[:, :, None]
+    return batch(ones, ones, ones) | {"game/a": a, "game/b": b}
 
 
 def told(stats):
@@ -126,33 +93,29 @@ def told(stats):
 
 
 def test_the_mean_is_over_the_recent_games_that_told_it():
-    stats, nan = counting(), float("nan")
+    """A resume and other ranks keep them."""
+    stats, resumed, first, nan = counting(), counting(), counting(), math.nan
     assert told(stats) == {}
     stats.add_games(games((1, nan), (3, nan), (nan, nan)))
     assert told(stats) == {"game_a": 2}
-    stats.add_games(games(*[(nan, 5)] * (RECENT_GAMES - 2)))
-    assert told(stats) == {"game_a": 3, "game_b": 5}
-
-
-def test_a_resume_and_other_ranks_keep_them():
-    stats, resumed, first, nan = counting(), counting(), counting(), float("nan")
-    stats.add_games(games((1, nan), (3, 4)))
-    resumed.load_state_dict(stats.state_dict())
-    assert told(resumed) == told(stats) == {"game_a": 2, "game_b": 4}
-    first.add_games(games((5, nan)))
+    first.add_games(games((5, 4)))
     first.add_games_of_rank(json.loads(json.dumps(stats.take_games())))
     assert told(first) == {"game_a": 3, "game_b": 4}
+    stats.add_games(games(*[(nan, 5)] * (RECENT_GAMES - 2)))
+    resumed.load_state_dict(stats.state_dict())
+    assert told(resumed) == told(stats) == {"game_a": 3, "game_b": 5}
     assert merged([{"step": 1, "game_a": 3.0}, {"step": 1, "game_a": 1.0}])["game_a"] == 3
 
 
 # ===================================================================================== the programs
 def test_monobeast_logs_and_prints_them_and_a_resumed_run_goes_on(tmp_path, capsys):
-    monobeast.beast(tmp_path, *ENV, *IN_ORDER, "--total_steps", 1000)
+    monobeast.beast(tmp_path, *ENV, *IN_ORDER, "--total_steps", 2000)
     row = rows(tmp_path / "run")[-1]
+    assert row["mean_game_return"] > -0.5
     assert row["mean_game_return"] == pytest.approx(2 * row["game_first_wins"] - 1)
     assert 3 <= row["game_moves"] <= 5
     assert len(load(tmp_path / "run")["stats"]["numbers"]) == RECENT_GAMES
-    monobeast.beast(tmp_path, *ENV, *IN_ORDER, "--total_steps", 1100)
+    monobeast.beast(tmp_path, *ENV, *IN_ORDER, "--total_steps", 2100)
     assert 0 <= rows(tmp_path / "run")[-1]["game_first_wins"] <= 1
     monobeast.beast(tmp_path, "--mode", "test", "--num_episodes", 20)
     printed = capsys.readouterr().out
@@ -169,21 +132,6 @@ def test_evaluations_have_columns_of_them(evaluator):  # noqa: F811
     row = wait_for_row(found)
     assert row["mean_eval_return"] == pytest.approx(2 * row["eval_game_first_wins"] - 1)
     assert row["eval_game_first_wins"] == row[f"eval_game_first_wins/{ENV[1]}"]
-
-
-def test_polybeast_gets_them_from_servers(tmp_path):
-    small = "--net monobeast.Net --num_servers 1 --envs_per_server 4 --batch_size 4".split()
-    polybeast.beast(tmp_path, *ENV, *small, "--total_steps", 1000, "--eval_every", 0)
-    row = rows(tmp_path / "run")[-1]
-    assert row["mean_game_return"] == pytest.approx(2 * row["game_first_wins"] - 1)
-
-
-def test_an_evaluation_has_the_numbers_of_its_games(tmp_path):
-    flags = monobeast.parse(*ENV, "--num_episodes", 4, "--mode", "test")
-    net, env = program.player(flags)
-    for game in evaluate.play(flags, net, env, seed=0):
-        assert game.score == (1 if game.numbers["first_wins"] else -1)
-        assert game.numbers.get("moves", game.steps) == game.steps
 
 
 def test_an_environment_without_them_plays_as_before():
