@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Evaluation while training, and the test mode: whole games with the weights of a moment."""
 
+import contextlib
 import errno
 import os
 import re
@@ -9,6 +10,7 @@ from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -16,7 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import monobeast
 import polybeast
-from libtorchbeast import checkpoint, evaluate, workers
+from libtorchbeast import checkpoint, evaluate, models, workers
+from libtorchbeast.environment import Environment
 from libtorchbeast.evaluate import Evaluator
 from libtorchbeast.flags import UserError, replace, whole
 from libtorchbeast.seeds import derive_seed, seed_everything
@@ -146,8 +149,7 @@ def test_the_weights_that_played_are_handed_on_with_their_score(evaluator):
 
 @pytest.mark.parametrize("more, seed, most", [("--net monobeast.Net", 1, 20), ("--use_lstm", 0, 9)])
 def test_games_at_once_are_those_one_by_one(more, seed, most):
-    """There are more games than environments, of which the first game of each counts. Some games
-    are cut."""
+    """There are more games than environments, and some games are cut."""
     line = f"--env CartPole-v1 --mode test --greedy --num_episodes 7 {more}"
     games = []
     for width in (1, 3):
@@ -159,6 +161,29 @@ def test_games_at_once_are_those_one_by_one(more, seed, most):
         games.append(evaluate.play(flags, net.eval(), env, 5))
     assert games[0] == games[1] and len(games[0]) == 7
     assert {game.complete for game in games[0]} == {True, False}
+
+
+class ShorterAndShorter(gymnasium.Env):
+    """A game of as many steps as its seed says, each rewarded; all later ones have one step."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.left = seed or 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(1, np.float32), 1.0, self.left == 0, False, {}
+
+
+def test_the_first_game_of_each_environment_counts():
+    """Later games do not count, though an environment plays until all first games are over."""
+    flags = parse(num_episodes=5)
+    with contextlib.closing(Environment(ShorterAndShorter, 3)) as env:
+        games = evaluate.play(flags, models.make_net(monobeast.Net, env.spec, flags), env, seed=3)
+    assert games == [evaluate.Game(steps, steps, True, {}) for steps in (3, 4, 5, 6, 7)]
 
 
 def test_nothing_is_started_when_the_run_ends(evaluator):

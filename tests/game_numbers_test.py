@@ -38,10 +38,12 @@ def test_gymnasiums_vectors_tell_them_too():
     class Vector(gymnasium.vector.SyncVectorEnv):
         """No SyncVectorEnv for the adapter, which would step its environments itself."""
 
-    actions = [1, 0, 0, 0, 0, 1, 0, 1]
+    actions = [1, 0, 0, 0, 0, 1, 0, 1, 0, 1, 0, 0, 0]
+    others = [1, 1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0]  # these end when those do, and tell more
     expected = play(Nim, actions)
     for make in (Vector, gymnasium.vector.SyncVectorEnv):
-        row = play(lambda make=make: make([Nim] * 2), [[a, 1] for a in actions], 2)
+        pairs = [*zip(actions, others, strict=True)]
+        row = play(lambda make=make: make([Nim] * 2), pairs, 2)
         for name in ("game/first_wins", "game/moves", "discount", "episode_return"):
             assert np.array_equal(row[name], expected[name], equal_nan=True), name
 
