@@ -10,6 +10,7 @@ import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,7 +20,6 @@ from libtorchbeast import checkpoint, run
 from libtorchbeast.loggers import trackers
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import read_csv
-from libtorchbeast.loggers.trackers import TensorBoard
 from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast, parse, refusal
 from tests.support.processes import load, rows
@@ -29,14 +29,13 @@ pytestmark = pytest.mark.usefixtures("as_before")
 
 def test_signals_are_held_until_the_files_are_closed(tmp_path, monkeypatch):
     """A second Ctrl-C while TensorBoard writes its last events would lose them."""
-    handlers = []
+    handlers, close = [], trackers.TensorBoard.close
 
-    class Watched(TensorBoard):
-        def close(self):
-            handlers.append(signal.getsignal(signal.SIGINT))
-            super().close()
+    def watched_close(self):
+        handlers.append(signal.getsignal(signal.SIGINT))
+        close(self)
 
-    monkeypatch.setattr(trackers, "TensorBoard", Watched)
+    monkeypatch.setattr(trackers.TensorBoard, "close", watched_close)
     before = signal.getsignal(signal.SIGINT)
     beast(tmp_path, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 200)
     assert len(handlers) == 1 and handlers[0] is not before
@@ -71,11 +70,11 @@ def test_a_run_that_has_not_learned_says_so(tmp_path, capsys, monkeypatch):
 def test_what_else_a_checkpoint_has_is_saved_though_there_is_no_new_update(tmp_path):
     flags = parse(*IN_ORDER, "--total_steps", 80, "--savedir", tmp_path, "--xpid", "run")
     state = monobeast.train(flags).state
-    blocks = [3]
-    part = SimpleNamespace(changes=lambda: blocks[0], state_dict=lambda: {"blocks": blocks[0]})
+    part = SimpleNamespace(changes=lambda: part.blocks, state_dict=lambda: {"blocks": part.blocks})
+    part.blocks = 3
     state.also_save("replay", part)
     assert not state.is_unsaved()
-    blocks[0] = 4
+    part.blocks = 4
     assert state.is_unsaved()
     state.save()
     assert not state.is_unsaved() and load(tmp_path / "run")["replay"] == {"blocks": 4}
@@ -85,10 +84,6 @@ def test_weights_and_biases_is_missed_before_the_folder_is_made(tmp_path, monkey
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     assert refusal(tmp_path, *IN_ORDER, "--wandb") == "monobeast: error: --wandb: pip install wandb"
     assert list(tmp_path.iterdir()) == []
-
-
-class OtherNet(monobeast.Net):
-    pass
 
 
 def test_a_last_checkpoint_that_fails_is_not_a_success(tmp_path, capsys, monkeypatch):
@@ -138,25 +133,29 @@ def test_a_row_before_the_last_checkpoint_is_not_that_of_a_complete_run():
 
 
 def test_a_resumed_run_is_not_evaluated_before_the_next_is_due(tmp_path, monkeypatch):
-    started = []
-    monkeypatch.setattr(run.Evaluator, "_start", lambda self: started.append(self._learner.step))
+    start = Mock()
+    monkeypatch.setattr(run.Evaluator, "_start", start)
     flags = [*IN_ORDER, "--eval_every", 2000, "--log_every", 0.1, "--total_steps"]
     beast(tmp_path, *flags, 2500)
-    assert started
-    started.clear()
+    assert start.called
+    start.reset_mock()
     beast(tmp_path, *flags, 3500)
-    assert not started
+    assert not start.called
 
 
 def test_a_run_whose_checkpoint_is_damaged_resumes_from_the_one_before_it(savedir, capsys):
     before = torch.load(savedir / "run/model.tar.previous", weights_only=True)["step"]
     newest = savedir / "run/model.tar"
     newest.write_bytes(newest.read_bytes()[:-1])
-    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1500)
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1100)
     assert f"Resuming from step {before}" in capsys.readouterr().err
-    assert load(savedir / "run")["step"] >= 1500
+    assert load(savedir / "run")["step"] >= 1100
     table = rows(savedir / "run")
     assert [row["_tick"] for row in table] == list(range(len(table)))
+
+
+class OtherNet(monobeast.Net):
+    pass
 
 
 @pytest.mark.parametrize(
@@ -169,19 +168,18 @@ def test_a_run_whose_checkpoint_is_damaged_resumes_from_the_one_before_it(savedi
 )
 def test_another_environment_or_network_is_refused_on_resume(savedir, flags, what):
     before = (savedir / "run/model.tar").read_bytes()
-    message = refusal(savedir, *IN_ORDER, *flags, "--total_steps", 1500)
+    message = refusal(savedir, *IN_ORDER, *flags, "--total_steps", 1100)
     assert f"does not match the flags in `{what}" in message and "--xpid" in message
     assert (savedir / "run/model.tar").read_bytes() == before
 
 
 def test_other_changed_flags_are_taken_and_logged(savedir):
-    changes = ["--entropy_cost", 0.03, "--learning_rate", 0.002, "--total_steps", 1500]
+    changes = ["--entropy_cost", 0.03, "--learning_rate", 0.002, "--total_steps", 1100]
     beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--no_learning_rate_decay", *changes)
     meta = json.loads((savedir / "run/meta.json").read_text())
     assert meta["resumed"][-1]["changed_flags"]["entropy_cost"] == {"old": 0.02, "new": 0.03}
     log = (savedir / "run/out.log").read_text()
-    assert "--entropy_cost changes from 0.02 to 0.03" in log
-    assert log.count("entropy_cost") == 1
+    assert "--entropy_cost changes from 0.02 to 0.03" in log and log.count("entropy_cost") == 1
     assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.002)
     assert load(savedir / "run")["flags"]["entropy_cost"] == 0.03
 
@@ -190,15 +188,13 @@ def test_other_environments_to_evaluate_in_are_taken_on_resume(savedir):
     """Each has its column behind the usual ones; those of the last start come first."""
     names = [f"tests.support.envs:{name}-v0" for name in ("OneStepCatch", "ShortOrLong")]
     before = rows(savedir / "run")
-    for total_steps, name in zip((1500, 2000), names, strict=True):
+    for total_steps, name in zip((1100, 1200), names, strict=True):
         beast(savedir, *IN_ORDER, "--eval_env", name, "--total_steps", total_steps)
     header, _ = read_csv(savedir / "run/logs.csv")
     assert header[2:] == [*FIELDS, *(f"mean_eval_return/{name}" for name in reversed(names))]
     assert rows(savedir / "run")[: len(before)] == before
-    assert (
-        f"--eval_env changes from '{names[0]}' to '{names[1]}'"
-        in (savedir / "run/out.log").read_text()
-    )
+    said = f"--eval_env changes from '{names[0]}' to '{names[1]}'"
+    assert said in (savedir / "run/out.log").read_text()
 
 
 def changed_recipes(monkeypatch):
@@ -221,9 +217,9 @@ def test_what_is_left_out_on_resume_is_the_runs_own_whatever_the_defaults(
     before["flags"]["num_servers"] = 2  # a flag of PolyBeast, which MonoBeast does not change
     checkpoint.save(str(savedir / "run/model.tar"), before)
     changed_recipes(monkeypatch)
-    beast(savedir, "--total_steps", 1500)  # it is not even told the environment
+    beast(savedir, "--total_steps", 1100)  # it is not even told the environment
     state = load(savedir / "run")
-    assert state["step"] >= 1500 and changed_flags(before, state) == {"savedir", "total_steps"}
+    assert state["step"] >= 1100 and changed_flags(before, state) == {"savedir", "total_steps"}
     said = capsys.readouterr().err
     assert re.findall(r"--(\w+) changes", said) == ["savedir", "total_steps"]
     assert rows(savedir / "run")[-1]["learning_rate"] < 0.003
@@ -244,10 +240,10 @@ def test_a_run_of_version_0_5_goes_on_and_plays_with_its_own_settings(
     before = load(savedir / "run")
     beast(savedir, "--mode", "test", "--max_episode_steps", 30)
     assert "in 10 games" in capsys.readouterr().out
-    beast(savedir, "--total_steps", 5000)
+    beast(savedir, "--total_steps", 4200)
     state = load(savedir / "run")
     assert changed_flags(before, state) == {"savedir", "total_steps", "num_buffers"}
-    assert state["step"] >= 5000 and state["flags"]["discounting"] == 0.9
+    assert state["step"] >= 4200 and state["flags"]["discounting"] == 0.9
     assert state["flags"]["entropy_schedule"] == "constant"  # there was no such flag
     assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.003)
 
@@ -257,7 +253,7 @@ STILL = [*IN_ORDER, "--learning_rate", 1e-300]  # too small to change any weight
 
 @pytest.mark.parametrize("form", ["finished", "{}/finished", "finished/model.tar.previous"])
 def test_a_new_run_begins_with_the_weights_of_another(savedir, form, capsys, monkeypatch):
-    """In another environment, at step 0, with a new optimizer."""
+    """In another environment, at step 0, with a new optimizer. A resume ignores the flag."""
     os.rename(savedir / "run", savedir / "finished")
     flags = ["--env", "tests.support.envs:EndlessCatch-v0", "--init_from", form.format(savedir)]
     beast(savedir, *STILL, *flags, "--total_steps", 100)
@@ -269,12 +265,8 @@ def test_a_new_run_begins_with_the_weights_of_another(savedir, form, capsys, mon
     assert new["optimizer"]["state"][0]["step"] == 2
     said = f"--init_from: the weights of {source}, trained for {old['step']} steps"
     assert said in capsys.readouterr().err
-
-
-def test_a_run_that_resumes_ignores_the_weights_of_another(savedir, capsys):
-    before = load(savedir / "run")
-    beast(savedir, *STILL, "--init_from", "no-such-run", "--total_steps", 1100)
-    assert_same(load(savedir / "run")["model"], before["model"])
+    beast(savedir, *STILL, *flags[:2], "--init_from", "no-such-run", "--total_steps", 200)
+    assert_same(load(savedir / "run")["model"], old["model"])  # it has resumed
     assert "Beginning" not in capsys.readouterr().err
 
 
@@ -298,10 +290,8 @@ def test_weights_alone_are_no_run_to_resume(savedir):
     checkpoint.save(str(savedir / "weights/model.tar"), state)
     message = refusal(savedir, *IN_ORDER, "--xpid", "weights")
     path = savedir / "weights/model.tar"
-    assert message == (
-        f"monobeast: error: {path} has weights only, so no training can resume from it. "
-        f"--init_from {path} starts a new run with these weights."
-    )
+    assert f"{path} has weights only, so no training can resume from it. " in message
+    assert f"--init_from {path} starts a new run" in message
     assert os.listdir(savedir / "weights") == ["model.tar"]
 
 
@@ -321,7 +311,7 @@ def test_a_flag_of_a_forks_own_may_be_anything(tmp_path, monkeypatch):
     """A Path, say: it is saved as a string, and a resume knows it."""
     add = lambda parser: parser.add_argument("--maps", type=Path)
     monkeypatch.setattr(monobeast, "add_own_flags", add)
-    for total_steps in (500, 1000):
+    for total_steps in (80, 160):
         beast(tmp_path, *IN_ORDER, "--maps", tmp_path / "maps", "--total_steps", total_steps)
     assert load(tmp_path / "run")["flags"]["maps"] == str(tmp_path / "maps")
     assert "--maps changes" not in (tmp_path / "run/out.log").read_text()
