@@ -2,8 +2,10 @@
 """Runs MonoBeast in the test's own process, with small settings."""
 
 import pytest
+import torch
 
 import monobeast
+from libtorchbeast.rollouts import rollout_shapes
 
 CATCH = ("--env", "tests.support.envs:Catch-v0")
 PARALLEL = (*CATCH, *"--num_actors 2 --envs_per_actor 4 --batch_size 4 --log_every 0.5".split())
@@ -28,3 +30,12 @@ def refusal(savedir, *flags):
 
 def parse(*flags):
     return monobeast.parse([str(word) for word in flags])
+
+
+def unroll(actor, T, version=0):
+    """A rollout [T+1, N, ...] of MonoBeast's actor, which begins with the newest row."""
+    row = {name: torch.from_numpy(x) for name, x in actor.row.items()}
+    shapes = rollout_shapes(row, actor.core_state, T, len(row["reward"]))
+    rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
+    actor.unroll({k: x.numpy() for k, x in rollout.items()}, version)
+    return rollout

@@ -54,11 +54,9 @@ class Match:
         share = sum(a == self.number for a in actions.values()) / len(actions)
         self.steps += 1
         is_over = self.steps == STEPS
-        terminations = {
-            "guide_0": False, "walker_0": is_over, "walker_1": self.steps == LEAVES,
-        }  # fmt: skip
         truncations = {agent: agent == "guide_0" and is_over for agent in acted}
-        terminations = {agent: terminations[agent] for agent in acted}
+        over = {"walker_0": is_over, "walker_1": self.steps == LEAVES}
+        terminations = {agent: over.get(agent, False) for agent in acted}
         ended = [agent for agent in acted if terminations[agent] or truncations[agent]]
         self.agents = [agent for agent in acted if agent not in ended]
         seen, rewards = self.observe(acted, ended), dict.fromkeys(acted, share)
