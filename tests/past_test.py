@@ -4,6 +4,8 @@
 import dataclasses
 import os
 import re
+import shutil
+from collections import Counter
 from types import SimpleNamespace
 from unittest import mock
 
@@ -18,12 +20,13 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.standings import read
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
-from libtorchbeast.rollouts import NOBODY, core_state_of, rollout_shapes
+from libtorchbeast.rollouts import NOBODY, core_state_of
 from libtorchbeast.run import Run, RunState
+from libtorchbeast.spec import Actions
 from tests.kept_test import kept_steps
 from tests.support.compare import assert_same
 from tests.support.losses import transitions
-from tests.support.monobeast import IN_ORDER, beast, refusal
+from tests.support.monobeast import IN_ORDER, beast, refusal, unroll
 from tests.support.processes import load, rows
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -73,11 +76,7 @@ def unrolled(folder, words, share, T=40, net=None, kept=None, seed=0):
     own = monobeast.Net if isinstance(net, agents.Agents) else type(net)
     with mock.patch.object(monobeast, "Net", own):
         actor = monobeast.Actor(env, net, seed, flags, Clock(ACTOR_ACTIVITIES))
-    row = {name: torch.from_numpy(x) for name, x in actor.row.items()}
-    shapes = rollout_shapes(row, actor.core_state, T, env.spec.num_envs)
-    rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
-    actor.unroll({k: x.numpy() for k, x in rollout.items()}, version=3)
-    return net, actor, rollout
+    return net, actor, unroll(actor, T, version=3)
 
 
 def tables(*words):
@@ -103,7 +102,7 @@ def games_of(rollout):
 def test_the_past_has_every_second_move_of_its_games_and_each_side_in_half_of_them(tmp_path):
     net, kept = tables()
     _, _, rollout = unrolled(tmp_path, "", 0.7, 400, net, kept)
-    sides = {"first": 0, "second": 0, "nobody": 0}
+    sides = Counter()
     for start, end, b in games_of(rollout):
         past = (rollout["past"][start:end, b] != NOBODY).tolist()
         stones = rollout["frame"][start:end, b].argmax(-1)
@@ -118,15 +117,12 @@ def test_the_past_has_every_second_move_of_its_games_and_each_side_in_half_of_th
         best = (PERFECT.argmax(-1)[stones] == moved) | (stones == 3)
         assert best[torch.tensor(past)].all()
         assert score == -1 and last == 7  # PERFECT beats LOSER from both sides
-    total = sum(sides.values())
+    total = sides.total()
     assert total > 600 and abs(sides["nobody"] / total - 0.3) < 0.05, sides
     assert abs(sides["first"] - sides["second"]) < 0.1 * total, sides
     told = ~rollout["game/past"].isnan()
     assert (rollout["episode_over"] | ~told).all()
     assert (rollout["policy_version"][1:] == 3).all()  # so the past makes no lag
-
-
-def test_a_share_of_0_is_the_run_without_a_past(tmp_path):
     _, _, rollout = unrolled(tmp_path, "", 0.0)
     assert not {"past", "game/past", "core_state/0"} & rollout.keys()
 
@@ -260,7 +256,7 @@ def test_ppo_standardises_the_advantages_of_own_moves_only(tmp_path):
     assert (batch.real & ~own).any() and losses_[0] == losses_[1] != 0
 
 
-def test_a_game_lost_to_the_past_lowers_the_value(tmp_path):
+def test_a_game_lost_to_the_past_lowers_the_value_and_one_won_raises_it(tmp_path):
     """Only of the positions from which the network in training has moved. What the past has seen
     and done changes neither values nor policy, and is not counted."""
     words = "--discounting 1 --vtrace_lambda 1 --entropy_cost 0 --baseline_cost 1"
@@ -289,13 +285,7 @@ def test_a_game_lost_to_the_past_lowers_the_value(tmp_path):
     assert net.values[3] < -0.9 and net.values[5] < -0.9, net.values
     untouched = [1, 2, 4]
     assert not net.values[untouched].any() and net.logits[untouched].equal(LOSER[untouched])
-
-
-def test_a_won_game_against_the_past_raises_it(tmp_path):
-    words = "--discounting 1 --vtrace_lambda 1"
-    flags = flags_of(words)
-    kept, net = tables(words)  # the other way round
-    _, _, rollout = unrolled(tmp_path, words, 1.0, 60, net, kept)
+    net, _, rollout = unrolled(tmp_path, words, 1.0, 60, *reversed(tables(words)))
     batch = losses.transitions(net, rollout, flags, 0.0)
     v = monobeast.targets(batch)["v"]
     for start, end, b in games_of(rollout):
@@ -323,7 +313,7 @@ def matches(folder, words="", share=0.7, T=200):
 @pytest.mark.parametrize("core", ["", "--core mingru"])
 def test_where_all_act_at_once_the_past_has_one_side_for_a_game(tmp_path, core):
     _, _, rollout, _ = matches(tmp_path, core)
-    sides = {"guide": 0, "walkers": 0, "nobody": 0}
+    sides = Counter()
     for start, end, b in games_of(rollout):
         is_past = rollout["past"][start:end, b] != NOBODY  # [steps, agents]
         assert (is_past == is_past[0]).all() and is_past[0, 1] == is_past[0, 2]
@@ -341,7 +331,7 @@ def test_where_all_act_at_once_the_past_has_one_side_for_a_game(tmp_path, core):
         walkers = rollout["walker/episode_return"][end, b].mean()
         expected = walkers - guide if is_past[0, 0] else guide - walkers
         torch.testing.assert_close(score, expected)
-    total = sum(sides.values())
+    total = sides.total()
     assert total > 250 and abs(sides["nobody"] / total - 0.3) < 0.1, sides
     assert abs(sides["guide"] - sides["walkers"]) < 0.2 * total, sides
 
@@ -354,21 +344,17 @@ def has_ended(rollout, b):
 
 
 @pytest.mark.parametrize(
-    "words", ["", "--passes 2 --minibatches 2 --ppo_clip 0.2", "--core mingru", "--core lstm"]
+    "words", ["--passes 2 --minibatches 2 --ppo_clip 0.2", "--core mingru", "--core lstm"]
 )
 def test_agents_of_the_past_have_no_part_in_the_loss(tmp_path, words):
     """Neither do their rewards, which their own rows have."""
     net, _, rollout, flags = matches(tmp_path, words, T=60)
     others = dict(rollout)
-    first = 0
-    for name, A in (("guide", 1), ("walker", 2)):
-        of_past = rollout["past"][..., first : first + A] != NOBODY
-        after = torch.cat([torch.zeros_like(of_past[:1]), of_past[:-1]])
-        after &= ~rollout["done"][..., None]
-        rewards = rollout[f"{name}/reward"]
-        others[f"{name}/reward"] = torch.where(after, rewards + 5, rewards)
-        first += A
-    assert not others["walker/reward"].equal(rollout["walker/reward"])
+    of_past = rollout["past"] != NOBODY
+    after = torch.cat([torch.zeros_like(of_past[:1]), of_past[:-1]]) & ~rollout["done"][..., None]
+    for name, own in (("guide", after[..., :1]), ("walker", after[..., 1:])):
+        others[f"{name}/reward"] = rollout[f"{name}/reward"] + 5 * own
+        assert own.any()
     found = []
     for batch in (rollout, others):
         results = losses.learn_from(net, batch, None, monobeast.targets, monobeast.loss, flags, 0.0)
@@ -389,37 +375,40 @@ def test_equal_returns_are_a_draw():
 
 
 def test_the_sides_of_one_group_are_every_other_agent():
-    spec = monobeast.make_environment(flags_of(MATCH)).spec
-    guide, walker = agents.groups_of(spec)
-    assert past.sides([guide, walker]) == [0, 1, 1]
-    assert past.sides([walker]) == [0, 1]
+    guide, walker = agents.groups_of(monobeast.make_environment(flags_of(MATCH)).spec)
+    assert past.sides([guide, walker]) == [0, 1, 1] and past.sides([walker]) == [0, 1]
 
 
 def test_there_have_to_be_two_agents_whose_returns_are_told():
     flags = flags_of(MATCH, PAST)
     spec = monobeast.make_environment(flags).spec
     untold = {k: v for k, v in spec.observations.items() if k != "walker/episode_return"}
-    guide = {k: v for k, v in spec.observations.items() if k.startswith("guide")}
-    alone = dict(observations=guide, actions=dataclasses.replace(spec.actions, sizes=(4,)))
-    for changed in (dict(observations=untold), alone):
+    alone = {k: v for k, v in spec.observations.items() if k.startswith("guide")}
+    for seen, actions in ((untold, spec.actions), (alone, Actions("multi_discrete", (4,)))):
+        other = dataclasses.replace(spec, observations=seen, actions=actions)
         with pytest.raises(UserError, match="expected a ParallelEnv"):
-            past.past_of_run(monobeast.Net, dataclasses.replace(spec, **changed), flags)
+            past.past_of_run(monobeast.Net, other, flags)
 
 
 @pytest.mark.parametrize("beast_", ["monobeast", "polybeast"])
 def test_a_run_of_several_agents_has_standings(tmp_path, monkeypatch, beast_):
-    monkeypatch.setattr(past, "CHANGE_AFTER", 30)
-    words = f"{MATCH} {PAST} --batch_size 8 --unroll_length 10 --total_steps 2000 --eval_every 0"
+    """With several passes and actor processes, and from servers."""
+    words = f"{MATCH} {PAST} --batch_size 8 --unroll_length 10 --total_steps 5000 --eval_every 0"
     if beast_ == "monobeast":
-        beast(tmp_path, *words.split(), "--num_actors", 0, "--envs_per_actor", 8)
+        own = (
+            "--num_actors 2 --envs_per_actor 8 --use_lstm --passes 2 --minibatches 2 --ppo_clip 0.2"
+        )
+        beast(tmp_path, *words.split(), *own.split())
         beast(tmp_path, "--mode", "test", "--num_episodes", 8, "--against", "run")
     else:
-        own = "--num_servers 1 --envs_per_server 8 --net monobeast.Net --total_steps 5000 "
-        own += "--passes 1 --minibatches 1"
+        monkeypatch.setattr(past, "CHANGE_AFTER", 30)  # in this process, where inference is
+        own = "--num_servers 1 --envs_per_server 8 --num_inference_threads 2 --core mingru "
+        own += "--net monobeast.Net --passes 1 --minibatches 1"
         polybeast.main(f"--savedir {tmp_path} --xpid run {words} {own}".split())
-    met = read(str(tmp_path / "run"))
-    assert len(met) > 2 and sum(sum(result[:3]) for result in met.values()) > 30
-    assert -4 <= rows(tmp_path / "run")[-1]["game_past"] <= 4
+    met, last = read(str(tmp_path / "run")), rows(tmp_path / "run")[-1]
+    assert len(met) > (2 if beast_ == "polybeast" else 0)
+    assert sum(sum(result[:3]) for result in met.values()) > 30
+    assert -4 <= last["game_past"] <= 4 and last["lag_max"] < 100
 
 
 # ======================================================================================= programs
@@ -434,7 +423,7 @@ def test_a_stop_at_a_barrier_changes_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Run, "tick", remember)
     beast(tmp_path / "unbroken", *words.split(), "--total_steps", 1500)
-    for total_steps in (*steps[2:20:4], 1500):
+    for total_steps in (*steps[2:20:8], 1500):
         beast(tmp_path / "stopped", *words.split(), "--total_steps", total_steps)
     assert "not, bit for bit" not in (tmp_path / "stopped/run/out.log").read_text()
     learned = [load(tmp_path / name / "run") for name in ("stopped", "unbroken")]
@@ -442,26 +431,15 @@ def test_a_stop_at_a_barrier_changes_nothing(tmp_path, monkeypatch):
     assert kept_steps(tmp_path / "stopped/run") == kept_steps(tmp_path / "unbroken/run")
 
 
-def test_passes_and_actor_processes_learn_from_it(tmp_path):
-    words = f"{NIM.split(' --passes')[0]} {PAST} --num_actors 2 --envs_per_actor 8 --batch_size 16 "
-    words += "--unroll_length 10 --passes 2 --minibatches 2 --ppo_clip 0.2 --entropy_cost 0.01"
-    beast(tmp_path, *words.split(), "--total_steps", 6000, "--learning_rate", 5e-3)
-    last = rows(tmp_path / "run")[-1]
-    assert -1 <= last["game_past"] <= 1 and last["lag_max"] < 100
-    assert kept_steps(tmp_path / "run")[0] == 4100 or len(kept_steps(tmp_path / "run")) == 20
-
-
 def test_a_killed_run_goes_on_with_the_table_of_its_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr(past, "CHANGE_AFTER", 20)
     words = f"{NIM} {SMALL} {PAST} --eval_every 0".split()
     beast(tmp_path, *words, "--total_steps", 3000)
     run = tmp_path / "run"
-    saved = load(run)["stats"]["standings"]
-    met = read(str(run))
+    saved, met = load(run)["stats"]["standings"], read(str(run))
     assert saved["results"] == met and len(met) > 3
     assert all(sum(result[:3]) for result in met.values())
-    last = rows(run)[-1]
-    assert last["rating"] == pytest.approx(saved["rating"])
+    assert rows(run)[-1]["rating"] == pytest.approx(saved["rating"])
     (run / "opponents.csv").write_text("step,wins,draws,losses,rating\n0,9,9,9,0\n")
     beast(tmp_path, "--total_steps", 3500)
     later = read(str(run))
@@ -469,24 +447,13 @@ def test_a_killed_run_goes_on_with_the_table_of_its_checkpoint(tmp_path, monkeyp
     assert later != met and later[0][1] < 9
 
 
-def test_polybeast_plays_against_the_past_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(past, "CHANGE_AFTER", 50)
-    words = f"{NIM} {PAST} --batch_size 8 --unroll_length 10 --num_servers 1 --envs_per_server 8 "
-    words += "--num_inference_threads 2 --net monobeast.Net --core mingru --total_steps 4000"
-    arguments = ["--savedir", str(tmp_path), "--xpid", "run", *words.split()]
-    polybeast.main(arguments)
-    met = read(str(tmp_path / "run"))
-    assert len(met) > 2 and sum(sum(result[:3]) for result in met.values()) > 50
-    last = rows(tmp_path / "run")[-1]
-    assert -1 <= last["game_past"] <= 1
-
-
 def test_a_match_has_an_opponent_in_all_games_and_each_side_in_half_of_them(tmp_path, capsys):
     words = f"{NIM} {SMALL} --net tests.past_test.Table --total_steps 100 --eval_every 0"
+    beast(tmp_path, *words.split())
+    state = load(tmp_path / "run")
     for xpid, weights in (("loser", LOSER), ("perfect", PERFECT)):
-        beast(tmp_path, *words.split(), "--xpid", xpid)
-        state = load(tmp_path / xpid)
-        state["model"]["logits"] = weights.clone()
+        shutil.copytree(tmp_path / "run", tmp_path / xpid)
+        state["model"]["logits"] = weights
         checkpoint.save(str(tmp_path / xpid / "model.tar"), state)
     for xpid, against in (("loser", "perfect"), ("perfect", "loser")):
         capsys.readouterr()
@@ -506,41 +473,30 @@ def test_a_match_has_an_opponent_in_all_games_and_each_side_in_half_of_them(tmp_
     assert expected in refusal(tmp_path, *test, "catch", "--xpid", "catch")
 
 
-def test_the_standings_in_a_checkpoint_stay_as_they_were():
-    """Games end while it is written."""
-    standings = Stats(8).standings
-    standings.add(0, 1.0)
-    state = standings.state_dict()
-    standings.add(0, 1.0)
-    standings.add(5, -1.0)
-    assert state["results"].keys() == {0} and state["results"][0][0] == 1
-
-
 def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
-    other, kept = "tests.support.turns:Nim-Lost-v0", []
-    keep = lambda score, played: kept.append(score)
-    past = "--past_share 0.5"
+    other, past, keep = "Lost-v0", "--past_share 0.5", mock.Mock()
     others = f"--eval_env {other}"
-    for words, expected in ((past, 0.5), (f"{past} {others}", -1.0), (others, -1.0), ("", 0.5)):
+    of_turns = SimpleNamespace(numbers=("discount",), groups={})
+    at_once = SimpleNamespace(numbers=(), groups={"a": 2})
+    row = {"mean_eval_return": 0.5, f"mean_eval_return/{other}": -1.0}
+    for words, spec, expected in (
+        (past, of_turns, 0.5),
+        (f"{past} {others}", at_once, -1.0),
+        (others, of_turns, -1.0),
+        ("", of_turns, 0.5),
+    ):
         flags = flags_of(words, "--eval_every 100 --against another")  # which is of test modes
-        spec = monobeast.make_environment(flags).spec
-        if words == f"{past} --eval_env {other}":  # several agents who act at once have no discount
-            spec = SimpleNamespace(numbers=(), groups={"a": 2})
         evaluator = evaluate.Evaluator(SimpleNamespace(step=0), spec, flags, None, keep)
         assert evaluator._flags.against is None
         evaluator._is_playing = True
-        row = {"mean_eval_return": 0.5, f"mean_eval_return/{other}": -1.0}
-        monkeypatch.setattr(evaluator, "_result", lambda row=row: row)
+        monkeypatch.setattr(evaluator, "_result", lambda: row)
         evaluator.take()
-        assert kept.pop() == expected
-        saved, stats = [], Stats(8)
-        state = SimpleNamespace(flags=flags, stats=stats)
-        state.checkpoints = SimpleNamespace(
-            save_if_best=lambda score, _, saved=saved: saved.append(score)
-        )
+        assert keep.call_args.args[0] == expected
+        state = SimpleNamespace(flags=flags, stats=Stats(8), checkpoints=mock.Mock())
         RunState.save_if_best(state, 0.5, {})
-        stats.standings.add(0, 1.0)
+        state.stats.standings.add(0, 1.0)
         RunState.save_if_best(state, 0.5, {})
+        saved = [call.args[0] for call in state.checkpoints.save_if_best.call_args_list]
         assert saved == ([0.0, 2.0] if words == past else [0.5, 0.5])
 
 
@@ -550,11 +506,8 @@ def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
         ("--past_share 1.5", "--past_share 1.5: expected at least 0 and at most 1"),
         ("--past_share 0.5", "expected --keep_checkpoints_every, too"),
         (f"{PAST} --disable_checkpoint", "no --disable_checkpoint"),
-        (
-            f"{PAST} --env tests.support.envs:Catch-v0",
-            'players who move in turn, with metadata["own_discounts"] = True',
-        ),
+        (f"{PAST} --env tests.support.envs:Catch-v0", 'with metadata["own_discounts"] = True'),
     ],
 )
 def test_wrong_uses_are_one_sentence(tmp_path, words, expected):
-    assert re.search(re.escape(expected), refusal(tmp_path, *NIM.split(), *words.split()))
+    assert re.search(re.escape(expected), refusal(tmp_path, *f"{NIM} {SMALL} {words}".split()))
