@@ -25,10 +25,6 @@ from tests.support.processes import ROOT, Program, load, rows, wait_for
 pytestmark = pytest.mark.usefixtures("as_before")
 
 
-def shared_memory():
-    return set(os.listdir("/dev/shm"))
-
-
 # ===================================================================================== learning
 LEARNING = "--envs_per_actor 8 --batch_size 8 --unroll_length 10".split()
 
@@ -44,18 +40,11 @@ def test_catch_is_solved_and_the_solution_can_be_played(tmp_path, capsys):
     assert float(re.search(r"Mean return (-?[\d.]+)", capsys.readouterr().out)[1]) >= 0.9
 
 
-def test_any_number_of_buffers_serves(tmp_path):
-    """More than 33 work, too, although slot 33 is b"!", the first byte of a failure."""
-    flags = ["--num_actors", 1, "--envs_per_actor", 1, "--num_buffers", 40, "--batch_size", 4]
-    with Program(tmp_path, *CATCH, *flags, "--total_steps", 4000) as program:
-        assert program.wait_for_end() == 0, program.printed()
-    last = program.rows()[-1]
-    assert last["step"] >= 4000 and last["actor_restarts"] == 0
-
-
 def test_two_learner_threads_count_every_step_once(tmp_path):
-    """In an endless episode every transition is real, so each update is worth exactly T x B."""
+    """In an endless episode every transition is real, so each update is worth exactly T x B. More
+    than 33 slots work, too, although slot 33 is b"!", the first byte of a failure."""
     flags = ["--env", "tests.support.envs:EndlessCatch-v0", "--num_learner_threads", 2]
+    flags += ["--num_buffers", 4 * 40]
     with Program(tmp_path, *PARALLEL, *flags, "--total_steps", 20_000) as program:
         assert program.wait_for_end() == 0, program.printed()
     state = load(program.path)
@@ -63,6 +52,7 @@ def test_two_learner_threads_count_every_step_once(tmp_path):
     assert 20_000 <= state["step"] < 20_000 + 2 * 20 * 4
     last = program.rows()[-1]
     assert (last["step"], last["updates"]) == (state["step"], state["updates"])
+    assert last["actor_restarts"] == 0
 
 
 def test_memory_descriptors_and_threads_stay_flat(tmp_path):
@@ -70,13 +60,13 @@ def test_memory_descriptors_and_threads_stay_flat(tmp_path):
     batch lost at each update would be 86."""
     steps = 300_000
     flags = "--env MinAtar/Breakout-v1 --num_actors 1 --envs_per_actor 64 --batch_size 32".split()
-    before = shared_memory()
+    before = {*os.listdir("/dev/shm")}
     with Program(tmp_path, *flags, "--log_every", 0.5, "--total_steps", 10 * steps) as program:
         program.wait_for_step(steps / 3)
         first = usage(program)
         program.wait_for_step(steps)
         last = usage(program)
-        assert shared_memory() == before
+        assert {*os.listdir("/dev/shm")} == before
         program.process.terminate()
         assert program.wait_for_end() == 0
     assert last["descriptors"] == first["descriptors"]
@@ -104,15 +94,6 @@ def learned(savedir):
     return {k: state[k] for k in ("model", "optimizer", "stats", "step", "between_barriers")}
 
 
-def test_the_same_seed_gives_the_same_run_in_order(tmp_path):
-    """Whenever rows are written."""
-    for name, seconds in (("a", 0.1), ("b", 100)):
-        flags = ["--barrier_updates", 3, "--log_every", seconds, "--total_steps", 1500]
-        beast(tmp_path / name, *IN_ORDER, *flags)
-    assert len(rows(tmp_path / "a/run")) > len(rows(tmp_path / "b/run")) == 1
-    assert_same(learned(tmp_path / "a"), learned(tmp_path / "b"))
-
-
 # A game of Catch has 9 steps and a reset, so that an update of 4 x 20 rows has 72 steps. A barrier
 # is due after each update, and comes after the next, in which the games then running end.
 CONSTANT = ["--no_learning_rate_decay", "--entropy_schedule", "constant"]
@@ -121,8 +102,10 @@ INEXACT = "not, bit for bit"
 
 
 def test_a_stop_at_a_barrier_changes_nothing(tmp_path):
-    beast(tmp_path / "unbroken", *EACH, 72 * 6)
-    for updates in (2, 4, 6):
+    """Nor does it matter when rows are written."""
+    beast(tmp_path / "unbroken", *EACH, 72 * 20, "--log_every", 0.1)
+    assert len(rows(tmp_path / "unbroken/run")) > 1
+    for updates in (2, 4, 20):
         beast(tmp_path / "stopped", *EACH, 72 * updates)
         assert learned(tmp_path / "stopped")["step"] == 72 * updates
         assert not learned(tmp_path / "stopped")["between_barriers"]
@@ -211,10 +194,9 @@ def test_flags_that_do_not_fit_together_are_refused(flags, message):
 # ===================================================================================== the network
 @pytest.mark.parametrize(
     "shape, dtype",
-    [((4,), "float32"), ((2, 3), "float32"), ((4, 10, 10), "bool"), ((3, 7, 9), "uint8"),
-     ((4, 84, 84), "uint8"), ((1, 36, 40), "float32")],
+    [((2, 3), "float32"), ((3, 7, 9), "uint8"), ((4, 84, 84), "uint8"), ((1, 36, 40), "float32")],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("lstm", [[], ["--use_lstm"]], ids=["feed-forward", "lstm"])
 def test_net_builds_for_every_observation_and_keeps_the_contract(shape, dtype, lstm):
     T, B, A = 2, 3, 6
@@ -255,12 +237,11 @@ def test_net_is_torchbeasts_shallow_network_on_atari():
 
 @torch.no_grad()
 def test_bytes_are_scaled_and_other_numbers_are_not():
-    net_of = lambda dtype: models.make_net(
-        monobeast.Net,
-        Spec("some", 1, {"frame": ((4,), dtype)}, Actions("discrete", (A,))),
-        make_flags("--net", "monobeast.Net"),
+    spec_of = lambda dtype: Spec("some", 1, {"frame": ((4,), dtype)}, Actions("discrete", (A,)))
+    flags = make_flags("--net", "monobeast.Net")
+    of_bytes, of_floats = (
+        models.make_net(monobeast.Net, spec_of(dtype), flags) for dtype in ("uint8", "float32")
     )
-    of_bytes, of_floats = net_of("uint8"), net_of("float32")
     of_floats.load_state_dict(of_bytes.state_dict())
     rows = {k: torch.zeros(1, 1) for k in ("reward", "done")}
     rows["last_action"] = torch.zeros(1, 1, dtype=torch.int64)

@@ -17,8 +17,10 @@ BEASTS = {
 GAMES = {"Pairs": (50_000, 6.0, -2.7), "Allowed": (50_000, 7.0, 2.5), "Target": (100_000, 5.0, 0.0)}
 
 
-@pytest.mark.parametrize("beast", BEASTS)
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize(
+    "game, beast",  # PolyBeast sends a mask as any other observation
+    [(g, b) for g in GAMES for b in BEASTS if (g, b) != ("Allowed", "polybeast")],
+)
 def test_both_beasts_learn_it(game, beast, tmp_path):
     steps, wanted, by_chance = GAMES[game]
     program, more = BEASTS[beast]
