@@ -15,7 +15,7 @@ from libtorchbeast import evaluate, models
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers import video
-from tests.support.envs import BlindCatch, Catch
+from tests.support.envs import Catch
 from tests.support.monobeast import CATCH, beast, parse
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -74,7 +74,7 @@ VIEWABLE = {
 }
 UNVIEWABLE = {
     "nothing to call": (lambda: make_mock("Mock/4x4", 1), r"has no render\(\) that could draw it"),
-    "declared only": (BlindCatch, "is not implemented"),
+    "declared only": (drawn(gymnasium.Env.render), "is not implemented"),
     "a key lacks": (
         drawn(lambda board: ["glyphs"].index("tty_chars")),  # as NetHack's
         r"render\(\) raised ValueError: 'tty_chars' is not in list; "

@@ -111,12 +111,6 @@ class BreakingCatch(Catch):
         raise RuntimeError("the ball has rolled\nunder the sofa")
 
 
-class BlindCatch(Catch):
-    """Has no pictures."""
-
-    render = gymnasium.Env.render
-
-
 class TroubledCatch(BreakingCatch):
     """Fails once in each way. The first environments that reach FAIL_AFTER steps raise, hang, and
     return NaN as the reward. The others never fail. The environment variable TROUBLE names a folder
@@ -259,7 +253,7 @@ def first_time(what):
 
 
 for env in (
-    Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, BlindCatch, TroubledCatch,
+    Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, TroubledCatch,
     StuckCatch, PacedCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)
