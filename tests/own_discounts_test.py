@@ -1,9 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A transition's own discount: from the environment to the targets."""
 
+import math
 import re
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -13,10 +13,8 @@ from libtorchbeast import losses, models, moments
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.q_learning import recurrent_q
-from libtorchbeast.rpcenv.wire import spec_to_message
 from tests import r2d2_test
 from tests.support import monobeast, polybeast
-from tests.support.envs import Catch
 from tests.support.processes import rows
 from tests.support.turns import Nim
 
@@ -27,7 +25,7 @@ ENV = ("--env", "tests.support.turns:Nim-v0")
 def play(create_env, actions, num_envs=1):
     """The rows [T, ...] of the first environment."""
     env = Environment(create_env, num_envs)
-    played = [env.initial(seed=0)] + [env.step(np.array([a] * num_envs)) for a in actions]
+    played = [env.initial(seed=0)] + [env.step(np.resize(a, num_envs)) for a in actions]
     return {k: np.array([row[k][0] for row in played]) for k in played[0]}
 
 
@@ -40,52 +38,22 @@ def test_rows_have_the_discount_and_the_first_players_return():
     assert row["episode_return"].tolist() == [0, 0, 0, 0, -1, 0, 0, 0, 1]
 
 
-def test_vectors_tell_it_too():
-    class Pair(gymnasium.vector.VectorEnv):
-        num_envs, metadata = 2, {"own_discounts": True, "autoreset_mode": "NextStep"}
-        single_observation_space, single_action_space = Nim.observation_space, Nim.action_space
-
-        def reset(self, *, seed=None, options=None):
-            return np.zeros((2, 6), np.float32), {}
-
-        def step(self, actions):
-            own = {"discount": np.array([0.5, 0.0]), "_discount": np.array([True, False])}
-            never = np.zeros(2, bool)
-            return np.zeros((2, 6), np.float32), np.ones(2), never, never, {"torchbeast": own}
-
-    env = Environment(Pair, 2)
-    env.initial(seed=0)
-    assert env.step(np.zeros(2, np.int64))["discount"].tolist() == [0.5, 1.0]
-    sync = lambda: gymnasium.vector.SyncVectorEnv([Nim] * 2)
-    assert play(sync, [0, 0], 2)["discount"].tolist() == [1, -1, -1]
-
-
-def test_others_have_no_such_key():
-    env = Environment(Catch, 1)
-    assert "discount" not in env.initial(seed=0) and env.spec.numbers == ()
-    assert [leaf.name for leaf in spec_to_message(env.spec).observations] == ["frame"]
-
-
-@pytest.mark.parametrize("wrong", [1.5, float("nan"), "x", None, [1.0], -2])
-def test_a_wrong_discount_is_refused(wrong):
-    create = lambda: type("Wrong", (Nim,), {"discount": wrong})()
-    seen = f"expected a number from -1 to 1, seen {wrong!r} (a {type(wrong).__name__})"
-    with pytest.raises(UserError, match=re.escape(seen)):
-        play(create, [0])
-
-
-def test_a_discount_that_is_not_declared_is_refused():
-    create = lambda: type("Silent", (Nim,), {"metadata": {}})()
-    expected = re.escape('tells discount: expected metadata["own_discounts"] = True, seen none')
-    with pytest.raises(UserError, match=expected):
-        play(create, [0])
-
-
-@pytest.mark.parametrize("name", ["discount", "game/win"])
-def test_an_observation_of_such_a_name_is_refused(name):
-    space = gymnasium.spaces.Dict({name: gymnasium.spaces.Box(0, 1, (), np.float32)})
-    with pytest.raises(UserError, match="is also a row's key"):
-        Environment(lambda: type("Wrong", (Nim,), {"observation_space": space})(), 1)
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        *(
+            (
+                {"discount": wrong},
+                f"expected a number from -1 to 1, seen {wrong!r} (a {type(wrong).__name__})",
+            )
+            for wrong in (1.5, math.nan, "x", None, [1.0], -2)
+        ),
+        ({"metadata": {}}, 'tells discount: expected metadata["own_discounts"] = True, seen none'),
+    ],
+)
+def test_a_discount_that_is_wrong_or_not_declared_is_refused(changes, expected):
+    with pytest.raises(UserError, match=re.escape(expected)):
+        play(lambda: type("Wrong", (Nim,), changes)(), [0])
 
 
 # ===================================================================================== the laws
@@ -130,7 +98,6 @@ def test_alternating_turns_give_the_negated_opponents_targets():
 
 
 def test_an_option_of_several_steps_is_these_steps():
-    """An option of k steps has the inner rewards' discounted sum, and gamma^(k - 1)."""
     row, values, _ = random_rows(9)
     gamma, starts = 0.9, [0, 2, 3, 6, 9]  # options of 2, 1, 3 and 3 steps
     row["discount"] = torch.ones(10, 1)
@@ -165,11 +132,11 @@ def test_networks_do_not_see_it():
 
 
 # ===================================================================================== the programs
-@pytest.mark.parametrize("more", [(), ("--passes", 2), ("--use_lstm",)], ids=str)
-def test_monobeast_learns_who_wins(tmp_path, more):
-    """The first player wins if both play well: he takes two stones, and then what leaves none."""
-    flags = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --reward_scaling returns".split()
-    monobeast.beast(tmp_path, *ENV, *flags, "--total_steps", 2000, *more)
+def test_monobeast_learns_who_wins(tmp_path):
+    """The first player wins if both play well: he takes two stones, and then what leaves none.
+    game_numbers_test.py has a run without passes and core state."""
+    flags = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --reward_scaling returns --passes 2"
+    monobeast.beast(tmp_path, *ENV, *flags.split(), "--use_lstm", "--total_steps", 2000)
     assert rows(tmp_path / "run")[-1]["mean_game_return"] > -0.5
 
 
@@ -178,4 +145,6 @@ def test_polybeast_and_r2d2_learn(tmp_path):
     polybeast.beast(tmp_path / "poly", *ENV, *small, "--total_steps", 2000)
     r2d2_test.beast(tmp_path / "r2d2", *ENV, *r2d2_test.LEARNING, "--total_steps", 6000)
     for name in ("poly", "r2d2"):
-        assert rows(tmp_path / name / "run")[-1]["mean_game_return"] > 0.5
+        row = rows(tmp_path / name / "run")[-1]
+        assert row["mean_game_return"] > 0.5
+        assert row["mean_game_return"] == pytest.approx(2 * row["game_first_wins"] - 1)
