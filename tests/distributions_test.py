@@ -14,7 +14,6 @@ ALL = [Categorical(5), MultiCategorical((3, 2, 4)), Gaussian(3)]
 
 
 def torch_distribution(ours, logits):
-    """The same by PyTorch's own classes."""
     D = torch.distributions
     if isinstance(ours, Categorical):
         return D.Categorical(logits=logits)
@@ -25,7 +24,10 @@ def torch_distribution(ours, logits):
     return [D.Categorical(logits=x) for x in logits.split(ours.sizes, dim=-1)]
 
 
-@pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
+each_kind = pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
+
+
+@each_kind
 def test_log_probabilities_and_entropies_are_pytorchs(ours):
     torch.manual_seed(0)
     logits = torch.randn(7, 4, ours.num_logits) / 2
@@ -43,7 +45,7 @@ def test_log_probabilities_and_entropies_are_pytorchs(ours):
     assert ours.features(actions).shape == (7, 4, ours.num_features)
 
 
-@pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
+@each_kind
 def test_samples_have_the_frequencies_that_the_logits_say(ours):
     """The mean of -log pi(a) over samples is the entropy, if and only if pi made the samples."""
     torch.manual_seed(0)
@@ -67,7 +69,7 @@ def test_samples_are_those_of_multinomial():
         assert torch.equal(seen, expected) and not (seen == 2).any()
 
 
-@pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
+@each_kind
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_logits_that_are_not_finite_raise_nothing_on_the_device(ours, bad):
     """Whoever acts checks them on the host. An assertion on a GPU would end its use for good."""
@@ -79,21 +81,14 @@ def test_logits_that_are_not_finite_raise_nothing_on_the_device(ours, bad):
             assert ((actions >= 0) & (actions < ours.num_logits)).all()
 
 
-def test_a_gaussians_spread_is_kept_within_bounds():
-    logits = torch.tensor([[0.0, 1e9], [0.0, -1e9]])
-    low, high = Gaussian.LOG_STD
-    entropies = Gaussian(1).entropy(logits) - 0.5 * math.log(2 * math.pi * math.e)
-    assert entropies.tolist() == pytest.approx([high, low])
-    assert Gaussian(1).log_prob(logits, torch.zeros(2, 1)).isfinite().all()
-
-
 def log_std_of(raw):
     """The logarithms of the standard deviations that a network's numbers [...] give."""
     logits = torch.stack([torch.zeros_like(raw), raw], dim=-1)
     return Gaussian(1).entropy(logits) - 0.5 * math.log(2 * math.pi * math.e)
 
 
-def test_a_gaussians_spread_has_a_slope_everywhere():
+def test_a_gaussians_spread_is_kept_within_bounds_and_has_a_slope_everywhere():
+    """So a policy that an entropy bonus has made wide can become narrow again."""
     raw = torch.linspace(-100, 100, 2001, requires_grad=True)
     log_std = log_std_of(raw)
     (slope,) = torch.autograd.grad(log_std.sum(), raw)
@@ -106,48 +101,30 @@ def test_a_gaussians_spread_has_a_slope_everywhere():
     middle = raw.abs() < 20  # where float64 does not round the slope to 0
     torch.testing.assert_close(slope[middle].double(), expected_slope[middle], rtol=1e-4, atol=0)
     assert log_std_of(torch.zeros(1)).item() == pytest.approx(0, abs=1e-6)
+    low, high = Gaussian.LOG_STD
+    assert log_std_of(torch.tensor([-1e9, 1e9])).tolist() == pytest.approx([low, high])
+    extreme = torch.tensor([[0.0, 1e9], [0.0, -1e9]])
+    assert Gaussian(1).log_prob(extreme, torch.zeros(2, 1)).isfinite().all()
 
 
-def test_a_policy_that_entropy_has_made_wide_becomes_narrow_again():
-    """As in a run whose rewards come late."""
-    raw = torch.zeros(1, requires_grad=True)
-    optimizer = torch.optim.Adam([raw], lr=0.05, eps=1e-5)
-
-    def minimize(loss):
-        for _ in range(1000):
-            optimizer.zero_grad()
-            loss().backward()
-            optimizer.step()
-
-    minimize(lambda: -0.01 * log_std_of(raw).sum())
-    assert raw > 5 and log_std_of(raw) > 1.9
-    minimize(lambda: log_std_of(raw).exp().square().sum())  # the mean square of a sampled action
-    assert log_std_of(raw) < -2
-
-
-@pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
+@each_kind
 def test_on_policy_the_loss_is_the_same_whatever_the_kind(ours):
     """With pi = mu all rhos are 1: targets and advantages do not depend on the actions' kind, and
     the policy's gradient is that of log pi."""
     torch.manual_seed(0)
     T, B = 5, 3
     logits = torch.randn(T + 1, B, ours.num_logits, requires_grad=True)
-    rows = {
-        "reward": torch.rand(T + 1, B),
-        "done": torch.zeros(T + 1, B, dtype=torch.bool),
-        "terminated": torch.zeros(T + 1, B, dtype=torch.bool),
-        "policy_logits": logits.detach().clone(),
-        "action": ours.sample(logits.detach()),
-    }
-    values = torch.rand(T + 1, B)
-    loss = impala_loss(
-        rows, {"policy_logits": logits, "baseline": values}, entropy_cost=0.0, distribution=ours
-    )
+    no, values = torch.zeros(T + 1, B, dtype=torch.bool), torch.rand(T + 1, B)
+    action = ours.sample(logits.detach())
+    rows = {"reward": torch.rand(T + 1, B), "done": no, "terminated": no, "action": action}
+    rows["policy_logits"] = logits.detach().clone()
+    outputs = {"policy_logits": logits, "baseline": values}
+    loss = impala_loss(rows, outputs, entropy_cost=0.0, distribution=ours)
     returns = vtrace.from_importance_weights(
         torch.zeros(T, B), torch.full((T, B), 0.99), rows["reward"][1:], values[:-1], values[-1]
     )
     assert loss.clipped_rho_share == 0
-    log_probs = ours.log_prob(logits, rows["action"])[:-1]
+    log_probs = ours.log_prob(logits, action)[:-1]
     (expected,) = torch.autograd.grad(-(returns.advantages * log_probs).mean(), logits)
     (seen,) = torch.autograd.grad(loss.total, logits)
     torch.testing.assert_close(seen, expected)

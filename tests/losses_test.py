@@ -49,20 +49,18 @@ def ppo_loss(rows, outputs, targets, **flags):
 # =========================================================================================== rows
 def test_each_row_has_its_place_and_only_there():
     """What a transition t begins with is in `now`, what it leads to in `next`."""
-    T, B = 4, 2
-    row = torch.arange(T + 1.0).view(-1, 1).expand(-1, B)
+    row = torch.arange(5.0).view(-1, 1).expand(-1, 2)
     names = ("frame", "reward", "discount", "terminated", "truncated", "last_action", "action")
     rows = {name: row.clone() for name in (*names, "policy_logits", "policy_version")}
-    rows["done"] = torch.zeros(T + 1, B, dtype=torch.bool)
+    rows["done"] = torch.zeros(5, 2, dtype=torch.bool)
     batch = transitions(rows, {"policy_logits": row[..., None] + 10, "baseline": row + 20})
-    begin, end = row[:-1], row[1:]
     assert batch.now.keys() == {"frame", "last_action", "action", "policy_version"}
     assert batch.next.keys() == {"frame", "reward", "discount", "terminated", "truncated"}
     assert batch.behavior.keys() == {"policy_logits"}
     for name, x in batch.now.items() | batch.behavior.items():
-        assert torch.equal(x, begin), name
+        assert torch.equal(x, row[:-1]), name
     for name, x in batch.next.items():
-        assert torch.equal(x, end), name
+        assert torch.equal(x, row[1:]), name
 
 
 class Describing(monobeast.Net):
@@ -102,36 +100,28 @@ def test_all_outputs_reach_targets_and_loss():
     assert len(calls) == 2
 
 
-def test_a_term_without_a_number_for_each_transition_is_refused():
-    rows, outputs = make_rollout()
-    batch = transitions(rows, outputs)
-    for terms in (torch.zeros(3), torch.zeros(5, 1), torch.zeros(6, 3), torch.zeros(5, 3, A)):
-        with pytest.raises(ValueError, match=r"mean: expected a number for each .* \[5, 3\], seen"):
-            batch.mean(terms)
-
-
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_mean_takes_real_transitions_only(reduction):
+def test_mean_takes_a_number_for_each_transition_and_the_real_ones_only(reduction):
     rows, outputs = make_rollout()
     batch = transitions(rows, outputs, loss_reduction=reduction)
     terms = torch.randn(5, 3)
     real = ~rows["done"][1:]
     expected = terms[real].sum() if reduction == "sum" else terms[real].mean()
     torch.testing.assert_close(batch.mean(terms), expected)
+    for terms in (torch.zeros(3), torch.zeros(5, 1), torch.zeros(6, 3), torch.zeros(5, 3, A)):
+        with pytest.raises(ValueError, match=r"mean: expected a number for each .* \[5, 3\], seen"):
+            batch.mean(terms)
 
 
 def test_the_bonus_for_entropy_falls_with_progress():
     rows, outputs = make_rollout()
-    outputs = {k: x.requires_grad_() for k, x in outputs.items()}
-    loss = lambda schedule, progress: impala_loss(
-        rows, outputs, entropy_cost=0.4, entropy_schedule=schedule, progress=progress
-    )
-    for schedule, progress, share in (("constant", 0.75, 1), ("linear", 0.75, 0.25)):
-        found = loss(schedule, progress)
+    on_device = torch.tensor(0.75)
+    for schedule, progress, share in (("constant", 0.75, 1), ("linear", on_device, 0.25)):
+        flags = dict(entropy_cost=0.4, entropy_schedule=schedule)
+        outputs = {k: x.requires_grad_() for k, x in outputs.items()}
+        found = impala_loss(rows, outputs, progress=progress, **flags)
         expected = found.pg + 0.5 * found.baseline - 0.4 * share * found.mean_entropy
         torch.testing.assert_close(found.total, expected)
-    on_device = loss("linear", torch.tensor(0.75))
-    torch.testing.assert_close(on_device.total, loss("linear", 0.75).total)
 
 
 def test_a_discount_of_the_transition_multiplies_gamma():
@@ -165,25 +155,17 @@ def test_each_kind_of_result_has_its_place():
 
 
 WRONG = [
-    ("done", lambda x: x.float(), r"float32\[8, 2\]; expected bool\[8, 2\]"),
     ("done", lambda x: x.to(torch.uint8), r"uint8\[8, 2\]; expected bool\[8, 2\]"),
     ("done", lambda x: x[:-1], r"bool\[7, 2\]; expected bool\[8, 2\]"),
     ("terminated", lambda x: x.int(), r"int32\[8, 2\]; expected bool\[8, 2\]"),
-    ("terminated", lambda x: x[:, :1], r"bool\[8, 1\]; expected bool\[8, 2\]"),
     ("reward", lambda x: x[:, :1], r"float32\[8, 1\]; expected float32\[8, 2\]"),
-    ("reward", lambda x: x.double(), r"float64\[8, 2\]; expected float32\[8, 2\]"),
     ("action", lambda x: x.int(), r"int32\[8, 2\]; expected int64\[8, 2\]"),
-    ("action", lambda x: x[..., None], r"int64\[8, 2, 1\]; expected int64\[8, 2\]"),
     ("policy_logits", lambda x: x[..., :2], r"float32\[8, 2, 2\]; expected float32\[8, 2, 3\]"),
-    ("policy_logits", lambda x: x.bfloat16(), r"bfloat16\[8, 2, 3\]; expected float32\[8, 2, 3\]"),
 ]
 
 
-@pytest.mark.parametrize(
-    "name, change, said", WRONG, ids=[f"{x[0]}-{n}" for n, x in enumerate(WRONG)]
-)
+@pytest.mark.parametrize("name, change, said", WRONG)
 def test_errors_of_a_batch_name_tensor_seen_and_expected(name, change, said):
-    """Such as one that a fork has made."""
     rows = dict(
         reward=torch.zeros(8, 2), done=torch.zeros(8, 2, dtype=torch.bool),
         terminated=torch.zeros(8, 2, dtype=torch.bool), policy_logits=torch.zeros(8, 2, A),
@@ -234,13 +216,12 @@ def test_without_a_real_transition_the_loss_is_0_and_finite():
     now = leaves(outputs)
     found = ppo_loss(rows, now, targets_of(rows, outputs))
     found["total_loss"].backward()
-    assert found["total_loss"] == 0
+    assert found["total_loss"] == found["real_transitions"] == 0
     assert all(torch.isfinite(x) for kind in ("scalars", "means") for x in found[kind].values())
     assert all((each.grad == 0).all() for each in now.values())
 
 
 def test_values_that_have_moved_too_far_have_no_gradient():
-    """Those that moved towards their targets by more than --ppo_clip."""
     rows, outputs = make_rollout()
     targets = targets_of(rows, outputs)
     now, sizes = leaves(outputs), torch.linspace(0.1, 0.5, 15).view(5, 3)

@@ -8,23 +8,20 @@ import pytest
 import torch
 
 import vtrace
-from tests.support.losses import from_importance_weights, impala_loss
+from tests.support.losses import impala_loss
 
 GAMMA = 0.9
 KWARGS = dict(discounting=GAMMA, baseline_cost=0.7, entropy_cost=0.05, reward_clipping="none")
 
 
-def oracle(
-    log_rhos, discounts, rewards, values, bootstrap_value, rho_bar, rho_bar_pg, lambda_, real
-):
+def oracle(log_rhos, discounts, rewards, values, bootstrap_value, rho_bar, lambda_, real):
     """[IMPALA] eq. 1, the explicit sum over t = s..T-1 with its product of c_s..c_{t-1}; float64.
 
-    Remark 2: c_i = lambda min(1, pi/mu). A transition that is not real has rho = c = rho_pg = 0.
+    Remark 2: c_i = lambda min(1, pi/mu). A transition that is not real has rho = c = 0.
     """
     T = len(log_rhos)
     ratio = np.exp(log_rhos) * real
-    rho, rho_pg = np.minimum(ratio, rho_bar or np.inf), np.minimum(ratio, rho_bar_pg or np.inf)
-    c = lambda_ * np.minimum(ratio, 1.0)
+    rho, c = np.minimum(ratio, rho_bar or np.inf), lambda_ * np.minimum(ratio, 1.0)
     V = np.concatenate([values, bootstrap_value[None]])
     delta = rho * (rewards + discounts * V[1:] - V[:-1])
     v = V.copy()
@@ -32,7 +29,7 @@ def oracle(
         for t in range(s, T):
             v[s] += np.prod(discounts[s:t] * c[s:t], axis=0) * delta[t]
     q = rewards + discounts * (lambda_ * v[1:] + (1 - lambda_) * V[1:])
-    return v[:-1], rho_pg * (q - V[:-1])
+    return v[:-1], q - V[:-1]
 
 
 def random_arguments(rng, T, B):
@@ -61,34 +58,22 @@ def random_rollout(seed, T, B, A=3):
         "action": torch.randint(A, (T + 1, B), generator=generator),
         "policy_logits": normal(T + 1, B, A),
     }
-    return rows, leaves(normal(T + 1, B, A), normal(T + 1, B))
+    outputs = {"policy_logits": normal(T + 1, B, A), "baseline": normal(T + 1, B)}
+    return rows, {k: x.requires_grad_() for k, x in outputs.items()}
 
 
-def leaves(policy_logits, baseline):
-    return {
-        "policy_logits": policy_logits.clone().requires_grad_(),
-        "baseline": baseline.clone().requires_grad_(),
-    }
-
-
-@pytest.mark.parametrize("lambda_", [1.0, 0.95, 0.3, 0.0])
-@pytest.mark.parametrize("thresholds", [(1.0, 1.0), (2.5, 0.7), (0.4, None), (None, 3.0)])
-@pytest.mark.parametrize("T, B", [(1, 1), (1, 4), (7, 1), (12, 5)])
-def test_equals_the_papers_explicit_sum(lambda_, thresholds, T, B):
+@pytest.mark.parametrize("lambda_", [1.0, 0.3, 0.0])
+@pytest.mark.parametrize("rho_bar", [1.0, 2.5, 0.4, None])
+@pytest.mark.parametrize("T, B", [(1, 1), (1, 4), (12, 5)])
+def test_equals_the_papers_explicit_sum(lambda_, rho_bar, T, B):
     rng = np.random.default_rng([T, B, int(100 * lambda_)])
     for share_real in (1.0, 0.7, 0.0):
-        arguments = random_arguments(rng, T, B)
-        real = rng.random((T, B)) < share_real
-        expected = oracle(**arguments, real=real, lambda_=lambda_, rho_bar=thresholds[0],
-                          rho_bar_pg=thresholds[1])  # fmt: skip
-        seen = from_importance_weights(
-            *to_tensors(arguments).values(),
-            *thresholds,
-            lambda_=lambda_,
-            real=torch.from_numpy(real),
-        )
-        np.testing.assert_allclose(seen.vs, expected[0], rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(seen.pg_advantages, expected[1], rtol=1e-9, atol=1e-12)
+        arguments, real = random_arguments(rng, T, B), rng.random((T, B)) < share_real
+        vs, advantages = oracle(**arguments, real=real, lambda_=lambda_, rho_bar=rho_bar)
+        own = dict(clip_rho_threshold=rho_bar, lambda_=lambda_, real=torch.from_numpy(real))
+        seen = vtrace.from_importance_weights(**to_tensors(arguments), **own)
+        np.testing.assert_allclose(seen.vs, vs, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(seen.advantages, advantages, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("lambda_", [1.0, 0.9])
@@ -105,17 +90,18 @@ def test_impala_loss_equals_the_oracle_on_any_rollout(lambda_):
     taken = np.eye(A, dtype=bool)[rows["action"][:-1].numpy()]
     V = outputs["baseline"].detach().double().numpy()
     real = ~rows["done"][1:].numpy()
+    log_rhos = (log_pi[taken] - log_mu[taken]).reshape(T, B)
     v, advantages = oracle(
-        log_rhos=(log_pi[taken] - log_mu[taken]).reshape(T, B),
+        log_rhos=log_rhos,
         discounts=GAMMA * ~rows["terminated"][1:].numpy(),
         rewards=rows["reward"][1:].double().numpy(),
         values=V[:-1],
         bootstrap_value=V[-1],
         rho_bar=1.2,
-        rho_bar_pg=1.2,
         lambda_=lambda_,
         real=real,
     )
+    advantages = advantages * np.minimum(np.exp(log_rhos), 1.2)  # section 4.2
     expected = {
         "pg": -(real * advantages * log_pi[taken].reshape(T, B)).sum(),
         "baseline": 0.5 * (real * (v - V[:-1]) ** 2).sum(),
@@ -123,10 +109,11 @@ def test_impala_loss_equals_the_oracle_on_any_rollout(lambda_):
     }
     clip = dict(clip_rho_threshold=1.2, vtrace_lambda=lambda_)
     loss = impala_loss(rows, outputs, loss_reduction="sum", **clip, **KWARGS)
+    assert loss.real_transitions == real.sum()
     assert loss.pg.item() == pytest.approx(expected["pg"], rel=1e-4)
     assert loss.baseline.item() == pytest.approx(expected["baseline"], rel=1e-4)
     assert loss.mean_entropy.item() == pytest.approx(expected["entropy"] / real.sum(), rel=1e-4)
-    ratios = np.exp(log_pi[taken] - log_mu[taken]).reshape(T, B)[real]
+    ratios = np.exp(log_rhos)[real]
     assert loss.clipped_rho_share.item() == pytest.approx((ratios > 1.2).mean(), rel=1e-4)
     assert loss.mean_rho.item() == pytest.approx(np.minimum(ratios, 1.0).mean(), rel=1e-4)
     assert loss.mean_value.item() == pytest.approx(V[:-1][real].mean(), rel=1e-4)
@@ -148,78 +135,51 @@ def test_on_policy_with_lambda_1_is_the_n_step_return(T, rho_bar):
     """Remark 1: v_s = sum gamma^(t-s) r_t + gamma^(T-s) V(x_T)."""
     arguments = random_arguments(np.random.default_rng(T), T, 3)
     arguments["log_rhos"][:] = 0.0
-    seen = from_importance_weights(*to_tensors(arguments).values(), rho_bar, rho_bar)
+    seen = vtrace.from_importance_weights(*to_tensors(arguments).values(), rho_bar)
     discounts, rewards = arguments["discounts"], arguments["rewards"]
     for s in range(T):
         expected = np.prod(discounts[s:], axis=0) * arguments["bootstrap_value"]
         for t in range(s, T):
             expected = expected + np.prod(discounts[s:t], axis=0) * rewards[t]
         np.testing.assert_allclose(seen.vs[s], expected)
-        np.testing.assert_allclose(seen.pg_advantages[s], expected - arguments["values"][s])
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_a_batch_of_nothing_but_resets_has_loss_0_and_finite_gradients(reduction):
-    rows, outputs = random_rollout(seed=15, T=4, B=2)
-    rows["done"][:] = True
-    loss = impala_loss(rows, outputs, loss_reduction=reduction, **KWARGS)
-    assert loss.total == 0 and loss.real_transitions == 0
-    assert all(torch.isfinite(part).all() for part in loss)
-    loss.total.backward()
-    for output in outputs.values():
-        assert output.grad.eq(0).all()
+        np.testing.assert_allclose(seen.advantages[s], expected - arguments["values"][s])
 
 
 def test_reward_clipping_is_to_plus_minus_one():
     rows, outputs = random_rollout(seed=16, T=6, B=3)
-    clip = lambda rewards, clip_rewards: (
-        impala_loss(
-            {**rows, "reward": rewards},
-            outputs,
-            **{**KWARGS, "reward_clipping": "abs_one" if clip_rewards else "none"},
-        ).total
-    )
     large = rows["reward"] * 10
-    assert large.abs().gt(1).any()
-    assert torch.equal(clip(large, True), clip(large.clamp(-1, 1), False))
-    assert not torch.equal(clip(large, True), clip(large, False))
+
+    def total(rewards, clipping):
+        own = KWARGS | {"reward_clipping": clipping}
+        return impala_loss(rows | {"reward": rewards}, outputs, **own).total
+
+    assert torch.equal(total(large, "abs_one"), total(large.clamp(-1, 1), "none"))
+    assert not torch.equal(total(large, "abs_one"), total(large, "none"))
 
 
 @pytest.mark.parametrize("name", ["discounts", "rewards", "values", "bootstrap_value", "real"])
 def test_errors_of_vtrace_name_tensor_seen_and_expected(name):
-    """They also name shapes that would broadcast."""
+    """They also name shapes that would broadcast, and a mask of numbers."""
     arguments = to_tensors(random_arguments(np.random.default_rng(0), 4, 3))
     arguments["real"] = torch.ones(4, 3, dtype=torch.bool)
     expected = tuple(arguments[name].shape)
-    arguments[name] = arguments[name][..., :1]
+    wrong = arguments | {name: arguments[name][..., :1]}
     with pytest.raises(ValueError) as error:
-        from_importance_weights(**arguments)
-    shape = tuple(arguments[name].shape)
-    assert str(error.value) == f"{name} has shape {shape}, expected {expected}"
-
-
-def test_a_mask_of_numbers_is_refused():
-    arguments = to_tensors(random_arguments(np.random.default_rng(0), 4, 3))
+        vtrace.from_importance_weights(**wrong)
+    seen = tuple(wrong[name].shape)
+    assert str(error.value) == f"{name} has shape {seen}, expected {expected}"
     with pytest.raises(ValueError, match="real has dtype torch.float32, expected torch.bool"):
-        from_importance_weights(**arguments, real=torch.ones(4, 3))
+        vtrace.from_importance_weights(**arguments | {"real": torch.ones(4, 3)})
 
 
-def test_no_gradient_flows_through_targets_and_advantages():
-    arguments = to_tensors(random_arguments(np.random.default_rng(0), 4, 3))
-    arguments = {k: v.requires_grad_() for k, v in arguments.items()}
-    assert not any(x.requires_grad for x in vtrace.from_importance_weights(**arguments))
-
-
-@pytest.mark.parametrize("size", [50.0, 100.0, 1e4, 1e30])
+@pytest.mark.parametrize("size", [50.0, 100.0, 1e30])
 def test_huge_log_rhos_stay_finite(size):
     """exp(log_rho) is infinite in float32 from 89 on, but the thresholds clip it."""
-    arguments = {
-        k: v.float()
-        for k, v in to_tensors(random_arguments(np.random.default_rng(1), 6, 3)).items()
-    }
+    arguments = to_tensors(random_arguments(np.random.default_rng(1), 6, 3))
+    arguments = {k: x.float() for k, x in arguments.items()}
     arguments["log_rhos"] = size * torch.sign(arguments["log_rhos"])
     real = torch.rand(6, 3) < 0.7
-    for result in from_importance_weights(**arguments, real=real):
+    for result in vtrace.from_importance_weights(**arguments, real=real):
         assert torch.isfinite(result).all() and result.abs().max() < 100
 
 
@@ -235,16 +195,15 @@ def test_a_loss_of_policies_that_disagree_utterly_is_finite():
 
 
 def test_arguments_and_results_are_torchbeasts_without_the_second_threshold():
+    """And nothing has a gradient."""
     parameters = inspect.signature(vtrace.from_importance_weights).parameters.values()
     by_position = [p.name for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD]
     names = "log_rhos discounts rewards values bootstrap_value clip_rho_threshold"
     assert by_position == names.split() and list(parameters)[5].default == 1.0
     assert [p.name for p in parameters if p.kind == p.KEYWORD_ONLY] == ["lambda_", "real"]
-    arguments = [*to_tensors(random_arguments(np.random.default_rng(0), 3, 2)).values(), 0.8]
-    result = vtrace.from_importance_weights(*arguments)
-    assert result._fields == ("vs", "advantages")
-    by_name = vtrace.from_importance_weights(**dict(zip(by_position, arguments, strict=True)))
-    assert torch.equal(result.vs, by_name.vs) and torch.equal(result.advantages, by_name.advantages)
+    arguments = to_tensors(random_arguments(np.random.default_rng(0), 3, 2))
+    result = vtrace.from_importance_weights(*(x.requires_grad_() for x in arguments.values()))
+    assert result._fields == ("vs", "advantages") and not any(x.requires_grad for x in result)
 
 
 # ============================================================================================ PPO

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 
 import monobeast
-import vtrace
 from libtorchbeast import losses
 from libtorchbeast.distributions import Categorical
 
@@ -50,21 +49,3 @@ def impala_loss(rows, outputs, **flags):
         means["clipped_rho_share"], means["mean_rho"], found["largest_reward"],
         means["mean_value"], found["real_transitions"],
     )  # fmt: skip
-
-
-class Returns(NamedTuple):
-    vs: torch.Tensor
-    pg_advantages: torch.Tensor  # [IMPALA] section 4.2: multiplied by the importance weights
-
-
-def from_importance_weights(
-    log_rhos, discounts, rewards, values, bootstrap_value, rho_bar=1.0, rho_bar_pg=1.0, **others
-):
-    """V-trace, and the factor of grad log pi in the loss."""
-    seen = vtrace.from_importance_weights(
-        log_rhos, discounts, rewards, values, bootstrap_value, rho_bar, **others
-    )
-    rhos = log_rhos.exp() if rho_bar_pg is None else log_rhos.exp().clamp(max=rho_bar_pg)
-    real = others.get("real")
-    rhos = rhos if real is None else rhos.masked_fill(~real, 0.0)
-    return Returns(seen.vs, rhos * seen.advantages)
