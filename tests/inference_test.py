@@ -6,10 +6,8 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
 from torch import nn
 
 import polybeast
@@ -20,9 +18,10 @@ from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock
 from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.rpcenv.client import spec_of
 from libtorchbeast.weights import NewestWeights
-from tests.support.actors import CLOSE, Counting
+from tests.support.actors import CLOSE
 from tests.support.polybeast import SMALL, parse
 from tests.support.pools import playing, serving
+from tests.support.small_nets import Flicker
 
 pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 
@@ -40,26 +39,12 @@ class Deep(polybeast.Net):
         return tuple(torch.ones_like(state) for state in super().initial_state(batch_size))
 
 
-class Flicker(Counting):
-    """Counting, as images."""
-
-    observation_space = Box(0, 255, (1, 9, 12), np.uint8)
-
-    def _show(self, action):
-        return self._rng.integers(0, 256, (1, 9, 12), np.uint8)
-
-
-def poly_flags(*argv):
-    return polybeast.parse(["--env", "CartPole-v1", *argv])
-
-
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "lstm", [[], ["--use_lstm"], ["--core", "mingru"]], ids=["feed-forward", "lstm", "mingru"]
-)
-def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_path, lstm):
+@pytest.mark.parametrize("core", ["lstm", "mingru"])
+def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_path, core):
     """It uses the real inference with two streams, and batches with rows of both."""
-    flags = poly_flags("--precision", "fp32", "--savedir", str(tmp_path), *lstm)
+    words = ["--env", "CartPole-v1", "--precision", "fp32", "--savedir", tmp_path, "--core", core]
+    flags = parse(*words)
     addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
     queue, clock = BatchingQueue(2, 2), Clock(INFERENCE_ACTIVITIES)
     with contextlib.ExitStack() as stack:
@@ -86,10 +71,9 @@ def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_pat
             assert batch[name].std() > 0.01  # else there would be nothing to compare
         assert batch["policy_version"].eq(7).all()
         assert batch["policy_version"].dtype == torch.int64
-        if lstm:
-            forgotten, _ = net(rows, net.initial_state(2))
-            differs += not torch.allclose(forgotten["policy_logits"], batch["policy_logits"])
-    assert differs > 0 or not lstm
+        forgotten, _ = net(rows, net.initial_state(2))
+        differs += not torch.allclose(forgotten["policy_logits"], batch["policy_logits"])
+    assert differs > 0
     done = torch.cat([batch["done"] for batch in batches_], dim=1)
     assert done[0].any() and done[1:-1].any() and done[-1].any()
 

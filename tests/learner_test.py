@@ -10,18 +10,19 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 import monobeast
-from libtorchbeast import BatchingQueue, learner, models, skipped
+from libtorchbeast import BatchingQueue, learner, models
 from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Stats
-from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, LEARNER_ACTIVITIES, Clock
+from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock
 from libtorchbeast.losses import learn_from
 from libtorchbeast.rollouts import batches
-from libtorchbeast.skipped import MAX_SKIPPED_IN_A_ROW
 from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.update import Updater
 from tests.support.actors import (
+    Counting,
+    N,
     OnesNet,
     make_actor,
     make_flags,
@@ -30,7 +31,7 @@ from tests.support.actors import (
     run_of,
 )
 from tests.support.compare import assert_same
-from tests.support.monobeast import IN_ORDER, beast, parse
+from tests.support.small_nets import Flicker
 
 pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 
@@ -46,21 +47,18 @@ def test_an_update_that_hangs_while_a_checkpoint_is_due_ends_the_run(monkeypatch
 
 
 @pytest.mark.parametrize(
-    "lstm", [[], ["--use_lstm"], ["--core", "mingru"]], ids=["feed-forward", "lstm", "mingru"]
+    "batch_size, core", [(2, []), (3, ["--core", "lstm"]), (4, ["--core", "mingru"])], ids=str
 )
-@pytest.mark.parametrize("batch_size", [2, 3, 4])
-def test_the_same_rollouts_give_both_learners_the_same_update_bit_for_bit(lstm, batch_size):
+def test_the_same_rollouts_give_both_learners_the_same_update_bit_for_bit(batch_size, core):
     """MonoBeast's rollouts, through its own batches and through PolyBeast's queue."""
-    actor = make_actor(OnesNet, *lstm)
+    actor, flags = make_actor(OnesNet, *core), make_flags(*core)
     rollouts = make_rollouts(actor, 4)
     mono = batches([(rollout, lambda: None) for rollout in rollouts], batch_size)
     queue = BatchingQueue(batch_size, 100)
     for rollout in rollouts:
         queue.enqueue(rollout)
     actor.net.given = []
-    flags = make_flags(*lstm)
     learners = [make_learner(copy.deepcopy(actor.net), flags) for _ in "MP"]
-    start = copy.deepcopy(dict(actor.net.state_dict()))
     for batch in mono:
         other = queue.dequeue()
         assert_same(other, dict(batch))
@@ -70,11 +68,9 @@ def test_the_same_rollouts_give_both_learners_the_same_update_bit_for_bit(lstm, 
         ]
         assert_same(*numbers)
         assert numbers[0]["grad_norm"] > 0
-        assert_same(*[[p.grad for p in learner.net.parameters()] for learner in learners])
-        assert_same(*[learner.net.state_dict() for learner in learners])
         assert_same(*[learner.state_dict() for learner in learners])
     assert queue.size() == 12 % batch_size and learners[0].updates == 12 // batch_size
-    assert not torch.equal(start["policy.weight"], learners[0].net.policy.weight)
+    assert not torch.equal(actor.net.policy.weight, learners[0].net.policy.weight)
 
 
 class LearnedNet(monobeast.Net):
@@ -99,101 +95,89 @@ def test_an_initial_state_may_be_learned():
 
 
 class Learning:
-    """A learner on CartPole, whose observations are floats, with what it needs for an update."""
+    """A learner with what it needs for an update: a batch [T+1, N, ...] of observations that are
+    floats, or of images."""
 
-    def __init__(self, dump_dir, net=monobeast.Net, *flags):
-        once = "--passes 1 --minibatches 1".split()
-        flags = parse("--env", "CartPole-v1", *IN_ORDER[2:], *once, *flags)
-        flags, spec, shapes = monobeast.describe(flags)
-        self.net = models.make_net(net, spec, flags)
-        self.learner = make_learner(self.net, flags, dump_dir=str(dump_dir))
+    def __init__(self, dump_dir, net=monobeast.Net, *flags, env=Counting):
+        words = [str(word) for word in flags]
+        actor = make_actor(net, *words, create_env=env)
+        self.net = actor.net
+        self.learner = make_learner(self.net, make_flags(*words), dump_dir=str(dump_dir))
         self.published = []
-        rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
-        env = monobeast.make_environment(flags)
-        actor = monobeast.Actor(env, self.net, 0, flags, Clock(ACTOR_ACTIVITIES))
-        actor.unroll({k: v.numpy() for k, v in rollout.items()}, version=0)
-        (self.batch,) = batches([(rollout, lambda: None)], flags.batch_size)
+        (self.batch,) = make_rollouts(actor, 1)
 
     def update(self, spoilt=None):
         """An update, with a NaN in the batch's key `spoilt`."""
         batch = {k: v.clone() for k, v in self.batch.items()}
         if spoilt:
+            batch["done"][3, 1] = batch["done"][4, 1] = False
             batch[spoilt][3, 1] = float("nan")
         return self.learner.update(batch, lambda weights, version: self.published.append(version))
 
     def weights(self):
         return {k: v.clone() for k, v in self.net.state_dict().items()}
 
+    def spy(self, function):
+        """The loss becomes `function(batch, loss)`."""
+        updater, loss = self.learner.updater, self.learner.updater._loss
+        updater._loss = lambda batch: function(batch, loss)
 
-@pytest.mark.parametrize("schedule", ["constant", "linear"])
-def test_a_loss_gets_the_share_of_the_steps_that_is_done(tmp_path, schedule):
-    flags = ["--total_steps", 1000, "--entropy_schedule", schedule, "--ppo_clip", 0]
-    learning, seen = Learning(tmp_path, monobeast.Net, *flags), []
-    loss = learning.learner.updater._loss
-    spy = lambda batch: (seen.append(batch.progress), loss(batch))[1]
-    learning.learner.updater._loss = spy
+    @property
+    def real(self):
+        """How many transitions of the batch are real."""
+        return int((~self.batch["done"][1:]).sum())
+
+
+def test_a_loss_gets_the_share_of_the_steps_that_is_done(tmp_path):
+    learning, seen = Learning(tmp_path, monobeast.Net, "--total_steps", 1000), []
+    learning.spy(lambda batch, loss: seen.append(batch.progress) or loss(batch))
     for step in (0, 750, 10_000):
         learning.learner.step = step
         learning.update()
     assert seen == [0.0, 0.75, 1.0]
 
 
+class CountingNet(monobeast.Net):
+    """Normalises observations by their running mean, as a fork may do."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, inputs, core_state=()):
+        self.mean.lerp_(inputs["frame"].mean((0, 1)), 0.1)
+        return super().forward(inputs, core_state)
+
+
 @pytest.mark.parametrize("key", ["frame", "policy_logits", "reward"])
 def test_a_non_finite_loss_changes_nothing_and_is_counted_and_dumped(tmp_path, key):
-    learning = Learning(tmp_path)
+    learning = Learning(tmp_path, CountingNet)
     assert learning.update() is not None  # the optimizer has averages
-    before, optimizer = learning.weights(), learning.learner.state_dict()["optimizer"]
-    step = learning.learner.step
+    before, state = learning.weights(), learning.learner.state_dict()
+    assert before["mean"].abs().sum() > 0
     assert learning.update(spoilt=key) is None
-    assert_same(learning.weights(), before)
-    assert_same(learning.learner.state_dict()["optimizer"], optimizer)
+    assert_same(learning.learner.state_dict(), state | {"skipped": 1})
     assert learning.published == [1]
-    assert (learning.learner.skips.count, learning.learner.step) == (1, step)
     dump = torch.load(tmp_path / "nonfinite-1.tar", weights_only=True)
     assert dump["batch"][key].isnan().any()
-    assert_same(dict(dump["model"]), dict(before))
+    assert_same(dict(dump["model"]), before)
     assert learning.update() is not None and learning.published == [1, 2]
     assert all(tensor.isfinite().all() for tensor in learning.weights().values())
 
 
-def test_non_finite_losses_end_the_run_only_when_they_persist(tmp_path):
-    learning = Learning(tmp_path)
-    for _ in range(2):  # a good batch in between starts the count again
-        for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
-            assert learning.update(spoilt="frame") is None
-        assert learning.update() is not None
-    for _ in range(MAX_SKIPPED_IN_A_ROW - 1):
-        learning.update(spoilt="frame")
-    with pytest.raises(UserError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row"):
-        learning.update(spoilt="frame")
-    # Enough to debug, not a full disk; and in any case the one that ended the run.
-    last = 3 * MAX_SKIPPED_IN_A_ROW - 2
-    names = {f"nonfinite-{number}.tar" for number in (1, 2, 3, last)}
-    assert {path.name for path in tmp_path.glob("nonfinite-*.tar")} == names
-
-
-UNSCALED = "--net monobeast.Net --observation_scaling none --reward_scaling none".split()
-
-
-def test_very_large_observations_are_named(tmp_path, caplog):
-    learning = Learning(tmp_path, monobeast.Net, *UNSCALED)
-    assert learning.update(spoilt="frame") is None and "scale it" not in caplog.text
-    learning.batch["frame"] *= 1e15
-    assert learning.update() is None
-    assert re.search(r"'frame' has numbers as large as \S+e\+15, .* scale it down", caplog.text)
-
-
-def test_a_network_that_is_not_finite_in_the_learner_is_named(tmp_path, caplog):
-    learning = Learning(tmp_path, monobeast.Net, *UNSCALED)
+def test_what_was_not_finite_in_the_learner_is_named(tmp_path, caplog):
+    """A network's outputs, or an observation that is so large that these overflow."""
+    learning = Learning(tmp_path, monobeast.Net, "--net", "monobeast.Net")
+    assert learning.update(spoilt="policy_logits") is None
+    assert "scale it" not in caplog.text and "returned NaN" not in caplog.text
     with torch.no_grad():
         learning.net.baseline.bias.fill_(float("nan"))
     assert learning.update() is None
-    text = (
-        r"Your network returned NaN or infinity in baseline for frame from -\S+ to \S+; expected "
-    )
-    assert re.search(
-        text + r"finite numbers \(forward is \S*/monobeast.py:\d+\)$", caplog.text, re.M
-    )
+    said = r"in baseline for frame from -\S+ to \S+; .* \(forward is \S*/monobeast.py:\d+\)$"
+    assert re.search("Your network returned NaN or infinity " + said, caplog.text, re.M)
+    learning.batch["frame"] *= 1e16
+    assert learning.update() is None
+    assert re.search(r"'frame' has numbers as large as \S+e\+16, .* scale it down", caplog.text)
 
 
 def test_heads_in_bfloat16_are_named_in_the_learner(tmp_path, monkeypatch):
@@ -206,109 +190,61 @@ def test_heads_in_bfloat16_are_named_in_the_learner(tmp_path, monkeypatch):
         learning.update()
 
 
-class CountingNet(monobeast.Net):
-    """Normalises observations by their running mean, as a fork may do."""
-
-    def __init__(self, spec, flags):
-        super().__init__(spec, flags)
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, inputs, core_state=()):
-        self.mean.lerp_(inputs["frame"].mean((0, 1)), 0.1)
-        return super().forward(inputs, core_state)
-
-
-def test_a_skipped_batch_leaves_no_trace_in_running_means(tmp_path):
-    learning = Learning(tmp_path, CountingNet)
-    learning.update()
-    before = learning.weights()
-    assert before["mean"].abs().sum() > 0
-    assert learning.update(spoilt="frame") is None
-    assert_same(learning.weights(), before)
-
-
 def test_a_batch_without_a_real_transition_changes_nothing(tmp_path):
     """It has a gradient of 0, but the optimizer's averages would move the weights."""
     learning = Learning(tmp_path, CountingNet)
     assert learning.update() is not None
-    before, state = learning.weights(), learning.learner.state_dict()
-    real = learning.batch
+    state, real = learning.learner.state_dict(), learning.batch
     learning.batch = real | {"done": torch.ones_like(real["done"])}
     assert learning.update() is None
-    assert_same(learning.weights(), before)
     assert_same(learning.learner.state_dict(), state)  # `skipped` is in it
     assert learning.published == [1] and not list(tmp_path.iterdir())
     learning.batch = real
     assert learning.update() is not None and learning.published == [1, 2]
 
 
-@pytest.mark.parametrize("core", [["--net", "monobeast.Net"], ["--use_lstm"]], ids=["", "lstm"])
-def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path, core):
-    """The targets stay those of the first, whatever the loss."""
-    flags = "--ppo_clip 0 --observation_scaling none --reward_scaling none --passes 3".split()
-    learning, seen, totals = Learning(tmp_path, monobeast.Net, *core, *flags), [], []
-    loss = learning.learner.updater._loss
+@pytest.mark.parametrize("minibatches", [1, 3])
+@pytest.mark.parametrize("core", [["--net", "monobeast.Net"], ["--core", "lstm"]], ids=["", "lstm"])
+def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path, core, minibatches):
+    """So do its moments, and the targets stay those of the first, whatever the loss."""
+    flags = [*core, *f"--ppo_clip 0 --passes 3 --minibatches {minibatches}".split()]
+    flags += "--observation_scaling moments --reward_scaling returns".split()
+    learning, targets, values, totals = Learning(tmp_path, monobeast.Net, *flags), [], [], []
 
-    def spy(batch):
-        seen.append((batch.targets["v"].flatten(), batch.outputs["baseline"].detach().flatten()))
+    def note(batch, loss):
+        targets.append(batch.targets["v"].flatten())
+        values.append(batch.outputs["baseline"].detach().flatten())
         found = loss(batch)
         totals.append(found["total_loss"].item())
         return found
 
-    learning.learner.updater._loss = spy
+    learning.spy(note)
     numbers = learning.update()
-    assert learning.published == [1, 2, 3]
-    assert learning.learner.step == int((~learning.batch["done"][1:]).sum())
+    updates = 3 * minibatches
+    assert learning.published == [*range(1, updates + 1)]
+    assert learning.learner.step == learning.net.moments.count == learning.real
     assert numbers["lag_max"] == 0
-    assert numbers["total_loss"] == pytest.approx(sum(totals) / 3) and len(set(totals)) == 3
-    assert torch.equal(seen[0][0], seen[1][0]) and torch.equal(seen[0][0], seen[2][0])
-    assert not torch.allclose(seen[0][1], seen[2][1])  # the values have moved
+    assert numbers["total_loss"] == pytest.approx(sum(totals) / updates)
+    assert len(set(totals)) == updates
 
+    def of_pass(number, seen):
+        start = number * minibatches
+        return torch.cat(seen[start : start + minibatches]).sort().values
 
-@pytest.mark.parametrize("lstm", [False, True])
-def test_minibatches_divide_a_batch_anew_in_each_pass_and_targets_stay(tmp_path, lstm):
-    """Transitions, or columns if the network is recurrent. The rewards tell them apart."""
-    own = ["--use_lstm"] if lstm else ["--net", "monobeast.Net"]
-    scaled = "--observation_scaling moments --reward_scaling returns"
-    flags = f"--ppo_clip 0.2 --passes 2 --minibatches 3 {scaled}".split()
-    learning, seen = Learning(tmp_path, monobeast.Net, *own, *flags), []
-    rewards = learning.batch["reward"]
-    rewards[:] = torch.arange(rewards.numel()).view(rewards.shape)
-    learning.batch["done"][2, 1] = True
-    loss = learning.learner.updater._loss
-
-    def spy(batch):
-        inputs = {"reward": batch.rows["reward"][:-1], "next": batch.next["reward"]}
-        seen.append({**inputs, "target": batch.targets["v"], "real": batch.real})
-        return loss(batch)
-
-    learning.learner.updater._loss = spy
-    learning.update()
-    T, B = rewards[:-1].shape
-    passes = [
-        {k: torch.cat([x[k] for x in part], 1) for k in seen[0]} for part in (seen[:3], seen[3:])
-    ]
-    assert passes[0]["reward"].shape == ((T, B) if lstm else (1, T * B))
-    assert not torch.equal(passes[0]["reward"], passes[1]["reward"])  # in another order
-    for k in ("reward", "next", "target"):
-        assert torch.equal(*(each[k].flatten().sort().values for each in passes))
-    assert passes[0]["reward"].sum() == rewards[:-1].sum()  # of the network's input, not scaled
-    assert (passes[0]["next"] - passes[0]["reward"] == B).all()  # of the row after it
-    assert learning.learner.step == int(passes[0]["real"].sum())
-    assert learning.learner.step == int((~learning.batch["done"][1:]).sum()) < T * B
-    assert learning.published == [1, 2, 3, 4, 5, 6]
-    assert learning.net.moments.count == learning.learner.step
+    for later in (1, 2):
+        assert torch.equal(of_pass(0, targets), of_pass(later, targets))
+        assert not torch.allclose(of_pass(0, values), of_pass(later, values))  # they have moved
 
 
 def test_the_largest_reward_is_that_of_all_minibatches(tmp_path):
-    learning = Learning(tmp_path, monobeast.Net, "--minibatches", 4, "--reward_scaling", "none")
+    learning = Learning(tmp_path, monobeast.Net, "--minibatches", 4, "--reward_clipping", "none")
     learning.batch["reward"][3, 1], learning.batch["done"][:] = 7.0, False
     assert learning.update()["largest_reward"] == 7.0
 
 
 def test_minibatches_without_a_real_transition_change_nothing(tmp_path):
     """Columns whose environments have left may be all that a minibatch has."""
-    flags = "--use_lstm --ppo_clip 0.2 --minibatches 4".split()
+    flags = "--use_lstm --ppo_clip 0.2 --minibatches 3".split()
     learning = Learning(tmp_path, monobeast.Net, *flags)
     learning.batch["done"][:] = False
     learning.update()
@@ -316,39 +252,14 @@ def test_minibatches_without_a_real_transition_change_nothing(tmp_path):
     learning.batch["policy_version"][:] = learning.learner.updates
     learning.batch["done"][:, 1:] = True
     numbers = learning.update()
-    assert learning.published == [5] and numbers["mean_rho"] > 0.5
-
-
-def test_batches_without_a_real_transition_end_the_run_only_when_they_persist(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(skipped, "MAX_EMPTY_IN_A_ROW", 3)
-    learning = Learning(tmp_path)
-    real = learning.batch
-    empty = real | {"done": torch.ones_like(real["done"])}
-    for batch in (empty, empty, real, empty, empty):  # a real one starts the count again
-        learning.batch = batch
-        learning.update()
-    with pytest.raises(RuntimeError, match="3 batches in a row had no transition to learn from"):
-        learning.update()
-
-
-def test_a_run_goes_on_after_batches_without_a_real_transition(tmp_path):
-    """Here every second batch has none: the environments' resets fall together."""
-    env = ("--env", "tests.support.envs:OneStepCatch-v0", "--unroll_length", 1)
-    beast(tmp_path, *IN_ORDER, *env, "--total_steps", 100)
-    state = torch.load(tmp_path / "run" / "model.tar", weights_only=True)
-    assert (state["step"], state["updates"], state["skipped"]) == (100, 25, 0)
+    assert learning.published == [4] and numbers["mean_rho"] > 0.5
 
 
 def test_bf16_with_a_gaussian_policy_is_obeyed_with_a_warning(caplog):
     flags = make_flags("--precision", "bf16")
     spec = Spec("some", 1, {"frame": ((4,), "uint8")}, Actions("box", (2,)))
-    net = models.make_net(monobeast.Net, spec, flags)
-    make_learner(net, flags)
+    make_learner(models.make_net(monobeast.Net, spec, flags), flags)
     assert "--precision bf16: with Box actions the importance weights are noisy" in caplog.text
-    with models.autocast(net, flags.precision, torch.device("cpu")):
-        assert torch.is_autocast_enabled("cpu")
 
 
 HUGE = "--learning_rate 1000 --grad_norm_clipping 1e12 --epsilon 1e-12".split()
@@ -356,7 +267,6 @@ HUGE = "--learning_rate 1000 --grad_norm_clipping 1e12 --epsilon 1e-12".split()
 
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_no_gradient_makes_weights_infinite_within_the_flags_ranges(tmp_path, optimizer):
-    """The gradient is huge and finite in the first update, and 0 in the next ones."""
     learning = Learning(tmp_path, monobeast.Net, *HUGE, "--optimizer", optimizer)
     for number in range(3):
         for weight in learning.net.parameters():
@@ -370,8 +280,7 @@ def test_averages_that_were_saved_on_a_device_go_on_elsewhere(tmp_path, monkeypa
     """Copied from there they are contiguous. torch's fused Adam takes them to lie in memory as the
     weights do, which have the channels last."""
     monkeypatch.setattr(models, "_channels_last", lambda shape: len(shape) == 3)
-    image = ["--env", "MinAtar/Asterix-v1", "--net", "monobeast.Net", "--optimizer", "adam"]
-    learning = Learning(tmp_path, monobeast.Net, *image)
+    learning = Learning(tmp_path, env=Flicker)
     learning.update()
     state = tree_map_only(torch.Tensor, torch.Tensor.contiguous, learning.learner.state_dict())
     learning.update()
@@ -403,32 +312,23 @@ def test_another_loss_is_used_and_hands_vectors_back(tmp_path):
     learning = Learning(tmp_path)
     one = learner_of(learning)
     numbers = one.update(learning.batch, lambda weights, version: None)
-    assert numbers["sizes"] == [0.5, 1.5, 2.5, 3.5] and numbers["grad_norm"] > 0
+    assert numbers["sizes"] == [0.5, 1.5, 2.5] and numbers["grad_norm"] > 0
     assert numbers["seven"] == 7 and one.updates == 1
-    learning.batch["frame"] *= float("nan")
-    assert one.update(learning.batch, lambda weights, version: None) is None
-    assert one.skips.count == 1
 
 
 def test_a_batch_may_say_how_many_steps_it_adds(tmp_path):
     """As a replay does, or demonstrations, which add none."""
     learning = Learning(tmp_path, monobeast.Net, "--passes", 2, "--minibatches", 2)
     for new in (0, 5):
-        learning.batch["column/new_steps"] = torch.full((1, 4), new)
+        learning.batch["column/new_steps"] = torch.full((1, N), new)
         assert learning.update() is not None
     assert learning.learner.step == 5 and learning.learner.updates == 8
 
 
 def test_a_number_that_only_some_updates_tell_is_the_mean_over_these(tmp_path):
-    learning, stats = Learning(tmp_path), Stats(4)
-    loss = learning.learner.updater._loss
-    told = iter([1.0, None, 5.0])
-
-    def phases(batch):
-        value = next(told)
-        return loss(batch) | ({} if value is None else {"late": torch.tensor(value)})
-
-    learning.learner.updater._loss = phases
+    learning, stats = Learning(tmp_path), Stats(N)
+    late = iter([{"late": torch.tensor(1.0)}, {}, {"late": torch.tensor(5.0)}])
+    learning.spy(lambda batch, loss: loss(batch) | next(late))
     for _ in range(3):
         stats.add_update(learning.update())
     assert stats.take()["late"] == 3.0
@@ -450,7 +350,7 @@ class Twice(learner.Direct):
 
 def test_what_lies_between_rollouts_and_learner(tmp_path):
     """Games are counted in new rollouts only."""
-    learning, between, stats = Learning(tmp_path), Twice(), Stats(4)
+    learning, between, stats = Learning(tmp_path), Twice(), Stats(N)
     one = learner_of(learning)
     learning.batch["episode_over"][1:, 0] = torch.arange(learning.batch["done"].shape[0] - 1) == 2
     run, args = run_of(one, stats, between), (lambda *_: None, Clock(LEARNER_ACTIVITIES))

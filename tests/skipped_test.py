@@ -12,10 +12,10 @@ from libtorchbeast.skipped import MAX_EMPTY_IN_A_ROW, MAX_SKIPPED_IN_A_ROW, Skip
 from tests.support.actors import make_actor, make_flags, make_rollouts
 
 
-def test_only_what_is_skipped_in_a_row_ends_the_run():
+def test_only_what_is_skipped_in_a_row_ends_the_run(tmp_path):
     actor = make_actor(monobeast.Net)
     (batch,) = make_rollouts(actor, 1)
-    skips = Skipped(actor.net, make_flags(), None)
+    skips = Skipped(actor.net, make_flags(), str(tmp_path))
     good, bad = ({"total_loss": x, "grad_norm": 1.0} for x in (0.5, math.inf))
     for number in range(2 * MAX_SKIPPED_IN_A_ROW - 2):
         if number == MAX_SKIPPED_IN_A_ROW - 1:
@@ -25,7 +25,11 @@ def test_only_what_is_skipped_in_a_row_ends_the_run():
     assert skips.is_not_finite({"total_loss": 0.5, "grad_norm": math.nan})
     with pytest.raises(UserError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a loss or"):
         skips.skip(batch, batch, bad, 0)
-    assert skips.count == 2 * MAX_SKIPPED_IN_A_ROW - 1
+    last = skips.count
+    assert last == 2 * MAX_SKIPPED_IN_A_ROW - 1
+    # Enough to debug, not a full disk; and in any case the one that ended the run.
+    names = {f"nonfinite-{number}.tar" for number in (1, 2, 3, last)}
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 def test_only_empty_batches_in_a_row_end_the_run():
