@@ -50,21 +50,28 @@ def random_rows(seed=0):
 
 
 def test_batches_give_the_moments_of_all_real_transitions():
-    own, seen = moments(), []
+    """And rewards are divided by the deviation of returns."""
+    own, seen, returns = moments(), [], []
     for seed in range(5):
         rows = random_rows(seed)
         own.update(rows)
         real = ~rows["done"][1:]
         parts = [rows["hand"][:-1][real], rows["level"][:-1][real].unsqueeze(-1)]
         seen.append(torch.cat(parts, dim=-1))
+        returns.append(discounted_returns(rows, own.discounting)[real])
     x = torch.cat(seen)
     torch.testing.assert_close(own.mean, x.mean(dim=0).float(), rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(own.variance, x.var(dim=0, correction=0).float(), rtol=1e-3, atol=0)
     assert own.count == len(x)
+    deviation = torch.cat(returns).std(correction=0)
+    rewards = torch.tensor([[1.0, -2.0, 1e9]])
+    expected = torch.tensor([[1 / deviation, -2 / deviation, LIMIT]])
+    torch.testing.assert_close(own.scaled_rewards(rewards), expected)
 
 
 def test_floats_are_scaled_and_images_and_whole_numbers_are_not():
     own, rows = moments(), random_rows()
+    torch.testing.assert_close(own.scaled(rows)["level"], rows["level"])  # before an update
     for seed in range(20):
         own.update(random_rows(seed))
     rows["hand"][0, 0, 0] = 1e9
@@ -88,11 +95,6 @@ def test_numbers_whose_squares_overflow_stay_finite():
     seen = own.scaled(rows)["hand"]
     assert seen.isfinite().all() and 0.5 < seen[..., 1].std() < 1.5
     assert own.scaled_rewards(rows["reward"]).isfinite().all()
-
-
-def test_before_the_first_update_nothing_changes():
-    rows = random_rows()
-    torch.testing.assert_close(moments().scaled(rows)["level"], rows["level"])
 
 
 def test_returns_are_discounted_sums_that_end_with_an_episode():
@@ -134,18 +136,6 @@ def test_returns_of_a_life_leave_out_the_lives_before_it():
     assert float(torch.cat(parts).std()) == pytest.approx(float(whole.std()), rel=0.1)
 
 
-def test_rewards_are_divided_by_the_deviation_of_returns():
-    own, returns = moments(), []
-    for seed in range(5):
-        rows = random_rows(seed)
-        own.update(rows)
-        returns.append(discounted_returns(rows, own.discounting)[~rows["done"][1:]])
-    deviation = torch.cat(returns).std(correction=0)
-    rewards = torch.tensor([[1.0, -2.0, 1e9]])
-    expected = torch.tensor([[1 / deviation, -2 / deviation, LIMIT]])
-    torch.testing.assert_close(own.scaled_rewards(rewards), expected)
-
-
 @pytest.mark.parametrize("off", ["observation", "reward"])
 def test_each_half_can_be_turned_off(off):
     flags = dict(observation_scaling="moments", reward_scaling="returns")
@@ -185,8 +175,5 @@ def test_a_network_carries_its_moments_and_forward_applies_them(tmp_path):
     for other in (shared, newest):
         assert_same(forward(other, rows, ())[0], expected)
     assert "moments.mean" in net.state_dict() and not list(net.moments.parameters())
-
-
-def test_without_scaling_there_are_no_moments():
     flags = parse("--env", "Some-v0", "--observation_scaling", "none", "--reward_scaling", "none")
     assert not hasattr(models.make_net(monobeast.Net, VECTOR, flags), "moments")

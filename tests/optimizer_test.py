@@ -15,7 +15,6 @@ from libtorchbeast.optimizer import NAMED_AFTER, Optimizer
 from tests.support.actors import Counting, make_actor, make_flags, make_learner, make_rollouts
 
 FLAGS = ("--learning_rate", "0.01", "--grad_norm_clipping", "0.5")
-ONCE = ("--passes", "1", "--minibatches", "1", "--ppo_clip", "0")
 
 
 class Grouped(monobeast.Net):
@@ -30,7 +29,7 @@ class Grouped(monobeast.Net):
 
 
 def grouped(net_class=Grouped, *argv):
-    flags = make_flags(*FLAGS, *ONCE, *argv)
+    flags = make_flags(*FLAGS, *argv)
     spec = make_actor(monobeast.Net).env.spec
     net = make_net(net_class, spec, flags)
     add_for_loss(net, spec, flags)
@@ -43,77 +42,68 @@ def optimizer_of(net, flags):
     return one
 
 
+def norm_of(tensors):
+    return torch.cat([x.flatten() for x in tensors]).norm()
+
+
 def test_each_group_is_clipped_and_moved_by_itself():
     net, flags = grouped()
     one = optimizer_of(net, flags)
     gradients = [torch.full_like(p, 10.0) for p in one.parameters]
     norm, clipped = one.clip([g.clone() for g in gradients])
-    whole = torch.cat([g.flatten() for g in gradients]).norm()
-    torch.testing.assert_close(norm, whole)
+    torch.testing.assert_close(norm, norm_of(gradients))
     sizes = len(list(net.parameters()))
     for part, limit in ((clipped[:sizes], 0.5), (clipped[sizes:], 2.0)):
-        assert torch.cat([g.flatten() for g in part]).norm().item() == pytest.approx(limit, 1e-4)
+        assert norm_of(part).item() == pytest.approx(limit, 1e-4)
     before = [p.detach().clone() for p in one.parameters]
     assert one.learning_rates(0.25) == pytest.approx([0.0075, 0.075])
     one.step(clipped, one.learning_rates(0.25))
     for number, (old, p) in enumerate(zip(before, one.parameters, strict=True)):
         rate = 0.0075 if number < sizes else 0.075  # Adam's first step has the size of its rate
         torch.testing.assert_close(old - p, torch.full_like(p, rate), rtol=0.05, atol=0.0)
+    norm, _ = one.clip([*(torch.ones_like(g) for g in gradients[:sizes]), None, None])
+    torch.testing.assert_close(norm, norm_of([torch.ones_like(g) for g in gradients[:sizes]]))
 
 
-@pytest.mark.parametrize("seen, groups", [
-    (0, lambda net: [dict(params=net.parameters())]),
-    (2, lambda net: [dict(params=[*net.parameters(), *net.guess.parameters()])] * 2),
-])  # fmt: skip
-def test_a_parameter_that_is_not_in_exactly_one_group_is_refused(seen, groups):
-    class Wrong(Grouped):
-        def parameter_groups(self, flags):
-            return groups(self)
+THREE = nn.Parameter(torch.ones(3))
+GROUPS = {  # what `parameter_groups` returns, of the network and its right groups, and what is said
+    "in none": (lambda net, _: [dict(params=net.parameters())],
+                "The parameter guess.weight of .*Grouped is in 0 of its parameter_groups"),
+    "twice": (lambda net, right: [*right, dict(params=net.parameters())],
+              "The parameter trunk.1.weight of .*Grouped is in 2 of its parameter_groups"),
+    "misspelt": (lambda _, right: [right[0], right[1] | {"learning_rate": 1.0}],
+                 r"parameter_groups: expected params, lr, .* seen \['learning_rate'\]"),
+    "None": (lambda net, _: None, "parameter_groups: expected a list of dicts with params"),
+    "a dict": (lambda net, _: dict(params=[]), "expected a list of dicts with params"),
+    "tensors": (lambda net, _: [THREE], "expected a list of dicts with params"),
+    "no params": (lambda net, _: [{}], "expected a list of dicts with params"),
+    "lr": (lambda _, right: [right[0], right[1] | {"lr": -1.0}],
+           "parameter_groups: expected lr to be at least 0, seen -1.0"),
+    "clipping": (lambda _, right: [right[0], right[1] | {"grad_norm_clipping": "1"}],
+                 "expected grad_norm_clipping to be at least 0, seen '1'"),
+    "others": (lambda _, right: [*right, dict(params=[THREE])],
+               "expected parameters of the network, seen 1 other tensors"),
+}  # fmt: skip
 
-    name = "guess.weight" if not seen else "trunk.1.weight"
-    said = f"The parameter {name} of .*Wrong is in {seen} of its parameter_groups; expected it in "
+
+@pytest.mark.parametrize("what", GROUPS)
+def test_wrong_groups_of_parameters_are_named(what):
+    groups, said = GROUPS[what]
+    net, flags = grouped()
+    right = [one | {"params": list(one["params"])} for one in net.parameter_groups(flags)]
+    net.parameter_groups = lambda flags: groups(net, right)
     with pytest.raises(UserError, match=said):
-        optimizer_of(*grouped(Wrong))
-
-
-def test_a_misspelt_key_of_a_group_is_refused():
-    class Wrong(Grouped):
-        def parameter_groups(self, flags):
-            first, second = super().parameter_groups(flags)
-            return [first, second | {"learning_rate": 1.0}]
-
-    said = r"Wrong.parameter_groups: expected params, lr, .* seen \['learning_rate'\]"
-    with pytest.raises(UserError, match=said):
-        optimizer_of(*grouped(Wrong))
+        optimizer_of(net, flags)
 
 
 def test_what_is_frozen_is_neither_trained_nor_published():
-    class Frozen(Grouped):
-        def __init__(self, spec, flags):
-            super().__init__(spec, flags)
-            self.fc.requires_grad_(False)
-
-    class Ungrouped(Frozen):
-        parameter_groups = None
-
-    net, flags = grouped(Ungrouped)
+    net, flags = grouped(Frozen)
+    net.parameter_groups = None
     one = optimizer_of(net, flags)
-    frozen = {id(p) for p in net.fc.parameters()}
-    assert frozen and not frozen & {id(p) for p in one.parameters}
+    trained = {id(p) for p in one.parameters}
+    assert not trained & {id(p) for p in net.fc.parameters()}
     assert one.published().keys() == net.state_dict().keys() - {"fc.0.weight", "fc.0.bias"}
-    assert {id(p) for p in net.guess.parameters()} <= {id(p) for p in one.parameters}
-
-
-def test_a_resume_with_other_groups_is_one_sentence():
-    net, flags = grouped()
-    state = optimizer_of(net, flags).state_dict(0.0)
-
-    class Plain(monobeast.Net):
-        """Without for_vectors, which a subclass does not inherit."""
-
-    plain, _ = grouped(Plain)
-    with pytest.raises(UserError, match=r"The checkpoint has \[8, 2\] parameters in its .*\[8\]"):
-        optimizer_of(plain, flags).load_state_dict(state)
+    assert {id(p) for p in net.guess.parameters()} <= trained
 
 
 class Moved(Grouped):
@@ -159,9 +149,17 @@ def test_a_parameter_gets_its_own_averages_where_layers_have_changed_places():
         torch.testing.assert_close(average, torch.full_like(p, 0.1 * numbers[name]))
 
 
-@pytest.mark.parametrize("other", [Swapped, Frozen])
-def test_averages_of_other_groups_are_refused(other):
-    with pytest.raises(UserError, match="The checkpoint has .* parameters in its parameter groups"):
+class Plain(monobeast.Net):
+    """Without for_vectors, which a subclass does not inherit."""
+
+
+SIZES = {Swapped: r"\[2, 8\]", Frozen: r"\[6, 2\]", Plain: r"\[8\]"}
+
+
+@pytest.mark.parametrize("other, sizes", SIZES.items())
+def test_averages_of_other_groups_are_refused(other, sizes):
+    said = rf"checkpoint has \[8, 2\] parameters in its parameter groups, the network now {sizes}"
+    with pytest.raises(UserError, match=said):
         optimizer_of(*grouped(other)).load_state_dict(stepped()[0])
 
 
@@ -189,35 +187,6 @@ def test_averages_of_version_0_7_must_have_the_shapes_of_the_parameters():
         optimizer_of(*grouped(Moved)).load_state_dict(state)
 
 
-@pytest.mark.parametrize("groups", [None, dict(params=[]), [nn.Parameter(torch.ones(1))], [{}]])
-def test_what_is_no_list_of_groups_is_named(groups):
-    net, flags = grouped()
-    net.parameter_groups = lambda flags: groups
-    with pytest.raises(UserError, match="parameter_groups: expected a list of dicts with params"):
-        optimizer_of(net, flags)
-
-
-@pytest.mark.parametrize("wrong, said", [
-    (dict(lr=-1.0), "lr to be at least 0, seen -1.0"),
-    (dict(grad_norm_clipping="1"), "grad_norm_clipping to be at least 0, seen '1'"),
-    (dict(params=[nn.Parameter(torch.ones(1))]), "parameters of the network, seen 1 other tensors"),
-])  # fmt: skip
-def test_what_a_group_must_not_hold_is_named(wrong, said):
-    net, flags = grouped()
-    first, second = net.parameter_groups(flags)
-    net.parameter_groups = lambda flags: [first, second | wrong]
-    with pytest.raises(UserError, match=f"parameter_groups: expected {said}"):
-        optimizer_of(net, flags)
-
-
-def test_a_group_without_a_gradient_has_the_norm_0():
-    net, flags = grouped()
-    one = optimizer_of(net, flags)
-    gradients = [torch.ones_like(p) for p in one.parameters[:-2]]
-    norm, _ = one.clip([*(g.clone() for g in gradients), None, None])
-    torch.testing.assert_close(norm, torch.cat([g.flatten() for g in gradients]).norm())
-
-
 @pytest.mark.parametrize("made, said", [
     (lambda net: None, "NoneType.* in for_loss"),
     (lambda net: {"x": nn.Parameter(torch.ones(()))}, "is not a Module subclass in for_loss"),
@@ -234,11 +203,9 @@ def test_what_for_loss_must_not_return_is_named(made, said):
 
 
 def test_a_parameter_without_a_gradient_is_named_once(caplog):
-    net, flags = grouped()
-    one = optimizer_of(net, flags)
+    one = optimizer_of(*grouped())
     for _ in range(2 * NAMED_AFTER):
-        gradients = [torch.zeros_like(p) for p in one.parameters]
-        one.take([*gradients[:-1], None])
+        one.take([*(torch.zeros_like(p) for p in one.parameters[:-1]), None])
     text = "Parameters without a gradient since the run began: guess.bias"
     assert caplog.text.count(text) == caplog.text.count("without a gradient") == 1
 
@@ -246,9 +213,8 @@ def test_a_parameter_without_a_gradient_is_named_once(caplog):
 def guessing_loss(batch):
     guess = batch.net.guess(batch.next["frame"]).squeeze(-1)
     found = monobeast.loss(batch)
-    return found | dict(
-        total_loss=found["total_loss"] + batch.mean((guess - batch.reward) ** 2), guess=guess
-    )
+    total = found["total_loss"] + batch.mean((guess - batch.reward) ** 2)
+    return found | dict(total_loss=total, guess=guess)
 
 
 @pytest.mark.parametrize("passes", [(), ("--passes", "2", "--minibatches", "2")])
