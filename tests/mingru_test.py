@@ -7,12 +7,11 @@ import torch
 import monobeast
 import polybeast
 import r2d2
-from libtorchbeast import checkpoint, mingru, models
+from libtorchbeast import mingru, models
 from libtorchbeast.flags import UserError
-from libtorchbeast.mingru import MinGRU, Recurrence
+from libtorchbeast.mingru import MinGRU
 from libtorchbeast.models import unroll
 from libtorchbeast.spec import Actions, Spec
-from tests.support.actors import make_flags
 from tests.support.monobeast import IN_ORDER, beast, refusal
 from tests.support.processes import load
 
@@ -56,30 +55,14 @@ def test_the_gradient_is_that_of_single_steps(solver):
     gradients = []
     for run in (unroll, stepped):
         core, x, done, state, initial = made(0.2)
-        leaves = [*core.parameters(), x, *state, *initial]
-        outputs, after = run(core, x.requires_grad_(), done, *[
-            tuple(s.requires_grad_() for s in states) for states in (state, initial)
-        ])  # fmt: skip
+        leaves = [x, *state, *initial]
+        for leaf in leaves:
+            leaf.requires_grad_()
+        outputs, after = run(core, x, done, state, initial)
         weights = torch.randn(T, B, H, generator=torch.Generator().manual_seed(1))
         ((outputs * weights).sum() + after[0].square().sum()).backward()
-        gradients.append([leaf.grad for leaf in leaves])
+        gradients.append([leaf.grad for leaf in (*core.parameters(), *leaves)])
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
-
-
-def test_the_recurrences_gradient_is_right(solver):
-    torch.manual_seed(0)
-    inputs = [torch.rand(*shape, dtype=torch.float64) for shape in ((5, 2, 3), (5, 2, 3), (2, 3))]
-    inputs[0][2, 1] = 0.0  # a reset
-    assert torch.autograd.gradcheck(Recurrence.apply, [x.requires_grad_() for x in inputs])
-
-
-def test_nothing_crosses_a_reset():
-    core, x, _, state, initial = made(0)
-    done = torch.zeros(T, B, dtype=torch.bool)
-    done[7, 1] = True
-    outputs, _ = unroll(core, x.requires_grad_(), done, state, initial)
-    outputs[7:].sum().backward()
-    assert x.grad[:7, 1].eq(0).all() and x.grad[:7, 0].ne(0).any()
 
 
 def test_gates_that_are_shut_or_open_for_long_overflow_nothing(solver):
@@ -109,21 +92,16 @@ IMAGE = Spec("some", 1, {"frame": ((4, 10, 10), "uint8")}, Actions("discrete", (
 
 @pytest.mark.parametrize("program", [monobeast, polybeast, r2d2])
 def test_every_program_has_the_core_that_is_asked_for(program):
+    words = ["--env", "CartPole-v1", "--core"]
     for core, expected in (("mingru", MinGRU), ("lstm", torch.nn.LSTM)):
-        flags = program.parse(["--env", "CartPole-v1", "--core", core])
-        net = models.make_net(program.Net, IMAGE, flags)
+        net = models.make_net(program.Net, IMAGE, program.parse([*words, core]))
         assert isinstance(net.core, expected)
         assert net.initial_state(5)[0].shape == (net.core.num_layers, 5, net.core.hidden_size)
-
-
-def test_use_lstm_is_an_lstm():
-    assert make_flags("--core", "lstm").use_lstm
-    net = models.make_net(monobeast.Net, IMAGE, make_flags("--use_lstm"))
-    assert isinstance(net.core, torch.nn.LSTM)
-    message = "--core mingru: expected lstm, because of --use_lstm"
-    for program in (monobeast, polybeast):
-        with pytest.raises(UserError, match=message):
-            program.parse(["--env", "CartPole-v1", "--core", "mingru", "--use_lstm"])
+    if program is not r2d2:
+        net = models.make_net(program.Net, IMAGE, program.parse([*words[:2], "--use_lstm"]))
+        assert isinstance(net.core, torch.nn.LSTM)
+        with pytest.raises(UserError, match="--core mingru: expected lstm, because of --use_lstm"):
+            program.parse([*words, "mingru", "--use_lstm"])
 
 
 def test_a_run_keeps_its_core(tmp_path):
@@ -134,15 +112,3 @@ def test_a_run_keeps_its_core(tmp_path):
     assert state["flags"]["core"] == "mingru" and state["step"] >= 600
     assert "core.layers.1.weight" in state["model"]
     assert "does not match the flags" in refusal(tmp_path, "--core", "lstm", "--total_steps", 900)
-
-
-def test_a_run_of_an_older_version_keeps_its_lstm(tmp_path):
-    lstm = ["--use_lstm", "--env", "tests.support.envs:Catch-v0"]
-    beast(tmp_path, *IN_ORDER, *lstm, "--barrier_updates", 1, "--total_steps", 300)
-    state = load(tmp_path / "run")
-    del state["flags"]["core"]  # which it did not have
-    checkpoint.save(str(tmp_path / "run/model.tar"), state)
-    beast(tmp_path, "--total_steps", 600)
-    state = load(tmp_path / "run")
-    assert state["use_lstm"] and state["step"] >= 600
-    assert "core.weight_ih_l1" in state["model"]

@@ -2,6 +2,7 @@
 """A network that breaks its contract is refused before a run starts, with one sentence."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 import monobeast
 from libtorchbeast import models
 from libtorchbeast.flags import UserError
-from libtorchbeast.net_check import why_not_finite
+from libtorchbeast.net_check import in_words, why_not_finite
 from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import A, OnesNet, make_flags
 from tests.support.monobeast import refusal
@@ -60,54 +61,47 @@ def with_module(module):
     return type("Broken", (Sound,), {"__init__": init})
 
 
-class WithoutZeros(Sound):
-    """For observations from 1 on: it cannot look up a 0, or divides by it."""
-
-    def forward(self, inputs, core_state):
-        frame = inputs["frame"] - 1 if self.looks_up else inputs["frame"]
-        rows = nn.functional.embedding(frame.long(), torch.ones(9, 4))[..., 0]
-        rows = rows if self.looks_up else frame / frame.mean()
-        return super().forward(inputs | {"frame": rows}, core_state)
-
-
 @pytest.mark.parametrize("looks_up", [True, False])
-def test_a_network_for_observations_without_zeros_is_taken(looks_up):
-    made(type("OfOnes", (WithoutZeros,), {"looks_up": looks_up}))
+def test_a_network_for_observations_from_1_on_is_taken(looks_up):
+    """It cannot look up a 0, or divides by it."""
+
+    class WithoutZeros(Sound):
+        def forward(self, inputs, core_state):
+            frame = inputs["frame"]
+            seen = torch.ones(9)[frame.long() - 1] if looks_up else frame / frame.mean()
+            return super().forward(inputs | {"frame": seen}, core_state)
+
+    made(WithoutZeros)
 
 
+OUTPUTS = [
+    ("policy_logits", torch.zeros(3, 2, 9), f"float32[3, 2, {A}]"),
+    ("policy_logits", torch.zeros(2, 3, A), f"float32[3, 2, {A}]"),
+    ("baseline", torch.zeros(3, 2).double(), "float32[3, 2]"),
+    ("action", torch.zeros(3, 2), "int64[3, 2]"),
+    ("loss", torch.tensor(0.5), "a tensor [3, 2, ...]"),
+]
 RESULTS = {
-    "no state": (lambda outputs, state: outputs, r"returned a dict; expected a pair: a dict of"),
-    "three": (lambda outputs, state: (outputs, state, 0), r"returned \(a dict, .*, a int\); exp"),
-    "no dict": (lambda outputs, state: (outputs["baseline"], state),
-                r"returned \(float32\[3, 2\], \(float32\[1, 2, 4\]\)\); expected a pair"),
-    "no baseline": (lambda outputs, state: (dict(policy_logits=outputs["policy_logits"]), state),
-                    r"returned the outputs \['policy_logits'\]; expected \['baseline'\] among"),
-    "width": (lambda outputs, state: (outputs | {"policy_logits": torch.zeros(3, 2, 9)}, state),
-              r"returned policy_logits float32\[3, 2, 9\] for inputs \[3, 2, ...\]; expected "
-              rf"float32\[3, 2, {A}\]"),
-    "axes": (lambda outputs, state: ({k: v.transpose(0, 1) for k, v in outputs.items()}, state),
-             rf"returned policy_logits float32\[2, 3, {A}\] .*; expected float32\[3, 2, {A}\]"),
-    "dtype": (lambda outputs, state: (outputs | {"baseline": outputs["baseline"].double()}, state),
-              r"returned baseline float64\[3, 2\] .*; expected float32\[3, 2\]"),
-    "one axis": (lambda outputs, state: (outputs | {"baseline": torch.zeros(3, 2, 1)}, state),
-                 r"returned baseline float32\[3, 2, 1\] .*; expected float32\[3, 2\]"),
-    "action": (lambda outputs, state: (outputs | {"action": torch.zeros(3, 2)}, state),
-               r"returned action float32\[3, 2\] .*; expected int64\[3, 2\]"),
-    "a number": (lambda outputs, state: (outputs | {"loss": torch.tensor(0.5)}, state),
-                 r"returned loss float32\[\] .*; expected a tensor \[3, 2, ...\]"),
-    "a row's key": (lambda outputs, state: (outputs | {"reward": torch.zeros(3, 2)}, state),
-                    r"returned outputs \['reward'\]; expected names that rows do not have"),
-    **{f"a row's key, {name}": (
-        lambda outputs, state, name=name: (outputs | {name: torch.zeros(3, 2)}, state),
-        rf"returned outputs \['{name}'\]; expected names that rows do not have")
-       for name in ("past", "policy_version", "column/x", "core_state/0", "game/x")},
-    "NaN": (lambda outputs, state: (outputs | {"baseline": outputs["baseline"] / 0}, state),
-            "returned NaN or infinity in baseline for observations of zeros and of ones; "),
-    "last row": (lambda outputs, state: (outputs, (state[0][:, :, 0],)),
-                 r"returned the core state \(float32\[1, 2\]\); expected \(float32\[1, 2, 4\]\)"),
-    "no tuple": (lambda outputs, state: (outputs, state[0]),
-                 r"returned the core state float32\[1, 2, 4\]; expected \(float32\[1, 2, 4\]\)"),
-}  # fmt: skip
+    "no state": (lambda outputs, state: outputs, "a dict; expected a pair: a dict of"),
+    "three": (lambda outputs, state: (outputs, state, 0), "(a dict, (float32[1, 2, 4]), a int);"),
+    "no dict": (lambda outputs, state: (state[0], state), "(float32[1, 2, 4], (float32[1, 2, 4]))"),
+    "no baseline": (
+        lambda outputs, state: (dict(policy_logits=outputs["policy_logits"]), state),
+        "the outputs ['policy_logits']; expected ['baseline'] among",
+    ),
+    "NaN": (
+        lambda outputs, state: (outputs | {"baseline": outputs["baseline"] / 0}, state),
+        "NaN or infinity in baseline for observations of zeros and of ones; ",
+    ),
+    "last row": (
+        lambda outputs, state: (outputs, (state[0][:, :, 0],)),
+        "the core state (float32[1, 2]); expected (float32[1, 2, 4])",
+    ),
+    "no tuple": (
+        lambda outputs, state: (outputs, state[0]),
+        "the core state float32[1, 2, 4]; expected (float32[1, 2, 4])",
+    ),
+}
 STATES = {
     "a tensor": (lambda B: torch.zeros(1, B, 4), r"float32\[1, 2, 4\]"),
     "integers": (lambda B: (torch.zeros(1, B, 4, dtype=torch.int64),), r"\(int64\[1, 2, 4\]\)"),
@@ -122,16 +116,33 @@ MODULES = {
 }
 
 
-def test_a_sound_network_is_taken_as_it_is():
-    """One with a GRU, whose state is one tensor."""
-    assert type(made(Sound)) is Sound
+def refused(net_class, spec=SPEC):
+    """What is said of the network, without its beginning."""
+    with pytest.raises(UserError) as error:
+        made(net_class, spec)
+    return str(error.value).removeprefix("Your network returned ")
+
+
+@pytest.mark.parametrize("name, x, expected", OUTPUTS)
+def test_a_wrong_output_is_refused(name, x, expected):
+    said = refused(with_result(lambda outputs, state: (outputs | {name: x}, state)))
+    assert said == f"{name} {in_words(x)} for inputs [3, 2, ...]; expected {expected}"
+
+
+KEYS = ("reward", "past", "policy_version", "column/x", "core_state/0", "game/x")
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_an_output_with_the_name_of_a_rows_key_is_refused(name):
+    same = lambda outputs, state: (outputs | {name: outputs["baseline"]}, state)
+    said = f"outputs ['{name}']; expected names that rows do not have"
+    assert refused(with_result(same)) == said
 
 
 @pytest.mark.parametrize("what", RESULTS)
 def test_a_wrong_result_is_refused(what):
-    result, text = RESULTS[what]
-    with pytest.raises(UserError, match=f"^Your network {text}"):
-        made(with_result(result))
+    result, said = RESULTS[what]
+    assert refused(with_result(result)).startswith(said)
 
 
 def test_an_output_with_the_name_of_an_observation_for_the_loss_is_refused():
@@ -139,17 +150,14 @@ def test_an_output_with_the_name_of_an_observation_for_the_loss_is_refused():
     spec = dataclasses.replace(SPEC, observations={**SPEC.observations, "loss/x": ((), "float32")})
     same = with_result(lambda outputs, state: (outputs | {"loss/x": outputs["baseline"]}, state))
     made(same)
-    with pytest.raises(UserError, match=r"returned outputs \['loss/x'\]; expected names that obs"):
-        made(same, spec)
+    assert refused(same, spec).startswith("outputs ['loss/x']; expected names that obs")
 
 
 @pytest.mark.parametrize("what", STATES)
 def test_a_wrong_initial_state_is_refused(what):
     initial_state, seen = STATES[what]
-    expected = r"expected a tuple of float tensors \[layers, 2, H\], or \(\)$"
-    with pytest.raises(
-        UserError, match=rf"^Your network gives {seen} as initial_state\(2\); {expected}"
-    ):
+    said = rf"{seen} as initial_state\(2\); expected a tuple of float tensors \[layers, 2, H\], or"
+    with pytest.raises(UserError, match=f"^Your network gives {said}"):
         made(with_state(initial_state))
 
 
@@ -160,9 +168,11 @@ def test_parts_that_vary_from_call_to_call_are_refused_in_training_mode(kind):
     made(with_module(lambda: MODULES[kind]().eval()))  # a frozen part does not vary
 
 
-def test_parts_that_do_not_vary_are_taken():
-    for module in (lambda: nn.LayerNorm(3), lambda: nn.Dropout(0.0), lambda: nn.LSTM(3, 3)):
-        made(with_module(module))
+def test_a_sound_network_is_taken_as_it_is():
+    """One with a GRU, whose state is one tensor, and with parts that do not vary."""
+    parts = lambda: nn.Sequential(nn.LayerNorm(3), nn.Dropout(0.0), nn.LSTM(3, 3))
+    net_class = with_module(parts)
+    assert type(made(net_class)) is net_class
 
 
 class Dropping(monobeast.Net):
@@ -184,27 +194,23 @@ def test_a_dropout_function_is_refused_in_training_mode(frame, precision):
     spec = Spec("some", 1, {"frame": frame}, Actions("discrete", (A,)))
     flags = make_flags("--precision", precision)
     models.make_net(Frozen, spec, flags)
-    with pytest.raises(UserError) as refused:
+    said = "two different policy_logits for the same inputs, in training mode, .* without F.dropout"
+    with pytest.raises(UserError, match=f"^Your network returned {said}"):
         models.make_net(Dropping, spec, flags)
-    assert str(refused.value) == (
-        "Your network returned two different policy_logits for the same inputs, in training mode, "
-        "with which actors and learner would compute different policies; expected the same, for "
-        "example without F.dropout(..., training=self.training)"
-    )
 
 
-def test_random_numbers_that_change_no_head_are_allowed():
+@pytest.mark.parametrize("name", ["action", "noise"])
+def test_random_numbers_that_change_no_head_are_allowed(name):
     """For example those of a network that chooses its own actions."""
     draw = lambda outputs: torch.randint(A, outputs["baseline"].shape)
-    for name in ("action", "noise"):
-        made(with_result(lambda outputs, s, name=name: (outputs | {name: draw(outputs)}, s)))
+    made(with_result(lambda outputs, state: (outputs | {name: draw(outputs)}, state)))
 
 
 @pytest.mark.parametrize("lost", ["baseline", "policy_logits"])
 def test_an_axis_of_length_1_that_is_lost_is_found(lost):
     """Actors call the network with one row, and a test mode may have one environment."""
-    with pytest.raises(UserError, match=rf"returned {lost} .* for inputs \[1, 1, ...\]; expected"):
-        made(with_result(lambda outputs, s: (outputs | {lost: outputs[lost].squeeze()}, s)))
+    squeeze = lambda outputs, state: (outputs | {lost: outputs[lost].squeeze()}, state)
+    assert " for inputs [1, 1, ...]; expected" in refused(with_result(squeeze))
 
 
 class RestartingItself(Sound):
@@ -218,68 +224,38 @@ class RestartingItself(Sound):
         return (self.start.expand(-1, batch_size, -1),)
 
     def forward(self, inputs, core_state):
-        x, outputs = self.linear(inputs["frame"]), []
-        for row, done in zip(x, inputs["done"].float()[..., None], strict=True):
-            core_state = core_state[0] + done * (self.start - core_state[0])  # rounds
-            output, core_state = self.core(row[None], core_state)
+        (state,), outputs = core_state, []
+        rows = self.linear(inputs["frame"])
+        for row, done in zip(rows, inputs["done"].float()[..., None], strict=True):
+            output, state = self.core(row[None], state + done * (self.start - state))  # rounds
             outputs.append(output)
-            core_state = (core_state,)
         x = torch.cat(outputs)
-        return dict(policy_logits=x[..., :A], baseline=x[..., A]), core_state
-
-
-class Remembering(Sound):
-    def forward(self, inputs, core_state):
-        x, state = self.core(self.linear(inputs["frame"]), core_state[0])
         return dict(policy_logits=x[..., :A], baseline=x[..., A]), (state,)
 
 
-class RememberingLSTM(monobeast.Net):
+class Remembering(monobeast.Net):
     """Has forgotten to take the episodes' ends from its inputs."""
 
     def forward(self, inputs, core_state=()):
         return super().forward(inputs | {"done": torch.zeros_like(inputs["done"])}, core_state)
 
 
-def test_a_core_state_that_ignores_done_is_refused():
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_core_state_that_ignores_done_is_refused(precision):
     text = "^Your network does not restart its core state where `done` is true; pass .*fork.md"
+    flags = make_flags("--use_lstm", "--precision", precision)
     with pytest.raises(UserError, match=text):
-        made(Remembering)
-    for precision in ("fp32", "bf16"):
-        flags = make_flags("--use_lstm", "--precision", precision)
-        with pytest.raises(UserError, match=text):
-            models.make_net(RememberingLSTM, SPEC, flags)
-        models.make_net(monobeast.Net, SPEC, flags)
-        models.make_net(OnesNet, SPEC, flags)
-        models.make_net(RestartingItself, SPEC, make_flags("--precision", precision))
+        models.make_net(Remembering, SPEC, flags)
+    for net_class in (monobeast.Net, OnesNet, RestartingItself):
+        models.make_net(net_class, SPEC, flags)
 
 
-class HeadsInAutocast(Sound):
-    def forward(self, inputs, core_state):
-        x = self.linear(inputs["frame"])
-        return dict(policy_logits=x[..., :A].float(), baseline=x[..., A]), ()
-
-    def initial_state(self, batch_size):
-        return ()
-
-
-def test_heads_in_the_precision_of_autocast_are_refused():
-    made(HeadsInAutocast)  # in float32
-    with pytest.raises(UserError) as refused:
-        models.make_net(HeadsInAutocast, SPEC, make_flags("--precision", "bf16"))
-    assert str(refused.value) == (
-        "Your network returned `baseline` in bfloat16; expected float32: compute the heads inside "
-        "torch.autocast(..., enabled=False), as monobeast.Net does"
-    )
-
-
-def test_a_core_state_in_bfloat16_is_taken():
+def test_heads_in_bfloat16_are_refused_and_a_core_state_is_taken():
     """It is float32 in rollouts, like that of an LSTM on a CPU that has instructions for it."""
-
-    def result(outputs, state):
-        return {k: v.float() for k, v in outputs.items()}, (state[0].bfloat16(),)
-
-    models.make_net(with_result(result), SPEC, make_flags("--precision", "bf16"))
+    heads = lambda outputs, state: (outputs | {"baseline": outputs["baseline"].bfloat16()}, state)
+    said = "`baseline` in bfloat16; expected float32: compute the heads inside torch.autocast("
+    assert refused(with_result(heads)).startswith(said)
+    made(with_result(lambda outputs, state: (outputs, (state[0].bfloat16(),))))
 
 
 def test_the_check_leaves_no_casts_of_weights_behind():
@@ -294,48 +270,48 @@ def test_the_check_leaves_no_casts_of_weights_behind():
             assert net(row)[0]["baseline"].eq(0).all()
 
 
-class Counting(Sound):
-    """Has a buffer and a layer without sizes, and draws random numbers."""
-
-    def __init__(self, spec, flags):
-        super().__init__(spec, flags)
-        self.linear = nn.LazyLinear(A + 1)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, inputs, core_state):
-        self.calls += 1 + torch.rand(())
-        return super().forward(inputs, core_state)
-
-
 def test_the_check_leaves_no_trace():
+    """In a buffer, in random numbers, or in a layer without sizes, which gets them."""
+
+    class Counting(Sound):
+        def __init__(self, spec, flags):
+            super().__init__(spec, flags)
+            self.linear = nn.LazyLinear(A + 1)
+            self.register_buffer("calls", torch.zeros(()))
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, inputs, core_state):
+            self.calls += 1 + torch.rand(())
+            self.mean = 0.9 * self.mean + 0.1 * inputs["frame"].mean((0, 1))  # a new tensor
+            return super().forward(inputs, core_state)
+
     torch.manual_seed(0)
     net = made(Counting)
     after = torch.rand(())
-    assert net.calls == 0 and net.linear.in_features == 4
+    assert net.calls == 0 and not net.mean.any() and net.linear.in_features == 4
     torch.manual_seed(0)
     Counting(SPEC, make_flags())
     assert torch.rand(()) == after
 
 
-@pytest.mark.parametrize(
-    "observations, actions",
-    [
-        ({"a/b": ((2, 3, 3), "uint8"), "c": ((), "int64")}, Actions("multi_discrete", (2, 3))),
-        ({"frame": ((3, 40, 40), "bool")}, Actions("box", (2,))),
-        ({"frame": ((3,), "float64"), "action_mask": ((2,), "int8")}, Actions("discrete", (2,))),
-    ],
-)
+KINDS = [
+    ({"a/b": ((2, 3, 3), "uint8"), "c": ((), "int64")}, Actions("multi_discrete", (2, 3))),
+    ({"frame": ((3, 40, 40), "bool")}, Actions("box", (2,))),
+    ({"frame": ((3,), "float64"), "action_mask": ((2,), "int8")}, Actions("discrete", (2,))),
+]
+
+
+@pytest.mark.parametrize("observations, actions", KINDS)
 @pytest.mark.parametrize("lstm", [[], ["--use_lstm"]])
 def test_every_kind_of_spec_can_be_checked(observations, actions, lstm):
     models.make_net(monobeast.Net, Spec("some", 1, observations, actions), make_flags(*lstm))
 
 
-def fails(*_):
-    raise KeyError("frame")
-
-
 @pytest.mark.parametrize("part", ["__init__", "initial_state", "forward"])
 def test_an_error_of_the_network_is_one_sentence_with_its_line(part):
+    def fails(*_):
+        raise KeyError("frame")
+
     with pytest.raises(UserError) as refused:
         made(type("Broken", (Sound,), {part: fails}))
     place = f"{__file__}:{fails.__code__.co_firstlineno + 1}"
@@ -348,40 +324,36 @@ def test_an_error_of_the_network_is_one_sentence_with_its_line(part):
     assert type(refused.value.__cause__) is KeyError
 
 
-class Narrow(Sound):
-    def __init__(self, spec, flags):
-        super().__init__(spec, flags)
-        self.core = nn.GRU(A, A + 1)
+def test_an_error_inside_torch_names_the_networks_own_line():
+    class Narrow(Sound):
+        def __init__(self, spec, flags):
+            super().__init__(spec, flags)
+            self.core = nn.GRU(A, A + 1)  # gets inputs of a wrong width, in models.unroll
 
-
-def test_an_error_inside_this_package_or_torch_names_the_networks_own_line():
-    """Here the GRU gets inputs of a wrong width, in models.unroll."""
     with pytest.raises(UserError, match=rf"RuntimeError: .* in forward \({__file__}:\d+\); its"):
         made(Narrow)
 
 
-def test_a_network_that_ends_the_program_is_told_so():
+def test_a_network_that_refuses_or_ends_the_program_is_told_so():
+    def refuse(*_):
+        raise UserError("Not for this game")
+
     def leave(*_):
         raise SystemExit(3)
 
+    with pytest.raises(UserError, match="^Not for this game$"):
+        made(type("Broken", (Sound,), {"__init__": refuse}))
     with pytest.raises(UserError, match="^Your network raised SystemExit: 3 in forward"):
         made(type("Broken", (Sound,), {"forward": leave}))
 
 
-def test_a_users_error_of_the_network_stays_as_it_is():
-    def refuse(*_):
-        raise UserError("Not for this game")
-
-    with pytest.raises(UserError, match="^Not for this game$"):
-        made(type("Broken", (Sound,), {"__init__": refuse}))
-
-
 def test_a_network_without_initial_state_is_refused():
-    net_class = type(
-        "Stateless", (nn.Module,), {"__init__": lambda net, *_: nn.Module.__init__(net)}
-    )
+    class Stateless(nn.Module):
+        def __init__(self, spec, flags):
+            super().__init__()
+
     with pytest.raises(UserError, match="^Your network has no method initial_state; expected one"):
-        made(net_class)
+        made(Stateless)
 
 
 class Wide(Sound):
@@ -396,32 +368,12 @@ def test_a_run_is_refused_before_it_writes_anything(tmp_path):
 
 
 def test_logits_that_become_nan_later_are_named():
-    net = made(with_result(lambda outputs, state: (outputs, state)))
-    row = {"frame": torch.full((1, 2, 4), float("nan")), "done": torch.zeros(1, 2).bool()}
+    """Large numbers of columns, such as R2D2's of each sequence, are no observations."""
+    net = made(Sound)
+    row = {"frame": torch.full((1, 2, 4), math.nan), "done": torch.zeros(1, 2).bool()}
     text = "^Your network returned NaN or infinity in policy_logits for frame from nan to nan; exp"
     with pytest.raises(UserError, match=text):
         models.act_on(net, row, models.initial_state(net, 2))
-
-
-def test_large_numbers_of_columns_are_no_observations():
-    """R2D2's batches have the number of each sequence, for example."""
     rows = {"frame": torch.zeros(3, 2, 4), "column/serial": torch.full((1, 2), 2_000_000)}
-    said = why_not_finite(made(Sound), rows, ["policy_logits"])
+    said = why_not_finite(net, rows, ["policy_logits"])
     assert "column/" not in said and "policy_logits for frame from 0 to 0; expected" in said
-
-
-class CountingNet(Sound):
-    """Puts a new tensor where its buffer was, in each call."""
-
-    def __init__(self, spec, flags):
-        super().__init__(spec, flags)
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, inputs, core_state):
-        self.mean = 0.9 * self.mean + 0.1 * inputs["frame"].mean((0, 1))
-        rows = inputs | {"frame": inputs["frame"] - self.mean}
-        return super().forward(rows, core_state)
-
-
-def test_a_network_that_replaces_its_buffers_is_taken_and_keeps_them():
-    assert not made(CountingNet).mean.any()
