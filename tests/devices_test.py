@@ -10,6 +10,7 @@ import torch
 from libtorchbeast import models
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import (
+    CPU,
     Event,
     copy_to_host,
     exists,
@@ -24,25 +25,19 @@ from tests.support import polybeast as poly
 from tests.support.actors import make_flags
 from tests.support.gpu import GPU
 
-CPU = torch.device("cpu")
 DEVICES = [CPU, GPU]
 
 
-def test_on_a_cpu_nothing_is_copied():
-    rows, state = {"a": torch.ones(2)}, (torch.ones(3),)
-    assert to_device(rows, CPU) is rows and to_device(state, CPU) is state
-    outputs, after = to_host(rows, state)
-    assert outputs["a"] is rows["a"] and type(after) is tuple and after[0] is state[0]
-
-
-@pytest.mark.parametrize("device", [GPU])
-def test_there_and_back(device):
+@pytest.mark.parametrize("device", DEVICES, ids=str)
+def test_there_and_back_nothing_is_copied_on_a_cpu(device):
     rows = {"frame": torch.arange(6, dtype=torch.uint8).view(2, 3), "done": torch.tensor([True])}
     with own_stream(device):
-        there = to_device(rows, device)
+        there, state = to_device((rows, (torch.ones(3),)), device)
         assert all(tensor.device.type == device.type for tensor in there.values())
-        back, none = to_host({k: v.clone() for k, v in there.items()}, ())
-    assert none == () and all(torch.equal(back[k], v) for k, v in rows.items())
+        back, after = to_host(there, state)
+    assert type(after) is tuple and after[0].tolist() == [1, 1, 1]
+    for name, tensor in rows.items():
+        assert torch.equal(back[name], tensor) and (back[name] is tensor) == (device == CPU)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "auto"])
@@ -82,27 +77,25 @@ def test_compile_without_a_compiler_is_one_line(monkeypatch, tmp_path, as_before
     assert message.endswith(f"--compile: {expected}") and not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "asked, chosen",
-    [((None, None), ("cuda:1", "cuda:1")), (("cpu", None), ("cpu", "cpu")),
-     (("cuda", "cpu"), ("cuda:1", "cpu")), ((None, "cuda"), ("cuda:1", "cuda:1"))],
-)  # fmt: skip
+@pytest.mark.parametrize("asked, chosen", [
+    ((None, None), ("cuda:1", "cuda:1")), (("cpu", None), ("cpu", "cpu")),
+    (("cuda", "cpu"), ("cuda:1", "cpu")), ((None, "cuda"), ("cuda:1", "cuda:1")),
+])  # fmt: skip
 def test_each_rank_has_the_accelerator_of_its_number(monkeypatch, asked, chosen):
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    two = dict(current_accelerator=lambda check_available=True: torch.device("cuda"))
-    for name, function in (two | dict(device_count=lambda: 2)).items():
-        monkeypatch.setattr(torch.accelerator, name, function)
-    names = dict(zip(("learner_device", "inference_device"), asked, strict=True))
-    draft = Namespace(**names, num_actors=4, num_learner_threads=None)
+    cuda = lambda check_available=True: torch.device("cuda")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", cuda)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    own = dict(zip(("learner_device", "inference_device"), asked, strict=True))
+    draft = Namespace(**own, num_actors=4, num_learner_threads=None)
     devices.choose(draft)
     devices.choose(draft)  # once more, when the flags are settled
     assert (draft.learner_device, draft.inference_device) == chosen
     monkeypatch.setenv("LOCAL_RANK", "2")
-    draft.learner_device = None
-    if asked[0] is None:
-        with pytest.raises(UserError, match="cuda:2: expected .* finds cuda:0, cuda:1$"):
-            devices.choose(draft)
+    draft.learner_device = "cuda"
+    with pytest.raises(UserError, match="cuda:2: expected .* finds cuda:0, cuda:1$"):
+        devices.choose(draft)
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)

@@ -81,8 +81,8 @@ def random_rows(T, B, seed):
     rows = dict(reward=reward, done=done, terminated=terminated, action=action)
     online, other = generator.normal(0, 2, (2, T + 1, B, A)).astype(np.float32)
     chances = generator.uniform(0.01, 1, B).astype(np.float32)
-    tensors = ({k: torch.from_numpy(v) for k, v in rows.items()}, *map(torch.from_numpy, (online,)))
-    return *tensors, torch.from_numpy(other), torch.from_numpy(chances)
+    rows = {name: torch.from_numpy(values) for name, values in rows.items()}
+    return rows, *map(torch.from_numpy, (online, other, chances))
 
 
 class Table(nn.Module):
@@ -112,18 +112,14 @@ def learned(rows, online, other, chances, n=5):
 
 
 # =============================================================================================== h
-def test_h_and_its_inverse_are_those_of_the_paper():
+def test_h_and_its_inverse_are_those_of_the_paper_and_undo_each_other():
     x = torch.tensor([-1e6, -300, -1, -1e-3, 0, 1e-6, 0.5, 2, 1e4])
     expected = torch.tensor([h(v) for v in x.tolist()])
     torch.testing.assert_close(rescale(x), expected, rtol=1e-6, atol=0)
     y = torch.tensor([-50, -1.0, -1e-3, 0, 1e-5, 0.3, 7, 200])
     expected = torch.tensor([h_inverse(v) for v in y.tolist()])
     torch.testing.assert_close(unrescale(y), expected, rtol=1e-5, atol=1e-9)
-
-
-def test_they_undo_each_other_in_float32_near_0_too():
-    """The formula of the paper is wrong by a tenth there."""
-    x = torch.logspace(-7, 6, 1000)
+    x = torch.logspace(-7, 6, 1000)  # near 0 the formula of the paper is wrong by a tenth
     for values in (x, -x):
         torch.testing.assert_close(unrescale(rescale(values)), values, rtol=2e-6, atol=0)
 
@@ -183,22 +179,19 @@ def test_only_the_chosen_actions_of_real_transitions_get_a_gradient():
 
 
 def test_a_batch_without_real_transitions_has_a_loss_of_0():
-    rows, online, other, chances = random_rows(4, 2, 0)
+    rows, online, *others = random_rows(4, 2, 0)
     rows["done"][:] = True
-    results = learned(rows, online.requires_grad_(), other, chances)
+    results = learned(rows, online.requires_grad_(), *others)
     assert results["total_loss"] == results["real_transitions"] == 0
     assert not results["vectors"]["priorities"].any()
 
 
 # ============================================================================ weights and epsilons
-def test_importance_weights():
+def test_importance_weights_and_epsilons():
     probabilities = torch.tensor([0.5, 0.25, 0.125])
     weights = recurrent_q.importance_weights(probabilities, 0.5)
     torch.testing.assert_close(weights, torch.tensor([0.5, 0.5**0.5, 1.0]))
     assert (recurrent_q.importance_weights(probabilities, 0.0) == 1).all()
-
-
-def test_epsilons():
     expected = [0.4 ** (1 + 7 * i / 7) for i in range(8)]
     torch.testing.assert_close(recurrent_q.epsilons(8), torch.tensor(expected))
     assert recurrent_q.epsilons(1).tolist() == pytest.approx([0.4])

@@ -25,25 +25,21 @@ ATARI = Spec(
 STATE = (torch.zeros(1, 1, 512), torch.zeros(1, 1, 512))
 
 
-def test_a_million_steps_of_atari_take_seven_gigabytes():
+def test_the_bytes_are_said_and_refused_where_they_do_not_fit(tmp_path, caplog):
+    """A million steps of Atari take seven gigabytes."""
     shapes = block_shapes(ATARI, STATE, r2d2.OWN_OUTPUTS, 40)
     assert shapes["frame"] == ((40, 84, 84), "uint8")
     assert 7.0e9 < required_bytes(shapes, 25_000) < 7.3e9
-
-
-def test_the_bytes_are_said_and_refused_where_they_do_not_fit(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     flags = r2d2.parse(["--env", "CartPole-v1"])
     shapes = {"frame": ((20, 4), "float32"), "serial": ((), "int64")}
     arrays = allocate(flags, shapes, 10, None)
     assert arrays["frame"].shape == (10, 20, 4) and arrays["serial"].dtype == np.int64
     assert "takes 0.000 GB" in caplog.text
-    flags = replace(flags, replay_capacity=10**12)
-    with pytest.raises(UserError, match="^--replay_capacity 1000000000000: expected .* needed"):
-        r2d2.require_replay_memory(flags, ATARI, STATE)
-    flags = replace(flags, save_replay=True, savedir=str(tmp_path / "new" / "folder"))
-    with pytest.raises(UserError, match="^--replay_capacity 1000000000000: expected .* disk"):
-        r2d2.require_replay_memory(flags, ATARI, STATE)
+    for is_saved, said in ((False, "needed"), (True, "disk")):
+        own = dict(replay_capacity=10**12, save_replay=is_saved, savedir=str(tmp_path / "new/one"))
+        with pytest.raises(UserError, match=f"^--replay_capacity {10**12}: expected .* {said}"):
+            r2d2.require_replay_memory(replace(flags, **own), ATARI, STATE)
     assert not list(tmp_path.iterdir())
 
 

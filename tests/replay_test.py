@@ -81,16 +81,31 @@ def make_replay(flags, path=None, priorities=None):
     return Replay(flags, SPEC, STATE, r2d2.OWN_OUTPUTS, priorities, path)
 
 
+def filled(flags, path=None, priorities=None, rollouts=30):
+    replay, world = make_replay(flags, path, priorities), World(2)
+    for _ in range(rollouts):
+        replay.insert(world.rollout())
+    return replay, world
+
+
+def resumed_from(state, flags, path):
+    replay = make_replay(flags, path)
+    replay.load_state_dict(state)
+    return replay
+
+
+def real_steps(batch, first=0):
+    return int((~batch["done"][first + 1 :]).sum())
+
+
 def check(batch, world, flags):
     """Each sequence is a part of its environment's history, from a rollout's first row on."""
     length = flags.burn_in + flags.train_length
     assert batch["reward"].shape == (length + 1, flags.batch_size)
-    histories = [rows for rows in world.history.values()]
     for b in range(flags.batch_size):
         start = int(batch["where"][0, b])
-        fits = [h for h in histories if h[start : start + 1]
-                and h[start]["frame"].tolist() == batch["frame"][0, b].tolist()
-                and np.float32(h[start]["q_max"]) == batch["q_max"][0, b]]  # fmt: skip
+        begins = lambda row, b=b: np.float32(row["q_max"]) == batch["q_max"][0, b]
+        fits = [h for h in world.history.values() if start < len(h) and begins(h[start])]
         assert len(fits) == 1 and start % T == 0
         rows = fits[0][start : start + length + 1]
         for name in ("frame", "where", "reward", "done", "terminated", "action", "q_taken"):
@@ -130,20 +145,18 @@ def test_sequences_are_of_one_stream_also_if_streams_end_and_differ_in_speed():
 def test_the_ratio_is_kept_by_counting(ratio):
     flags, world = make_flags("--replay_ratio", ratio, "--replay_start", 40), World(2)
     replay = make_replay(flags)
-    new = trained = 0
-    rollouts = (world.rollout() for _ in range(100))
-    received = 0
+    new = trained = received = steps = 0
 
     def counted():
         nonlocal new, received
-        for rollout in rollouts:
-            received += (real := int((~rollout["done"][1:]).sum()))
-            new += real if received >= 40 else 0
+        for _ in range(100):
+            rollout = world.rollout()
+            received += real_steps(rollout)
+            new += real_steps(rollout) if received >= 40 else 0
             yield rollout
 
-    steps = 0
     for number, batch in enumerate(replay.batches(counted())):
-        trained += int((~batch["done"][flags.burn_in + 1 :]).sum())
+        trained += real_steps(batch, flags.burn_in)
         if number % 3 == 0:
             replay.learned(batch, None)  # its update was skipped
         else:
@@ -154,16 +167,9 @@ def test_the_ratio_is_kept_by_counting(ratio):
     assert new > 500 and replay.columns()["replay_ratio"] == trained / new
 
 
-def filled(flags, priorities=None):
-    replay, world = make_replay(flags, priorities=priorities), World(2)
-    for _ in range(19):
-        replay.insert(world.rollout())
-    return replay
-
-
 @pytest.mark.parametrize("exponent", [0, 0.5])
 def test_sequences_are_drawn_by_their_priorities(exponent):
-    replay = filled(make_flags("--priority_exponent", exponent))
+    replay, _ = filled(make_flags("--priority_exponent", exponent), rollouts=19)
     for serial in range(40):
         of_one = {"column/serial": torch.tensor([[serial]])}
         replay.learned(of_one, {"priorities": [1.0 + serial % 4]})
@@ -182,7 +188,8 @@ def test_sequences_are_drawn_by_their_priorities(exponent):
 
 
 def test_first_priorities_and_those_of_sequences_that_are_gone():
-    replay = filled(make_flags("--priority_exponent", 1), lambda rows: rows["q_max"][0].abs())
+    own = lambda rows: rows["q_max"][0].abs()
+    replay, _ = filled(make_flags("--priority_exponent", 1), priorities=own, rollouts=19)
     before = replay._tree.leaves.copy()
     assert len(set(before[before > 0])) == 34
     three = {"column/serial": torch.tensor([[39, 36, 4]])}
@@ -194,47 +201,43 @@ def test_first_priorities_and_those_of_sequences_that_are_gone():
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_sequence_whose_priority_is_not_finite_is_drawn_next(number):
     """Its loss is not finite either, which the learner says. The others remain."""
-    replay = filled(make_flags("--priority_exponent", 1), lambda rows: torch.full((2,), number))
+    own = lambda rows: torch.full((2,), number)
+    replay, _ = filled(make_flags("--priority_exponent", 1), priorities=own, rollouts=19)
     assert replay.may_sample() and replay.sample()["column/chance"].isfinite().all()
     each = {"column/serial": torch.arange(36)[None]}
     replay.learned(each, {"priorities": [*[1.0] * 5, number] * 6})
     assert set((replay.sample()["column/serial"] % 6).flatten().tolist()) == {5}
 
 
-def test_a_resume_goes_on_with_the_same_content_priorities_and_draws(tmp_path):
+def test_a_resume_goes_on_with_the_same_content_priorities_and_draws(tmp_path, caplog):
+    """Unless the layout is another."""
     flags, path = make_flags("--save_replay"), str(tmp_path / "replay.bin")
-    world = World(2)
-    replay = make_replay(flags, path)
-    for _ in range(30):
-        replay.insert(world.rollout())
+    replay, world = filled(flags, path)
     for _ in range(5):
         batch = replay.sample()
         replay.learned(batch, {"priorities": batch["q_max"][0].abs().tolist()})
-    state = replay.state_dict()
-    torch.save(state, tmp_path / "state")
-    resumed = make_replay(replace(flags, seed=9), path)
-    resumed.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
-    again = resumed.state_dict()
-    assert_same(again, state)
+    torch.save(replay.state_dict(), tmp_path / "state")
+    state = torch.load(tmp_path / "state", weights_only=True)
+    resumed = resumed_from(state, replace(flags, seed=9), path)
+    assert_same(resumed.state_dict(), replay.state_dict())
     for _ in range(5):
         one, other = replay.sample(), resumed.sample()
         assert all(torch.equal(one[k], other[k]) for k in one)
         check(other, world, flags)
+    other = resumed_from(state, make_flags("--save_replay", "--train_length", 7), path)
+    assert "has another layout and is not used" in caplog.text and not other.may_sample()
 
 
 @pytest.mark.parametrize(("before", "after"), [(0.5, 0.25), (1, 0), (0, 1)])
 def test_a_resume_with_another_exponent_or_ratio_follows_it_at_once(tmp_path, before, after):
     flags, path = make_flags("--save_replay", "--priority_exponent", before), str(tmp_path / "r")
-    replay, world = make_replay(replace(flags, replay_ratio=8.0), path), World(2)
-    for _ in range(30):
-        replay.insert(world.rollout())
-        while replay.may_sample():
-            serials = replay.sample()["column/serial"]
-            priorities = (1.0 + serials[0] % 4).tolist()
-            replay.learned({"column/serial": serials}, {"priorities": priorities})
-    state = replay.state_dict()
-    resumed = make_replay(replace(flags, replay_ratio=2.0, priority_exponent=after), path)
-    resumed.load_state_dict(state)
+    replay, world = filled(replace(flags, replay_ratio=8.0), path)
+    while replay.may_sample():
+        serials = replay.sample()["column/serial"]
+        priorities = (1.0 + serials[0] % 4).tolist()
+        replay.learned({"column/serial": serials}, {"priorities": priorities})
+    flags = replace(flags, replay_ratio=2.0, priority_exponent=after)
+    resumed = resumed_from(replay.state_dict(), flags, path)
     old, new = replay._tree.leaves, resumed._tree.leaves
     expected = old ** (after / before) if before else np.ones_like(old)
     np.testing.assert_allclose(new[old > 0], expected[old > 0], rtol=1e-6)
@@ -249,10 +252,8 @@ def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(
 ):
     """Also if a first resume is killed before it has entered what it leaves out, which may be all
     then."""
-    flags, path, world = make_flags("--save_replay"), str(tmp_path / "replay.bin"), World(2)
-    replay = make_replay(flags, path)
-    for _ in range(30):
-        replay.insert(world.rollout())
+    flags, path = make_flags("--save_replay"), str(tmp_path / "replay.bin")
+    replay, world = filled(flags, path)
     state = replay.state_dict()
     for _ in range(5):  # and then it is killed
         replay.insert(world.rollout())
@@ -263,9 +264,8 @@ def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(
     if is_killed:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(Replay, "_forget", killed)
-            make_replay(flags, path).load_state_dict(state)
-    resumed = make_replay(flags, path)
-    resumed.load_state_dict(state)
+            resumed_from(state, flags, path)
+    resumed = resumed_from(state, flags, path)
     newer = np.isin(np.arange(40), np.arange(60, 70) % 40)
     assert not resumed._tree.leaves[newer].any()
     assert is_killed or resumed.may_sample()
@@ -282,44 +282,31 @@ def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(
 
 
 def test_a_resume_whose_file_is_lost_begins_as_a_new_run_does(tmp_path):
-    flags = make_flags("--save_replay", "--replay_start", 60)
-    path, world = tmp_path / "replay.bin", World(2)
-    replay = make_replay(flags, str(path))
-    for _ in range(30):
-        replay.insert(world.rollout())
-    state = replay.state_dict()
+    flags, path = make_flags("--save_replay", "--replay_start", 60), tmp_path / "replay.bin"
+    replay, world = filled(flags, str(path))
     path.unlink()
-    resumed = make_replay(flags, str(path))
-    resumed.load_state_dict(state)
+    resumed = resumed_from(replay.state_dict(), flags, str(path))
     assert replay._tree.total > 0 and resumed._tree.total == 0
     assert resumed.columns() == {"replay_steps": 0}
     received = 0
     for _ in range(30):
         resumed.insert(rollout := world.rollout())
-        received += int((~rollout["done"][1:]).sum())
+        received += real_steps(rollout)
         assert resumed.may_sample() == (received >= 60)
-
-
-def test_another_layout_is_not_taken(tmp_path, caplog):
-    path = str(tmp_path / "replay.bin")
-    state = make_replay(make_flags("--save_replay"), path).state_dict()
-    other = make_replay(make_flags("--save_replay", "--train_length", 7), path)
-    other.load_state_dict(state)
-    assert "has another layout and is not used" in caplog.text and not other.may_sample()
 
 
 def test_threads_may_share_it():
     """Two learner threads insert and draw at once; a checkpoint is taken meanwhile."""
     flags, world = make_flags("--replay_ratio", 4), World(2)
     replay, lock, batches = make_replay(flags), threading.Lock(), []
-    rollouts = iter([world.rollout() for _ in range(60)])
+    left = [world.rollout() for _ in range(60)]
 
     def one_by_one():
         while True:
             with lock:
-                rollout = next(rollouts, None)
-            if rollout is None:
-                return
+                if not left:
+                    return
+                rollout = left.pop(0)
             yield rollout
 
     def learn():

@@ -55,15 +55,13 @@ def test_each_environment_of_a_run_has_a_number_of_its_own(monkeypatch):
     monkeypatch.setattr(polybeast_env, "create_env", made)
     mono = monobeast.parse(["--env", "Catch", "--envs_per_actor", "3"])
     poly = polybeast_env.parse("--env Catch --envs_per_server 3 --num_servers 2".split())
-    for rank in ("0", "1"):
+    places = list(itertools.product("01", (0, 1)))  # ranks, and their actors or servers
+    for rank, actor in places:
         monkeypatch.setenv("RANK", rank)
-        for actor in (0, 1):
-            number = ranks.own_number(actor)
-            monobeast.make_environment(mono, 7, number).initial(seed=0)
-        assert len(set(found)) == len(found)
-    assert found[:6] == [0, 1, 2, 3, 4, 5]
+        monobeast.make_environment(mono, 7, ranks.own_number(actor)).initial(seed=0)
+    assert len(set(found)) == len(found) and found[:6] == [0, 1, 2, 3, 4, 5]
     found.clear()
-    for rank, server in (("0", 0), ("0", 1), ("1", 0), ("1", 1)):
+    for rank, server in places:
         monkeypatch.setenv("RANK", rank)
         make = polybeast_env.maker(poly, 7, server)
         for _ in range(3):
