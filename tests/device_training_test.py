@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import warpbeast
-from examples.tensors.tag import Tag
 from libtorchbeast import learner
 from libtorchbeast.tensors import TensorVector
 from tests.support import monobeast as mono
@@ -19,8 +18,6 @@ from tests.support.tensors import Foreign, Walk
 pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("as_before", "one_thread")]
 
 SMALL = "--unroll_length 5 --checkpoint_every 1 --torch_threads 1".split()
-THREADS = "--num_learner_threads 2".split()
-EVALUATED = "--eval_every 100 --num_episodes 1".split()
 
 
 def train(monkeypatch, savedir, beast, flags, graphs=0):
@@ -42,22 +39,17 @@ def train(monkeypatch, savedir, beast, flags, graphs=0):
 
 def test_polybeast_with_an_lstm_learns_on_one_device_and_acts_on_another(monkeypatch, tmp_path):
     flags = "--use_lstm --num_inference_threads 2 --learner_device sim:0 --inference_device sim:1"
-    own = [*poly.SMALL, *flags.split(), *THREADS, *EVALUATED]
+    flags += " --num_learner_threads 2 --eval_every 100 --num_episodes 1"
+    own = [*poly.SMALL, *flags.split()]
     train(monkeypatch, tmp_path, poly.beast, own, graphs=10)  # of inference
     assert rows(tmp_path / "run")[-1]["streams"] == 1
-
-
-def test_polybeast_learns_and_acts_on_one_device(monkeypatch, tmp_path):
-    flags = "--num_inference_threads 2 --num_actors 2 --learner_device sim".split()
-    train(monkeypatch, tmp_path, poly.beast, [*poly.SMALL, *flags, *THREADS], graphs=20)
     said = (tmp_path / "run" / "out.log").read_text()
-    assert "graphs: update yes" in said and "graphs: inference 3 sizes" in said
+    assert "graphs: update no" in said and "graphs: inference 3 sizes" in said
 
 
-@pytest.mark.parametrize("env", [Walk("box"), Tag(2, 1)], ids=["walk", "tag"])
-def test_warpbeast_learns_from_a_vector_on_its_device(monkeypatch, tmp_path, env):
+def test_warpbeast_learns_from_a_vector_on_its_device(monkeypatch, tmp_path):
     """The host waits once in an update."""
-    make = lambda flags, device: Foreign(TensorVector(env, flags.num_envs), device)
+    make = lambda flags, device: Foreign(TensorVector(Walk("box"), flags.num_envs), device)
     monkeypatch.setattr(warpbeast, "create_env", make)
     waits, update = [], learner.Learner.update
 
@@ -87,6 +79,7 @@ def test_a_run_by_graphs_gives_the_cpus_weights(monkeypatch, tmp_path):
             mono.beast(tmp_path / device, *flags, "--learner_device", device)
             assert sim.counts["graphs"] > 20 or device == "cpu"
         weights.append(load(tmp_path / device / "run")["model"])
+    assert "graphs: update yes" in (tmp_path / "sim:0" / "run" / "out.log").read_text()
     # With the learning rate on the device, the optimizer rounds in another order.
     torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
     assert "moments.mean" in weights[0] and weights[0]["moments.count"] > 100

@@ -31,23 +31,28 @@ def simulated():
 
 
 class Small(nn.Module):
-    """A network with a buffer that each call changes."""
+    """A network with a buffer that each call changes. `first` is called before and `last` after
+    that, with the network and its inputs, which `first` may replace."""
 
-    def __init__(self):
+    def __init__(self, first=lambda net, x: x, last=lambda net, x: None):
         super().__init__()
         torch.manual_seed(0)
         self.layer = nn.Linear(2, 3)
         self.register_buffer("calls", torch.zeros(()))
+        self.number, self.first, self.last = 0, first, last
 
     def forward(self, inputs, core_state=()):
+        self.number += 1
+        x = self.first(self, inputs["x"])
         self.calls += 1
-        logits = self.layer(inputs["x"]) + self.calls
+        logits = self.layer(x) + self.calls
+        self.last(self, x)
         state = tuple(x + logits[..., :1] for x in core_state)
         return {"policy_logits": logits, "baseline": logits.sum(-1)}, state
 
 
-def inputs_of(number, B=3):
-    x = (torch.arange(2.0 * B).view(1, B, 2) + number) * (-1) ** number
+def inputs_of(number, device, B=3):
+    x = ((torch.arange(2.0 * B).view(1, B, 2) + number) * (-1) ** number).to(device)
     return {"x": x, "reward": x[..., 0] / 7}, (x[..., :1] / 3,)
 
 
@@ -56,52 +61,28 @@ def called(function, device, calls=CALLS, sizes=(3,)):
     results = []
     with own_stream(device), torch.no_grad():
         for number in range(calls):
-            given = inputs_of(number, sizes[number % len(sizes)])
-            (result,) = to_host(function(*there_of(given, device)))
+            given = inputs_of(number, device, sizes[number % len(sizes)])
+            (result,) = to_host(function(*given))
             results.append(result)
     return results
-
-
-def there_of(given, device):
-    rows, state = given
-    return {k: v.to(device) for k, v in rows.items()}, tuple(x.to(device) for x in state)
-
-
-@pytest.fixture(scope="module")
-def on_the_cpu():
-    """What the network returns without a graph."""
-    net = Small()
-    return called(net, CPU)
 
 
 def recorded(net):
     return Graph("it", net.forward, lambda: keep_buffers(net), DEVICE)
 
 
-def test_a_graph_gives_the_functions_results_and_changes_the_same_buffers(simulated, on_the_cpu):
-    net = Small().to(DEVICE)
-    assert_same(called(recorded(net), DEVICE), on_the_cpu)
-    assert sim.counts["graphs"] == CALLS - WARM_UP
-    assert net.calls.cpu() == CALLS
-
-
-def test_a_graph_takes_new_weights_in_the_same_memory(simulated):
+def test_a_graph_gives_the_functions_results_and_changes_the_same_buffers(simulated):
+    """It takes new weights in the same memory; inputs of another shape are the function's."""
     net, own = Small().to(DEVICE), Small()
     function = recorded(net)
-    called(function, DEVICE)
-    called(own, CPU)
+    assert_same(called(function, DEVICE), called(own, CPU))
+    assert sim.counts["graphs"] == CALLS - WARM_UP
+    assert net.calls.cpu() == CALLS
     for one in (net, own):
         with torch.no_grad():
             one.layer.weight.mul_(2)
-    assert_same(called(function, DEVICE, 2), called(own, CPU, 2))
-
-
-def test_inputs_of_another_shape_are_the_functions(simulated):
-    net, own = Small().to(DEVICE), Small()
-    sizes = [3] * CALLS + [2, 3]
-    calls = len(sizes)
-    assert_same(called(recorded(net), DEVICE, calls, sizes), called(own, CPU, calls, sizes))
-    assert sim.counts["graphs"] == calls - WARM_UP - 1
+    assert_same(called(function, DEVICE, 3, (2, 3)), called(own, CPU, 3, (2, 3)))
+    assert sim.counts["graphs"] == CALLS - WARM_UP + 1
 
 
 def test_inference_pads_to_a_few_sizes_and_returns_no_padding(simulated):
@@ -113,15 +94,7 @@ def test_inference_pads_to_a_few_sizes_and_returns_no_padding(simulated):
 
 
 def test_the_backward_pass_can_be_recorded(simulated):
-    def learned(net, function, device):
-        results = []
-        with own_stream(device):
-            for number in range(CALLS):
-                x = inputs_of(number)[0]["x"].to(device)
-                results += to_host(function(x))
-        return results
-
-    def make(device):
+    def learned(device):
         net = Small().to(device)
 
         def gradients(x):
@@ -129,78 +102,55 @@ def test_the_backward_pass_can_be_recorded(simulated):
             net.layer(x).square().sum().backward()
             return [parameter.grad for parameter in net.layer.parameters()]
 
-        return net, gradients
+        keep = lambda: keep_buffers(net)
+        function = gradients if device == CPU else Graph("it", gradients, keep, device)
+        with own_stream(device):
+            return [to_host(function(inputs_of(n, device)[0]["x"])) for n in range(CALLS)]
 
-    net, function = make(DEVICE)
-    graph = Graph("it", function, lambda: keep_buffers(net), DEVICE)
-    assert_same(learned(net, graph, DEVICE), learned(*make(CPU), CPU))
+    assert_same(learned(DEVICE), learned(CPU))
     assert sim.counts["graphs"] == CALLS - WARM_UP
 
 
 # ================================================================= what has no graph, and mistakes
-class Reads(Small):
-    """It waits for a number of the device."""
-
-    def forward(self, inputs, core_state=()):
-        return super().forward(inputs, core_state) if inputs["x"].sum().item() < 1e9 else None
-
-
-class Selects(Small):
-    """Its results have a shape that only the device knows."""
-
-    def forward(self, inputs, core_state=()):
-        assert len((inputs["x"] > 0).nonzero()) < 100
-        return super().forward(inputs, core_state)
-
-
-class Copies(Small):
-    """It makes a tensor on the host in each call."""
-
-    def forward(self, inputs, core_state=()):
-        inputs = inputs | {"x": inputs["x"] + torch.zeros(2).to(inputs["x"].device)}
-        return super().forward(inputs, core_state)
-
-
-class Fails(Small):
-    """Its own code raises an error where it is recorded, after it has changed its buffer."""
-
-    number = 0
-
-    def forward(self, inputs, core_state=()):
-        self.number += 1
-        results = super().forward(inputs, core_state)
-        if self.number == WARM_UP + 1 and inputs["x"].device.type != "cpu":
-            raise ValueError("its own error")
-        return results
-
-
-class Counts(Small):
-    """Its numbers depend on how often Python has run."""
-
-    number = 0
-
-    def forward(self, inputs, core_state=()):
-        self.number += 1
-        return super().forward({"x": inputs["x"] * self.number}, core_state)
-
-
 def in_the_default_stream(device, priority=0):
     stream = sim.default_stream(device)
     stream.wait_stream(sim.current_stream(device))
     return stream
 
 
+def reads(net, x):  # a number of the device
+    return x if x.sum().item() < 1e9 else None
+
+
+def selects(net, x):  # a result whose shape only the device knows
+    return x if len((x > 0).nonzero()) < 100 else None
+
+
+def copies(net, x):  # a tensor that is made on the host in each call
+    return x + torch.zeros(2).to(x.device)
+
+
+def counts(net, x):  # numbers that depend on how often Python has run
+    return x * net.number
+
+
+def fails(net, x):  # its own code, where it is recorded, after it has changed its buffer
+    if net.number == WARM_UP + 1 and x.device.type != "cpu":
+        raise ValueError("its own error")
+
+
 OTHERS = {
-    "a host read": (Reads, None, "aten._local_scalar_dense.default is between the host and the"),
-    "a shape of the host": (Selects, None, "aten.nonzero.default is between the host and the"),
-    "a copy": (Copies, None, "aten._to_copy.default is between the host and the device"),
-    "an error of its own": (Fails, None, "its own error"),
+    "a host read": (dict(first=reads), None, "aten._local_scalar_dense.default is between the"),
+    "a shape of the host": (dict(first=selects), None, "aten.nonzero.default is between the host"),
+    "a copy": (dict(first=copies), None, "aten._to_copy.default is between the host and the dev"),
+    "an error of its own": (dict(last=fails), None, "its own error"),
     "a host read that nobody has seen coming": (
-        Reads, (graphs, "_Watch", contextlib.nullcontext), "not permitted when stream is capturing"
+        dict(first=reads), (graphs, "_Watch", contextlib.nullcontext),
+        "not permitted when stream is capturing",
     ),
-    "a number of Python": (Counts, None, "its results are not those of the same calls without one"),
+    "a number of Python": (dict(first=counts), None, "its results are not those of the same calls"),
     "the default stream": (
-        Small, (graphs, "own_stream", in_the_default_stream), "cannot be recorded in the default"
+        {}, (graphs, "own_stream", in_the_default_stream), "cannot be recorded in the default"
     ),
 }  # fmt: skip
 
@@ -209,70 +159,72 @@ OTHERS = {
 def test_what_has_no_graph_is_called_without_one_which_is_said_once(
     simulated, monkeypatch, caplog, what
 ):
-    kind, mistake, why = OTHERS[what]
+    parts, mistake, why = OTHERS[what]
     if mistake:
         monkeypatch.setattr(*mistake)
-    net, own = kind().to(DEVICE), kind()
+    net, own = Small(**parts).to(DEVICE), Small(**parts)
     seen, expected = called(recorded(net), DEVICE), called(own, CPU)
-    if kind is not Counts:  # recording calls it, too
+    if parts.get("first") is not counts:  # recording calls it, too
         assert_same(seen, expected)
     assert caplog.text.count("graphs: it no (") == 1 and why in caplog.text
     assert sim.counts["graphs"] <= CHECKED
 
 
-def test_new_tensors_of_pythons_numbers_are_seen_on_the_way():
+MAKE = {
+    "tensor": lambda x: torch.tensor([1.0, 2.0], device=x.device),
+    "as_tensor": lambda x: torch.as_tensor(0.5, device=x.device),
+    "new_tensor": lambda x: x.new_tensor([1.0]),
+}
+
+
+@pytest.mark.parametrize("make", MAKE)
+def test_new_tensors_of_pythons_numbers_are_seen_on_the_way(make):
     """Here on a device of torch that is no memory, because the simulated one cannot copy so."""
-    x, made = torch.zeros(3, device="meta"), "is between the host and the device"
-    for make in (
-        lambda: torch.tensor([1.0, 2.0], device="meta"),
-        lambda: torch.as_tensor(0.5, device="meta"),
-        lambda: x.new_tensor([1.0]),
-    ):
-        with pytest.raises(RuntimeError, match=made), graphs._Watch(), graphs._WatchNew():
-            make()
+    x = torch.zeros(3, device="meta")
+    with pytest.raises(RuntimeError, match=f"{make} is between the host and the device"):
+        with graphs._Watch(), graphs._WatchNew():
+            MAKE[make](x)
     with graphs._Watch(), graphs._WatchNew():
         assert (x * torch.tensor(2.0)).device == x.device
 
 
 def test_no_thread_draws_random_numbers_while_another_records(simulated, monkeypatch):
     """CUDA's generator would raise an error in the thread that draws."""
-    begun, errors = threading.Event(), []
+    own, waits, errors = threading.Lock(), threading.Event(), []
 
-    class Lock:  # says when the other thread is waiting for it, or has it
-        own = threading.Lock()
-
+    class Lock:  # says when the other thread is waiting for it
         def __enter__(self):
             if threading.current_thread() is drawer:
-                begun.set()
-            self.own.acquire()
+                waits.set()
+            own.acquire()
 
         def __exit__(self, *error):
-            self.own.release()
+            own.release()
+
+    def note(who):
+        errors.extend([f"{who} without the lock"] * (not own.locked()))
+        waits.set()
 
     def draw():
         with own_stream(DEVICE):
             row = {"x": torch.ones(1, 3, 2, device=DEVICE)}
             to_host(models.choose_actions(acting, row, (), greedy=False))
 
-    def sample(logits):
-        errors.extend(["drawn while a graph is recorded"] * (not lock.own.locked()))
-        begun.set()
-        return logits.argmax(dim=-1)
+    def begin_to_draw(net, x):
+        if sim._thread.graph:
+            note("recorded")
+            waits.clear()
+            drawer.start()
+            assert waits.wait(GUARD_S)
+        return x
 
-    class Waits(Small):
-        def forward(self, inputs, core_state=()):
-            if sim._thread.graph:
-                errors.extend(["recorded without the lock"] * (not lock.own.locked()))
-                drawer.start()
-                assert begun.wait(GUARD_S)
-            return super().forward(inputs, core_state)
-
-    drawer, lock, acting = threading.Thread(target=draw), Lock(), Small().to(DEVICE)
+    drawer, acting = threading.Thread(target=draw), Small().to(DEVICE)
+    sample = lambda logits: note("drawn") or logits.argmax(dim=-1)
     acting.distribution = types.SimpleNamespace(sample=sample)
-    monkeypatch.setattr(devices, "_drawing", lock)
-    called(recorded(Waits().to(DEVICE)), DEVICE)
+    monkeypatch.setattr(devices, "_drawing", Lock())
+    called(recorded(Small(begin_to_draw).to(DEVICE)), DEVICE)
     drawer.join()
-    assert begun.is_set() and not errors
+    assert waits.is_set() and not errors
 
 
 def test_why_there_is_none(simulated, monkeypatch):

@@ -69,15 +69,15 @@ def test_rollouts_are_joined_where_one_copy_brings_them_to_the_device(simulated)
         assert list(batches) == []
         for number, batch in enumerate(to_host(*on_device)):
             assert_equal(batch, columns(range(3 * number, 3 * number + 3)))
+        assert list(lending.rollouts(queue, DEVICE)) == []  # closed before the first batch
 
 
 @sim.needs_simulated_device
 def test_the_next_batch_is_joined_and_copied_during_an_update(simulated, monkeypatch):
-    """By the second learner thread."""
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
     life, queue = Life(DEVICE, DEVICE), BatchingQueue(BATCH_SIZE, BATCH_SIZE)
     batches, clock = lending.rollouts(queue, DEVICE), Clock(LEARNER_ACTIVITIES)
-    own = (run_of(life.learner, life.stats), batches, life.publish, clock)
+    own = (run_of(life.learner, life.stats), batches, life.weights.publish, clock)
     sim.counts.clear()
     with guarded(queue):
         learning = in_thread(learner.learn, *own)
@@ -90,13 +90,6 @@ def test_the_next_batch_is_joined_and_copied_during_an_update(simulated, monkeyp
         wait_for(lambda: life.learner.updates == 2)
         queue.close()
         learning.result(GUARD_S)
-
-
-@sim.needs_simulated_device
-def test_a_queue_that_is_closed_before_the_first_batch_ends_the_loop(simulated):
-    queue = BatchingQueue(3, 9)
-    queue.close()
-    assert list(lending.rollouts(queue, DEVICE)) == []
 
 
 def test_the_core_keeps_no_lent_memory_also_if_it_is_closed():

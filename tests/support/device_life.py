@@ -8,7 +8,7 @@ because there a thread knows nothing of another's waits, except by a lock.
 import copy
 import functools
 import queue
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import torch
@@ -33,8 +33,9 @@ class Worker:
 
     def __init__(self, function):
         self._items, self._asked = queue.SimpleQueue(), queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1)
+        self._result = self._pool.submit(function, self._given())
+        self._result.add_done_callback(self._asked.put)
         self._wait()
 
     def give(self, item):
@@ -44,26 +45,18 @@ class Worker:
 
     def close(self):
         self.give(None)
-        self._thread.join()
+        self._pool.shutdown()
 
-    def _iterate(self):
+    def _given(self):
         while True:
             self._asked.put(None)
-            item = self._items.get()
-            if item is None:
+            if (item := self._items.get()) is None:
                 return
             yield item
 
-    def _run(self, function):
-        try:
-            function(self._iterate())
-            self._asked.put(None)
-        except BaseException as error:
-            self._asked.put(error)
-
     def _wait(self):
-        if error := self._asked.get(timeout=GUARD_S):
-            raise error
+        if self._asked.get(timeout=GUARD_S) is not None:
+            self._result.result()
 
 
 class Batch:
@@ -95,10 +88,9 @@ class Life:
         learner_device, inference_device: where they compute.
         argv: flags of MonoBeast.
         net: the class of the network.
-        publish: what learner threads call with new weights, if not the weights' own method.
     """
 
-    def __init__(self, learner_device, inference_device, *argv, net=None, publish=None):
+    def __init__(self, learner_device, inference_device, *argv, net=None):
         self.flags = make_flags(*argv)
         actor = make_actor(net or monobeast.Net, *argv)
         self.rollouts = make_rollouts(actor, 4)
@@ -106,7 +98,6 @@ class Life:
         self.learner = make_learner(copy.deepcopy(actor.net), self.flags, learner_device)
         version = self.learner.updates
         self.weights = NewestWeights(self.learner.net.state_dict(), version, inference_device)
-        self.publish = publish or self.weights.publish
         self.nets = [copy.deepcopy(actor.net).to(inference_device) for _ in range(2)]
         graphs.for_inference(self.nets, BATCH_SIZE, self.flags)
         self.stats, self._left = Stats(BATCH_SIZE), list(self.rollouts)
@@ -116,7 +107,7 @@ class Life:
     def _learn(self, rollouts):
         own = batches(((r, lambda: None) for r in rollouts), BATCH_SIZE, self.learner.device)
         clock = Clock(LEARNER_ACTIVITIES)
-        learner.learn(run_of(self.learner, self.stats), own, self.publish, clock)
+        learner.learn(run_of(self.learner, self.stats), own, self.weights.publish, clock)
 
     def _infer(self, net, asked):
         run = SimpleNamespace(flags=self.flags, stats=self.stats)

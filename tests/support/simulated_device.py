@@ -28,6 +28,8 @@ import itertools
 import threading
 import types
 import weakref
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -67,6 +69,7 @@ def join(clock: Clock, other: Clock) -> None:
 
 
 _clocks: weakref.WeakKeyDictionary[threading.Thread, Clock] = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
 
 
 class _Thread(threading.local):
@@ -87,7 +90,6 @@ def _gradients_in_this_thread() -> contextlib.AbstractContextManager[None]:
 
 
 _thread = _Thread()
-_numbers = itertools.count()
 
 
 class Stream:
@@ -125,19 +127,16 @@ class Stream:
 class Event:
     """Stands for torch.Event."""
 
-    def __init__(self, device=None, **options):
+    def __init__(self, device=None):
         self.clock: Clock = {}
 
-    def record(self, stream: Stream | None = None) -> None:
+    def record(self, stream: Stream) -> None:
         with _books:
-            self.clock = dict((stream or current_stream()).clock)
+            self.clock = dict(stream.clock)
 
-    def wait(self, stream: Stream | None = None) -> None:
+    def wait(self, stream: Stream) -> None:
         with _books:
-            join((stream or current_stream()).clock, self.clock)
-
-    def synchronize(self) -> None:
-        _wait_for(self.clock)
+            join(stream.clock, self.clock)
 
 
 class Lock:
@@ -153,14 +152,11 @@ class Lock:
             join(_thread.clock, self._clock)
         return is_taken
 
-    def release(self) -> None:
+    def release(self, *_) -> None:
         join(self._clock, _thread.clock)
         self._lock.release()
 
-    __enter__ = acquire
-
-    def __exit__(self, *error) -> None:
-        self.release()
+    __enter__, __exit__ = acquire, release
 
 
 _join_thread = threading.Thread.join
@@ -195,9 +191,8 @@ def current_stream(device=None) -> Stream:
 
 
 # ================================================================================ what is pending
-# Copies between the host and a device for which the host has not waited: the stream's number, the
-# copy's number in it, and what to do when it has ended.
-_pending: list[tuple[int, int, object]] = []
+# Copies between the host and a device for which the host has not waited, and what to do then.
+_pending: list[tuple["Use", Callable[[], object]]] = []
 
 
 def _wait_for(clock: Clock) -> None:
@@ -205,72 +200,74 @@ def _wait_for(clock: Clock) -> None:
     counts["waits"] += 1
     with _books:
         join(_thread.clock, clock)
-        ended = [p for p in _pending if _thread.clock.get(p[0], 0) >= p[1]]
+        ended = [p for p in _pending if p[0].is_before(_thread.clock)]
         _pending[:] = [p for p in _pending if p not in ended]
-    for _, _, end in ended:
+    for _, end in ended:
         end()
 
 
 def finish() -> None:
     """Ends all copies, and raises what any of them or any freed memory has done wrong."""
     ended, _pending[:] = list(_pending), []
-    for _, _, end in ended:
+    for _, end in ended:
         end()
     if errors:
         raise Race("; ".join(errors))
 
 
 # ============================================================================ memory and its books
+class Use(NamedTuple):
+    """A kernel that reads or writes a block."""
+
+    stream: int
+    number: int  # in its stream
+    name: str
+
+    def is_before(self, clock: Clock) -> bool:
+        return clock.get(self.stream, 0) >= self.number
+
+
 class Block:
     """The books of one piece of a device's memory."""
 
-    def __init__(self, stream: Stream):
+    def __init__(self, stream: Stream, written: Use | None = None):
         self.stream = stream  # in which it was allocated, and in which it will be given to others
         self.graph = _thread.graph and _thread.graph.adopt(self)  # to which it belongs for ever
-        self.written: tuple[int, int, str] | None = None  # stream, kernel's number, kernel's name
-        self.read: dict[int, tuple[int, str]] = {}  # since then
-        self.recorded: set[int] = set()  # the streams of `record_stream`
+        self.written = written
+        self.read: dict[int, Use] = {}  # since then, by stream
+        self.recorded = {stream.number}  # the streams that are known to use it
 
-    def uses(self) -> list[tuple[int, int, str]]:
-        read = [(stream, number, name) for stream, (number, name) in self.read.items()]
-        return [self.written, *read] if self.written else read
+    def uses(self) -> list[Use]:
+        return [*filter(None, [self.written]), *self.read.values()]
 
     def __del__(self):
         if self.graph is not None:
             return
         known = dict(self.stream.clock)
         join(known, _thread.clock)
-        for stream, number, name in self.uses():
-            is_told = stream == self.stream.number or stream in self.recorded
-            if not is_told and known.get(stream, 0) < number:
-                errors.append(f"memory freed while {name} in stream {stream} may use it")
+        for use in self.uses():
+            if use.stream not in self.recorded and not use.is_before(known):
+                errors.append(f"memory freed while {use.name} in stream {use.stream} may use it")
 
 
-def _note(stream: Stream, number: int, name: str, read: list[Block], written: list[Block]) -> None:
-    """Enters a kernel's uses of memory into the books."""
-
-    def is_after(use: tuple[int, int, str]) -> bool:
-        return use[0] == stream.number or stream.clock.get(use[0], 0) >= use[1]
-
-    for block in written:
-        for use in block.uses():
-            if not is_after(use):
-                raise Race(f"{name} overwrites what {use[2]} in another stream may still use")
-        block.written, block.read = (stream.number, number, name), {}
-    for block in read:
-        if block.written and not is_after(block.written):
-            raise Race(f"{name} reads what {block.written[2]} in another stream may still write")
-        block.read[stream.number] = (number, name)
-
-
-def _begin(stream: Stream, name: str, read: list[Block], written: list[Block]) -> int:
-    """Enters a kernel or a copy into the books. Returns its number in the stream."""
+def _begin(stream: Stream, name: str, read: list[Block], written: list[Block]) -> Use:
+    """Enters a kernel or a copy, and its uses of memory, into the books."""
     if stream.device.index in broken:
         raise RuntimeError(f"{stream.device}: the driver does not answer\nand a second line")
     with _books:
-        number = stream.begin_kernel()
-        _note(stream, number, name, [block for block in read if block not in written], written)
-    return number
+        own = Use(stream.number, stream.begin_kernel(), name)
+        for block in written:
+            for use in block.uses():
+                if not use.is_before(stream.clock):
+                    raise Race(f"{name} overwrites what {use.name} in another stream may still use")
+            block.written, block.read = own, {}
+        for block in read:
+            if block not in written:
+                if block.written and not block.written.is_before(stream.clock):
+                    other = block.written.name
+                    raise Race(f"{name} reads what {other} in another stream may still write")
+                block.read[stream.number] = own
+    return own
 
 
 class SimTensor(torch.Tensor):
@@ -346,15 +343,14 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> Non
 
 def _copy_to_host(target: torch.Tensor, source: SimTensor, non_blocking: bool) -> None:
     stream = current_stream(source.device)
-    number = _begin(stream, "copy to host", [source.block], [])
+    own = _begin(stream, "copy to host", [source.block], [])
     counts["to_host"] += 1
     value = source.inner.clone()
     deliver = torch.no_grad()(lambda: target.copy_(value))
     if non_blocking and is_pinned(target):
-        rubbish = torch.full_like(_bytes(target), 0x7F).view(target.dtype).view(target.shape)
-        target.copy_(rubbish)
+        target.copy_(torch.full_like(_bytes(target), 0x7F).view(target.dtype).view(target.shape))
         with _books:
-            _pending.append((stream.number, number, deliver))
+            _pending.append((own, deliver))
     else:
         _wait_for(stream.clock)
         deliver()
@@ -362,7 +358,7 @@ def _copy_to_host(target: torch.Tensor, source: SimTensor, non_blocking: bool) -
 
 def _copy_to_device(target: SimTensor, source: torch.Tensor, non_blocking: bool) -> None:
     stream = current_stream(target.device)
-    number = _begin(stream, "copy to device", [], [target.block])
+    own = _begin(stream, "copy to device", [], [target.block])
     counts["to_device"] += 1
     target.inner.copy_(source)
     if not (non_blocking and is_pinned(source)):
@@ -370,12 +366,12 @@ def _copy_to_device(target: SimTensor, source: torch.Tensor, non_blocking: bool)
         return
     before = _bytes(source).clone()
 
-    def check():
+    def check() -> None:
         if not torch.equal(_bytes(source), before):
             raise Race("page-locked memory changed before the copy from it had ended")
 
     with _books:
-        _pending.append((stream.number, number, check))
+        _pending.append((own, check))
 
 
 # ======================================================================================= kernels
@@ -387,14 +383,10 @@ _NO_KERNELS = (
 )  # fmt: skip
 # The host waits for these, because it needs their result or its shape.
 _WAIT = {
-    aten._local_scalar_dense.default,
-    aten.equal.default,
-    aten.nonzero.default,
-    aten.is_nonzero.default,
-    aten._unique2.default,
-    aten.masked_select.default,
+    aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default,
+    aten.nonzero.default, aten.masked_select.default, aten._unique2.default,
     aten.unique_consecutive.default,
-}
+}  # fmt: skip
 # These take indices that are on the host.
 _MIX = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default}
 
@@ -413,11 +405,11 @@ def _execute(func, args: tuple, kwargs: dict):
     stream = current_stream(inputs[0].device)
     name = str(func).removeprefix("aten.")
     _check_devices(name, inputs, () if func in _MIX else (args, kwargs))
-    number, has_kernel = 0, not name.startswith(_NO_KERNELS)
+    own, has_kernel = None, not name.startswith(_NO_KERNELS)
     if graph := _thread.graph if has_kernel else None:
         graph.begin(name, func, args, kwargs)
     elif has_kernel:
-        number = _begin(stream, name, *_uses(func, args, kwargs))
+        own = _begin(stream, name, *_uses(func, args, kwargs))
         counts["kernels"] += 1
     if func in _WAIT:
         _wait_for(stream.clock)
@@ -432,10 +424,7 @@ def _execute(func, args: tuple, kwargs: dict):
         if not isinstance(x, torch.Tensor):
             return x
         block = blocks.get(x.untyped_storage().data_ptr())
-        if block is None:
-            block = Block(stream)
-            block.written = (stream.number, number, name) if number else None
-        return SimTensor(x, block)
+        return SimTensor(x, Block(stream, own) if block is None else block)
 
     outputs = pytree.tree_map(wrapped, result)
     return torch.utils._python_dispatch.return_and_correct_aliasing(func, args, kwargs, outputs)
@@ -506,13 +495,12 @@ _REPLACED = {
 
 
 # ================================================================================== installation
-def _new(size, stride, dtype, device, memory_format=None) -> SimTensor:
+def _new(size, dtype=None, device=None, memory_format=None, stride=None, **_) -> SimTensor:
     dtype = dtype or torch.get_default_dtype()
     if stride is not None:
         inner = torch.empty_strided(size, stride, dtype=dtype)
     else:
-        memory_format = memory_format or torch.contiguous_format
-        inner = _empty(size, dtype=dtype, memory_format=memory_format)
+        inner = _empty(size, dtype=dtype, memory_format=memory_format or torch.contiguous_format)
     return SimTensor(inner, Block(current_stream(device)))
 
 
@@ -540,26 +528,16 @@ def _register() -> list[torch.library.Library]:
 
     backend_registration._setup_privateuseone_for_python_backend(NAME, _module(), Hook())
     library = torch.library.Library("aten", "IMPL")
-    library.impl(
-        "empty.memory_format",
-        lambda size, dtype=None, device=None, memory_format=None, **_: _new(
-            size, None, dtype, device, memory_format
-        ),
-        "PrivateUse1",
-    )
-    library.impl(
-        "empty_strided",
-        lambda size, stride, dtype=None, device=None, **_: _new(size, stride, dtype, device),
-        "PrivateUse1",
-    )
+    strided = lambda size, stride, **options: _new(size, stride=stride, **options)
+    library.impl("empty.memory_format", _new, "PrivateUse1")
+    library.impl("empty_strided", strided, "PrivateUse1")
     return [library]
 
 
 def _module() -> types.ModuleType:
     """Stands for a module such as torch.cuda."""
     module = types.ModuleType(f"torch.{NAME}")
-    module.is_available = lambda: _is_installed
-    module.is_initialized = lambda: _is_installed
+    module.is_available = module.is_initialized = lambda: _is_installed
     module.device_count = lambda: NUM_DEVICES if _is_installed else 0
     module.current_device = lambda: _device().index
     module.get_amp_supported_dtype = lambda: [torch.bfloat16]
