@@ -3,11 +3,11 @@
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tests.gpu import __main__ as program
@@ -22,26 +22,23 @@ HERE = "tests.support.gpu_stages"
 
 
 # ====================================================================================== the harness
-def exists(pid):
-    try:
-        os.kill(pid, 0)
-        return True
-    except ProcessLookupError:
-        return False
+exists = psutil.pid_exists
 
 
 def test_a_stage_that_hangs_is_killed_with_its_children_and_what_it_said_is_kept(
     tmp_path, monkeypatch
 ):
     """Its time is over as soon as it has answered."""
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    heard = []
+    over, heard = [], []
+
+    def timer(seconds, function):
+        return SimpleNamespace(start=lambda: over.append(function), cancel=lambda: None)
 
     def hear(answer):
         heard.append(answer)
-        clock.now = 1000.0
+        over[0]()
 
+    monkeypatch.setattr(stages.threading, "Timer", timer)
     log = tmp_path / "hung.log"
     result = stages.run(Stage("hung", 60, f"{HERE}.hangs"), {"device": "cpu"}, 60.0, hear, log)
     assert result == {"error": "it was killed after 60 s", "printed": "it hangs now"}
@@ -86,18 +83,17 @@ def test_a_stage_is_not_begun_without_time(tmp_path):
 def test_without_an_accelerator_it_says_so(tmp_path, monkeypatch):
     finds = {"": ("", False, "torch 2 finds no accelerator"), "cuda:7": ("cuda:7", False, "no")}
     monkeypatch.setattr(program, "torch_finds", finds.__getitem__)
-    with pytest.raises(SystemExit, match="torch 2 finds no accelerator; --device cpu tries"):
-        program.main(["--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit, match="--device cuda:7: expected cpu, sim or an accelerator"):
-        program.main(["--device", "cuda:7", "--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit, match="--only xyz: no stage's name matches"):
-        program.main(["--only", "xyz", "--out", str(tmp_path / "out")])
-    with pytest.raises(SystemExit, match=r"--only \[: unterminated character set"):
-        program.main(["--only", "[", "--out", str(tmp_path / "out")])
-    assert not (tmp_path / "out").exists()
     (tmp_path / "file").touch()
-    with pytest.raises(SystemExit, match="--out .*/file: .*File exists"):
-        program.main(["--device", "cpu", "--out", str(tmp_path / "file")])
+    for words, said in {
+        "": "torch 2 finds no accelerator; --device cpu tries",
+        "--device cuda:7": "--device cuda:7: expected cpu, sim or an accelerator",
+        "--only xyz": "--only xyz: no stage's name matches",
+        "--only [": r"--only \[: unterminated character set",
+        f"--device cpu --out {tmp_path}/file": "--out .*/file: .*File exists",
+    }.items():
+        with pytest.raises(SystemExit, match=said):
+            program.main(["--out", str(tmp_path / "out"), *words.split()])
+    assert not (tmp_path / "out").exists()
 
 
 def test_torch_is_asked_for_the_device_in_another_process(monkeypatch):

@@ -73,44 +73,46 @@ def torch_finds(device: str) -> tuple[str, bool, str]:
 
 def main(argv: list[str] | None = None) -> int:
     flags = make_parser().parse_args(argv)
+    refuse = lambda text: sys.exit(f"tests.gpu: error: {text}")
     try:
         chosen = [stage for stage in STAGES if re.search(flags.only, stage.name)]
     except re.error as error:
-        sys.exit(f"tests.gpu: error: --only {flags.only}: {error}")
+        refuse(f"--only {flags.only}: {error}")
     if not chosen:
-        sys.exit(f"tests.gpu: error: --only {flags.only}: no stage's name matches")
+        refuse(f"--only {flags.only}: no stage's name matches")
     device = flags.device
     if device not in ("cpu", "sim"):
         device, exists, found = torch_finds(device)
         if not device:
-            sys.exit(f"tests.gpu: error: {found}; --device cpu tries what can be tried without one")
+            refuse(f"{found}; --device cpu tries what can be tried without one")
         if not exists:
-            sys.exit(f"tests.gpu: error: --device {device}: expected cpu, sim or an accelerator, "
-                     f"and {found}")  # fmt: skip
-    options = {"device": device, "quick": flags.quick}
+            refuse(f"--device {device}: expected cpu, sim or an accelerator, and {found}")
+    options, rows = {"device": device, "quick": flags.quick}, []
     try:
         flags.out.mkdir(parents=True, exist_ok=True)
-        write(flags.out, options, [])
+        write(flags.out, options, rows)
     except OSError as error:
-        sys.exit(f"tests.gpu: error: --out {flags.out}: {error}")
-    end, rows = time.monotonic() + 60 * flags.minutes, []
+        refuse(f"--out {flags.out}: {error}")
+    end = time.monotonic() + 60 * flags.minutes
     for stage in chosen:
-        row: Row = {"stage": stage.name, "seconds": 0.0, "answers": []}
-        rows.append(row)
-        run_stage(stage, row, options, end, rows, flags.out)
+        rows.append({"stage": stage.name, "seconds": 0.0, "answers": []})
+        run_stage(stage, options, end, rows, flags.out)
     print(summary(rows), flush=True)
-    return 0 if all(is_held(row) for row in rows) else 1
+    return 0 if all(map(is_held, rows)) else 1
 
 
-def run_stage(stage: Stage, row: Row, options: Row, end: float, rows: list[Row], out: Path) -> None:
-    """Runs one stage and adds to its `row`. After each answer all `rows` are written."""
-    start = time.monotonic()
+def run_stage(stage: Stage, options: Row, end: float, rows: list[Row], out: Path) -> None:
+    """Runs one stage and adds to the last of the `rows`, which are written after each answer."""
+    row, log, start = rows[-1], out / f"{stage.name}.log", time.monotonic()
     print(f"== {stage.name}", flush=True)
+
+    def save() -> None:
+        row["seconds"] = round(time.monotonic() - start, 1)
+        write(out, options, rows)
 
     def heard(answer: Row) -> None:
         row["answers"].append(answer)
-        row["seconds"] = round(time.monotonic() - start, 1)
-        write(out, options, rows)
+        save()
         print(shown(answer), flush=True)
 
     if packages := stages.missing(stage):
@@ -118,10 +120,9 @@ def run_stage(stage: Stage, row: Row, options: Row, end: float, rows: list[Row],
     elif end - start < LEAST_S:
         row["error"] = "not run, because no time was left"
     else:
-        limit = end - start if options["quick"] else min(stage.limit, end - start)
         row["error"] = "it has not ended"  # what the report says if this program is stopped now
-        write(out, options, rows)
-        log = out / f"{stage.name}.log"
+        save()
+        limit = end - start if options["quick"] else min(stage.limit, end - start)
         ended = stages.run(stage, options, limit, heard, log)
         del row["error"]
         row |= ended
@@ -129,12 +130,14 @@ def run_stage(stage: Stage, row: Row, options: Row, end: float, rows: list[Row],
             log.unlink()
         else:
             row["log"] = str(log)
-    row["seconds"] = round(time.monotonic() - start, 1)
-    write(out, options, rows)
-    if "error" in row:
-        print("\n".join([f"FAILED: {row['error']}", row.get("printed", "")]).strip(), flush=True)
-    if "log" in row:
-        print(f"All that it printed: {row['log']}", flush=True)
+    save()
+    print(*failure(row, "FAILED: {}"), sep="\n", end="", flush=True)
+
+
+def failure(row: Row, frame: str) -> list[str]:
+    """What a report says of a stage that was not good, in lines."""
+    said = {"error": frame, "printed": "```\n{}\n```", "log": "All that it printed: {}"}
+    return [text.format(row[name]) + "\n" for name, text in said.items() if row.get(name)]
 
 
 def is_held(row: Row) -> bool:
@@ -165,16 +168,10 @@ def markdown(options: Row, rows: list[Row]) -> str:
     for row in rows:
         lines += ["", f"## {row['stage']}, {row['seconds']} s", ""]
         lines += [f"- {answer['say']}" for answer in row["answers"] if "say" in answer]
-        figures = [answer for answer in row["answers"] if "what" in answer]
-        if figures:
+        if figures := [answer for answer in row["answers"] if "what" in answer]:
             titles = ["measured", "", "promised", "held"]
             lines += ["", line(titles), line(["---"] * len(titles)), *map(table_line, figures)]
-        if "error" in row:
-            lines += ["", f"**Failed: {row['error']}**"]
-        if row.get("printed"):
-            lines += ["", "```", row["printed"], "```"]
-        if "log" in row:
-            lines += ["", f"All that it printed: {row['log']}"]
+        lines += ["", *failure(row, "**Failed: {}**")]
     return "\n".join(lines) + "\n"
 
 
@@ -187,14 +184,13 @@ def table_line(answer: Row) -> str:
 
 def summary(rows: list[Row]) -> str:
     good = [row["stage"] for row in rows if is_held(row)]
-    words = f"Good: {', '.join(good) or 'nothing'}."
-    for row in rows:
-        if not is_held(row):
-            words += f" {row['stage']}: {row.get('error') or not_held(row)}."
-    return words
+    bad = [f" {row['stage']}: {why_not(row)}." for row in rows if not is_held(row)]
+    return f"Good: {', '.join(good) or 'nothing'}." + "".join(bad)
 
 
-def not_held(row: Row) -> str:
+def why_not(row: Row) -> str:
+    if "error" in row:
+        return row["error"]
     first, *others = [answer["what"] for answer in row["answers"] if not answer.get("held", True)]
     return f"not held: {first}" + (f", and {len(others)} more" if others else "")
 

@@ -15,12 +15,10 @@ import polybeast
 from libtorchbeast import models
 from libtorchbeast.accelerator.devices import to_device
 from libtorchbeast.flags import UserError
-from libtorchbeast.learner import Learner
 from tests.faults.harness import Figure
 from tests.gpu import work
 from tests.gpu.machine import has_transport
 from tests.gpu.stages import ROOT, Answers
-from tests.support import actors
 from tests.support.monobeast import CATCH
 from tests.support.polybeast import SMALL
 from tests.support.processes import load
@@ -51,10 +49,10 @@ def held(what: str, is_so: bool) -> Figure:
     return Figure(what, int(is_so), "", None, 1)
 
 
-def make_learner(device: torch.device) -> tuple[Learner, dict[str, torch.Tensor]]:
+def make_trainer(device: torch.device) -> tuple[work.Trainer, dict[str, torch.Tensor]]:
     flags = work.flags_of("shallow", str(device))
     net = work.make_net("shallow", flags)
-    return actors.make_learner(work.on(net, device), flags, device), work.make_batch(net, 5, 2)
+    return work.trainer(net, flags, device), work.make_batch(net, 5, 2)
 
 
 def works(device: torch.device) -> bool:
@@ -68,16 +66,16 @@ def is_finite(state: dict[str, torch.Tensor]) -> bool:
 
 # ============================================================================== in this process
 def out_of_memory(device: torch.device) -> bool:
-    trainer, batch = make_learner(device)
+    (learner, _), batch = make_trainer(device)
 
     def publish(state_dict, version):
         torch.empty(2**50, dtype=torch.uint8, device=device)
 
     try:
-        trainer.update(batch, publish)
+        learner.update(batch, publish)
         return False
     except RuntimeError:  # torch.OutOfMemoryError is one
-        state = trainer.state_dict()
+        state = learner.state_dict()
         return state["updates"] == 1 and is_finite(state["model"]) and works(device)
 
 
@@ -96,12 +94,10 @@ def nan_logits(device: torch.device) -> bool:
 
 
 def nan_batch(device: torch.device) -> bool:
-    trainer, batch = make_learner(device)
+    (learner, update), batch = make_trainer(device)
     broken = batch | {"policy_logits": torch.full_like(batch["policy_logits"], math.nan)}
-    publish = lambda state_dict, version: None
-    was_skipped = trainer.update(broken, publish) is None and trainer.skips.count == 1
-    goes_on = trainer.update(batch, publish) is not None
-    return was_skipped and goes_on and is_finite(trainer.state_dict()["model"])
+    was_skipped = update(broken) is None and learner.skips.count == 1
+    return was_skipped and update(batch) is not None and is_finite(learner.state_dict()["model"])
 
 
 # ================================================================================= whole programs

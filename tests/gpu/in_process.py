@@ -3,9 +3,9 @@
 Python in place of the actor pool. It needs no gRPC, so it runs where PolyBeast itself cannot."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import torch
@@ -20,7 +20,7 @@ from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIES, Clock
 from libtorchbeast.weights import NewestWeights
 from tests.gpu import work
-from tests.support.actors import make_learner, run_of
+from tests.support.actors import run_of
 
 
 def play(env: Environment, seed: int, T: int, state, batcher, queue) -> None:
@@ -58,7 +58,7 @@ def speed(net: str, device: str, players: int, envs: int, T: int, B: int, second
     model = work.make_net(net, flags)
     state = models.initial_state(model, envs)
     queue, batcher = BatchingQueue(B, 2 * B), DynamicBatcher(envs * max(1, players // 2), 10**6, 10)
-    trainer = make_learner(work.on(model, there), flags, there)
+    trainer = work.trainer(model, flags, there).learner
     newest = NewestWeights(trainer.net.state_dict(), 0, there)
     run = SimpleNamespace(flags=flags, stats=Stats(B))
     make = lambda: atari_wrappers.make_atari_vector(GAMES["Pong"], envs)
@@ -71,52 +71,34 @@ def speed(net: str, device: str, players: int, envs: int, T: int, B: int, second
         works.append((polybeast.infer, *infer, models.act_on))
         learn = (run_of(trainer, run.stats), queue, newest.publish, Clock(LEARNER_ACTIVITIES))
         works.append((learner.learn, *learn))
-    with running(works, (queue, batcher)) as failures:
-        found = measured(trainer, failures, seconds)
+    with running(works, (queue, batcher)) as threads:
+        found = measured(trainer, threads, seconds)
     trainer.state_dict()  # waits for the last update, whose memory others may get now
     return found
 
 
 @contextlib.contextmanager
-def running(works: list[tuple], closed: tuple) -> Iterator[list[BaseException]]:
-    """Runs each of `works`, a function and its arguments, in a thread of its own. At the end, and
-    if one of them fails, all of `closed` are closed, which ends the threads.
-
-    Raises:
-        BaseException: the first that a thread has raised.
-    """
-    failures: list[BaseException] = []
-
-    def close() -> None:
-        for each in closed:
-            each.close()
-
-    def guarded(function, *args) -> None:
+def running(works: list[tuple], closed: tuple) -> Iterator[list[Future]]:
+    """Runs each of `works`, a function and its arguments, in a thread of its own. At the end all of
+    `closed` are closed, which ends the threads. Raises what one of them has raised."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        threads = [pool.submit(*work) for work in works]
         try:
-            with contextlib.suppress(ClosedBatchingQueue):
-                function(*args)
-        except BaseException as error:
-            failures.append(error)
-            close()
-
-    threads = [threading.Thread(target=guarded, args=work, daemon=True) for work in works]
+            yield threads
+        finally:
+            for each in closed:
+                each.close()
     for thread in threads:
-        thread.start()
-    try:
-        yield failures
-    finally:
-        close()
-        for thread in threads:
-            thread.join(10.0)
-    if failures:
-        raise failures[0]
+        with contextlib.suppress(ClosedBatchingQueue):
+            thread.result()
 
 
-def measured(trainer: Learner, failures: list[BaseException], seconds: float) -> float:
-    """Steps per second from the third update on."""
-    while trainer.updates < 3 and not failures:
+def measured(trainer: Learner, threads: list[Future], seconds: float) -> float:
+    """Steps per second from the third update on, unless a thread ends before."""
+    has_failed = lambda: any(thread.done() for thread in threads)
+    while trainer.updates < 3 and not has_failed():
         time.sleep(0.01)
     step, start = trainer.step, time.perf_counter()
-    while not failures and (time.perf_counter() - start < seconds or trainer.step == step):
+    while not has_failed() and (time.perf_counter() - start < seconds or trainer.step == step):
         time.sleep(0.01)
     return (trainer.step - step) / (time.perf_counter() - start)

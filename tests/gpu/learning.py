@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import monobeast
 import polybeast
@@ -22,17 +23,11 @@ GAME = "--env MinAtar/Breakout-v1 --net monobeast.Net --total_steps 1_000_000"
 
 def learning(device: str, quick: bool) -> Answers:
     steps = "500" if quick else "50000"
-    beasts = [
-        ("MonoBeast", monobeast.main, [*mono.CATCH, *"--num_actors 2 --envs_per_actor 8".split()])
-    ]
+    sizes = ["--num_actors", "2", "--envs_per_actor", "8"]
+    beasts = [("MonoBeast", monobeast.main, [*mono.CATCH, *sizes])]
     if has_transport():
-        beasts.append(
-            (
-                "PolyBeast",
-                polybeast.main,
-                [*poly.CATCH, "--num_servers", "1", "--num_actors", "2", "--envs_per_server", "8"],
-            )
-        )
+        sizes = ["--num_servers", "1", "--num_actors", "2", "--envs_per_server", "8"]
+        beasts.append(("PolyBeast", polybeast.main, [*poly.CATCH, *sizes]))
     for name, main, words in beasts:
         learned = 0.9 if not quick else None
         yield from train(f"{name}, Catch", main, [*words, *CATCH.split(), steps], device, learned)
@@ -45,9 +40,7 @@ def learning(device: str, quick: bool) -> Answers:
         yield from train(f"{name}, MinAtar Breakout", main, GAME.split(), device, 4.0)
 
 
-def train(
-    what: str, main: Callable, words: list[str], device: str, learned: float | None
-) -> Answers:
+def train(what: str, main: Callable, words: list[str], device: str, learned: Any) -> Answers:
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as savedir:
         run = ["--savedir", savedir, "--xpid", "run", "--learner_device", device, "--eval_every"]

@@ -23,7 +23,6 @@ from tests.faults.harness import Figure
 from tests.gpu import timing, work
 from tests.gpu.stages import Answers
 from tests.support import simulated_device as sim
-from tests.support.actors import make_learner
 
 WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize", "hipStreamSynchronize")
 DELAY_CYCLES = 4_000_000  # two milliseconds of a GPU
@@ -39,22 +38,19 @@ def budgets(device: str, quick: bool) -> Answers:
         yield f"Nothing counts the kernels of {device}."
         return
     T, B = (3, 2) if quick else (20, 8)
-    for name in work.nets(quick):
-        for lstm in ([], ["--use_lstm"]):
-            flags = work.flags_of(name, device, *lstm)
-            net = work.make_net(name, flags)
-            batch = work.make_batch(net, T, B)
-            trainer = make_learner(work.on(net, there), flags, there)
-            update = functools.partial(trainer.update, batch, lambda state_dict, version: None)
-            acting, row = work.on(net, there), work.row_of(batch)
+    for title, name, words in work.cases(quick):
+        flags = work.flags_of(name, device, *words)
+        net = work.make_net(name, flags)
+        batch = work.make_batch(net, T, B)
+        _, update = work.trainer(net, flags, there)
+        yield from costs(f"{title}: update", functools.partial(update, batch), there)
+        acting, row = work.on(net, there), work.row_of(batch)
 
-            def infer(acting=acting, row=row, flags=flags):
-                with models.autocast(acting, flags.precision, there):
-                    models.act_on(acting, *to_device(row, there))
+        def infer(acting=acting, row=row, flags=flags):
+            with models.autocast(acting, flags.precision, there):
+                models.act_on(acting, *to_device(row, there))
 
-            for what, function in (("update", update), ("inference batch", infer)):
-                title = f"{name}{', LSTM' * bool(lstm)}: "
-                yield from costs(f"{title}{what}", function, there)
+        yield from costs(f"{title}: inference batch", infer, there)
 
 
 def costs(what: str, function: Callable[[], object], device: torch.device) -> Answers:
@@ -62,12 +58,7 @@ def costs(what: str, function: Callable[[], object], device: torch.device) -> An
         for _ in range(timing.FIRST_CALLS):
             function()
         timing.wait_for(device)
-        if device.type == sim.NAME:
-            sim.counts.clear()
-            function()
-            counts = dict(sim.counts)
-        else:
-            counts = counts_of_cuda(function)
+        counts = counts_of_cuda(function) if device.type == "cuda" else counts_of_sim(function)
         timing.wait_for(device)  # others may get the memory of what the function has used
     limits = dict(kernels=None, graphs=None, to_device=1, to_host=None, waits=1)
     for name, at_most in limits.items():
@@ -76,6 +67,12 @@ def costs(what: str, function: Callable[[], object], device: torch.device) -> An
         yield f"{what}: a hidden wait in {where}"
     if "hidden" in counts:
         yield Figure(f"{what}: hidden waits", len(counts["hidden"]), "", 0)
+
+
+def counts_of_sim(function: Callable[[], object]) -> dict[str, Any]:
+    sim.counts.clear()
+    function()
+    return dict(sim.counts)
 
 
 def counts_of_cuda(function: Callable[[], object]) -> dict[str, Any]:
@@ -127,8 +124,8 @@ def races(device: str, quick: bool) -> Answers:
     if there.type == sim.NAME:
         with mock.patch.object(learner, "threading", types.SimpleNamespace(Lock=sim.Lock)):
             yield from watched("the simulated device", there, contextlib.nullcontext, numbers=False)
-        return
-    yield from delayed(there)
+    else:
+        yield from watched("delayed streams", there, delays(there), numbers=True)
 
 
 def sanitizer() -> Mode:
@@ -142,7 +139,7 @@ def sanitizer() -> Mode:
     return InThisThread
 
 
-def delayed(device: torch.device) -> Answers:
+def delays(device: torch.device) -> Mode:
     """The work of each stream is put off again and again, so that whoever does not wait for it
     reads too early. The numbers must be those without delays."""
 
@@ -152,7 +149,7 @@ def delayed(device: torch.device) -> Answers:
                 put_off(device)
             return func(*args, **(kwargs or {}))
 
-    yield from watched("delayed streams", device, Delays, numbers=True)
+    return Delays
 
 
 def put_off(device: torch.device) -> None:

@@ -12,10 +12,10 @@ from libtorchbeast import losses, models
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
 from libtorchbeast.flags import replace
+from libtorchbeast.rollouts import core_state_of
 from tests.faults.harness import Figure
 from tests.gpu import timing, work
 from tests.gpu.stages import Answers
-from tests.support.actors import make_learner
 
 LIMITS = {"fp32": 1e-4, "bf16": 1e-2}  # of |device - CPU| / |CPU|
 NUDGE = 1e-6  # of each weight, about what the rounding of a sum changes
@@ -25,16 +25,15 @@ def parity(device: str, quick: bool) -> Answers:
     """Outputs, gradients and three updates of both networks, with LSTM and without."""
     there = torch.device(device)
     T, B = (3, 2) if quick else (20, 8)
-    for name in work.nets(quick):
-        for lstm in ([], ["--use_lstm"]):
-            # On a GPU recurrent cores are float32 under bf16, and on a CPU they are not. The
-            # simulated device has no bf16.
-            for precision in ("fp32",) if lstm or there.type == "sim" else ("fp32", "bf16"):
-                flags = work.flags_of(name, device, "--precision", precision, *lstm)
-                net = work.make_net(name, flags)
-                batch = work.make_batch(net, T, B)
-                what = f"{name}{', LSTM' * bool(lstm)}, {precision}"
-                yield from compare(what, net, batch, flags, there, LIMITS[precision])
+    for title, name, words in work.cases(quick):
+        # On a GPU recurrent cores are float32 under bf16, and on a CPU they are not. The simulated
+        # device has no bf16.
+        for precision in ("fp32",) if words or there.type == "sim" else ("fp32", "bf16"):
+            flags = work.flags_of(name, device, "--precision", precision, *words)
+            net = work.make_net(name, flags)
+            batch = work.make_batch(net, T, B)
+            limit = LIMITS[precision]
+            yield from compare(f"{title}, {precision}", net, batch, flags, there, limit)
 
 
 def compare(what, net, batch, flags, device, limit) -> Answers:
@@ -61,29 +60,19 @@ def computed(net, batch, flags, device) -> dict[str, torch.Tensor]:
     """What the network and the loss give on a device, on the CPU and as vectors."""
     own = work.on(net, device)
     rows = to_device(batch, device)
-    core_state = tuple(v for k, v in rows.items() if k.startswith("core_state/"))
     with models.autocast(own, flags.precision, device), torch.no_grad():
-        outputs, _ = models.forward(own, rows, core_state)
+        outputs, _ = models.forward(own, rows, core_state_of(rows))
     both = monobeast.targets, monobeast.loss
     loss = losses.learn_from(own, rows, None, *both, flags, 0.0)["total_loss"]
     loss.backward()
-    gradient = torch.cat([p.grad.flatten() for p in own.parameters()])
     found = dict(logits=outputs["policy_logits"], values=outputs["baseline"], loss=loss)
+    found["gradient"] = work.flat(p.grad for p in own.parameters())
     if flags.precision == "fp32":
-        found["weights after 3 updates"] = updated(net, batch, flags, device)
-    (found,) = to_host(
-        {k: v.detach().flatten() for k, v in (found | {"gradient": gradient}).items()}
-    )
-    return found
-
-
-def updated(net, batch, flags, device) -> torch.Tensor:
-    """The change of the weights that three updates make."""
-    trainer = make_learner(work.on(net, device), flags, device)
-    for _ in range(3):
-        assert trainer.update(batch, lambda state_dict, version: None) is not None
-    weights = trainer.state_dict()["model"]
-    return torch.cat([v.float().flatten() for v in weights.values()])
+        learner, update = work.trainer(net, flags, device)
+        for _ in range(3):
+            assert update(batch) is not None
+        found["weights after 3 updates"] = work.flat(learner.state_dict()["model"].values())
+    return to_host({k: v.detach().flatten() for k, v in found.items()})[0]
 
 
 def relative(seen: torch.Tensor, expected: torch.Tensor) -> float:
@@ -138,13 +127,11 @@ def both(what: str, eager: tuple, replayed: tuple) -> Answers:
 
 def updates(net, batches, flags, device, seconds) -> tuple[torch.Tensor, float]:
     """The weights after eight updates, by which a graph is recorded, and an update's time."""
-    trainer = make_learner(work.on(net, device), flags, device)
-    update = lambda batch: trainer.update(batch, lambda state_dict, version: None)
+    learner, update = work.trainer(net, flags, device)
     for batch in batches * 4:
         update(batch)
-    model = trainer.state_dict()["model"]
-    each = timing.seconds_of(lambda: update(batches[0]), device, seconds)
-    return torch.cat([v.float().flatten() for v in model.values()]), each
+    weights = work.flat(learner.state_dict()["model"].values())
+    return weights, timing.seconds_of(lambda: update(batches[0]), device, seconds)
 
 
 def forwards(net, batches, device, seconds) -> tuple[torch.Tensor, float]:

@@ -2,12 +2,8 @@
 """Speed, in agent steps per second: of updates and inference alone, and of whole runs on Pong."""
 
 import contextlib
-import statistics
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +19,6 @@ from tests.gpu import in_process, timing, work
 from tests.gpu.drills import MONO
 from tests.gpu.machine import has_transport
 from tests.gpu.stages import Answers
-from tests.support.actors import make_learner
 
 SPS = "steps/s"
 
@@ -31,35 +26,29 @@ SPS = "steps/s"
 # ================================================================================== parts alone
 def parts(device: str, quick: bool) -> Answers:
     """Updates and inference by batch size."""
-    there, seconds = torch.device(device), 0.0 if quick else 0.6
-    for name in work.nets(quick):
-        for lstm in ([], ["--use_lstm"]):
-            title = f"{name}{', LSTM' * bool(lstm)}"
-            for B in (2,) if quick else (4, 32, 128, 512):
-                if not lstm or B <= 32:
-                    T = 3 if quick else 20
-                    try:
-                        yield update(f"{title}: update", name, lstm, T, B, there, seconds)
-                    except torch.OutOfMemoryError:
-                        yield f"{title}: an update of {T}x{B} needs more memory"
-            for B in (4,) if quick else (16, 128, 512, 2048):
-                if not lstm or B == 128:
-                    yield inference(f"{title}: inference", name, lstm, B, there, seconds)
+    there, seconds, T = torch.device(device), 0.0 if quick else 0.6, 3 if quick else 20
+    for title, name, words in work.cases(quick):
+        for B in (2,) if quick else (4, 32) if words else (4, 32, 128, 512):
+            try:
+                yield update(f"{title}: update", name, words, T, B, there, seconds)
+            except torch.OutOfMemoryError:
+                yield f"{title}: an update of {T}x{B} needs more memory"
+        for B in (4,) if quick else (128,) if words else (16, 128, 512, 2048):
+            yield inference(f"{title}: inference", name, words, B, there, seconds)
 
 
-def update(title, name, lstm, T, B, device, seconds) -> Figure:
+def update(title, name, words, T, B, device, seconds) -> Figure:
     """Updates from one batch that comes from pageable memory, all copies included."""
-    flags = work.flags_of(name, str(device), "--learning_rate", "1e-6", *lstm)
+    flags = work.flags_of(name, str(device), "--learning_rate", "1e-6", *words)
     net = work.make_net(name, flags)
     batch = work.make_batch(net, T, B)
-    trainer = make_learner(work.on(net, device), flags, device)
-    publish = lambda state_dict, version: None
-    each = timing.seconds_of(lambda: trainer.update(batch, publish), device, seconds)
+    _, one_update = work.trainer(net, flags, device)
+    each = timing.seconds_of(lambda: one_update(batch), device, seconds)
     return Figure(f"{title}, {T}x{B}, {1000 * each:.2f} ms", T * B / each, SPS)
 
 
-def inference(title, name, lstm, B, device, seconds) -> Figure:
-    flags = work.flags_of(name, str(device), *lstm)
+def inference(title, name, words, B, device, seconds) -> Figure:
+    flags = work.flags_of(name, str(device), *words)
     net = work.make_net(name, flags)
     row = work.row_of(work.make_batch(net, 1, B))
     net = work.on(net, device)
@@ -80,26 +69,23 @@ def beasts(device: str, quick: bool) -> Answers:
         T, B = (3, 2) if quick else (20, 64)
         alone = update(f"learner alone, {net}", net, [], T, B, there, seconds / 4)
         yield alone
-        for what, words in runs(net, device, cores, quick):
-            if there.type == "sim" and what != "in this process":
-                yield f"{what}, {net}: the simulated device is in one process only"
+        for beast, words in runs(net, device, cores, quick):
+            what = f"{beast}, {net}"
+            if beast == "in this process":
+                yield f"{what}: PolyBeast's queues and threads, without servers"
+                envs = 2 if quick else 32
+                speed = in_process.speed(net, device, cores, envs, T, B, seconds)
+            elif there.type == "sim":
+                yield f"{what}: the simulated device is in one process only"
                 continue
-            with gpu_load() as load:
-                if what == "in this process":
-                    envs = 2 if quick else 32
-                    speed = in_process.speed(net, device, cores, envs, T, B, seconds)
-                    said = "PolyBeast's queues and threads, without servers"
-                else:
-                    said = " ".join(words)
-                    beast = what.split()[0].lower()
-                    all_words = programs.arguments(Run(what, beast, tuple(words)))
-                    span = programs.measure_run(beast, all_words, seconds)
-                    speed = span.steps / span.seconds
-                    said += f": {span.cpu_seconds / span.seconds:.1f} of {cores} cores busy"
-            yield f"{what}, {net}: {said}{load_of(load)}"
-            yield Figure(f"{what}, {net}", speed, SPS)
-            yield Figure(f"{what}, {net}: of the environments alone", speed / ceiling)
-            yield Figure(f"{what}, {net}: of the learner alone", speed / alone.measured)
+            else:
+                run = Run(beast, beast.lower(), tuple(words))
+                span = programs.measure_run(run.beast, programs.arguments(run), seconds)
+                speed, busy = span.steps / span.seconds, span.cpu_seconds / span.seconds
+                yield f"{what}: {' '.join(words)}: {busy:.1f} of {cores} cores busy"
+            yield Figure(what, speed, SPS)
+            yield Figure(f"{what}: of the environments alone", speed / ceiling)
+            yield Figure(f"{what}: of the learner alone", speed / alone.measured)
 
 
 def runs(net: str, device: str, cores: int, quick: bool) -> Iterator[tuple[str, list[str]]]:
@@ -134,29 +120,3 @@ def environments_alone(cores: int, seconds: float) -> float:
             env.step(some[count % len(some)])
             count += 1
         return count * N / (time.perf_counter() - start)
-
-
-@contextlib.contextmanager
-def gpu_load() -> Iterator[list[float]]:
-    """Fills the list with NVIDIA's load in percent, twice a second."""
-    words = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-    seen: list[float] = []
-    with tempfile.TemporaryFile("w+") as file:
-        try:
-            process = subprocess.Popen([*words, "-lms", "500"], stdout=file, stderr=file)
-        except OSError:  # no GPU of NVIDIA's
-            yield seen
-            return
-        try:
-            yield seen
-        finally:
-            process.kill()
-            process.wait()
-            file.seek(0)
-            seen += [float(line) for line in file if line.strip().isdigit()]
-
-
-def load_of(seen: list[Any]) -> str:
-    """The load in the second half, because a run takes its time to start."""
-    later = seen[len(seen) // 2 :]
-    return f", GPU {statistics.mean(later):.0f}% busy" if later else ""

@@ -13,11 +13,10 @@ import importlib
 import importlib.util
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -82,48 +81,35 @@ def run(
     Returns:
         `error`, and `printed`, the end of what the stage printed; nothing if it ended well.
     """
-    end = time.monotonic() + seconds
-    words = [sys.executable, "-m", __spec__.name, stage.function, json.dumps(options)]
+    words, too_long = [sys.executable, "-m", __spec__.name, stage.function], threading.Event()
     with log.open("w+b") as printed:
         process = subprocess.Popen(
-            words, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=printed,
-            start_new_session=True,
+            [*words, json.dumps(options)], cwd=ROOT, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=printed, start_new_session=True,
         )  # fmt: skip
-        try:
-            for answer in answers_of(process, end):
-                heard(answer)
-            process.wait(max(0.0, end - time.monotonic()))
-            error = f"it ended with exit code {process.returncode}" if process.returncode else ""
-        except subprocess.TimeoutExpired:
-            error = f"it was killed after {seconds:.0f} s"
-        finally:
+
+        def kill() -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(seconds, lambda: (too_long.set(), kill()))
+        timer.start()
+        try:
+            for answer in map(json.loads, process.stdout):
+                heard(answer)
+            code = process.wait()
+        finally:
+            timer.cancel()
+            kill()
             process.wait()
             process.stdout.close()
-        if not error:
+        if not code:
             return {}
         printed.seek(0)
         text = printed.read().decode(errors="replace").strip().splitlines()
-        return {"error": error, "printed": "\n".join(text[-15:])}
-
-
-def answers_of(process: subprocess.Popen, end: float) -> Iterator[Answer]:
-    """Yields the answers until the stage closes its output.
-
-    Raises:
-        subprocess.TimeoutExpired: that takes until `end`.
-    """
-    pipe, begun = process.stdout.fileno(), b""
-    while True:
-        left = end - time.monotonic()
-        if left <= 0 or not select.select([pipe], [], [], left)[0]:
-            raise subprocess.TimeoutExpired(process.args, left)
-        chunk = os.read(pipe, 65536)
-        if not chunk:
-            return
-        *lines, begun = (begun + chunk).split(b"\n")
-        yield from map(json.loads, lines)
+    killed = f"it was killed after {seconds:.0f} s"
+    error = killed if too_long.is_set() else f"it ended with exit code {code}"
+    return {"error": error, "printed": "\n".join(text[-15:])}
 
 
 # =============================================================================== one stage, inside
@@ -133,11 +119,11 @@ def prepared(device: str) -> Iterator[None]:
     if not device.startswith("sim"):
         yield
         return
-    from tests.support import simulated_device
+    from tests.support import simulated_device as sim
 
-    if not simulated_device.is_possible:
-        sys.exit(f"the simulated device needs torch {simulated_device.TORCH}")
-    with simulated_device.installed():
+    if not sim.is_possible:
+        sys.exit(f"the simulated device needs torch {sim.TORCH}")
+    with sim.installed():
         yield
 
 

@@ -2,6 +2,8 @@
 """What the stages work with: networks and random batches."""
 
 import copy
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -11,7 +13,9 @@ import polybeast
 from libtorchbeast import models
 from libtorchbeast.accelerator import devices
 from libtorchbeast.flags import Flags
+from libtorchbeast.learner import Learner
 from libtorchbeast.spec import Actions, Spec
+from tests.support.actors import make_learner
 
 A = 6  # actions, as in Pong
 FRAME = (4, 84, 84)
@@ -21,6 +25,13 @@ BEASTS = {"shallow": monobeast, "deep": polybeast}  # the programs whose network
 def nets(quick: bool) -> list[str]:
     """The networks that a stage takes: the deep one is too slow for --quick."""
     return [*BEASTS][: 1 if quick else None]
+
+
+def cases(quick: bool) -> Iterator[tuple[str, str, list[str]]]:
+    """Each of them without and with an LSTM: its title, its name, and the flags."""
+    for name in nets(quick):
+        yield name, name, []
+        yield f"{name}, LSTM", name, ["--use_lstm"]
 
 
 def flags_of(net: str, device: str, *words: str) -> Flags:
@@ -73,3 +84,19 @@ def row_of(batch: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], mod
 
 def on(net: nn.Module, device: torch.device) -> nn.Module:
     return copy.deepcopy(net).to(device)
+
+
+class Trainer(NamedTuple):
+    """A learner, and what makes an update with it."""
+
+    learner: Learner
+    update: Callable[[dict[str, torch.Tensor]], dict | None]
+
+
+def trainer(net: nn.Module, flags: Flags, device: torch.device) -> Trainer:
+    one = make_learner(on(net, device), flags, device)
+    return Trainer(one, lambda batch: one.update(batch, lambda state_dict, version: None))
+
+
+def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([x.float().flatten() for x in tensors])
