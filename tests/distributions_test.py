@@ -126,5 +126,5 @@ def test_on_policy_the_loss_is_the_same_whatever_the_kind(ours):
     assert loss.clipped_rho_share == 0
     log_probs = ours.log_prob(logits, action)[:-1]
     (expected,) = torch.autograd.grad(-(returns.advantages * log_probs).mean(), logits)
-    (seen,) = torch.autograd.grad(loss.total, logits)
+    (seen,) = torch.autograd.grad(loss.total_loss, logits)
     torch.testing.assert_close(seen, expected)

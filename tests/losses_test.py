@@ -120,8 +120,8 @@ def test_the_bonus_for_entropy_falls_with_progress():
         flags = dict(entropy_cost=0.4, entropy_schedule=schedule)
         outputs = {k: x.requires_grad_() for k, x in outputs.items()}
         found = impala_loss(rows, outputs, progress=progress, **flags)
-        expected = found.pg + 0.5 * found.baseline - 0.4 * share * found.mean_entropy
-        torch.testing.assert_close(found.total, expected)
+        expected = found.pg_loss + 0.5 * found.baseline_loss - 0.4 * share * found.entropy
+        torch.testing.assert_close(found.total_loss, expected)
 
 
 def test_a_discount_of_the_transition_multiplies_gamma():

@@ -49,7 +49,7 @@ def held(what: str, is_so: bool) -> Figure:
     return Figure(what, int(is_so), "", None, 1)
 
 
-def make_trainer(device: torch.device) -> tuple[work.Trainer, dict[str, torch.Tensor]]:
+def make_trainer(device: torch.device) -> tuple[tuple, dict[str, torch.Tensor]]:
     flags = work.flags_of("shallow", str(device))
     net = work.make_net("shallow", flags)
     return work.trainer(net, flags, device), work.make_batch(net, 5, 2)

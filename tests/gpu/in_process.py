@@ -58,7 +58,7 @@ def speed(net: str, device: str, players: int, envs: int, T: int, B: int, second
     model = work.make_net(net, flags)
     state = models.initial_state(model, envs)
     queue, batcher = BatchingQueue(B, 2 * B), DynamicBatcher(envs * max(1, players // 2), 10**6, 10)
-    trainer = work.trainer(model, flags, there).learner
+    trainer, _ = work.trainer(model, flags, there)
     newest = NewestWeights(trainer.net.state_dict(), 0, there)
     run = SimpleNamespace(flags=flags, stats=Stats(B))
     make = lambda: atari_wrappers.make_atari_vector(GAMES["Pong"], envs)

@@ -3,7 +3,6 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -86,16 +85,10 @@ def on(net: nn.Module, device: torch.device) -> nn.Module:
     return copy.deepcopy(net).to(device)
 
 
-class Trainer(NamedTuple):
-    """A learner, and what makes an update with it."""
-
-    learner: Learner
-    update: Callable[[dict[str, torch.Tensor]], dict | None]
-
-
-def trainer(net: nn.Module, flags: Flags, device: torch.device) -> Trainer:
+def trainer(net: nn.Module, flags: Flags, device: torch.device) -> tuple[Learner, Callable]:
+    """A learner, and a function that makes an update from a batch."""
     one = make_learner(on(net, device), flags, device)
-    return Trainer(one, lambda batch: one.update(batch, lambda state_dict, version: None))
+    return one, lambda batch: one.update(batch, lambda state_dict, version: None)
 
 
 def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:

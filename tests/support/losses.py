@@ -2,27 +2,11 @@
 """The targets and the loss on the page, called on rows and outputs that a test has made."""
 
 from argparse import Namespace
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 import monobeast
 from libtorchbeast import losses
 from libtorchbeast.distributions import Categorical
-
-
-class Loss(NamedTuple):
-    """Scalars. Only `total` has a gradient."""
-
-    total: torch.Tensor
-    pg: torch.Tensor
-    baseline: torch.Tensor
-    mean_entropy: torch.Tensor
-    clipped_rho_share: torch.Tensor
-    mean_rho: torch.Tensor
-    largest_reward: torch.Tensor
-    mean_value: torch.Tensor
-    real_transitions: torch.Tensor
 
 
 def transitions(rows, outputs, progress=0.0, distribution=None, moments=None, **flags):
@@ -40,12 +24,8 @@ def transitions(rows, outputs, progress=0.0, distribution=None, moments=None, **
 
 
 def impala_loss(rows, outputs, **flags):
-    """The loss of MonoBeast."""
+    """All numbers of MonoBeast's loss."""
     batch = transitions(rows, outputs, **flags)
     found = losses.results_of(batch, None, monobeast.targets, monobeast.loss)
-    scalars, means = found["scalars"], found["means"]
-    return Loss(
-        found["total_loss"], scalars["pg_loss"], scalars["baseline_loss"], means["entropy"],
-        means["clipped_rho_share"], means["mean_rho"], found["largest_reward"],
-        means["mean_value"], found["real_transitions"],
-    )  # fmt: skip
+    numbers = {name: found[name] for name in ("total_loss", "largest_reward", "real_transitions")}
+    return Namespace(**numbers, **found["scalars"], **found["means"])
