@@ -2,7 +2,6 @@
 """Graphs on the simulated device: the same numbers as without, and mistakes are seen."""
 
 import contextlib
-import threading
 import types
 
 import pytest
@@ -16,7 +15,6 @@ from libtorchbeast.accelerator.graphs import CHECKED, WARM_UP, Forward, Graph
 from libtorchbeast.net_check import keep_buffers
 from tests.support import simulated_device as sim
 from tests.support.compare import assert_same
-from tests.support.processes import GUARD_S
 from tests.support.simulated_device import DEVICE
 
 pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("one_thread")]
@@ -188,43 +186,23 @@ def test_new_tensors_of_pythons_numbers_are_seen_on_the_way(make):
         assert (x * torch.tensor(2.0)).device == x.device
 
 
-def test_no_thread_draws_random_numbers_while_another_records(simulated, monkeypatch):
-    """CUDA's generator would raise an error in the thread that draws."""
-    own, waits, errors = threading.Lock(), threading.Event(), []
+def test_random_numbers_are_drawn_and_graphs_recorded_under_one_lock(simulated):
+    """CUDA's generator would raise an error in a thread that draws while another records."""
+    held = {"drawing": [], "recording": []}
+    note = lambda what: held[what].append(devices._drawing.locked())
 
-    class Lock:  # says when the other thread is waiting for it
-        def __enter__(self):
-            if threading.current_thread() is drawer:
-                waits.set()
-            own.acquire()
-
-        def __exit__(self, *error):
-            own.release()
-
-    def note(who):
-        errors.extend([f"{who} without the lock"] * (not own.locked()))
-        waits.set()
-
-    def draw():
-        with own_stream(DEVICE):
-            row = {"x": torch.ones(1, 3, 2, device=DEVICE)}
-            to_host(models.choose_actions(acting, row, (), greedy=False))
-
-    def begin_to_draw(net, x):
+    def first(net, x):
         if sim._thread.graph:
-            note("recorded")
-            waits.clear()
-            drawer.start()
-            assert waits.wait(GUARD_S)
+            note("recording")
         return x
 
-    drawer, acting = threading.Thread(target=draw), Small().to(DEVICE)
-    sample = lambda logits: note("drawn") or logits.argmax(dim=-1)
+    acting, row = Small().to(DEVICE), {"x": torch.ones(1, 3, 2, device=DEVICE)}
+    sample = lambda logits: note("drawing") or logits.argmax(dim=-1)
     acting.distribution = types.SimpleNamespace(sample=sample)
-    monkeypatch.setattr(devices, "_drawing", Lock())
-    called(recorded(Small(begin_to_draw).to(DEVICE)), DEVICE)
-    drawer.join()
-    assert waits.is_set() and not errors
+    with own_stream(DEVICE):
+        to_host(models.choose_actions(acting, row, (), greedy=False))
+    called(recorded(Small(first).to(DEVICE)), DEVICE)
+    assert held == {"drawing": [True], "recording": [True]} and not devices._drawing.locked()
 
 
 def test_why_there_is_none(simulated, monkeypatch):
