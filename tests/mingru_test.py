@@ -12,8 +12,6 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.mingru import MinGRU
 from libtorchbeast.models import unroll
 from libtorchbeast.spec import Actions, Spec
-from tests.support.monobeast import IN_ORDER, beast, refusal
-from tests.support.processes import load
 
 T, B, H, LAYERS = 23, 4, 6, 2
 CLOSE = dict(rtol=1e-5, atol=1e-5)
@@ -102,13 +100,3 @@ def test_every_program_has_the_core_that_is_asked_for(program):
         assert isinstance(net.core, torch.nn.LSTM)
         with pytest.raises(UserError, match="--core mingru: expected lstm, because of --use_lstm"):
             program.parse([*words, "mingru", "--use_lstm"])
-
-
-def test_a_run_keeps_its_core(tmp_path):
-    core = ["--core", "mingru", "--env", "tests.support.envs:Catch-v0"]
-    beast(tmp_path, *IN_ORDER, *core, "--barrier_updates", 1, "--total_steps", 300)
-    beast(tmp_path, "--total_steps", 600)  # resumes it
-    state = load(tmp_path / "run")
-    assert state["flags"]["core"] == "mingru" and state["step"] >= 600
-    assert "core.layers.1.weight" in state["model"]
-    assert "does not match the flags" in refusal(tmp_path, "--core", "lstm", "--total_steps", 900)

@@ -86,11 +86,6 @@ def test_in_polybeasts_threads(tmp_path, net):
     assert re.search("^" + RAISED, message), message
 
 
-def test_in_a_test_mode(savedir):
-    message = mono.refusal(savedir, "--mode", "test", *name(LateNaN), "--greedy")
-    assert re.search(NAN.format("policy_logits") + "$", message), message
-
-
 def test_a_very_large_observation_is_blamed_and_not_the_network():
     net = models.make_net(monobeast.Net, SPEC, make_flags("--net", "monobeast.Net"))
     for weight in net.trunk.parameters():
