@@ -8,7 +8,7 @@ because there a thread knows nothing of another's waits, except by a lock.
 import copy
 import functools
 import queue
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from types import SimpleNamespace
 
 import torch
@@ -33,9 +33,8 @@ class Worker:
 
     def __init__(self, function):
         self._items, self._asked = queue.SimpleQueue(), queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(1)
-        self._result = self._pool.submit(function, self._given())
-        self._result.add_done_callback(self._asked.put)
+        self._thread = threading.Thread(target=self._run, args=(function,), daemon=True)
+        self._thread.start()
         self._wait()
 
     def give(self, item):
@@ -45,18 +44,26 @@ class Worker:
 
     def close(self):
         self.give(None)
-        self._pool.shutdown()
+        self._thread.join()
 
-    def _given(self):
+    def _iterate(self):
         while True:
             self._asked.put(None)
-            if (item := self._items.get()) is None:
+            item = self._items.get()
+            if item is None:
                 return
             yield item
 
+    def _run(self, function):
+        try:
+            function(self._iterate())
+            self._asked.put(None)
+        except BaseException as error:
+            self._asked.put(error)
+
     def _wait(self):
-        if self._asked.get(timeout=GUARD_S) is not None:
-            self._result.result()
+        if error := self._asked.get(timeout=GUARD_S):
+            raise error
 
 
 class Batch:
