@@ -438,6 +438,44 @@ def test_actions_out_of_range_or_shape_are_refused(actions, seen):
         env.step(np.zeros(N, np.int64))
 
 
+class Thinking(gymnasium.Env):
+    """Its reward is what a network of its own says."""
+
+    observation_space, action_space = Box(0, 255, (3,), np.uint8), Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(3, np.uint8), {}
+
+    def step(self, action):
+        reward = torch.nn.functional.linear(torch.ones(1), torch.full((1, 1), 100.1))
+        return np.zeros(3, np.uint8), float(reward.numpy()[0]), False, False, {}
+
+
+@torch.no_grad()
+def test_a_network_of_the_environments_own_is_not_run_in_bf16():
+    env = Environment(Thinking, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        env.initial(0)
+        reward = env.step(np.zeros(2, np.int64))["reward"]
+        assert torch.is_autocast_enabled("cpu")
+    assert reward.tolist() == [pytest.approx(100.1)] * 2
+
+
+@pytest.mark.parametrize("discount", [0.5, -0.5])
+def test_only_a_discount_that_passes_the_turn_tells_of_several_players(discount):
+    class Told(Thinking):
+        metadata = {"own_discounts": True}
+
+        def step(self, action):
+            told = {"torchbeast": {"discount": discount}}
+            return np.zeros(3, np.uint8), 1.0, False, False, told
+
+    env = Environment(Told, 2)
+    env.initial(0)
+    env.step(np.zeros(2, np.int64))
+    assert env.has_players == (discount < 0)
+
+
 @pytest.mark.parametrize("sizes", [[3], [2, 3]])
 def test_a_mask_that_forbids_all_is_an_error_unless_the_episode_ends(sizes):
     space = Dict({"x": Box(-1, 1, (2,)), "action_mask": MultiBinary(sum(sizes))})

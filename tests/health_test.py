@@ -58,6 +58,12 @@ def test_each_warning_is_one_line_and_comes_once(bad, said, caplog):
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", said)]
 
 
+def test_the_entropy_of_several_agents_is_that_of_one(caplog):
+    parts = {"team/reward": ((4,), "float32"), "team/x": ((4, 2), "float32")}
+    health(Actions("box", (12,)), seen=parts).check(GOOD | {"entropy": 5.0})
+    assert "more random" in caplog.text
+
+
 def test_that_no_return_is_shown_yet_is_explained_once_after_a_minute(caplog):
     caplog.set_level(logging.INFO)
     checked = health()

@@ -2,11 +2,12 @@
 """The files of --keep_checkpoints_every."""
 
 import os
+from unittest import mock
 
 import pytest
 
 from libtorchbeast import checkpoint
-from tests.support.monobeast import IN_ORDER, beast, refusal
+from tests.support.monobeast import IN_ORDER, beast, parse, refusal
 from tests.support.processes import load
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -49,9 +50,33 @@ def test_a_run_that_begins_anew_keeps_no_files_of_the_one_before(tmp_path):
         path.unlink()
     beast(tmp_path, *words, "--seed", 9, "--total_steps", 80)
     assert kept_steps(tmp_path / "run") == [0]
+    assert {"discarded-000000000000.tar", "discarded-000000000200.tar"} <= {
+        path.name for path in (tmp_path / "run/kept").iterdir()
+    }
     assert (
         checkpoint.load(str(checkpoint.kept_files(str(tmp_path / "run"))[0]))["flags"]["seed"] == 9
     )
+
+
+def test_weights_are_kept_once_there_is_room_again(monkeypatch):
+    """Not at every look, which would log an error a second."""
+    is_full, saved, now = False, [], 0.0
+
+    def save(path, weights, keep_previous):
+        saved.append((weights["step"], is_full))
+        return not is_full
+
+    state = lambda: {"model": {}, "step": learner.step, "updates": 0}
+    net = mock.Mock(state_dict=dict)
+    learner = mock.Mock(step=0, state_dict=state, net=net)
+    flags = parse("--keep_checkpoints_every", 100, "--checkpoint_every", 5)
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
+    files = mock.Mock(path="/no/such/run/model.tar", enabled=True, try_save=save)
+    kept, is_full = checkpoint.KeptWeights(files, flags, learner), True
+    for learner.step, now, is_full in ((150, 1.0, True), (160, 4.0, False), (170, 6.0, False)):
+        kept.keep()
+        kept.keep()
+    assert saved == [(0, False), (150, True), (170, False)]
 
 
 def test_a_run_without_the_flag_keeps_none(tmp_path):

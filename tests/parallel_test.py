@@ -291,6 +291,56 @@ def test_an_agent_that_comes_later_or_again_begins_an_episode():
     assert [row["terminated"][0] for row in each] == [False] * 5 + [True]
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_mask_that_forbids_all_is_an_error_unless_its_agent_ends(ends):
+    class Masked(Alike):
+        mask = [1, 1]
+
+        def observation_space(self, agent):
+            return spaces.Dict(frame=spaces.Discrete(3), action_mask=spaces.MultiBinary(2))
+
+        def action_space(self, agent):
+            return spaces.Discrete(2)
+
+        def looks(self):
+            masks = {"a": np.ones(2, np.int8), "b": np.array(self.mask, np.int8)}
+            return {agent: dict(frame=1, action_mask=masks[agent]) for agent in self.agents}
+
+        def reset(self, seed=None, options=None):
+            self.agents = ["a", "b"]
+            return self.looks(), {}
+
+        def step(self, actions):
+            self.mask = [0, 0]
+            over = {agent: ends and agent == "b" for agent in self.agents}
+            never = dict.fromkeys(self.agents, False)
+            seen, rewards = self.looks(), dict.fromkeys(self.agents, 1.0)
+            self.agents = [agent for agent in self.agents if not over[agent]]
+            return seen, rewards, over, never, {}
+
+    env, action = Environment(lambda: Masked("a", "b"), 1, "masked"), np.zeros((1, 2), np.int64)
+    env.initial(0)
+    if ends:
+        assert env.step(action)["agents/terminated"].tolist() == [[False, True]]
+        env.step(action)
+    else:
+        with pytest.raises(UserError, match="'agents/action_mask' of environment 0: expected an a"):
+            env.step(action)
+
+
+def test_an_agent_that_is_absent_has_no_last_action():
+    net, rollout, _ = rollout_of()
+    for name in ("action", "last_action"):
+        rollout[name] = torch.ones_like(rollout[name])
+    rows = {name: x for name, x in rollout.items() if "/" not in name or "walker" in name}
+    rows |= {name: x for name, x in rollout.items() if name.startswith("guide")}
+    for group, _, own, _ in net.rows_of_groups(rows, ()):
+        if group.name == "walker":
+            absent = own["done"] & ~rollout["done"].repeat_interleave(WALKERS, 1)
+            assert absent.any() and not own["last_action"][absent].any()
+            assert own["last_action"][~own["done"]].all() and own["action"].all()
+
+
 # ============================================================================================ loss
 @pytest.mark.parametrize("text", ["", "--use_lstm"])
 def test_nothing_is_learned_from_an_agent_that_has_left(text):

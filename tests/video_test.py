@@ -121,6 +121,21 @@ def test_an_environment_without_pictures_is_refused_before_a_game(kind, tmp_path
     assert not list((tmp_path / "run").iterdir())
 
 
+@pytest.mark.parametrize("fault", ["no folder", "lost pictures"])
+def test_a_film_that_cannot_be_written_replaces_none(fault, tmp_path, monkeypatch):
+    path = tmp_path / "run/test.mp4"
+    if fault == "lost pictures":  # as on a full disk, of which ffmpeg says nothing
+        path.parent.mkdir()
+        path.write_text("the older film")
+        reader = imageio.get_reader
+        less = lambda file: mock.Mock(count_frames=lambda: reader(file).count_frames() - 1)
+        monkeypatch.setattr(video.imageio, "get_reader", less)
+    make_net = lambda spec, flags: models.make_net(monobeast.Net, spec, flags)
+    with pytest.raises(UserError, match="test.mp4 was not written: [^\n]* .is the disk full"):
+        show(tmp_path, lambda: Catch("rgb_array"), make_net)
+    assert [file.read_text() for file in tmp_path.rglob("*.mp4")] in ([], ["the older film"])
+
+
 def test_the_panel_shows_the_value_of_this_game_and_where_rewards_came():
     def rows(*values, step=0):
         for i, (value, reward) in enumerate(values):
