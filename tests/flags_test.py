@@ -2,11 +2,8 @@
 """Flags with the same name are the same in both beasts, and in the learner and its servers."""
 
 import argparse
-import io
 import json
 import os
-import subprocess
-import sys
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
@@ -30,10 +27,8 @@ from libtorchbeast.flags import (
     to_json,
     whole,
 )
-from tests.support.processes import ROOT
 
-# What two flags of one name must share, whoever has them.
-PROPERTIES = "option_strings dest nargs const default choices required metavar help".split()
+PROGRAMS = (monobeast, polybeast, polybeast_env)
 # Flags that differ, and in what, for a reason.
 DIFFERENT = {
     "num_actors": {"help", "type"},  # processes, of which there may be none, or streams
@@ -54,11 +49,10 @@ def flags_of(program):
     return {action.dest: action for action in program.make_parser()._actions}
 
 
-MONO, POLY, SERVERS = map(flags_of, (monobeast, polybeast, polybeast_env))
-
-
 def differences(one, other):
-    names = {name for name in PROPERTIES if getattr(one, name) != getattr(other, name)}
+    """In what two flags differ; both are of one name."""
+    names = {name for name in vars(one) if getattr(one, name) != getattr(other, name)}
+    names -= {"container", "type"}
     names |= {"action"} if type(one) is not type(other) else set()
     return names | ({"type"} if range_of(one) != range_of(other) else set())
 
@@ -71,34 +65,27 @@ def range_of(action):
         return str(error)
 
 
-@pytest.mark.parametrize("name", sorted(MONO.keys() & POLY.keys()))
-def test_a_flag_of_both_beasts_is_the_same_in_both(name):
-    assert differences(MONO[name], POLY[name]) == DIFFERENT.get(name, set())
+def test_a_flag_of_several_programs_is_the_same_in_all():
+    mono, poly, servers = map(flags_of, PROGRAMS)
+    for name in mono.keys() & poly.keys():
+        assert differences(mono[name], poly[name]) == DIFFERENT.get(name, set()), name
+    for name in servers.keys() - {"until_stdin_closes"}:
+        assert differences(servers[name], poly[name]) == set(), name
 
 
-@pytest.mark.parametrize("name", sorted(SERVERS.keys() - {"until_stdin_closes"}))
-def test_a_flag_of_the_servers_is_the_same_in_the_learner(name):
-    assert differences(SERVERS[name], POLY[name]) == set()
-
-
-@pytest.mark.parametrize("kind", ["atari", "other", "vectors"])
-def test_both_beasts_learn_by_the_same_recipes(kind):
-    acting = {"envs_per_actor": monobeast.RECIPES[kind]["envs_per_actor"]}
-    assert monobeast.RECIPES[kind] == acting | polybeast.RECIPES[kind]
-    assert polybeast_env.RECIPES[kind] == {"envs_per_server": acting["envs_per_actor"]}
+def test_both_beasts_learn_by_the_same_recipes():
+    for kind in ("atari", "other", "vectors"):
+        acting = {"envs_per_actor": monobeast.RECIPES[kind]["envs_per_actor"]}
+        assert monobeast.RECIPES[kind] == acting | polybeast.RECIPES[kind]
+        assert polybeast_env.RECIPES[kind] == {"envs_per_server": acting["envs_per_actor"]}
 
 
 def test_torchbeasts_command_lines_are_taken():
     mono = monobeast.parse((TORCHBEAST + MONO_ONLY).split())
     assert (mono.num_learner_threads, mono.reward_clipping, mono.epsilon) == (3, "none", 0.01)
-    assert mono.disable_checkpoint and mono.use_lstm
+    assert mono.disable_checkpoint and mono.core == "lstm"
     poly = polybeast.parse((TORCHBEAST + POLY_ONLY).split())
     assert (poly.num_actors, poly.num_servers, poly.max_learner_queue_size) == (4, 4, 8)
-
-
-@pytest.mark.parametrize("program", [monobeast, polybeast, polybeast_env])
-def test_every_number_has_a_range(program):
-    assert not {a.dest for a in flags_of(program).values() if a.type in (int, float)}
 
 
 @pytest.mark.parametrize(
@@ -106,36 +93,14 @@ def test_every_number_has_a_range(program):
     [
         ("--batch_size 0", "--batch_size 0: expected at least 1 and at most 2,147,483,647"),
         ("--batch_size 1.5", "--batch_size 1.5: expected a whole number, at least 1 and at most"),
-        ("--total_steps 1e-6", "--total_steps 1e-6: expected a whole number, at least 1 and at"),
         ("--total_steps 1e999", "--total_steps 1e999: expected a whole number, at least 1 and at"),
-        ("--total_steps 1e6a", "--total_steps 1e6a: expected a whole number, at least 1 and at"),
         (f"--seed 1{'0' * 400}", f"--seed 1{'0' * 400}: expected at least 0 and at most 2,147,"),
-        ("--total_steps 1e19", "--total_steps 1e19: expected at least 1 and at most 4,611,686,018"),
         ("--discounting 1.1", "--discounting 1.1: expected at least 0 and at most 1"),
         ("--epsilon nan", "--epsilon nan: expected a finite number, at least 1e-12"),
         ("--learning_rate 0", "--learning_rate 0: expected more than 0 and at most 1000"),
         ("--num_threads 65", "--num_learner_threads 65: expected at least 1 and at most 64"),
         ("--entropy_cost a", "--entropy_cost a: expected a number, at least 0"),
         ("--mode play", "--mode: invalid choice: 'play' (choose from"),
-    ],
-)
-def test_a_value_out_of_range_is_told_with_flag_value_and_range(words, said):
-    for program in (monobeast, polybeast):
-        with pytest.raises(UserError) as error:
-            program.parse(words.split())
-        assert str(error.value).startswith(said)
-
-
-@pytest.mark.parametrize("number", ["1000000", "1_000_000", "1e6", "1E+6", "1_000_000.0"])
-def test_a_whole_number_may_be_written_in_several_ways(number):
-    flags = monobeast.parse(["--total_steps", number])
-    assert flags.total_steps == 10**6 and isinstance(flags.total_steps, int)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("--learnin_rate 0.1", "unrecognized flag --learnin_rate: did you mean --learning_rate?"),
         ("--total-steps=1e6", "unrecognized flag --total-steps: did you mean --total_steps?"),
         ("--seed 1 --zzz", "unrecognized flag --zzz: --help lists all flags"),
         ("--batch 4", "unrecognized flag --batch: did you mean --batch_size?"),
@@ -146,23 +111,22 @@ def test_a_whole_number_may_be_written_in_several_ways(number):
         ),
     ],
 )
-def test_an_unknown_flag_is_answered_with_the_nearest_one(words, said):
+def test_a_wrong_command_line_is_told_with_the_range_or_the_nearest_flag(words, said):
     for program in (monobeast, polybeast):
         with pytest.raises(UserError) as error:
             program.parse(words.split())
-        assert str(error.value) == said
+        assert str(error.value).startswith(said)
+        assert said.startswith("--") or str(error.value) == said
 
 
-def test_a_missing_flag_is_told_in_one_line():
-    parser = monobeast.make_parser()
-    parser.add_argument("--size", type=whole(1), required=True)
-    with pytest.raises(UserError, match="^the following arguments are required: --size$"):
-        parser.parse_args([])
+@pytest.mark.parametrize("number", ["1_000_000", "1E+6", "1_000_000.0"])
+def test_a_whole_number_may_be_written_in_several_ways(number):
+    flags = monobeast.parse(["--total_steps", number])
+    assert flags.total_steps == 10**6 and isinstance(flags.total_steps, int)
 
 
-@pytest.mark.parametrize("program", [monobeast, polybeast, polybeast_env])
-def test_checked_flags_cannot_be_changed_but_replaced(program):
-    flags = program.parse(["--env", "CartPole-v1"])
+def test_checked_flags_cannot_be_changed_but_replaced():
+    flags = monobeast.parse(["--env", "CartPole-v1"])
     with pytest.raises(AttributeError, match="--env"):
         flags.env = "Other-v0"
     other = replace(flags, env="Other-v0")
@@ -189,6 +153,8 @@ def test_settings_sent_as_json_are_the_flags_that_a_command_line_gives():
         parser.add_argument("--size", type=int, required=True)
         return parser
 
+    with pytest.raises(UserError, match="^the following arguments are required: --size$"):
+        make_parser().parse_args([])
     lines = ["", "--difficulty 0 --maps /a /b", "--no_sound --secret x", "--levels 0 7"]
     for line in lines:
         flags = make_parser().parse_args(["--size", "3", *line.split()])
@@ -196,29 +162,22 @@ def test_settings_sent_as_json_are_the_flags_that_a_command_line_gives():
         assert from_settings(make_parser(), sent) == flags
 
 
-READ = """
-import os, sys
-import polybeast_env as program
-flags = program.parse(sys.argv[1:])
-print(flags.env, flags.seed, flags.envs_per_server, os.read(0, 100))
-"""
-
-
-def test_flags_come_as_one_line_on_standard_input():
+def test_flags_come_as_one_line_on_standard_input(monkeypatch):
     """What comes after the line is left there: a program may wait for the end of its input."""
+    reader, writer = os.pipe()
+    open_pipe = lambda number, *words, **more: open({0: reader}[number], *words, **more)
+    monkeypatch.setattr(flags_module, "open", open_pipe, raising=False)
     line = to_json({"env": "CartPole-v1", "seed": 3, "total_steps": 9})
-    command = [sys.executable, "-c", READ, "--flags_from_stdin"]
-    seen = subprocess.check_output(command, input=line + b"more", cwd=ROOT)
-    assert seen == b"CartPole-v1 3 64 b'more'\n"
+    os.write(writer, line + b"more")
+    flags = polybeast_env.parse(["--flags_from_stdin"])
+    assert (flags.env, flags.seed, os.read(reader, 100)) == ("CartPole-v1", 3, b"more")
+    for line in (b"garbage\n", b"[]\n"):
+        os.write(writer, line)
+        with pytest.raises(UserError, match="^--flags_from_stdin: expected flags as JSON, seen"):
+            polybeast_env.parse(["--flags_from_stdin"])
 
 
-@pytest.mark.parametrize("line", [b"garbage\n", b"[]\n"])
-def test_no_flags_on_standard_input_are_told_in_one_line(line, monkeypatch):
-    monkeypatch.setattr(flags_module, "open", lambda *_, **__: io.BytesIO(line), raising=False)
-    with pytest.raises(UserError, match="^--flags_from_stdin: expected flags as JSON, seen"):
-        polybeast_env.parse(["--flags_from_stdin"])
-
-
+# ======================================================================================= a resume
 def taken_over(line, make_parser=monobeast.make_parser, **saved):
     """The flags of a command line after a run's `saved` flags were taken over."""
     words = line.split()
@@ -239,6 +198,9 @@ def test_what_belongs_to_a_start_or_its_machine_is_not_the_runs():
     flags = taken_over("--xpid new", **saved)
     assert (flags.num_actors, flags.torch_threads, flags.xpid) == (None, None, "new")
     assert not (flags.wandb or flags.compile)
+    parsers = [program.make_parser() for program in (monobeast, polybeast)]
+    known = {action.dest for parser in parsers for action in parser._actions}
+    assert known >= OF_ONE_START | OF_ONE_TEST  # a renamed flag must be renamed there, too
 
 
 def test_a_run_in_order_stays_one_but_is_none_in_polybeast():
@@ -275,17 +237,12 @@ def test_a_forks_flags_are_taken_over_with_their_types():
         taken_over("", make_parser, kind="hard")
 
 
-def test_flags_of_one_start_or_test_are_flags():
-    """A renamed flag must be renamed there, too."""
-    parsers = [program.make_parser() for program in (monobeast, polybeast)]
-    known = {action.dest for parser in parsers for action in parser._actions}
-    assert known >= OF_ONE_START | OF_ONE_TEST
-
-
+# ================================================================================ help and folders
 def test_help_names_each_flag_with_a_sentence_and_each_group():
-    for program in (monobeast, polybeast, polybeast_env):
+    for program in PROGRAMS:
         parser = program.make_parser()
         for action in parser._actions:
+            assert action.type not in (int, float), f"{action.dest} has no range"
             is_told = action.help.rstrip().endswith((".", ")"))
             assert is_told or action.dest in ("help", "until_stdin_closes"), action.dest
         for group in parser._action_groups[2:]:  # after argparse's own two
@@ -306,13 +263,10 @@ def test_help_shows_first_sentences_and_defaults_and_takes_percent_signs_as_they
     assert rollout in shown and "Range:" not in shown
 
 
-def test_home_is_expanded(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    assert run_path(Flags(savedir="~/runs", xpid="run")) == "/home/me/runs/run"
-
-
-def test_the_folder_of_runs_does_not_depend_on_the_working_directory(tmp_path, monkeypatch):
+def test_the_folder_of_runs_depends_on_home_and_not_on_the_working_directory(tmp_path, monkeypatch):
     flags = monobeast.parse(["--savedir", "runs", "--xpid", "run"])
     there = os.path.abspath("runs/run")
     monkeypatch.chdir(tmp_path)
     assert run_path(flags) == there
+    monkeypatch.setenv("HOME", "/home/me")
+    assert run_path(Flags(savedir="~/runs", xpid="run")) == "/home/me/runs/run"
