@@ -40,25 +40,17 @@ def path(tmp_path):
     return str(tmp_path / "model.tar")
 
 
-def test_round_trip(path):
+def test_a_state_is_loaded_as_it_was_saved_also_by_plain_torch(path):
+    assert checkpoint.load_newest(path) is None
+    Path(path + ".tmp").write_bytes(b"left by a kill")
+    assert checkpoint.load_newest(path) is None
     state = make_state(7)
     checkpoint.save(path, state)
     assert_same(checkpoint.load(path), state)
     assert_same(checkpoint.load_newest(path), state)
-    assert os.listdir(os.path.dirname(path)) == ["model.tar"]
-
-
-def test_plain_torch_load_reads_the_file(path):
-    state = make_state(1)
-    checkpoint.save(path, state)
     assert_same(torch.load(path), state)
     assert_same(torch.load(path, weights_only=True, mmap=True), state)
-
-
-def test_a_new_run_has_no_state(path):
-    assert checkpoint.load_newest(path) is None
-    Path(path + ".tmp").write_bytes(b"left by a kill")
-    assert checkpoint.load_newest(path) is None
+    assert os.listdir(os.path.dirname(path)) == ["model.tar"]
 
 
 class Color(enum.IntEnum):
@@ -72,12 +64,6 @@ def test_save_refuses_what_could_not_be_loaded(path, value):
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_a_file_of_plain_torch_save_is_refused(path):
-    torch.save(make_state(1), path)
-    with pytest.raises(CheckpointError, match="not a checkpoint"):
-        checkpoint.load_newest(path)
-
-
 def damage(path):
     data = bytearray(Path(path).read_bytes())
     data[len(data) // 2] ^= 16
@@ -89,10 +75,9 @@ def test_damaged_or_missing_newest_is_noticed_and_the_previous_used(path, caplog
     checkpoint.save(path, make_state(2))
     damage(path)
     assert_same(checkpoint.load_newest(path), make_state(1))
-    (record,) = caplog.records
-    assert record.levelno == logging.ERROR
-    assert f"{path}: damaged" in record.message
-    assert f"The run uses {path}.previous, at step 1" in record.message
+    [(_, level, said)] = caplog.record_tuples
+    assert level == logging.ERROR and f"{path}: damaged" in said
+    assert f"The run uses {path}.previous, at step 1" in said
     checkpoint.save(path, make_state(3))  # the damaged file does not push out the good one
     assert checkpoint.load(path)["step"] == 3
     assert checkpoint.load(path + ".previous")["step"] == 1
@@ -102,9 +87,8 @@ def test_damaged_or_missing_newest_is_noticed_and_the_previous_used(path, caplog
 
 
 def test_no_silent_start_from_scratch(path):
-    checkpoint.save(path, make_state(1))
-    damage(path)
-    with pytest.raises(CheckpointError, match="model.tar.previous.*damaged.*No such file"):
+    torch.save(make_state(1), path)
+    with pytest.raises(CheckpointError, match="model.tar.previous.*not a checkpoint.*No such file"):
         checkpoint.load_newest(path)
     checkpoint.save(path, make_state(1))
     checkpoint.save(path, make_state(2))
@@ -154,6 +138,15 @@ def updated(updates):
     return {"updates": updates, "step": 10 * updates}
 
 
+def evaluated(updates):
+    return updated(updates) | {"model": {"w": torch.full((3,), float(updates))}}
+
+
+def best(path):
+    state = checkpoint.load(path.replace("model.tar", "model.best.tar"))
+    return state["updates"], state["mean_eval_return"], state["env"]
+
+
 def test_a_run_goes_on_from_its_newest_checkpoint(path, caplog):
     caplog.set_level("INFO")
     first = checkpoints(path)
@@ -169,36 +162,36 @@ def test_a_run_goes_on_from_its_newest_checkpoint(path, caplog):
 
 def test_a_checkpoint_of_another_identity_is_refused_with_what_differs(path):
     checkpoints(path).save(updated(7))
-    with pytest.raises(UserError) as error:
-        checkpoints(path, env="Pong-v5").load()
-    assert str(error.value) == (
-        f"{path} does not match the flags in `env`: it has Pong, the flags now give Pong-v5. "
-        "Choose another --xpid, or use the flags of that run."
-    )
-    net = {"conv.weight": [16, 4, 8, 8], "core.bias": [512], "new": [1]}
-    other = checkpoints(path, net=net)
-    with pytest.raises(UserError, match="does not match the flags in `net`: ") as error:
+    said = "model.tar does not match the flags in `{}`: it has {}, the flags now give {}. Choose"
+    other = checkpoints(path, env="Pong-v5")
+    with pytest.raises(UserError, match=said.format("env", "Pong", "Pong-v5")):
         other.load()
-    assert "it has {'core.bias': [256], 'new': None, 'old': [1]}" in str(error.value)
-    assert "now give {'core.bias': [512], 'new': [1], 'old': None}" in str(error.value)
-    assert "conv.weight" not in str(error.value)
-    many = checkpoints(path, net={name: [1] for name in "cab"})
+    assert other.saved_updates == 0
+    net = {"conv.weight": [16, 4, 8, 8], "core.bias": [512], "new": [1]}
+    seen = "{'core.bias': [256], 'new': None, 'old': [1]}"
+    now = "{'core.bias': [512], 'new': [1], 'old': None}"
+    with pytest.raises(UserError) as error:
+        checkpoints(path, net=net).load()
+    assert said.format("net", seen, now) in str(error.value)
     seen = r"`net` \(6 entries differ\): it has {'a': None, 'b': None, 'c': None}"
     with pytest.raises(UserError, match=seen):
-        many.load()
-    assert other.saved_updates == 0
+        checkpoints(path, net={name: [1] for name in "cab"}).load()
 
 
 def test_a_full_disk_is_counted_and_costs_no_older_checkpoint(path, caplog):
     run = checkpoints(path)
     run.save(updated(7))
-    for errors in (1, 2):
+    run.save_if_best(1.0, evaluated(7))
+    for errors in (2, 4):
         with file_size_limit(100):
             assert not run.save(updated(8))
-        assert (run.errors, run.saved_updates) == (errors, 7)
-    assert caplog.text.count("Checkpoint not saved, and no file replaced") == 2
+            run.save_if_best(5.0, evaluated(8))
+        assert (run.errors, run.saved_updates) == (errors, 7) and best(path)[0] == 7
+    assert caplog.text.count("Checkpoint not saved, and no file replaced") == 4
     assert checkpoints(path).load()["updates"] == 7
-    assert run.save(updated(9)) and (run.errors, run.saved_updates) == (2, 9)
+    assert run.save(updated(9)) and (run.errors, run.saved_updates) == (4, 9)
+    run.save_if_best(4.0, evaluated(9))
+    assert best(path) == (9, 4.0, "Pong")
 
 
 def test_weights_of_other_shapes_are_refused_with_the_first(path):
@@ -218,15 +211,6 @@ def test_weights_of_other_shapes_are_refused_with_the_first(path):
     nobody = Flags(savedir=flags.savedir, init_from="nobody")
     with pytest.raises(UserError, match="there is no checkpoint nobody, and no run nobody in"):
         checkpoint.initial_weights(nobody, same)
-
-
-def evaluated(updates):
-    return updated(updates) | {"model": {"w": torch.full((3,), float(updates))}}
-
-
-def best(path):
-    state = checkpoint.load(path.replace("model.tar", "model.best.tar"))
-    return state["updates"], state["mean_eval_return"], state["env"]
 
 
 def test_the_best_weights_are_kept_over_a_resume(path):
@@ -267,34 +251,19 @@ def test_the_best_weights_are_those_against_the_opponents_of_now(path, flags):
     assert best(path) == (3, 0.5, "Pong")
 
 
-def test_a_run_that_begins_anew_has_no_best_weights(path):
-    """For example, if its folder was emptied of the checkpoints that a resume would take."""
-    checkpoints(path).save_if_best(5.0, evaluated(1))
+def test_best_weights_of_an_earlier_run_or_that_are_damaged_are_replaced(path, caplog):
+    """Of an earlier run, if its folder was emptied of the checkpoints that a resume would take."""
+    checkpoints(path).save_if_best(6.0, evaluated(1))
     anew = checkpoints(path)
     assert anew.load() is None
-    anew.save_if_best(4.0, evaluated(2))
-    assert best(path) == (2, 4.0, "Pong")
-
-
-def test_best_weights_that_are_damaged_are_replaced(path, caplog):
-    run = checkpoints(path)
-    run.save(updated(1))
-    run.save_if_best(5.0, evaluated(1))
+    anew.save_if_best(5.0, evaluated(2))
+    assert best(path) == (2, 5.0, "Pong")
+    anew.save(updated(2))
     damage(path.replace("model.tar", "model.best.tar"))
     resumed = checkpoints(path)
     resumed.load()
     assert "model.best.tar: damaged" in caplog.text
-    resumed.save_if_best(4.0, evaluated(2))
-    assert best(path) == (2, 4.0, "Pong")
-
-
-def test_best_weights_on_a_full_disk_are_counted_and_tried_again(path):
-    run = checkpoints(path)
-    run.save_if_best(1.0, evaluated(1))
-    with file_size_limit(100):
-        run.save_if_best(5.0, evaluated(2))
-    assert run.errors == 1 and best(path) == (1, 1.0, "Pong")
-    run.save_if_best(4.0, evaluated(3))
+    resumed.save_if_best(4.0, evaluated(3))
     assert best(path) == (3, 4.0, "Pong")
 
 

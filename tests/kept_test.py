@@ -28,12 +28,13 @@ def test_weights_are_kept_in_a_ring(tmp_path):
     states = [checkpoint.load(path) for path in files.values()]
     assert all("optimizer" not in state for state in states)
     assert all(0 <= state["step"] - step < 80 for step, state in zip(files, states, strict=True))
-    words = ["--init_from", files[800], "--total_steps", 80]
-    beast(tmp_path / "next", *IN_ORDER, *words)
+    beast(tmp_path / "next", *IN_ORDER, "--init_from", files[800], "--total_steps", 80)
     assert load(tmp_path / "next/run")["step"] >= 80
+    os.replace(files[800], tmp_path / "run/model.tar")
+    assert "has weights only" in refusal(tmp_path)
 
 
-def test_files_from_after_the_checkpoint_are_made_again(tmp_path):
+def test_files_from_after_the_checkpoint_are_made_again_and_those_of_another_run_go(tmp_path):
     words = [*IN_ORDER, "--keep_checkpoints_every", 200]
     beast(tmp_path, *words, "--total_steps", 300)
     files = checkpoint.kept_files(str(tmp_path / "run"))
@@ -41,11 +42,6 @@ def test_files_from_after_the_checkpoint_are_made_again(tmp_path):
     beast(tmp_path, "--total_steps", 380)
     files = checkpoint.kept_files(str(tmp_path / "run"))
     assert [*files] == [0, 200, 400] and checkpoint.load(files[400])["step"] >= 400
-
-
-def test_a_run_that_begins_anew_keeps_no_files_of_the_one_before(tmp_path):
-    words = [*IN_ORDER, "--keep_checkpoints_every", 200]
-    beast(tmp_path, *words, "--total_steps", 300)
     for path in (tmp_path / "run").glob("model.tar*"):
         path.unlink()
     beast(tmp_path, *words, "--seed", 9, "--total_steps", 80)
@@ -53,9 +49,7 @@ def test_a_run_that_begins_anew_keeps_no_files_of_the_one_before(tmp_path):
     assert {"discarded-000000000000.tar", "discarded-000000000200.tar"} <= {
         path.name for path in (tmp_path / "run/kept").iterdir()
     }
-    assert (
-        checkpoint.load(str(checkpoint.kept_files(str(tmp_path / "run"))[0]))["flags"]["seed"] == 9
-    )
+    assert checkpoint.load(files[0])["flags"]["seed"] == 9
 
 
 def test_weights_are_kept_once_there_is_room_again(monkeypatch):
@@ -73,25 +67,18 @@ def test_weights_are_kept_once_there_is_room_again(monkeypatch):
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
     files = mock.Mock(path="/no/such/run/model.tar", enabled=True, try_save=save)
     kept, is_full = checkpoint.KeptWeights(files, flags, learner), True
-    for learner.step, now, is_full in ((150, 1.0, True), (160, 4.0, False), (170, 6.0, False)):
+    for at in ((150, 1.0, True), (160, 4.0, False), (170, 6.0, False)):
+        learner.step, now, is_full = at
         kept.keep()
         kept.keep()
     assert saved == [(0, False), (150, True), (170, False)]
-
-
-def test_a_run_without_the_flag_keeps_none(tmp_path):
-    beast(tmp_path, *IN_ORDER, "--total_steps", 300)
-    assert not (tmp_path / "run/kept").exists()
 
 
 def test_files_that_cannot_be_deleted_or_are_others_do_not_end_the_run(tmp_path, monkeypatch):
     words = [*IN_ORDER, "--keep_checkpoints_every", 100, "--keep_checkpoints", 1]
     beast(tmp_path, *words, "--total_steps", 80)
     (tmp_path / "run/kept/mine.tar").write_text("kept by hand")
-
-    def refuse(path):
-        raise PermissionError(f"not permitted: {path}")
-
+    refuse = mock.Mock(side_effect=PermissionError("not permitted"))
     monkeypatch.setattr(checkpoint.os, "remove", refuse)
     beast(tmp_path, "--total_steps", 480)
     log = (tmp_path / "run/out.log").read_text()
@@ -99,14 +86,8 @@ def test_files_that_cannot_be_deleted_or_are_others_do_not_end_the_run(tmp_path,
     assert (tmp_path / "run/kept/mine.tar").exists()
 
 
-def test_without_checkpoints_nothing_is_kept(tmp_path):
-    words = [*IN_ORDER, "--keep_checkpoints_every", 100, "--disable_checkpoint"]
-    beast(tmp_path, *words, "--total_steps", 300)
+@pytest.mark.parametrize("words", [(), ("--keep_checkpoints_every", 100, "--disable_checkpoint")])
+def test_without_the_flag_or_checkpoints_nothing_is_kept(tmp_path, words):
+    beast(tmp_path, *IN_ORDER, *words, "--total_steps", 300)
     assert not (tmp_path / "run/kept").exists()
     assert "Weights are kept" not in (tmp_path / "run/out.log").read_text()
-
-
-def test_a_kept_file_is_no_run_to_resume(tmp_path):
-    beast(tmp_path, *IN_ORDER, "--keep_checkpoints_every", 200, "--total_steps", 80)
-    os.replace(checkpoint.kept_files(str(tmp_path / "run"))[0], tmp_path / "run/model.tar")
-    assert "has weights only" in refusal(tmp_path)
