@@ -57,44 +57,31 @@ def tables(text):
 
 
 # ===================================================================================== statistics
-@pytest.mark.parametrize("sizes", [(1,), (3,), (3, 3, 3), (10, 2, 5), (1, 9)])
+def trimmed(*samples, axis):
+    return scipy.stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3, 3, 3), (10, 2, 5), (1, 9)])
 def test_the_interquartile_mean_is_scipys_trimmed_mean(sizes):
     random = np.random.default_rng(1)
     strata = [random.normal(size=(7, n)) for n in sizes]
-    wanted = scipy.stats.trim_mean(np.concatenate(strata, axis=-1), 0.25, axis=-1)
-    np.testing.assert_allclose(report.interquartile_mean(strata), wanted)
+    np.testing.assert_allclose(report.interquartile_mean(strata), trimmed(*strata, axis=-1))
 
 
-def pooled(statistic):
-    return lambda *samples, axis: statistic(np.concatenate(samples, axis=axis), axis)
-
-
-def trimmed(scores, axis):
-    return scipy.stats.trim_mean(scores, 0.25, axis)
-
-
-@pytest.mark.parametrize(
-    "statistic, oracle, sizes",
-    [
-        (report.mean, pooled(np.mean), (5, 5, 5)),
-        (report.interquartile_mean, pooled(trimmed), (5, 9, 3)),
-    ],
-)
-def test_intervals_are_scipys(statistic, oracle, sizes):
+def test_intervals_are_scipys():
     """scipy resamples each of several samples for itself, which is the stratified bootstrap. The
     two differ by the noise of 10,000 resamples, a hundredth of the interval."""
-    random = np.random.default_rng(2)
-    strata = [random.gamma(2.0, size=n) + 3 * i for i, n in enumerate(sizes)]
-    wanted = scipy.stats.bootstrap(
-        strata, oracle, n_resamples=10_000, method="percentile", random_state=3
-    ).confidence_interval
-    value, low, high = report.estimate(strata, statistic)
-    assert value == pytest.approx(oracle(*strata, axis=-1))
-    assert [low, high] == pytest.approx([*wanted], abs=0.05 * (wanted.high - wanted.low))
-
-
-def test_one_seed_has_no_interval():
-    assert str(report.estimate([[1.0, 2.0], [5.0]], report.mean)) == "3.25"
+    pooled_mean = lambda *samples, axis: np.concatenate(samples, axis).mean(axis)
+    for statistic, oracle in ((report.mean, pooled_mean), (report.interquartile_mean, trimmed)):
+        random = np.random.default_rng(2)
+        sizes = (5, 5, 5) if statistic is report.mean else (5, 9, 3)
+        strata = [random.gamma(2.0, size=n) + 3 * i for i, n in enumerate(sizes)]
+        options = dict(n_resamples=10_000, method="percentile", random_state=3)
+        wanted = scipy.stats.bootstrap(strata, oracle, **options).confidence_interval
+        value, low, high = report.estimate(strata, statistic)
+        assert value == pytest.approx(oracle(*strata, axis=-1))
+        assert [low, high] == pytest.approx([*wanted], abs=0.05 * (wanted.high - wanted.low))
+    assert str(report.estimate([[1.0, 2.0], [5.0]], report.mean)) == "3.25"  # a game has one seed
     assert str(report.estimate([[2.0, 2.0]], report.mean)) == "2 (2 to 2)"
 
 
@@ -126,16 +113,8 @@ def test_a_whole_study(tmp_path):
     numbers = [float(value) for value in list(rows[4].values())[4:]]
     assert numbers == pytest.approx([21.5, 21, 22, 21, 22, 0.5])
     found = tables(text)
-    assert found["game lr"][5] == [
-        ASTERIX,
-        "0.001",
-        "0.9",
-        "2",
-        "21.5 (21 to 22)",
-        "21",
-        "22",
-        "0.5",
-    ]
+    cells = [*list(rows[4].values())[:4], "21.5 (21 to 22)", "21", "22", "0.5"]
+    assert found["game lr"][5] == cells
     runs = list(csv.DictReader((folder / "report_runs.csv").read_text().splitlines()))
     assert len(runs) == 16 and runs[0]["lr"] == "0.001" and runs[0]["score"] == "11.0"
     assert "\n| lr=0.001 gamma=0.9 |  | 0.25 (" in text  # of four pairs one is better
@@ -167,13 +146,14 @@ def test_flags_that_were_changed_one_at_a_time(tmp_path):
     assert cut(found["--gamma"]) == wanted
 
 
-def test_tied_flags_have_one_effect(tmp_path):
+def test_tied_flags_have_one_effect_and_a_flag_may_have_no_value(tmp_path):
     folder = tmp_path / "study"
-    line = f"--env {BREAKOUT} --seed 1-2 --lr,gamma 1,2 3,4"
+    line = f"--env {BREAKOUT} --seed 1-2 --lr,gamma 1,2 3,4 --no_decay off,on"
     make_study(folder, line, lambda values: float(values["gamma"]))
     text, _ = write(folder)
-    assert tables(text)["--lr --gamma"][1][:3] == ["1.0 3.0", "2", "3 (3 to 3)"]
-    assert text.count("## Effect of") == 1
+    assert tables(text)["--lr --gamma"][1][:3] == ["1.0 3.0", "4", "3 (3 to 3)"]
+    assert [row[0] for row in tables(text)["--no_decay"]] == ["--no_decay", "off", "on"]
+    assert text.count("## Effect of") == 2
 
 
 @pytest.mark.parametrize(
@@ -201,29 +181,33 @@ def test_flags_that_are_tied_in_one_command_only_have_a_column_each(tmp_path):
     assert text.count("## Effect of") == 2
 
 
-def test_a_flag_without_a_value(tmp_path):
-    make_study(tmp_path / "study", "--env X-v0 --no_decay off,on --seed 1-2", lambda values: 1.0)
-    text, _ = write(tmp_path / "study")
-    assert [row[0] for row in tables(text)["--no_decay"]] == ["--no_decay", "off", "on"]
-
-
-def test_runs_that_are_not_complete_have_no_score(tmp_path):
-    steps = lambda values: {"1": 10, "2": 9, "3": None}[values["seed"]]
-    make_study(tmp_path / "study", f"--env {BREAKOUT} --seed 1-3", lambda values: 1.0, steps=steps)
-    text, [row] = write(tmp_path / "study")
+def test_runs_that_are_not_complete_or_have_no_score_are_left_out_and_said_to_be(tmp_path):
+    folder = tmp_path / "study"
+    steps = lambda values: {"2": 9, "3": None}.get(values["seed"], 10)
+    make_study(folder, f"--env {BREAKOUT} --seed 1-5", lambda values: 1.0, steps=steps)
+    logs = folder / "MinAtar-Breakout-v1_seed4/logs.csv"
+    logs.write_text(logs.read_text().replace(",-7,", ",,").replace(",1.0,", ",,"))
+    (folder / "MinAtar-Breakout-v1_seed5/meta.json").write_text("")  # had its --total_steps
+    text, [row] = write(folder)
     assert row["seeds"] == "1" and row["score"] == "1.0" and row["low"] == ""
-    assert "- MinAtar-Breakout-v1_seed2: at step 9 of 10" in text
-    assert "- MinAtar-Breakout-v1_seed3: has not begun" in text
+    assert "- MinAtar-Breakout-v1_seed2: at step 9 of 10\n" in text
+    assert "- MinAtar-Breakout-v1_seed3: has not begun\n" in text
+    assert "- MinAtar-Breakout-v1_seed4: at step 10 of 10, without a mean_game_return\n" in text
+    assert "- MinAtar-Breakout-v1_seed5: at step 10 of an unknown number\n" in text
 
 
-def test_games_without_a_reference_have_no_aggregate(tmp_path):
+def test_games_without_a_reference_have_no_aggregate(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "SAVEDIR", str(tmp_path))
     line = "--env CartPole-v1 --seed 1-2 --lr 1,2"
     make_study(tmp_path / "study", line, lambda values: 1.0)
     text, _ = write(tmp_path / "study")
     assert "Over games" not in text and "interquartile" not in text
     file = tmp_path / "own.csv"
     file.write_text("game,random,reference,source\nCartPole,0,2,me\n")
-    text, _ = write(tmp_path / "study", "--reference", str(file))
+    capsys.readouterr()
+    report.main(["study", "--reference", str(file)])  # a study's name stands for its folder
+    assert capsys.readouterr().out == f"{tmp_path}/study/report.md\n"
+    text = (tmp_path / "study/report.md").read_text()
     assert tables(text)["setting"][1] == ["lr=1.0", "1", "0.5 (0.5 to 0.5)"]
 
 
@@ -236,11 +220,6 @@ def test_a_folder_without_a_plan(tmp_path):
     seaquest, asterix = sum(seeds) / len(seeds), (47.8 + 42.4 + 44.0) / 3
     assert means["MinAtar/Seaquest-v1", "None"] == pytest.approx(seaquest, abs=0.1)
     assert means[ASTERIX, "monobeast.Net"] == pytest.approx(asterix, abs=0.1)
-    damaged = next(folder.glob("*/meta.json")).parent
-    (damaged / "meta.json").write_text("")  # nobody knows its --total_steps
-    text, fewer = write(folder)
-    assert f"- {damaged.name}: at step " in text and " of an unknown number\n" in text
-    assert sum(int(row["seeds"]) for row in fewer) == sum(int(row["seeds"]) for row in rows) - 1
 
 
 def test_runs_without_common_steps_have_no_curves(tmp_path):
@@ -254,16 +233,13 @@ def test_runs_without_common_steps_have_no_curves(tmp_path):
 
 
 # ============================================================================= references, errors
-def test_the_references_are_whole():
+def test_the_references_are_whole_and_found_by_the_names_of_environments():
     references = report.read_references(report.REFERENCES)
     games = "Asterix Breakout Freeway Seaquest SpaceInvaders"
     atari = "BeamRider Breakout Freeway Pong Qbert Seaquest SpaceInvaders"
     assert [*references] == [*(f"MinAtar/{game}" for game in games.split()), *atari.split()]
     for row in references.values():
         assert float(row["random"]) < float(row["reference"]) and "arXiv" in row["source"]
-
-
-def test_games_are_found_by_the_names_of_environments():
     names = ["PongNoFrameskip-v4", "PongDeterministic-v0", "ALE/Pong-v5", "MinAtar/Freeway-v1"]
     assert [report.game_of(name) for name in names] == ["Pong"] * 3 + ["MinAtar/Freeway"]
 
@@ -295,20 +271,3 @@ def test_wrong_references_are_told(tmp_path, table, message):
     (tmp_path / "scores.csv").write_text(table)
     with pytest.raises(ValueError, match=re.escape(message)):
         report.read_references(tmp_path / "scores.csv")
-
-
-def test_a_run_without_a_score_is_left_out_and_said_to_be(tmp_path):
-    make_study(tmp_path / "study", "--seed 1-2", lambda values: 1.0)
-    logs = tmp_path / "study/seed2/logs.csv"
-    logs.write_text(logs.read_text().replace(",-7,", ",,").replace(",1.0,", ",,"))
-    study = report.read_study(tmp_path / "study", "mean_game_return")
-    assert [result.path.name for result in study.results] == ["seed1"]
-    assert len(study.left_out) == 1 and study.left_out[0].startswith("- seed2: at step ")
-    assert study.left_out[0].endswith(", without a mean_game_return")
-
-
-def test_a_studys_name_stands_for_its_folder(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "SAVEDIR", str(tmp_path))
-    make_study(tmp_path / "some_study", "--seed 1", lambda values: 1.0)
-    report.main(["some_study"])
-    assert capsys.readouterr().out == f"{tmp_path}/some_study/report.md\n"

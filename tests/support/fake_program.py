@@ -40,14 +40,12 @@ def train(flags, path, stopped):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--savedir")
-    parser.add_argument("--xpid")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--learning_rate", type=float, default=0.1)
-    parser.add_argument("--use_lstm", action="store_true")
-    parser.add_argument("--total_steps", type=int, default=5)
-    parser.add_argument("--fail_at", type=int, default=-1)
-    parser.add_argument("--refuse", action="store_true")
+    for name in ("savedir", "xpid"):
+        parser.add_argument(f"--{name}")
+    for name, value in dict(seed=0, learning_rate=0.1, total_steps=5, fail_at=-1).items():
+        parser.add_argument(f"--{name}", type=type(value), default=value)
+    for name in ("use_lstm", "refuse"):
+        parser.add_argument(f"--{name}", action="store_true")
     flags = parser.parse_args()
     if flags.refuse:
         sys.exit("fake_program: error: --refuse is a mistake of the user")
