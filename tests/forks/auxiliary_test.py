@@ -1,8 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """An auxiliary loss on an extra output: the network also predicts the reward of each action."""
 
-import pytest
-
 from tests.support.forks import PROGRAMS, RUNS
 
 SIGNALS = "--env tests.forks.envs:Signals-v0 --learning_rate 1e-2"
@@ -13,26 +11,19 @@ TRAIN = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("run", RUNS)
-def test_the_prediction_improves(fork, run):
+def test_the_prediction_improves(fork):
     """At first it does not know which third of the actions gives 1: it errs by 2/9 at best."""
-    first, last = fork.rows(run)
-    assert last["reward_loss"] < 0.6 * first["reward_loss"], (first, last)
+    for run in RUNS:
+        first, last = fork.rows(run)
+        assert last["reward_loss"] < 0.6 * first["reward_loss"], (run, first, last)
+    for program in PROGRAMS:
+        assert 0 < fork.rows(program)[-1]["reward_loss"] < 1
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_each_program_logs_it(fork, program):
-    assert 0 < fork.rows(program)[-1]["reward_loss"] < 1
-
-
-def test_an_export_has_no_such_output(fork):
-    export, _ = fork.said
+def test_an_export_has_no_such_output_and_a_network_without_it_is_refused(fork):
+    export, refused = fork.said
     assert (fork.savedir / "ppo-recurrent/policy.pt2").exists()
     assert export.rstrip().endswith("# action, policy_logits, baseline")
-
-
-def test_a_network_without_the_output_is_refused(fork):
-    _, refused = fork.said
     assert refused.startswith("polybeast: error: loss() raised KeyError: 'loss/reward' (")
     end = "); the network is polybeast.Net, with policy_logits, baseline"
     assert refused.endswith(end) and "\n" not in refused

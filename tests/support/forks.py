@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Applies forks, which are diffs, to a clean copy of the repository, and trains with them."""
 
+import importlib.util
 import json
 import os
 import re
@@ -9,7 +10,6 @@ import shutil
 import subprocess
 import sys
 
-from libtorchbeast.tools import fork_diff
 from tests.support.processes import ROOT, load, rows
 
 FORKS = {  # beast: the files that a fork edits
@@ -48,20 +48,38 @@ def apply(diff, folder):
 
 def command(example, beast):
     """The words of the first command for the beast in an example's README."""
-    text = (example / "README.md").read_text()
+    text = (example / "README.md").read_text().replace("\\\n", " ")
     return shlex.split(re.search(rf"^\.venv/bin/python (-m {beast} .*)$", text, re.MULTILINE)[1])
 
 
-def check_fork(example, beast, tmp_path):
-    """Checks that the example's BEAST.diff edits only the files that a fork may edit, and that the
-    README's command trains, with small settings."""
-    copy = tmp_path / "copy"
-    assert apply(example / f"{beast}.diff", copy) == FORKS[beast]
-    flags = f"{SMALL} {ENVS[beast]} --savedir {tmp_path}".split()
-    train = [sys.executable, *command(example, beast), *flags]
-    run = subprocess.run(train, cwd=copy, capture_output=True, text=True)
+def run_python(words, folder, text=""):
+    """Runs Python in the folder with `text` as its input, and returns what it prints."""
+    run = subprocess.run(
+        [sys.executable, *words], cwd=folder, input=text, capture_output=True, text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def check_fork(example, beast, tmp_path, edited=None, more=""):
+    """Checks that the example's BEAST.diff edits only the files that a fork may edit (or exactly
+    `edited`), and that the README's command trains, with small settings and `more` flags. Returns
+    the fork's folder."""
+    copy = tmp_path / "copy"
+    assert apply(example / f"{beast}.diff", copy) == (edited or FORKS[beast])
+    flags = f"{SMALL} {ENVS[beast]} {more} --savedir {tmp_path}".split()
+    run_python([*command(example, beast), *flags], copy)
     assert load(tmp_path / "run")["updates"] >= 3
+    return copy
+
+
+def import_fork(copy):
+    """The module of the fork's monobeast.py."""
+    spec = importlib.util.spec_from_file_location("fork", copy / "monobeast.py")
+    fork = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fork)
+    return fork
 
 
 # What the tests in tests/forks use. Each NAME_test.py there is about the fork NAME.diff.
@@ -93,6 +111,12 @@ print(json.dumps(said))
 """
 
 
+def parts_of(run):
+    """The words of the algorithm of one of RUNS, and "-recurrent" or ""."""
+    algorithm, dash, core = run.partition("-")
+    return ALGORITHMS[algorithm], dash + core
+
+
 class Fork:
     """A clean copy of the repository with tests/forks/NAME.diff, and the runs that it trains. If
     there is no such file, because an environment is all that is needed, no copy is made.
@@ -110,22 +134,8 @@ class Fork:
         else:
             self.copy, self.changed = ROOT, set()
 
-    def lines(self):
-        """How many lines the patch adds and removes."""
-        return sum(map(int, git(self.copy, "diff", "--numstat").split()[:2]))
-
-    def outside(self):
-        """The changes outside the marked places."""
-        return fork_diff.outside("HEAD", self.copy)
-
     def python(self, *words, text=""):
-        """Runs Python in the copy with `text` as its input, and returns what it prints."""
-        run = subprocess.run(
-            [sys.executable, *words], cwd=self.copy, input=text, capture_output=True, text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert run.returncode == 0, run.stdout + run.stderr
-        return run.stdout
+        return run_python(words, self.copy, text)
 
     def main(self, *commands):
         """Runs the commands one after the other in one process, because imports take seconds.
@@ -150,8 +160,8 @@ class Fork:
         """
         commands = []
         for run in RUNS:
-            algorithm, _, is_recurrent = run.partition("-")
-            own = f"{IN_ORDER} {words} {ALGORITHMS[algorithm]} {core if is_recurrent else ''}"
+            algorithm, is_recurrent = parts_of(run)
+            own = f"{IN_ORDER} {words} {algorithm} {core if is_recurrent else ''}"
             commands.append(f"monobeast --xpid {run} --total_steps {first_steps} {own}")
             commands.append(f"monobeast --xpid {run} --total_steps {steps}")
         for name, own in PROGRAMS.items():
@@ -167,6 +177,3 @@ class Fork:
 
     def checkpoint(self, xpid):
         return load(self.savedir / xpid)
-
-    def log(self, xpid):
-        return (self.savedir / xpid / "out.log").read_text()
