@@ -3,6 +3,7 @@
 
 import importlib
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,80 +21,71 @@ from docs import generate
 from libtorchbeast.tools import plot, report, sweep
 from tests.gpu import __main__ as gpu
 from tests.support.forks import copy_repository
-from tests.support.processes import rows
+from tests.support.processes import ROOT, rows
 
-ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *DOCS]
 EVERY_PAGE = [*PAGES, ROOT / "results/README.md", *sorted(ROOT.glob("examples/**/README.md"))]
 
 SMALL = "--total_steps 400 --log_every 0.5 --savedir {savedir}"
+FOUR = "--envs_per_actor 4 --batch_size 4"
 ONE_GAME = "{} --savedir {savedir} --num_episodes 1 --max_episode_steps 30"
 
 # How each command is made small. They run in this order; later ones use what earlier ones left.
+# Here and below, commands have lost the words that most of them begin with.
+PYTHON = ".venv/bin/python -m "
 SCALED = {
     "make train": f'make train FLAGS="{SMALL} --envs_per_actor 2"',
-    ".venv/bin/python -m monobeast --xpid pong --mode test": ONE_GAME,
-    ".venv/bin/python -m monobeast --xpid pong --mode test_render": ONE_GAME,
-    ".venv/bin/python -m monobeast --xpid pong --mode export": "{} --savedir {savedir}",
-    ".venv/bin/python -m libtorchbeast.tools.plot ~/logs/torchbeast/pong": (
-        # A run this short has finished no game; any column with numbers will do.
-        ".venv/bin/python -m libtorchbeast.tools.plot {savedir}/pong --y sps "
-        "--out {savedir}/plot.png"
+    "monobeast --xpid pong --mode test": ONE_GAME,
+    "monobeast --xpid pong --mode test_render": ONE_GAME,
+    "monobeast --xpid pong --mode export": "{} --savedir {savedir}",
+    # A run this short has finished no game; any column with numbers will do.
+    "libtorchbeast.tools.plot ~/logs/torchbeast/pong": (
+        "libtorchbeast.tools.plot {savedir}/pong --y sps --out {savedir}/plot.png"
     ),
     "make poly": f'make poly FLAGS="{SMALL} --envs_per_server 2"',
-    ".venv/bin/python -m polybeast --xpid pong-poly --mode test": ONE_GAME,
-    ".venv/bin/python -m polybeast --xpid pong-poly --mode test_render": ONE_GAME,
-    ".venv/bin/python -m r2d2 --env examples.memory.recall:Recall-v0 --xpid recall-r2d2 "
-    "--total_steps 100_000 --eval_every 20_000": (
-        f"{{}} {SMALL} --envs_per_server 4 --replay_start 100"
+    "polybeast --xpid pong-poly --mode test": ONE_GAME,
+    "polybeast --xpid pong-poly --mode test_render": ONE_GAME,
+    "r2d2 --env examples.memory.recall:Recall-v0 --xpid recall-r2d2 --total_steps 100_000 "
+    "--eval_every 20_000": f"{{}} {SMALL} --envs_per_server 4 --replay_start 100",
+    "r2d2 --xpid recall-r2d2 --mode test": ONE_GAME,
+    "libtorchbeast.tools.plot ~/logs/torchbeast/recall-r2d2 --y mean_eval_return": (
+        "libtorchbeast.tools.plot {savedir}/recall-r2d2 --y sps"  # it has no evaluation
     ),
-    ".venv/bin/python -m r2d2 --xpid recall-r2d2 --mode test": ONE_GAME,
-    ".venv/bin/python -m libtorchbeast.tools.plot ~/logs/torchbeast/recall-r2d2 "
-    "--y mean_eval_return": (  # it ends before its first evaluation
-        ".venv/bin/python -m libtorchbeast.tools.plot {savedir}/recall-r2d2 --y sps"
-    ),
-    "make minatar": f'make minatar FLAGS="{SMALL} --envs_per_actor 4 --batch_size 4"',
-    ".venv/bin/python -m monobeast --env CartPole-v1 --total_steps 500_000": (
-        "{} " + SMALL + " --envs_per_actor 4 --batch_size 4"
-    ),
+    "make minatar": f'make minatar FLAGS="{SMALL} {FOUR}"',
+    "monobeast --env CartPole-v1 --total_steps 500_000": f"{{}} {SMALL} {FOUR}",
     "make lint": "{}",
-    ".venv/bin/python -m libtorchbeast.tools.sweep lr --env MinAtar/Breakout-v1,MinAtar/Asterix-v1 "
-    "--seed 1-5 --learning_rate 1e-3,3e-3 -- python -m monobeast --total_steps 5_000_000": (
-        ".venv/bin/python -m libtorchbeast.tools.sweep lr --env MinAtar/Breakout-v1 --seed 1-2 "
-        "--savedir {savedir} -- python -m monobeast --total_steps 2000 --envs_per_actor 4 "
-        "--batch_size 4 --log_every 0.5"
+    "libtorchbeast.tools.sweep lr --env MinAtar/Breakout-v1,MinAtar/Asterix-v1 --seed 1-5 "
+    "--learning_rate 1e-3,3e-3 -- python -m monobeast --total_steps 5_000_000": (
+        "libtorchbeast.tools.sweep lr --env MinAtar/Breakout-v1 --seed 1-2 --savedir {savedir} "
+        f"-- python -m monobeast --total_steps 2000 {FOUR} --log_every 0.5"
     ),
-    ".venv/bin/python -m libtorchbeast.tools.report ~/logs/torchbeast/lr": (
-        ".venv/bin/python -m libtorchbeast.tools.report {savedir}/lr"
-    ),
-    ".venv/bin/python -m libtorchbeast.tools.plot ~/logs/torchbeast/lr --groups --interval "
+    "libtorchbeast.tools.report ~/logs/torchbeast/lr": "libtorchbeast.tools.report {savedir}/lr",
+    "libtorchbeast.tools.plot ~/logs/torchbeast/lr --groups --interval "
     "--panel_by 'MinAtar-(\\w+)-v1_?' --out figure.pdf": (
-        ".venv/bin/python -m libtorchbeast.tools.plot {savedir}/lr --groups --interval --y sps "
+        "libtorchbeast.tools.plot {savedir}/lr --groups --interval --y sps "
         "--panel_by 'MinAtar-(\\w+)-v1_?' --out {savedir}/figure.pdf"
     ),
-    ".venv/bin/python -m libtorchbeast.tools.certificates certificates --hosts envs-1,envs-2": (
-        ".venv/bin/python -m libtorchbeast.tools.certificates {savedir}/certificates --hosts envs-1"
+    "libtorchbeast.tools.certificates certificates --hosts envs-1,envs-2": (
+        "libtorchbeast.tools.certificates {savedir}/certificates --hosts envs-1"
     ),
 }
 
 # How the others begin, and why they are not run here.
-FORK = ".venv/bin/python -m monobeast --env FrozenLake-v1"
+FORK = "monobeast --env FrozenLake-v1"
 MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
 NOT_RUN = {
     FORK: "test_the_readmes_fork_trains does it, in a copy",
     "make play": "results_test.py does it, with a copy of the agent",
     "make results-": "results_test.py makes the smallest run in small, and parses all commands",
-    ".venv/bin/python -m monobeast --xpid hard": "run_test.py begins runs in this way",
-    ".venv/bin/python -m r2d2 --env examples.memory.recall:Recall-20-v0 --core mingru": (
-        "it takes minutes; r2d2_test.py learns a shorter one"
-    ),
-    ".venv/bin/python -m polybeast --env arm:Arm-v0": "control_test.py trains in servers",
+    "monobeast --xpid hard": "run_test.py begins runs in this way",
+    "r2d2 --env examples.memory.recall:Recall-20-v0": "r2d2_test.py learns a shorter one",
+    "polybeast --env arm:Arm-v0": "control_test.py trains in servers",
     ".venv/bin/torchrun ": "several_learners_test.py does it, on one machine and on two",
     "make test": "it runs this test; test-examples needs Node.js and more packages",
     "make bench": "it takes half an hour; benchmarks_test.py does it in small",
-    ".venv/bin/python -m pytest tests/vtrace_test.py -k name": "`name` stands for a test's name",
+    "pytest tests/vtrace_test.py -k name": "`name` stands for a test's name",
     "make tsan": "core_test.py does it",
     "make asan": "core_test.py does it",
     "make fuzz": "it needs clang; faults_strangers_test.py gives the decoder the same corpus",
@@ -107,12 +99,10 @@ NOT_RUN = {
     "make clean": "it would delete the environment that runs the tests",
     "protoc ": "it would change a file",
     "python3 -m venv .venv": "it would change the environment that runs the tests",
-    ".venv/bin/python -m polybeast_env --server_addresses": MANY_MACHINES,
-    ".venv/bin/python -m polybeast --xpid pong-many": MANY_MACHINES,
-    ".venv/bin/python -m libtorchbeast.tools.report ~/logs/torchbeast/results-minatar": (
-        "report_test.py reports the runs that were published"
-    ),
-    ".venv/bin/python -m benchmarks ": "against_test.py does it with a small repository",
+    "polybeast_env --server_addresses": MANY_MACHINES,
+    "polybeast --xpid pong-many": MANY_MACHINES,
+    "libtorchbeast.tools.report ~/logs/torchbeast/results-minatar": "report_test.py does it",
+    "benchmarks ": "against_test.py does it with a small repository",
 }
 
 # Flags on these pages that are not the beasts', their servers' or the tools'.
@@ -134,7 +124,7 @@ def code_blocks(page: Path, language: str) -> list[str]:
 
 def commands() -> set[str]:
     lines = "".join(block for page in PAGES for block in code_blocks(page, "bash")).splitlines()
-    return {line.split("#")[0].strip() for line in lines}
+    return {line.split("#")[0].strip().removeprefix(PYTHON) for line in lines}
 
 
 # ========================================================================================= commands
@@ -150,19 +140,29 @@ def test_every_command_is_known_here():
     assert [command for command in others if not command.startswith(tuple(NOT_RUN))] == []
 
 
+def run(words, cwd):
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("command", SCALED)
-def test_command(command, savedir):
+def test_command(command, savedir, capfd, as_before):
+    """Programs run in this process, because imports take seconds."""
     if "plot" in command and not (savedir / "pong" / "logs.csv").exists():
         pytest.fail("run the whole file: a command before this one makes the logs")
-    scaled = SCALED[command].format(command, savedir=savedir)
-    # Whatever Python runs the tests has what the commands need.
-    scaled = scaled.replace(".venv/bin/python", sys.executable)
-    run = subprocess.run(scaled, shell=True, cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "Traceback" not in run.stderr
+    scaled = shlex.split(SCALED[command].format(command, savedir=savedir))
+    if scaled[0] == "make":
+        assert "Traceback" not in run(scaled, ROOT).stderr
+    else:
+        program, *words = scaled
+        with pytest.raises(SystemExit) as ended:
+            sys.exit(importlib.import_module(program).main(words))
+        assert not ended.value.code
+    assert "Traceback" not in capfd.readouterr().err
     if "test_render" in command:
-        assert (savedir / command.split()[4] / "test.mp4").stat().st_size > 1000
+        assert (savedir / command.split()[2] / "test.mp4").stat().st_size > 1000
     if "plot" in command:
         assert (savedir / "plot.png").stat().st_size > 1000
 
@@ -183,30 +183,22 @@ def replace_places(program: str, fork: str) -> str:
 
 @pytest.mark.timeout(240)
 def test_the_readmes_fork_trains(tmp_path):
-    copy = tmp_path / "copy"
-    copy_repository(copy)
-    fork, _ = code_blocks(README, "python")
+    copy = copy_repository(tmp_path / "copy")
+    fork, loss = code_blocks(README, "python")
     program = copy / "monobeast.py"
     program.write_text(replace_places(program.read_text(), fork))
     [command] = [command for command in commands() if command.startswith(FORK)]
     # In bf16, where a network's outputs must be float32 all the same.
-    small = f"{SMALL} --envs_per_actor 4 --batch_size 4 --precision bf16".format(savedir=tmp_path)
-    words = command.replace(".venv/bin/python", sys.executable).split() + small.split()
-    run = subprocess.run(words, cwd=copy, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    small = f"{SMALL} {FOUR} --precision bf16".format(savedir=tmp_path)
+    run([sys.executable, "-m", *command.split(), *small.split()], copy)
     assert (tmp_path / "ice" / "model.tar").exists()
-
-
-def test_the_readmes_loss_is_that_of_the_program():
-    _, terms = code_blocks(README, "python")
-    assert terms in (ROOT / "monobeast.py").read_text()
+    assert loss in (ROOT / "monobeast.py").read_text()
 
 
 @pytest.mark.timeout(240)
 def test_rnd_from_docs_fork_md_trains(tmp_path):
     """A reader makes the fork from the page alone: from its blocks of code, in one file."""
-    copy = tmp_path / "copy"
-    copy_repository(copy)
+    copy = copy_repository(tmp_path / "copy")
     section = (ROOT / "docs/fork.md").read_text().split("### A worked example: RND")[1]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:5]
     novelty, methods, targets, loss, flags = (b.rpartition("    ...\n")[2] for b in blocks)
@@ -223,10 +215,9 @@ def test_rnd_from_docs_fork_md_trains(tmp_path):
         assert count == 1, place
     (copy / "monobeast.py").write_text(program)
     # With --net, so that VectorNet does not take the place of Net.
-    small = f"{SMALL} --envs_per_actor 4 --batch_size 4 --net monobeast.Net --xpid rnd"
-    words = f"-m monobeast --env CartPole-v1 {small}".format(savedir=tmp_path).split()
-    run = subprocess.run([sys.executable, *words], cwd=copy, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    small = f"{SMALL} {FOUR} --net monobeast.Net --xpid rnd"
+    words = f"-m monobeast --env CartPole-v1 {small}".format(savedir=tmp_path)
+    run([sys.executable, *words.split()], copy)
     assert {"rnd_loss", "bonus"} <= rows(tmp_path / "rnd")[-1].keys()
 
 
@@ -249,6 +240,12 @@ def test_the_teacher_from_docs_fork_md_follows_with_its_moments(tmp_path, monkey
 
 
 # ==================================================================================== what is named
+def prose(page: Path) -> list[str]:
+    """The lines that can be wrapped: not those of tables, code, pictures and long links."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return [line for line in text.splitlines() if not re.match(r"\||!\[|.*\]\(http|`--", line)]
+
+
 def broken_links(page: Path) -> list[str]:
     links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
     return [link for link in links if not (page.parent / link).exists()]
@@ -268,56 +265,39 @@ def missing_paths(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
-def test_what_a_page_names_exists(page):
+def test_what_a_page_names_exists_and_its_prose_is_wrapped(page):
     assert broken_links(page) == []
     assert missing_paths(page) == []
+    assert [line for line in prose(page) if len(line) > 100] == []
 
 
 def options(program) -> set[str]:
     return {name for action in program.make_parser()._actions for name in action.option_strings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_flags_named_on_a_page_exist(page):
-    beasts = monobeast, polybeast, polybeast_env, r2d2, warpbeast
-    programs = *beasts, sweep, report, plot, gpu
+def test_flags_named_on_the_pages_exist():
+    programs = monobeast, polybeast, polybeast_env, r2d2, warpbeast, sweep, report, plot, gpu
     known = set(OTHER_FLAGS).union(*map(options, programs))
-    assert set(re.findall(r"(?<![\w-])--[a-z]\w*", page.read_text())) <= known
+    for page in PAGES:
+        unknown = set(re.findall(r"(?<![\w-])--[a-z]\w*", page.read_text())) - known
+        assert not unknown, page
 
 
 def test_targets_named_on_a_page_exist():
     text = "\n".join(page.read_text() for page in EVERY_PAGE)
     lines = "\n".join(re.findall(r"^make .*|`make [^`]*`", text, re.MULTILINE))
     targets = {name.replace("GAME", "Asterix") for name in re.findall(r"make ([\w-]+)", lines)}
-    run = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    run(["make", "-n", *targets], ROOT)
 
 
 # ======================================================================================== the pages
-def test_the_readme_is_one_page():
+def test_the_readme_is_one_page_and_links_the_others_which_begin_with_who_needs_them():
     assert len(README.read_text().splitlines()) <= 150
-
-
-def test_the_readme_links_every_page():
     links = re.findall(r"\]\(([^)#:]+)\)", README.read_text())
     assert {name_of(page) for page in DOCS} <= set(links)
-
-
-@pytest.mark.parametrize("page", DOCS, ids=name_of)
-def test_a_page_begins_with_who_needs_it(page):
-    title, blank, first = page.read_text().splitlines()[:3]
-    assert title.startswith("# ") and blank == "" and first.startswith("For anyone who ")
-
-
-def prose(page: Path) -> list[str]:
-    """The lines that can be wrapped: not those of tables, code, pictures and long links."""
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    return [line for line in text.splitlines() if not re.match(r"\||!\[|.*\]\(http|`--", line)]
-
-
-@pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
-def test_prose_is_wrapped(page):
-    assert [line for line in prose(page) if len(line) > 100] == []
+    for page in DOCS:
+        title, blank, first = page.read_text().splitlines()[:3]
+        assert title.startswith("# ") and blank == "" and first.startswith("For anyone who "), page
 
 
 @pytest.mark.parametrize("name", generate.PAGES)

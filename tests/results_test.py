@@ -3,16 +3,17 @@
 
 import importlib
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+import monobeast
+from libtorchbeast.tools import sweep
+from tests.support.processes import ROOT
+
 PAGES = "".join((ROOT / name).read_text() for name in ("README.md", "docs/results.md"))
 PONG = {"env": "PongNoFrameskip-v4", "seed": 1}
 ASTERIX = {"env": "MinAtar/Asterix-v1", "seed": 1}
@@ -31,22 +32,26 @@ PUBLISHED = {
     "results-memory": ("monobeast", "use_lstm=on_seed1", RECALL | {"use_lstm": True}),
 }  # fmt: skip
 
+pytestmark = pytest.mark.usefixtures("as_before")
 
-def make(*words, home):
-    """What `make` prints, with runs in the folder `home`."""
-    environment = os.environ | {"HOME": str(home)}
-    command = ["make", "--silent", *words]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+def make(*words):
+    """What `make` prints."""
+    done = subprocess.run(["make", "--silent", *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_the_runs_of_every_command_are_those_published(tmp_path):
+def test_the_runs_of_every_command_are_those_published(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
     targets = set(re.findall(r"\bmake (results-[\w-]+)", PAGES)) - {"results-quick"}
     assert targets >= PUBLISHED.keys()
-    poly, printed, runs = {name for name in targets if "poly" in name}, "", set()
+    poly, sweeps, runs = {name for name in targets if "poly" in name}, "", set()
     for names in (poly, targets - poly):  # one `make` makes only one of two with one pattern rule
-        printed += make(*sorted(names), "SLOTS=--dry_run", "SEEDS=1", "FLAGS=", home=tmp_path)
+        sweeps += make(*sorted(names), "SWEEP=echo", "SLOTS=--dry_run", "SEEDS=1", "FLAGS=")
+    for words in sweeps.splitlines():
+        assert sweep.sweep(words.split()) == 0
+    printed = capsys.readouterr().out
     for program, words in re.findall(r"^\S+/python -m (\w+) (.*)", printed, re.MULTILINE):
         flags = importlib.import_module(program).parse(shlex.split(words))
         for target, (beast, name, published) in PUBLISHED.items():
@@ -55,9 +60,10 @@ def test_the_runs_of_every_command_are_those_published(tmp_path):
     assert runs == PUBLISHED.keys()
 
 
-def test_the_smallest_result_is_made_and_plotted(tmp_path):
+def test_the_smallest_result_is_made_and_plotted(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     small = "--total_steps 2000 --log_every 0.5 --batch_size 4 --num_actors 0 --envs_per_actor 4"
-    make("results-quick", f"FLAGS={small}", home=tmp_path)
+    make("results-quick", f"FLAGS={small}")
     folder = tmp_path / "logs/torchbeast/quick"
     flags = json.loads((folder / "meta.json").read_text())["flags"]
     assert (ASTERIX | {"seed": 4}).items() <= flags.items()
@@ -69,13 +75,15 @@ AGENTS = {"pong": (1000, 0), "asterix": (500, 2), "hopper": (1000, 1000)}
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_the_published_agents_play(name, tmp_path):
+def test_the_published_agents_play(name, tmp_path, capsys):
     """Pong is filmed; a robot's film needs a display."""
     shutil.copytree(ROOT / "results/agents" / name, tmp_path / name)
     steps, by_chance = AGENTS[name]
     flags = f"FLAGS=--savedir {tmp_path} --max_episode_steps {steps}"
     flags += "" if name == "pong" else " --mode test"
-    printed = make("play", f"GAME={name}", flags, home=tmp_path)
-    [score] = re.findall(r"^Mean return (\S+),", printed, re.MULTILINE)
+    printed = make("-n", "play", f"GAME={name}", flags)
+    [words] = re.findall(r"/python -m monobeast (.*)", printed)
+    monobeast.main(words.split())
+    [score] = re.findall(r"^Mean return (\S+),", capsys.readouterr().out, re.MULTILINE)
     assert float(score) > by_chance
     assert name != "pong" or (tmp_path / name / "test.mp4").stat().st_size > 100_000
