@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,14 +16,10 @@ import pytest
 from benchmarks import against, catalogue, programs
 from benchmarks.__main__ import main
 from benchmarks.catalogue import Catalogue, Part, Run
+from tests.support.forks import git
 from tests.support.processes import ROOT, wait_for
 
 RAW = Part("raw MinAtar", "raw_minatar")
-
-
-def git(*words, cwd):
-    words = ["git", "-c", "user.name=me", "-c", "user.email=me@here", *words]
-    return subprocess.run(words, cwd=cwd, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture
@@ -43,26 +40,29 @@ def repository(tmp_path, monkeypatch):
         f"pathlib.Path({str(tmp_path / 'built')!r}).write_text(str(pathlib.Path.cwd()))\n"
         f"if pathlib.Path({str(tmp_path / 'slow')!r}).exists(): time.sleep(600)\n"
     )
-    git("init", "--quiet", cwd=root)
-    git("add", ".", cwd=root)
-    git("commit", "--quiet", "-m", "one", cwd=root)
+    git(root, "init", "--quiet")
+    git(root, "add", ".")
+    git(root, "commit", "--quiet", "-m", "one")
     monkeypatch.setattr(against, "ROOT", root)
     monkeypatch.setattr(against.tempfile, "tempdir", str(tmp_path))
     return root
 
 
-def worktrees(root):
-    return git("worktree", "list", cwd=root).splitlines()
+def commit_of(root):
+    return git(root, "rev-parse", "HEAD").strip()
+
+
+def is_clean(root):
+    """Whether neither a worktree nor its folder is left."""
+    worktrees = git(root, "worktree", "list").splitlines()
+    return len(worktrees) == 1 and not list(root.parent.glob("benchmarks-*"))
 
 
 # ======================================================================================= statistics
-def test_students_quantiles():
-    table = {4: 2.776, 5: 2.571, 9: 2.262, 19: 2.093, 120: 1.980}
+def test_the_interval_holds_the_ratio_in_95_of_100_cases():
+    table = {4: 2.776, 5: 2.571, 9: 2.262, 19: 2.093, 120: 1.980}  # Student's quantiles
     for freedom, value in table.items():
         assert against.student(freedom) == pytest.approx(value, rel=2e-3)
-
-
-def test_the_interval_holds_the_ratio_in_95_of_100_cases():
     random, hits = np.random.default_rng(0), 0
     for _ in range(2000):
         ratio, low, high = against.interval(list(1.2 * np.exp(random.normal(0, 0.1, 5))))
@@ -83,14 +83,9 @@ def test_the_checkouts_take_turns_and_a_drift_favours_neither():
     assert "".join(calls) == "ABBA" * 3
     assert row["ratio"] == pytest.approx(1.5) and row["low"] < 1.5 < row["high"]
     assert len(row["all_steps_per_second"]) == row["pairs"] == 6
-
-
-def test_a_row_that_fails_has_its_error():
-    def measure(here):
-        raise RuntimeError("it ended early: no such game")
-
-    row = against.compare("row", measure, 5)
-    assert row == {"name": "row", "error": "RuntimeError: it ended early: no such game"}
+    failing = mock.Mock(side_effect=RuntimeError("no such game"))
+    row = against.compare("row", failing, 5)
+    assert row == {"name": "row", "error": "RuntimeError: no such game"}
 
 
 # =============================================================================== the other checkout
@@ -101,28 +96,25 @@ def refusal(capsys, tmp_path, *words):
     return capsys.readouterr().err.splitlines()[-1].removeprefix("benchmarks: error: ")
 
 
-@pytest.mark.parametrize("ref", ["nosuchref", "--all", "HEAD:benchmarks"])
-def test_what_is_no_commit_is_refused_in_one_sentence(repository, tmp_path, capsys, ref):
-    said = refusal(capsys, tmp_path, "--only", "^raw MinAtar$", f"--against={ref}")
-    assert said == f"--against {ref}: this repository has no such commit"
+NONE = "this repository has no such commit"
+REFUSED = [
+    ("raw MinAtar", "nosuchref", NONE),
+    ("raw MinAtar", "--all", NONE),
+    ("raw MinAtar", "HEAD:benchmarks", NONE),
+    ("raw MinAtar", "9357c50-dirty", "expected a commit; uncommitted changes were not kept"),
+    ("raw Pong", "HEAD", "commit {} does not have this row"),
+    ("MonoBeast, Pong, deep", "HEAD", "commit {} cannot run it, it has no monobeast"),
+]
 
 
-def test_a_dirty_commit_and_too_few_pairs_are_refused(repository, tmp_path, capsys):
-    said = refusal(capsys, tmp_path, "--against", "9357c50-dirty")
-    expected = "expected a commit; uncommitted changes were not kept"
-    assert said == f"--against 9357c50-dirty: {expected}"
-    said = refusal(capsys, tmp_path, "--against", "HEAD", "--pairs", "4")
-    assert said == "--pairs 4: expected at least 5"
-
-
-def test_a_row_that_the_other_commit_does_not_have_is_refused(repository, tmp_path, capsys):
-    commit = git("rev-parse", "HEAD", cwd=repository)[:12]
-    said = refusal(capsys, tmp_path, "--only", "^raw Pong$", "--against", "HEAD")
-    assert said == f"raw Pong: commit {commit} does not have this row"
-    said = refusal(capsys, tmp_path, "--only", "^MonoBeast, Pong, deep$", "--against", "HEAD")
-    name = "MonoBeast, Pong, deep"
-    assert said == f"{name}: commit {commit} cannot run it, it has no monobeast"
-    assert len(worktrees(repository)) == 1
+@pytest.mark.parametrize("row, ref, why", REFUSED)
+def test_what_cannot_be_compared_is_refused_in_one_sentence(
+    repository, tmp_path, capsys, row, ref, why
+):
+    said = refusal(capsys, tmp_path, "--only", f"^{row}$", f"--against={ref}")
+    subject = row if ref == "HEAD" else f"--against {ref}"
+    assert said == f"{subject}: {why}".format(commit_of(repository)[:12])
+    assert is_clean(repository)
 
 
 def test_an_older_program_gets_no_flag_that_only_says_what_it_does_anyway(monkeypatch):
@@ -149,10 +141,9 @@ def test_two_commits_are_compared(repository, tmp_path, monkeypatch, capsys):
     (row,) = result["rows"]  # without the ceiling that other comparisons bring
     assert (row["steps_per_second"], row["other_steps_per_second"]) == (75.0, 50.0)
     assert row["ratio"] == row["low"] == row["high"] == 1.5 and row["pairs"] == 5
-    assert result["other_commit"] == git("rev-parse", "HEAD", cwd=repository)
+    assert result["other_commit"] == commit_of(repository)
     assert "raw MinAtar" in capsys.readouterr().out
-    assert len(worktrees(repository)) == 1 and not list(tmp_path.glob("benchmarks-*"))
-    assert not (tmp_path / "built").exists()  # MinAtar needs no extension
+    assert is_clean(repository) and not (tmp_path / "built").exists()  # it needs no extension
 
 
 SCRIPT = """
@@ -175,19 +166,20 @@ def test_the_checkout_is_removed_after_a_signal(repository, tmp_path):
     try:
         wait_for(lambda: (tmp_path / "built").exists() and (tmp_path / "built").read_text())
         there = Path((tmp_path / "built").read_text())
-        assert there.exists() and len(worktrees(repository)) == 2
+        assert there.exists() and not is_clean(repository)
         os.killpg(process.pid, signal.SIGTERM)
         assert process.wait() == 130
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    assert not there.exists() and not list(tmp_path.glob("benchmarks-*"))
-    assert len(worktrees(repository)) == 1
+    assert not there.exists() and is_clean(repository)
 
 
 def test_a_build_that_fails_is_refused_and_leaves_nothing(repository, tmp_path, capsys):
     (repository / "setup.py").write_text("raise SystemExit('no gRPC here')")
-    git("commit", "--quiet", "-a", "-m", "two", cwd=repository)
-    said = refusal(capsys, tmp_path, "--only", "^transport$", "--against", "HEAD")
+    git(repository, "commit", "--quiet", "-a", "-m", "two")
+    words = ["--only", "^transport$", "--against", "HEAD"]
+    assert refusal(capsys, tmp_path, *words, "--pairs", "4") == "--pairs 4: expected at least 5"
+    said = refusal(capsys, tmp_path, *words)
     assert said == "the extension of the other commit is not built: no gRPC here"
-    assert len(worktrees(repository)) == 1 and not list(tmp_path.glob("benchmarks-*"))
+    assert is_clean(repository)

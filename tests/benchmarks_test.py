@@ -5,8 +5,6 @@ import csv
 import functools
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ import torch
 import r2d2
 from benchmarks import (
     catalogue,
+    children,
     figures,
     parts,
     programs,
@@ -26,15 +25,8 @@ from benchmarks.__main__ import groups, main
 from benchmarks.catalogue import Catalogue, Part, Run
 from benchmarks.tasks import flags_of
 from libtorchbeast import recipes
-from tests.support.processes import ROOT
-
 
 # ======================================================================================= arithmetic
-def test_roofline_is_cores_over_the_core_seconds_of_a_step():
-    assert figures.roofline(2, [10.0, 20.0, 20.0]) == pytest.approx(2 / (0.1 + 0.05 + 0.05))
-    assert figures.roofline(1, [100.0]) == pytest.approx(100.0)
-
-
 RUN = Run("P", "polybeast", (), ceiling="raw", monobeast="M", parts=("e", "i", "l"))
 PARTS = {"raw": {"steps_per_second": 50.0}} | {
     name: {"steps_per_second": 1000.0, "busy_steps_per_second": speed}
@@ -47,19 +39,15 @@ def test_a_run_is_compared_with_its_ceiling_monobeast_and_the_busy_parts():
     figures.complete_run(row, RUN, PARTS, {"M": {"steps_per_second": 32.0}}, cores=2)
     assert row["ratio"] == 40 / 50
     assert row["ratio_to_monobeast"] == 40 / 32
-    assert row["roofline_steps_per_second"] == pytest.approx(50.0)
+    assert row["roofline_steps_per_second"] == pytest.approx(2 / (1 / 100 + 1 / 100 + 1 / 50))
     assert row["roofline_share"] == pytest.approx(0.8)
-
-
-def test_what_was_not_measured_leaves_no_ratio():
     row = {"name": "P", "steps_per_second": 40.0}
     failed = PARTS | {"l": {"error": "it failed"}}
     figures.complete_run(row, RUN, failed, {"M": {"error": "it failed"}}, cores=2)
-    assert row.keys() == {"name", "steps_per_second", "ceiling", "ceiling_steps_per_second",
-                          "ratio"}  # fmt: skip
-    with_gpu = {"name": "P", "steps_per_second": 40.0}
-    figures.complete_run(with_gpu, RUN, PARTS, {}, cores=None)
-    assert "roofline_share" not in with_gpu
+    assert [*row] == "name steps_per_second ceiling ceiling_steps_per_second ratio".split()
+    row = {"name": "P", "steps_per_second": 40.0}
+    figures.complete_run(row, RUN, PARTS, {}, cores=None)  # with a GPU
+    assert "roofline_share" not in row
 
 
 @pytest.mark.parametrize("ratio, at_most, reached, stretch", [
@@ -114,16 +102,13 @@ def test_no_row_depends_on_a_recipe(all_rows):
         assert flags.left_out.keys().isdisjoint({"envs_per_actor", "envs_per_server"})
 
 
-def test_rows_bring_what_they_are_compared_with(all_rows):
+def test_rows_bring_what_they_are_compared_with_and_both_beasts_take_turns(all_rows):
     chosen = catalogue.selected(all_rows, "^PolyBeast, Pong, deep$")
     assert set(chosen.runs) == {"PolyBeast, Pong, deep", "MonoBeast, Pong, deep"}
     assert catalogue.PLAIN in chosen.parts and "raw Pong" not in chosen.parts
     chosen = catalogue.selected(all_rows, "^transport_stacked$")
     assert list(chosen.parts) == ["bare stream, 28,224 bytes x 32", "transport_stacked"]
     assert chosen.runs == {}
-
-
-def test_both_beasts_take_turns(all_rows):
     pairs = [[run.name for run in group] for group in groups(all_rows.runs)]
     assert len(pairs) == 9 and ["R2D2, MinAtar"] in pairs
     assert ["MonoBeast, Pong, shallow", "PolyBeast, Pong, shallow"] in pairs
@@ -171,19 +156,26 @@ def read(path):
         return {row["name"]: row for row in csv.DictReader(file)}
 
 
-def test_a_run_and_its_parts(tmp_path):
+@pytest.fixture
+def mostly_here(monkeypatch, one_thread):
+    """Measures parts in this process, which saves the start of others, except environments."""
+    in_children = children.measure_part
+
+    def measure(part, seconds):
+        if part.function == "environment":
+            return in_children(part, seconds)
+        speeds = parts.PARTS[part.function](*part.arguments)(seconds)
+        return speeds | {"busy_steps_per_second": speeds["steps_per_second"]}
+
+    monkeypatch.setattr(children, "measure_part", measure)
+
+
+def test_a_run_and_its_parts(tmp_path, monkeypatch, mostly_here):
     name = "MonoBeast, MinAtar, shallow"
-    # Only MinAtar's window needs it, and importing it costs each of nine processes a second.
+    # Only MinAtar's window needs it, and importing it costs each process a second.
     (tmp_path / "seaborn.py").touch()
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--quick", "--only", f"^{name}$", "--out", tmp_path],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    assert main(["--quick", "--only", f"^{name}$", "--out", str(tmp_path)]) == 0
     result = json.loads((tmp_path / "bench.json").read_text())
     assert result["machine"]["cores"] >= 1 and result["machine"]["cpu"]
     assert result["versions"].keys() == {"python", "torch", "numpy", "grpcio", "ale-py"}
@@ -211,10 +203,10 @@ def test_a_run_and_its_parts(tmp_path):
     assert {t["name"] for t in result["targets"]} == {name}
 
 
-def test_a_failure_is_shown_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
+def test_a_failure_is_shown_and_the_rest_goes_on(tmp_path, monkeypatch, capsys, mostly_here):
     broken = Part("broken part", "environment", ("monobeast", "NoSuchGame"))
-    raw = Part("raw Pong", "raw_pong", ceiling="broken part")
-    run = Run("broken run", "monobeast", ("--env", "NoSuchGame-v0"), ceiling="raw Pong")
+    raw = Part("raw", "raw_minatar", ceiling="broken part")
+    run = Run("broken run", "monobeast", ("--env", "NoSuchGame-v0"), ceiling="raw")
     rows = Catalogue({p.name: p for p in (broken, raw)}, {run.name: run})
     monkeypatch.setattr(catalogue, "everything", lambda: rows)
     assert main(["--quick", "--out", str(tmp_path)]) == 1

@@ -19,8 +19,7 @@ from tests.support.processes import ROOT
 def test_installed_programs_are_found_from_any_folder(tmp_path, options):
     """In an environment of its own, with this one's packages. No gRPC is found, and so no C++ is
     compiled, which would take a minute."""
-    copy = copy_repository(tmp_path / "copy")
-    python = tmp_path / "venv/bin/python"
+    copy, python = copy_repository(tmp_path / "copy"), tmp_path / "venv/bin/python"
     venv.create(tmp_path / "venv")
     [site_packages] = tmp_path.glob("venv/lib/*/site-packages")
     (site_packages / "this.pth").write_text(sysconfig.get_path("purelib"))
@@ -41,14 +40,10 @@ def test_installed_programs_are_found_from_any_folder(tmp_path, options):
     assert Path(run(python, "-c", where).strip()).parent == proto.parent
 
 
-def test_every_module_at_the_top_is_installed():
-    installed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert {*installed["py-modules"], "setup"} == {path.stem for path in ROOT.glob("*.py")}
-
-
-def test_pip_is_told_what_a_build_needs():
+def test_every_module_at_the_top_is_installed_and_pip_told_what_a_build_needs():
     """In an empty environment it then brings what setup.py imports."""
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]
-    assert {re.match(r"\w+", package)[0] for package in build["requires"]} == {
-        "pybind11", "setuptools"
-    }  # fmt: skip
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    installed = project["tool"]["setuptools"]["py-modules"]
+    assert {*installed, "setup"} == {path.stem for path in ROOT.glob("*.py")}
+    needed = project["build-system"]["requires"]
+    assert {re.match(r"\w+", package)[0] for package in needed} == {"pybind11", "setuptools"}
