@@ -55,7 +55,6 @@ CASES = [  # beast, flags, columns, what limits, advice
     ("mono", "--num_actors 1", IDLE, "Nobody", "--num_actors 2"),
     ("mono", "--num_actors 1", {}, "Nobody", "only a faster machine"),
     ("mono", "--num_actors 1", OTHERS, "Other programs use 1.6 of 2 cores", "without them"),
-    ("poly", "--torch_threads 1", LEARNER, "The learner", "--torch_threads 2"),
     ("poly", "--torch_threads 2", LEARNER, "The learner", "--batch_size 64"),
     ("poly", "", ACTORS | IDLE, "environment takes 70%", "--num_servers 2"),
     ("poly", "", ACTORS, "environment takes 70%", "--server_addresses"),
@@ -69,58 +68,48 @@ CASES = [  # beast, flags, columns, what limits, advice
 ]
 
 
+def parse(beast, line):
+    common = "--env CartPole-v1" + " --num_servers 1" * (beast == "poly" and REMOTE not in line)
+    return BEASTS[beast][0].parse([*common.split(), *line.split()])
+
+
+def advisor_of(beast, line, **changes):
+    return BEASTS[beast][1](replace(parse(beast, line), **changes))
+
+
 @pytest.mark.parametrize("beast, line, columns, limits, change", CASES)
 def test_advice(beast, line, columns, limits, change):
-    module, advisor = BEASTS[beast]
-    common = "--env CartPole-v1" + " --num_servers 1" * (beast == "poly" and line != REMOTE)
-    flags = module.parse([*common.split(), *line.split()])
-    said = advisor(flags).advise(row(**columns))
+    said = advisor_of(beast, line).advise(row(**columns))
     assert limits in said and change in said
     for flag, value in re.findall(r"--(\w+) (\d+)", said):  # which can be typed as it stands
-        tried = module.parse([*common.split(), *line.split(), f"--{flag}", value])
-        assert getattr(tried, flag) == int(value)
+        assert getattr(parse(beast, f"{line} --{flag} {value}"), flag) == int(value)
 
 
 @pytest.mark.parametrize(
     "beast, line, learner_waiting",
-    [
-        ("mono", "--num_actors 1", 0.0),
-        ("mono", "--num_actors 1", 0.5),
-        ("poly", "--num_servers 1", 0.5),
-    ],
+    [("mono", "--num_actors 1", 0.0), ("mono", "--num_actors 1", 0.5), ("poly", "", 0.5)],
 )
 def test_other_programs_are_not_taken_for_the_run(beast, line, learner_waiting):
-    module, advisor = BEASTS[beast]
-    flags = module.parse(["--env", "CartPole-v1", *line.split()])
-    advise = advisor(flags).advise
+    advise, columns = advisor_of(beast, line).advise, row(learner_waiting=learner_waiting)
     for own, others in (0.5, 1.5), (1.2, 0.8):
-        said = advise(row(learner_waiting=learner_waiting) | {"cpu_cores": own})
+        said = advise(columns | {"cpu_cores": own})
         assert f"ther programs use {others} of 2 cores" in said and "all cores" not in said
-    assert "all cores are busy" in advise(row(learner_waiting=learner_waiting) | {"cpu_cores": 1.9})
+    assert "all cores are busy" in advise(columns | {"cpu_cores": 1.9})
 
 
-def test_a_gpu_that_always_answers_gets_another_thread():
-    flags = replace(polybeast.parse("--env CartPole-v1".split()), inference_device="cuda")
+def test_a_gpu_that_always_answers_gets_another_thread_and_threads_of_the_cpu_are_not_its_cure():
     columns = row(actor="inference", learner_waiting=0.5, share_answer_waiting=0.05)
-    assert "--num_inference_threads 2" in PolyBeastAdvisor(flags).advise(columns)
-
-
-def test_on_a_gpu_threads_of_the_cpu_are_not_the_cure():
-    flags = monobeast.parse("--env CartPole-v1 --num_actors 1 --torch_threads 1".split())
-    flags = replace(flags, learner_device="cuda")
-    assert "--batch_size 64" in MonoBeastAdvisor(flags).advise(row(waiting=0.5))
-
-
-def test_nothing_is_said_of_nothing():
-    flags = monobeast.parse("--env CartPole-v1".split())
-    advise = MonoBeastAdvisor(flags).advise
-    assert advise({}) == "" and bottleneck.report({}, advise) == []
+    said = advisor_of("poly", "", inference_device="cuda").advise(columns)
+    assert "--num_inference_threads 2" in said
+    learner = advisor_of("mono", "--num_actors 1 --torch_threads 1", learner_device="cuda")
+    assert "--batch_size 64" in learner.advise(row(waiting=0.5))
 
 
 def test_lines_name_whose_time_it_is():
-    flags = monobeast.parse("--env CartPole-v1 --num_actors 1".split())
+    advise = advisor_of("mono", "--num_actors 1").advise
+    assert advise({}) == "" and bottleneck.report({}, advise) == []
     columns = row(waiting=0.5) | {"share_answering": 0.25}
-    lines = bottleneck.report(columns, MonoBeastAdvisor(flags).advise)
+    lines = bottleneck.report(columns, advise)
     assert lines[0].startswith("actors: environment 35%") and lines[0].endswith("waiting 50%")
     assert lines[1] == "inference threads: answering 25%"
     assert lines[2] == "learner: learning 100%, waiting 0%"

@@ -27,10 +27,7 @@ NEWER = (
 def test_the_order_is_that_of_version_0_5_and_newer_columns_follow():
     assert [*FIELDS] == VERSION_0_5.split() + NEWER.split()
     assert [*COLUMNS] == ["_tick", "_time", *FIELDS]
-
-
-def test_a_column_is_in_one_group_and_no_group_is_empty():
-    assert all(GROUPS.values())
+    assert all(GROUPS.values())  # a column is in one of them
     assert sum(map(len, GROUPS.values())) == len(COLUMNS)
 
 
@@ -40,14 +37,11 @@ def test_every_meaning_is_a_sentence():
         assert not re.search(r"[,.;:)][A-Za-z]", meaning), f"{name}: a space is missing"
 
 
-def test_every_share_has_a_column():
+def test_every_share_and_what_losses_and_trackers_name_have_a_column():
     names = {
         *timing.ACTOR_ACTIVITIES, *timing.INFERENCE_ACTIVITIES, *timing.LEARNER_ACTIVITIES,
         *libtorchbeast.ActorPool.ACTIVITIES,
     }  # fmt: skip
     shares = {name for name in FIELDS if name.startswith("share_")}
     assert shares == {f"share_{name}" for name in names}
-
-
-def test_what_losses_and_trackers_name_are_columns():
     assert {*OF_LOSS, HEADLINE} <= {*FIELDS}

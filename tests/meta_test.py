@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support.forks import git
 from tests.support.processes import ROOT
 from tests.support.run_files import WITHOUT_PACKAGE, writer
 
@@ -33,27 +34,15 @@ def test_meta_of_a_resumed_run(tmp_path):
     path = tmp_path / "run" / "meta.json"
     writer(tmp_path, flags={"lr": 0.1, "sizes": (1, 2), "old": 1}).close()
     first = json.loads(path.read_text())
-    writer(tmp_path, flags={"lr": 0.2, "sizes": (1, 2), "new": 2}, resume_step=50).close()
-    writer(tmp_path, flags={"lr": 0.2, "sizes": (1, 2), "new": 2}, resume_step=60).close()
-    writer(tmp_path, flags={"lr": 0.1, "sizes": (1, 2), "new": 2}, resume_step=70).close()
+    for step, lr in ((50, 0.2), (60, 0.2), (70, 0.1)):
+        writer(tmp_path, flags={"lr": lr, "sizes": (1, 2), "new": 2}, resume_step=step).close()
     meta = json.loads(path.read_text())
-    resumed = meta.pop("resumed")
-    assert meta == {key: value for key, value in first.items() if key != "resumed"}
-    assert [entry["step"] for entry in resumed] == [50, 60, 70]
-    assert [entry["changed_flags"] for entry in resumed] == [
-        {
-            "lr": {"old": 0.1, "new": 0.2},
-            "new": {"old": None, "new": 2},
-            "old": {"old": 1, "new": None},
-        },
-        {},
-        {"lr": {"old": 0.2, "new": 0.1}},
-    ]
-
-
-def git(folder, *args):
-    command = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@t", *args]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    assert meta == first | {"resumed": meta["resumed"]}
+    changed = lambda old, new: {"old": old, "new": new}
+    changes = dict(lr=changed(0.1, 0.2), new=changed(None, 2), old=changed(1, None))
+    assert [(entry["step"], entry["changed_flags"]) for entry in meta["resumed"]] == [
+        (50, changes), (60, {}), (70, dict(lr=changed(0.2, 0.1)))
+    ]  # fmt: skip
 
 
 def meta_of_code_in(folder, savedir):
@@ -75,7 +64,7 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     git(code, "add", ".")
     git(code, "commit", "-qm", "first")
     meta = meta_of_code_in(code, tmp_path / "c")
-    assert (meta["commit"], meta["dirty"]) == (git(code, "rev-parse", "HEAD"), False)
+    assert (meta["commit"], meta["dirty"]) == (git(code, "rev-parse", "HEAD").strip(), False)
     with (code / LOGGERS / "file_writer.py").open("a") as file:
         file.write("\n")
     assert meta_of_code_in(code, tmp_path / "d")["dirty"] is True

@@ -9,7 +9,6 @@ import pytest
 
 from libtorchbeast import workers
 from libtorchbeast.loggers.timing import (
-    LATENCY_BUCKETS,
     Clock,
     busy_seconds,
     cpu_cores,
@@ -17,7 +16,7 @@ from libtorchbeast.loggers.timing import (
 )
 
 
-@pytest.mark.parametrize("scale", [1e-5, 1e-3, 1.0])
+@pytest.mark.parametrize("scale", [1e-5, 1.0])
 def test_latency_percentiles_are_those_of_numpy_within_a_bucket(scale):
     clock = Clock([])
     columns = latency_percentiles(lambda: clock.latencies)
@@ -30,13 +29,11 @@ def test_latency_percentiles_are_those_of_numpy_within_a_bucket(scale):
         expected = 1000 * np.percentile(seconds, [50, 99])
         assert [row["latency_p50_ms"], row["latency_p99_ms"]] == pytest.approx(expected, rel=0.07)
     assert columns() == {}
-
-
-def test_extreme_latencies_have_a_bucket():
-    counts = np.zeros(LATENCY_BUCKETS, np.int64)
-    for seconds in (0.0, 1e-9, 1e9):
-        Clock([], latencies=counts).count_latency(seconds)
-    assert (counts[0], counts[-1], counts.sum()) == (2, 1, 3)
+    before = clock.latencies.copy()
+    for s in (0.0, 1e-9, 1e9):  # these have a bucket, too
+        clock.count_latency(s)
+    more = clock.latencies - before
+    assert (more[0], more[-1], more.sum()) == (2, 1, 3)
 
 
 def burn(seconds):
