@@ -1,6 +1,4 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium
@@ -9,13 +7,12 @@ import pytest
 
 from examples.memory.maze import EAST, NORTH, SOUTH, WEST
 from examples.memory.recall import RIGHT, WAIT
-from tests.support.forks import SMALL, command
+from tests.support.forks import SMALL, command, run_python
 from tests.support.processes import ROOT, load
 
 RECALL = "examples.memory.recall:Recall"
 CHAIN = "examples.memory.chain:Chain"
 MAZE = "examples.memory.maze:TMaze"
-DELAYS = [(f"{RECALL}-v0", 5), (f"{RECALL}-20-v0", 20), (f"{RECALL}-50-v0", 50)]
 
 
 def play(game, choose, seed):
@@ -38,14 +35,28 @@ def returns(game, choose, games=400):
     return [play(game, choose, seed)[0] for seed in range(games)]
 
 
-@pytest.mark.parametrize("game, delay", DELAYS)
-def test_recall_is_won_by_who_remembers(game, delay):
-    remember = lambda seen, _: int(seen[0].argmax()) if seen[-1][2] else WAIT
-    assert all(play(game, remember, seed) == (1, delay + 1) for seed in range(20))
+def at_junction(seen):
+    return list(seen[-1]) == [0, 1, 0]
 
 
-@pytest.mark.parametrize("game, delay", DELAYS[:2])
-def test_recall_without_memory_is_a_guess(game, delay):
+# What a player does who remembers what he saw first.
+ANSWER = lambda seen, _: int(seen[0].argmax()) if seen[-1][2] else WAIT
+BIT = lambda seen, _: int(seen[0][0] > 0)
+TURN = lambda seen, _: (NORTH if seen[0][2] else SOUTH) if at_junction(seen) else EAST
+WON = [
+    *((f"{RECALL}{n}-v0", ANSWER, (1, d + 1)) for n, d in (("", 5), ("-20", 20), ("-50", 50))),
+    *((f"{CHAIN}-{n}-v0", BIT, (1, n)) for n in (10, 100)),
+    *((f"{MAZE}-{n}-v0", TURN, (4, n + 1)) for n in (10, 50)),
+]
+
+
+@pytest.mark.parametrize("game, remember, result", WON)
+def test_a_game_is_won_by_who_remembers(game, remember, result):
+    assert all(play(game, remember, seed) == result for seed in range(20))
+
+
+@pytest.mark.parametrize("game", [f"{RECALL}-v0", f"{RECALL}-20-v0"])
+def test_recall_without_memory_is_a_guess(game):
     """A policy without memory sees the observation and its last action. Waiting and then guessing
     is right half of the time. Keeping the answer in its actions always loses."""
     guess = returns(game, lambda seen, _: RIGHT if seen[-1][2] else WAIT)
@@ -55,18 +66,17 @@ def test_recall_without_memory_is_a_guess(game, delay):
     assert set(returns(game, keep, 20)) == {-1}
 
 
-@pytest.mark.parametrize("length", [10, 100])
-def test_a_chain_is_won_by_who_remembers(length):
-    game = f"{CHAIN}-{length}-v0"
-    remember = lambda seen, _: int(seen[0][0] > 0)
-    assert all(play(game, remember, seed) == (1, length) for seed in range(20))
-
-
 def test_a_chain_without_memory_is_a_guess_or_a_message_in_actions():
     for guess in (lambda seen, _: 1, lambda seen, _: int(len(seen) % 2)):
         assert abs(np.mean(returns(f"{CHAIN}-10-v0", guess))) < 0.2
     hand_on = lambda seen, last: int(seen[-1][0] > 0) if seen[-1][0] else last
     assert set(returns(f"{CHAIN}-10-v0", hand_on, 20)) == {1}
+
+
+def test_a_maze_without_memory_is_a_guess():
+    """The best is to walk east, so the last action at the junction is always the same."""
+    guess = returns(f"{MAZE}-10-v0", lambda seen, _: NORTH if at_junction(seen) else EAST)
+    assert set(guess) == {4, -0.1} and abs(np.mean(guess) - 1.95) < 0.4
 
 
 def test_a_chain_shows_its_bit_once_and_the_time_left():
@@ -76,28 +86,6 @@ def test_a_chain_shows_its_bit_once_and_the_time_left():
         context, time = np.transpose(seen)
         assert abs(context[0]) == 1 and not context[1:].any()
         np.testing.assert_allclose(time, np.arange(10, 0, -1) / 10, rtol=1e-6)
-
-
-def goal(seen):
-    """Where the sign says that the goal is."""
-    return NORTH if seen[0][2] else SOUTH
-
-
-def at_junction(seen):
-    return list(seen[-1]) == [0, 1, 0]
-
-
-@pytest.mark.parametrize("length", [10, 50])
-def test_a_maze_is_won_by_who_remembers(length):
-    game = f"{MAZE}-{length}-v0"
-    remember = lambda seen, _: goal(seen) if at_junction(seen) else EAST
-    assert all(play(game, remember, seed) == (4, length + 1) for seed in range(20))
-
-
-def test_a_maze_without_memory_is_a_guess():
-    """The best is to walk east, so the last action at the junction is always the same."""
-    guess = returns(f"{MAZE}-10-v0", lambda seen, _: NORTH if at_junction(seen) else EAST)
-    assert set(guess) == {4, -0.1} and abs(np.mean(guess) - 1.95) < 0.4
 
 
 def test_the_walls_of_a_maze_cost_and_a_way_back_does_not():
@@ -121,8 +109,7 @@ def test_the_command_trains(tmp_path, has_core):
     core = words.index("--core")
     words = words if has_core else words[:core] + words[core + 2 :]
     flags = f"{SMALL} --envs_per_actor 4 --total_steps 1600 --savedir {tmp_path}".split()
-    run = subprocess.run([sys.executable, *words, *flags], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_python([*words, *flags], ROOT)
     state = load(tmp_path / "run")
     assert state["updates"] >= 3
     assert any(name.startswith("core.") for name in state["model"]) == has_core

@@ -1,7 +1,4 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +13,7 @@ from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError, replace
 from libtorchbeast.spec import Actions
-from tests.support.forks import FORKS, SMALL, apply, command, git
+from tests.support.forks import FORKS, SMALL, apply, command, git, import_fork, run_python
 from tests.support.processes import load, rows
 
 HERE = Path(__file__).parent
@@ -44,7 +41,10 @@ def test_an_environments_number_chooses_its_task(number):
     env, name = task(number), [*SCALES][number % 3]
     seen, _ = env.reset(seed=number)
     assert seen["task"].tolist() == np.eye(3)[number % 3].tolist()
-    assert env.unwrapped.game.game_name() == name and env.action_space.n == 6
+    game = env.unwrapped.game
+    assert game.game_name() == name and env.action_space.n == 6
+    own, image = game.state().transpose(2, 0, 1), seen["image"]
+    assert np.array_equal(image[: len(own)], own) and not image[len(own) :].any()
 
 
 @pytest.mark.parametrize("number, name", [*enumerate(SCALES)])
@@ -57,21 +57,10 @@ def test_rewards_are_scaled_and_returns_told_without_it(number, name):
         assert told == {name: sum(rewards) / SCALES[name]}
 
 
-def test_images_are_those_of_the_game_and_then_empty():
-    for number in range(3):
-        env = task(number)
-        image = env.reset(seed=0)[0]["image"]
-        own = env.unwrapped.game.state().transpose(2, 0, 1)
-        assert np.array_equal(image[: len(own)], own) and not image[len(own) :].any()
-
-
-def test_one_task_can_be_named():
+def test_one_task_can_be_named_and_a_game_with_more_channels_is_refused(monkeypatch):
     assert {task(number, "tasks/asterix").name for number in range(3)} == {"asterix"}
     with pytest.raises(UserError, match="--env tasks/pong: expected one of breakout, asterix, spa"):
         task(0, "tasks/pong")
-
-
-def test_a_game_with_more_channels_is_refused(monkeypatch):
     monkeypatch.setitem(SCALES, "freeway", 1000)
     with pytest.raises(UserError, match="MinAtar/Freeway-v1: expected at most 6 channels, seen 7"):
         task(3)
@@ -104,20 +93,6 @@ def test_new_moments_do_not_change_the_values():
         error = (heads(x, one_hot) - before).abs().max()
         assert error < 1e-6 * float(heads.scales().max() + heads.mean.abs().max()) + 1e-5
     assert not torch.allclose(heads.scales(), torch.ones(3), rtol=0.5)
-
-
-def test_moments_go_to_those_of_a_stream():
-    """Of 2,000 batches of 8, with a rate of 0.004: an average over about 250 batches."""
-    heads, _, _ = make_heads(rate=0.004)
-    means, scales = torch.tensor([2.0, -30.0, 400.0]), torch.tensor([0.5, 10.0, 100.0])
-    for _ in range(2000):
-        heads.take(sums_of(heads, dict(enumerate(means[:, None] + scales[:, None] * randn(3, 8)))))
-    torch.testing.assert_close(heads.mean, means, rtol=0.02, atol=0)
-    torch.testing.assert_close(heads.scales(), scales, rtol=0.1, atol=0)
-
-
-def randn(*shape):
-    return torch.randn(*shape)
 
 
 def test_a_step_of_the_moments_by_hand():
@@ -157,8 +132,8 @@ def test_errors_of_all_tasks_get_the_same_scale():
     heads, _, one_hot = make_heads(rate=1.0)
     returns = {k: 10.0**k * torch.randn(8) for k in range(3)}
     heads.take(sums_of(heads, returns))
-    for k, scale in enumerate(heads.scale_of(one_hot[None, :3])[0].tolist()):
-        assert scale == pytest.approx(float(returns[k].std(correction=0)), rel=1e-4)
+    expected = torch.stack([x.std(correction=0) for x in returns.values()])
+    torch.testing.assert_close(heads.scale_of(one_hot[None, :3])[0], expected, rtol=1e-4, atol=0)
 
 
 # ======================================================================================= the fork
@@ -175,13 +150,11 @@ def copy(tmp_path_factory):
 
 @pytest.mark.parametrize("ppo_clip", [0.0, 0.2])
 def test_the_loss_is_the_same_whatever_the_scales_are(copy, ppo_clip):
-    fork_spec = importlib.util.spec_from_file_location("fork", copy / "monobeast.py")
-    fork = importlib.util.module_from_spec(fork_spec)
-    fork_spec.loader.exec_module(fork)
+    fork = import_fork(copy)
     torch.manual_seed(0)
     heads, one_hot = ValueHeads(16, 3, rate=0.01), torch.eye(3).expand(4, 3, 3)  # T = 4, B = 3
-    numbers = dict(zip(["v", "advantage", "value", "now"], randn(4, 4, 3), strict=True))
-    logits = randn(4, 3, 6)
+    numbers = dict(zip(["v", "advantage", "value", "now"], torch.randn(4, 4, 3), strict=True))
+    logits = torch.randn(4, 3, 6)
 
     def losses(scales):
         heads.square.copy_(torch.tensor(scales) ** 2)
@@ -204,9 +177,7 @@ ENVS = {"monobeast": "--num_actors 0 --envs_per_actor 6", "polybeast": "--envs_p
 
 
 def train(beast, copy, savedir, flags):
-    words = [*command(HERE, beast), *flags.split(), "--savedir", str(savedir)]
-    run = subprocess.run([sys.executable, *words], cwd=copy, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_python([*command(HERE, beast), *flags.split(), "--savedir", str(savedir)], copy)
     return rows(savedir / "run")
 
 
@@ -220,7 +191,5 @@ def test_the_fork_trains(beast, copy, tmp_path):
 
 def test_the_game_with_the_smallest_rewards_is_learned(copy, tmp_path):
     """Learning in small: without PopArt the return of Breakout stays below 0.8."""
-    table = train(
-        "monobeast", copy, tmp_path, "--num_actors 0 --total_steps 300_000 --seed 1 --xpid run"
-    )
-    assert table[-1]["game_breakout"] > 1.2
+    flags = "--num_actors 0 --total_steps 300_000 --seed 1 --xpid run"
+    assert train("monobeast", copy, tmp_path, flags)[-1]["game_breakout"] > 1.2

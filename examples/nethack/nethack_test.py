@@ -1,8 +1,4 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium
@@ -21,7 +17,7 @@ from libtorchbeast.spec import Actions, Spec, flatten_space
 from libtorchbeast.tools import fork_diff
 from tests.support import forks
 from tests.support.monobeast import beast, parse
-from tests.support.processes import load
+from tests.support.processes import ROOT
 from tests.support.processes import rows as rows_of
 
 EXAMPLE = Path(__file__).parent
@@ -84,7 +80,11 @@ def test_the_challenge_has_its_own_limit_and_no_seeds():
     assert env.env._max_episode_steps == 1_000_000
 
 
-def test_each_environment_records_its_games_in_a_folder_of_its_own(tmp_path, monkeypatch):
+def test_each_environment_records_its_games_in_a_folder_of_its_own_if_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NETHACK_TTYRECS", raising=False)
+    game(make(), seed=0)
+    assert not any(tmp_path.iterdir())
     monkeypatch.setenv("NETHACK_TTYRECS", str(tmp_path))
     for index in range(2):
         env = make(env_index=index)
@@ -97,14 +97,7 @@ def test_each_environment_records_its_games_in_a_folder_of_its_own(tmp_path, mon
         assert all(file.stat().st_size > 1000 for file in files)
 
 
-def test_without_the_variable_nothing_is_recorded(tmp_path, monkeypatch):
-    monkeypatch.delenv("NETHACK_TTYRECS", raising=False)
-    monkeypatch.chdir(tmp_path)
-    game(make(), seed=0)
-    assert not any(tmp_path.iterdir())
-
-
-def test_each_character_is_drawn_in_its_cell_and_colour():
+def test_a_film_shows_each_character_in_its_cell_and_colour():
     chars = np.full((24, 80), ord(" "), np.uint8)
     colors = np.zeros((24, 80), np.int8)
     chars[[0, 23], [0, 79]] = ord("@")
@@ -114,15 +107,12 @@ def test_each_character_is_drawn_in_its_cell_and_colour():
     cells = picture.reshape(24, h, 80, w, 3).max((1, 3))  # [24, 80, 3]
     np.testing.assert_array_equal(np.argwhere(cells.any(-1)), [[0, 0], [23, 79]])
     assert cells[0, 0, 0] > 2 * cells[0, 0, 1] and cells[23, 79, 1] > 2 * cells[23, 79, 0]
-
-
-def test_a_film_shows_message_map_and_status():
     env = make(mode="test_render")
     env.reset(seed=0)
     picture = env.render()
-    lines = picture.reshape(24, -1).any(1)  # those that are not black
     assert picture.dtype == np.uint8 and picture.shape[2] == 3
-    assert lines[0] and lines[1:22].any() and lines[22:].all()
+    lines = picture.reshape(24, -1).any(1)  # those that are not black
+    assert lines[0] and lines[1:22].any() and lines[22:].all()  # message, map and status
 
 
 # ====================================================================================== the network
@@ -169,39 +159,21 @@ def test_a_crop_is_that_of_nles_agent_at_every_place():
     torch.testing.assert_close(ours.transpose(1, 2).long(), theirs, rtol=0, atol=0)
     agents = glyphs[torch.arange(len(x)), y, x]
     assert (ours[:, net.BEFORE, net.BEFORE] == agents).all()
-
-
-def test_the_number_of_glyphs_is_nles():
     assert net.GLYPHS == nethack.MAX_GLYPH
 
 
 # ======================================================================================== the forks
-def words(page, first):
-    """The words of the first command on the page that begins so, which may have several lines."""
-    text = page.read_text().replace("\\\n", " ")
-    found = re.search(rf"^\.venv/bin/python ({first} .*)$", text, re.MULTILINE)
-    return [sys.executable, *shlex.split(found[1])]
-
-
-def run(command, folder):
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize(
     "program, edited", [("monobeast", "monobeast.py"), ("polybeast", "polybeast_env.py")]
 )
 def test_the_fork_trains_and_is_filmed_and_exported(program, edited, tmp_path):
-    copy, own = tmp_path / "copy", f"--savedir {tmp_path}".split()
-    assert forks.apply(EXAMPLE / f"{program}.diff", copy) == {edited}
+    copy = forks.check_fork(EXAMPLE, program, tmp_path, {edited}, "--unroll_length 20")
     assert fork_diff.outside("HEAD", copy) == ""
-    small = f"{forks.SMALL} {forks.ENVS[program]} --unroll_length 20".split()
-    run([*words(EXAMPLE / "README.md", f"-m {program}"), *small, *own], copy)
-    assert load(tmp_path / "run")["updates"] >= 3
-    film = "--xpid run --mode test_render --num_episodes 1 --max_episode_steps 20".split()
-    run([sys.executable, "-m", program, *film, *own], copy)
+    own = ["-m", program, "--xpid", "run", "--savedir", str(tmp_path), "--mode"]
+    film = "test_render --num_episodes 1 --max_episode_steps 20".split()
+    forks.run_python([*own, *film], copy)
     assert (tmp_path / "run/test.mp4").stat().st_size > 10_000
-    run([sys.executable, "-m", program, *"--xpid run --mode export".split(), *own], copy)
+    forks.run_python([*own, "export"], copy)
 
 
 class Door(gymnasium.Env):
@@ -245,5 +217,4 @@ def test_the_network_learns_where_to_go(tmp_path):
 def test_a_server_needs_no_torch():
     """The wrapper imports neither torch nor what only a film needs."""
     code = "import sys, examples.nethack.wrapper; print({'torch', 'matplotlib'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "set()\n", done.stderr
+    assert forks.run_python(["-c", code], ROOT) == "set()\n"

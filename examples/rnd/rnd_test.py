@@ -1,7 +1,4 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +11,7 @@ import vtrace
 from examples.rnd import exploration
 from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.tools import fork_diff
-from tests.support.forks import ENVS, SMALL, apply, command
+from tests.support.forks import ENVS, SMALL, apply, command, import_fork, run_python
 from tests.support.processes import load, rows
 
 torch.set_num_threads(1)
@@ -34,16 +31,11 @@ def copy(tmp_path_factory):
 
 
 def train(copy, words, savedir):
-    words = [sys.executable, *words, "--xpid", "run", "--savedir", str(savedir)]
-    run = subprocess.run(words, cwd=copy, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    run_python([*words, "--xpid", "run", "--savedir", str(savedir)], copy)
     return savedir / "run"
 
 
-BONUSES = ("none", "rnd", "rnd-first", "ride", "ride-first")
-
-
-@pytest.mark.parametrize("bonus", BONUSES)
+@pytest.mark.parametrize("bonus", ["none", "rnd", "rnd-first", "ride", "ride-first"])
 def test_the_fork_trains(copy, bonus, tmp_path):
     small = f"--unroll_length 20 {SMALL} {ENVS['monobeast']} --bonus {bonus}"
     folder = train(copy, [*command(HERE, "monobeast"), *small.split()], tmp_path)
@@ -68,9 +60,7 @@ def test_the_bonus_makes_the_agent_see_more(copy, tmp_path):
 
 
 def test_the_bonus_has_v_trace_and_a_value_of_its_own(copy):
-    fork_spec = importlib.util.spec_from_file_location("fork", copy / "monobeast.py")
-    fork = importlib.util.module_from_spec(fork_spec)
-    fork_spec.loader.exec_module(fork)
+    fork = import_fork(copy)
     torch.manual_seed(0)
     reward, bonus = torch.randn(2, 5, 3)  # T = 5, B = 3
     outputs = dict(zip(["baseline", "loss/bonus_value"], torch.randn(2, 6, 3), strict=True))
@@ -176,21 +166,29 @@ def test_rnd_judges_the_new_view():
     assert changed.flatten().tolist() == [False, True, False, False, False]
 
 
-def test_rnd_is_bored_by_what_it_has_seen():
-    torch.manual_seed(0)
-    explorer, seen, new = (
-        exploration.Novelty(SPEC, False), batch_of(VISITS), batch_of(VISITS, view=3)
-    )  # fmt: skip
-    optimizer = torch.optim.Adam([x for x in explorer.parameters() if x.requires_grad], 1e-3)
+def learned(explorer, batch):
+    """Trains with the batch. Returns the losses before the first and the last of 100 steps."""
+    weights = [x for x in explorer.parameters() if x.requires_grad]
+    optimizer, log = torch.optim.Adam(weights, 1e-3), []
     for _ in range(100):
         optimizer.zero_grad()
-        sum(explorer.losses(seen).values()).backward()
+        losses = explorer.losses(batch)
+        sum(losses.values()).backward()
         optimizer.step()
-    assert explorer.novelty(seen).max() < 0.2 * explorer.novelty(new).min()
+        log.append({name: x.item() for name, x in losses.items()})
+    return log[0], log[-1]
+
+
+def test_rnd_is_bored_by_what_it_has_seen():
+    torch.manual_seed(0)
+    explorer, seen = exploration.Novelty(SPEC, False), batch_of(VISITS)
+    learned(explorer, seen)
+    assert explorer.novelty(seen).max() < 0.2 * explorer.novelty(batch_of(VISITS, view=3)).min()
     assert not any(x.requires_grad for x in explorer.goal.parameters())
 
 
-def test_rides_losses_have_its_authors_weights():
+def test_ride_learns_what_an_action_does_with_its_authors_weights():
+    torch.manual_seed(0)
     explorer, batch = exploration.Impact(SPEC, False), batch_of(VISITS)
     (now, then), action = explorer.embedded(batch), batch.now["action"]
     logits = explorer.inverse(torch.cat([now, then], -1)).flatten(0, 1)
@@ -201,20 +199,9 @@ def test_rides_losses_have_its_authors_weights():
     inverse = torch.nn.functional.cross_entropy(logits, action.flatten())
     torch.testing.assert_close(losses["inverse_loss"], 0.1 * inverse)
     torch.testing.assert_close(losses["forward_loss"], 10 * (distances**2 / 2).mean())
-
-
-def test_ride_learns_what_an_action_does():
-    torch.manual_seed(0)
-    explorer, batch = exploration.Impact(SPEC, False), batch_of(VISITS)
-    optimizer, log = torch.optim.Adam(explorer.parameters(), 1e-3), []
-    for _ in range(100):
-        optimizer.zero_grad()
-        losses = explorer.losses(batch)
-        sum(losses.values()).backward()
-        optimizer.step()
-        log.append({name: x.item() for name, x in losses.items()})
+    first, last = learned(explorer, batch)
     for name in ("inverse_loss", "forward_loss"):
-        assert 0 < log[-1][name] < 0.1 * log[0][name]
+        assert 0 < last[name] < 0.1 * first[name]
 
 
 def test_an_action_without_effect_has_no_impact():

@@ -1,7 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import gymnasium
@@ -14,7 +12,7 @@ from examples.self_play import connect4
 from examples.self_play.connect4 import CELLS, COLUMNS, ROWS, Board, ConnectFour, Versus
 from examples.self_play.net import Net
 from libtorchbeast.environment import Environment
-from tests.support.forks import ENVS, SMALL, command
+from tests.support.forks import ENVS, SMALL, command, run_python
 from tests.support.losses import transitions
 from tests.support.processes import ROOT, Program
 
@@ -51,8 +49,7 @@ def is_won(stones):
 
 
 def after(cells, column):
-    """The cells after a move, as the opponent sees them: 1 is his own stone, -1 one of the other's,
-    0 none."""
+    """The cells after a move, as the opponent sees them: 1 is his own stone, -1 the other's."""
     changed = -cells
     changed[np.flatnonzero(cells[:, column] == 0)[0], column] = -1
     return changed
@@ -101,12 +98,6 @@ def best(board, depth):
 
 
 # =========================================================================================== rules
-@pytest.mark.parametrize("moves", WON.values(), ids=WON)
-def test_a_line_of_four_wins(moves):
-    board = played(moves[:-1])
-    assert board.play(int(moves[-1]))
-
-
 def test_lines_are_those_of_the_rules():
     assert len(LINES) == 69 and all(connect4.has_line(bits(line)) for line in LINES)
     generator, seen = np.random.default_rng(0), []
@@ -156,7 +147,9 @@ def rows_of(moves):
 
 
 @pytest.mark.parametrize("moves", [*WON.values(), DRAWN], ids=[*WON, "drawn"])
-def test_rewards_discounts_and_numbers(moves):
+def test_rewards_discounts_and_values_are_the_moving_players(moves):
+    """With lambda 1 and values of 0 the targets are 1 at each move of the winner, -1 at each of the
+    loser's. With true values that is so for each lambda, and no move has an advantage."""
     row, T, won = rows_of(moves), len(moves), float(moves != DRAWN)
     assert row["reward"].flatten().tolist() == [0] * T + [won]
     assert row["discount"].flatten().tolist() == [1] + [-1] * T
@@ -166,36 +159,24 @@ def test_rewards_discounts_and_numbers(moves):
     assert row["episode_return"][-1] == first  # the first player's
     numbers = [row[f"game/{name}"][-1].item() for name in ("first_wins", "draws", "moves")]
     assert numbers == [first == 1, won == 0, T]
-
-
-@pytest.mark.parametrize("moves", [*WON.values(), DRAWN], ids=[*WON, "drawn"])
-@pytest.mark.parametrize("vtrace_lambda", [1.0, 0.5])
-def test_values_are_the_moving_players(moves, vtrace_lambda):
-    """With lambda 1 and values of 0 the targets are 1 at each move of the winner, -1 at each of the
-    loser's. With true values that is so for each lambda, and no move has an advantage."""
-    row, T, won = rows_of(moves), len(moves), float(moves != DRAWN)
     expected = won * torch.tensor([[1.0 if (T - 1 - t) % 2 == 0 else -1.0] for t in range(T)])
     true = torch.cat([expected, torch.tensor([[5.0]])])  # the last is after the end
-    for values in (torch.zeros(T + 1, 1), true)[vtrace_lambda < 1 :]:
-        logits = torch.zeros(T + 1, 1, COLUMNS)
-        outputs = dict(policy_logits=logits, baseline=values)
-        actions = torch.tensor([[int(c)] for c in moves + "0"])
-        batch = transitions(
-            row | outputs | dict(action=actions), outputs, discounting=1.0,
-            vtrace_lambda=vtrace_lambda,
-        )  # fmt: skip
+    actions = torch.tensor([[int(column)] for column in moves + "0"])
+    for values, vtrace_lambda in ((torch.zeros(T + 1, 1), 1.0), (true, 1.0), (true, 0.5)):
+        outputs = dict(policy_logits=torch.zeros(T + 1, 1, COLUMNS), baseline=values)
+        options = dict(discounting=1.0, vtrace_lambda=vtrace_lambda)
+        batch = transitions(row | outputs | dict(action=actions), outputs, **options)
         found = monobeast.targets(batch)
         assert torch.equal(found["v"], expected)
         assert torch.equal(found["advantage"], expected - values[:-1])
 
 
 # ======================================================================================== opponents
-def test_negamax_wins_in_one_and_blocks():
-    assert best(played("010101"), 1) == best(played("010101"), 4) == [0]
-    assert best(played("01010"), 1) == [0, 1, 2, 3, 4, 5, 6]  # it does not see the threat
-    assert best(played("01010"), 2) == best(played("01010"), 4) == [0]
-    open_three = played("223")  # two in a row with both ends free lose, unless one is blocked
-    assert best(open_three, 2) == [0, 1, 2, 3, 4, 5, 6] and best(open_three, 4) == [1, 4]
+def test_negamax_sees_as_far_as_its_depth():
+    """Two in a row with both ends free lose, unless one is blocked."""
+    assert best(played("01010"), 1) == [0, 1, 2, 3, 4, 5, 6] and best(played("01010"), 2) == [0]
+    assert best(played("223"), 2) == [0, 1, 2, 3, 4, 5, 6] and best(played("223"), 4) == [1, 4]
+    assert best(played("010101" + "222222"), 0) == [0, 1, 3, 4, 5, 6]  # depth 0 is random
 
 
 @pytest.mark.parametrize("moves, depth", [(6, 3), (14, 4), (20, 3), (34, 8), (36, 6), (38, 42)])
@@ -234,11 +215,6 @@ def test_in_tests_a_mirrored_board_has_the_mirrored_policy():
     assert not torch.allclose(trained["baseline"], other["baseline"])
 
 
-def test_depth_0_is_random():
-    assert best(played("010101"), 0) == [*range(COLUMNS)]
-    assert best(played("010101" + "222222"), 0) == [0, 1, 3, 4, 5, 6]
-
-
 def test_the_agent_takes_both_sides_in_turn():
     env = Versus(2)
     count = lambda seen: int(seen[0]["board"].sum())
@@ -256,7 +232,7 @@ def play(env, seed, choose):
     return reward, info["torchbeast"]["game_numbers"], boards
 
 
-def test_the_return_is_the_agents():
+def test_the_return_is_the_agents_and_games_depend_on_the_seed():
     """Who always plays the lowest free column loses to depth 2 from both sides, and who plays as
     depth 4 wins more often than not against a random opponent."""
     lowest = lambda seen: int(np.flatnonzero(seen["action_mask"])[0])
@@ -269,13 +245,8 @@ def test_the_return_is_the_agents():
     results = [play(env, seed, strong) for seed in range(20)]
     assert sum(reward for reward, *_ in results) > 15
     assert {name for _, n, _ in results for name in n} == {*Versus.metadata["game_numbers"]}
-
-
-def test_games_depend_on_the_seed():
-    first = lambda seen: int(np.flatnonzero(seen["action_mask"])[-1])
-    games = [
-        play(gymnasium.make("ConnectFour-Negamax2-v0"), seed, first)[2] for seed in (0, 0, 2, 4)
-    ]
+    env = gymnasium.make("ConnectFour-Negamax2-v0")
+    games = [play(env, seed, lowest)[2] for seed in (0, 0, 2, 4)]
     assert games[0] == games[1] and len({tuple(game) for game in games}) > 1
 
 
@@ -298,8 +269,7 @@ def test_the_commands_train_and_play(tmp_path, beast):
     if beast == "monobeast":
         (test,) = re.findall(r"^\.venv/bin/python (.* --mode test .*)$", README, re.MULTILINE)
         words = f"{test} --xpid run --savedir {tmp_path} --num_episodes 4".split()
-        played = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
-        assert "Mean game_as_second" in played.stdout, played.stdout + played.stderr
+        assert "Mean game_as_second" in run_python(words, ROOT)
 
 
 def test_tag_trains_two_groups_and_plays(tmp_path):
@@ -307,8 +277,6 @@ def test_tag_trains_two_groups_and_plays(tmp_path):
     (train,) = re.findall(r"^\.venv/bin/python (.* --xpid tag .*)$", README, re.MULTILINE)
     small = "--xpid run --total_steps 2000 --batch_size 16 --unroll_length 8 --num_episodes 2"
     for more in (small, f"{small} --mode test"):
-        words = f"{train} --savedir {tmp_path} {more}".split()
-        done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        printed = run_python(f"{train} --savedir {tmp_path} {more}".split(), ROOT)
     assert "(3 adversary: " in (tmp_path / "run/out.log").read_text()
-    assert "Mean game_return_agent_0 " in done.stdout and " in 2 games" in done.stdout
+    assert "Mean game_return_agent_0 " in printed and " in 2 games" in printed

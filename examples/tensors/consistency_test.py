@@ -1,4 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import contextlib
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -21,62 +24,55 @@ def test_equal_environments():
     counts = compare()
     assert counts.episodes >= 20 and counts.longest == 7
     assert counts.steps > 100 and 0 < counts.rewards < counts.steps
+    counts = compare(episodes=1)  # which is counted when it ends
+    assert counts.episodes >= 1 and counts.steps >= 4 * 3
+
+
+def changed(**methods):
+    """PlainWalk with other methods. Each gets what the usual one returns."""
+    own = {
+        name: lambda self, *args, name=name, change=change: change(
+            self, getattr(PlainWalk, name)(self, *args)
+        )
+        for name, change in methods.items()
+    }
+    return type("Changed", (PlainWalk,), own)
 
 
 @pytest.mark.parametrize("part", [0, 1, 2, 3])
 def test_each_part_of_a_step_is_compared(part):
     """From step 5 of an episode on: its observation, reward, terminated, truncated."""
 
-    class Wrong(PlainWalk):
-        def step(self, action, draws):
-            result = list(super().step(action, draws))
-            if self.time == 5:
-                result[part] = (
-                    {"frame": result[0]["frame"] + [0, 1]} if part == 0 else not result[part]
-                )
-            return result
+    def step(self, result):
+        result = list(result)
+        if self.time == 5:
+            other = {"frame": result[0]["frame"] + [0, 1]} if part == 0 else not result[part]
+            result[part] = other
+        return result
 
     name = ["frame", "reward", "terminated", "truncated"][part]
     text = rf"Environment \d, step 5 of its episode, action [012]: {name}"
     with pytest.raises(Difference, match=text):
-        compare(Wrong)
+        compare(changed(step=step))
 
 
-def test_episodes_are_counted_when_they_end():
-    counts = compare(episodes=1)
-    assert counts.episodes >= 1 and counts.steps >= 4 * 3
-
-
-def test_a_difference_is_told_with_its_place():
-    class Wrong(PlainWalk):
-        def reset(self, draws):
-            return {"frame": super().reset(draws)["frame"] + np.float32([0, 2])}
-
-    text = r"Environment 0, step 0 .*, a reset: frame\[1\] is 0.0, expected 2.0 \(1 of 2 differ\)"
-    with pytest.raises(Difference, match=text):
-        compare(Wrong)
-
-
-def test_floats_may_differ_by_rounding():
-    def make(error):
-        class Rounded(PlainWalk):
-            def seen(self):
-                return {"frame": super().seen()["frame"] + error}
-
-        return Rounded
-
-    compare(make(np.float32(5e-6)))
-    with pytest.raises(Difference):
-        compare(make(np.float32(1e-3)))
-
-
-def test_another_shape_is_a_difference():
-    class Wrong(PlainWalk):
-        def seen(self):
-            return {"frame": np.zeros(3)}
-
-    with pytest.raises(Difference, match=r"frame has the shape \[2\], expected \[3\]"):
-        compare(Wrong)
+@pytest.mark.parametrize(
+    "method, change, text",
+    [
+        (
+            "reset",
+            lambda frame: frame + np.float32([0, 2]),
+            r"Environment 0, step 0 .*, a reset: frame\[1\] is 0.0, expected 2.0 \(1 of 2 differ\)",
+        ),
+        ("seen", lambda frame: frame + np.float32(5e-6), ""),  # rounding is none
+        ("seen", lambda frame: frame + np.float32(1e-3), "frame"),
+        ("seen", lambda frame: np.zeros(3), r"frame has the shape \[2\], expected \[3\]"),
+    ],
+)
+def test_a_difference_is_told_with_its_place(method, change, text):
+    reference = changed(**{method: lambda self, seen: {"frame": change(seen["frame"])}})
+    with pytest.raises(Difference, match=text) if text else contextlib.nullcontext():
+        compare(reference)
 
 
 def test_a_part_that_only_one_of_them_has_is_a_difference():
@@ -97,19 +93,16 @@ def test_a_part_that_only_one_of_them_has_is_a_difference():
         compare(FullerPlain, Walk())
 
 
-def test_a_game_that_can_be_revived_goes_on():
+def test_a_reference_may_revive_a_game_and_choose_actions():
     class Revived(PlainWalk):
         def revive(self):
             self.revivals = getattr(self, "revivals", 0) + 1
 
-    assert compare(Revived, revived=0.9).longest > 7
-
-
-def test_a_reference_may_choose():
     class Still(PlainWalk):
         def choose(self, random):
             return 1
 
+    assert compare(Revived, revived=0.9).longest > 7
     assert compare(Still).rewards == 0
 
 
@@ -130,15 +123,9 @@ def test_no_draw_is_a_fraction_that_a_test_may_ask_for():
 
 def test_a_compiled_step_can_be_compared():
     env = Walk()
-    calls, eager = [], env.step
-
-    def step(state, actions):
-        calls.append(actions.dtype)
-        return eager(state, actions)
-
-    env.step = step
+    env.step = step = mock.Mock(side_effect=env.step)
     compare(env=env)
-    assert set(calls) == {torch.int64}
+    assert {call.args[1].dtype for call in step.call_args_list} == {torch.int64}
 
 
 def test_the_command(capsys):

@@ -1,6 +1,4 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,7 @@ from examples.tensors.breakout import Breakout
 from examples.tensors.consistency import Comparison
 from libtorchbeast.flags import UserError
 from libtorchbeast.tensors import TensorVector
-from tests.support import forks
-from tests.support.processes import load
+from tests.support.forks import check_fork
 
 # How many of each game are played at once, and how many episodes, for a few thousand steps.
 EPISODES = {
@@ -127,10 +124,4 @@ def test_a_name_that_is_none_is_refused(name, expected):
     "beast, edited", [("monobeast", "monobeast.py"), ("polybeast", "polybeast_env.py")]
 )
 def test_the_other_beasts_train_in_tensors(beast, edited, tmp_path):
-    example, copy = Path(__file__).parent, tmp_path / "copy"
-    assert forks.apply(example / f"{beast}.diff", copy) == {edited}
-    flags = f"{forks.SMALL} {forks.ENVS[beast]} --savedir {tmp_path}".split()
-    words = [sys.executable, *forks.command(example, beast), *flags]
-    run = subprocess.run(words, cwd=copy, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert load(tmp_path / "run")["updates"] >= 3
+    check_fork(Path(__file__).parent, beast, tmp_path, {edited})
