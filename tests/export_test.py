@@ -2,7 +2,6 @@
 """`--mode export`: what a program without this repository computes with the files."""
 
 import contextlib
-import dataclasses
 import importlib.util
 import io
 import re
@@ -23,7 +22,6 @@ from libtorchbeast import checkpoint, models
 from libtorchbeast.export import _save
 from libtorchbeast.flags import UserError, as_plain
 from libtorchbeast.spec import ROW_FIELDS
-from tests.support import small_nets
 from tests.support.processes import ROOT, load
 from tests.support.run_files import file_size_limit
 
@@ -56,16 +54,27 @@ for folder in map(pathlib.Path, sys.argv[1:]):
 """
 
 
-class OwnNet(small_nets.Recurrent):
-    """It reads more of a row than others, and returns more outputs."""
+class OwnNet(nn.Module):
+    """Its core is a GRU; it reads more of a row than others, and returns more outputs."""
 
     def __init__(self, spec, flags):
-        super().__init__(dataclasses.replace(spec, observations={"frame": ((1,), "")}), flags)
+        super().__init__()
+        self.core = nn.GRU(1, 8)
+        self.policy, self.baseline = nn.Linear(8, spec.num_actions), nn.Linear(8, 1)
+
+    def initial_state(self, batch_size):
+        return (torch.zeros(1, batch_size, 8),)
 
     def forward(self, inputs, core_state):
-        steps = inputs["episode_step"].unsqueeze(-1)
-        outputs, core_state = super().forward(inputs | {"frame": steps}, core_state)
-        return outputs | {"features": 2 * outputs["baseline"]}, core_state
+        B = inputs["done"].shape[1]
+        steps = inputs["episode_step"].float().unsqueeze(-1)
+        x, core_state = models.unroll(
+            self.core, steps, inputs["done"], core_state, self.initial_state(B)
+        )
+        with torch.autocast("cpu", enabled=False):
+            x = x.float()
+            outputs = dict(policy_logits=self.policy(x), baseline=self.baseline(x).squeeze(-1))
+        return outputs | {"features": x}, core_state
 
 
 class BranchingNet(monobeast.Net):
