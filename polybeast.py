@@ -51,7 +51,6 @@ from libtorchbeast.flags import (
     UserError,
     add_learner_flags,
     add_run_flags,
-    is_recurrent,
     real,
     replace,
     require,
@@ -314,7 +313,7 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         flags = replace(flags, seed=derive_seed(flags.seed, ranks.rank()))
     # The default of --envs_per_server depends on the observations, which the servers know, unless
     # the network is recurrent, which they do not know. If it is not, they choose the default.
-    if "envs_per_server" in flags.left_out and not is_recurrent(flags):
+    if "envs_per_server" in flags.left_out and not flags.core:
         flags = replace(flags, envs_per_server=None)
     with LocalServers(flags, updates) as local:
         description = local.describe(flags.open_timeout + flags.server_timeout)

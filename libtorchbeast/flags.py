@@ -497,8 +497,3 @@ def add_evaluation_flags(parser: Parser) -> None:
         help="In a test mode, play with the weights that evaluated best (model.best.tar) instead "
              "of the newest checkpoint.")
 # fmt: on
-
-
-def is_recurrent(flags: argparse.Namespace) -> bool:
-    """Whether the network has a recurrent core. (A server's flags do not say so.)"""
-    return getattr(flags, "core", None) is not None

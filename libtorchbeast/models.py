@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from libtorchbeast.accelerator.devices import drawing, has_bf16, to_host
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
-from libtorchbeast.flags import Flags, UserError, is_recurrent
+from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.mingru import MinGRU
 from libtorchbeast.moments import Moments
 from libtorchbeast.net_check import call_own, check_finite, check_net
@@ -41,12 +41,12 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     whole, spec, net_class, why = spec, spec.seen, own, ""
     if flags.net:
         net_class, why = _imported(flags.net), ", which --net names"
-    elif spec.has_vectors and not is_recurrent(flags) and "for_vectors" in vars(own):
+    elif spec.has_vectors and not flags.core and "for_vectors" in vars(own):
         net_class = own.for_vectors  # type: ignore[attr-defined]  # a subclass does not inherit it
         why = f", by {own.__name__}.for_vectors (without that line it is {own.__name__})"
     net: Any = call_own("__init__", net_class, spec, flags)
     net.chosen = why
-    if is_recurrent(flags) and call_own("initial_state", lambda: net.initial_state(1)) == ():
+    if flags.core and call_own("initial_state", lambda: net.initial_state(1)) == ():
         why = "which --core, --use_lstm and R2D2 ask for"
         raise UserError(f"{name_of(net)} has no recurrent state, {why}")
     net.distribution = make_distribution(spec.actions)
@@ -299,7 +299,7 @@ def make_core(flags: Flags, inputs: int, outputs: int, num_layers: int = 1) -> A
     of width `inputs`, too. The core's attribute `hidden_size` is the width that it returns."""
     if flags.core == "mingru":
         return MinGRU(inputs, num_layers)
-    return nn.LSTM(inputs, outputs, num_layers) if is_recurrent(flags) else None
+    return nn.LSTM(inputs, outputs, num_layers) if flags.core else None
 
 
 def zero_state(core: Any, batch_size: int) -> CoreState:

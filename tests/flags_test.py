@@ -105,10 +105,6 @@ def test_torchbeasts_command_lines_are_taken():
         ("--seed 1 --zzz", "unrecognized flag --zzz: --help lists all flags"),
         ("--batch 4", "unrecognized flag --batch: did you mean --batch_size?"),
         ("--total_steps 1 000", "unexpected '000': flags begin with --"),
-        (
-            "--xpid true --use_lstm true",
-            "unexpected 'true': flags begin with --, and --use_lstm takes no value",
-        ),
     ],
 )
 def test_a_wrong_command_line_is_told_with_the_range_or_the_nearest_flag(words, said):

@@ -8,7 +8,6 @@ import monobeast
 import polybeast
 import r2d2
 from libtorchbeast import mingru, models
-from libtorchbeast.flags import UserError
 from libtorchbeast.mingru import MinGRU
 from libtorchbeast.models import unroll
 from libtorchbeast.spec import Actions, Spec
@@ -98,5 +97,3 @@ def test_every_program_has_the_core_that_is_asked_for(program):
     if program is not r2d2:
         net = models.make_net(program.Net, IMAGE, program.parse([*words[:2], "--use_lstm"]))
         assert isinstance(net.core, torch.nn.LSTM)
-        with pytest.raises(UserError, match="--core mingru: expected lstm, because of --use_lstm"):
-            program.parse([*words, "mingru", "--use_lstm"])

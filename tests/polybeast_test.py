@@ -55,7 +55,7 @@ def test_threads_of_either_kind_count_every_step_once(tmp_path):
         assert program.wait_for_end() == 0, program.printed()
         program.wait_until_nothing_is_left()
     state = load(program.path)
-    assert state["use_lstm"] and state["step"] == state["updates"] * 20 * 4
+    assert state["flags"]["core"] == "lstm" and state["step"] == state["updates"] * 20 * 4
     assert 2000 <= state["step"] < 2000 + 2 * 20 * 4
     last = program.rows()[-1]
     assert (last["step"], last["updates"]) == (state["step"], state["updates"])

@@ -318,7 +318,7 @@ def test_an_observation_that_has_the_name_of_a_rows_other_key_is_refused(key):
 
 def test_a_network_without_a_state_is_refused():
     flags = r2d2.parse(["--env", "CartPole-v1", "--net", "libtorchbeast.models.VectorNet"])
-    with pytest.raises(UserError, match="VectorNet has no recurrent state, .* R2D2 always does"):
+    with pytest.raises(UserError, match="VectorNet has no recurrent state, .* and R2D2 ask for"):
         models.make_net(r2d2.Net, spec_with(), flags)
 
 

@@ -29,7 +29,7 @@ PUBLISHED = {
     ),
     "results-mujoco-Hopper": ("monobeast", "Hopper-v5_seed1", {"env": "Hopper-v5", "seed": 1}),
     "results-poly-mujoco-Hopper": ("polybeast", "Hopper-v5_seed1", {"env": "Hopper-v5", "seed": 1}),
-    "results-memory": ("monobeast", "use_lstm=on_seed1", RECALL | {"use_lstm": True}),
+    "results-memory": ("monobeast", "use_lstm=on_seed1", RECALL | {"core": "lstm"}),
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("as_before")

@@ -160,6 +160,9 @@ class Launcher:
             then = "will be tried again" if again else "given up"
             seen = last_lines(run, 1 if refused else 5)
             say(f"{run.path.name}: failed {at}, exit code {code}, {then}:\n{seen}")
+            if refused and "unrecognized flag" in seen and self.waiting:
+                self.waiting.clear()
+                say("The other runs have the same flags and are not tried.")
 
     def table(self) -> rich.table.Table:
         """The runs that are running, and how many are not."""
