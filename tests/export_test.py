@@ -242,6 +242,10 @@ def test_a_full_disk_leaves_the_older_policy(tmp_path):
         _save(program, tmp_path / "policy.pt2")
     assert [path.name for path in tmp_path.iterdir()] == ["policy.pt2"]
     assert (tmp_path / "policy.pt2").read_text() == "older"
+    (tmp_path / "policy.onnx").mkdir()  # and so cannot be removed
+    with pytest.raises(UserError, match="policy.pt2 was not written"):
+        _save(program, tmp_path / "policy.pt2")
+    assert (tmp_path / "policy.pt2").read_text() == "older"
 
 
 @pytest.mark.parametrize(

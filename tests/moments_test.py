@@ -136,6 +136,21 @@ def test_returns_of_a_life_leave_out_the_lives_before_it():
     assert float(torch.cat(parts).std()) == pytest.approx(float(whole.std()), rel=0.1)
 
 
+def test_an_agent_that_has_left_begins_no_lives():
+    """Another agent of the game goes on. All rows of the absent one are `done`."""
+    steps = torch.arange(40)
+    never = torch.zeros(40, dtype=torch.bool)
+    rows = {
+        "reward": torch.ones(40, 2),
+        "done": torch.stack([never, steps > 3], dim=1),
+        "episode_step": (100 + steps).int().view(-1, 1).repeat(1, 2),
+        "episode_return": (100.0 + steps).view(-1, 1).repeat(1, 2),
+    }
+    alone = {k: x[:, :1] for k, x in rows.items()}
+    both = discounted_returns(rows, 0.99)[:, :1]
+    torch.testing.assert_close(both, discounted_returns(alone, 0.99))
+
+
 @pytest.mark.parametrize("off", ["observation", "reward"])
 def test_each_half_can_be_turned_off(off):
     flags = dict(observation_scaling="moments", reward_scaling="returns")

@@ -139,6 +139,7 @@ def test_a_group_is_the_mean_and_the_range_of_its_runs_where_all_have_rows(tmp_p
         ("pong/0", SEED, "pong"),
         ("runs/breakout-v5", SEED, "breakout-v5"),
         ("runs/pong_learning_rate=1e-3", SEED, "pong_learning_rate=1e-3"),
+        ("runs/pong_learning_rate=1E-3", SEED, "pong_learning_rate=1E-3"),
         ("runs/pong_level=-3", SEED, "pong_level=-3"),
         ("runs/a-lstm-1", "lstm|mlp", "lstm"),
         ("runs/a-lstm-1", r"([a-z]+)-\d", "lstm"),

@@ -1,4 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+from unittest import mock
+
 import pytest
 
 import monobeast
@@ -29,6 +31,13 @@ def test_an_expected_error_is_one_line_and_another_keeps_its_traceback(run, kind
         run(train)
     seen = kind("why") if kind is ZeroDivisionError else SystemExit("beast: error: why")
     assert repr(ended.value) == repr(seen)
+
+
+def test_a_full_disk_under_tmp_is_one_line(run, monkeypatch):
+    full = FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+    monkeypatch.setattr(program.tempfile, "gettempdir", mock.Mock(side_effect=full))
+    with pytest.raises(SystemExit, match="beast: error: No usable .*: is the disk full"):
+        run(None)
 
 
 def test_a_test_mode_plays_and_does_not_train(run, monkeypatch):

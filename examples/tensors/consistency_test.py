@@ -140,3 +140,8 @@ def test_a_wrong_path_is_refused(path):
         consistency.load(path)
     with pytest.raises(SystemExit, match="consistency: error: expected MODULE:NAME"):
         consistency.main([path])
+
+
+def test_a_device_that_torch_lacks_is_refused():
+    with pytest.raises(SystemExit, match="--device cuda:99: expected cpu or an accelerator"):
+        consistency.main([f"{__name__}:walks", "--device", "cuda:99"])
