@@ -15,29 +15,28 @@ from tests.support.monobeast import parse
 N = 4
 TRACEBACK = b"!Traceback (most recent call last):\n  in step\nRuntimeError: the sofa"
 REFUSAL = b"!Traceback (most recent call last):\n  in step\nUserError: Your network is wrong"
+ROLLOUT = b"0"
+KILLED = "Actor 0 failed; its unfinished rollout is dropped. It was killed, because"
 
 
 class FakeProcess:
     """A process that the test lets send messages. Killed, it ends without a message."""
 
+    exitcode = None
+    has_message, receive = Process.has_message, Process.receive
+    send = lambda self, message: None
+    ask_to_end = lambda self: None
+    end = lambda self, deadline: -9
+
     def __init__(self):
         self.from_child, self._to_parent = multiprocessing.Pipe(duplex=False)
         self.sentinel, self._ended = multiprocessing.Pipe(duplex=False)
-
-    def says(self, message):
-        self._to_parent.send_bytes(message)
-
-    exitcode = None
+        self.says = self._to_parent.send_bytes
 
     def kill(self):
         self.exitcode = -9
         self._to_parent.close()
         self._ended.close()
-
-    has_message, receive = Process.has_message, Process.receive
-    send = lambda self, message: None
-    ask_to_end = lambda self: None
-    end = lambda self, deadline: -9
 
 
 class Crew:
@@ -65,6 +64,16 @@ class Crew:
             self.now += bool(second)
             self.actors.wait(self.wakeup, 0.0)
 
+    def gets(self, actor, message):
+        self[actor].says(message)
+        self.look()
+
+    def acts(self, seconds):
+        """Lets actor 0 choose actions for so long, without a rollout."""
+        for _ in range(seconds):
+            self.times["sign_of_life"][0] = self.times["call_began"][0] = self.now
+            self.look(1)
+
 
 def test_an_actor_whose_pipes_stay_open_in_another_process_is_replaced(monkeypatch):
     crew = Crew(monkeypatch, 2)
@@ -79,19 +88,16 @@ def test_an_opening_is_limited_from_one_environment_to_the_next(monkeypatch, cap
     actor that opens gives no sign of life, because it may hold Python's lock."""
     crew = Crew(monkeypatch, 2)
     first, second = (crew.times.begin_opening(actor) for actor in (0, 1))
-    with caplog.at_level("WARNING"):
-        second(1)
-        for count in range(1, N):
-            crew.look(19)
-            first(count), second(count + 1)
-        assert crew.actors.restarts == 0
-        assert [text.partition(". ")[0] for text in caplog.messages] == [
-            "After 5 s actor 0 waits for its environment 1 of 4",
-            "After 10 s actor 0 waits for its environment 1 of 4",
-            "After 20 s actor 0 waits for its environment 2 of 4",
-            "After 40 s actor 0 waits for its environment 3 of 4",
-        ]
-        assert "(--envs_per_actor)" in caplog.text
+    second(1)
+    for count in range(1, N):
+        crew.look(19)
+        first(count), second(count + 1)
+    assert crew.actors.restarts == 0
+    assert [text.partition(". ")[0] for text in caplog.messages] == [
+        f"After {seconds} s actor 0 waits for its environment {number} of 4"
+        for seconds, number in ((5, 1), (10, 1), (20, 2), (40, 3))
+    ]
+    assert "(--envs_per_actor)" in caplog.text
 
 
 def test_an_actor_that_stops_in_its_imports_is_replaced(monkeypatch, caplog):
@@ -109,31 +115,24 @@ def test_a_killed_actor_is_reported_once_and_as_that(monkeypatch, caplog):
     crew.times.begin_opening(0)
     crew.look(21)
     crew.look()
-    killed = "Actor 0 failed; its unfinished rollout is dropped. It was killed, because"
-    assert caplog.messages == [
-        f"{killed} environment 1 of 4 took longer than --open_timeout 20 to open"
-    ]
-    caplog.clear()
     crew.times.begin_opening(0)(N)
     crew.times["call_began"][0] = 0  # it chooses actions
     crew.look(11)
     crew.look()
-    assert caplog.messages == [f"{killed} it gave no sign of life for 10 s (--step_timeout)"]
+    assert caplog.messages == [
+        f"{KILLED} environment 1 of 4 took longer than --open_timeout 20 to open",
+        f"{KILLED} it gave no sign of life for 10 s (--step_timeout)",
+    ]
 
 
 def test_a_first_rollout_that_takes_long_is_told(monkeypatch, caplog):
     crew = Crew(monkeypatch, 1)
-    with caplog.at_level("WARNING"):
-        crew.times.begin_opening(0)(N)
-        for _ in range(8):
-            crew.times["sign_of_life"][0] = crew.times["call_began"][0] = crew.now
-            crew.look(1)
-        assert caplog.messages[0].startswith("After 5 s no rollout, 20 steps of 4 environments, is")
-        crew[0].says(b"0")
-        caplog.clear()
-        for _ in range(20):
-            crew.times["sign_of_life"][0] = crew.times["call_began"][0] = crew.now
-            crew.look(1)
+    crew.times.begin_opening(0)(N)
+    crew.acts(8)
+    assert caplog.messages[0].startswith("After 5 s no rollout, 20 steps of 4 environments, is")
+    crew[0].says(ROLLOUT)
+    caplog.clear()
+    crew.acts(20)
     assert caplog.messages == []
 
 
@@ -142,53 +141,41 @@ def test_failures_that_are_all_alike_end_the_run_at_once(monkeypatch, caplog, nu
     """One traceback is enough. A single actor is tried twice."""
     crew = Crew(monkeypatch, num_actors)
     failures = 2 if num_actors == 1 else min(num_actors, crew.flags.max_actor_restarts + 1)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match="and all failures are alike: RuntimeError: the sofa$"):
         for i in range(failures):
             assert crew.actors.restarts == i
-            crew[i % num_actors].says(TRACEBACK)
-            crew.look()
-    seen = str(error.value)
-    assert seen.endswith("and all failures are alike: RuntimeError: the sofa"), seen
+            crew.gets(i % num_actors, TRACEBACK)
     assert caplog.text.count("Traceback") == 1 and len(caplog.messages) == failures
 
 
 def test_a_users_mistake_is_told_without_its_kind(monkeypatch):
     crew = Crew(monkeypatch, 1)
+    crew.gets(0, REFUSAL)
     with pytest.raises(UserError, match="all failures are alike: Your network is wrong$"):
-        for _ in range(2):
-            crew[0].says(REFUSAL)
-            crew.look()
+        crew.gets(0, REFUSAL)
 
 
-@pytest.mark.parametrize("why", ["another cause", "a kill", "a rollout"])
+@pytest.mark.parametrize("why", ["another cause", "a rollout"])
 def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, caplog, why):
     """It ends in one line. The traceback of each cause stands once in the log before."""
     crew = Crew(monkeypatch, 2, "--max_actor_restarts", 4)
     if why == "a rollout":
-        crew[0].says(b"0")
-    for _ in range(2):
-        crew[0].says(TRACEBACK)
-        crew.look()
-    if why == "a kill":
-        crew[1].kill()
-    else:
-        crew[1].says(TRACEBACK + b" and the table" * (why == "another cause"))
-    crew.look()
+        crew[0].says(ROLLOUT)
+    crew.gets(0, TRACEBACK)
+    crew.gets(0, TRACEBACK)
+    crew.gets(1, TRACEBACK + b" and the table" * (why == "another cause"))
     assert crew.actors.restarts == 3
-    if why != "a kill":
-        expected = "5 actors failed .* actor 1: RuntimeError: the sofa$"
-        with pytest.raises(UserError, match=expected):
-            for _ in range(2):
-                crew[1].says(TRACEBACK)
-                crew.look()
-        assert caplog.text.count("Traceback") == 1 + (why == "another cause")
+    crew.gets(1, TRACEBACK)
+    with pytest.raises(UserError, match="5 actors failed .* actor 1: RuntimeError: the sofa$"):
+        crew.gets(1, TRACEBACK)
+    assert caplog.text.count("Traceback") == 1 + (why == "another cause")
 
 
-def test_a_kill_after_a_failure_is_not_alike(monkeypatch):
-    """An actor that raised, and then was killed for want of memory, is replaced once more."""
-    crew = Crew(monkeypatch, 1)
-    crew[0].says(TRACEBACK)
-    crew.look()
-    crew[0].kill()
+@pytest.mark.parametrize("num_actors", [1, 2])
+def test_a_kill_after_failures_is_not_alike(monkeypatch, num_actors):
+    """Actors that raised, and then one that was killed for want of memory, are replaced."""
+    crew = Crew(monkeypatch, num_actors)
+    crew.gets(0, TRACEBACK)
+    crew[num_actors - 1].kill()
     crew.look()
     assert crew.actors.restarts == 2

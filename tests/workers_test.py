@@ -39,13 +39,14 @@ def test_the_first_failure_of_a_thread_wins_and_wakes(wakeup, caplog):
     threads, go_on = Threads(wakeup), threading.Event()
 
     def fail_later():
-        go_on.wait()
+        go_on.wait(GUARD)
         raise ValueError("the second")
 
     def lose_the_ball(where):
         raise RuntimeError(f"the ball is under {where}")
 
     threads.start(fail_later, (), "later")
+    threads.join(0.01)  # it is not waited for
     threads.raise_failure()  # there is none
     assert not wakeup.is_set()
     threads.start(lose_the_ball, ("the sofa",), "earlier")
@@ -67,16 +68,6 @@ def test_a_thread_that_ends_without_a_failure_wakes_too(wakeup):
     threads.raise_failure()
 
 
-def test_a_thread_that_does_not_end_is_not_waited_for(wakeup):
-    threads, end = Threads(wakeup), threading.Event()
-    threads.start(end.wait, (GUARD,), "long")
-    threads.join(0.01)
-    assert not wakeup.is_set()
-    end.set()
-    threads.join(GUARD)
-    assert wakeup.is_set()
-
-
 # ---------------------------------------------------------------------------------------- processes
 def fork_and_end(inbox, outbox):
     """As an environment whose simulator lives on, with all pipes of its process."""
@@ -85,6 +76,12 @@ def fork_and_end(inbox, outbox):
         os._exit(3)
     time.sleep(GUARD)
     os._exit(0)
+
+
+def crash_or_hang(inbox, outbox):
+    if next(inbox) == b"crash":
+        ctypes.string_at(0)
+    time.sleep(GUARD)
 
 
 def test_the_end_of_a_process_is_noticed_though_what_it_forked_lives_on():
@@ -96,6 +93,16 @@ def test_the_end_of_a_process_is_noticed_though_what_it_forked_lives_on():
     finally:
         os.kill(helper, signal.SIGKILL)
     assert process.end(GUARD) == 3
+
+
+def test_a_crash_in_c_names_the_line_and_the_signal_and_what_hangs_is_killed(caplog):
+    crashes, hangs = (workers.Process(crash_or_hang, (), name) for name in ("crashes", "hangs"))
+    crashes.send(b"crash")
+    assert crashes.receive() is None
+    assert workers.in_words(crashes.end(GUARD)) == "exit code -11: Segmentation fault"
+    assert "in crash_or_hang" in caplog.text and workers.in_words(1) == "exit code 1"
+    hangs.send(b"hang")
+    assert hangs.end(0.1) == -signal.SIGKILL
 
 
 # ----------------------------------------------------------------------------------------- programs
@@ -189,16 +196,6 @@ def test_a_hang_is_found_although_the_watcher_stalls_again_and_again(clock):
     assert clock[0] - hung_since < 90
 
 
-def test_a_watcher_forgets_its_oldest_stalls_only(clock):
-    silence_timer = workers.SilenceTimer()
-    for _ in range(3 * silence_timer.MOST_STALLS):
-        for later in (10, 1):
-            clock[0] += later
-            silence_timer.tick()
-    recently = clock[0] - 11 * silence_timer.MOST_STALLS
-    assert silence_timer.silence(recently) == silence_timer.MOST_STALLS
-
-
 # ------------------------------------------------------------------------------------------- memory
 REUSE = """
 import resource, sys, threading
@@ -211,10 +208,7 @@ def page_faults():
     blocks = [bytearray(16 << 20) for _ in range(8)]  # freed on return
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-def work():
-    page_faults()
-    print(page_faults())
-
+work = lambda: page_faults() and print(page_faults())
 work()  # as an actor
 thread = threading.Thread(target=work)  # as a learner, on heaps of its own
 thread.start()
@@ -226,19 +220,7 @@ thread.join()
 def test_freed_memory_is_used_again_without_the_kernel():
     def page_faults(how):
         command = [sys.executable, "-c", REUSE, how]
-        done = subprocess.run(command, capture_output=True, check=True, cwd=ROOT)
-        return [int(number) for number in done.stdout.split()]
+        return [int(n) for n in subprocess.check_output(command, cwd=ROOT).split()]
 
     for kept, returned in zip(page_faults("kept"), page_faults("returned"), strict=True):
         assert kept < returned / 10
-
-
-def crash(inbox, outbox):
-    ctypes.string_at(0)
-
-
-def test_a_crash_in_c_names_the_line_and_the_signal(caplog):
-    process = workers.Process(crash, (), "crash")
-    code = process.end(deadline=60.0)
-    assert workers.in_words(code) == "exit code -11: Segmentation fault"
-    assert "in crash" in caplog.text and workers.in_words(1) == "exit code 1"
