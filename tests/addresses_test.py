@@ -1,4 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+import re
+
 import pytest
 
 from libtorchbeast.flags import UserError
@@ -9,10 +11,7 @@ from libtorchbeast.rpcenv.addresses import MAX_PATH_BYTES, check_local, is_local
     "text, expected",
     [
         ("unix:/tmp/a, unix:/tmp/b", ["unix:/tmp/a", "unix:/tmp/b"]),
-        ("localhost:1", ["localhost:1"]),
         ("node-7:5000-5002", ["node-7:5000", "node-7:5001", "node-7:5002"]),
-        ("a:7-7,b:7", ["a:7", "b:7"]),
-        ("[::1]:5000", ["[::1]:5000"]),
         ("[::1]:5-6,unix:x", ["[::1]:5", "[::1]:6", "unix:x"]),
         ("unix:" + "é" * 53 + "x", ["unix:" + "é" * 53 + "x"]),
     ],
@@ -26,20 +25,16 @@ def test_parses(text, expected):
     [
         ("", "expected unix:/path, host:port, .*, seen ''"),
         ("localhost", "expected unix:/path, host:port, .*, seen 'localhost'"),
-        (":5000", "seen ':5000'"),
         ("::1:5000", "seen '::1:5000'"),
         ("[::g]:5000", r"expected \[IPv6\]:port, seen '\[::g\]:5000'"),
         ("a:0", "expected 1 to 65535, seen '0' in 'a:0'"),
-        ("a:65536", "expected 1 to 65535, seen '65536'"),
         ("a:http", "expected 1 to 65535, seen 'http'"),
         ("a:5-", "expected 1 to 65535, seen ''"),
         ("a:7-70000", "expected 1 to 65535, seen '70000' in 'a:7-70000'"),
-        ("a:7-6", "in rising order, seen 'a:7-6'"),
-        ("a:7,b:7,a:7", "seen a:7 twice in 'a:7,b:7,a:7'"),
+        ("a:7-7,b:6-5", "in rising order, seen 'b:6-5'"),
         ("a:5-7,a:6", "seen a:6 twice"),
         ("unix:", f"a path of 1 to {MAX_PATH_BYTES} bytes, seen 0"),
         ("unix:/a%41", "a path without % [?] #, seen 'unix:/a%41'"),
-        ("unix:/" + "x" * 107, f"a path of 1 to {MAX_PATH_BYTES} bytes, seen 108"),
         ("unix:" + "é" * 54, f"a path of 1 to {MAX_PATH_BYTES} bytes, seen 108"),
     ],
 )
@@ -52,13 +47,10 @@ LOCAL = ["unix:/tmp/a", "localhost:1", "127.0.0.1:1", "127.3.2.1:1", "[::1]:1"]
 REMOTE = ["0.0.0.0:1", "10.0.0.1:1", "node:1", "[::]:1", "[fe80::1]:1", "localhost.evil.org:1"]
 
 
-def test_is_local():
+def test_what_other_machines_can_reach_is_named():
     assert [a for a in LOCAL + REMOTE if is_local(a)] == LOCAL
-
-
-@pytest.mark.parametrize("address", REMOTE)
-def test_an_address_that_other_machines_can_reach_is_named(address):
     check_local(LOCAL)
-    with pytest.raises(UserError) as error:
-        check_local([*LOCAL, address, "another:1"])
-    assert str(error.value).startswith(f"{address} needs TLS (--tls_cert, --tls_key, --tls_ca) or")
+    for address in REMOTE:
+        needs = f"{address} needs TLS (--tls_cert, --tls_key, --tls_ca) or"
+        with pytest.raises(UserError, match=f"^{re.escape(needs)}"):
+            check_local([*LOCAL, address, "another:1"])

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The command that makes a cluster's certificates."""
 
+import re
 import subprocess
 import sys
 
@@ -12,40 +13,35 @@ from tests.faults import access
 from tests.support.processes import ROOT
 from tests.support.tls import check
 
+ERROR = "libtorchbeast.tools.certificates: error: "
+
 
 @pytest.fixture(scope="module")
 def ca():
     return make_ca(days=1)
 
 
-def make(*words):
-    command = [sys.executable, "-m", "libtorchbeast.tools.certificates", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-
-
-def test_the_command_makes_files_that_only_their_user_reads(tmp_path):
+def test_the_command_makes_files_that_only_their_user_reads_and_overwrites_none(tmp_path):
     folder = tmp_path / "a" / "b"
-    done = make(folder, "--hosts", "envs-1, 10.0.0.5,[::1]", "--days", "3")
+    command = [sys.executable, "-m", "libtorchbeast.tools.certificates", folder]
+    words = ["--hosts", "envs-1, 10.0.0.5,[::1]", "--days", "3"]
+    done = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and not done.stderr
     names = ["10.0.0.5", "::1", "envs-1", "learner"]
-    files = sorted(path.name for path in folder.iterdir())
-    assert files == sorted(["ca.crt", *(f"{n}.{x}" for n in names for x in ("crt", "key"))])
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert files.keys() == {"ca.crt", *(f"{n}.{x}" for n in names for x in ("crt", "key"))}
     assert folder.stat().st_mode & 0o777 == 0o700
     for path in folder.glob("*.key"):
         assert path.stat().st_mode & 0o777 == 0o600
     for name in names:  # the flags that it prints are those that work
         (line,) = [line for line in done.stdout.splitlines() if line.startswith(f"{name}: ")]
         assert check(*line.removeprefix(f"{name}: ").split()) == ""
-
-
-def test_nothing_is_overwritten(tmp_path):
-    (tmp_path / "learner.key").write_text("precious")
-    done = make(tmp_path, "--hosts", "a")
-    assert done.returncode == 1
-    error = f"error: {tmp_path}/learner.key exists already; choose another folder"
-    assert done.stderr.strip() == f"libtorchbeast.tools.certificates: {error}"
-    assert [path.name for path in tmp_path.iterdir()] == ["learner.key"]
-    assert (tmp_path / "learner.key").read_text() == "precious"
+    with pytest.raises(SystemExit) as refused:
+        certificates.main([str(folder), "--hosts", "another"])
+    assert re.fullmatch(
+        f"{ERROR}{folder}/.* exists already; choose another folder", *refused.value.args
+    )
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
 
 
 def test_a_pair_that_was_written_signs_as_before(ca, tmp_path):
@@ -74,6 +70,5 @@ def test_a_pair_that_was_written_signs_as_before(ca, tmp_path):
 def test_what_cannot_be_certified_is_refused(tmp_path, capsys, words, text):
     with pytest.raises(SystemExit) as refused:
         certificates.main([str(tmp_path / "new"), *words.split()])
-    assert refused.value.code.startswith("libtorchbeast.tools.certificates: error: ")
-    assert refused.value.code.endswith(text)
+    assert refused.value.code.startswith(ERROR) and refused.value.code.endswith(text)
     assert not (tmp_path / "new").exists()

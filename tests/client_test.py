@@ -19,17 +19,15 @@ from tests.support.pools import serving
 from tests.support.processes import wait_for
 
 
-def test_silent_addresses_do_not_stretch_the_timeout(tmp_path):
+def test_silent_addresses_do_not_stretch_the_timeout(monkeypatch):
+    asked, describe = [], libtorchbeast.describe
+    watch = lambda address, timeout, _: asked.append(timeout) or describe(address, timeout)
+    monkeypatch.setattr(libtorchbeast, "describe", watch)
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
         addresses = [f"127.0.0.1:{server.getsockname()[1]}" for server in silent]
-        asked = []
-        with pytest.MonkeyPatch.context() as patch:
-            describe = libtorchbeast.describe
-            watch = lambda address, timeout, _: asked.append(timeout) or describe(address, timeout)
-            patch.setattr(libtorchbeast, "describe", watch)
-            with pytest.raises(ServersLost, match="no environment server for 1 s"):
-                first_description(addresses, 1.0)
+        with pytest.raises(ServersLost, match="no environment server for 1 s"):
+            first_description(addresses, 1.0)
     assert asked[0] <= 1.0 and sum(asked) <= 1.0 + 0.1 * len(asked)
 
 
@@ -50,33 +48,39 @@ class Pool:
 
     def __init__(self, *streams):
         self.streams, self.waited, self.events = streams, 0.0, []
+        self.take_events, self.seconds = lambda: self.events, lambda: [1.0, self.waited]
 
     def status(self):
         names = ("connected", "failures", "last_error", "opening")
         before = dict(address="unix:/s", opening=False)
         return [SimpleNamespace(**before | dict(zip(names, s))) for s in self.streams]  # noqa: B905
 
-    def take_events(self):
-        return self.events
 
-    def seconds(self):
-        return [1.0, self.waited]
-
-
-def test_a_failure_that_repeats_is_told_seldom_and_each_new_one_at_once(monkeypatch, caplog):
+@pytest.fixture
+def passes(monkeypatch):
+    """Returns a function that lets a number of seconds pass in steps, and looks after each."""
     now = 1000.0
     monkeypatch.setattr(client.time, "monotonic", lambda: now)
+
+    def passes(monitor, seconds, step=1.0):
+        nonlocal now
+        for _ in range(int(seconds / step)):
+            now += step
+            monitor.check()
+
+    return passes
+
+
+def test_a_failure_that_repeats_is_told_seldom_and_each_new_one_at_once(passes, caplog):
     pool = Pool(*[(True, 0, "")] * 2)
     monitor = StreamMonitor(pool, timeout=1e6)
 
     def told(*errors):
-        nonlocal now
-        now += 1.0
         pool.events = [f"actor 1, unix:/s: {error}" for error in errors]
         failures = pool.streams[1][1] + len(errors)
         pool.streams = [(True, 0, ""), (not errors, failures, (*errors, "")[0])]
         caplog.clear()
-        monitor.check()
+        passes(monitor, 1)
         failed = [m for m in caplog.messages if m.startswith("Stream failed: ")]
         return [m.removeprefix("Stream failed: actor 1, unix:/s: ") for m in failed]
 
@@ -87,67 +91,49 @@ def test_a_failure_that_repeats_is_told_seldom_and_each_new_one_at_once(monkeypa
     assert told("gone") == ["gone"] and told("gone") == []
 
 
-def test_a_dtype_that_numpy_lacks_is_refused():
-    leaves = {"frame": ((84,), "uint8"), "speed": ((2,), "bfloat16")}
-    with pytest.raises(UserError, match="^X: speed: expected a dtype of NumPy, seen bfloat16$"):
-        client.spec_of(SimpleNamespace(name="X", observations=leaves))
-
-
-def test_only_sets_that_can_be_one_hot_are_taken_from_a_server():
+def test_of_a_server_dtypes_that_numpy_has_and_sets_that_can_be_one_hot_are_taken():
     leaves = {"suit": ((2,), "int64"), "many": ((), "int64"), "image": ((3, 9, 9), "int64")}
     told = dict(name="X", num_envs=1, action_kind="discrete", action_sizes=[2], frames_per_step=1)
-    description = SimpleNamespace(
-        **told, observations=leaves, stacks={}, sets={"suit": 4, "many": 2**32 - 1, "image": 4}
-    )
+    told |= dict(stacks={}, sets={"suit": 4, "many": 2**32 - 1, "image": 4})
+    description = SimpleNamespace(**told, observations=leaves)
     assert client.spec_of(description).sets == {"suit": 4}
+    leaves["speed"] = ((2,), "bfloat16")
+    with pytest.raises(UserError, match="^X: speed: expected a dtype of NumPy, seen bfloat16$"):
+        client.spec_of(description)
 
 
-def test_streams_that_open_slowly_are_told_and_not_lost(monkeypatch, caplog):
-    now = 1000.0
-    monkeypatch.setattr(client.time, "monotonic", lambda: now)
+def test_streams_that_open_slowly_are_told_and_not_lost(passes, caplog):
     pool = Pool((False, 0, ""), (False, 3, "UNAVAILABLE: gone"))
     monitor = StreamMonitor(pool, timeout=60.0)
-    with caplog.at_level("WARNING"):
-        for _ in range(100):
-            now += 5.0
-            monitor.check()
+    passes(monitor, 500, 5.0)
     told = [text.partition(" no stream")[0] for text in caplog.messages]
     assert told == [f"After {seconds} s" for seconds in (5, 10, 20, 40, 80, 160, 320)]
     assert "(--envs_per_server)" in caplog.text
     pool.streams = [(False, 1, "INTERNAL: slow"), (False, 4, "UNAVAILABLE: gone")]
-    for _ in range(12):
-        now += 5.0
-        monitor.check()
-    now += 100.0  # this program was stopped, and perhaps the servers with it
-    monitor.check()
-    now += 1.0
+    passes(monitor, 60, 5.0)
+    passes(monitor, 100, 100.0)  # this program was stopped, and perhaps the servers with it
     with pytest.raises(ServersLost, match="for 60 s"):
-        monitor.check()
+        passes(monitor, 1)
 
 
-def test_a_server_that_came_back_in_time_may_open_its_environments(monkeypatch):
+def test_a_server_that_came_back_in_time_may_open_its_environments(passes):
     """Its own limit is --open_timeout for each of them. Whatever begins later is too late: else
     servers whose environments fail again and again would never be lost."""
-    now = 1000.0
-    monkeypatch.setattr(client.time, "monotonic", lambda: now)
     pool = Pool((True, 0, ""))
     monitor = StreamMonitor(pool, timeout=60.0)
-
-    def passes(seconds, *stream):
-        nonlocal now
+    for seconds, *stream in [
+        (1, True, 0, ""),
+        (50, False, 9, "UNAVAILABLE: gone"),
+        (500, False, 9, "UNAVAILABLE: gone", True),
+        (1, True, 9, "UNAVAILABLE: gone"),
+        (30, False, 10, "UNAVAILABLE: gone"),
+        (30, False, 11, "INTERNAL: the door is locked", True),
+    ]:
         pool.streams = [stream]
-        for _ in range(seconds):
-            now += 1.0
-            monitor.check()
-
-    passes(1, True, 0, "")
-    passes(50, False, 9, "UNAVAILABLE: gone")
-    passes(500, False, 9, "UNAVAILABLE: gone", True)
-    passes(1, True, 9, "UNAVAILABLE: gone")
-    passes(30, False, 10, "UNAVAILABLE: gone")
-    passes(30, False, 11, "INTERNAL: the door is locked", True)
+        passes(monitor, seconds)
+    pool.streams = [(False, 12, "INTERNAL: the door is locked", True)]
     with pytest.raises(ServersLost, match="for 60 s"):
-        passes(1, False, 12, "INTERNAL: the door is locked", True)
+        passes(monitor, 1)
 
 
 ALIKE = "INTERNAL: Traceback\n{}\nRuntimeError: the sofa".format
@@ -165,15 +151,11 @@ def test_local_streams_that_all_fail_alike_end_the_run():
     StreamMonitor(pool, 60.0, are_local=True).check()
 
 
-@pytest.mark.parametrize(
-    "streams",
-    [
+def test_local_streams_that_may_recover_are_tried_again():
+    for streams in (
         [(False, 1, ALIKE("a single stream, once"))],
-        [(False, 5, ALIKE("")), (False, 0, "")],
+        [(False, 5, ALIKE("")), (False, 0, "")],  # one has not failed
         [(False, 5, ALIKE("")), (False, 1, ALIKE("") + " and the table")],
-        [(False, 5, "UNAVAILABLE: Socket closed")] * 2,
-    ],
-    ids=["once", "one has not failed", "two causes", "killed servers"],
-)
-def test_local_streams_that_may_recover_are_tried_again(streams):
-    StreamMonitor(Pool(*streams), 60.0, are_local=True).check()
+        [(False, 5, "UNAVAILABLE: Socket closed")] * 2,  # killed servers
+    ):
+        StreamMonitor(Pool(*streams), 60.0, are_local=True).check()

@@ -2,6 +2,7 @@
 """What the log's numbers warn of, once each."""
 
 import logging
+import re
 
 import pytest
 
@@ -35,14 +36,12 @@ def test_good_numbers_and_rows_without_updates_warn_of_nothing(caplog):
         (
             {"mean_value": 2103.0, "largest_reward": 0.5},
             "The values diverge: mean_value is 2.1e+03, but with rewards of at most 1 and "
-            "--discounting 0.995 no value can exceed 200 (a bonus that `targets` adds does not "
-            "count). Try a smaller --learning_rate, or --observation_scaling moments.",
+            "--discounting 0.995 no value can exceed 200",
         ),
         (
             {"mean_rho": 0.02, "lag_mean": 9.0},
             "Little is learned: the mean importance weight is 0.02, because the policy that learns "
-            "is far from the one that acted (policy lag: 9.0 updates). Try a smaller "
-            "--learning_rate or fewer environments for each actor or stream.",
+            "is far from the one that acted (policy lag: 9.0 updates). Try",
         ),
         (
             {"entropy": 5.0},
@@ -55,7 +54,9 @@ def test_each_warning_is_one_line_and_comes_once(bad, said, caplog):
     checked = health()
     for _ in range(3):
         checked.check(GOOD | bad)
-    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", said)]
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and record.getMessage().startswith(said)
+    assert "\n" not in record.getMessage()
 
 
 def test_the_entropy_of_several_agents_is_that_of_one(caplog):
@@ -79,23 +80,21 @@ def test_that_no_return_is_shown_yet_is_explained_once_after_a_minute(caplog):
 
 IMAGE = {"screen": ((4, 84, 84), "uint8"), "action_mask": ((9,), "int64")}
 CODES = {"glyphs": ((21, 79), "int16"), "loss/count": ((), "int64"), "stats": ((27,), "int64")}
-EMBED = (
-    ". The integers of glyphs, stats are never scaled: unless Net embeds them, make small floats "
-    "of them in create_env (docs/fork.md)."
-)
+EMBED = r"\. The integers of glyphs, stats are never scaled: .* \(docs/fork.md\)\."
+MOMENTS = ("--observation_scaling", "moments")
 
 
 @pytest.mark.parametrize(
     ("seen", "flags", "advice"),
     [
-        (FLOATS, (), ", or --observation_scaling moments."),
-        (FLOATS, ("--observation_scaling", "moments"), "."),
-        (IMAGE, (), "."),
+        (FLOATS, (), r", or --observation_scaling moments\."),
+        (FLOATS, MOMENTS, r"\."),
+        (IMAGE, (), r"\."),
         (CODES, (), EMBED),
         (CODES | FLOATS, (), f", or --observation_scaling moments{EMBED}"),
-        (CODES | FLOATS, ("--observation_scaling", "moments"), EMBED),
+        (CODES | FLOATS, MOMENTS, EMBED),
     ],
 )
 def test_scaling_is_recommended_only_where_it_would_scale(seen, flags, advice, caplog):
     health(BOX, *flags, seen=seen).check(GOOD | {"mean_value": 2103.0})
-    assert caplog.records[0].getMessage().endswith(f"Try a smaller --learning_rate{advice}")
+    assert re.search(f"Try a smaller --learning_rate{advice}$", caplog.messages[0])

@@ -16,13 +16,26 @@ from tests.support.processes import load, rows
 pytestmark = pytest.mark.usefixtures("as_before")
 
 
-def test_servers_may_print_whatever_they_like(tmp_path):
+def test_servers_may_print_what_they_like_and_are_told_how_many_updates_there_were(
+    tmp_path, monkeypatch
+):
+    told = []
+
+    def start(flags, updates):
+        told.append(updates)
+        raise UserError("that will do")
+
     flags = "--env tests.support.envs:NoisyCatch-v0 --total_steps 400 "
     flags += "--step_timeout 5 --server_timeout 10"
     beast(tmp_path, *SMALL, *flags.split())
     assert rows(tmp_path / "run")[-1]["stream_failures"] == 0
     lines = (tmp_path / "run/out.log").read_text().split("\n")
     assert {line.split()[-1] for line in lines if line.endswith("0%")} == {"10%", "100%"}
+    monkeypatch.setattr(polybeast, "LocalServers", start)
+    for name in ("run", "new"):
+        with pytest.raises(SystemExit):
+            beast(tmp_path, *SMALL, *flags.split()[:2], "--total_steps", 800, "--xpid", name)
+    assert told == [load(tmp_path / "run")["updates"], 0] and told[0] > 0
 
 
 def test_a_resumed_run_does_not_play_the_same_first_levels_again():
@@ -46,18 +59,3 @@ def test_tmpdir_may_have_any_name(tmp_path, monkeypatch, name):
     with LocalServers(parse(*SMALL, "--num_servers", 1), 0) as local:
         local.describe(60.0)
         assert not local.addresses[0].startswith(f"unix:{tmp_path}")
-
-
-def test_local_servers_are_told_how_many_updates_the_run_has_made(tmp_path, monkeypatch):
-    told = []
-
-    def start(flags, updates):
-        told.append(updates)
-        raise UserError("that will do")
-
-    beast(tmp_path, *SMALL, "--total_steps", 400)
-    monkeypatch.setattr(polybeast, "LocalServers", start)
-    for name in ("run", "new"):
-        with pytest.raises(SystemExit):
-            beast(tmp_path, *SMALL, "--xpid", name)
-    assert told == [load(tmp_path / "run")["updates"], 0] and told[0] > 0

@@ -30,13 +30,10 @@ def parse(*flags):
 
 
 # ------------------------------------------------------------------------------------------- flags
-@pytest.mark.parametrize("kind", ["atari", "other", "vectors"])
-def test_both_beasts_have_the_same_recipes(kind):
-    ours, theirs = polybeast_env.RECIPES[kind], monobeast.RECIPES[kind]
-    assert ours["envs_per_server"] == theirs["envs_per_actor"]
-
-
-def test_recipes():
+def test_recipes_are_those_of_monobeast():
+    for kind in ("atari", "other", "vectors"):
+        ours, theirs = polybeast_env.RECIPES[kind], monobeast.RECIPES[kind]
+        assert ours["envs_per_server"] == theirs["envs_per_actor"]
     assert parse().envs_per_server == 16
     assert parse("--env", "CartPole-v1").envs_per_server == 64
     assert parse(*CATCH).envs_per_server == 2
@@ -61,10 +58,7 @@ def test_addresses():
         ("--seed -1", "--seed -1: expected at least 0"),
         ("--server_addresses a", "expected unix:/path, host:port, .* seen 'a'"),
         ("--server_addresses a:1", "a:1 needs TLS .* or --insecure"),
-        (
-            "--server_addresses a:1-3 --insecure --num_servers 2",
-            "--num_servers 2: expected 3, one for each address",
-        ),
+        ("--server_addresses a:1-3 --insecure --num_servers 2", "--num_servers 2: expected 3, one"),
     ],
 )
 def test_flags_that_cannot_work(given, message):
@@ -119,10 +113,7 @@ def first_row(server_seed):
 # ------------------------------------------------------------------------------------ environments
 def test_create_env_for_playing():
     """In the learner's test modes it makes single environments that can render."""
-    for name, mode in (
-        ("PongNoFrameskip-v4", "test"),
-        ("tests.support.envs:Catch-v0", "test_render"),
-    ):
+    for name, mode in (("PongNoFrameskip-v4", "test"), (CATCH[1], "test_render")):
         flags = replace(parse("--env", name), mode=mode)
         with contextlib.closing(polybeast_env.create_env(flags)) as env:
             assert not hasattr(env, "num_envs") and env.unwrapped.render_mode == "rgb_array"

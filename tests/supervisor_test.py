@@ -13,25 +13,33 @@ class Process:
 
     name, sentinel, from_child = "Server 0", 0, 0
 
-    def __init__(self, messages):
-        self._messages, self._exit_code = messages, 1
-
-    def has_message(self):
-        return bool(self._messages)
-
-    def receive(self):
-        return self._messages.pop(0)
+    def __init__(self, *messages):
+        messages, self._exit_code = list(messages), 1
+        self.has_message, self.receive = lambda: bool(messages), lambda: messages.pop(0)
+        self.end, self._messages = lambda deadline: self._exit_code, messages
 
     def kill(self):
         self._messages.append(None)
         self._exit_code = -signal.SIGKILL
 
-    def end(self, deadline):
-        return self._exit_code
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A list with one number, the time."""
+    now = [100.0]
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])
+    return now
+
+
+def supervise(*processes):
+    """The supervisor of one server, whose lives are these processes, and its worker."""
+    lives = iter(processes)
+    watched = supervisor.Supervisor(lambda index, life: next(lives), 1, 60.0, 20.0)
+    return watched, *watched._workers
 
 
 def test_an_address_in_use_ends_all_whoever_serves_first():
-    processes = [Process([b"."]), Process([b"!address in use"])]
+    processes = [Process(b"."), Process(b"!address in use")]
     watched = supervisor.Supervisor(lambda index, life: processes[index], 2, 60.0, 300.0)
     for worker in watched._workers:
         worker.start_if_due()
@@ -42,60 +50,43 @@ def test_an_address_in_use_ends_all_whoever_serves_first():
 
 def test_a_server_that_is_killed_before_it_serves_is_started_again():
     """A kill is not the user's mistake, whether by hand or because memory ran out."""
-    killed = Process([])
-    watched = supervisor.Supervisor(lambda index, life: killed, 1, 60.0, 300.0)
-    (worker,) = watched._workers
+    watched, worker = supervise(killed := Process())
     worker.start_if_due()
     killed.kill()
     watched._read_messages(worker)
     assert worker.process is None and worker.due > 0
 
 
-def test_a_server_that_keeps_failing_is_started_less_and_less_often(monkeypatch):
-    class Corpse:
-        name = "Server 0"
-
-        def end(self, deadline):
-            return 1
-
-    now = 100.0
-    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
-    worker = supervisor._Worker(lambda index, life: Corpse(), 0)
+def test_a_server_that_keeps_failing_is_started_less_and_less_often(clock):
+    worker = supervisor._Worker(lambda index, life: Process(), 0)
     delays = []
     for lived in [0] * 8 + [6, 0]:
         worker.start_if_due()
         if lived:
             worker.record_sign_of_life()
-        now += lived
+        clock[0] += lived
         worker.schedule_restart(worker.clean_up(None))
         worker.start_if_due()
         assert worker.process is None
-        delays.append(worker.due - now)
-        now = worker.due
+        delays.append(worker.due - clock[0])
+        clock[0] = worker.due
     assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30, 0.5, 1]
 
 
-def test_a_server_that_hangs_is_told_and_killed_once(monkeypatch, caplog):
+def test_a_server_that_hangs_is_told_and_killed_once(clock, caplog):
     """Before it serves for the first time that ends all, because a restart would not help."""
-    now = 100.0
-    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
-    processes = iter([Process([]), Process([b"."]), Process([])])
-    start = lambda index, life: next(processes)
-    watched = supervisor.Supervisor(start, 1, longest_silence=60.0, open_timeout=20.0)
-    (worker,) = watched._workers
+    watched, worker = supervise(Process(), Process(b"."), Process())
 
     def after(seconds):
-        nonlocal now
         for _ in range(seconds):
-            now += 1
+            clock[0] += 1
             watched._silence_timer.tick()
             watched._kill_if_hung(worker)
             watched._say_who_is_not_ready()
             watched._read_messages(worker)
 
     worker.start_if_due()
-    with caplog.at_level("WARNING"):
-        after(20)
+    after(20)
     assert caplog.messages == [
         f"The first environment of Server 0 is being waited for, {s} s so far." for s in (5, 10)
     ]

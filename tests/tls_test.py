@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -26,21 +25,13 @@ from tests.support.client import free_port
 from tests.support.processes import ROOT, Command, Program
 from tests.support.tls import check, flags_of
 
-EXPLANATIONS = {
-    "no certificate": "perhaps the server does not accept this --tls_cert; its log says why",
-    "a certificate of another CA": "perhaps the server does not accept this --tls_cert",
-    "an expired certificate": "perhaps the server does not accept this --tls_cert",
-    "a host's certificate": "perhaps the server does not accept this --tls_cert",
-    "plaintext": "perhaps the server wants TLS: --tls_cert",
-}
-EXPLANATIONS_OF_IMPOSTORS = {
-    "another host's name": "its certificate is another host's",
-    "another host's IP address": "its certificate is another host's",
-    "a certificate of another CA": "certificate has expired, is no server's, or not of --tls_ca",
-    "an expired certificate": "certificate has expired, is no server's, or not of --tls_ca",
-    "the learner's certificate": "certificate has expired, is no server's, or not of --tls_ca",
-    "plaintext": "the server speaks no TLS",
-}
+REFUSED = "perhaps the server does not accept this --tls_cert"
+OTHER_HOST = "its certificate is another host's"
+UNTRUSTED = "certificate has expired, is no server's, or not of --tls_ca"
+TOLD = {"no certificate": f"{REFUSED}; its log says why"}  # what a client is told; others: REFUSED
+TOLD["plaintext"] = "perhaps the server wants TLS: --tls_cert"
+SAID = {"another host's name": OTHER_HOST, "another host's IP address": OTHER_HOST}
+SAID["plaintext"] = "the server speaks no TLS"  # what it says of servers; of others: UNTRUSTED
 
 
 @pytest.fixture(scope="module")
@@ -61,24 +52,20 @@ def test_no_stranger_gets_in():
     hold(access.no_stranger_gets_in(knocks=1, scans=14, idle=20))
 
 
-def test_a_refused_learner_is_told_why(ca):
+def test_a_refused_learner_is_told_why_and_one_that_does_not_believe_a_server_says_so(ca):
     with access.serving(access.host_of(ca)) as address:
         for who, stranger in access.strangers(ca).items():
             seen = access.knock(address, stranger)
-            assert seen.startswith("UNAVAILABLE: ") and EXPLANATIONS[who] in seen, who
-
-
-def test_a_learner_that_does_not_believe_a_server_says_why(ca):
+            assert seen.startswith("UNAVAILABLE: ") and TOLD.get(who, REFUSED) in seen, who
     for who, impostor in access.impostors(ca).items():
         with access.serving(impostor) as address:
             seen = access.knock(address, access.learner_of(ca))
-        assert seen.startswith("UNAVAILABLE: ") and EXPLANATIONS_OF_IMPOSTORS[who] in seen, who
+        assert seen.startswith("UNAVAILABLE: ") and SAID.get(who, UNTRUSTED) in seen, who
 
 
 def test_nobody_there_is_no_matter_of_tls(ca):
     for tls in (access.learner_of(ca), None):
-        seen = access.knock(f"{access.HOST}:{free_port()}", tls)
-        assert seen.endswith("Connection refused")
+        assert access.knock(f"{access.HOST}:{free_port()}", tls).endswith("Connection refused")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
@@ -150,41 +137,39 @@ def test_other_machines_are_reached_with_tls_or_an_explicit_insecure(folder):
 
 def test_all_three_are_needed(folder):
     words = flags_of(folder, "learner")
-    pairs = [words[i : i + 2] for i in (0, 2, 4)]
+    pairs = dict(zip(words[::2], words[1::2], strict=True))
     for given in (*itertools.combinations(pairs, 1), *itertools.combinations(pairs, 2)):
-        names = [flag for flag, _ in given]
-        missing = next(flag for flag, _ in pairs if flag not in names)
-        seen = check(*itertools.chain(*given))
-        assert seen == f"{missing} None: expected a PEM file, because {names[0]} is given"
+        missing = next(flag for flag in pairs if flag not in given)
+        seen = check(*itertools.chain(*((flag, pairs[flag]) for flag in given)))
+        assert seen == f"{missing} None: expected a PEM file, because {given[0]} is given"
 
 
 @pytest.mark.parametrize("flag", ["--tls_cert", "--tls_key", "--tls_ca"])
 def test_a_file_that_cannot_be_used_is_named_with_its_flag(folder, tmp_path, flag):
     words = flags_of(folder, "learner")
-    i = words.index(flag) + 1
-    for name, said in [("missing", "No such file or directory"), ("", "Is a directory")]:
-        words[i] = str(tmp_path / name)
-        assert check(*words) == f"{flag} {words[i]}: {said}"
-    words[i] = str(tmp_path / "noise")
-    for noise in (b"", b"\xff\x00", (folder / "ca.crt").read_bytes()[:200]):
-        Path(words[i]).write_bytes(noise)
-        kind = "a key" if flag == "--tls_key" else "certificates"
-        assert check(*words) == f"{flag} {words[i]}: expected {kind} in PEM form"
+    place = words.index(flag) + 1
+    kind = "a key" if flag == "--tls_key" else "certificates"
+    noise = tmp_path / "noise"
+
+    def said_of(path):
+        words[place] = str(path)
+        return check(*words).removeprefix(f"{flag} {path}: ")
+
+    assert said_of(tmp_path / "missing") == "No such file or directory"
+    assert said_of(tmp_path) == "Is a directory"
+    for data in (b"", b"\xff\x00", (folder / "ca.crt").read_bytes()[:200]):
+        noise.write_bytes(data)
+        assert said_of(noise) == f"expected {kind} in PEM form"
 
 
-def test_a_key_that_is_another_s_is_named(folder):
+def test_a_key_that_is_another_s_or_has_a_passphrase_is_refused(folder, tmp_path):
     words = flags_of(folder, "learner")
     words[3] = f"{folder}/localhost.key"
     assert check(*words) == f"--tls_key {words[3]}: expected the key of --tls_cert {words[1]}"
-
-
-def test_a_key_with_a_passphrase_is_refused(folder, tmp_path):
     pair = certificates.certify_learner(make_ca(1), 1)
     form, secret = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
     (tmp_path / "key").write_bytes(pair.key.private_bytes(certificates.PEM, form, secret))
-    (tmp_path / "cert").write_bytes(pair.texts()[0])
-    words = flags_of(folder, "learner")
-    words[1], words[3] = f"{tmp_path}/cert", f"{tmp_path}/key"
+    words[3] = f"{tmp_path}/key"
     assert check(*words) == f"--tls_key {words[3]}: expected a key without a passphrase"
 
 
