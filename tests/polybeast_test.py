@@ -5,28 +5,26 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
 
 import imageio.v2 as imageio
+import psutil
 import pytest
 import torch
 
-import libtorchbeast
 import monobeast
 import polybeast
 from libtorchbeast import learner
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers import video
+from tests.faults._breaking import ServerFleet
 from tests.support.client import free_port
-from tests.support.envs import Catch, StillbornCatch
+from tests.support.envs import Catch
 from tests.support.polybeast import CATCH, FOREVER, SMALL, Poly, beast, parse, refusal
 from tests.support.pools import serving
-from tests.support.processes import GUARD_S, ROOT, Command, load, rows, wait_for
+from tests.support.processes import GUARD_S, load, rows, wait_for
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -81,14 +79,6 @@ def test_the_deep_network_on_pong_and_its_test_modes(tmp_path, capsys):
 
 
 # ============================================================================ starting, stopping
-def test_the_script_runs_in_any_folder(tmp_path):
-    """The servers that it starts import what it imports, from where it does."""
-    words = [*SMALL, "--total_steps", 100, "--savedir", tmp_path, "--xpid", "run"]
-    command = [sys.executable, ROOT / "polybeast.py", *words]
-    run = subprocess.run([*map(str, command)], cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-
-
 class Hanging(monobeast.Net):
     """A network whose second update does not end until `go_on` is set."""
 
@@ -118,59 +108,43 @@ def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(tmp_path, monkeyp
 
 
 # ==================================================================================== failing well
-class Servers(Command):
-    """`python -m polybeast_env`, for tests.support.envs:Catch-v0 on these addresses."""
-
-    def __init__(self, folder, addresses):
-        folder.mkdir()
-        flags = "--env tests.support.envs:Catch-v0 --envs_per_server 4 --server_addresses".split()
-        command = [sys.executable, "-m", "polybeast_env", *flags, ",".join(addresses)]
-        super().__init__(folder, command)
-
-    def stop(self):
-        self.process.terminate()
-        assert self.wait_for_end() == 0, self.printed()
-
-
-def failures(program):
-    table = program.rows()
-    return table[-1]["stream_failures"] if table else 0
-
-
 def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
     """An environment that raises, one that hangs, one with a reward of NaN, a killed server."""
     trouble = tmp_path / "trouble"
     trouble.mkdir()
     flags = "--env tests.support.envs:TroubledCatch-v0 --step_timeout 1 --num_servers 2".split()
+    failures = lambda: program.rows()[-1]["stream_failures"] if program.rows() else 0
     with Poly(tmp_path, *FOREVER, *flags, TROUBLE=trouble) as program:
-        program.wait_for(lambda: failures(program) >= 3 and (trouble / "nan").exists())
+        program.wait_for(lambda: failures() >= 3 and (trouble / "nan").exists())
         program.wait_for(lambda: "took longer than --step_timeout 1 for" in program.log())
-        before = failures(program)
+        before = failures()
         os.kill(min(program.servers()), signal.SIGKILL)
-        program.wait_for(lambda: failures(program) > before)
+        program.wait_for(lambda: failures() > before)
         program.wait_for(lambda: program.rows()[-1]["streams"] == 2)
         program.wait_for_step(program.rows()[-1]["step"])
         # Then the learner is killed, while the parent of its servers is stopped.
-        stat = Path(f"/proc/{min(program.servers())}/stat").read_text()
-        os.kill(int(stat.split()[3]), signal.SIGSTOP)
+        os.kill(psutil.Process(min(program.servers())).ppid(), signal.SIGSTOP)
         os.kill(program.pid, signal.SIGKILL)
         program.wait_until_nothing_is_left()
     event = r"unix:\S+/server\.[01]: "
-    assert re.search(event + "INTERNAL: Traceback", program.log())
-    assert "RuntimeError: the ball has rolled under the sofa" in program.log()
-    assert "Reward: expected a finite number, seen nan" in program.log()
-    assert "took longer than --step_timeout 1 for one step" in program.log()
-    assert re.search(event + r"UNAVAILABLE: \w+", program.log())
-    assert "failed and starts again in 0.5 s: exit code -9" in program.log()
+    for said in (
+        event + "INTERNAL: Traceback",
+        "RuntimeError: the ball has rolled under the sofa",
+        "Reward: expected a finite number, seen nan",
+        event + r"UNAVAILABLE: \w+",
+        r"failed and starts again in 0\.5 s: exit code -9",
+    ):
+        assert re.search(said, program.log()), said
     assert "Traceback" not in program.printed().partition("Step ")[2]
 
 
 def test_servers_that_come_late_go_and_come_back(tmp_path):
     """There are two learners. One waits long for its servers, and the other gives up."""
     addresses = [f"unix:{tmp_path}/s", f"127.0.0.1:{free_port()}"]
+    served = [*CATCH[:2], "--envs_per_server", 4]
     flags = [*CATCH, *"--envs_per_server 4 --batch_size 4 --log_every 0.5".split()]
     flags += ["--total_steps", 1_000_000_000, "--server_addresses", ",".join(addresses)]
-    for name in ("patient", "hasty"):
+    for name in ("patient", "hasty", "first", "second"):
         (tmp_path / name).mkdir()
     with contextlib.ExitStack() as stack:
         start = stack.enter_context
@@ -178,12 +152,13 @@ def test_servers_that_come_late_go_and_come_back(tmp_path):
         patient.wait_for(lambda: "Waiting for a server" in patient.printed())
         for address in addresses:
             assert re.search(rf"Waiting .*{address}: [A-Z_]+: \w+", patient.printed())
-        servers = start(Servers(tmp_path / "first", addresses))
+        servers = start(ServerFleet(tmp_path / "first", *served, addresses=addresses))
         hasty = start(Poly(tmp_path / "hasty", *flags, "--server_timeout", 2))
         for learner in (patient, hasty):
             learner.wait_for_step(0)
             learner.wait_for(lambda: learner.rows()[-1]["streams"] == 2)  # noqa: B023
-        servers.stop()
+        servers.process.terminate()
+        assert servers.wait_for_end() == 0, servers.printed()
 
         assert hasty.wait_for_end() == 1
         assert not hasty.session()
@@ -196,7 +171,7 @@ def test_servers_that_come_late_go_and_come_back(tmp_path):
         assert hasty.step() == hasty.rows()[-1]["step"] > 0
 
         patient.wait_for(lambda: patient.rows()[-1]["streams"] == 0)
-        start(Servers(tmp_path / "second", addresses))
+        start(ServerFleet(tmp_path / "second", *served, addresses=addresses))
         patient.wait_for(lambda: patient.rows()[-1]["streams"] == 2)
         patient.wait_for_step(patient.rows()[-1]["step"])
         patient.stop()
@@ -212,107 +187,70 @@ def test_an_environment_that_cannot_begin_ends_the_run_at_once(tmp_path):
     assert "RuntimeError: the sofa does not fit through the door (/" in message
 
 
-def test_servers_of_other_machines_have_time_to_be_mended(tmp_path):
-    name, address = "tests.support.envs:StillbornCatch-v0", f"unix:{tmp_path}/s"
-    flags = ["--env", name, "--server_addresses", address, "--server_timeout", 4]
-    with serving(StillbornCatch, address, name=name), pytest.raises(SystemExit) as refused:
-        beast(tmp_path, *FOREVER, *flags)
-    message = refused.value.code
-    assert "no environment server for 4 s (--server_timeout); the last errors:" in message
-    assert f"\n  {address}: INTERNAL: Traceback" in message
-    assert "RuntimeError: the sofa does not fit through the door (/" in message
-
-
 def test_a_stream_may_open_as_long_as_each_of_its_environments_comes_in_time():
-    flags = parse(
-        "--env", "CartPole-v1", "--num_servers", 2, "--num_actors", 3, "--open_timeout", 7
-    )
+    flags = parse(*CATCH, *"--num_servers 2 --num_actors 3 --open_timeout 7".split())
     description = SimpleNamespace(num_envs=64)
     servers = polybeast.Servers(["unix:/a", "unix:/b"], description, check=lambda: None)
     assert polybeast.longest_opening(flags, servers) == 300 + 2 * 64 * 7
 
 
-def test_other_environments_than_env_says_are_refused(tmp_path):
-    address = f"unix:{tmp_path}/s"
-    with serving(Catch, address, name="Other-v0"):
-        message = refusal(tmp_path, *SMALL, "--server_addresses", address)
-    assert message == "--env tests.support.envs:Catch-v0: expected Other-v0, as the servers have"
-    assert not (tmp_path / "run").exists()
-
-
-def test_an_environment_to_evaluate_in_that_the_network_does_not_fit_is_refused(tmp_path):
-    address = f"unix:{tmp_path}/s"
-    flags = ["--server_addresses", address, "--net", "polybeast.Net", "--eval_env", "CartPole-v1"]
-    with serving(Catch, address, 4, name=CATCH[1]):
-        message = refusal(tmp_path, *SMALL, *flags)
-    assert message.startswith("--eval_env CartPole-v1: polybeast.Net reads images")
-    assert not (tmp_path / "run").exists()
-
-
-def test_too_little_memory_is_one_line_before_anything_starts(tmp_path):
-    message = refusal(tmp_path, *SMALL, "--unroll_length", 10**9)
-    assert message.startswith(f"--unroll_length {10**9}: expected a smaller number, or fewer env")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_proxy_is_not_asked(tmp_path, monkeypatch):
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
-    address = f"127.0.0.1:{free_port()}"
-    with serving(Catch, address):
-        assert libtorchbeast.describe(address).name == "Test-v0"
-
-
-def test_a_gpu_that_is_there_but_cannot_be_opened_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(polybeast.devices, "exists", lambda name: True)
-    message = refusal(tmp_path, *SMALL, "--learner_device", "cuda:99")
-    assert "--learner_device cuda:99: expected a device that can be opened (" in message
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    "flags, threads",
-    [("", 8), ("--env CartPole-v1", 4), ("--net monobeast.Net", 4), ("--torch_threads 3", 3)],
-)
-def test_a_deep_network_gets_all_cores_and_a_small_one_leaves_half(monkeypatch, flags, threads):
-    monkeypatch.setattr(polybeast.workers, "available_cores", lambda: 8)
-    assert polybeast.parse(flags.split()).torch_threads == threads
-
-
-@pytest.mark.parametrize(
-    "learner, inference, threads", [(0, 0, 8), (1, 0, 8), (0, 1, 8), (1, 1, 1)]
-)
-def test_one_thread_is_enough_if_nothing_is_computed_on_the_cpu(
-    monkeypatch, learner, inference, threads
-):
-    monkeypatch.setattr(polybeast.workers, "available_cores", lambda: 8)
-    monkeypatch.setattr(polybeast.devices, "exists", lambda name: True)
-    names = {0: "cpu", 1: "cuda"}
-    words = ["--learner_device", names[learner], "--inference_device", names[inference]]
-    assert polybeast.parse(words).torch_threads == threads
-    mono = monobeast.parse([*words, "--num_actors", "3"])
-    assert mono.torch_threads == (1 if learner else 5)
-
-
-def test_servers_may_have_more_environments_a_stream_than_the_flag_says(tmp_path):
-    """The flag is only for local servers."""
-    address = f"unix:{tmp_path}/s"
-    flags = ["--server_addresses", address, "--envs_per_server", 1, "--server_timeout", 3]
-    with serving(Catch, address, 4, name=CATCH[1]):
-        beast(tmp_path, *SMALL, *flags, "--total_steps", 200)
-    assert rows(tmp_path / "run")[-1]["step"] >= 200
+SERVED = ["--server_addresses", "{}"]  # which serves Catch-v0 under another name
 
 
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--env", "CartPole-v1", "--net", "polybeast.Net"], "polybeast.Net reads images"),
-        (["--mode", "test"], "there is no checkpoint"),
+        (SERVED, "--env tests.support.envs:Catch-v0: expected Other-v0, as the servers have$"),
+        (
+            [*SERVED, *"--env Other-v0 --net polybeast.Net --eval_env CartPole-v1".split()],
+            r"--eval_env CartPole-v1: polybeast\.Net reads images",
+        ),
+        (["--env", "CartPole-v1", "--net", "polybeast.Net"], r".*polybeast\.Net reads images"),
+        (["--unroll_length", 10**9], "--unroll_length 10{9}: expected a smaller number, or fewer"),
+        (["--learner_device", "cuda:99"], r".*cuda:99: expected a device that can be opened \("),
+        (["--mode", "test"], ".*there is no checkpoint"),
     ],
+    ids="another evaluation network memory device checkpoint".split(),
 )
-def test_a_mistake_is_one_line(tmp_path, capfd, flags, message):
-    assert message in refusal(tmp_path, *SMALL, *flags)
+def test_a_mistake_is_one_line(address, tmp_path, capfd, monkeypatch, flags, message):
+    if "--learner_device" in flags:
+        monkeypatch.setattr(polybeast.devices, "exists", lambda name: True)
+    with serving(Catch, address, 4, name="Other-v0"):
+        words = [word.format(address) if word == "{}" else word for word in flags]
+        assert re.match(message, refusal(tmp_path, *SMALL, *words))
     assert "Traceback" not in capfd.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "flags, threads, of_mono",
+    [
+        ("", 8, 5),  # a deep network
+        ("--env CartPole-v1", 4, 5),  # leaves half of the cores
+        ("--net monobeast.Net", 4, 5),
+        ("--torch_threads 3", 3, 3),
+        ("--inference_device cuda", 8, 5),
+        ("--learner_device cuda --inference_device cuda", 1, 1),  # computes nothing on the CPU
+        ("--learner_device cuda --inference_device cpu", 8, 1),
+    ],
+)
+def test_how_many_threads_torch_gets_on_eight_cores(monkeypatch, flags, threads, of_mono):
+    monkeypatch.setattr(polybeast.workers, "available_cores", lambda: 8)
+    monkeypatch.setattr(polybeast.devices, "exists", lambda name: True)
+    assert polybeast.parse(flags.split()).torch_threads == threads
+    assert monobeast.parse([*flags.split(), "--num_actors", "3"]).torch_threads == of_mono
+
+
+def test_servers_may_have_more_environments_than_the_flag_says_and_no_proxy_is_asked(
+    tmp_path, monkeypatch
+):
+    """The flag is only for local servers."""
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    address = f"127.0.0.1:{free_port()}"
+    flags = ["--server_addresses", address, "--envs_per_server", 1, "--server_timeout", 3]
+    with serving(Catch, address, 4, name=CATCH[1]):
+        beast(tmp_path, *SMALL, *flags, "--total_steps", 200)
+    assert rows(tmp_path / "run")[-1]["step"] >= 200
 
 
 def test_what_is_left_out_on_resume_and_in_a_test_is_the_runs_own(tmp_path, capsys):
@@ -331,27 +269,22 @@ def test_what_is_left_out_on_resume_and_in_a_test_is_the_runs_own(tmp_path, caps
 @pytest.mark.parametrize(
     "flags, message",
     [
-        ("--num_actors 0", "--num_actors 0: expected at least 1"),
-        ("--num_inference_threads 0", "--num_inference_threads 0: expected at least 1"),
-        (
-            "--num_servers 2 --max_streams 3 --num_actors 7",
-            "--num_actors 7: expected at most --num_servers x --max_streams = 6",
-        ),
-        ("--server_timeout 0", "--server_timeout 0: expected"),
-        ("--server_timeout nan", "--server_timeout nan: expected"),
-        ("--server_timeout 1e12", "--server_timeout 1e12: expected .* at most"),
-        ("--step_timeout 1e12", "--step_timeout 1e12: expected .* at most"),
-        (
-            "--batch_size 8 --max_learner_queue_size 7",
-            "--max_learner_queue_size 7: expected at least --batch_size 8",
-        ),
-        ("--num_learner_threads 0", "--num_learner_threads 0: expected at least 1"),
-        ("--inference_device nothing", "--inference_device nothing: expected cpu"),
-        ("--learner_device cuda:99", "--learner_device cuda:99: expected cpu"),
-        ("--xpid a/b", "--xpid a/b: expected a plain folder name"),
+        ("--num_actors 0", "expected at least 1"),
+        ("--num_inference_threads 0", "expected at least 1"),
+        ("--num_learner_threads 0", "expected at least 1"),
+        ("--num_actors 7", "expected at most --num_servers x --max_streams = 6"),
+        ("--server_timeout 0", "expected"),
+        ("--server_timeout nan", "expected"),
+        ("--server_timeout 1e12", "expected .* at most"),
+        ("--step_timeout 1e12", "expected .* at most"),
+        ("--max_learner_queue_size 7", "expected at least --batch_size 8"),
+        ("--inference_device nothing", "expected cpu"),
+        ("--learner_device cuda:99", "expected cpu"),
+        ("--xpid a/b", "expected a plain folder name"),
     ],
 )
 def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, message):
     """Those of the servers are in polybeast_env_test.py."""
-    with pytest.raises(UserError, match=message):
-        parse("--env", "CartPole-v1", *flags.split())
+    words = "--env CartPole-v1 --batch_size 8 --num_servers 2 --max_streams 3".split()
+    with pytest.raises(UserError, match=f"^{flags}: {message}"):
+        parse(*words, *flags.split())

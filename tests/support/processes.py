@@ -36,8 +36,6 @@ class Command:
         files: the limit of open files.
     """
 
-    _mark = None
-
     def __init__(self, folder, command, files=None, **environment):
         environment |= self.mark()
 
@@ -87,11 +85,16 @@ class Command:
 
     def session(self):
         """The ids of all living processes that the program has started, in whatever session."""
-        return {pid for pid, stat in _processes() if not stat.dead and self._started(pid, stat)}
+        return {int(pid) for pid in os.listdir("/proc") if pid.isdigit() and self._started(pid)}
 
-    def _started(self, pid, stat):
-        inherited = self._mark and self._mark in _read(f"/proc/{pid}/environ").split(b"\0")
-        return stat.session == self.pid or inherited
+    def _started(self, pid):
+        stat = (
+            _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        )  # state, parent, group, session
+        if not stat or stat[0] in b"ZX":
+            return False
+        inherited = self._mark in _read(f"/proc/{pid}/environ").split(b"\0")
+        return int(stat[3]) == self.pid or inherited
 
     def actors(self):
         return {pid for pid in self.session() if b"spawn_main" in _read(f"/proc/{pid}/cmdline")}
@@ -149,18 +152,6 @@ def rows(path):
 
 def load(path):
     return torch.load(path / "model.tar", weights_only=True)
-
-
-class _Stat:
-    def __init__(self, text):
-        state, _parent, _group, session, *_ = text.rpartition(b")")[2].split()
-        self.session, self.dead = int(session), state in b"ZX"
-
-
-def _processes():
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        if text := _read(f"/proc/{name}/stat"):
-            yield int(name), _Stat(text)
 
 
 def _read(path):
