@@ -51,10 +51,10 @@ own.settings()
 @contextlib.contextmanager
 def started(count, program, *words):
     """So many processes that run the program, a text, as ranks."""
-    place = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    place = dict(WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     command = [sys.executable, "-c", program, *map(str, words)]
     own = dict(cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    places = [os.environ | place | {"RANK": str(i)} for i in range(count)]
+    places = [os.environ | place | dict(RANK=str(i)) for i in range(count)]
     processes = [subprocess.Popen(command, env=each, **own) for each in places]
     try:
         yield processes
@@ -86,8 +86,8 @@ def test_a_rank_that_leaves_before_the_run_says_goodbye():
 
 def test_a_rank_that_cannot_connect_says_how_to_name_the_interface(monkeypatch):
     """A machine's name may lead to 127.0.0.1, where the ranks of others do not find it."""
-    place = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="none")
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none")
     with pytest.raises(RankLost, match="^rank 0 on .* cannot connect .*GLOO_SOCKET_IFNAME can"):
         Ranks(timeout=5)

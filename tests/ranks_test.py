@@ -28,44 +28,47 @@ def test_the_rows_of_ranks_become_one():
     )
 
 
+@pytest.fixture
+def place(monkeypatch):
+    """Returns a function that tells this process which rank it is, as torchrun would."""
+    return lambda **place: [monkeypatch.setenv(k, str(v)) for k, v in place.items()]
+
+
 @pytest.mark.parametrize(
     "flags, text",
     [
-        (("--num_actors", 0), "--num_actors 0: expected at least 1"),
-        (("--mode", "test"), "--mode test: expected train"),
-        (("--learner_device", "cuda:0"), "--learner_device cuda:0: expected no number"),
-        (("--inference_device", "cuda:1"), "--inference_device cuda:1: expected no number"),
+        (("--num_actors", 0), "expected at least 1"),
+        (("--mode", "test"), "expected train"),
+        (("--learner_device", "cuda:0"), "expected no number"),
+        (("--inference_device", "cuda:1"), "expected no number"),
     ],
 )
-def test_what_several_learners_cannot_do_is_refused(tmp_path, monkeypatch, flags, text):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    assert text in refusal(tmp_path, *flags)
+def test_what_several_learners_cannot_do_is_refused(tmp_path, place, flags, text):
+    place(WORLD_SIZE=2, RANK=0)
+    assert f"{flags[0]} {flags[1]}: {text}" in refusal(tmp_path, *flags)
 
 
-def test_a_run_that_restarts_needs_a_name(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_a_run_that_restarts_needs_a_name(place):
+    place(WORLD_SIZE=2)
     ranks.check_flags(monobeast.make_parser().parse_args([]))
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    place(TORCHELASTIC_MAX_RESTARTS=3)
     ranks.check_flags(monobeast.make_parser().parse_args(["--xpid", "a"]))
     with pytest.raises(UserError, match="--xpid None: expected a name"):
         ranks.check_flags(monobeast.make_parser().parse_args([]))
 
 
 @pytest.mark.parametrize("flags", [("--batch_sise", 8), ("--num_actors", 0)])
-def test_a_machine_says_once_what_is_wrong_with_a_command_line(tmp_path, monkeypatch, flags):
-    for name, value in dict(WORLD_SIZE="4", RANK="2", LOCAL_RANK="0").items():
-        monkeypatch.setenv(name, value)
+def test_a_machine_says_once_what_is_wrong_with_a_command_line(tmp_path, place, flags):
+    place(WORLD_SIZE=4, RANK=2, LOCAL_RANK=0)
     assert flags[0] in refusal(tmp_path, *flags)
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    place(LOCAL_RANK=1)
     with pytest.raises(SystemExit) as refused:
         beast(tmp_path, *flags)
     assert refused.value.code == 1  # Python prints nothing
 
 
-def test_a_batch_and_servers_are_divided(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setenv("RANK", "1")
+def test_a_batch_and_servers_are_divided(place):
+    place(WORLD_SIZE=3, RANK=1)
     assert ranks.share(6) == 2
     with pytest.raises(UserError, match="--batch_size 8: expected a multiple of 3"):
         ranks.share(8)
@@ -74,12 +77,11 @@ def test_a_batch_and_servers_are_divided(monkeypatch):
         ranks.own_part(["a"], True)
 
 
-def test_ranks_with_different_numbers_of_actors_share_no_seed(monkeypatch):
+def test_ranks_with_different_numbers_of_actors_share_no_seed(place):
     """As on machines of different sizes."""
-    monkeypatch.setenv("WORLD_SIZE", "3")
     numbers = []
     for rank, count in enumerate((4, 4, 2)):
-        monkeypatch.setenv("RANK", str(rank))
+        place(WORLD_SIZE=3, RANK=rank)
         numbers += [ranks.own_number(), *map(ranks.own_number, range(count))]
     assert len(set(numbers)) == len(numbers) and numbers[1:5] == [0, 1, 2, 3]
 

@@ -24,11 +24,11 @@ POLY = "--num_servers 1 --envs_per_server 8 --net monobeast.Net".split()
 
 @pytest.mark.parametrize("module, acting", [("monobeast", MONO), ("polybeast", POLY)])
 def test_two_ranks_learn_catch(tmp_path, module, acting):
-    with Torchrun(tmp_path, *LEARNING, 40_000, *acting, module=module) as program:
+    with Torchrun(tmp_path, *LEARNING, 25_000, *acting, module=module) as program:
         assert program.wait_for_end() == 0, program.printed()
         assert not program.session()
     last, state = program.rows()[-1], load(program.path)
-    assert last["step"] == state["step"] >= 40_000 and last["mean_game_return"] >= 0.9
+    assert last["step"] == state["step"] >= 25_000 and last["mean_game_return"] >= 0.9
     # The games of both ranks are counted: a game has 9 steps, and a step that is not learned from.
     assert last["games"] * 9 >= 0.9 * last["step"]
     assert last["skipped_updates"] == 0 and last["slowest_rank"] in (0, 1)
@@ -37,41 +37,32 @@ def test_two_ranks_learn_catch(tmp_path, module, acting):
 
 
 def test_a_run_resumes_with_another_number_of_ranks(tmp_path):
-    """Two ranks, then one without torchrun, then two again. The second stops at a signal."""
-    steps = []
-    for total in (3000, 6000):
-        if steps:
-            beast(tmp_path, *LEARNING, total, *MONO)
-        else:
-            with Torchrun(tmp_path, *LEARNING, total, *MONO) as program:
-                assert program.wait_for_end() == 0, program.printed()
-        steps.append(load(program.path)["step"])
-    with Torchrun(tmp_path, "--total_steps", 1_000_000_000, *MONO) as program:
-        program.wait_for_step(steps[-1])
-        os.kill(program.rank(1), signal.SIGTERM)  # any rank may stop all
-        assert program.wait_for_end() == 0, program.printed()
-        assert program.resumed() == steps[1:] and not program.session()
-    last = rows(program.path)[-1]
-    assert last["step"] == load(program.path)["step"] > steps[1] >= 6000 > steps[0] >= 3000
-    names = set(load(program.path))
-    assert not any("rank" in name for name in names)
-
-
-def test_a_stop_is_saved_though_a_rank_hangs(tmp_path):
-    """torchrun kills all after 30 s, before rank 0 gives up to wait for a goodbye."""
+    """Two ranks, one without torchrun, and two again. Any rank may stop all. A stop is saved though
+    a rank hangs: torchrun kills all before rank 0 gives up to wait for a goodbye."""
     with Torchrun(tmp_path, *LEARNING, 1_000_000_000, *MONO) as program:
-        seen = program.wait_for_step(1000)["step"]
+        program.wait_for_step(1000)
+        os.kill(program.rank(1), signal.SIGTERM)
+        assert program.wait_for_end() == 0, program.printed()
+        assert not program.session()
+    two, names = program.step(), set(load(program.path))
+    assert rows(program.path)[-1]["step"] == two and not any("rank" in name for name in names)
+    beast(tmp_path, "--total_steps", two + 1000, *MONO)
+    one = program.step()
+    sooner = ["--shutdown_timeout", 15]  # than after torchrun's own 30 s
+    with Torchrun(tmp_path, "--total_steps", 1_000_000_000, *MONO, options=sooner) as program:
+        seen = program.wait_for_step(one)["step"]
+        assert program.resumed() == [one]
         os.kill(program.rank(1), signal.SIGSTOP)
         program.process.terminate()
         program.wait_for_end()
-    assert program.step() >= seen
+    assert program.step() >= seen > one >= two + 1000
     assert "rank 1 on " in program.printed() and "has not stopped within" in program.printed()
 
 
 def test_two_machines_whose_cable_breaks(tmp_path):
     """A break that is shorter than the time-out is waited for. After a longer one each end names
     the other one, with its machine, and the one with the run saves it."""
-    timeout = 10
+    timeout = 8
     forever = [*LEARNING, 1_000_000_000, *MONO, "--rank_timeout", timeout]
     try:
         with on_two_machines(tmp_path, *forever) as (first, second, set_cable):

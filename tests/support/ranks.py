@@ -94,7 +94,8 @@ class Torchrun(Program):
         return None
 
     def resumed(self):
-        return resumed(self)
+        """The steps from which it has resumed, one for each start."""
+        return [int(step) for step in re.findall(r"Resuming from step (\d+)", self.printed())]
 
 
 @contextlib.contextmanager
@@ -111,9 +112,3 @@ def on_two_machines(folder, *flags, options=()):
             program = Program(own, *flags, before=before, GLOO_SOCKET_IFNAME="cable")
             programs.append(stack.enter_context(program))
         yield *programs, lambda state: ip("-n", machines["envs"], "link", "set", "cable", state)
-
-
-def resumed(program):
-    """The steps from which it has resumed, one for each start."""
-    found = re.findall(r"Resuming from step (\d+)", program.printed())
-    return [int(step) for step in found]
