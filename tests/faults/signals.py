@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 import r2d2
 from libtorchbeast import checkpoint, models
@@ -61,26 +62,27 @@ class Stopped(Program):
 
 
 # ======================================================================================== stopping
-def in_start(program: Stopped, rng: random.Random, start_s: float) -> None:
+def in_start(program: Stopped, rng: random.Random) -> None:
     program.wait_for_imports()
-    time.sleep(rng.uniform(0, start_s))
+    time.sleep(rng.uniform(0, START_S))
 
 
-def in_training(program: Stopped, rng: random.Random, start_s: float) -> None:
+def in_training(program: Stopped, rng: random.Random) -> None:
     program.wait_for_training()
     time.sleep(rng.uniform(0, 1))
 
 
-def while_saving(program: Stopped, rng: random.Random, start_s: float) -> None:
+def while_saving(program: Stopped, rng: random.Random) -> None:
     program.wait_for_a_save()
 
 
-def in_shutdown(program: Stopped, rng: random.Random, start_s: float) -> None:
-    in_training(program, rng, start_s)
+def in_shutdown(program: Stopped, rng: random.Random) -> None:
+    in_training(program, rng)
     program.process.terminate()
     time.sleep(rng.uniform(0, 1))
 
 
+START_S = 5.0  # a start takes about as long
 MOMENTS = [in_start, in_training, while_saving, in_shutdown]
 SIGNALS = {
     "SIGTERM": lambda pid: os.kill(pid, signal.SIGTERM),
@@ -93,11 +95,14 @@ SIGNALS = {
 @promise(
     "a stop at any moment saves, ends and leaves nothing", "SIGTERM, SIGINT, at random moments"
 )
-def stopped(times: int = 100, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Figure]:
+def stopped(
+    times: int = 100, beasts: tuple[str, ...] = tuple(FLAGS), first: int = 0
+) -> list[Figure]:
+    """Goes through the pairs of a signal and a moment, from number `first` on."""
     figures = []
     for beast in beasts:
         with tempfile.TemporaryDirectory() as folder:
-            seconds, problems = _stop_often(folder, beast, times)
+            seconds, problems = _stop_often(folder, beast, times, first)
         for problem in problems:
             logger.error("%s: %s", beast, problem)
         figures += median_and_p99(f"{beast}: from the signal to the end", seconds, at_most=10.0)
@@ -105,15 +110,14 @@ def stopped(times: int = 100, beasts: tuple[str, ...] = tuple(FLAGS)) -> list[Fi
     return figures
 
 
-def _stop_often(folder: str, beast: str, times: int) -> tuple[list[float], list[str]]:
+def _stop_often(folder: str, beast: str, times: int, first: int) -> tuple[list[float], list[str]]:
     """Each run resumes from the checkpoint of the one before."""
     rng = random.Random(0)
-    start_s = _seconds_to_first_step(folder, beast)
     seconds, problems = [], []
     ways = itertools.cycle(_all_pairs())
-    for name, moment in itertools.islice(ways, times):
+    for name, moment in itertools.islice(ways, first, first + times):
         with Stopped(folder, beast) as program:
-            moment(program, rng, start_s)
+            moment(program, rng)
             asked = time.monotonic()
             with contextlib.suppress(ProcessLookupError):  # it has ended already
                 SIGNALS[name](program.pid)
@@ -132,17 +136,6 @@ def _all_pairs() -> list[tuple]:
     return [(names[(i + j) % len(names)], m) for j in range(len(names)) for i, m in moments]
 
 
-def _seconds_to_first_step(folder: str, beast: str) -> float:
-    with Stopped(folder, beast) as program:
-        program.wait_for_imports()
-        began = time.monotonic()
-        program.wait_for_training()
-        seconds = time.monotonic() - began
-        program.process.terminate()
-        assert program.wait_for_end() == 0, program.printed()
-    return seconds
-
-
 def _problem(program: Stopped, code: int, moment) -> str:
     """What is wrong with the end of the program, or "". The signal itself may end it only when
     there is nothing to save: before it trains, and when everything is done."""
@@ -156,7 +149,7 @@ def _problem(program: Stopped, code: int, moment) -> str:
         return f"exit code {code}"
     if [row["_tick"] for row in table] != list(range(len(table))):
         return "a torn logs.csv"
-    if step != table[-1]["step"]:
+    if table and step != table[-1]["step"]:
         return f"trained to step {table[-1]['step']}, saved {step}"
     if step < program.before or (step == program.before and moment is not in_start):
         return f"saved nothing new at step {step}"
@@ -164,10 +157,18 @@ def _problem(program: Stopped, code: int, moment) -> str:
 
 
 # ========================================================================================= killing
-def after_an_actor(program: Stopped, rng: random.Random, start_s: float) -> None:
-    """Kills an actor (or server), and waits for its replacement and then for a save."""
-    _kill_an_actor(program)
-    step = program.rows()[-1]["step"]
+def after_an_actor(program: Stopped, rng: random.Random) -> None:
+    """Kills an actor (or server), and waits until it has been replaced, and then for a save."""
+    program.wait_for_training()
+    failures = lambda: sum(
+        program.rows()[-1].get(name, 0) for name in ("actor_restarts", "stream_failures")
+    )
+    assert failures() == 0
+    victim = min(program.actors())
+    os.kill(victim, signal.SIGKILL)
+    program.wait_for(failures)
+    step = program.wait_for_step(program.rows()[-1]["step"])["step"]
+    assert not os.path.exists(f"/proc/{victim}"), "a zombie"
     program.wait_for(lambda: program.step() > step)
     time.sleep(rng.uniform(0, 1))
 
@@ -185,10 +186,9 @@ def killed(
     for beast in beasts:
         rng, seconds, lost, sequences = random.Random(0), [], 0, []
         with tempfile.TemporaryDirectory() as folder:
-            start_s = _seconds_to_first_step(folder, beast) if in_start in moments else 0.0
             for moment in itertools.islice(itertools.cycle(moments), times):
                 with Stopped(folder, beast) as program:
-                    moment(program, rng, start_s)
+                    moment(program, rng)
                     program.process.kill()
                     at = time.monotonic()
                     wait_for(lambda: not program.left())  # noqa: B023
@@ -232,20 +232,6 @@ def _replayed(folder: str) -> tuple[int, int]:
     return len(good), int((~good).sum())
 
 
-def _kill_an_actor(program: Stopped) -> None:
-    """Kills an actor and waits until it has been replaced."""
-    program.wait_for_training()
-    failures = lambda: sum(
-        program.rows()[-1].get(name, 0) for name in ("actor_restarts", "stream_failures")
-    )
-    assert failures() == 0
-    victim = min(program.actors())
-    os.kill(victim, signal.SIGKILL)
-    program.wait_for(failures)
-    program.wait_for_step(program.rows()[-1]["step"])
-    assert not os.path.exists(f"/proc/{victim}"), "a zombie"
-
-
 # ============================================================================== the servers' parent
 @promise("a run whose local servers' parent dies saves and says so", "SIGKILL of it, in PolyBeast")
 def servers_parent_killed(times: int = 20) -> list[Figure]:
@@ -256,7 +242,7 @@ def servers_parent_killed(times: int = 20) -> list[Figure]:
             with Stopped(folder, "polybeast") as program:
                 program.wait_for_training()
                 time.sleep(rng.uniform(0, 1))
-                os.kill(_servers_parent(program), signal.SIGKILL)
+                os.kill(psutil.Process(min(program.actors())).ppid(), signal.SIGKILL)
                 at = time.monotonic()
                 code = program.wait_for_end()
                 wait_for(lambda: not program.session())  # noqa: B023
@@ -271,10 +257,3 @@ def servers_parent_killed(times: int = 20) -> list[Figure]:
         Figure("checkpoints that lack steps", lost, at_most=0),
         Figure("processes, sockets, folders and shared memory left", left, at_most=0),
     ]
-
-
-def _servers_parent(program: Stopped) -> int:
-    title = lambda pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    is_parent = lambda pid: any(word.endswith(b"/polybeast_env.py") for word in title(pid))
-    (parent,) = filter(is_parent, program.session())
-    return parent
