@@ -11,6 +11,7 @@ from libtorchbeast.rpcenv.addresses import MAX_PATH_BYTES, check_local, is_local
     "text, expected",
     [
         ("unix:/tmp/a, unix:/tmp/b", ["unix:/tmp/a", "unix:/tmp/b"]),
+        ("localhost:1,a:7-7", ["localhost:1", "a:7"]),
         ("node-7:5000-5002", ["node-7:5000", "node-7:5001", "node-7:5002"]),
         ("[::1]:5-6,unix:x", ["[::1]:5", "[::1]:6", "unix:x"]),
         ("unix:" + "é" * 53 + "x", ["unix:" + "é" * 53 + "x"]),
@@ -25,12 +26,13 @@ def test_parses(text, expected):
     [
         ("", "expected unix:/path, host:port, .*, seen ''"),
         ("localhost", "expected unix:/path, host:port, .*, seen 'localhost'"),
+        (":5000", "seen ':5000'"),
         ("::1:5000", "seen '::1:5000'"),
         ("[::g]:5000", r"expected \[IPv6\]:port, seen '\[::g\]:5000'"),
         ("a:0", "expected 1 to 65535, seen '0' in 'a:0'"),
         ("a:http", "expected 1 to 65535, seen 'http'"),
         ("a:5-", "expected 1 to 65535, seen ''"),
-        ("a:7-70000", "expected 1 to 65535, seen '70000' in 'a:7-70000'"),
+        ("a:7-65536", "expected 1 to 65535, seen '65536' in 'a:7-65536'"),
         ("a:7-7,b:6-5", "in rising order, seen 'b:6-5'"),
         ("a:5-7,a:6", "seen a:6 twice"),
         ("unix:", f"a path of 1 to {MAX_PATH_BYTES} bytes, seen 0"),
