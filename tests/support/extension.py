@@ -37,9 +37,7 @@ def bytes_of(tensor):
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def answer(batcher, net, sizes=None):
+def answer(batcher, net):
     """Runs in an inference thread. It answers each batch with net(inputs, core_state)."""
     for batch in batcher:
-        if sizes is not None:
-            sizes.append(len(batch))
         batch.set_outputs(net(*batch.get_inputs()))
