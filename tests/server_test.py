@@ -1,6 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 
-import contextlib
 import logging
 import signal
 import subprocess
@@ -17,12 +16,11 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv import watchdog
 from libtorchbeast.rpcenv.server import OPTIONS, SERVICE, Server
-from libtorchbeast.seeds import derive_seed
 from tests.support import pools
-from tests.support.client import GUARD_S, Client, assert_rows_equal, free_port
+from tests.support.client import GUARD_S, Client, free_port
 from tests.support.envs import Catch
 from tests.support.processes import ROOT, wait_for
-from tests.support.served_envs import Nested, Raises, Stacked, Watched
+from tests.support.served_envs import Raises, Stacked, Watched
 
 SEED, ONES = 7, b"\x08\x01" * 3  # an Action of ones
 CODE = grpc.StatusCode
@@ -30,28 +28,6 @@ CODE = grpc.StatusCode
 
 def serving(create_env, address, num_envs=3, **options):
     return pools.serving(create_env, address, num_envs, SEED, **options)
-
-
-def rows_of(create_env, seed, actions, num_envs=3):
-    """The rows that stepping the environments in this process gives."""
-    with contextlib.closing(Environment(create_env, num_envs)) as environment:
-        yield environment.initial(seed)
-        for action in actions:
-            yield environment.step(np.array(action))
-
-
-@pytest.mark.parametrize("create_env, transport", [(Nested, "unix"), (Stacked, "tcp")])
-def test_a_stream_gives_the_rows_of_its_environments(address, transport, create_env):
-    if transport == "tcp":
-        address = f"127.0.0.1:{free_port()}"
-    actions = np.random.default_rng(0).integers(0, 2, (100, 3)).tolist()
-    expected = rows_of(create_env, derive_seed(SEED, 0), actions)
-    with serving(create_env, address), Client(address) as client:
-        stream = client.stream()
-        assert_rows_equal(stream.read(), next(expected))
-        for action, row in zip(actions, expected, strict=True):
-            assert_rows_equal(stream.step(action), row)
-        assert stream.end() == CODE.OK
 
 
 def test_a_stack_that_a_wrapper_changed_ends_its_stream(address):
