@@ -13,10 +13,12 @@ class Process:
 
     name, sentinel, from_child = "Server 0", 0, 0
 
+    has_message = lambda self: bool(self._messages)
+    receive = lambda self: self._messages.pop(0)
+    end = lambda self, deadline: self._exit_code
+
     def __init__(self, *messages):
-        messages, self._exit_code = list(messages), 1
-        self.has_message, self.receive = lambda: bool(messages), lambda: messages.pop(0)
-        self.end, self._messages = lambda deadline: self._exit_code, messages
+        self._messages, self._exit_code = [*messages], 1
 
     def kill(self):
         self._messages.append(None)

@@ -28,10 +28,15 @@ from tests.support.tls import check, flags_of
 REFUSED = "perhaps the server does not accept this --tls_cert"
 OTHER_HOST = "its certificate is another host's"
 UNTRUSTED = "certificate has expired, is no server's, or not of --tls_ca"
-TOLD = {"no certificate": f"{REFUSED}; its log says why"}  # what a client is told; others: REFUSED
-TOLD["plaintext"] = "perhaps the server wants TLS: --tls_cert"
-SAID = {"another host's name": OTHER_HOST, "another host's IP address": OTHER_HOST}
-SAID["plaintext"] = "the server speaks no TLS"  # what it says of servers; of others: UNTRUSTED
+TOLD = {  # why a server refuses a learner; the other learners are told REFUSED
+    "no certificate": f"{REFUSED}; its log says why",
+    "plaintext": "perhaps the server wants TLS: --tls_cert",
+}
+SAID = {  # why a learner does not believe a server; of the other servers it says UNTRUSTED
+    "another host's name": OTHER_HOST,
+    "another host's IP address": OTHER_HOST,
+    "plaintext": "the server speaks no TLS",
+}
 
 
 @pytest.fixture(scope="module")
