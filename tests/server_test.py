@@ -35,8 +35,7 @@ def test_a_stack_that_a_wrapper_changed_ends_its_stream(address):
         env, lambda boards: boards // np.uint8([[[2]], [[1]]]), env.observation_space
     )
     with serving(lambda: darker(Stacked()), address), Client(address) as client:
-        stream = client.stream()
-        stream.read()
+        stream = client.play()
         stream.send(ONES)
         code, text = stream.failure()
     assert code == CODE.INTERNAL
@@ -87,8 +86,7 @@ def test_a_client_written_from_the_proto_alone(address, tmp_path):
 def test_wrong_actions_end_their_stream_only(address):
     text = "Actions: expected 0 to 2, seen 3 for environment 1"
     with serving(Catch, address), Client(address) as client:
-        good, bad = client.stream(), client.stream()
-        good.read(), bad.read(), bad.step([0, 1, 2])
+        good, bad = client.play(), client.play(1)
         bad.send(b"\x08\x00\x08\x03\x08\x00")
         assert bad.failure() == (CODE.INVALID_ARGUMENT, text)
         good.step([0, 1, 2])
@@ -107,14 +105,12 @@ def test_wrong_actions_end_their_stream_only(address):
 )
 def test_a_failing_environment_ends_its_stream_only(address, caplog, error, text):
     def fail():
-        stream = client.stream()
-        stream.read(), stream.step([1, 1, 1]), stream.step([1, 1, 1])
+        stream = client.play(2)
         stream.send(ONES)
         return stream.failure()
 
     with serving(lambda: Raises(error), address), Client(address) as client:
-        good = client.stream()
-        good.read()
+        good = client.play()
         code, details = fail()
         assert code == CODE.INTERNAL and details.endswith(")") and f"{text} (/" in details
         assert len(details.encode()) <= 2000
@@ -128,15 +124,14 @@ def test_a_failing_environment_ends_its_stream_only(address, caplog, error, text
 
 def test_a_stream_too_many_is_refused(address):
     with serving(Catch, address, max_streams=2), Client(address) as client:
-        first, second = client.stream(), client.stream()
-        first.read(), second.read()
+        first, second = client.play(), client.play()
         for _ in range(10):  # more than threads that could wait
             code, text = client.stream().failure()
             assert code == CODE.RESOURCE_EXHAUSTED
             assert text.startswith(f"{address} has all the 2 streams") and "--max_streams" in text
         first.step([1, 1, 1])
         assert first.end() == CODE.OK
-        client.stream().read()  # at once: the slot was free before the end was told
+        client.play()  # at once: the slot was free before the end was told
         second.step([1, 1, 1])
 
 
@@ -145,15 +140,13 @@ def test_a_client_that_goes_leaves_nothing(address, how):
     count = []
     with serving(lambda: Watched(count), address, max_streams=1), Client(address) as another:
         with Client(address) as client:
-            stream = client.stream()
-            if how == "cancels before acting":
-                stream.read(), stream.step([1, 1, 1])
+            stream = client.play(1) if how == "cancels before acting" else client.stream()
             wait_for(lambda: len(count) > 1)  # the server has begun the stream
             if how != "disconnects":
                 stream.cancel()
                 wait_for(lambda: not count)
         wait_for(lambda: not count)
-        another.stream().read()
+        another.play()
         assert len(count) == 3
     assert not count
 
@@ -177,16 +170,14 @@ def test_a_client_that_goes_while_others_open_has_nothing_opened(address):
         gate.set()
         first.read()
         assert first.end() == CODE.OK
-        last = client.stream()
-        last.read()
-        assert len(opened) == 2 * N
+        last = client.play()
+        assert len(opened) == 2 * N and last.end() == CODE.OK
 
 
 LOST_CLIENT = """
 import sys, time
 from tests.support.client import Client
-stream = Client(sys.argv[1]).stream()
-stream.read()
+stream = Client(sys.argv[1]).play()
 print("connected", flush=True)
 time.sleep(3600)
 """
@@ -219,8 +210,7 @@ def test_stopping_closes_all_environments(address):
         assert len(count) == 1
     assert not count  # also the one that nobody wanted
     with serving(lambda: Watched(count), address) as server, Client(address) as client:
-        first, second = client.stream(), client.stream()
-        first.read(), second.read()
+        first, _second = client.play(), client.play()
         assert len(count) == 6
         server.stop()
         assert not count
@@ -230,8 +220,7 @@ def test_stopping_closes_all_environments(address):
 def test_stopping_refuses_new_streams_and_ends_running_ones_with_a_reason(address):
     """Streams end at their next action. Those that get no action are ended by force."""
     with serving(Catch, address) as server, Client(address) as client:
-        running, idle = client.stream(), client.stream()
-        running.read(), idle.read(), running.step([1, 1, 1])
+        running, idle = client.play(1), client.play()
         assert client.health() == client.health(SERVICE) == Health.SERVING
         watch = client.watch_health()
         assert next(watch) == Health.SERVING
@@ -254,9 +243,7 @@ def test_an_environment_that_cannot_close_frees_its_slot(address, caplog):
 
     with serving(Stuck, address, max_streams=1), Client(address) as client:
         for _ in range(3):
-            stream = client.stream()
-            stream.read()
-            assert stream.end() == CODE.OK
+            assert client.play().end() == CODE.OK
     assert "closing stream 2 failed" in caplog.text and "the door is stuck" in caplog.text
 
 
@@ -283,9 +270,8 @@ def test_environments_that_hang_cost_their_server(address, monkeypatch, caplog, 
             return super().step(action)
 
     with serving(Hanging, address, 1, **{limit: 0.5}), Client(address) as client:
-        first = client.stream()
-        first.read(), first.step([1])
-        client.stream().read()
+        _first = client.play(1)
+        client.play()
     assert ended[0] == watchdog.HUNG_EXIT_CODE
     assert f"{text}; this process ends" in caplog.text
 
@@ -295,10 +281,12 @@ def test_an_address_that_cannot_be_had(address, tmp_path):
     and a file that is no socket, which is kept."""
     count, port = [], free_port()
     other = f"localhost:{port}"
-    with serving(lambda: Watched(count), f"127.0.0.1:{port}"):
+    own = f"127.0.0.1:{port}"
+    with serving(lambda: Watched(count), own), Client(own) as client:
         with pytest.raises(UserError, match=f"Cannot listen on {other}: .*ddress already in use"):
             Server(lambda: Environment(lambda: Watched(count), 3), other)
         assert len(count) == 1  # the other's was closed
+        client.play(1)
     with pytest.raises(UserError, match="Cannot listen on 192.0.2.1:7777: .*assign requested"):
         Server(lambda: Environment(Catch, 1), "192.0.2.1:7777")
     (tmp_path / "s").write_text("precious")

@@ -60,6 +60,14 @@ class Client:
     def stream(self, **options):
         return Stream(self._channel, message_to_spec(self.describe()), **options)
 
+    def play(self, steps=0):
+        """Returns a stream whose first row and so many steps, with actions of one, were read."""
+        stream = self.stream()
+        stream.read()
+        for _ in range(steps):
+            stream.step([1] * stream.spec.num_envs)
+        return stream
+
 
 class Stream:
     """A stream. Call `read` for the first row, then `step`. Both raise grpc.RpcError if the stream
