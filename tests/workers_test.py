@@ -96,10 +96,11 @@ def test_the_end_of_a_process_is_noticed_though_what_it_forked_lives_on():
 
 
 def test_a_crash_in_c_names_the_line_and_the_signal_and_what_hangs_is_killed(caplog):
-    crashes, hangs = (workers.Process(crash_or_hang, (), name) for name in ("crashes", "hangs"))
+    crashes = workers.Process(crash_or_hang, (), "crashes")
     crashes.send(b"crash")
     assert workers.in_words(crashes.end(GUARD)) == "exit code -11: Segmentation fault"
     assert "in crash_or_hang" in caplog.text and workers.in_words(1) == "exit code 1"
+    hangs = workers.Process(crash_or_hang, (), "hangs")
     hangs.send(b"hang")
     assert hangs.end(0.1) == -signal.SIGKILL
 
