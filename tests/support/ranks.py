@@ -94,8 +94,7 @@ class Torchrun(Program):
         return None
 
     def resumed(self):
-        """The steps from which it has resumed, one for each start."""
-        return [int(step) for step in re.findall(r"Resuming from step (\d+)", self.printed())]
+        return resumed(self)
 
 
 @contextlib.contextmanager
@@ -112,3 +111,9 @@ def on_two_machines(folder, *flags, options=()):
             program = Program(own, *flags, before=before, GLOO_SOCKET_IFNAME="cable")
             programs.append(stack.enter_context(program))
         yield *programs, lambda state: ip("-n", machines["envs"], "link", "set", "cable", state)
+
+
+def resumed(program):
+    """The steps from which it has resumed, one for each start."""
+    found = re.findall(r"Resuming from step (\d+)", program.printed())
+    return [int(step) for step in found]
