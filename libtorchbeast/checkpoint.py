@@ -361,12 +361,13 @@ class KeptWeights:
             logger.info("Weights are kept in at most %d files of %.2g MiB", most, size)
         self.keep()
 
-    def keep(self) -> None:
+    def keep(self, is_last: bool = False) -> None:
         """Keeps the weights if the last multiple of --keep_checkpoints_every is not kept yet, and
-        deletes the oldest file if there are more than --keep_checkpoints."""
+        deletes the oldest file if there are more than --keep_checkpoints. What could not be saved
+        is tried again after --checkpoint_every seconds, or if this call `is_last`."""
         every = self._every
         is_kept = not every or self._learner.step // every * every <= self._newest
-        if is_kept or time.monotonic() < self._due:
+        if is_kept or (time.monotonic() < self._due and not is_last):
             return
         state = self._learner.state_dict()
         weights = {name: state[name] for name in ("model", "step", "updates")}
@@ -387,10 +388,11 @@ class KeptWeights:
 
     def _discard(self, paths: list[str]) -> None:
         for path in map(Path, paths):
-            with contextlib.suppress(OSError):
-                path.replace(path.with_name(f"discarded-{path.name}"))
-        if paths:
-            logger.warning("%d kept files are newer than this run, and are discarded-*", len(paths))
+            try:
+                new = path.replace(path.with_name(f"discarded-{path.name}"))
+                logger.warning("%s is newer than this run, and is now %s", path, new.name)
+            except OSError as error:
+                logger.warning("Kept weights that are newer than this run stay: %s", error)
 
 
 def random_states() -> dict:

@@ -174,8 +174,9 @@ class Environment:
     def _check_mask(self, name: str, starts: np.ndarray, observations: Row) -> None:
         is_possible = np.logical_or.reduceat(observations[name] != 0, starts, axis=-1).all(axis=-1)
         is_over = self._episode_ended.reshape(-1, *[1] * (is_possible.ndim - 1))  # [N] or [N, 1]
-        for end in ("done", *ENDS):  # of each agent of a group, [N, A]
-            is_over = is_over | (observations.get(name.replace("action_mask", end), 0) != 0)
+        if group := name.rpartition("/")[0]:
+            for end in ("done", "terminated", "truncated"):  # of each agent, [N, A]
+                is_over = is_over | (observations.get(f"{group}/{end}", 0) != 0)
         if (stuck := ~is_possible & ~is_over).any():
             seen = f"Observation {name!r} of environment {np.argwhere(stuck)[0, 0]}"
             raise UserError(f"{seen}: expected an allowed action, as the episode goes on")
@@ -195,7 +196,7 @@ def _unchanging(create_env: Callable[[], Any]) -> Callable[[], Any]:
     error state and torch's default dtype."""
 
     def create() -> Any:
-        torch = sys.modules.get("torch")  # which servers do not import
+        torch = _imported_torch()
         dtype = torch and torch.get_default_dtype()
         with np.errstate():
             env = create_env()
@@ -206,12 +207,19 @@ def _unchanging(create_env: Callable[[], Any]) -> Callable[[], Any]:
     return create
 
 
+def _imported_torch() -> Any:
+    """None in a server, which does not import torch, or while another thread still does."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "autocast") else None
+
+
 def _outside_autocast() -> contextlib.AbstractContextManager[Any]:
     """For an environment with a network of its own, which has the precision that it asks for. The
     environment may be stepped between the calls of another network, in its autocast context."""
-    if (torch := sys.modules.get("torch")) is None:
+    if (torch := _imported_torch()) is None:
         return contextlib.nullcontext()
-    return torch.autocast("cuda" if torch.is_autocast_enabled("cuda") else "cpu", enabled=False)
+    device = next(filter(torch.is_autocast_enabled, ("cuda", "xpu", "mps")), "cpu")
+    return torch.autocast(device, enabled=False)
 
 
 def _check_parts(env: Any, single: str) -> None:

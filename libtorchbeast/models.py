@@ -47,8 +47,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     net: Any = call_own("__init__", net_class, spec, flags)
     net.chosen = why
     if flags.core and call_own("initial_state", lambda: net.initial_state(1)) == ():
-        why = "which --core, --use_lstm and R2D2 ask for"
-        raise UserError(f"{name_of(net)} has no recurrent state, {why}")
+        raise UserError(f"{name_of(net)} has no recurrent state, which --core and R2D2 ask for")
     net.distribution = make_distribution(spec.actions)
     with autocast(net, flags.precision, torch.device("cpu")):  # on leaving, its cache is emptied
         check_net(net, whole)

@@ -143,7 +143,7 @@ class Run:
             self.learner.close()
             if self.state.is_unsaved():  # before `Ranks.close`, which waits long for one that hangs
                 self.state.save()
-            self.state.kept.keep()
+            self.state.kept.keep(is_last=True)
             if self.ranks is not None:
                 if not self._writes:
                     self.log.write(self.learner.step)

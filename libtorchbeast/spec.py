@@ -156,7 +156,7 @@ class Spec:
     def masks(self) -> dict[str, np.ndarray]:
         """The name of each action mask, and where the part of each of an agent's choices begins."""
         groups, sizes, starts, first = self.groups or {"": 1}, self.actions.sizes, {}, 0
-        width = len(sizes) // sum(groups.values())
+        width = len(sizes) // (sum(groups.values()) or 1)
         for group, agents in groups.items():
             name, own = f"{group}/action_mask".lstrip("/"), sizes[first : first + width]
             if name in self.observations and self.observations[name][0][-1:] == (sum(own),):

@@ -287,12 +287,11 @@ class SilenceTimer:
     """
 
     STALL_S = 5.0  # this process has stalled if two ticks are further apart
-    MOST_STALLS = 1000  # number of stalls that are remembered
 
     def __init__(self):
         self._last_tick = time.monotonic()
         # When each stall began and ended, oldest first.
-        self._stalls: deque[tuple[float, float]] = deque(maxlen=self.MOST_STALLS)
+        self._stalls: deque[tuple[float, float]] = deque()
 
     def tick(self) -> None:
         """To be called before each check, a few times a second."""

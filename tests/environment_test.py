@@ -3,7 +3,9 @@
 
 import math
 import re
+import sys
 from functools import partial
+from types import ModuleType
 
 import gymnasium
 import numpy as np
@@ -461,6 +463,15 @@ def test_a_network_of_the_environments_own_is_not_run_in_bf16():
     assert reward.tolist() == [pytest.approx(100.1)] * 2
 
 
+def test_another_thread_may_be_importing_torch(monkeypatch):
+    seen = np.zeros(2, np.float32)
+    result = [seen, 0.0, False, False, {}]
+    env = Environment(lambda: Plain(Box(-1, 1, (2,)), Discrete(2), seen, result), 2)
+    env.initial(0)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # which has no parts so far
+    env.step(np.zeros(2, np.int64))
+
+
 @pytest.mark.parametrize("discount", [0.5, -0.5])
 def test_only_a_discount_that_passes_the_turn_tells_of_several_players(discount):
     class Told(Thinking):
@@ -478,8 +489,9 @@ def test_only_a_discount_that_passes_the_turn_tells_of_several_players(discount)
 
 @pytest.mark.parametrize("sizes", [[3], [2, 3]])
 def test_a_mask_that_forbids_all_is_an_error_unless_the_episode_ends(sizes):
-    space = Dict({"x": Box(-1, 1, (2,)), "action_mask": MultiBinary(sum(sizes))})
-    seen = {"x": np.zeros(2, np.float32), "action_mask": np.ones(sum(sizes), np.int8)}
+    """An observation may have the name of an end, which is none."""
+    space = Dict({"life_lost": Box(-1, 1, (2,)), "action_mask": MultiBinary(sum(sizes))})
+    seen = {"life_lost": np.ones(2, np.float32), "action_mask": np.ones(sum(sizes), np.int8)}
     result = [seen, 0.0, True, False, {}]
     actions = Discrete(3) if len(sizes) == 1 else MultiDiscrete(sizes)
     env = Environment(lambda: Plain(space, actions, seen, result), 2)

@@ -71,7 +71,11 @@ def test_weights_are_kept_once_there_is_room_again(monkeypatch):
         learner.step, now, is_full = at
         kept.keep()
         kept.keep()
-    assert saved == [(0, False), (150, True), (170, False)]
+    learner.step, is_full = 210, True
+    kept.keep()
+    is_full = False
+    kept.keep(is_last=True)  # the run ends
+    assert saved == [(0, False), (150, True), (170, False), (210, True), (210, False)]
 
 
 def test_files_that_cannot_be_deleted_or_are_others_do_not_end_the_run(tmp_path, monkeypatch):

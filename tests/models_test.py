@@ -285,7 +285,7 @@ def test_images_of_several_sizes_and_many_other_parts_are_read():
 
 def test_a_core_that_the_network_lacks_is_a_users_error():
     models.make_net(FeedForwardNet, SPEC, make_flags())
-    with pytest.raises(UserError, match="FeedForwardNet has no recurrent state, which --core, "):
+    with pytest.raises(UserError, match="FeedForwardNet has no recurrent state, which --core and"):
         models.make_net(FeedForwardNet, SPEC, make_flags("--use_lstm"))
 
 

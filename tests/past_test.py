@@ -478,7 +478,7 @@ def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
     others = f"--eval_env {other}"
     of_turns = SimpleNamespace(numbers=("discount",), groups={})
     at_once = SimpleNamespace(numbers=(), groups={"a": 2})
-    row = {"mean_eval_return": 0.5, f"mean_eval_return/{other}": -1.0}
+    row = {"mean_eval_return": 0.5, f"mean_eval_return/{other}": -1.0, "has_players": True}
     for words, spec, expected in (
         (past, of_turns, 0.5),
         (f"{past} {others}", at_once, -1.0),
@@ -489,7 +489,8 @@ def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
         evaluator = evaluate.Evaluator(SimpleNamespace(step=0), spec, flags, None, keep)
         assert evaluator._flags.against is None
         evaluator._is_playing = True
-        monkeypatch.setattr(evaluator, "_result", lambda: row)
+        evaluator._played = {"flags": {}}
+        monkeypatch.setattr(evaluator, "_result", row.copy)
         evaluator.take()
         assert keep.call_args.args[0] == expected
         state = SimpleNamespace(flags=flags, stats=Stats(8), checkpoints=mock.Mock())

@@ -29,7 +29,8 @@ def make_study(folder, line, score, total=10, steps=lambda values: 10):
         if step is None:
             continue
         run.path.mkdir(exist_ok=True)
-        flags = {"total_steps": total, "use_lstm": False} | run.values
+        switches = {name for name, value in run.values.items() if value in ("on", "off")}
+        flags = {"total_steps": total} | {k: run.values[k] for k in run.values.keys() - switches}
         flags |= {name: float(flags[name]) for name in ("lr", "gamma") if name in flags}
         (run.path / "meta.json").write_text(json.dumps({"flags": flags, "resumed": []}))
         rows = [f"0,100,1,1,-7,0.1,{step / 10}", f"1,110,{step},{step},{score(run.values)},0.5,"]

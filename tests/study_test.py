@@ -48,7 +48,7 @@ def test_a_list_has_values_and_ranges():
         ("--a,b 1,2", "expected for each flag one list"),
         ("--a,b 1,2 1-3", r"\[2, 3\] values: expected .* all of the same length"),
         ("--a 1 --b 2 --a,c 1 2", "--a: expected each flag once"),
-        ("--a,a 1 2", "expected for each flag one list"),
+        ("--a,a 1 2", "--a: expected each flag once"),
         ("--xpid a,b", "no --xpid"),
     ],
 )

@@ -210,7 +210,7 @@ def test_a_signal_between_two_looks_at_it_stops_the_runs_too(tmp_path, monkeypat
     process = mock.Mock(returncode=0, poll=lambda: next(ends, 0))
     launcher = sweep.Launcher([], [sweep.Slot([0], [])], retries=0)
     launcher.running[Run(tmp_path / "seed1", {}, [])] = launcher.free.pop(), process
-    launcher.work(workers.PipeEvent(), [], show=lambda: None)
+    launcher.work(workers.PipeEvent(), [])
     assert process.terminate.called
 
 

@@ -27,7 +27,7 @@ import submitit
 
 import polybeast
 import polybeast_env
-from libtorchbeast.flags import UserError, is_folder_name, require, whole
+from libtorchbeast.flags import UserError, is_folder_name, real, require, whole
 from libtorchbeast.tools import certificates
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -270,7 +270,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--server_flags", default="", metavar='"--FLAG VALUE ..."', help="Flags of polybeast_env.")
     add("--minutes", type=whole(1), default=24 * 60,
         help="Time limit of a job, which is then requeued.")  # fmt: skip
-    add("--settle", type=float, default=30.0, metavar="SECONDS",
+    add("--settle", type=real(0), default=30.0, metavar="SECONDS",
         help="The learner starts when the server jobs have not changed for this long.")  # fmt: skip
     add("--folder", type=Path, default="~/torchbeast-jobs",
         help="Folder for the jobs' files, on a file system that all machines share.")  # fmt: skip
@@ -285,7 +285,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = make_parser()
     flags, flags.learner_flags = parser.parse_known_args(argv)
     try:
-        require(flags, "xpid", is_folder_name(flags.xpid), "a plain folder name")
+        is_name = is_folder_name(flags.xpid) and flags.xpid != "latest"
+        require(flags, "xpid", is_name, "a plain folder name, and not latest")
         learner = polybeast.make_parser().parse_args(flags.learner_flags)
         require(learner, "mode", learner.mode == "train", "train")
         polybeast_env.make_parser().parse_args(shlex.split(flags.server_flags))

@@ -161,6 +161,7 @@ def test_what_the_jobs_share_is_their_users_only(tmp_path):
         ("--server_flags=--envs_per_sever=4", "unrecognized flag --envs_per_sever: did you mean"),
         ("--xpid a/b", "--xpid a/b: expected a plain folder name"),
         ("--mode test", "--mode test: expected train"),
+        ("--xpid latest", "--xpid latest: expected a plain folder name, and not latest"),
         ("--server_jobs 0", "--server_jobs: 0: expected at least 1"),
     ],
 )

@@ -33,7 +33,7 @@ def make_private(folder: str) -> None:
     if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid() or seen.st_mode & 0o077:
         raise UserError(
             f"{folder}: expected a folder of user {os.getuid()} that nobody else may enter, seen "
-            f"{stat.filemode(seen.st_mode)} of user {seen.st_uid}; or give --server_addresses"
+            f"{stat.filemode(seen.st_mode)} of user {seen.st_uid}; remove it"
         )
 
 

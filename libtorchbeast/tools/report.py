@@ -112,7 +112,9 @@ def read_study(folder: Path, y: str) -> Study:
     found = {path.parent.resolve() for path in folder.glob("*/logs.csv")}
     place = {name: i for i, name in enumerate(plan["runs"])}
     paths = sorted(found, key=lambda path: (place.get(path.name, len(place)), path.name))
-    flags = {path: flags_of(path) for path in paths}
+    planned = {name: run["values"].items() for name, run in plan["runs"].items()}
+    switches = lambda path: {k: v for k, v in planned.get(path.name, ()) if v in ("on", "off")}
+    flags = {path: flags_of(path) | switches(path) for path in paths}
     swept = _separated(plan["factors"]) or _differing([*flags.values()])
     factors = [own for names in swept if (own := _without_env_and_seed(names, [*flags.values()]))]
     left_out = [f"- {name}: has not begun" for name in plan["runs"] if folder / name not in paths]

@@ -34,19 +34,20 @@ def parse_factors(words: list[str]) -> list[Factor]:
     if the words have another form, or name a flag twice."""
     words = sum((word.split("=", 1) if word[:2] == "--" else [word] for word in words), [])
     factors: list[Factor] = []
+    named: Counter[str] = Counter()
     while words:
         head, lists = words.pop(0), []
         while words and words[0][:2] != "--":
             lists.append(_values(words.pop(0)))
         names, lengths = head[2:].split(","), [len(values) for values in lists]
-        is_each = head[:2] == "--" and len({*names}) == len(names) == len(lists)
-        if not is_each or len({*lengths}) != 1 or 0 in lengths:
+        if head[:2] != "--" or len(lists) != len(names) or len({*lengths}) != 1 or 0 in lengths:
             expected = "for each flag one list, all of the same length and none empty"
             raise UserError(f"{head} with {lengths} values: expected {expected}")
+        named.update(names)
         settings = zip(*lists, strict=True)
         factors.append([dict(zip(names, values, strict=True)) for values in settings])
-    for name, count in Counter(name for factor in factors for name in factor[0]).items():
-        if count > 1 or name == "xpid":
+    for name, count in named.items():
+        if count > 1 or name in ("", "xpid"):
             raise UserError(f"--{name}: expected each flag once, and no --xpid")
     return factors
 

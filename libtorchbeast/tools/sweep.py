@@ -11,7 +11,6 @@ more.
 
 import argparse
 import contextlib
-import math
 import os
 import re
 import select
@@ -22,7 +21,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +92,7 @@ class Launcher:
         self.failed: list[Run] = []
         self._failures: Counter[Run] = Counter()
 
-    def work(self, stop: workers.PipeEvent, signals: list[str], show: Callable[[], None]) -> None:
+    def work(self, stop: workers.PipeEvent, signals: list[str]) -> None:
         """Returns when each run is complete or given up, or has stopped because `stop` was set. A
         second of the `signals` kills the runs that have not."""
         stopping = False
@@ -117,7 +115,6 @@ class Launcher:
                     del self.running[run]
                     self.free.insert(0, slot)
                     self._ended(run, process.returncode, stopping)
-            show()
 
     def _start_some(self) -> None:
         for run in [*self.waiting]:
@@ -170,7 +167,7 @@ class Launcher:
         left = estimate(self.complete, [*self.running, *self.waiting], self.num_slots)
         caption = ", ".join(f"{count} {name}" for name, count in counts.items()) + left
         table = rich.table.Table("run", "progress", "return", "hours left", caption=caption)
-        for run in self.running:
+        for run in [*self.running]:  # rich calls this from a thread of its own
             row, total = last_row(run.path), total_steps(run)
             progress = f"{row.get('step', 0) / total:.1%}" if total else "-"
             score = number(row.get("mean_game_return"), ".3g")
@@ -333,18 +330,12 @@ def estimate(complete: list[Run], others: list[Run], slots: int) -> str:
 
 def launch(launcher: Launcher) -> int:
     """Works with a live table, if there is a terminal. Returns the exit code."""
-    live = rich.live.Live(console=console, auto_refresh=False, transient=True)
-    stop, last_shown = workers.PipeEvent(), -math.inf
-
-    def show() -> None:
-        nonlocal last_shown
-        if console.is_terminal and not stop.is_set() and time.monotonic() > last_shown + 2:
-            last_shown = time.monotonic()
-            live.update(launcher.table(), refresh=True)
-
-    shown = live if console.is_terminal else contextlib.nullcontext()
+    live = rich.live.Live(
+        console=console, get_renderable=launcher.table, refresh_per_second=0.5, transient=True
+    )
+    stop, shown = workers.PipeEvent(), live if console.is_terminal else contextlib.nullcontext()
     with workers.stop_signals_set(stop) as signals, shown:
-        launcher.work(stop, signals, show)
+        launcher.work(stop, signals)
     if stop.is_set():
         return 130
     for run in launcher.failed:
