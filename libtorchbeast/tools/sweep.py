@@ -240,7 +240,10 @@ def submit(folder: Path, runs: list[Run], flags: argparse.Namespace) -> None:
 
         options: dict[str, Any] = {"name": folder.name, "cpus_per_task": flags.cores_per_run}
         options["gpus_per_node"] = flags.gpus_per_run or None
-        for name, text in (word.partition("=")[::2] for word in flags.slurm):
+        for word in flags.slurm:
+            name, equals, text = word.partition("=")
+            if not equals:
+                raise UserError(f"--slurm {word}: expected KEY=VALUE")
             options[name] = int(text) if text.isdigit() else text
         cluster = options.pop("cluster", "slurm")  # the tests have another one
         place = folder / "slurm"
