@@ -105,13 +105,16 @@ def make_atari_vector(
     no-ops and is truncated after `max_frames`. `terminal_on_life_loss=None` follows the id.
 
     Raises:
-        UnknownGame: the recipe does not accept the id.
+        ValueError: the recipe does not accept the id (UnknownGame), or a number is out of range.
     """
     from ale_py.vector_env import AtariVectorEnv
 
     kwargs = _registered(env_id)
     if terminal_on_life_loss is None:
         terminal_on_life_loss = kwargs["repeat_action_probability"] == 0
+    if min(num_envs, num_threads, max_frames, noop_max + 1) < 1:
+        seen = f"{num_envs=}, {num_threads=}, {max_frames=}, {noop_max=}"
+        raise ValueError(f"expected at least 1 each, and 0 no-ops; seen {seen}")
     vector = AtariVectorEnv(
         kwargs["game"],
         num_envs,

@@ -338,3 +338,14 @@ def test_other_ids_are_refused_with_the_right_form(env_id, monkeypatch):
     for make in [atari_wrappers.make_atari, lambda x: atari_wrappers.make_atari_vector(x, 1)]:
         with pytest.raises(atari_wrappers.UnknownGame, match=f"env_id: '{env_id}' .*{name}'"):
             make(env_id)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"num_envs": 0}, {"num_envs": 1, "num_threads": 0}, {"num_envs": 1, "max_frames": 0}]
+    + [{"num_envs": 1, "noop_max": -1}],
+)
+def test_sizes_out_of_range_are_refused(sizes):
+    name, value = [*sizes.items()][-1]
+    with pytest.raises(ValueError, match=f"expected at least 1 .* seen .*{name}={value}"):
+        atari_wrappers.make_atari_vector("PongNoFrameskip-v4", **sizes)

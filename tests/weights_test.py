@@ -76,7 +76,7 @@ def test_no_reader_ever_copies_a_torn_version(monkeypatch, machine):
     """A process and a thread copy while another thread publishes as fast as it can, with the fence
     of this machine and with that of another one."""
     monkeypatch.setattr(platform, "machine", lambda: machine)
-    wanted = 20
+    wanted = 40
     net = Weights()
     weights = SharedWeights(net.fill(0), 0)
     process = workers.Process(reader, (weights, wanted, machine), name="reader")

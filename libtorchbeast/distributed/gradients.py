@@ -109,12 +109,9 @@ class Gradients:
         digests = self._ranks.gathered(digest(self._parameters))
         if differ := int((digests != digests[0]).any(dim=1).sum()):
             self.deviations += 1
-            logger.warning(
-                "The weights of %d ranks differ from those of rank 0, which all ranks take now "
-                "(seen %d times since the start). Do their processors differ?",
-                differ,
-                self.deviations,
-            )
+            said = "The weights of %d ranks differ from those of rank 0, which all ranks take now "
+            said += "(seen %d times since the start). Do their processors differ?"
+            logger.warning(said, differ, self.deviations)
             load(from_rank_0(self._ranks, state()))
 
 
