@@ -226,14 +226,6 @@ class NoisyCatch(EndlessCatch):
         return super().step(action)
 
 
-class ParentCatch(EndlessCatch):
-    """Starts a program that outlives it and inherits its descriptors."""
-
-    def __init__(self):
-        super().__init__()
-        os.system("sleep 1000 &")
-
-
 def taken(path):
     """Removes the file. Returns whether it existed and this process was the one to remove it."""
     try:
@@ -254,6 +246,6 @@ def first_time(what):
 
 for env in (
     Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, TroubledCatch,
-    StuckCatch, PacedCatch, StillbornCatch, NoisyCatch, ParentCatch, Lives,
+    StuckCatch, PacedCatch, StillbornCatch, NoisyCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)

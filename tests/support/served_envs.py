@@ -6,21 +6,7 @@ import copy
 import gymnasium
 import numpy as np
 
-from tests.support.envs import Catch, Sampled
-
-
-class Nested(Sampled):
-    """Its observation is a dict that contains a dict, a scalar array and an empty array."""
-
-    parts = {
-        "image": gymnasium.spaces.Box(0, 255, (2, 3), np.uint8),
-        "inner": gymnasium.spaces.Dict({"x": gymnasium.spaces.Box(-9, 9, (), np.float64)}),
-        "none": gymnasium.spaces.Box(0, 1, (0, 4), np.float32),
-    }
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self):
-        self.observation_space = gymnasium.spaces.Dict(copy.deepcopy(self.parts))
+from tests.support.envs import Catch
 
 
 class Stacked(Catch):
