@@ -161,6 +161,7 @@ def test_tied_flags_have_one_effect_and_a_flag_may_have_no_value(tmp_path):
     "line, columns",
     [
         ("--env,lr A,A,B 1,3,1", [["A", "1.0", "1"], ["A", "3.0", "1"], ["B", "1.0", "1"]]),
+        ("--env,lr A,A off,on --seed 1-2", [["A", "off", "2"], ["A", "on", "2"]]),
         ("--env A --seed,lr 1,2,3,4 1,1,3,3", [["A", "1.0", "2"], ["A", "3.0", "2"]]),
         ("--seed 1-2 --env,lr A,B 1,3", [["A", None, "2"], ["B", None, "2"]]),  # the game says it
     ],
