@@ -149,7 +149,7 @@ class Agents(nn.Module):
                 own["done"].begins = begins
             for name in {"action", "last_action"} & rows.keys():
                 numbers = rows[name][..., group.numbers].unflatten(-1, (A, -1)).flatten(1, 2)
-                if name == "last_action" and ends is not None:  # it was not the agent's to choose
+                if name == "last_action" and ends is not None:  # an absent agent chose none
                     numbers = numbers.masked_fill(ends.unsqueeze(-1), 0)
                 own[name] = numbers.view(*numbers.shape[:2], *net.distribution.action_shape)
             if "policy_logits" in rows:

@@ -82,7 +82,7 @@ def save(path: str, state: dict, keep_previous: bool = True) -> None:
             os.replace(path, path + ".previous")
         os.replace(tmp, path)
         directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-        with contextlib.suppress(OSError):  # some network mounts cannot do that to folders
+        with contextlib.suppress(OSError):  # some network mounts cannot sync a folder
             os.fsync(directory)  # so that the renames survive a power failure
         os.close(directory)
     except BaseException:

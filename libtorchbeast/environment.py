@@ -208,7 +208,7 @@ def _unchanging(create_env: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _imported_torch() -> Any:
-    """None in a server, which does not import torch, or while another thread still does."""
+    """None in a server, which does not import torch, or while another thread is importing it."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "autocast") else None
 

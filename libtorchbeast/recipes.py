@@ -89,7 +89,7 @@ def kind_of(draft: argparse.Namespace, is_atari: bool, spec: Spec | None) -> str
     """The environment's kind. Without a `spec`, what its name alone says."""
     if is_atari:
         return "atari"
-    if spec is None or vars(draft).get("core"):  # of which servers know nothing
+    if spec is None or vars(draft).get("core"):  # a server's flags have no core
         return "other"
     lacks_returns = any(f"{group}/episode_return" not in spec.observations for group in spec.groups)
     spec = spec.of_one_agent

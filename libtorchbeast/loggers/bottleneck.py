@@ -124,7 +124,7 @@ class PolyBeastAdvisor(Advisor):
 
     def __init__(self, flags: Flags):
         super().__init__(flags)
-        self._are_ours = flags.server_addresses is None  # others have flags that we do not know
+        self._are_ours = flags.server_addresses is None  # of other servers no flag is known
 
     def _more_workers(self) -> str:
         return f"--num_servers {self._flags.num_servers + 1}" if self._are_ours else "more servers"
