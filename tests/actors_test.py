@@ -215,6 +215,7 @@ def test_actors_that_raise_hang_or_die_are_replaced_until_they_are_too_many(tmp_
     trouble.mkdir()
     flags = [*FOREVER, "--env", "tests.support.envs:TroubledCatch-v0", "--step_timeout", 1]
     flags += ["--max_actor_restarts", 4]
+    flags += ["--open_timeout", 30]  # the actor may be stopped during its imports
     restarts = lambda: program.rows()[-1]["actor_restarts"] if program.rows() else 0
     with Program(tmp_path, *flags, TROUBLE=trouble) as program:
         program.wait_for(lambda: restarts() == 3)
