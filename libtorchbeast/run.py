@@ -18,10 +18,9 @@ from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import Flags, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner
-from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import last_row
-from libtorchbeast.loggers.display import Display, summary
+from libtorchbeast.loggers.display import Display, log_end
 from libtorchbeast.loggers.file_writer import FileWriter
 from libtorchbeast.loggers.files import hold
 from libtorchbeast.loggers.health import Health
@@ -79,9 +78,7 @@ class Run:
         own_columns: dict[str, torch.dtype] | None = None,  # see loss_check
     ):
         self.flags, self.spec, self._player = flags, spec, player
-        self.advise = bottleneck.advisor_of(flags)
-        self.path, self.ranks = run_path(flags), ranks.joined()
-        self._writes = ranks.rank() == 0
+        self.path, self.ranks, self._writes = run_path(flags), ranks.joined(), ranks.rank() == 0
         models.add_for_loss(net, spec, flags)
         like, self._own_columns = check_loss(net, spec, flags, targets, loss, own_columns or {})
         self.vectors = like["vectors"].keys()
@@ -152,10 +149,7 @@ class Run:
             if not (self.complete() and is_logged) or self.log.last_row:  # else nothing was to do
                 if not (self.complete() and self.state.is_unsaved()):  # it would say it is whole
                     self.log.write(self.learner.step)
-                where = "; ".join(bottleneck.report(self.log.means(), self.advise))
-                logger.info("Where the time went: %s", where)
-                if error is None or isinstance(error, RankLost):
-                    logger.info("%s", summary(self))
+                log_end(self, error is not None and not isinstance(error, RankLost))
         finally:
             self._opened.__exit__(kind, error, traceback)
         if error is None and self.ranks is not None and self.ranks.pulse.failure is not None:

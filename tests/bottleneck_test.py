@@ -106,10 +106,10 @@ def test_a_gpu_that_always_answers_gets_another_thread_and_threads_of_the_cpu_ar
 
 
 def test_lines_name_whose_time_it_is():
-    advise = advisor_of("mono", "--num_actors 1").advise
-    assert advise({}) == "" and bottleneck.report({}, advise) == []
+    flags = parse("mono", "--num_actors 1")
+    assert bottleneck.report({}, flags) == []
     columns = row(waiting=0.5) | {"share_answering": 0.25}
-    lines = bottleneck.report(columns, advise)
+    lines = bottleneck.report(columns, flags)
     assert lines[0].startswith("actors: environment 35%") and lines[0].endswith("waiting 50%")
     assert lines[1] == "inference threads: answering 25%"
     assert lines[2] == "learner: learning 100%, waiting 0%"

@@ -54,7 +54,7 @@ def test_the_table_has_what_the_program_logs_and_keeps_the_last_evaluation():
     assert "entropy -" in one_line({"step": 1000})
     evaluated = {"step": 10, "td_error": 0.5, "eval_step": 8, "mean_eval_return": 0.75}
     parts = {"log.last_row": {}, "state.hours": 1.0}
-    run = mock.Mock(path="r[/b]", advise=lambda row: "", **parts)
+    run = mock.Mock(path="r[/b]", flags=mock.MagicMock(), **parts)
     run.spec.name, run.flags.total_steps, run.learner.step, run.stats.games = "G[b]", 100, 20, 3
     display = Display(run)
     for newest in (evaluated, {"step": 20, "td_error": 0.25}):

@@ -7,7 +7,6 @@ from libtorchbeast.flags import Flags
 from libtorchbeast.workers import available_cores
 
 Row = dict[str, float]  # columns of the log: of one row, or the means of many rows
-Advise = Callable[[Row], str]
 
 # Workers that wait for more than this share of their time are held up by others.
 WAITS = 0.2
@@ -24,7 +23,7 @@ SHARES = {
 }
 
 
-def report(row: Row, advise: Advise) -> list[str]:
+def report(row: Row, flags: Flags) -> list[str]:
     """Returns a line for each kind of worker, which says where its time went, a line about the
     cores, and the advice. What the row does not have is left out."""
     lines = []
@@ -36,13 +35,13 @@ def report(row: Row, advise: Advise) -> list[str]:
     if "cpu_cores" in row:
         busy, idle = row["cpu_cores"], row["idle_cores"]
         lines.append(f"of {available_cores()} cores: {busy:.1f} busy with this, {idle:.1f} idle")
-    if advice := advise(row):
+    if advice := advice_for(row, flags):
         lines.append(advice)
     return lines
 
 
 class Advisor:
-    """Gives advice about a run. Each program that has workers has a subclass (`advisor_of`)."""
+    """Gives advice about a run. Each program that has workers has a subclass (`advice_for`)."""
 
     room: str  # the flag that lets more rollouts wait for the learner
     _more_workers: Callable[[], str]
@@ -153,13 +152,13 @@ class R2D2Advisor(PolyBeastAdvisor):
         return f"with --replay_ratio {ratio:g} the actors wait for it; a lower ratio is faster."
 
 
-def advisor_of(flags: Flags) -> Advise:
+def advice_for(row: Row, flags: Flags) -> str:
     """The advice for the program that has these flags. WarpBeast has no workers, and gets none."""
     if "num_buffers" in flags:
-        return MonoBeastAdvisor(flags).advise
+        return MonoBeastAdvisor(flags).advise(row)
     if "num_servers" in flags:
-        return (R2D2Advisor if "replay_ratio" in flags else PolyBeastAdvisor)(flags).advise
-    return lambda row: ""
+        return (R2D2Advisor if "replay_ratio" in flags else PolyBeastAdvisor)(flags).advise(row)
+    return ""
 
 
 def _has_idle_cores(row: Row) -> bool:

@@ -24,6 +24,7 @@ from libtorchbeast.flags import SAVEDIR
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.csv_table import read_csv
 
+logger = logging.getLogger(__name__)
 console = rich.console.Console(stderr=True, markup=False)  # names may have [brackets]
 
 
@@ -97,7 +98,7 @@ class Display(contextlib.AbstractContextManager):
         """Leaves the table on the terminal as it is, and prints how the run ended below it."""
         if console.is_terminal:
             self._live.stop()
-            went = bottleneck.report(self._run.log.means(), self._run.advise)
+            went = bottleneck.report(self._run.log.means(), self._run.flags)
             console.print("\n  ".join(["Where the time went:", *went]), soft_wrap=True)
             console.print(summary(self._run), soft_wrap=True)
 
@@ -108,7 +109,7 @@ class Display(contextlib.AbstractContextManager):
         if row.get("mean_game_return") is not None:
             self._returns.add(row["step"], row["mean_game_return"])
         parts = [_progress(self._run, row), _table(self._run, row, self._evaluated)]
-        goes = bottleneck.report(self._run.log.last_row, self._run.advise)
+        goes = bottleneck.report(self._run.log.last_row, self._run.flags)
         parts.append(Text("\n".join(goes), style="dim"))
         curve = self._returns.lines("game return over steps")
         if curve and not console.options.ascii_only:  # braille
@@ -179,6 +180,14 @@ def one_line(row: dict[str, float]) -> str:
         f"{number(row.get('total_loss'), '.4f')}  {quality}  lag "
         f"{number(row.get('lag_mean'), '.1f')}"
     )
+
+
+def log_end(run: Any, why_is_told: bool) -> None:
+    """Logs where the time of a run.Run went and, unless an error will say it, how the run ended."""
+    where = "; ".join(bottleneck.report(run.log.means(), run.flags))
+    logger.info("Where the time went: %s", where)
+    if not why_is_told:
+        logger.info("%s", summary(run))
 
 
 def summary(run: Any) -> str:
