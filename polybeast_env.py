@@ -196,7 +196,7 @@ def serve(
     """Runs in a server process. It serves until `inbox` ends. Until then it sends b"." to `outbox`
     at least twice a second, as its sign of life."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
-    # Not by the folder of a learner's own servers, because that is another at each start.
+    # The folder of a learner's own sockets has a random name, and seeds shall repeat.
     where = os.path.basename(address) if flags.until_stdin_closes else address
     seed = server_seed(flags.seed, where, index, life, flags.updates)
     with errors_of(flags.env):

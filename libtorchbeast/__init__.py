@@ -2,8 +2,7 @@
 """What MonoBeast and PolyBeast share: everything that a fork does not need to edit.
 
 The modules in this folder itself carry the data from the environments through the learner to the
-checkpoints. The folder `rpcenv` talks to environment servers, `loggers` writes and shows what a run
-measures, and `tools` holds programs that a person runs.
+checkpoints. docs/design.md lists the folders.
 
 PolyBeast's C++ extension is loaded on the first use of one of its names: `ActorPool`, `Batch`,
 `BatchingQueue`, `ClosedBatchingQueue`, `DynamicBatcher`, `StreamError` and `describe`.

@@ -4,7 +4,8 @@
 A slot holds one rollout of `envs_per_actor` columns. Each slot belongs to one actor as long as the
 run lasts. At any time it is in one of three places: with the actor, which fills it or will; ready,
 which means filled and waiting for a learner; or with a learner. Only the main process knows where
-each slot is. The pipes between it and the actors carry nothing but slot numbers, as digits.
+each slot is. The pipes between it and the actors carry slot numbers, as digits, and the
+last message of an actor that raised.
 
 When an actor dies, a new process takes its place. The slots that were with the dead actor may be
 half-written, so the new process fills them again. Slots that are ready or with a learner are

@@ -7,8 +7,8 @@ agents; their order in the observation is the order of the groups:
     taggers/reward    [A] float32: the rewards of its agents for the last step, 0 after a reset
     taggers/NAME      [A, ...]: the part NAME of what each of them observes
 
-It may also have `done`, `terminated`, `truncated` or `episode_return` of each agent, [A], for which
-an agent otherwise has those of the environment. An agent that has left before the others has `done`
+It may also have `done`, `terminated`, `truncated` or `episode_return` of each agent, [A]. Without
+them, agents have those of the environment. An agent that has left before the others has `done`
 in all further rows of the game, so that they are not real for the loss.
 
 Its action is a MultiDiscrete or a Box, with the actions of all agents of the first group, then of

@@ -343,10 +343,9 @@ def _opponents(evaluated: dict[str, Any]) -> str | None:
 
 
 class KeptWeights:
-    """Keeps weights of a learner.Learner in files (--keep_checkpoints_every). To begin with, those
-    that are newer than the checkpoint from which the run resumes get names that begin with
-    "discarded-", since the run will make them again. A new run keeps its first weights, so that its
-    past is never empty, and no others."""
+    """Keeps weights of a learner.Learner in files (--keep_checkpoints_every). At a resume, files
+    that are newer than the checkpoint are renamed to discarded-*, since the run will make them
+    again. A new run keeps its first weights at once, so that there is always an opponent."""
 
     def __init__(self, checkpoints: RunCheckpoints, flags: Flags, learner: Any):
         self._checkpoints, self._flags, self._learner = checkpoints, flags, learner

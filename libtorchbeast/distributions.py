@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The distributions of actions, given a network's `policy_logits`: one for each action space.
 
-The loss in vtrace.py and the acting code know the actions only through the methods of
+The loss and the acting code know the actions only through the methods of
 `Distribution`. `...` stands for any leading dimensions, which are [T, B] as a rule.
 """
 

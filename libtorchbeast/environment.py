@@ -2,9 +2,9 @@
 """The adapter that turns environments of every accepted kind into rows.
 
 docs/fork.md says what `create_env` may return, and what an environment may declare. After
-`info["torchbeast"]["life_lost"]` the game goes on: a single environment plays on in its next
-`reset()`, which is a step of the game. `info["torchbeast"]` of that reset may say what the step
-gave: `reward`, `terminated`, `truncated`, `life_lost`. (`atari_wrappers.py` does both.)
+`info["torchbeast"]["life_lost"]` the game goes on: the next `reset()` of a single environment does
+not begin another game but makes one step, and its `info["torchbeast"]` may say what that step gave:
+`reward`, `terminated`, `truncated`, `life_lost`. (`atari_wrappers.py` does both.)
 
 This module needs numpy only, neither torch nor gymnasium.
 """

@@ -67,8 +67,9 @@ class Learner:
             Numbers for the log, which are means over the updates (`largest_reward`: maximum), and
             the vectors of the loss. The lag of a transition is the number of updates between the
             weights that chose its action and those before the first update from the batch.
-            None if the first update was skipped or the learner is closed. What has no real
-            transition is skipped but not counted: the optimizer's averages would move the weights.
+            None if the first update was skipped or the learner is closed. A part without a real
+            transition makes no update either, because the optimizer's averages would move the
+            weights, but it does not count as skipped.
 
         Raises:
             UserError: too many updates in a row had a non-finite loss or gradient, or the network

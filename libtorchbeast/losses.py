@@ -21,12 +21,12 @@ from libtorchbeast.loggers.columns import COLUMNS, OF_LOSS
 from libtorchbeast.models import CoreState
 from libtorchbeast.rollouts import NOBODY, OF_COLUMNS, Rollout, core_state_of
 
-# Keys of rows that only one of `now` and `next` has, so that they cannot be paired wrongly. `done`
-# is in neither: see `real`.
+# Keys of rows that `now` leaves out and that `next` leaves out, so that they cannot be paired
+# wrongly. `done` is in neither: see `real`.
 OF_NEXT_ROW = {"reward", "discount", "done", "terminated", "truncated", "episode_over"}
 OF_THIS_ROW = {"action", "last_action", "policy_version", "past", "done"}
 
-# Names of others than the loss: columns, and numbers that travel with those of an update.
+# Names that the loss may not return: other columns, and numbers that ranks send along.
 TRAVELS = "real_transitions new_steps stops has_sums told"
 TAKEN = COLUMNS.keys() - OF_LOSS | {*TRAVELS.split()}
 
@@ -165,8 +165,9 @@ Loss = Callable[[Transitions], dict[str, Tensor]]
 def transitions(
     net: Any, batch: Rollout, flags: Flags, progress: float | Tensor, has_last: bool = True
 ) -> Transitions:
-    """The transitions of a batch, with the network's outputs on its rows, and on the last of them
-    only if `has_last`. The first --burn_in rows only bring the core state up to date."""
+    """The transitions of a batch, with the network's outputs on its rows. The last row's, which
+    targets need and losses do not, are computed if `has_last`. The first --burn_in rows only bring
+    the core state up to date."""
     first = vars(flags).get("burn_in", 0)  # a flag of R2D2
     columns = {k.removeprefix("column/"): x[0] for k, x in batch.items() if k.startswith("column/")}
     rows = {k: x for k, x in batch.items() if not k.startswith(OF_COLUMNS)}
@@ -187,8 +188,8 @@ def transitions(
 
 
 def _values_beside_past(batch: Transitions) -> Tensor:
-    """The values [T+1, B]. Those of rows at which the past moves expect a move of the network in
-    training, so each is replaced by what the move has led to: r + discount V(next row)."""
+    """The values [T+1, B]. At a row where the kept network moves, the value is wrong, because it
+    assumes a move of the network in training. It is replaced by r + discount V(next row)."""
     values, past = batch.outputs["baseline"], batch.of_past
     with torch.no_grad():
         terms = torch.where(past, batch.reward, values[:-1])

@@ -4,7 +4,7 @@
 With several of them the targets are computed once, before the first update from the batch. If each
 update computed them from its own values, these would soon fit the batch, and the policy would get
 stuck (results/README.md, "Control"). Luo et al. 2019 (IMPACT, https://arxiv.org/abs/1912.00167) and
-Petrenko et al. 2020 (Sample Factory, https://arxiv.org/abs/2006.11751) join PPO with V-trace so.
+Petrenko et al. 2020 (Sample Factory, https://arxiv.org/abs/2006.11751) combine PPO and V-trace.
 """
 
 from collections.abc import Callable, Iterator

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 READ = ("done", "episode_step", "discount", "episode_over", "episode_return")
 CHANGE_AFTER = 1000  # calls, after which another file is the opponent
-CHANGED = -2  # instead of the file against which a game began, where another one has gone on
+CHANGED = -2  # instead of the file: the opponent has changed since the game began
 PLAYERS = 'a ParallelEnv, or players who move in turn, with metadata["own_discounts"] = True'
 
 
@@ -86,8 +86,8 @@ class Past:
 
     def initial_state(self, net: nn.Module, num_envs: int) -> CoreState:
         """The states of both networks, and for each column three numbers [1, N, 3]: the file
-        against which its game began, whether that has the first move, and whether it moves now. Of
-        agents who act at once, both of the last two are the file's side."""
+        against which its game began, whether that has the first move, and whether it moves now. If
+        all act at once, both of the last two are the side that the file plays, 0 or 1."""
         state = models.initial_state(net, num_envs)
         if not self._share:
             return state

@@ -147,7 +147,7 @@ class Run:
                 self.ranks.close(error)
             is_logged = last_row(self.path).get("step", 0) >= self.learner.step
             if not (self.complete() and is_logged) or self.log.last_row:  # else nothing was to do
-                if not (self.complete() and self.state.is_unsaved()):  # it would say it is whole
+                if not (self.complete() and self.state.is_unsaved()):  # tools take it for complete
                     self.log.write(self.learner.step)
                 log_end(self, error is not None and not isinstance(error, RankLost))
         finally:
@@ -176,8 +176,8 @@ class Run:
         return min(1.0, max(0.0, min(self._row_due, self.state.due) - time.monotonic()))
 
     def tick(self, late: bool = False) -> None:
-        """Writes the row and the checkpoint that are due, between two barriers a checkpoint only if
-        the next is `late`. A complete run's last row follows its last checkpoint (`__exit__`)."""
+        """Writes a row and a checkpoint if they are due. Between two barriers a checkpoint waits,
+        unless the next one is `late`. A complete run's last row follows its last checkpoint."""
         step = self.learner.step  # once, because the learner may complete the run meanwhile
         if step >= self.flags.total_steps:
             return

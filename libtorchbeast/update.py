@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 class Updater:
     """Calls network, targets and loss, sums the gradients of all ranks, and makes a step.
 
-    An update has three graphs. After the first, ranks add up their gradients. Before the last, the
-    host decides whether to make a step: it waits for the numbers anyway, and to skip a step on the
-    device would need copies of all weights.
+    An update has three graphs: for the gradients, for clipping them, and for the step. After the
+    first, ranks add up their gradients. Before the last, the host reads the numbers for the log and
+    decides whether to make the step. To skip one on the device would need copies of all weights.
 
     Args:
         targets, loss: see monobeast.py.

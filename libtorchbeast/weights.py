@@ -40,7 +40,7 @@ class SharedWeights:
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int):
         shapes: Shapes = {k: ((2, *v.shape), v.dtype) for k, v in state_dict.items()}
         self._memory = SharedTensors({**shapes, ".version": ((1,), torch.int64)})
-        for slot in (version + 1, version):  # both, because a step does not publish frozen weights
+        for slot in (version + 1, version):  # later calls leave out frozen weights
             self.publish(state_dict, slot)
 
     @property

@@ -41,7 +41,7 @@ class EnvServer:
     """Serves environments on one address, like a process of `python -m polybeast_env`."""
 
     def __init__(self, flags: argparse.Namespace, port: int, ca: tuple[bytes, bytes]):
-        polybeast_env.set_up_logging(flags)
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
         host = ray.util.get_node_ip_address()
         self.address = f"{host}:{port}"
         pair = certificates.certify_host(certificates.Pair.from_texts(*ca), host, DAYS)
@@ -83,14 +83,8 @@ def train(flags: argparse.Namespace, servers: list, tls: list[str]) -> int:
     logger.info("Waiting for %d free cores", len(servers))
     addresses = ray.get([server.where.remote() for server in servers])
     while True:
-        words = [
-            "--env",
-            flags.env,
-            "--server_addresses",
-            ",".join(addresses),
-            "--xpid",
-            flags.xpid,
-        ]
+        words = ["--env", flags.env, "--xpid", flags.xpid]
+        words += ["--server_addresses", ",".join(addresses)]
         torchrun = f"torch.distributed.run --nproc_per_node {flags.learners} --max_restarts 10 -m"
         modules = [*(torchrun.split() if flags.learners > 1 else []), "polybeast"]
         command = [sys.executable, "-m", *modules, *words, *tls, *flags.learner_flags]

@@ -192,8 +192,8 @@ class Slab(dict[Any, Tensor]):
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Copies the tensors in nested dicts, lists and tuples to `device`, all in one copy, for which
-    nobody waits. Those of a Slab must not change before the stream is waited for; all others may.
+    """Copies the tensors in nested dicts, lists and tuples to `device`, in one asynchronous copy. A
+    Slab must not change before the stream is waited for; other tensors may change at once.
     If `device` is the CPU, this returns `value` itself. A tensor that is on a device already is not
     copied."""
     if device.type == "cpu":

@@ -67,10 +67,10 @@ class Gradients:
 
         Returns:
             The results over all ranks; `new_steps`, their sum; `stops`, the number of ranks that
-            want to stop; `has_sums`, which is 0 if no rank has statistics; and for each of the
-            names `told` the number of real transitions of the ranks that tell it, over which it is
-            a mean. If the loss or gradient of one rank is not finite, nor is the sum's. What `like`
-            lacks is this rank's.
+            want to stop; `has_sums`, which is 0 if no rank has statistics. A mean that some ranks
+            do not return is one over the transitions of the others, whose number is `told/NAME`.
+            If the loss or gradient of one rank is not finite, nor is the sum's. What `like` lacks
+            is not summed.
         """
         number = lambda x: self._flat.new_full((), float(x))
         nothing, stops, has_sums = map(number, (0, wants_to_stop, bool(results.get("sums"))))

@@ -22,10 +22,10 @@ class FirstGames:
     """The games that have ended since all environments began to play, until games may count.
 
     The games that end first are the short ones. So games count only after the first game of every
-    environment has ended. Rows do not say of which environment they are. But as long as a first
-    game runs, the longest game has as many steps as its environment has made. So the first games
-    have ended when each environment has made, on average, more steps than the longest game has. It
-    must be a rollout more, because the environments' rollouts come one after the other.
+    environment has ended. Rows do not say of which environment they are. But while a first game
+    runs, its environment has made as many steps as that game is long. So once the environments have
+    made, on average, more steps than the longest game has, no first game still runs. It must be a
+    rollout more, because the environments' rollouts come one after the other.
 
     This needs no environments of equal speed, and an environment may be replaced.
     """
