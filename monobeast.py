@@ -113,18 +113,11 @@ class Net(nn.Module):
         self.baseline = nn.Linear(core_width, 1)
         with torch.no_grad():
             self.see(*self.parts.zeros())  # gives the lazy layers their sizes
-        self._initialize()
-
-    def _initialize(self) -> None:
-        """Initialises the weights orthogonally, as is usual for PPO. The gains preserve the scale
-        of activations through ReLUs and make the first policy nearly uniform."""
-        for module in [*self.trunk, *self.fc]:
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.orthogonal_(module.weight, 2**0.5)
-                nn.init.zeros_(module.bias)
-        for head, gain in ((self.policy, 0.01), (self.baseline, 1.0)):
-            nn.init.orthogonal_(head.weight, gain)
-            nn.init.zeros_(head.bias)
+        # Orthogonal, as is usual for PPO. The gains preserve the scale of activations through ReLUs
+        # and make the first policy nearly uniform.
+        models.make_orthogonal([*self.trunk, *self.fc], 2**0.5)
+        models.make_orthogonal([self.policy], 0.01)
+        models.make_orthogonal([self.baseline], 1.0)
 
     def initial_state(self, batch_size: int) -> CoreState:
         return models.zero_state(self.core, batch_size)
@@ -137,19 +130,16 @@ class Net(nn.Module):
 
     def forward(self, inputs: dict[str, torch.Tensor], core_state: CoreState = ()):
         T, B = inputs["reward"].shape
-        x = self.see(*self.parts(inputs)).float()  # [T * B, width]
-        last_action = self.distribution.features(inputs["last_action"]).flatten(0, 1)
-        clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)
+        x = self.see(*self.parts(inputs)).float().view(T, B, -1)
+        last_action = self.distribution.features(inputs["last_action"])
+        clipped_reward = inputs["reward"].clamp(-1, 1).unsqueeze(-1)
         x = torch.cat([x, clipped_reward, last_action], dim=-1)
-        if self.core is not None:
-            x, core_state = models.unroll(
-                self.core, x.view(T, B, -1), inputs["done"], core_state, self.initial_state(B)
-            )
-            x = x.flatten(0, 1).float()
+        initial = self.initial_state(B)
+        x, core_state = models.unroll(self.core, x, inputs["done"], core_state, initial)
+        x = x.float()
         with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
-            policy_logits, baseline = self.policy(x), self.baseline(x)
-        policy_logits = policy_logits.view(T, B, -1)
-        return dict(policy_logits=policy_logits, baseline=baseline.view(T, B)), core_state
+            policy_logits, baseline = self.policy(x), self.baseline(x).squeeze(-1)
+        return dict(policy_logits=policy_logits, baseline=baseline), core_state
 
 
 # ======================================================================================= FORK HERE
@@ -364,8 +354,8 @@ def train(flags: Flags) -> Run:
 def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
     """Opens one environment. Returns the completed flags, the environments' spec, and the shapes of
     an actor's rollout."""
-    settle = functools.partial(recipes.settle, flags, check_flags, recipes=RECIPES)
-    return opening.describe(flags, settle, create_env, Net, Actor)
+    complete = functools.partial(recipes.complete, flags, check_flags, recipes=RECIPES)
+    return opening.describe(flags, complete, create_env, Net, Actor)
 
 
 def train_in_parallel(run: Run, shapes: Shapes) -> None:

@@ -37,7 +37,7 @@ import libtorchbeast
 import polybeast_env
 from libtorchbeast import models, program, recipes, workers
 from libtorchbeast.accelerator import devices, graphs, lending
-from libtorchbeast.accelerator.devices import own_stream
+from libtorchbeast.accelerator.devices import device_stream
 from libtorchbeast.agents import make_net
 from libtorchbeast.checkpoint import load_newest, path_of
 from libtorchbeast.distributed import ranks
@@ -99,9 +99,8 @@ class Net(nn.Module):
         core_width = self.core.hidden_size if self.core else 256 + 1
         self.policy = nn.Linear(core_width, self.distribution.num_logits)
         self.baseline = nn.Linear(core_width, 1)
-        for head, gain in ((self.policy, 0.01), (self.baseline, 1.0)):  # as in monobeast.Net
-            nn.init.orthogonal_(head.weight, gain)
-            nn.init.zeros_(head.bias)
+        models.make_orthogonal([self.policy], 0.01)  # as in monobeast.Net
+        models.make_orthogonal([self.baseline], 1.0)
 
     def initial_state(self, batch_size: int) -> CoreState:
         return models.zero_state(self.core, batch_size)
@@ -111,17 +110,14 @@ class Net(nn.Module):
         image, vector = self.parts(inputs)  # [T * B, C, H, W], [T * B, F] or None
         x = self.trunk(image)
         x = self.fc(x if vector is None else torch.cat([x, vector], dim=1)).float()  # [T * B, 256]
-        clipped_reward = inputs["reward"].clamp(-1, 1).reshape(T * B, 1)
-        x = torch.cat([x, clipped_reward], dim=-1)
-        if self.core is not None:
-            x, core_state = models.unroll(
-                self.core, x.view(T, B, -1), inputs["done"], core_state, self.initial_state(B)
-            )
-            x = x.flatten(0, 1).float()
+        clipped_reward = inputs["reward"].clamp(-1, 1).unsqueeze(-1)
+        x = torch.cat([x.view(T, B, -1), clipped_reward], dim=-1)
+        initial = self.initial_state(B)
+        x, core_state = models.unroll(self.core, x, inputs["done"], core_state, initial)
+        x = x.float()
         with torch.autocast(x.device.type, enabled=False):  # the heads stay float32
-            policy_logits, baseline = self.policy(x), self.baseline(x)
-        policy_logits = policy_logits.view(T, B, -1)
-        return dict(policy_logits=policy_logits, baseline=baseline.view(T, B)), core_state
+            policy_logits, baseline = self.policy(x), self.baseline(x).squeeze(-1)
+        return dict(policy_logits=policy_logits, baseline=baseline), core_state
 
 
 class Section(nn.Module):
@@ -225,7 +221,7 @@ def infer(
     """Runs in an inference thread. It answers batches of rows with its own network `net`, into
     which it copies the newest weights between two batches."""
     device = next(net.parameters()).device
-    with own_stream(device, devices.FIRST), models.autocast(net, run.flags.precision, device):
+    with device_stream(device, devices.FIRST), models.autocast(net, run.flags.precision, device):
         version, inputs = weights.copy_to(net), lending.Inputs(device)
         for batch in batcher:
             clock.lap("answer_waiting")
@@ -261,7 +257,7 @@ def train(flags: Flags) -> Run:
         Exception: the first failure of a thread, and what `Run` raises.
     """
     with opened(flags) as (servers, spec):
-        flags = recipes.settle(flags, check_flags, spec, RECIPES)
+        flags = recipes.complete(flags, check_flags, spec, RECIPES)
         net = make_net(Net, spec, flags)
         past = past_of_run(Net, spec, flags)
         state = past.initial_state(net, 1)

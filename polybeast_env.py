@@ -222,12 +222,12 @@ def serve(
 
 def try_environment(flags: Flags) -> Flags:
     """Plays one step in one environment, so that a faulty one is found before a learner trains.
-    Returns the flags, completed for what the environment observes (see `recipes.settle`)."""
+    Returns the flags, completed for what the environment observes (see `recipes.complete`)."""
     with contextlib.closing(make_environment(replace(flags, envs_per_server=1))) as env:
         row = env.initial(seed=0)
         if not any(name.endswith("action_mask") for name in row):  # any action is allowed
             env.step(env.spec.actions.zeros(1))
-        return recipes.settle(flags, check_flags, env.spec, RECIPES)
+        return recipes.complete(flags, check_flags, env.spec, RECIPES)
 
 
 def server_seed(seed: int, where: str, index: int, life: int, updates: int = 0) -> int:

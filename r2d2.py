@@ -179,7 +179,7 @@ RECIPES: recipes.Recipes = {
     "other": SMALL,
 }  # fmt: skip
 # Flags that the other programs have, and of which R2D2 can have only this value.
-SETTLED = dict(
+FIXED = dict(
     greedy=True,  # a Q-network has no probabilities
     passes=1,
     minibatches=1,
@@ -200,8 +200,8 @@ def make_parser() -> Parser:
     add_replay_flags(parser)
     add_optimizer_flags(parser)
     add_evaluation_flags(parser)
-    parser.set_defaults(**SETTLED, core="lstm")
-    parser.explain(**dict.fromkeys(SETTLED, argparse.SUPPRESS))
+    parser.set_defaults(**FIXED, core="lstm")
+    parser.explain(**dict.fromkeys(FIXED, argparse.SUPPRESS))
     parser.explain(
         total_steps="Number of new agent steps.",
         batch_size="Number of sequences in a learner's batch.",
@@ -366,7 +366,7 @@ def first_priorities(flags: Flags, batch: Rollout) -> torch.Tensor:
 def train(flags: Flags) -> Run:
     """Trains as `polybeast.train` does, and raises what that raises."""
     with polybeast.opened(flags) as (servers, spec):
-        flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
+        flags = recipes.complete(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
         check_fits(flags, spec)
         net = models.make_net(Net, spec, flags)
         state = models.initial_state(net, 1)

@@ -197,7 +197,7 @@ def train(flags: Flags) -> Run:
         vector, spec = open_vector(flags, device)
         rows = TensorRows(vector, spec, device)
         rows.initial(flags.seed)  # a faulty environment fails here, before there is a run
-    flags = recipes.settle(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
+    flags = recipes.complete(flags, lambda draft, spec: check_flags(draft), spec, RECIPES)
     net = make_net(Net, spec, flags)
     run = Run(flags, spec, net, device, player, targets, loss)
     with errors_of(flags.env), contextlib.closing(vector), run:

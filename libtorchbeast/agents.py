@@ -28,7 +28,7 @@ from libtorchbeast import models
 from libtorchbeast.distributions import Distribution
 from libtorchbeast.flags import Flags, UserError, replace, require
 from libtorchbeast.models import CoreState
-from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
+from libtorchbeast.rollouts import COLUMN_PREFIXES, Rollout, core_state_of
 from libtorchbeast.spec import ROW_FIELDS, Actions, Spec, check_action_mask
 
 # Keys of the environment's row that are copied into the rows of each agent that has none.
@@ -167,7 +167,7 @@ class Agents(nn.Module):
     ) -> Iterator[tuple[nn.Module, Rollout, dict[str, Tensor] | None]]:
         """Yields for each group its network, and its shares of a batch and of what `joined` has
         returned. Their columns are agents."""
-        rows = {name: x for name, x in batch.items() if not name.startswith(OF_COLUMNS)}
+        rows = {name: x for name, x in batch.items() if not name.startswith(COLUMN_PREFIXES)}
         columns = {name: x for name, x in batch.items() if name.startswith("column/")}
         shares = self.rows_of_groups(rows, core_state_of(batch))
         for number, (group, net, own, state) in enumerate(shares):

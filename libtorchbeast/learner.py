@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from libtorchbeast import models
-from libtorchbeast.accelerator.devices import Event, copy_to_host, own_stream, to_device
+from libtorchbeast.accelerator.devices import Event, copy_to_host, device_stream, to_device
 from libtorchbeast.checkpoint import misfit
 from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
@@ -82,32 +82,33 @@ class Learner:
         with self._one_at_a_time, self._updated:  # the last update may still run on the device
             if self._is_over():
                 return None
-            if self._ranks is None and self.skips.is_empty(bool(batch["done"][1:].all())):
+            if self._ranks is None and self.skips.note_empty(bool(batch["done"][1:].all())):
                 return None
             lag = self.updates - batch["policy_version"][:-1]
             if self._ranks is not None:
                 self._ranks.learned(int((~batch["done"][1:]).sum()))
             each: list[dict[str, Any]] = []
             sums: dict[str, torch.Tensor] = {}  # statistics that no update has taken in so far
-            told = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
+            claimed = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
             restore_buffers = self.updater.keep_buffers()
             self.updater.take_in(on_device)
             for part in self.updater.parts(on_device, self._progress()):
                 if not part.is_first and not each:  # no rank has a real transition
                     break
                 sums = part.sums or sums
-                part = part._replace(sums=sums, new_steps=part.new_steps if told is None else told)
+                steps = part.new_steps if claimed is None else claimed
+                part = part._replace(sums=sums, new_steps=steps)
                 one = self._update_once(batch, part, publish, restore_buffers)
                 if one is None:
                     break
                 if one:
                     each.append(one)
-                    sums, told = {}, told and 0
+                    sums, claimed = {}, None if claimed is None else 0
                 restore_buffers = self.updater.keep_buffers()
                 if self._ended:
                     break
             if self._ranks is not None and one is not None:
-                self.skips.is_empty(not each)
+                self.skips.note_empty(not each)
         return summary(each, lag) if each else None
 
     def _is_over(self) -> bool:
@@ -125,7 +126,7 @@ class Learner:
         if not count:
             restore_buffers()
             return {}
-        if self.skips.is_not_finite(numbers):
+        if self.skips.must_skip(numbers):
             restore_buffers()  # the batch has changed running means, for example
             self.skips.skip(batch, part.batch, numbers, self.updates)
             return None
@@ -133,8 +134,8 @@ class Learner:
         numbers["learning_rate"] = self.updater.step(clipped, sums, self._progress(), version)
         self.updates = version
         self.step += steps
-        if self.updater.of_ranks is not None:
-            self.updater.of_ranks.compare(self.updates, self._state, self._load)
+        if self.updater.gradient_sum is not None:
+            self.updater.gradient_sum.compare(self.updates, self._state, self._load)
         publish(self.updater.optimizer.published(), self.updates)
         return numbers
 
@@ -166,7 +167,7 @@ class Learner:
             raise UpdateHung(f"an update has not ended within {CLOSE_S:g} s of the run's end")
         try:
             if self._ranks is not None and not self._ended and self._ranks.pulse.failure is None:
-                with own_stream(self.device), self._updated:
+                with device_stream(self.device), self._updated:
                     restore_buffers = self.updater.keep_buffers()
                     self.updater.take_in({})
                     publish: Publish = lambda state_dict, version: None
@@ -241,7 +242,7 @@ def start_learners(run: Any, batches: Callable[[], Iterator[Rollout]], publish: 
 def learn(run: Any, batches: Iterable[Rollout], publish: Publish, clock: Clock) -> None:
     """Runs in a learner thread of a run.Run. It updates the network from one batch after the other,
     until there are no more batches or the run is finished."""
-    with own_stream(run.learner.device):
+    with device_stream(run.learner.device):
         for batch in run.between.batches(run.stats.counted(batches)):
             clock.lap("learner_waiting")
             if run.finished():

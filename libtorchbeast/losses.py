@@ -19,16 +19,16 @@ from libtorchbeast import agents, models, net_check
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.loggers.columns import COLUMNS, OF_LOSS
 from libtorchbeast.models import CoreState
-from libtorchbeast.rollouts import NOBODY, OF_COLUMNS, Rollout, core_state_of
+from libtorchbeast.rollouts import COLUMN_PREFIXES, NOBODY, Rollout, core_state_of
 
 # Keys of rows that `now` leaves out and that `next` leaves out, so that they cannot be paired
 # wrongly. `done` is in neither: see `real`.
-OF_NEXT_ROW = {"reward", "discount", "done", "terminated", "truncated", "episode_over"}
-OF_THIS_ROW = {"action", "last_action", "policy_version", "past", "done"}
+NOT_IN_NOW = {"reward", "discount", "done", "terminated", "truncated", "episode_over"}
+NOT_IN_NEXT = {"action", "last_action", "policy_version", "past", "done"}
 
 # Names that the loss may not return: other columns, and numbers that ranks send along.
-TRAVELS = "real_transitions new_steps stops has_sums told"
-TAKEN = COLUMNS.keys() - OF_LOSS | {*TRAVELS.split()}
+SENT_ALONG = "real_transitions new_steps stops has_sums returned"
+RESERVED = COLUMNS.keys() - OF_LOSS | {*SENT_ALONG.split()}
 
 
 @dataclasses.dataclass(eq=False)
@@ -51,13 +51,13 @@ class Transitions:
     @functools.cached_property
     def now(self) -> Rollout:
         """What was seen at row t, and the `action` that was chosen there, [T, B, ...]."""
-        others = OF_NEXT_ROW | self.outputs.keys() - {"action"}
+        others = NOT_IN_NOW | self.outputs.keys() - {"action"}
         return {k: x[:-1] for k, x in self.rows.items() if k not in others}
 
     @functools.cached_property
     def next(self) -> Rollout:
         """What the action led to: what was seen at row t+1, the unclipped `reward`, the ends."""
-        others = OF_THIS_ROW | self.outputs.keys()
+        others = NOT_IN_NEXT | self.outputs.keys()
         return {k: x[1:] for k, x in self.rows.items() if k not in others}
 
     @functools.cached_property
@@ -170,7 +170,7 @@ def transitions(
     the core state up to date."""
     first = vars(flags).get("burn_in", 0)  # a flag of R2D2
     columns = {k.removeprefix("column/"): x[0] for k, x in batch.items() if k.startswith("column/")}
-    rows = {k: x for k, x in batch.items() if not k.startswith(OF_COLUMNS)}
+    rows = {k: x for k, x in batch.items() if not k.startswith(COLUMN_PREFIXES)}
     net_check.check_rows(rows, net.distribution)
     burn_in = {k: x[:first] for k, x in rows.items()} if first else {}
     if first:
@@ -181,10 +181,10 @@ def transitions(
     read = rows if has_last else {k: x[:-1] for k, x in rows.items()}
     core_state = core_state_of(batch)
     outputs = _unrolled(net, burn_in, read, core_state, flags)
-    own = Transitions(net, flags, rows, burn_in, core_state, columns, outputs, progress)
+    made = Transitions(net, flags, rows, burn_in, core_state, columns, outputs, progress)
     if has_last and "past" in rows:
-        own.outputs = outputs | {"baseline": _values_beside_past(own)}
-    return own
+        made.outputs = outputs | {"baseline": _values_beside_past(made)}
+    return made
 
 
 def _values_beside_past(batch: Transitions) -> Tensor:
@@ -280,27 +280,27 @@ def learn_from(
 
 
 def results_of(
-    own: Transitions, given: dict[str, Tensor] | None, targets: Targets, loss: Loss
+    batch: Transitions, given: dict[str, Tensor] | None, targets: Targets, loss: Loss
 ) -> dict[str, Any]:
     """Calls `targets`, unless they are `given`, and `loss`. See `learn_from`."""
     sums: dict[str, Tensor] = {}
     if given is not None:
-        own.targets = given
+        batch.targets = given
     else:
-        _, sums = call_targets(own, targets)
-        own.outputs = {k: x[:-1] for k, x in own.outputs.items()}
-    results = dict(_called("loss", loss, own))
-    T, B = own.real.shape
-    net_check.check_results(results, T, B, TAKEN)
+        _, sums = call_targets(batch, targets)
+        batch.outputs = {k: x[:-1] for k, x in batch.outputs.items()}
+    results = dict(_called("loss", loss, batch))
+    T, B = batch.real.shape
+    net_check.check_results(results, T, B, RESERVED)
     total = results.pop("total_loss")
     of_dim = [{k: x.detach() for k, x in results.items() if x.dim() == dim} for dim in range(3)]
     return dict(
         total_loss=total,
-        real_transitions=own.own.sum(),
-        largest_reward=torch.linalg.vector_norm(own.real * own.reward, math.inf),
+        real_transitions=batch.own.sum(),
+        largest_reward=torch.linalg.vector_norm(batch.real * batch.reward, math.inf),
         scalars=of_dim[0],
         vectors=of_dim[1],
-        means=_means(own, of_dim[2]),
+        means=_means(batch, of_dim[2]),
         sums=sums,
     )
 

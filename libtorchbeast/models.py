@@ -5,6 +5,7 @@ import importlib
 import itertools
 import math
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
             recurrent state, or the network raises an error or does not keep the contract of
             docs/fork.md.
     """
-    whole, spec, net_class, why = spec, spec.seen, own, ""
+    whole, spec, net_class, why = spec, spec.for_nets, own, ""
     if flags.net:
         net_class, why = _imported(flags.net), ", which --net names"
     elif spec.has_vectors and not flags.core and "for_vectors" in vars(own):
@@ -194,10 +195,17 @@ class VectorNet(nn.Module):
 def _tanh_layers(inputs: int, outputs: int, gain: float) -> nn.Sequential:
     """Two hidden layers, initialised orthogonally; the last layer's weights have the `gain`."""
     layers = nn.Linear(inputs, 64), nn.Linear(64, 64), nn.Linear(64, outputs)
-    for layer, scale in zip(layers, (2**0.5, 2**0.5, gain), strict=True):
-        nn.init.orthogonal_(layer.weight, scale)
-        nn.init.zeros_(layer.bias)
+    make_orthogonal(layers[:2], 2**0.5)
+    make_orthogonal(layers[2:], gain)
     return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+
+
+def make_orthogonal(layers: Iterable[nn.Module], gain: float) -> None:
+    """Gives linear layers and convolutions orthogonal weights of this gain, and biases of zero."""
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.orthogonal_(layer.weight, gain)
+            nn.init.zeros_(cast(Tensor, layer.bias))
 
 
 class Parts:
@@ -319,13 +327,13 @@ def remember_beginnings(done: Tensor, on_host: Tensor) -> None:
 
 
 def unroll(
-    core: nn.Module, inputs: Tensor, done: Tensor, state: CoreState, initial_state: CoreState
+    core: Any, inputs: Tensor, done: Tensor, state: CoreState, initial_state: CoreState
 ) -> tuple[Tensor, CoreState]:
     """Runs a recurrent core over T rows. It restarts from `initial_state` where an episode begins.
 
     Args:
         core: nn.LSTM, nn.GRU, nn.RNN, `MinGRU`, or a module ([T, B, F], state) -> ([T, B, H],
-            state) whose state is a tuple.
+            state) whose state is a tuple. Without one (None) the outputs are the inputs.
         inputs: [T, B, F] float.
         done: [T, B] bool, True where the row is the first of its episode.
         state: the state before row 0, a tuple of [layers, B, H].
@@ -334,6 +342,8 @@ def unroll(
     Returns:
         The core's outputs [T, B, H], and its state after the last row.
     """
+    if core is None:
+        return inputs, state
     if isinstance(core, MinGRU):  # it needs no cuts at resets
         return core(inputs, done, state, initial_state)
     device = inputs.device

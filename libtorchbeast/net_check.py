@@ -29,7 +29,7 @@ def check_net(net: Any, whole: Spec) -> None:
     Raises:
         UserError: a part of the network, its state or its outputs is not what docs/fork.md says.
     """
-    spec = whole.seen
+    spec = whole.for_nets
     for name, module in net.named_modules():
         seen = f"has {type(module).__name__} in training mode ({name or 'itself'})"
         why = "with which actors and learner would compute different policies"

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 Opened = Callable[[int], None]  # is called when 1, 2, ... environments are open
 Described = tuple[Flags, Spec, Shapes]
-Settle = Callable[[Spec], Flags]
+Complete = Callable[[Spec], Flags]
 
 STOP_S = 10.0  # a step that is running when this process must end may take this long
 
@@ -146,12 +146,12 @@ def opened_here(
 
 
 # ================================================================= the first environment of a run
-def describe(flags: Flags, settle: Settle, *own: Callable) -> Described:
+def describe(flags: Flags, complete: Complete, *own: Callable) -> Described:
     """Opens one environment and plays one step: with --num_actors 0 in this process, else in one of
     its own, so that the environment cannot change the learner's.
 
     Args:
-        settle: returns the completed flags.
+        complete: returns the completed flags.
         own: `create_env` and the classes `Net` and `Actor` of monobeast.py.
 
     Returns:
@@ -161,22 +161,22 @@ def describe(flags: Flags, settle: Settle, *own: Callable) -> Described:
         UserError: the environment is not accepted, takes too long, or ends its process.
     """
     if flags.num_actors:
-        return _describe_elsewhere(flags, settle, *own)
+        return _describe_elsewhere(flags, complete, *own)
     clock = Clock(ACTOR_ACTIVITIES)
     watched = OpeningWatch(flags.open_timeout, clock=clock, step_timeout=flags.step_timeout)
     with watched as opened:
-        return _describe(flags, settle, clock, opened, *own)
+        return _describe(flags, complete, clock, opened, *own)
 
 
 def _describe(
-    flags: Flags, settle: Settle, clock: Clock, opened: Opened, *own: Callable
+    flags: Flags, complete: Complete, clock: Clock, opened: Opened, *own: Callable
 ) -> Described:
     (create_env, Net, Actor), N = cast(Any, own), flags.envs_per_actor
     with errors_of(flags.env), contextlib.ExitStack() as stack:
         env = Environment.of_first(seeded(create_env, flags, N), N, flags.env)
         stack.callback(env.close)
         stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed
-        flags = settle(env.spec)
+        flags = complete(env.spec)
         N = flags.envs_per_actor
         net = make_net(Net, env.spec, flags).to(flags.inference_device)  # as actors have it
         actor = Actor(env, net, flags.seed, flags, clock, opened=opened)
@@ -197,27 +197,27 @@ def _tell(
     opened, count = times.begin_opening(0), flags.envs_per_actor
     times.start_pulse(0, flags.step_timeout)
 
-    def settle(spec: Spec) -> Flags:
+    def complete(spec: Spec) -> Flags:
         outbox.send_bytes(spec.to_json())
         return replace(flags, **json.loads(next(inbox)))
 
-    _, _, shapes = _describe(flags, settle, times.clock(0), lambda _: opened(count), *own)
+    _, _, shapes = _describe(flags, complete, times.clock(0), lambda _: opened(count), *own)
     outbox.send_bytes(shapes_to_json(shapes))
 
 
-def _describe_elsewhere(flags: Flags, settle: Settle, *own: Callable) -> Described:
+def _describe_elsewhere(flags: Flags, complete: Complete, *own: Callable) -> Described:
     times = ActorTimes(1)
     process = Process(_tell, (flags, times, *own), name="first environment")
     try:
         spec = Spec.from_json(_told(process, times, flags))
-        settled = settle(spec)
-        changed = {k: v for k, v in vars(settled).items() if v != vars(flags).get(k)}
+        completed = complete(spec)
+        changed = {k: v for k, v in vars(completed).items() if v != vars(flags).get(k)}
         process.send(json.dumps(changed).encode())
         shapes = shapes_from_json(_told(process, times, flags))
     finally:
         process.end(deadline=3.0)
         times.close()
-    return settled, dataclasses.replace(spec, num_envs=settled.envs_per_actor), shapes
+    return completed, dataclasses.replace(spec, num_envs=completed.envs_per_actor), shapes
 
 
 def _told(process: Process, times: ActorTimes, flags: Flags) -> bytes:

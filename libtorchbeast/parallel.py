@@ -28,7 +28,7 @@ from libtorchbeast.spec import (
     sets_of,
 )
 
-TAKEN = ("loss", "game", "column", "core_state")  # begin keys of rows that are no group's
+RESERVED = ("loss", "game", "column", "core_state")  # begin keys of rows that are no group's
 OWN = ("reward", "done", "terminated", "truncated", "episode_return")  # of each agent
 
 
@@ -171,7 +171,7 @@ def _groups(env: Any, named: dict[Any, str]) -> dict[str, list[Any]]:
         if not is_named:
             name = os.path.commonprefix([*map(str, agents)]).rstrip("_0123456789") or "agents"
         name = _plain(first if _plain(name) in groups else name)
-        while name in (*groups, *TAKEN):
+        while name in (*groups, *RESERVED):
             name += "_"
         groups[name] = agents
     return groups

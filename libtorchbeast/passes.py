@@ -15,7 +15,7 @@ from torch import Tensor
 
 from libtorchbeast.accelerator.devices import to_device
 from libtorchbeast.flags import Flags
-from libtorchbeast.rollouts import OF_COLUMNS, Rollout, core_state_of
+from libtorchbeast.rollouts import COLUMN_PREFIXES, Rollout, core_state_of
 
 
 class Part(NamedTuple):
@@ -72,7 +72,7 @@ def _columns(batch: Rollout, targets: dict[str, Tensor], columns: Tensor) -> Sel
 def _transitions(batch: Rollout, targets: dict[str, Tensor], both: Tensor) -> Selected:
     """Transition t of column b has the number t * B + b. Its two rows become rows 0 and 1 of a
     column, [2, n, ...]. `both` [2 n] has the numbers of all first rows, then of all second ones."""
-    flat = {k: x.flatten(0, 1) for k, x in batch.items() if not k.startswith(OF_COLUMNS)}
+    flat = {k: x.flatten(0, 1) for k, x in batch.items() if not k.startswith(COLUMN_PREFIXES)}
     rows = {k: x.index_select(0, both).unflatten(0, (2, -1)) for k, x in flat.items()}
     numbers = both[: len(both) // 2]
     columns = numbers % batch["done"].shape[1]

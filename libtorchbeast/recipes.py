@@ -11,7 +11,7 @@ They were found by measurement (docs/results.md, results/README.md). What a flag
 line, or in a run that is resumed, is never changed.
 
 The name of an environment does not say what it observes. So the flags are completed twice: as if it
-was "other", and again by `settle`, when the first environment is open.
+was "other", and again by `complete`, when the first environment is open.
 """
 
 import argparse
@@ -110,16 +110,16 @@ def apply(draft: argparse.Namespace, recipes: Recipes, kind: str) -> None:
 
 
 def may_change(draft: argparse.Namespace, name: str, spec: Spec | None) -> bool:
-    """Whether `settle` may give the flag another value. If so, it is too early to check it."""
+    """Whether `complete` may give the flag another value. If so, it is too early to check it."""
     return spec is None and draft.left_out.get(name) == "other"
 
 
-def settle(
+def complete(
     flags: Flags, check: Callable[[argparse.Namespace, Spec], Flags], spec: Spec, recipes: Recipes
 ) -> Flags:
     """Completes flags again, now that the environment's spec is known, and logs what was chosen.
     `check` is the program's `check_flags`, which has completed them without a spec before."""
-    for name, (shape, dtype) in spec.of_one_agent.seen.observations.items():
+    for name, (shape, dtype) in spec.of_one_agent.for_nets.observations.items():
         if channels_first(shape, dtype) != shape:
             said = "Observation %s is [H, W, C]; networks with models.Parts read it as [C, H, W]"
             logger.info(said, name, extra={"on_terminal": True})

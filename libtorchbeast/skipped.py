@@ -35,7 +35,7 @@ class Skipped:
         self._net, self._flags, self._dump_dir = net, flags, dump_dir
         self.count = self._in_a_row = self._empty_in_a_row = 0
 
-    def is_empty(self, is_empty: bool) -> bool:
+    def note_empty(self, is_empty: bool) -> bool:
         """Takes note of whether a batch has no real transition, which it returns. Raises
         RuntimeError if it was the last of too many in a row."""
         self._empty_in_a_row = self._empty_in_a_row + 1 if is_empty else 0
@@ -46,7 +46,7 @@ class Skipped:
             )
         return is_empty
 
-    def is_not_finite(self, numbers: dict[str, Any]) -> bool:
+    def must_skip(self, numbers: dict[str, Any]) -> bool:
         """Whether the update with these numbers must be skipped."""
         is_finite = all(map(math.isfinite, (numbers["total_loss"], numbers["grad_norm"])))
         self._in_a_row = 0 if is_finite else self._in_a_row + 1

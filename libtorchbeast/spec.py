@@ -132,7 +132,7 @@ class Spec:
         return self.actions.sizes[0]
 
     @property
-    def seen(self) -> "Spec":
+    def for_nets(self) -> "Spec":
         """The spec as a network gets it, without the observations under a key `loss`."""
         seen = {k: x for k, x in self.observations.items() if not k.startswith(NOT_SEEN)}
         return dataclasses.replace(self, observations=seen)
@@ -176,19 +176,25 @@ class Spec:
     @property
     def images(self) -> list[tuple[int, ...]]:
         """The shapes [C, H, W] of the images that a network sees."""
-        shapes = [channels_first(*leaf) for leaf in self.seen.observations.values()]
+        shapes = [channels_first(*leaf) for leaf in self.for_nets.observations.values()]
         return [shape for shape in shapes if is_image(shape)]
 
     @property
     def scalable(self) -> list[str]:
         """The observations that --observation_scaling scales: floats that are no image."""
-        parts = self.seen.observations.items()
+        parts = self.for_nets.observations.items()
         return [k for k, (shape, dtype) in parts if "float" in dtype and not is_image(shape)]
+
+    @property
+    def pixels(self) -> list[str]:
+        """The images of bytes that a network sees."""
+        parts = self.for_nets.observations.items()
+        return [k for k, leaf in parts if leaf[1] == "uint8" and is_image(channels_first(*leaf))]
 
     @property
     def codes(self) -> list[str]:
         """The observations of integers with more than 8 bits, which nothing scales."""
-        parts = {k: np.dtype(dtype) for k, (_, dtype) in self.seen.observations.items()}
+        parts = {k: np.dtype(dtype) for k, (_, dtype) in self.for_nets.observations.items()}
         integers = [k for k, dtype in parts.items() if dtype.kind in "iu" and dtype.itemsize > 1]
         return [k for k in integers if k != "action_mask" and k not in self.sets]
 

@@ -71,10 +71,10 @@ class Updater:
         self.optimizer = Optimizer(net, flags, device, is_recorded=self.graphs == "yes")
         self.make_graphs()
         self.skips = Skipped(net, flags, dump_dir)
-        self.of_ranks: Gradients | None = None
+        self.gradient_sum: Gradients | None = None
         if ranks is not None:
             is_mean = flags.loss_reduction == "mean"
-            self.of_ranks = Gradients(ranks, self.optimizer.parameters, is_mean, like or {})
+            self.gradient_sum = Gradients(ranks, self.optimizer.parameters, is_mean, like or {})
 
     def make_graphs(self) -> None:
         """To be called again after the optimizer's averages were loaded into other memory."""
@@ -112,16 +112,18 @@ class Updater:
             results, gradients = self._compute(part.batch, part.targets, scalar)
             results = results | {"sums": part.sums or results["sums"]}
         self.optimizer.take(gradients)  # those of a graph are always in the same memory
-        if self.of_ranks is not None:
-            results = self.of_ranks.sum(results, wants_to_stop, part.new_steps)
+        if self.gradient_sum is not None:
+            results = self.gradient_sum.sum(results, wants_to_stop, part.new_steps)
         norm, clipped = self.optimizer.clip(self.optimizer.gradients())
         numbers = read(results | {"grad_norm": norm})
         steps = numbers["real_transitions"] if part.new_steps is None else part.new_steps
         numbers.setdefault("new_steps", steps)
         sums = results["sums"] if numbers.pop("has_sums", 1.0) else {}
-        if self.of_ranks is not None:
-            for name, count in zip(self.of_ranks.told, numbers.pop("told"), strict=True):
-                if not count:  # no rank tells it
+        if self.gradient_sum is not None:
+            for name, count in zip(
+                self.gradient_sum.optional, numbers.pop("returned"), strict=True
+            ):
+                if not count:  # no rank returns it
                     del numbers[name]
         return numbers, sums, clipped
 

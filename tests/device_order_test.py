@@ -15,7 +15,7 @@ import polybeast
 import r2d2
 from libtorchbeast import learner, weights
 from libtorchbeast.accelerator import devices, graphs
-from libtorchbeast.accelerator.devices import CPU, Event, own_stream, to_device
+from libtorchbeast.accelerator.devices import CPU, Event, device_stream, to_device
 from libtorchbeast.flags import UserError
 from libtorchbeast.models import add_for_loss, initial_state, make_net
 from libtorchbeast.rollouts import batches
@@ -141,7 +141,7 @@ def test_updates_by_graphs_are_skipped_and_resumed_on_any_device(simulated, opti
         one = make_learner(copy.deepcopy(actor.net), flags, device, ranks=of_ranks)
         if state is not None:
             one.load_state_dict(state)
-        with own_stream(device):
+        with device_stream(device):
             for rollout in (*rollouts, broken, *rollouts):
                 (batch,) = batches([(rollout, lambda: None)], BATCH_SIZE, device)
                 one.update(batch, lambda state_dict, version: None)
@@ -200,7 +200,7 @@ def test_tensors_of_all_kinds_go_there_and_back_in_one_copy(simulated):
 # ============================================================================================ costs
 def cost(function, *args, device=DEVICE):
     """How many kernels, copies and waits the function costs, in a stream of its own."""
-    with own_stream(device) as stream:
+    with device_stream(device) as stream:
         sim.counts.clear()
         function(*args)
         seen = dict(sim.counts)

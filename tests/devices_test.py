@@ -11,8 +11,8 @@ from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import (
     CPU,
     copy_to_host,
+    device_stream,
     exists,
-    own_stream,
     to_device,
     to_host,
 )
@@ -26,7 +26,7 @@ DEVICES = [CPU, GPU]
 @pytest.mark.parametrize("device", DEVICES, ids=str)
 def test_there_and_back_nothing_is_copied_on_a_cpu(device):
     rows = {"frame": torch.arange(6, dtype=torch.uint8).view(2, 3), "done": torch.tensor([True])}
-    with own_stream(device):
+    with device_stream(device):
         there, state = to_device((rows, (torch.ones(3),)), device)
         assert all(tensor.device.type == device.type for tensor in there.values())
         back, after = to_host(there, state)

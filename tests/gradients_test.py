@@ -158,12 +158,12 @@ def test_the_steps_that_batches_say_they_add_are_those_of_all_ranks(passes):
 
 def test_a_frozen_parameter_does_not_travel():
     life = Life("--net", "monobeast.Net", count=1)
-    whole = life.together()[0].updater.of_ranks._flat
+    whole = life.together()[0].updater.gradient_sum._flat
     life.net.fc.requires_grad_(False)
     first, _ = life.together()
     assert_same(dict(first.net.fc.state_dict()), dict(life.net.fc.state_dict()))
     frozen = sum(p.numel() for p in life.net.fc.parameters())
-    assert len(whole) - len(first.updater.of_ranks._flat) == frozen > 0
+    assert len(whole) - len(first.updater.gradient_sum._flat) == frozen > 0
 
 
 def test_a_number_that_only_some_ranks_tell_is_the_mean_over_these():
@@ -221,7 +221,7 @@ def test_weights_that_differ_become_those_of_rank_0(monkeypatch, caplog):
         return learner
 
     first, second = in_threads(2, one)
-    assert first.updater.of_ranks.deviations == second.updater.of_ranks.deviations == 1
+    assert first.updater.gradient_sum.deviations == second.updater.gradient_sum.deviations == 1
     assert "The weights of 1 ranks differ" in caplog.text
     assert_same(dict(first.net.state_dict()), dict(second.net.state_dict()))
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from libtorchbeast import models
 from libtorchbeast.accelerator import devices, graphs
-from libtorchbeast.accelerator.devices import CPU, own_stream, to_host
+from libtorchbeast.accelerator.devices import CPU, device_stream, to_host
 from libtorchbeast.accelerator.graphs import CHECKED, WARM_UP, Forward, Graph
 from libtorchbeast.net_check import keep_buffers
 from tests.support import simulated_device as sim
@@ -57,7 +57,7 @@ def inputs_of(number, device, B=3):
 def called(function, device, calls=CALLS, sizes=(3,)):
     """What the function returns for one input after the other, on the host."""
     results = []
-    with own_stream(device), torch.no_grad():
+    with device_stream(device), torch.no_grad():
         for number in range(calls):
             given = inputs_of(number, device, sizes[number % len(sizes)])
             (result,) = to_host(function(*given))
@@ -102,7 +102,7 @@ def test_the_backward_pass_can_be_recorded(simulated):
 
         keep = lambda: keep_buffers(net)
         function = gradients if device == CPU else Graph("it", gradients, keep, device)
-        with own_stream(device):
+        with device_stream(device):
             return [to_host(function(inputs_of(n, device)[0]["x"])) for n in range(CALLS)]
 
     assert_same(learned(DEVICE), learned(CPU))
@@ -148,7 +148,7 @@ OTHERS = {
     ),
     "a number of Python": (dict(first=counts), None, "its results are not those of the same calls"),
     "the default stream": (
-        {}, (graphs, "own_stream", in_the_default_stream), "cannot be recorded in the default"
+        {}, (graphs, "device_stream", in_the_default_stream), "cannot be recorded in the default"
     ),
 }  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_random_numbers_are_drawn_and_graphs_recorded_under_one_lock(simulated):
     acting, row = Small().to(DEVICE), {"x": torch.ones(1, 3, 2, device=DEVICE)}
     sample = lambda logits: note("drawing") or logits.argmax(dim=-1)
     acting.distribution = types.SimpleNamespace(sample=sample)
-    with own_stream(DEVICE):
+    with device_stream(DEVICE):
         to_host(models.choose_actions(acting, row, (), greedy=False))
     called(recorded(Small(first).to(DEVICE)), DEVICE)
     assert held == {"drawing": [True], "recording": [True]} and not devices._drawing.locked()

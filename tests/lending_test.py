@@ -11,7 +11,7 @@ import torch
 
 from libtorchbeast import BatchingQueue, ClosedBatchingQueue, DynamicBatcher, learner
 from libtorchbeast.accelerator import devices, lending
-from libtorchbeast.accelerator.devices import CPU, own_stream, to_device, to_host
+from libtorchbeast.accelerator.devices import CPU, device_stream, to_device, to_host
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock
 from tests.support import simulated_device as sim
 from tests.support.actors import run_of
@@ -57,7 +57,7 @@ def test_for_the_cpu_nothing_is_lent():
 @sim.needs_simulated_device
 def test_rollouts_are_joined_where_one_copy_brings_them_to_the_device(simulated):
     queue = full_queue()
-    with own_stream(DEVICE), guarded(queue):
+    with device_stream(DEVICE), guarded(queue):
         batches = lending.rollouts(queue, DEVICE)
         on_device = []
         for number in range(3):
@@ -136,7 +136,7 @@ def test_lent_memory_that_does_not_fit_is_refused_and_nothing_is_taken(change, t
 def test_inputs_are_joined_where_one_copy_brings_them_to_the_device(simulated):
     """Batches of several sizes, the first of which tells the shapes."""
     batcher, inputs = DynamicBatcher(1, 8, 1e6), lending.Inputs(DEVICE)
-    with own_stream(DEVICE), guarded(batcher):
+    with device_stream(DEVICE), guarded(batcher):
         for size in (2, 4, 1, 4):
             x = torch.arange(size).view(1, size)
             asked = {"x": x, "done": x > 1}, (x.view(1, size, 1).repeat(2, 1, 2) / 4, x[..., None])

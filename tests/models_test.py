@@ -222,6 +222,7 @@ def test_images_are_read_with_convolutions_and_all_else_as_a_vector(net):
     row = lambda shape, dtype: torch.randint(0, 9, (T, N, *shape)).to(getattr(torch, dtype))
     rows = {name: row(*leaf) for name, leaf in MIXED.items()}
     rows |= {"reward": torch.zeros(T, N), "last_action": torch.zeros(T, N, dtype=torch.int64)}
+    rows["done"] = torch.zeros(T, N, dtype=torch.bool)
     before = net(rows)[0]["baseline"]
     for name in MIXED:
         other = net(rows | {name: rows[name] + 1})[0]["baseline"]
@@ -250,9 +251,11 @@ def test_numbers_of_a_set_are_one_hot():
 def test_what_the_loss_alone_reads_changes_neither_the_network_nor_the_recipe():
     table, own = {"frame": ((4, 4), "uint8")}, {"loss/visits": ((), "float32")}
     same = Spec("some", N, table | own, Actions("discrete", (A,)))
-    assert not same.has_vectors and same.seen.observations == table
+    assert not same.has_vectors and same.for_nets.observations == table
     flags = make_flags("--observation_scaling", "moments", "--reward_scaling", "none")
-    with_it, without = (models.make_net(monobeast.Net, spec, flags) for spec in (same, same.seen))
+    with_it, without = (
+        models.make_net(monobeast.Net, spec, flags) for spec in (same, same.for_nets)
+    )
     shapes = lambda net: {name: x.shape for name, x in net.state_dict().items()}
     assert shapes(with_it) == shapes(without)
 

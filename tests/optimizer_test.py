@@ -109,9 +109,9 @@ def test_what_is_frozen_is_neither_trained_nor_published():
 class Moved(Grouped):
     """The same parameters: the policy and the baseline are made in the other order."""
 
-    def _initialize(self):
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
         self.policy = self._modules.pop("policy")
-        super()._initialize()
 
 
 class Swapped(Grouped):

@@ -33,7 +33,7 @@ def of_agents(count, shape, dtype, tells_returns=False):
 
 def settled(program, line="", spec=None):
     flags = program.parse(["--env", "Some-v0", *line.split()])
-    return recipes.settle(flags, program.check_flags, spec or spec_of((3,)), program.RECIPES)
+    return recipes.complete(flags, program.check_flags, spec or spec_of((3,)), program.RECIPES)
 
 
 def follows(flags, recipe):
@@ -70,7 +70,7 @@ def test_the_spaces_choose_the_recipe(program, kind, spec):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_atari_has_its_own_and_so_has_a_recurrent_network(program):
     pong = program.parse([])
-    flags = recipes.settle(pong, program.check_flags, spec_of((4, 84, 84)), program.RECIPES)
+    flags = recipes.complete(pong, program.check_flags, spec_of((4, 84, 84)), program.RECIPES)
     assert follows(flags, program.RECIPES["atari"])
     for spec in (None, RACING):
         assert follows(settled(program, "--use_lstm", spec), program.RECIPES["other"])
@@ -85,7 +85,7 @@ def test_a_flag_that_is_given_stays_and_nothing_is_left_of_the_choice(program, c
     (line,) = [r.getMessage() for r in caplog.records if "Recipe" in r.getMessage()]
     assert line.startswith("Recipe for vectors: --")
     assert "--unroll_length 32" in line and "--batch_size" not in line
-    again = recipes.settle(flags, program.check_flags, spec_of((3, 9, 9)), program.RECIPES)
+    again = recipes.complete(flags, program.check_flags, spec_of((3, 9, 9)), program.RECIPES)
     assert again == flags and len(caplog.records) == 1  # what has been settled, stays
 
 
@@ -123,7 +123,7 @@ def test_local_servers_open_as_many_environments_as_the_learner_says(
     flags = program.parse(["--env", "Some-v0", "--num_servers", "1", *line.split()])
     with polybeast.connect(flags, None):
         of_server = polybeast_env.check_flags(given[0])
-    of_server = recipes.settle(
+    of_server = recipes.complete(
         of_server, polybeast_env.check_flags, spec_of((3,)), polybeast_env.RECIPES
     )
     if program is polybeast:

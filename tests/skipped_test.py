@@ -19,10 +19,10 @@ def test_only_what_is_skipped_in_a_row_ends_the_run(tmp_path):
     good, bad = ({"total_loss": x, "grad_norm": 1.0} for x in (0.5, math.inf))
     for number in range(2 * MAX_SKIPPED_IN_A_ROW - 2):
         if number == MAX_SKIPPED_IN_A_ROW - 1:
-            assert not skips.is_not_finite(good)
-        assert skips.is_not_finite(bad)
+            assert not skips.must_skip(good)
+        assert skips.must_skip(bad)
         skips.skip(batch, batch, bad, number)
-    assert skips.is_not_finite({"total_loss": 0.5, "grad_norm": math.nan})
+    assert skips.must_skip({"total_loss": 0.5, "grad_norm": math.nan})
     with pytest.raises(UserError, match=f"{MAX_SKIPPED_IN_A_ROW} updates in a row had a loss or"):
         skips.skip(batch, batch, bad, 0)
     last = skips.count
@@ -36,8 +36,8 @@ def test_only_empty_batches_in_a_row_end_the_run():
     skips = Skipped(None, Namespace(), None)
     for _ in range(2):
         for _ in range(MAX_EMPTY_IN_A_ROW - 1):
-            assert skips.is_empty(True)
-        assert not skips.is_empty(False)
+            assert skips.note_empty(True)
+        assert not skips.note_empty(False)
     with pytest.raises(RuntimeError, match=f"{MAX_EMPTY_IN_A_ROW} batches in a row"):
         for _ in range(MAX_EMPTY_IN_A_ROW):
-            skips.is_empty(True)
+            skips.note_empty(True)

@@ -36,7 +36,7 @@ class ValueHeads(nn.Linear):
         self.register_buffer("square", torch.ones(tasks))
 
     def forward(self, x: Tensor, task: Tensor) -> Tensor:
-        """The value [N] of each x [N, F] in its own task, [N, K] one-hot."""
+        """The value [T, B] of each x [T, B, F] in its own task, [T, B, K] one-hot."""
         return ((super().forward(x) * self.scales() + self.mean) * task).sum(-1)
 
     def scales(self) -> Tensor:

@@ -4,6 +4,7 @@
 import torch
 from torch import nn
 
+from libtorchbeast import models
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.flags import Flags
 from libtorchbeast.models import CoreState
@@ -29,13 +30,9 @@ class Net(nn.Module):
         )  # fmt: skip
         self.policy = nn.Linear(WIDTH, spec.num_actions)
         self.baseline = nn.Linear(WIDTH, 1)
-        for module in self.trunk:
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.orthogonal_(module.weight, 2**0.5)
-                nn.init.zeros_(module.bias)
-        for head, gain in ((self.policy, 0.01), (self.baseline, 0.1)):
-            nn.init.orthogonal_(head.weight, gain)
-            nn.init.zeros_(head.bias)
+        models.make_orthogonal(self.trunk, 2**0.5)
+        models.make_orthogonal([self.policy], 0.01)
+        models.make_orthogonal([self.baseline], 0.1)
 
     def initial_state(self, batch_size: int) -> CoreState:
         return ()

@@ -123,7 +123,9 @@ def has_streams(device: torch.device) -> bool:
     return device.type not in ("cpu", "mps")
 
 
-def own_stream(device: torch.device, priority: int = 0) -> contextlib.AbstractContextManager[Any]:
+def device_stream(
+    device: torch.device, priority: int = 0
+) -> contextlib.AbstractContextManager[Any]:
     """A context in which a thread's work on `device` runs in a stream of its own, beside the work
     of other threads. The stream starts after the work that is in the default stream now, where the
     main thread makes and loads networks. Of the kernels that wait, those of a stream with the

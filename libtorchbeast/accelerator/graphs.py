@@ -27,10 +27,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from libtorchbeast.accelerator.devices import (
     FIRST,
     Event,
+    device_stream,
     drawing,
     has_streams,
     mapped,
-    own_stream,
     tensors_in,
 )
 from libtorchbeast.net_check import keep_buffers
@@ -73,7 +73,7 @@ class Graph:
         columns: the inputs may have fewer columns (dimension 1) than this. They are padded with
             columns of this call or of earlier ones, which are cut from the results. None: the
             inputs have the same shapes at each call.
-        priority: see `own_stream`.
+        priority: see `device_stream`.
         tolerance: how much results may differ from the function's own, as a share of the largest.
     """
 
@@ -143,7 +143,7 @@ class Graph:
         self._inputs = tensors_in(own)
         self._copy(inputs)
         restore, has_run = self._keep(), Event(self._device)
-        stream = own_stream(self._device, self._priority)  # it begins after the work above
+        stream = device_stream(self._device, self._priority)  # it begins after the work above
         try:
             # One graph at a time is recorded. `has_run` makes later work wait, also for what is
             # only recorded, because torch's sanitizer takes recorded kernels for kernels that ran.

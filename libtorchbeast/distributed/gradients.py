@@ -28,7 +28,7 @@ class Gradients:
 
     Attributes:
         deviations: how many times the ranks' weights were found to differ.
-        told: names of the numbers for the log, which some losses may not tell.
+        optional: names of the numbers for the log, which some ranks may not return.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Gradients:
         count = [sum(x.numel() for (one, _), x in others.items() if one == kind) for kind in KINDS]
         sizes = [*(p.numel() for p in self._parameters), 1]  # the last is the loss
         device = self._parameters[0].device
-        self.told = [k for kind, k in others if kind != "sums"]
-        self._flat = torch.zeros(sum(sizes) + sum(count) + len(self.told) + 4, device=device)
+        self.optional = [k for kind, k in others if kind != "sums"]
+        self._flat = torch.zeros(sum(sizes) + sum(count) + len(self.optional) + 4, device=device)
         *views, self._loss = self._flat[: sum(sizes)].split(sizes)
-        lengths = [*(x.numel() for x in others.values()), len(self.told)]
-        *rest, self._told = self._flat[sum(sizes) : -4].split(lengths)
+        lengths = [*(x.numel() for x in others.values()), len(self.optional)]
+        *rest, self._returned = self._flat[sum(sizes) : -4].split(lengths)
         named = zip(others.items(), rest, strict=True)
         self._others = {name: view.view(x.shape) for (name, x), view in named}
         self._counts = self._flat[-4:]
@@ -67,10 +67,10 @@ class Gradients:
 
         Returns:
             The results over all ranks; `new_steps`, their sum; `stops`, the number of ranks that
-            want to stop; `has_sums`, which is 0 if no rank has statistics. A mean that some ranks
-            do not return is one over the transitions of the others, whose number is `told/NAME`.
-            If the loss or gradient of one rank is not finite, nor is the sum's. What `like` lacks
-            is not summed.
+            want to stop; `has_sums`, which is 0 if no rank has statistics. For each of the names
+            `optional`, `returned` has the number of real transitions of the ranks that return it,
+            over which it is a mean. If the loss or gradient of one rank is not finite, nor is the
+            sum's. What `like` lacks is not summed.
         """
         number = lambda x: self._flat.new_full((), float(x))
         nothing, stops, has_sums = map(number, (0, wants_to_stop, bool(results.get("sums"))))
@@ -78,10 +78,10 @@ class Gradients:
         own = [results.get(kind, {}).get(k, nothing) for kind, k in self._others]
         tail = [results.get(name, nothing).detach() for name in ("total_loss", "real_transitions")]
         added = tail[1] if new_steps is None else number(new_steps)
-        is_told = [k in results.get(kind, {}) for kind, k in self._others if kind != "sums"]
-        told = [tail[1] if is_so else nothing for is_so in is_told]
-        targets = [*self._views, self._loss, *self._others.values(), *self._told, *self._counts]
-        values = [*grads, tail[0], *own, *told, tail[1], added, stops, has_sums]
+        is_there = [k in results.get(kind, {}) for kind, k in self._others if kind != "sums"]
+        returned = [tail[1] if is_so else nothing for is_so in is_there]
+        targets = [*self._views, self._loss, *self._others.values(), *self._returned, *self._counts]
+        values = [*grads, tail[0], *own, *returned, tail[1], added, stops, has_sums]
         for target, x in zip(targets, values, strict=True):
             target.copy_(x)
         self._weighted *= self._counts[0]
@@ -95,11 +95,13 @@ class Gradients:
         for kind in KINDS:
             seen = results.get(kind, {})
             summed[kind] = seen | {k: x for (one, k), x in self._others.items() if one == kind}
-        shares = dict(zip(self.told, (self._counts[0] / self._told.clamp(min=1.0)), strict=True))
-        for kind in ("scalars", "means") if self._is_mean else ("means",):  # over those who tell it
+        shares = dict(
+            zip(self.optional, (self._counts[0] / self._returned.clamp(min=1.0)), strict=True)
+        )
+        for kind in ("scalars", "means") if self._is_mean else ("means",):  # of who returns it
             own_shares = {k: shares[k] for one, k in self._others if one == kind}
             summed[kind] |= {k: summed[kind][k] * share for k, share in own_shares.items()}
-        return summed | {"told": self._told}
+        return summed | {"returned": self._returned}
 
     def compare(self, updates: int, state: Callable[[], Any], load: Callable[[Any], None]) -> None:
         """The weights of all ranks are equal, unless processors of different kinds round otherwise.

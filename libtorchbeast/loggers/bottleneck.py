@@ -4,6 +4,7 @@
 from collections.abc import Callable
 
 from libtorchbeast.flags import Flags
+from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, LEARNER_ACTIVITIES
 from libtorchbeast.workers import available_cores
 
 Row = dict[str, float]  # columns of the log: of one row, or the means of many rows
@@ -18,8 +19,8 @@ OTHERS = 0.1
 # The shares of each kind of worker's time, as the report shows them.
 SHARES = {
     "actors": ("environment", "transport", "batching", "inference", "actor_waiting"),
-    "inference threads": ("answering", "answer_waiting"),
-    "learner": ("learning", "learner_waiting"),
+    "inference threads": INFERENCE_ACTIVITIES,
+    "learner": LEARNER_ACTIVITIES,
 }
 
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from libtorchbeast import learner, models, weights
 from libtorchbeast.accelerator import devices
-from libtorchbeast.accelerator.devices import own_stream, to_device
+from libtorchbeast.accelerator.devices import device_stream, to_device
 from tests.faults.harness import Figure
 from tests.gpu import timing, work
 from tests.gpu.stages import Answers
@@ -54,7 +54,7 @@ def budgets(device: str, quick: bool) -> Answers:
 
 
 def costs(what: str, function: Callable[[], object], device: torch.device) -> Answers:
-    with own_stream(device):
+    with device_stream(device):
         for _ in range(timing.FIRST_CALLS):
             function()
         timing.wait_for(device)

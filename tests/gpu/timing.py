@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from libtorchbeast.accelerator import devices, graphs
-from libtorchbeast.accelerator.devices import own_stream
+from libtorchbeast.accelerator.devices import device_stream
 
 FIRST_CALLS = graphs.WARM_UP + graphs.CHECKED  # after them whatever can be a graph is one
 
@@ -22,7 +22,7 @@ def wait_for(device: torch.device) -> None:
 
 def seconds_of(function: Callable[[], object], device: torch.device, seconds: float) -> float:
     """The mean time of a call, of as many as take `seconds` together, in a stream of its own."""
-    with own_stream(device):
+    with device_stream(device):
         for _ in range(FIRST_CALLS):
             function()
         wait_for(device)
