@@ -436,10 +436,11 @@ def add_loss_flags(parser: Parser) -> None:
     add("--discounting", type=real(0, 1), help="Discount factor gamma.")
     add("--reward_clipping", choices=["abs_one", "none"],
         help="abs_one clips rewards to [-1, 1] in the loss. Logged returns are never clipped.")
-    add("--observation_scaling", choices=["moments", "none"],
+    add("--observation_scaling", choices=["moments", "pixels", "none"],
         help="moments normalises each number of an observation: it subtracts the running mean, "
              "divides by the running standard deviation, and clips to [-10, 10]. Images and "
-             "integers are left as they are.")
+             "integers are left as they are. pixels normalises images of bytes, too, and clips "
+             "them to [-5, 5], so that small things stand out that move.")
     add("--reward_scaling", choices=["returns", "none"],
         help="returns divides rewards in the loss by the running standard deviation of discounted "
              "returns, and clips to [-10, 10]. Logged returns are never scaled, but the baseline's "

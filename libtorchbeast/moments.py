@@ -18,6 +18,8 @@ from vtrace import scan_backwards
 
 LIMIT = 10.0  # scaled observations and rewards lie in [-LIMIT, LIMIT]
 TINY = 1e-8
+PIXEL_LIMIT, PIXEL_TINY = 5.0, 1.0  # the same for bytes, most of which hardly change in many games
+EVERY = 8  # of a batch's images each eighth is enough: those of neighbouring rows are alike
 HUGE = 1e15  # larger numbers count as this, because their squares would overflow
 
 Gathered = Callable[[Tensor], Tensor]  # takes a tensor and returns those of all ranks, stacked
@@ -27,7 +29,7 @@ class Moments(nn.Module):
     """Running means and variances over all real transitions that the learner has seen.
 
     Args:
-        spec: gives the observation's parts. Those of floats are scaled, unless they are images.
+        spec: gives the observation's parts (`Spec.scalable`, `Spec.pixels`).
         flags: --observation_scaling, --reward_scaling, and --discounting for the returns.
     """
 
@@ -39,7 +41,9 @@ class Moments(nn.Module):
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
-        self.names = spec.scalable if flags.observation_scaling == "moments" else []
+        self.names = spec.scalable if flags.observation_scaling != "none" else []
+        self.pixels = spec.pixels if flags.observation_scaling == "pixels" else []
+        self.names = [*self.names, *self.pixels]
         self.scales_rewards = flags.reward_scaling == "returns"
         self.discounting = flags.discounting
         width = sum(torch.Size(spec.observations[name][0]).numel() for name in self.names)
@@ -56,8 +60,10 @@ class Moments(nn.Module):
             shape = rows[name].shape
             x = rows[name].flatten(2) if len(shape) > 2 else rows[name].unsqueeze(-1)
             part = slice(start, start + x.shape[-1])
-            x = (x.float() - self.mean[part]) * (self.variance[part] + TINY).rsqrt()
-            rows[name] = x.clamp(-LIMIT, LIMIT).view(shape)
+            is_image = name in self.pixels
+            tiny, limit = (PIXEL_TINY, PIXEL_LIMIT) if is_image else (TINY, LIMIT)
+            x = (x.float() - self.mean[part]).mul_((self.variance[part] + tiny).rsqrt())
+            rows[name] = x.clamp_(-limit, limit).view(shape)
             start = part.stop
         return rows
 
@@ -85,18 +91,22 @@ class Moments(nn.Module):
     def _of_batch(self, rows: dict[str, Tensor]) -> Tensor:
         """The number of real transitions, and the moments of the batch: [1 + 2 F + 2]."""
         real = (~rows["done"][1:]).float().unsqueeze(-1)  # [T, B, 1]
-        parts = [rows[name][:-1].float().reshape(*real.shape[:2], -1) for name in self.names]
         returns = discounted_returns(rows, self.discounting).unsqueeze(-1)
-        of_parts = _moments(torch.cat(parts, dim=-1), real) if parts else self.mean.new_zeros(0)
-        return torch.cat([real.sum().view(1), of_parts, _moments(returns, real)])
+        each = []
+        for name in self.names:
+            x = rows[name][:-1:EVERY] if name in self.pixels else rows[name][:-1]
+            weights = torch.ones_like(real[::EVERY]) if name in self.pixels else real
+            each.append(_moments(x.reshape(*x.shape[:2], -1), weights))
+        means, variances = zip(*each, strict=True) if each else ((), ())
+        return torch.cat([real.sum().view(1), *means, *variances, *_moments(returns, real)])
 
 
-def _moments(x: Tensor, weights: Tensor) -> Tensor:
-    """The means and the variances [2 F] of x [T, B, F]. The weights [T, B, 1] float are 1 for
+def _moments(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The means and the variances [F] of x [T, B, F]. The weights [T, B, 1] float are 1 for
     numbers that count and 0 for the others."""
-    n, x = weights.sum().clamp(min=1.0), x.clamp(-HUGE, HUGE)
+    n, x = weights.sum().clamp(min=1.0), x.float().clamp(-HUGE, HUGE)
     mean = (weights * x).sum(dim=(0, 1)) / n
-    return torch.cat([mean, (weights * (x - mean) ** 2).sum(dim=(0, 1)) / n])
+    return mean, (weights * (x - mean) ** 2).sum(dim=(0, 1)) / n
 
 
 def _merge(

@@ -192,3 +192,36 @@ def test_a_network_carries_its_moments_and_forward_applies_them(tmp_path):
     assert "moments.mean" in net.state_dict() and not list(net.moments.parameters())
     flags = parse("--env", "Some-v0", "--observation_scaling", "none", "--reward_scaling", "none")
     assert not hasattr(models.make_net(monobeast.Net, VECTOR, flags), "moments")
+
+
+IMAGES = {
+    "frame": ((4, 36, 36), "uint8"),
+    "colour": ((36, 36, 3), "uint8"),
+    "code": ((9,), "uint8"),
+}
+
+
+def test_pixels_are_scaled_by_their_own_moments_so_that_what_moves_stands_out():
+    """A ball on a background that never changes, in every second row at most."""
+    spec = Spec("some", B, OBSERVATIONS | IMAGES, Actions("discrete", (3,)))
+    own = moments("--observation_scaling", "pixels", spec=spec)
+    seen = []
+    for seed in range(5):
+        rows = random_rows(seed) | {
+            k: torch.randint(256, (T + 1, B, *shape), dtype=torch.uint8)
+            for k, (shape, _) in IMAGES.items()
+        }
+        rows["frame"] = torch.full((T + 1, B, 4, 36, 36), 87, dtype=torch.uint8)
+        rows["frame"][0, 0, :, 5, 5] = 236
+        rows["done"][:] = False  # so that all batches count alike
+        own.update(rows)
+        seen.append(rows["colour"][0].float())  # one row of at most eight
+    scaled = own.scaled(rows)
+    x = torch.cat(seen)
+    deviation = (x.var(dim=0, correction=0) + 1).sqrt()
+    expected = ((rows["colour"].float() - x.mean(0)) / deviation).clamp(-5, 5)
+    torch.testing.assert_close(scaled["colour"], expected, rtol=1e-3, atol=1e-3)
+    ball = scaled["frame"][0, 0, :, 5, 5]
+    assert (ball > 1.5).all() and (scaled["frame"][1:, :, :, 6:].abs() < 1e-3).all()
+    assert scaled["code"] is rows["code"] and scaled["picture"] is rows["picture"]
+    assert scaled["hand"] is not rows["hand"]  # as with moments
