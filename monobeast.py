@@ -339,7 +339,8 @@ def train(flags: Flags) -> Run:
     """
     devices.open_each(flags)
     seed_everything(flags.seed)
-    flags, spec, shapes = describe(flags)
+    complete = functools.partial(recipes.complete, flags, check_flags, recipes=RECIPES)
+    flags, spec, shapes = opening.describe(flags, complete, create_env, Net, Actor)
     check_limits(flags, shapes)
     device = torch.device(flags.learner_device)
     net = make_net(Net, spec, flags)
@@ -349,13 +350,6 @@ def train(flags: Flags) -> Run:
             learn = train_in_parallel if flags.num_actors else train_in_order
             learn(run, shapes)
     return run
-
-
-def describe(flags: Flags) -> tuple[Flags, Spec, Shapes]:
-    """Opens one environment. Returns the completed flags, the environments' spec, and the shapes of
-    an actor's rollout."""
-    complete = functools.partial(recipes.complete, flags, check_flags, recipes=RECIPES)
-    return opening.describe(flags, complete, create_env, Net, Actor)
 
 
 def train_in_parallel(run: Run, shapes: Shapes) -> None:

@@ -48,7 +48,6 @@ from libtorchbeast.flags import (
     run_path,
     take_over,
 )
-from libtorchbeast.spec import is_image
 
 _PREFIX = b"sha256:"
 _COMMENT_SIZE = len(_PREFIX) + 2 * hashlib.sha256().digest_size
@@ -235,18 +234,12 @@ def _refuse_another_env(draft: argparse.Namespace) -> None:
 
 
 def _flags_of(state: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint's flags. Those that are newer than the checkpoint get values with which nothing
-    changes; so does --net, because older versions had no separate network for vectors."""
+    """A checkpoint's flags."""
     saved = {"minibatches": 1} | state["flags"]
     saved["env"] = state["env"]  # the name that the servers gave
     if saved.get("use_lstm"):
         saved["core"] = saved.get("core") or "lstm"
-    if "observation_scaling" in saved:
-        return saved
-    older: dict[str, Any] = dict(observation_scaling="none", reward_scaling="none")
-    older |= dict(entropy_schedule="constant", passes=1, ppo_clip=0.0)
-    shapes = [tuple(shape) for shape, _ in state["spec"]["observations"].values()]
-    return older | saved | ({} if any(map(is_image, shapes)) else {"net": state["net"]})
+    return saved
 
 
 class RunCheckpoints:
@@ -329,10 +322,10 @@ class RunCheckpoints:
         count = ""
         if isinstance(now, dict):  # name only entries that differ, the first three of them
             differing = sorted(k for k in now.keys() | seen.keys() if now.get(k) != seen.get(k))
-            now, seen = ({k: one.get(k) for k in differing[:3]} for one in (now, seen))
+            now, seen = ({k: one.get(k, "missing") for k in differing[:3]} for one in (now, seen))
             count = f" ({len(differing)} entries differ)" if len(differing) > 3 else ""
         both = f"it has {seen}, the flags now give {now}"
-        hint = "Choose another --xpid, or use the flags of that run."
+        hint = "Choose another --xpid, or use the flags, and the Net, of that run."
         raise UserError(f"{self.path} does not match the flags in `{name}`{count}: {both}. {hint}")
 
 

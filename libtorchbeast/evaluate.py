@@ -71,7 +71,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
     elif own_spec != state["spec"]:
         why = f"does not fit {flags.env}: {env.spec.misfit(state['spec'])}"
     elif misfit := checkpoint.misfit(net.state_dict(), state["model"]):
-        why = f"does not fit this network (--net, --core, --use_lstm): {misfit}"
+        why = f"does not fit this network (--net, --core, or Net was edited): {misfit}"
     if why:
         env.close()
         raise UserError(f"{path} {why}")

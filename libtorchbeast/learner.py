@@ -205,7 +205,7 @@ class Learner:
             self._load(state)
 
     def _load(self, state: dict[str, Any]) -> None:
-        own, saved = models.of_learner(self.net), state.get("loss", {})  # 0.5 did not save it
+        own, saved = models.of_learner(self.net), state["loss"]
         if why := misfit(dict(own.state_dict()), saved):
             said = f"than {models.name_of(self.net)}: {why}; choose another --xpid"
             raise UserError(f"The checkpoint has other parts for the loss {said}")

@@ -232,7 +232,8 @@ def _called(part: str, function: Any, batch: Transitions) -> dict[str, Any]:
     except UserError as error:  # perhaps it reads what another network has
         name = models.name_of(batch.net) + getattr(batch.net, "chosen", "")
         outputs = ", ".join([*batch.outputs, *models.of_learner(batch.net)])
-        raise UserError(f"{error}; the network is {name}, with {outputs}") from error
+        said = f"rows have {', '.join(batch.rows)}; the network is {name}, with {outputs}"
+        raise UserError(f"{error}; {said}") from error
     net_check.check_tensors(part, found)
     return found
 

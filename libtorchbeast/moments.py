@@ -29,7 +29,7 @@ class Moments(nn.Module):
     """Running means and variances over all real transitions that the learner has seen.
 
     Args:
-        spec: gives the observation's parts (`Spec.scalable`, `Spec.pixels`).
+        spec: gives the observation's parts (`Spec.scalable`, and images of bytes).
         flags: --observation_scaling, --reward_scaling, and --discounting for the returns.
     """
 
@@ -41,9 +41,9 @@ class Moments(nn.Module):
 
     def __init__(self, spec: Spec, flags: Flags):
         super().__init__()
-        self.names = spec.scalable if flags.observation_scaling != "none" else []
-        self.pixels = spec.pixels if flags.observation_scaling == "pixels" else []
-        self.names = [*self.names, *self.pixels]
+        images = spec.images if flags.observation_scaling == "pixels" else {}
+        self.pixels = [name for name in images if spec.observations[name][1] == "uint8"]
+        self.names = [*spec.scalable, *self.pixels] if flags.observation_scaling != "none" else []
         self.scales_rewards = flags.reward_scaling == "returns"
         self.discounting = flags.discounting
         width = sum(torch.Size(spec.observations[name][0]).numel() for name in self.names)

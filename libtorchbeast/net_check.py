@@ -264,7 +264,7 @@ def check_results(found: dict[str, Any], T: int, B: int, taken: set[str]) -> Non
     expect("total_loss" in found, seen, "total_loss among them, which has the gradient")
     is_scalar = total is not None and total.dim() == 0 and total.requires_grad
     seen = f"loss() returned total_loss {in_words(total)}"
-    expect(is_scalar, seen, "a scalar of floats with a gradient")
+    expect(is_scalar, seen, "a scalar of floats with a gradient, such as batch.mean of a term")
     names = sorted(found.keys() & taken)
     expect(not names, f"loss() returned {names}, which are taken", "other names")
     for name, x in found.items():

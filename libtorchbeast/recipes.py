@@ -121,7 +121,7 @@ def complete(
     `check` is the program's `check_flags`, which has completed them without a spec before."""
     for name, (shape, dtype) in spec.of_one_agent.for_nets.observations.items():
         if channels_first(shape, dtype) != shape:
-            said = "Observation %s is [H, W, C]; networks with models.Parts read it as [C, H, W]"
+            said = "Observation %s is [H, W, C]; models.Parts gives it to the network as [C, H, W]"
             logger.info(said, name, extra={"on_terminal": True})
     given = dict(vars(flags))
     given |= dict.fromkeys(given.pop("left_out", ()))  # None: the flag was left out

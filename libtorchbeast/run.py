@@ -251,7 +251,7 @@ class RunState:
         self._hours_before = state["hours"]
         checkpoint.set_random_states(state["random_states"])
         logger.info("Resuming from step %d: %s", self.learner.step, self.checkpoints.path)
-        if state.get("between_barriers"):  # not in files of version 0.6, which saved at barriers
+        if state["between_barriers"]:
             logger.warning(
                 "This checkpoint was saved between two barriers: the resumed run is not, bit for "
                 "bit, the run that would have followed without the stop."

@@ -171,25 +171,19 @@ class Spec:
 
     @property
     def has_large_images(self) -> bool:
-        return any(min(shape[-2:]) >= LARGE_IMAGE for shape in self.images)
+        return any(min(shape[-2:]) >= LARGE_IMAGE for shape in self.images.values())
 
     @property
-    def images(self) -> list[tuple[int, ...]]:
+    def images(self) -> dict[str, tuple[int, ...]]:
         """The shapes [C, H, W] of the images that a network sees."""
-        shapes = [channels_first(*leaf) for leaf in self.for_nets.observations.values()]
-        return [shape for shape in shapes if is_image(shape)]
+        shapes = {k: channels_first(*leaf) for k, leaf in self.for_nets.observations.items()}
+        return {k: shape for k, shape in shapes.items() if is_image(shape)}
 
     @property
     def scalable(self) -> list[str]:
         """The observations that --observation_scaling scales: floats that are no image."""
         parts = self.for_nets.observations.items()
         return [k for k, (shape, dtype) in parts if "float" in dtype and not is_image(shape)]
-
-    @property
-    def pixels(self) -> list[str]:
-        """The images of bytes that a network sees."""
-        parts = self.for_nets.observations.items()
-        return [k for k, leaf in parts if leaf[1] == "uint8" and is_image(channels_first(*leaf))]
 
     @property
     def codes(self) -> list[str]:

@@ -120,9 +120,8 @@ class Updater:
         numbers.setdefault("new_steps", steps)
         sums = results["sums"] if numbers.pop("has_sums", 1.0) else {}
         if self.gradient_sum is not None:
-            for name, count in zip(
-                self.gradient_sum.optional, numbers.pop("returned"), strict=True
-            ):
+            names = self.gradient_sum.optional
+            for name, count in zip(names, numbers.pop("returned"), strict=True):
                 if not count:  # no rank returns it
                     del numbers[name]
         return numbers, sums, clipped

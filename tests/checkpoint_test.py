@@ -168,12 +168,12 @@ def test_a_checkpoint_of_another_identity_is_refused_with_what_differs(path):
         other.load()
     assert other.saved_updates == 0
     net = {"conv.weight": [16, 4, 8, 8], "core.bias": [512], "new": [1]}
-    seen = "{'core.bias': [256], 'new': None, 'old': [1]}"
-    now = "{'core.bias': [512], 'new': [1], 'old': None}"
+    seen = "{'core.bias': [256], 'new': 'missing', 'old': [1]}"
+    now = "{'core.bias': [512], 'new': [1], 'old': 'missing'}"
     with pytest.raises(UserError) as error:
         checkpoints(path, net=net).load()
     assert said.format("net", seen, now) in str(error.value)
-    seen = r"`net` \(6 entries differ\): it has {'a': None, 'b': None, 'c': None}"
+    seen = r"`net` \(6 entries differ\): it has {'a': 'missing', 'b': 'missing', 'c': 'missing'}"
     with pytest.raises(UserError, match=seen):
         checkpoints(path, net={name: [1] for name in "cab"}).load()
 

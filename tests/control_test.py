@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from libtorchbeast.checkpoint import load, save
-from tests.support.monobeast import beast, refusal
+from tests.support.monobeast import beast
 from tests.support.polybeast import beast as poly
 from tests.support.processes import rows
 
@@ -48,24 +48,3 @@ def test_polybeast_solves_it_too_and_monobeast_plays_its_checkpoint(tmp_path, ca
     state["model"]["moments.mean"] = torch.zeros(2)
     save(str(tmp_path / "run/model.tar"), state)
     assert played_return(tmp_path, capsys) < mean
-
-
-def test_a_run_of_an_older_version_keeps_its_network_and_its_scales(tmp_path, capsys):
-    """Version 0.6 had monobeast.Net for vectors, and neither moments nor recipes for them."""
-    older = dict(observation_scaling="none", reward_scaling="none", passes=1)
-    older |= dict(minibatches=1, ppo_clip=0.0)
-    words = [*CRANE, *"--net monobeast.Net --envs_per_actor 8 --unroll_length 5".split()]
-    words += [word for name, value in older.items() for word in (f"--{name}", value)]
-    beast(tmp_path, *words, "--num_actors", 0, "--total_steps", 300)
-    path = str(tmp_path / "run/model.tar")
-    state = load(path)
-    state["flags"] = {k: v for k, v in state["flags"].items() if k not in older} | {"net": None}
-    save(path, state)
-    beast(tmp_path, "--total_steps", 600)
-    after = load(path)
-    assert after["step"] >= 600 and after["net"] == "monobeast.Net"
-    assert not any(name.startswith("moments") for name in after["model"])
-    assert "Recipe" not in capsys.readouterr().err.split("Resuming")[1]
-    assert after["flags"] | {"net": None} == state["flags"] | older | {"total_steps": 600}
-    message = refusal(tmp_path, "--observation_scaling", "moments")
-    assert "model.tar does not match the flags in `shapes`" in message and "moments.mean" in message

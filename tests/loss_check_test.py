@@ -56,8 +56,9 @@ def raises(batch):
 
 
 NET = (
-    r" \(\S*loss_check_test.py:\d+\); the network is libtorchbeast.models.VectorNet, by "
-    r"Net.for_vectors \(without that line it is Net\), with policy_logits, baseline$"
+    r" \(\S*loss_check_test.py:\d+\); rows have frame, reward, .*; the network is "
+    r"libtorchbeast.models.VectorNet, by Net.for_vectors \(without that line it is Net\), with "
+    r"policy_logits, baseline$"
 )
 WRONG = {
     "no dict": (lambda b: b.reward.mean(), r"returned float32\[\]; expected a dict"),
@@ -80,8 +81,8 @@ WRONG = {
         r"returned a dict with the keys \[1, 'a\\nb'\]; expected names",
     ),
     "taken": (
-        and_more(step=lambda b: b.count, stops=lambda b: b.count, told=lambda b: b.count),
-        r"returned \['step', 'stops', 'told'\], which are taken; expected other names",
+        and_more(step=lambda b: b.count, stops=lambda b: b.count, returned=lambda b: b.count),
+        r"returned \['returned', 'step', 'stops'\], which are taken; expected other names",
     ),
     "prefix": (and_more(game_kl=lambda b: b.count), r"returned \['game_kl'\]; expected names"),
     "another output": (raises, rf"raised KeyError: 'embedding'{NET}"),

@@ -170,7 +170,7 @@ def test_bytes_with_the_channels_last_are_read_as_those_with_the_channels_first(
         "x", N, {k: (shape, "uint8") for k, shape in shapes.items()}, Actions("discrete", (A,))
     )
     with_table = spec(shapes | {"table": (4, 4, 3)})
-    assert with_table.images == [(3, 40, 48), (2, 1, 40, 48), (4, 4, 3)]
+    assert [*with_table.images.values()] == [(3, 40, 48), (2, 1, 40, 48), (4, 4, 3)]
     assert with_table.has_large_images
     with pytest.raises(UserError, match=r"table \[4, 4, 3\]: expected an image \[C, H, W\]"):
         models.Parts(with_table)

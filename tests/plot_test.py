@@ -155,7 +155,13 @@ def test_groups_from_the_command_line(tmp_path, capsys):
     for name in ("a-1", "a-2", "b-1"):
         make_run(tmp_path / "runs", name, [1.0, 2.0, float(len(name))])
     images = []
-    for flags in ([], ["--groups"], ["--groups", "--panels"], ["--panels"], ["--group_by", "a|b"]):
+    for flags in (
+        [],
+        ["--groups"],
+        ["--groups", "--panel_by", ".+"],
+        ["--panel_by", ".+"],
+        ["--group_by", "a|b"],
+    ):
         out = tmp_path / "plot.png"
         main([str(tmp_path / "runs"), "--out", str(out), *flags])
         images.append(out.read_bytes())

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -223,29 +222,6 @@ def test_what_is_left_out_on_resume_is_the_runs_own_whatever_the_defaults(
     said = capsys.readouterr().err
     assert re.findall(r"--(\w+) changes", said) == ["savedir", "total_steps"]
     assert rows(savedir / "run")[-1]["learning_rate"] < 0.003
-
-
-OLD_RUN = Path(__file__).parent / "support/version_0_5"
-
-
-def test_a_run_of_version_0_5_goes_on_and_plays_with_its_own_settings(
-    tmp_path, monkeypatch, capsys
-):
-    """Made with commit 7390566: python -m monobeast --env CartPole-v1 --net
-    tests.support.small_nets.Recurrent --use_lstm --num_actors 0 --envs_per_actor 4 --batch_size 4
-    --total_steps 4000 --discounting 0.9 --seed 7 --no_learning_rate_decay --num_episodes 3
-    --precision fp32 --num_buffers 64 --barrier_updates 5"""
-    savedir = shutil.copytree(OLD_RUN, tmp_path / "old")
-    changed_recipes(monkeypatch)
-    before = load(savedir / "run")
-    beast(savedir, "--mode", "test", "--max_episode_steps", 30)
-    assert "in 10 games" in capsys.readouterr().out
-    beast(savedir, "--total_steps", 4200)
-    state = load(savedir / "run")
-    assert changed_flags(before, state) == {"savedir", "total_steps", "num_buffers"}
-    assert state["step"] >= 4200 and state["flags"]["discounting"] == 0.9
-    assert state["flags"]["entropy_schedule"] == "constant"  # there was no such flag
-    assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.003)
 
 
 STILL = [*IN_ORDER, "--learning_rate", 1e-300]  # too small to change any weight

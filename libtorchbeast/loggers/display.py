@@ -122,7 +122,7 @@ class Display(contextlib.AbstractContextManager):
 def _progress(run: Any, row: dict[str, float]) -> rich.console.RenderableType:
     """A bar, the share of the steps that are done, and the time that the rest will take."""
     step, total, speed = run.learner.step, run.flags.total_steps, row.get("sps", 0.0)
-    left = _duration(max(0, total - step) / speed) if speed > 0 else "?"
+    left = duration(max(0, total - step) / speed) if speed > 0 else "?"
     bar = rich.progress_bar.ProgressBar(total=total, completed=min(step, total), width=40)
     status = f"{step / total:.1%}, {'stopping' if run.wakeup.is_set() else left + ' left'}"
     return rich.columns.Columns([bar, status], padding=(0, 2))
@@ -134,11 +134,11 @@ def _table(run: Any, row: dict[str, float], evaluated: str) -> rich.table.Table:
     latency = f"{show('latency_p50_ms', '.1f')} ms, 99 %: {show('latency_p99_ms', '.1f')} ms"
     cells: list[tuple[str | Text, str | Text]] = [
         ("step", f"{run.learner.step:,}"),
-        ("time", _duration(run.state.hours * 3600)),
+        ("time", duration(run.state.hours * 3600)),
         ("steps/s", show("sps", ",.0f")),
         ("frames/s", show("fps", ",.0f")),
         ("game return", Text(show("mean_game_return", ".2f"), "bold")),
-        ("games", f"{run.stats.games:,} of {show('mean_game_length', ',.0f')} steps"),
+        ("games", f"{run.stats.games:,}, mean length {show('mean_game_length', ',.0f')}"),
         ("loss", f"{show('total_loss')}, gradient {show('grad_norm', '.3f')}"),
         ("policy lag", f"{show('lag_mean', '.1f')} updates, at most {show('lag_max', '.0f')}"),
         ("latency", latency),
@@ -209,7 +209,7 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     if seconds < 86400:
         return time.strftime("%H:%M:%S", time.gmtime(seconds))
     return f"{seconds / 86400:.1f} days"

@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import UserError
+from libtorchbeast.loggers.display import say
 
 # In pixels:
 MIN_WIDTH = 320
@@ -42,6 +43,8 @@ def recorder(path: str, env: Environment) -> Iterator[Callable[[Row], None]]:
     def add(row: Row) -> None:
         nonlocal count
         count += 1
+        if count % SHOWN == 0:
+            say(f"step {row['episode_step'][0]}, return {row['episode_return'][0]:g}")
         writer.append_data(panel.below(picture_of(env), row))
 
     try:

@@ -32,9 +32,8 @@ def outside(base: str, folder: str = ".") -> str:
     marked places of `base`, as a diff. New files do not count."""
 
     def git(*words: str) -> str:
-        return subprocess.check_output(
-            ["git", *words], cwd=folder, text=True, stderr=subprocess.PIPE
-        )
+        words = ("git", *words)
+        return subprocess.check_output(words, cwd=folder, text=True, stderr=subprocess.PIPE)
 
     try:
         base = git("merge-base", base, "HEAD").strip()

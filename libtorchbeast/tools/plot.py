@@ -4,7 +4,6 @@ r"""Plots the returns of one or many runs over steps, frames and hours.
     python -m libtorchbeast.tools.plot ~/logs/torchbeast/latest
     python -m libtorchbeast.tools.plot RUN_A RUN_B/logs.csv SAVEDIR --out plot.png --smooth 10
     python -m libtorchbeast.tools.plot SAVEDIR --groups           # a line and a band for each group
-    python -m libtorchbeast.tools.plot SAVEDIR --groups --panels  # the same, a panel for each group
     python -m libtorchbeast.tools.plot SAVEDIR --groups --panel_by 'MinAtar-\w+-v1_?' --out fig.pdf
 
 A directory is a run if it has a logs.csv. Otherwise all runs below it are plotted. PATH:COLUMN
@@ -103,7 +102,9 @@ def plot(
     lines = _runs(curves) if group_by is None else _groups(curves, group_by, interval)
     label = ", ".join(map(_in_words, drawn_columns(lines)))
     if panel_by is None:
-        panels = [Panel("", unit, lines) for unit in ([x] if x else UNITS)]
+        are_equal = all(line.mean.frames == line.mean.steps for line in lines)
+        units = [unit for unit in UNITS if not (are_equal and unit == "frames")]
+        panels = [Panel("", unit, lines) for unit in ([x] if x else units)]
     else:
         panels = list(_panels(lines, panel_by, x or "steps"))
     figure = _figure(panels, label, labels)
@@ -129,6 +130,8 @@ def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
         for file in find_logs(name):
             if columns.setdefault(file, column) != column:
                 raise ValueError(f"{file}: expected one column, seen {columns[file]} and {column}")
+    if not columns:
+        raise FileNotFoundError(f"no run and no CSV file among {' '.join(paths)}")
     curves = [read_curve(file, column) for file, column in columns.items()]
     for curve in curves:
         if not curve.y:
@@ -150,7 +153,7 @@ def find_logs(path: str) -> list[Path]:
     if there is no such file."""
     place = Path(path).expanduser().resolve()
     if place.is_file():
-        return [place]
+        return [place] if place.suffix == ".csv" else []  # PATHS may be SAVEDIR/*
     if not place.is_dir():
         raise FileNotFoundError(f"{path} does not exist")
     found = [place / "logs.csv"] if (place / "logs.csv").exists() else place.rglob("logs.csv")
@@ -341,9 +344,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         flags = make_parser().parse_args(argv)
         group_by = flags.group_by or (SEED if flags.groups else None)
-        panel_by = flags.panel_by or (".+" if flags.panels else None)
         labels = flags.labels.split(",") if flags.labels else []
-        shown = dict(interval=flags.interval, panel_by=panel_by, x=flags.x, labels=labels)
+        shown = dict(interval=flags.interval, panel_by=flags.panel_by, x=flags.x, labels=labels)
         lines = plot(flags.paths, flags.out, flags.y, flags.smooth, group_by, **shown)
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")
@@ -371,12 +373,11 @@ def make_parser() -> Parser:
     )  # fmt: skip
     interval = "The band of a group is the 95 % interval of its mean, from the bootstrap."
     add("--interval", action="store_true", help=interval)
-    add("--panels", action="store_true", help="Draw a panel for each line.")
     add(
         "--panel_by", metavar="REGEX",
         help="Draw a panel for each text that REGEX (or its first parentheses) matches in the "
-        "names of the lines, for instance one for each game. What is left of a name is its name "
-        "in the legend.",
+        "names of the lines, for instance one for each game, or with .+ one for each line. What is "
+        "left of a name is its name in the legend.",
     )  # fmt: skip
     x = "What to draw over. Default: each of them, and steps where panels have titles."
     add("--x", choices=UNITS, help=x)

@@ -30,7 +30,7 @@ import rich.table
 from libtorchbeast import workers
 from libtorchbeast.flags import SAVEDIR, Parser, UserError, is_folder_name, whole
 from libtorchbeast.loggers.csv_table import last_row
-from libtorchbeast.loggers.display import console, number, say
+from libtorchbeast.loggers.display import console, duration, number, say
 from libtorchbeast.loggers.files import RunInUse, hold
 from libtorchbeast.tools.study import (
     Run,
@@ -145,7 +145,7 @@ class Launcher:
         at = f"at step {row.get('step', 0):,.0f}, return {score}"
         if is_complete(run):
             self.complete.append(run)
-            say(f"{run.path.name}: complete {at}, {number(row.get('hours'), '.3g')} hours")
+            say(f"{run.path.name}: complete {at} in {duration(3600 * row.get('hours', 0))}")
         elif stopping:
             say(f"{run.path.name}: stopped {at}, exit code {code}")
         else:

@@ -14,7 +14,7 @@ LAW = """
 import json, sys, torch, monobeast
 from libtorchbeast import models
 flags = monobeast.parse("--env tests.forks.envs:Tasks-v0 --num_actors 0".split())
-flags, spec, _ = monobeast.describe(flags)
+spec = monobeast.make_environment(flags).spec
 net = models.make_net(monobeast.Net, spec, flags)
 rows = dict(reward=torch.zeros(1, 2), done=torch.zeros(1, 2, dtype=torch.bool))
 rows |= dict(image=torch.full((1, 2, 1, 3, 3), 128, dtype=torch.uint8))
