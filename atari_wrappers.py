@@ -43,11 +43,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.wrappers import (
-    AtariPreprocessing,
-    FrameStackObservation,
-    TimeLimit,
-)
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
 
 from libtorchbeast.spec import describe_actions
 

@@ -21,6 +21,7 @@ import functools
 import math
 import select
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -305,8 +306,8 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
         yield Servers(addresses, description, lambda: None, tls)
         return
     updates = (load_newest(path_of(flags)) or {"updates": 0})["updates"]
-    if ranks.rank() > 0:  # so that no two ranks have the same games
-        flags = replace(flags, seed=derive_seed(flags.seed, ranks.rank()))
+    if ranks.rank() > 0:  # other games than other ranks, and, without a checkpoint, than before
+        flags = replace(flags, seed=derive_seed(flags.seed, ranks.rank(), time.time_ns()))
     # The default of --envs_per_server depends on the observations, which the servers know, unless
     # the network is recurrent, which they do not know. If it is not, they choose the default.
     if "envs_per_server" in flags.left_out and not flags.core:

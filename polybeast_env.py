@@ -58,7 +58,7 @@ from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.sockets import make_private, private_folder
 from libtorchbeast.rpcenv.supervisor import StartFailure, Supervisor
 from libtorchbeast.rpcenv.tls import Tls, load_tls, uses_tls
-from libtorchbeast.seeds import derive_seed, seeded
+from libtorchbeast.seeds import MOST_ACTORS, derive_seed, seeded
 from libtorchbeast.spec import Spec
 
 logger = logging.getLogger("polybeast_env")
@@ -177,9 +177,8 @@ def make_environment(flags: Flags, seed: int | None = None, stream: int = 0) -> 
 def maker(flags: Flags, seed: int, index: int = 0) -> Callable[[], Environment]:
     """Returns a function that makes the environments of a server's streams 0, 1, 2 and so on. Each
     stream has a number that no stream of another local server has, whichever rank started it."""
-    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    own = index + flags.num_servers * rank
-    numbers = itertools.count(own, flags.num_servers * ranks)
+    first = MOST_ACTORS * int(os.environ.get("RANK", "0"))  # ranks may have unequally many servers
+    numbers = itertools.count(first + index, flags.num_servers)
     streams = itertools.count()
     return lambda: make_environment(flags, derive_seed(seed, next(streams)), next(numbers))
 
@@ -259,7 +258,8 @@ def supervise(flags: Flags) -> None:
             cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
             threading.Thread(target=_set_at_end_of_stdin, args=(stop,), daemon=True).start()
         silence = workers.longest_silence(flags.step_timeout)
-        Supervisor(start, len(where), silence, flags.open_timeout).run(stop)
+        # A server imports, tries an environment and opens the first one.
+        Supervisor(start, len(where), silence, 3 * flags.open_timeout).run(stop)
 
 
 def _set_at_end_of_stdin(stop: workers.PipeEvent) -> None:

@@ -243,12 +243,11 @@ def rollouts(run: Run, actor: Actor) -> Iterator[Rollout]:
     while not run.finished():
         rollout = actor.unroll(run.learner.updates)
         told = {k: rollout[k] for k in (*BOOKS, *run.spec.numbers)}
-        if (mask := rollout.get("action_mask")) is not None:
-            goes_on = ~(rollout["terminated"] | rollout["truncated"])
-            told["is_stuck"] = ((mask == 0).all(dim=-1) & goes_on).any()
+        ends = [k for k in rollout if k.endswith(("done", "terminated", "truncated"))]
+        told |= {k: rollout[k] for k in (*run.spec.masks, *ends)}
         (books,) = devices.to_host(told)
-        if books.get("is_stuck", False):
-            raise UserError(f"--env {flags.env}: an action_mask allows nothing in mid-episode")
+        ended = (books["terminated"] | books["truncated"]).numpy()
+        run.spec.check_masks({k: x.numpy() for k, x in books.items()}, ended)
         if not (returns := books["episode_return"]).isfinite().all():
             seen = f"seen an episode's return {returns[~returns.isfinite()][0]:g}"
             raise UserError(f"--env {flags.env}: expected finite rewards, {seen}")

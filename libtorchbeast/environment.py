@@ -99,7 +99,6 @@ class Environment:
             if is_vector(first)
             else _SingleSource(first, create_env, self.spec, self._numbers)
         )
-        self._masks = self.spec.masks
         # Whether the last row ended an episode (or a game), so that the next row begins another.
         self._episode_ended = np.ones(num_envs, bool)
         self._game_ended = np.ones(num_envs, bool)
@@ -153,8 +152,7 @@ class Environment:
                 raise UserError(f"Observation {name!r}: expected 0 to {n - 1}, seen {seen}")
         done, new_game = self._episode_ended, self._game_ended
         self._episode_ended = terminated | truncated
-        for name, starts in self._masks.items():
-            self._check_mask(name, starts, observations)
+        self.spec.check_masks(observations, self._episode_ended)
         self._game_ended = truncated | (terminated & ~life_lost)
         self._steps = np.where(new_game, np.int32(0), self._steps + np.int32(1))
         self._return = np.where(new_game, 0.0, self._return + self._sign * reward)
@@ -170,16 +168,6 @@ class Environment:
             "episode_return": self._return.astype(np.float32),
             "last_action": np.where(done.reshape(-1, *[1] * (actions.ndim - 1)), 0, actions),
         }
-
-    def _check_mask(self, name: str, starts: np.ndarray, observations: Row) -> None:
-        is_possible = np.logical_or.reduceat(observations[name] != 0, starts, axis=-1).all(axis=-1)
-        is_over = self._episode_ended.reshape(-1, *[1] * (is_possible.ndim - 1))  # [N] or [N, 1]
-        if group := name.rpartition("/")[0]:
-            for end in ("done", "terminated", "truncated"):  # of each agent, [N, A]
-                is_over = is_over | (observations.get(f"{group}/{end}", 0) != 0)
-        if (stuck := ~is_possible & ~is_over).any():
-            seen = f"Observation {name!r} of environment {np.argwhere(stuck)[0, 0]}"
-            raise UserError(f"{seen}: expected an allowed action, as the episode goes on")
 
     def _numbers_of_row(self, done: np.ndarray, new_game: np.ndarray) -> Row:
         row = {k: np.where(self._game_ended, x, np.nan) for k, x in self._numbers.values.items()}

@@ -94,7 +94,8 @@ def _save(program: torch.export.ExportedProgram, path: Path) -> None:
         path.with_suffix(".onnx").unlink(missing_ok=True)  # of older weights
         new_file.replace(path)
     except OSError as error:
-        new_file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            new_file.unlink()
         raise UserError(f"{path} was not written: {error}") from error
 
 

@@ -284,11 +284,15 @@ def require(flags: argparse.Namespace, name: str, holds: bool, expected: str) ->
 
 
 def choose_xpid(flags: argparse.Namespace) -> None:
-    """Chooses --xpid if it was not given, and makes --savedir absolute, because an environment may
+    """Chooses --xpid if it was not given, and makes paths absolute, because an environment may
     change the working directory. Raises UserError if --xpid is not a plain folder name, or it is
     "latest" when training."""
     if not flags.savedir.startswith("~"):
         flags.savedir = os.path.abspath(flags.savedir)
+    for flag in ("init_from", "against"):  # a run of this name in --savedir comes first
+        name = vars(flags).get(flag) or ""
+        if os.path.exists(name) and not os.path.exists(os.path.join(flags.savedir, name)):
+            setattr(flags, flag, os.path.abspath(name))
     if flags.xpid is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"

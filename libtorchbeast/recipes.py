@@ -29,52 +29,24 @@ logger = logging.getLogger(__name__)
 # moments (moments.py). Steps are slow, so each batch is learned from ten times, with PPO's clip
 # (vtrace.py). The batch is large, because the clip bounds the policy's change for each batch.
 ATARI: dict[str, Any] = dict(
-    total_steps=6_000_000,
-    batch_size=4,
-    unroll_length=20,
-    passes=1,
-    minibatches=1,
-    learning_rate=4e-4,
-    entropy_cost=0.01,
-    entropy_schedule="constant",
-    baseline_cost=0.5,
-    discounting=0.99,
-    vtrace_lambda=0.95,
-    ppo_clip=0.0,
-    reward_clipping="abs_one",
-    observation_scaling="none",
-    reward_scaling="none",
-    eval_every=1_000_000,
-)
+    total_steps=6_000_000, batch_size=4, unroll_length=20, passes=1, minibatches=1, ppo_clip=0.0,
+    learning_rate=4e-4, entropy_cost=0.01, entropy_schedule="constant", baseline_cost=0.5,
+    discounting=0.99, vtrace_lambda=0.95, reward_clipping="abs_one", reward_scaling="none",
+    observation_scaling="none", eval_every=1_000_000,
+)  # fmt: skip
 LEARNING: Recipes = {
     "atari": ATARI,
-    "other": ATARI
-    | dict(
-        total_steps=10_000_000,
-        batch_size=32,
-        learning_rate=3e-3,
-        entropy_cost=0.02,
-        entropy_schedule="linear",
-        baseline_cost=0.25,
-        discounting=0.995,
-        vtrace_lambda=0.9,
+    "other": ATARI | dict(
+        total_steps=10_000_000, batch_size=32, learning_rate=3e-3, entropy_cost=0.02,
+        entropy_schedule="linear", baseline_cost=0.25, discounting=0.995, vtrace_lambda=0.9,
         eval_every=2_500_000,
     ),
-    "vectors": ATARI
-    | dict(
-        total_steps=3_000_000,
-        batch_size=64,
-        unroll_length=32,
-        passes=10,
-        minibatches=8,
-        learning_rate=5e-4,
-        entropy_cost=0.0,
-        ppo_clip=0.2,
-        reward_clipping="none",
-        observation_scaling="moments",
-        reward_scaling="returns",
+    "vectors": ATARI | dict(
+        total_steps=3_000_000, batch_size=64, unroll_length=32, passes=10, minibatches=8,
+        ppo_clip=0.2, learning_rate=5e-4, entropy_cost=0.0, reward_clipping="none",
+        reward_scaling="returns", observation_scaling="moments",
     ),
-}
+}  # fmt: skip
 # The number of environments of an actor or a stream.
 ENVIRONMENTS = {"atari": 16, "other": 64, "vectors": 16}
 

@@ -11,6 +11,7 @@ import numpy as np
 from libtorchbeast.flags import Flags
 
 MAX_SEED = 2**31 - 1  # the largest that every environment takes
+MOST_ACTORS = 1_000_000  # or streams, of a rank
 
 
 def first_seed(seed: int, count: int) -> int:

@@ -2,6 +2,7 @@
 """What a `Net` knows of an environment: its observations, its actions, and their sizes."""
 
 import dataclasses
+import functools
 import json
 import math
 from typing import Any
@@ -152,7 +153,7 @@ class Spec:
         own = {k: (s[1:], d) for k, (s, d) in parts if k.partition("/")[2] not in ROW_FIELDS}
         return dataclasses.replace(self, observations=own)
 
-    @property
+    @functools.cached_property
     def masks(self) -> dict[str, np.ndarray]:
         """The name of each action mask, and where the part of each of an agent's choices begins."""
         groups, sizes, starts, first = self.groups or {"": 1}, self.actions.sizes, {}, 0
@@ -163,6 +164,20 @@ class Spec:
                 starts[name] = np.cumsum([0, *own[:-1]])
             first += agents * width
         return starts
+
+    def check_masks(self, rows: dict[str, np.ndarray], ended: np.ndarray) -> None:
+        """Raises UserError if a mask allows no action for a choice while the episode goes on: rows
+        [..., N, ...], and `ended` [..., N], True in the last row of an episode."""
+        for name, starts in self.masks.items():
+            is_possible = np.logical_or.reduceat(rows[name] != 0, starts, axis=-1).all(axis=-1)
+            over = ended.reshape(*ended.shape, *[1] * (is_possible.ndim - ended.ndim))
+            if group := name.rpartition("/")[0]:
+                for end in ("done", "terminated", "truncated"):  # of each agent, [..., N, A]
+                    over = over | (rows.get(f"{group}/{end}", 0) != 0)
+            if (stuck := ~is_possible & ~over).any():
+                which = np.argwhere(stuck)[0, ended.ndim - 1]
+                seen = f"Observation {name!r} of environment {which}"
+                raise UserError(f"{seen}: expected an allowed action, as the episode goes on")
 
     @property
     def has_vectors(self) -> bool:

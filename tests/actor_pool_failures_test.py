@@ -102,6 +102,16 @@ def test_a_bad_server_and_a_failing_environment_are_events_while_the_others_go_o
     assert len(failed) >= 2
 
 
+def test_a_server_with_another_number_of_environments_is_refused(tmp_path):
+    """The learner counts and waits with that of the first one."""
+    addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
+    servers = serving(Catch, addresses[0]), serving(Catch, addresses[1], num_envs=3)
+    with servers[0], servers[1], playing(addresses, by_rule, BatchingQueue(2, 2)) as pool:
+        wait_for(lambda: pool.status()[1].failures)
+        said = "FAILED_PRECONDITION: environments a stream: expected 2, as the first server has, "
+        assert any(f"{said}seen 3" in event for event in pool.take_events())
+
+
 def test_a_server_that_is_not_there_is_an_error_of_the_connection(address):
     with pytest.raises(StreamError, match="^(UNAVAILABLE|DEADLINE_EXCEEDED): .+") as caught:
         describe(address, timeout=0.5)

@@ -23,7 +23,7 @@ EXTENSION = {f"libtorchbeast.{name}" for name in (*libtorchbeast._EXTENSION, "_C
 # What the modules of a folder may import besides each other; the folders' docstrings say so.
 LAYERS = {
     "accelerator": "distributed.ranks flags models net_check rollouts shared_memory",
-    "distributed": "flags loggers.columns workers",
+    "distributed": "flags loggers.columns seeds workers",
     "rpcenv": "spec environment flags origin seeds workers",
     "loggers": "environment flags rollouts shared_memory spec workers",
 }

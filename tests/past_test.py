@@ -408,7 +408,8 @@ def test_a_run_of_several_agents_has_standings(tmp_path, monkeypatch, beast_):
     met, last = read(str(tmp_path / "run")), rows(tmp_path / "run")[-1]
     assert len(met) > (2 if beast_ == "polybeast" else 0)
     assert sum(sum(result[:3]) for result in met.values()) > 30
-    assert -4 <= last["game_past"] <= 4 and last["lag_max"] < 100
+    lags = [row["lag_max"] for row in rows(tmp_path / "run") if "lag_max" in row]
+    assert -4 <= last["game_past"] <= 4 and max(lags) < 100
 
 
 # ======================================================================================= programs

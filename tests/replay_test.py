@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What a replay gives is what the environments gave, whatever was overwritten, lost or resumed."""
 
+import dataclasses
 import threading
 from collections import Counter
 
@@ -11,6 +12,7 @@ import torch
 import r2d2
 from libtorchbeast.flags import replace
 from libtorchbeast.q_learning.replay import Replay
+from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.spec import Actions, Spec
 from tests.support.compare import assert_same
 
@@ -125,6 +127,19 @@ def test_every_sequence_is_what_its_environment_gave_while_older_ones_are_overwr
             check(batch, world, flags)
             starts |= set(batch["where"][0].tolist())
     assert len(starts) > 25 and max(starts) > 150 and len(world.history[1]) == 201
+
+
+def test_core_states_keep_their_order_and_a_part_may_be_empty():
+    spec = dataclasses.replace(SPEC, observations=OBSERVATIONS | {"empty": ((0, 2), "float32")})
+    priorities = lambda rows: torch.ones(rows["reward"].shape[1])
+    replay = Replay(make_flags(), spec, STATE * 12, r2d2.OWN_OUTPUTS, priorities)
+    world = World(2)
+    for _ in range(9):
+        states = {f"core_state/{i}": torch.full((1, 2, H), float(i)) for i in range(12)}
+        replay.insert(world.rollout() | states | {"empty": torch.zeros(T + 1, 2, 0, 2)})
+    batch = replay.sample()
+    assert [int(x[0, 0, 0]) for x in core_state_of(batch)] == list(range(12))
+    assert batch["empty"].shape == (10, 8, 0, 2)
 
 
 def test_sequences_are_of_one_stream_also_if_streams_end_and_differ_in_speed():

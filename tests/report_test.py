@@ -198,6 +198,18 @@ def test_runs_that_are_not_complete_or_have_no_score_are_left_out_and_said_to_be
     assert "- MinAtar-Breakout-v1_seed5: at step 10 of an unknown number\n" in text
 
 
+def test_a_run_counts_once_however_its_flags_are_spelt_and_other_differences_are_told(tmp_path):
+    folder = tmp_path / "study"
+    make_study(folder, f"--env {BREAKOUT} --seed 1-2 --lr 1e-3,0.001", lambda values: 1.0)
+    for passes, path in zip((1, 1, 1, 4), sorted(folder.glob("*/meta.json")), strict=True):
+        meta = json.loads(path.read_text())
+        meta["flags"]["passes"] = passes
+        path.write_text(json.dumps(meta))
+    text, [row] = write(folder)
+    assert row["seeds"] == "3" and text.count(": another run has the same flags") == 1
+    assert "the runs of one setting differ in what is not swept: ['passes']" in text
+
+
 def test_games_without_a_reference_have_no_aggregate(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "SAVEDIR", str(tmp_path))
     line = "--env CartPole-v1 --seed 1-2 --lr 1,2"

@@ -10,7 +10,7 @@ import torch
 import monobeast
 import polybeast_env
 from libtorchbeast.distributed import ranks
-from libtorchbeast.flags import Flags
+from libtorchbeast.flags import Flags, replace
 from libtorchbeast.seeds import MAX_SEED, derive_seed, first_seed, seed_everything, seeded
 from tests.support.envs import Catch
 
@@ -55,15 +55,17 @@ def test_each_environment_of_a_run_has_a_number_of_its_own(monkeypatch):
     monkeypatch.setattr(polybeast_env, "create_env", made)
     mono = monobeast.parse(["--env", "Catch", "--envs_per_actor", "3"])
     poly = polybeast_env.parse("--env Catch --envs_per_server 3 --num_servers 2".split())
+    more = replace(poly, num_servers=4)  # on the other machine
     places = list(itertools.product("01", (0, 1)))  # ranks, and their actors or servers
     for rank, actor in places:
         monkeypatch.setenv("RANK", rank)
         monobeast.make_environment(mono, 7, ranks.own_number(actor)).initial(seed=0)
     assert len(set(found)) == len(found) and found[:6] == [0, 1, 2, 3, 4, 5]
     found.clear()
-    for rank, server in places:
+    for rank, server in [*places, ("1", 2), ("1", 3)]:
         monkeypatch.setenv("RANK", rank)
-        make = polybeast_env.maker(poly, 7, server)
+        make = polybeast_env.maker(more if rank == "1" else poly, 7, server)
         for _ in range(3):
             make().initial(seed=0)
-    assert found[:3] == [0, 1, 2] and sorted(found) == list(range(36))
+    assert found[:3] == [0, 1, 2] and sorted(found)[:18] == list(range(18))
+    assert len(set(found)) == len(found) == 54

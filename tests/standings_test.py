@@ -55,3 +55,6 @@ def test_a_disk_that_fails_leaves_the_old_table(tmp_path, monkeypatch):
     monkeypatch.undo()
     own.write(str(tmp_path))
     assert read(str(tmp_path)) == own.results
+    path = tmp_path / "opponents.csv"
+    path.write_text("# a note, of somebody else\n" + path.read_text() + "7,1\n")
+    assert read(str(tmp_path)) == own.results

@@ -94,7 +94,7 @@ def test_a_server_that_hangs_is_told_and_killed_once(clock, caplog):
     ]
     with pytest.raises(supervisor.StartFailure) as failure:
         after(1)
-    why = "the first environment of Server 0 took longer than --open_timeout 20 to open"
+    why = "Server 0 took longer to start than 20 s, three times --open_timeout"
     assert str(failure.value) == why
 
     caplog.clear()

@@ -87,6 +87,10 @@ UNVIEWABLE = {
     ),
     "a package lacks": (drawn(without_pygame), "pygame is not installed"),
     "no mode": (Catch, r"gave NoneType \[\], expected an array .* of .*'rgb_array'"),
+    "floats up to 255": (
+        drawn(lambda board: board * 1.0),
+        "expected whole numbers from 0 to 255, ",
+    ),
     "one colour": (drawn(lambda board: board[:, :, None]), r"gave ndarray \[10, 5, 1\], expected"),
 }
 

@@ -175,9 +175,21 @@ class Forbidding(Walk):
         return super().observe(state) | {"action_mask": mask}
 
 
+class Choices(Walk):
+    """Of the second choice nothing is allowed."""
+
+    observations = {"frame": ((2,), "float32"), "action_mask": ((6,), "bool")}
+
+    def observe(self, state):
+        mask = torch.tensor([True] * 3 + [False] * 3).expand(len(state["time"]), 6)
+        return super().observe(state) | {"action_mask": mask}
+
+
+ALLOWED = r"'action_mask' of environment \d+: expected an allowed action"
 WRONG = {
     "a reward of NaN": (lambda n: TensorVector(Infinite(), n), "breakout: expected finite rewards"),
-    "a mask": (lambda n: TensorVector(Forbidding(), n), "breakout: an action_mask allows nothing"),
+    "a mask": (lambda n: TensorVector(Forbidding(), n), ALLOWED),
+    "a choice": (lambda n: TensorVector(Choices("multi_discrete"), n), ALLOWED),
     "a discount": (lambda n: TensorVector(Discounts(-2.0), n), "discounts from -1 to 1, seen -2"),
     "another": (lambda n: TensorVector(Discounts(1.5), n), "discounts from -1 to 1, seen 1.5"),
     "no number": (lambda n: TensorVector(Discounts(torch.nan), n), "discounts .*, seen nan"),

@@ -2,5 +2,5 @@
 """Several learners that train one network, each a process that torchrun has started.
 
 They meet in `ranks`, add up their gradients in `gradients`, and notice in `pulse` who is lost. The
-modules import each other and modules of libtorchbeast (flags, loggers.columns, workers).
+modules import each other and modules of libtorchbeast (flags, loggers.columns, seeds, workers).
 """

@@ -34,9 +34,9 @@ from torch import Tensor
 from libtorchbeast.distributed.pulse import DONE, LATER_S, PULSE_S, Pulse, RankLost
 from libtorchbeast.flags import Parser, UserError, as_plain, real, require
 from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_EACH_RANK, SUMS_OF_RANKS
+from libtorchbeast.seeds import MOST_ACTORS
 from libtorchbeast.workers import end_with_parent
 
-MOST_ACTORS = 1_000_000  # of a rank; see `own_number`
 STOP_S = 8.0  # so that rank 0 saves within ten seconds even if another rank hangs
 FOREVER = timedelta(days=1)  # for the all-reduce; the pulse notices who will never come
 

@@ -60,7 +60,8 @@ def recorder(path: str, env: Environment) -> Iterator[Callable[[Row], None]]:
         why = str(error).partition("\n")[0]
         raise UserError(f"{path} was not written: {why} (is the disk full?)") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
 
 
 def picture_of(env: Environment) -> np.ndarray:
@@ -81,6 +82,9 @@ def picture_of(env: Environment) -> np.ndarray:
         )
     if picture.dtype.kind in "bf":  # these range from 0 to 1
         picture = 255 * picture
+    if picture.min() < 0 or picture.max() > 255:
+        expected = "whole numbers from 0 to 255, or floats from 0 to 1"
+        raise UserError(f"--mode test_render: {env.spec.name}.render(): expected {expected}")
     return picture.astype(np.uint8, copy=False)
 
 

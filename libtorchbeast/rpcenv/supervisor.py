@@ -7,14 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from libtorchbeast.workers import (
-    HEARTBEAT_S,
-    PipeEvent,
-    Process,
-    Reminder,
-    SilenceTimer,
-    in_words,
-)
+from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, Reminder, SilenceTimer, in_words
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +27,7 @@ class Supervisor:
     """Runs processes number 0 to `count` - 1, which should never end.
 
     `start(index, life)` starts one; `life` counts its starts from 0. A process sends b"." when it
-    is ready, which takes at most `open_timeout` seconds, and then again and again. One that is
+    is ready, which takes at most `start_timeout` seconds, and then again and again. One that is
     silent for `longest_silence` seconds hangs or was stopped. Processes that take longer are
     killed. One thread uses this object.
     """
@@ -44,10 +37,10 @@ class Supervisor:
         start: Callable[[int, int], Process],
         count: int,
         longest_silence: float,
-        open_timeout: float,
+        start_timeout: float,
     ):
         self._workers = [_Worker(start, index) for index in range(count)]
-        self._longest_silence, self._open_timeout = longest_silence, open_timeout
+        self._longest_silence, self._start_timeout = longest_silence, start_timeout
         self._silence_timer, self._reminder = SilenceTimer(), Reminder()
 
     def run(self, stop: PipeEvent) -> None:
@@ -97,9 +90,9 @@ class Supervisor:
         if worker.ready_since and silence(worker.last_sign) > self._longest_silence:
             seconds = f"{self._longest_silence:g} s (--step_timeout)"
             worker.why_killed = f"it gave no sign of life for {seconds} and was killed"
-        elif not worker.ready_since and silence(worker.started) > self._open_timeout:
-            name, limit = worker.process.name, f"--open_timeout {self._open_timeout:g}"
-            worker.why_killed = f"the first environment of {name} took longer than {limit} to open"
+        elif not worker.ready_since and silence(worker.started) > self._start_timeout:
+            limit = f"{self._start_timeout:g} s, three times --open_timeout"
+            worker.why_killed = f"{worker.process.name} took longer to start than {limit}"
         if worker.why_killed:
             worker.process.kill()
 

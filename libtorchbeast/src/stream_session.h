@@ -85,6 +85,12 @@ class StreamSession {
                                                    options_.spec.describe() + "; seen " +
                                                    seen.describe());
     }
+    const int64_t expected = options_.spec.num_envs;  // 0: any
+    if (expected != 0 && seen.num_envs != expected) {
+      throw StreamError("FAILED_PRECONDITION",
+                        "environments a stream: expected " + std::to_string(expected) +
+                            ", as the first server has, seen " + std::to_string(seen.num_envs));
+    }
     if (seen.num_envs < 1 || seen.num_envs > batcher_.maximum()) {
       throw StreamError("FAILED_PRECONDITION", "environments a stream: expected 1 to " +
                                                    std::to_string(batcher_.maximum()) +

@@ -28,7 +28,7 @@ from libtorchbeast.tools.study import Run, flags_of, read_plan, total_steps
 REFERENCES = Path(__file__).with_name("scores.csv")
 SAMPLES = 10_000  # of the bootstrap
 MANY = 6  # settings; if there are more, each gets a panel of its own
-NOT_SWEPT = {"xpid", "savedir"}  # flags that differ between the runs of any folder
+NOT_SWEPT = {"xpid": "", "savedir": ""}  # flags that differ between the runs of any folder
 
 # Takes resamples of each stratum [samples, n], where n may differ; returns [samples, ...].
 Statistic = Callable[[Sequence[np.ndarray]], np.ndarray]
@@ -118,7 +118,8 @@ def read_study(folder: Path, y: str) -> Study:
     swept = _separated(plan["factors"]) or _differing([*flags.values()])
     factors = [own for names in swept if (own := _without_env_and_seed(names, [*flags.values()]))]
     left_out = [f"- {name}: has not begun" for name in plan["runs"] if folder / name not in paths]
-    results = []
+    results: list[Result] = []
+    cells: dict[Any, list[dict[str, Any]]] = {}  # the flags of the runs of a game and setting
     for path in paths:
         run = Run(path, **plan["runs"].get(path.name, {"values": {}, "command": []}))
         row, total = last_row(path), total_steps(run)
@@ -131,11 +132,19 @@ def read_study(folder: Path, y: str) -> Study:
         values = run.values | {name: str(value) for name, value in flags[path].items()}
         setting = tuple(" ".join(values.get(name, "off") for name in names) for names in factors)
         game = values.get("env", "unknown")
+        cell = cells.setdefault((game, setting), [])
+        if run.values and flags[path] and flags[path] | NOT_SWEPT in cell:  # spelt differently
+            left_out.append(f"- {path.name}: another run has the same flags")
+            continue
+        cell.append(flags[path] | NOT_SWEPT)
         hours = row.get("hours", 0.0)
         results.append(Result(path, game, setting, curve.y[-1], hours, curve))
     if not results:
         is_run = " (it is itself a run: give the folder above it)" * (folder / "logs.csv").exists()
         raise ValueError(f"{folder}: no run in it is complete and has a {y}{is_run}")
+    differing = {name for cell in cells.values() for [name] in _differing(cell)} - {"seed"}
+    if names := sorted(differing.difference(*swept)):
+        left_out.append(f"- the runs of one setting differ in what is not swept: {names}")
     seeds = any("seed" in names for names in swept)
     return Study(folder.name, plan["commands"], factors, seeds, results, left_out)
 

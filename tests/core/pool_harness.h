@@ -56,7 +56,7 @@ struct PoolHarness {
       });
     }
     ActorPool::Options options;
-    options.spec = CountingSpec();
+    options.spec = CountingSpec(0);  // any number of environments
     options.unroll_length = sizes.unroll_length;
     options.initial_core_state = InitialState();
     options.step_timeout = sizes.step_timeout;
