@@ -313,7 +313,7 @@ def connect(flags: Flags, tls: Tls | None) -> Iterator[Servers]:
     if "envs_per_server" in flags.left_out and not flags.core:
         flags = replace(flags, envs_per_server=None)
     with LocalServers(flags, updates) as local:
-        description = local.describe(flags.open_timeout + flags.server_timeout)
+        description = local.describe(3 * flags.open_timeout + flags.server_timeout)
         yield Servers(local.addresses, description, local.check)
 
 

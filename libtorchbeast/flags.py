@@ -289,9 +289,10 @@ def choose_xpid(flags: argparse.Namespace) -> None:
     "latest" when training."""
     if not flags.savedir.startswith("~"):
         flags.savedir = os.path.abspath(flags.savedir)
+    savedir = os.path.expanduser(flags.savedir)
     for flag in ("init_from", "against"):  # a run of this name in --savedir comes first
         name = vars(flags).get(flag) or ""
-        if os.path.exists(name) and not os.path.exists(os.path.join(flags.savedir, name)):
+        if os.path.exists(name) and not os.path.exists(os.path.join(savedir, name)):
             setattr(flags, flag, os.path.abspath(name))
     if flags.xpid is None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
@@ -444,7 +445,7 @@ def add_loss_flags(parser: Parser) -> None:
         help="moments normalises each number of an observation: it subtracts the running mean, "
              "divides by the running standard deviation, and clips to [-10, 10]. Images and "
              "integers are left as they are. pixels normalises images of bytes, too, and clips "
-             "them to [-5, 5], so that small things stand out that move.")
+             "them to [-5, 5], so that small things that move stand out.")
     add("--reward_scaling", choices=["returns", "none"],
         help="returns divides rewards in the loss by the running standard deviation of discounted "
              "returns, and clips to [-10, 10]. Logged returns are never scaled, but the baseline's "

@@ -95,7 +95,8 @@ class Moments(nn.Module):
         each = []
         for name in self.names:
             x = rows[name][:-1:EVERY] if name in self.pixels else rows[name][:-1]
-            weights = torch.ones_like(real[::EVERY]) if name in self.pixels else real
+            weights = real[::EVERY] if name in self.pixels else real
+            weights = torch.where(weights.sum() > 0, weights, 1.0)
             each.append(_moments(x.reshape(*x.shape[:2], -1), weights))
         means, variances = zip(*each, strict=True) if each else ((), ())
         return torch.cat([real.sum().view(1), *means, *variances, *_moments(returns, real)])

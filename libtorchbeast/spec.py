@@ -196,7 +196,7 @@ class Spec:
 
     @property
     def scalable(self) -> list[str]:
-        """The observations that --observation_scaling scales: floats that are no image."""
+        """The observations that --observation_scaling moments scales: floats that are no image."""
         parts = self.for_nets.observations.items()
         return [k for k, (shape, dtype) in parts if "float" in dtype and not is_image(shape)]
 

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import signal
@@ -15,7 +16,7 @@ from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import monobeast
-from libtorchbeast import models
+from libtorchbeast import models, opening, recipes
 from libtorchbeast.actors import ActorMemory, check_limits
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError, replace
@@ -120,10 +121,17 @@ def test_done_resets_to_the_initial_state_and_not_to_zeros(recurrent):
     assert max(differences) > 0.01
 
 
+def describe(flags):
+    own = monobeast.create_env, monobeast.Net, monobeast.Actor
+    check, kinds = monobeast.check_flags, monobeast.RECIPES
+    complete = functools.partial(recipes.complete, flags, check, recipes=kinds)
+    return opening.describe(flags, complete, *own)
+
+
 def test_an_actors_very_first_row_carries_the_version_that_it_copied():
     """The version is not 0 after a resume, or in an actor that replaces another."""
     flags = make_flags()
-    flags, spec, shapes = monobeast.describe(flags)
+    flags, spec, shapes = describe(flags)
     net = models.make_net(monobeast.Net, spec, flags)
     one = replace(flags, num_actors=1)
     memory = ActorMemory(one, shapes, net.state_dict(), 7)
@@ -140,7 +148,7 @@ def test_an_actors_very_first_row_carries_the_version_that_it_copied():
 
 
 def test_batches_that_do_not_fit_into_memory_are_refused():
-    flags, _, shapes = monobeast.describe(make_flags())
+    flags, _, shapes = describe(make_flags())
     check_limits(flags, shapes)
     with pytest.raises(UserError, match=r"^--batch_size 10+: expected a smaller number"):
         check_limits(replace(flags, batch_size=10**12), shapes)
@@ -154,7 +162,7 @@ def test_shapes_are_learned_from_one_environment(monkeypatch):
     for name, make in (("one", Counting), ("vector", lambda: vector(N))):
         create_env = lambda flags, make=make: seeds.append(flags.env_seed) or make()
         monkeypatch.setattr(monobeast, "create_env", create_env)
-        described[name] = monobeast.describe(make_flags("--use_lstm", "--seed", "5"))
+        described[name] = describe(make_flags("--use_lstm", "--seed", "5"))
         assert seeds == [5]
         with contextlib.closing(monobeast.make_environment(make_flags(), 70)) as env:
             env.initial(0)

@@ -319,7 +319,7 @@ def test_the_test_mode_needs_a_checkpoint_that_fits(savedir):
     assert "has the network polybeast.Net, this program's is monobeast.Net" in message
     checkpoint.save(str(savedir / "run/model.tar"), state)
     message = refusal(savedir, "--mode", "test", "--use_lstm")
-    assert "does not fit this network (--net, --core, --use_lstm): " in message
+    assert "does not fit this network (--net, --core, or Net was edited): " in message
     checkpoint.save(str(savedir / "run/model.tar"), state | {"env": "NoSuchGame-v0"})
     message = refusal(savedir, "--mode", "test")
     assert "--env NoSuchGame-v0: Environment `NoSuchGame` doesn't exist" in message

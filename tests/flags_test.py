@@ -267,6 +267,7 @@ def test_the_folder_of_runs_depends_on_home_and_not_on_the_working_directory(tmp
     monkeypatch.setenv("HOME", "/home/me")
     assert run_path(Flags(savedir="~/runs", xpid="run")) == "/home/me/runs/run"
     (tmp_path / "other").mkdir()
-    for where, found in (("runs", tmp_path / "other"), (".", "other")):  # a run's name comes first
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for where, found in (("runs", tmp_path / "other"), (".", "other"), ("~", "other")):
         flags = monobeast.parse(["--savedir", where, "--init_from", "other"])
-        assert flags.init_from == str(found)
+        assert flags.init_from == str(found)  # a run of that name in --savedir comes first

@@ -48,7 +48,7 @@ def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_pat
     addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
     queue, clock = BatchingQueue(2, 2), Clock(INFERENCE_ACTIVITIES)
     with contextlib.ExitStack() as stack:
-        for address, num_envs in zip(addresses, (2, 4), strict=True):
+        for address, num_envs in zip(addresses, (4, 4), strict=True):
             stack.enter_context(serving(Flicker, address, num_envs))
         torch.manual_seed(1)
         spec = spec_of(describe(addresses[0]))

@@ -134,7 +134,8 @@ def test_after_a_restart_the_mean_from_before_stays_until_the_new_one_is_known()
     stats.restart()
     assert stats.take() == {"games": 2, "mean_game_return": 10.0, "mean_game_length": 10.0}
     stats = Stats(num_envs=128)
-    stats.load_state_dict({"games": 9, "returns": [70.0] * 100, "lengths": [70] * 100})
+    state = {"games": 9, "largest_reward": None}
+    stats.load_state_dict({**state, "returns": [70.0] * 100, "lengths": [70] * 100})
     stats.restart()
     shown = means(stats, Vector(lambda rng: rng.randint(100, 200), num_envs=128), 12)
     assert set(shown[:10]) == {70.0} and shown[11] == pytest.approx(150, rel=0.1)

@@ -55,7 +55,7 @@ def read(folder: str) -> Results:
     """The results in a run's folder, without lines that somebody else has written."""
     path, results = Path(folder, "opponents.csv"), {}
     for line in path.read_text().splitlines() if path.exists() else ():
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError):
             step, wins, draws, losses, rating = map(float, line.split(","))
             results[int(step)] = [wins, draws, losses, rating]
     return results

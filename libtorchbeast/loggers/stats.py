@@ -164,10 +164,10 @@ class Stats:
     def load_state_dict(self, state: dict) -> None:
         with self._lock:
             self.games = state["games"]
-            numbers = state.get("numbers", [])  # older files lack them
+            numbers = state.get("numbers", [])  # 0.7 did not save them
             older: list = [{}] * (len(state["lengths"]) - len(numbers))
             self._recent += zip(state["lengths"], state["returns"], older + numbers, strict=True)
-            self._largest_reward = state.get("largest_reward")  # 0.6 did not save it
+            self._largest_reward = state["largest_reward"]
             self.standings.load_state_dict(state.get("standings", {}))  # nor this
 
 

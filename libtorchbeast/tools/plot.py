@@ -149,18 +149,17 @@ def _in_words(column: str) -> str:
 
 
 def find_logs(path: str) -> list[Path]:
-    """Returns the CSV files that `path` stands for, with links resolved. Raises FileNotFoundError
-    if there is no such file."""
+    """The CSV files of `path`, links resolved. Raises FileNotFoundError if it does not exist."""
     place = Path(path).expanduser().resolve()
     if place.is_file():
-        return [place] if place.suffix == ".csv" else []  # PATHS may be SAVEDIR/*
+        return [place] if place.suffix == ".csv" else []
     if not place.is_dir():
         raise FileNotFoundError(f"{path} does not exist")
     found = [place / "logs.csv"] if (place / "logs.csv").exists() else place.rglob("logs.csv")
     found = sorted(file.resolve() for file in found)
     if not found:
         names = sorted(item.name for item in place.iterdir())[:10]
-        raise FileNotFoundError(f"no logs.csv in or below {path}; there is: {names or 'nothing'}")
+        logger.warning("no logs.csv in or below %s; there is: %s", path, names or "nothing")
     return found
 
 

@@ -220,7 +220,7 @@ class Report:
         parts += [self.improvements()] if 1 < len(self.settings) <= MANY else []
         parts += [self.of_factor(i) for i in range(len(self.study.factors))]
         if self.study.left_out:
-            parts.append("\n".join(["## Left out\n", *self.study.left_out]))
+            parts.append("\n".join(["## Left out, and what else to know\n", *self.study.left_out]))
         (self.folder / "report.md").write_text("\n\n".join(parts) + "\n")
 
     def introduction(self) -> str:

@@ -25,5 +25,5 @@ def test_an_export_has_no_such_output_and_a_network_without_it_is_refused(fork):
     assert (fork.savedir / "ppo-recurrent/policy.pt2").exists()
     assert export.rstrip().endswith("# action, policy_logits, baseline")
     assert refused.startswith("polybeast: error: loss() raised KeyError: 'loss/reward' (")
-    end = "); the network is polybeast.Net, with policy_logits, baseline"
-    assert refused.endswith(end) and "\n" not in refused
+    end = "; the network is polybeast.Net, with policy_logits, baseline"
+    assert refused.endswith(end) and "); rows have frame, " in refused and "\n" not in refused
