@@ -276,9 +276,6 @@ class RunCheckpoints:
         state = load_newest(self.path)
         if state is None:
             return None
-        if "between_barriers" not in state:
-            said = "is of a version up to 0.6: --init_from begins a new run with its weights"
-            raise UserError(f"{self.path} {said}")
         for name, now in self._identity.items():
             if state[name] != now:
                 self._refuse(name, state[name], now)

@@ -95,8 +95,9 @@ class Moments(nn.Module):
         each = []
         for name in self.names:
             x = rows[name][:-1:EVERY] if name in self.pixels else rows[name][:-1]
-            weights = real[::EVERY] if name in self.pixels else real
-            weights = torch.where(weights.sum() > 0, weights, 1.0)
+            weights = real
+            if name in self.pixels:  # perhaps no eighth row has a real transition
+                weights = torch.where(real[::EVERY].sum() > 0, real[::EVERY], 1.0)
             each.append(_moments(x.reshape(*x.shape[:2], -1), weights))
         means, variances = zip(*each, strict=True) if each else ((), ())
         return torch.cat([real.sum().view(1), *means, *variances, *_moments(returns, real)])

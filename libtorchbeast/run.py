@@ -16,7 +16,7 @@ from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
-from libtorchbeast.flags import Flags, as_plain, run_path
+from libtorchbeast.flags import Flags, UserError, as_plain, run_path
 from libtorchbeast.learner import Direct, Learner
 from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import last_row
@@ -229,6 +229,11 @@ class RunState:
         self._is_taken = stack.enter_context(hold(self.path))
         state, net = self.checkpoints.load(), self.learner.net
         if state is not None:
+            if "between_barriers" not in state:
+                path = self.checkpoints.path
+                raise UserError(
+                    f"{path} is of a version up to 0.6: take its weights by --init_from"
+                )
             self.learner.load_state_dict(state)
             self._resumed = state
             return state["step"]

@@ -80,7 +80,10 @@ def test_a_run_trains_resumes_and_plays(parse, tmp_path, caplog):
     assert load(tmp_path / "run")["step"] >= 600
     log = (tmp_path / "run" / "out.log").read_text()
     assert "--total_steps changes from 400 to 600" in log and log.count("changes from") == 1
-    assert "Recipe for other: --passes 1 --minibatches 1 --learning_rate 0.003" in caplog.text
+    assert (
+        "Recipe for other: --passes 1 --minibatches 1 --ppo_clip 0.0 --learning_rate 0.003"
+        in caplog.text
+    )
     games = evaluate.test_newest(parse("--mode test --num_episodes 3"), warpbeast.player)
     assert len(games) == 3 and all(game.complete for game in games)
     evaluate.test_newest(parse("--mode test_render --num_episodes 1"), warpbeast.player)

@@ -92,6 +92,7 @@ def test_a_very_large_observation_is_blamed_and_not_the_network():
         nn.init.ones_(weight)
     zeros = torch.zeros(1, 2)
     row = {"frame": torch.full((1, 2, 4), 3e38), "reward": zeros, "last_action": zeros.long()}
+    row["done"] = zeros.bool()
     said = r"^Observation 'frame' has numbers as large as 3e\+38, with"
     with pytest.raises(UserError, match=said):
         models.act_on(net, row, ())
