@@ -89,21 +89,22 @@ class Learner:
                 self._ranks.learned(int((~batch["done"][1:]).sum()))
             each: list[dict[str, Any]] = []
             sums: dict[str, torch.Tensor] = {}  # statistics that no update has taken in so far
-            claimed = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
+            stated = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
             restore_buffers = self.updater.keep_buffers()
             self.updater.take_in(on_device)
             for part in self.updater.parts(on_device, self._progress()):
                 if not part.is_first and not each:  # no rank has a real transition
                     break
                 sums = part.sums or sums
-                steps = part.new_steps if claimed is None else claimed
-                part = part._replace(sums=sums, new_steps=steps)
+                part = part._replace(
+                    sums=sums, new_steps=part.new_steps if stated is None else stated
+                )
                 one = self._update_once(batch, part, publish, restore_buffers)
                 if one is None:
                     break
                 if one:
                     each.append(one)
-                    sums, claimed = {}, None if claimed is None else 0
+                    sums, stated = {}, None if stated is None else 0
                 restore_buffers = self.updater.keep_buffers()
                 if self._ended:
                     break

@@ -230,10 +230,7 @@ class RunState:
         state, net = self.checkpoints.load(), self.learner.net
         if state is not None:
             if "between_barriers" not in state:
-                path = self.checkpoints.path
-                raise UserError(
-                    f"{path} is of a version up to 0.6: take its weights by --init_from"
-                )
+                raise UserError(f"{self.checkpoints.path}: of a version up to 0.6; use --init_from")
             self.learner.load_state_dict(state)
             self._resumed = state
             return state["step"]

@@ -95,8 +95,7 @@ class Gradients:
         for kind in KINDS:
             seen = results.get(kind, {})
             summed[kind] = seen | {k: x for (one, k), x in self._others.items() if one == kind}
-        of_each = self._counts[0] / self._returned.clamp(min=1.0)
-        shares = dict(zip(self.optional, of_each, strict=True))
+        shares = dict(zip(self.optional, self._counts[0] / self._returned.clamp(1.0), strict=True))
         for kind in ("scalars", "means") if self._is_mean else ("means",):  # of who returns it
             own_shares = {k: shares[k] for one, k in self._others if one == kind}
             summed[kind] |= {k: summed[kind][k] * share for k, share in own_shares.items()}
