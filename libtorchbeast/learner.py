@@ -96,9 +96,8 @@ class Learner:
                 if not part.is_first and not each:  # no rank has a real transition
                     break
                 sums = part.sums or sums
-                part = part._replace(
-                    sums=sums, new_steps=part.new_steps if stated is None else stated
-                )
+                steps = part.new_steps if stated is None else stated
+                part = part._replace(sums=sums, new_steps=steps)
                 one = self._update_once(batch, part, publish, restore_buffers)
                 if one is None:
                     break

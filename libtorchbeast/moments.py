@@ -60,8 +60,7 @@ class Moments(nn.Module):
             shape = rows[name].shape
             x = rows[name].flatten(2) if len(shape) > 2 else rows[name].unsqueeze(-1)
             part = slice(start, start + x.shape[-1])
-            is_image = name in self.pixels
-            tiny, limit = (PIXEL_TINY, PIXEL_LIMIT) if is_image else (TINY, LIMIT)
+            tiny, limit = (PIXEL_TINY, PIXEL_LIMIT) if name in self.pixels else (TINY, LIMIT)
             x = (x.float() - self.mean[part]).mul_((self.variance[part] + tiny).rsqrt())
             rows[name] = x.clamp_(-limit, limit).view(shape)
             start = part.stop

@@ -175,8 +175,8 @@ class Spec:
                 for end in ("done", "terminated", "truncated"):  # of each agent, [..., N, A]
                     over = over | (rows.get(f"{group}/{end}", 0) != 0)
             if (stuck := ~is_possible & ~over).any():
-                which = np.argwhere(stuck)[0, ended.ndim - 1]
-                seen = f"Observation {name!r} of environment {which}"
+                n = np.argwhere(stuck)[0, ended.ndim - 1]
+                seen = f"Observation {name!r} of environment {n}"
                 raise UserError(f"{seen}: expected an allowed action, as the episode goes on")
 
     @property

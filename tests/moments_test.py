@@ -223,5 +223,7 @@ def test_pixels_are_scaled_by_their_own_moments_so_that_what_moves_stands_out():
     torch.testing.assert_close(scaled["colour"], expected, rtol=1e-3, atol=1e-3)
     ball = scaled["frame"][0, 0, :, 5, 5]
     assert (ball > 1.5).all() and (scaled["frame"][1:, :, :, 6:].abs() < 1e-3).all()
+    rows["frame"][1, 1, 0, 9, 9] = 255  # where nothing has ever moved
+    assert own.scaled(rows)["frame"][1, 1, 0, 9, 9] == 5
     assert scaled["code"] is rows["code"] and scaled["picture"] is rows["picture"]
     assert scaled["hand"] is not rows["hand"]  # as with moments

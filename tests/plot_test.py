@@ -247,13 +247,18 @@ def test_errors_are_one_line_and_say_what_is_there(tmp_path, capsys):
     empty = tmp_path / "empty"
     empty.mkdir()
     check_error([str(tmp_path / "no")], capsys, "no does not exist")
-    check_error([str(empty)], capsys, "no run and no CSV file among")
+    check_error([str(empty)], capsys, "no logs.csv in or below", "nothing")
+    (empty / "other.txt").touch()
+    check_error([str(empty)], capsys, "['other.txt']")
+    check_error([str(empty), str(empty / "other.txt")], capsys, "no run and no CSV file among")
     check_error([run, "--y", "loss"], capsys, "no run has a loss yet", "'mean_game_return'")
     check_error([young], capsys, "no run has a mean_game_return yet")
     check_error([str(bad)], capsys, "bad.csv", "'high'")
     check_error([run], capsys, "/nonexistent/plot.png")
     with pytest.raises(SystemExit, match="plot: Format 'doc' is not supported .supported formats"):
         main([run, "--out", str(tmp_path / "plot.doc")])
+    main([str(empty), run, "--out", str(tmp_path / "some.png")])  # as SAVEDIR/*
+    assert (tmp_path / "some.png").exists()
 
 
 def test_errors_about_groups_say_what_was_seen(tmp_path, capsys):

@@ -83,8 +83,8 @@ def picture_of(env: Environment) -> np.ndarray:
     if picture.dtype.kind in "bf":  # these range from 0 to 1
         picture = 255 * picture
     if not (picture.min() > -1 and picture.max() < 256):
-        expected = "whole numbers from 0 to 255, or floats from 0 to 1"
-        raise UserError(f"--mode test_render: {env.spec.name}.render(): expected {expected}")
+        said = "render(): expected whole numbers from 0 to 255, or floats from 0 to 1"
+        raise UserError(f"--mode test_render: {env.spec.name}.{said}")
     return picture.clip(0, 255).astype(np.uint8, copy=False)
 
 

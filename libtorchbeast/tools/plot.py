@@ -103,8 +103,8 @@ def plot(
     label = ", ".join(map(_in_words, drawn_columns(lines)))
     if panel_by is None:
         are_equal = all(line.mean.frames == line.mean.steps for line in lines)
-        units = [unit for unit in UNITS if not (are_equal and unit == "frames")]
-        panels = [Panel("", unit, lines) for unit in ([x] if x else units)]
+        units = [x] if x else [u for u in UNITS if u != "frames" or not are_equal]
+        panels = [Panel("", unit, lines) for unit in units]
     else:
         panels = list(_panels(lines, panel_by, x or "steps"))
     figure = _figure(panels, label, labels)
@@ -127,7 +127,7 @@ def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
         name, colon, column = path.partition(":")
         if not colon or Path(path).expanduser().exists():
             name, column = path, y
-        for file in find_logs(name):
+        for file in find_logs(name, is_only=len(paths) == 1):
             if columns.setdefault(file, column) != column:
                 raise ValueError(f"{file}: expected one column, seen {columns[file]} and {column}")
     if not columns:
@@ -148,8 +148,8 @@ def _in_words(column: str) -> str:
     return name.replace("_", " ") + slash + env
 
 
-def find_logs(path: str) -> list[Path]:
-    """The CSV files of `path`, links resolved. Raises FileNotFoundError if it does not exist."""
+def find_logs(path: str, is_only: bool = True) -> list[Path]:
+    """The CSV files of `path`, links resolved. Raises FileNotFoundError if there are none."""
     place = Path(path).expanduser().resolve()
     if place.is_file():
         return [place] if place.suffix == ".csv" else []
@@ -159,7 +159,10 @@ def find_logs(path: str) -> list[Path]:
     found = sorted(file.resolve() for file in found)
     if not found:
         names = sorted(item.name for item in place.iterdir())[:10]
-        logger.warning("no logs.csv in or below %s; there is: %s", path, names or "nothing")
+        said = f"no logs.csv in or below {path}; there is: {names or 'nothing'}"
+        if is_only:
+            raise FileNotFoundError(said)
+        logger.warning("%s", said)
     return found
 
 
