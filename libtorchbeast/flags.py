@@ -268,6 +268,9 @@ def take_over(
     Flags of one start keep their values. --num_actors is one of them because it depends on the
     machine, but it is taken over if it is 0 in the run, which is another way to train.
     """
+    if "recipe" in given and draft.mode == "train":
+        own = draft.recipe == saved.get("recipe")
+        require(draft, "recipe", own, "none, since a run that resumes keeps its settings")
     leave = OF_ONE_START if draft.mode == "train" else OF_ONE_START | OF_ONE_TEST
     if saved.get("num_actors") == 0:
         leave = leave - {"num_actors"}
@@ -394,7 +397,7 @@ def add_learning_flags(parser: Parser) -> None:
              "which the policy moves too far from the actors' policy.")
     add("--minibatches", type=whole(1),
         help="Number of updates in each pass, each from another random part of the batch: of its "
-             "rollouts if the network is recurrent, else of its transitions.")
+             "rollouts if the network is recurrent, else of its transitions. At most one for each.")
     add("--num_learner_threads", "--num_threads", type=whole(1, 64),
         help="Number of learner threads. Each collects its own batches, but only one at a time "
              "updates the network. Default: 1, or 2 if the learner uses an accelerator.")
@@ -434,7 +437,7 @@ def add_loss_flags(parser: Parser) -> None:
     add = parser.group("loss", "The terms of the loss (see monobeast.py).")
     add("--entropy_cost", type=real(0),
         help="Weight of the entropy bonus in the first update.")
-    add("--entropy_schedule", choices=["linear", "constant"],
+    add("--entropy_schedule", choices=["linear", "constant"], default="linear",
         help="linear lets the weight of the entropy bonus fall to 0 at --total_steps, as the "
              "learning rate does.")
     add("--baseline_cost", type=real(0), help="Weight of the baseline loss.")
@@ -445,7 +448,8 @@ def add_loss_flags(parser: Parser) -> None:
         help="moments normalises each number of an observation: it subtracts the running mean, "
              "divides by the running standard deviation, and clips to [-10, 10]. Images and "
              "integers are left as they are. pixels normalises images of bytes, too, and clips "
-             "them to [-5, 5], so that small things that move stand out.")
+             "them to [-5, 5], so that small things that move stand out. It leaves them to a "
+             "network without models.Parts as they are.")
     add("--reward_scaling", choices=["returns", "none"],
         help="returns divides rewards in the loss by the running standard deviation of discounted "
              "returns, and clips to [-10, 10]. Logged returns are never scaled, but the baseline's "
@@ -458,8 +462,8 @@ def add_loss_flags(parser: Parser) -> None:
     add("--ppo_clip", type=real(0, 1), metavar="EPSILON",
         help="Clip the policy gradient as PPO does: an action has no gradient once its probability "
              "has changed by more than this share in the direction of its advantage, and a value "
-             "has none once it has changed by more than EPSILON. Advantages are standardised. With "
-             "0, the loss has the policy gradient of the IMPALA paper.")
+             "has none once it has come nearer to its target by more than EPSILON. Advantages are "
+             "standardised. With 0, the loss has the policy gradient of the IMPALA paper.")
     add("--loss_reduction", default="mean", choices=["mean", "sum"],
         help="Reduction of the loss over time and batch. The paper uses sum, together with "
              "--learning_rate 6e-4 --optimizer rmsprop --epsilon 0.01 --grad_norm_clipping 40.")

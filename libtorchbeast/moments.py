@@ -31,6 +31,8 @@ class Moments(nn.Module):
     Args:
         spec: gives the observation's parts (`Spec.scalable`, and images of bytes).
         flags: --observation_scaling, --reward_scaling, and --discounting for the returns.
+        pixels: whether images may be scaled. A network of a fork, without `models.Parts`, expects
+            the bytes that the environment gave, and may divide them by 255.
     """
 
     mean: Tensor  # [F] float32, of all numbers of the scaled parts, one after the other
@@ -39,9 +41,9 @@ class Moments(nn.Module):
     return_variance: Tensor  # [1] float32
     count: Tensor  # [] float32, the number of transitions that they are taken over
 
-    def __init__(self, spec: Spec, flags: Flags):
+    def __init__(self, spec: Spec, flags: Flags, pixels: bool):
         super().__init__()
-        images = spec.images if flags.observation_scaling == "pixels" else {}
+        images = spec.images if pixels and flags.observation_scaling == "pixels" else {}
         self.pixels = [name for name in images if spec.observations[name][1] == "uint8"]
         self.names = [*spec.scalable, *self.pixels] if flags.observation_scaling != "none" else []
         self.scales_rewards = flags.reward_scaling == "returns"

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 import monobeast
 from libtorchbeast import models
@@ -25,7 +26,7 @@ SCALED = ("--observation_scaling", "moments", "--reward_scaling", "returns")
 
 
 def moments(*flags, spec=SPEC):
-    return Moments(spec, parse("--env", "Some-v0", *(flags or SCALED)))
+    return Moments(spec, parse("--env", "Some-v0", *(flags or SCALED)), pixels=True)
 
 
 def random_rows(seed=0):
@@ -227,3 +228,33 @@ def test_pixels_are_scaled_by_their_own_moments_so_that_what_moves_stands_out():
     assert own.scaled(rows)["frame"][1, 1, 0, 9, 9] == 5
     assert scaled["code"] is rows["code"] and scaled["picture"] is rows["picture"]
     assert scaled["hand"] is not rows["hand"]  # as with moments
+
+
+class Divides(nn.Module):
+    """A network of a fork, which divides bytes by 255 itself."""
+
+    def __init__(self, spec, flags):
+        super().__init__()
+        self.policy = nn.Linear(4 * 36 * 36, spec.num_actions)
+        self.baseline = nn.Linear(4 * 36 * 36, 1)
+
+    def initial_state(self, batch_size):
+        return ()
+
+    def forward(self, inputs, core_state):
+        assert inputs["frame"].dtype == torch.uint8
+        x = inputs["frame"].flatten(2).float() / 255
+        return dict(policy_logits=self.policy(x), baseline=self.baseline(x).squeeze(-1)), ()
+
+
+@pytest.mark.parametrize("net_class, scales", [(monobeast.Net, True), (Divides, False)])
+def test_atari_scales_pixels_for_networks_that_read_images_with_parts(net_class, scales):
+    flags = parse("--env", "PongNoFrameskip-v4", "--precision", "fp32")
+    frame = {"frame": IMAGES["frame"]}
+    net = models.make_net(net_class, Spec("some", B, frame, Actions("discrete", (3,))), flags)
+    pixels = torch.randint(256, (T + 1, B, 4, 36, 36), dtype=torch.uint8)
+    own = {"frame": pixels, "last_action": torch.zeros(T + 1, B, dtype=torch.int64)}
+    rows = {k: v for k, v in random_rows().items() if k not in OBSERVATIONS} | own
+    net.moments.update(rows)
+    assert bool(net.moments.mean.any()) == scales
+    assert (forward(net, rows, ())[0]["baseline"] == net(rows, ())[0]["baseline"]).all() != scales
