@@ -244,7 +244,7 @@ def check_flags(draft: argparse.Namespace) -> Flags:
     if draft.max_learner_queue_size is None:  # the streams go on during an update
         columns = (draft.num_actors or draft.num_servers) * draft.envs_per_server
         draft.max_learner_queue_size = max(draft.batch_size, 2 * columns)
-    for name in ("passes", "minibatches"):
+    for name in ("passes", "minibatches") if draft.mode == "train" else ():
         require(draft, name, getattr(draft, name) == 1, "1: --replay_ratio says how often to learn")
     most = f"at most --replay_capacity {draft.replay_capacity}"
     require(draft, "replay_start", draft.replay_start <= draft.replay_capacity, most)

@@ -67,7 +67,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
     own_net, own_spec, why = models.name_of(net), env.spec.signature(), ""
     if flags.net is None and own_net != state["net"]:
         why = f"has the network {state['net']}, this program's is {own_net}: use the program that "
-        why += f"trained it, or --net {state['net']}"
+        why += f"trained it, or --net {state['net']}{' --greedy' * state['flags']['greedy']}"
     elif own_spec != state["spec"]:
         why = f"does not fit {flags.env}: {env.spec.misfit(state['spec'])}"
     elif misfit := checkpoint.misfit(net.state_dict(), state["model"]):
@@ -382,7 +382,7 @@ def play_games(
     net.eval()
     cpu_s = 0.0  # so that the first evaluation's CPU time includes the imports
     for _ in inbox:
-        seed = derive_seed(flags.seed, weights.copy_to(net))
+        seed = derive_seed(flags.seed, weights.copy_to(net), 1)  # training has no 1 there
         row: dict[str, float] = {}
         for column, env in envs.items():
             # What an environment's games bring depends on nothing that was played before.

@@ -90,7 +90,7 @@ class Learner:
             each: list[dict[str, Any]] = []
             sums: dict[str, torch.Tensor] = {}  # statistics that no update has taken in so far
             stated = int(batch[NEW_STEPS][0, 0]) if NEW_STEPS in batch else None
-            restore_buffers = self.updater.keep_buffers()
+            forget = self.updater.keep_buffers()
             self.updater.take_in(on_device)
             for part in self.updater.parts(on_device, self._progress()):
                 if not part.is_first and not each:  # no rank has a real transition
@@ -98,13 +98,14 @@ class Learner:
                 sums = part.sums or sums
                 steps = part.new_steps if stated is None else stated
                 part = part._replace(sums=sums, new_steps=steps)
-                one = self._update_once(batch, part, publish, restore_buffers)
+                one = self._update_once(batch, part, publish)
                 if one is None:
+                    if not each:
+                        forget()  # the moments of this batch
                     break
                 if one:
                     each.append(one)
                     sums, stated = {}, None if stated is None else 0
-                restore_buffers = self.updater.keep_buffers()
                 if self._ended:
                     break
             if self._ranks is not None and one is not None:
@@ -115,11 +116,12 @@ class Learner:
         return self._closed or self._ended
 
     def _update_once(
-        self, batch: Rollout | None, part: Part, publish: Publish, restore_buffers: Callable
+        self, batch: Rollout | None, part: Part, publish: Publish
     ) -> dict[str, Any] | None:
         """An update from a part of the batch. Returns its numbers for the log, {} if no transition
         was real, or None if it was skipped. If `batch` is None, this rank has none to learn from
         and makes its last update, from the batches of the other ranks."""
+        restore_buffers = self.updater.keep_buffers()  # running means, for example
         numbers, sums, clipped = self.updater.gradients(part, self._progress(), batch is None)
         self._ended = numbers.pop("stops", 0.0) > 0
         count, steps = (int(numbers.pop(name)) for name in ("real_transitions", "new_steps"))
@@ -127,7 +129,7 @@ class Learner:
             restore_buffers()
             return {}
         if self.skips.must_skip(numbers):
-            restore_buffers()  # the batch has changed running means, for example
+            restore_buffers()
             self.skips.skip(batch, part.batch, numbers, self.updates)
             return None
         version = self.updates + 1
@@ -168,10 +170,10 @@ class Learner:
         try:
             if self._ranks is not None and not self._ended and self._ranks.pulse.failure is None:
                 with device_stream(self.device), self._updated:
-                    restore_buffers = self.updater.keep_buffers()
+                    forget = self.updater.keep_buffers()
                     self.updater.take_in({})
-                    publish: Publish = lambda state_dict, version: None
-                    self._update_once(None, NO_PART, publish, restore_buffers)
+                    if self._update_once(None, NO_PART, lambda weights, version: None) is None:
+                        forget()
         except RankLost:
             self._ended = True  # the run says so when it is saved
         finally:

@@ -14,7 +14,7 @@ from libtorchbeast.flags import UserError
 
 _PACKAGES = re.compile("/(site|dist)-packages/")  # dist-packages: those of Debian's own Python
 _FOREIGN = (sysconfig.get_path("stdlib"), os.path.dirname(__file__) + os.sep, "<")
-_NAMES = ("environment.py", "parallel.py", "tensors.py")
+_NAMES = ("environment.py", "parallel.py", "tensors.py", "seeds.py")  # they call create_env
 _ADAPTERS = tuple(os.path.join(os.path.dirname(__file__), name) for name in _NAMES)
 
 

@@ -20,8 +20,9 @@ def first_seed(seed: int, count: int) -> int:
 
 
 def derive_seed(*numbers: int) -> int:
-    """Mixes numbers into one seed: other numbers give another seed."""
-    return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
+    """Mixes numbers into one seed: other numbers, or another count of them, give another seed."""
+    mixed = np.random.SeedSequence([*numbers, len(numbers)])  # numpy adds zeros, which are the same
+    return int(mixed.generate_state(1)[0] >> 1)
 
 
 def seeded(

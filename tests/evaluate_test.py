@@ -117,7 +117,7 @@ def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
         with torch.no_grad():
             e._learner.net.policy[-1].bias[number % 2] += 1.0
         row = wait_for_row(e)
-        games = played(e._flags, weights, derive_seed(e._flags.seed, 10 * number))
+        games = played(e._flags, weights, derive_seed(e._flags.seed, 10 * number, 1))
         assert len(games) == 5
         # CartPole-v0 differs in games of more than 200 steps, which this network cannot play.
         for column in ("", "/CartPole-v0", "/CartPole-v1"):
@@ -317,6 +317,9 @@ def test_the_test_mode_needs_a_checkpoint_that_fits(savedir):
     checkpoint.save(str(savedir / "run/model.tar"), state | {"net": "polybeast.Net"})
     message = refusal(savedir, "--mode", "test")
     assert "has the network polybeast.Net, this program's is monobeast.Net" in message
+    flags = state["flags"] | {"greedy": True}  # as R2D2 always plays
+    checkpoint.save(str(savedir / "run/model.tar"), state | {"net": "r2d2.Net", "flags": flags})
+    assert refusal(savedir, "--mode", "test").endswith("or --net r2d2.Net --greedy")
     checkpoint.save(str(savedir / "run/model.tar"), state)
     message = refusal(savedir, "--mode", "test", "--use_lstm")
     assert "does not fit this network (--net, --core, or Net was edited): " in message

@@ -189,6 +189,15 @@ def test_the_command_line_wins_and_what_it_leaves_out_is_the_runs():
     assert taken_over("--discounting 0.99", discounting=0.8).discounting == 0.99  # the default
 
 
+def test_a_resume_with_another_recipe_is_refused():
+    """The flags that it would set are the run's."""
+    assert taken_over("--recipe other", recipe="other").recipe == "other"
+    with pytest.raises(
+        UserError, match="--recipe vectors: expected none, since a run that resumes"
+    ):
+        taken_over("--recipe vectors", recipe="other")
+
+
 def test_what_belongs_to_a_start_or_its_machine_is_not_the_runs():
     saved = dict(num_actors=31, torch_threads=32, wandb=True, compile=True, xpid="old")
     flags = taken_over("--xpid new", **saved)

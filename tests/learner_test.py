@@ -255,6 +255,17 @@ def test_minibatches_without_a_real_transition_change_nothing(tmp_path):
     assert learning.published == [4] and numbers["mean_rho"] > 0.5
 
 
+def test_the_moments_keep_a_batch_whose_first_minibatch_has_no_real_transition(tmp_path):
+    flags = "--minibatches 20 --observation_scaling moments --reward_scaling none".split()
+    learning = Learning(tmp_path, monobeast.Net, *flags)
+    learning.batch["done"][:] = True
+    learning.batch["done"][2, 1] = False
+    for updates in range(1, 9):  # in one of twenty it is the first
+        learning.batch["policy_version"][:] = learning.learner.updates
+        learning.update()
+        assert learning.net.moments.count == learning.learner.updates == updates
+
+
 def test_bf16_with_a_gaussian_policy_is_obeyed_with_a_warning(caplog):
     flags = make_flags("--precision", "bf16")
     spec = Spec("some", 1, {"frame": ((4,), "uint8")}, Actions("box", (2,)))

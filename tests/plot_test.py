@@ -151,6 +151,17 @@ def test_the_group_of_a_run(run, pattern, name):
     assert group_name(Path("/logs", run + ".csv"), pattern) == name
 
 
+def test_groups_of_a_study_that_was_made_twice_are_two(tmp_path):
+    paths = [
+        make_run(tmp_path / study, f"pong_seed{i}", [y])
+        for study, y in (("a", 1), ("b", 9))
+        for i in "12"
+    ]
+    lines = plot(paths, tmp_path / "plot.png", group_by=SEED)
+    assert {line.name.split(" ")[0] for line in lines} == {f"{tmp_path}/{x}/pong" for x in "ab"}
+    assert [line.mean.y for line in lines] == [[1.0], [9.0]]
+
+
 def test_groups_from_the_command_line(tmp_path, capsys):
     for name in ("a-1", "a-2", "b-1"):
         make_run(tmp_path / "runs", name, [1.0, 2.0, float(len(name))])

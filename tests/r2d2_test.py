@@ -277,6 +277,12 @@ WRONG = {
 }
 
 
+def test_what_only_training_needs_is_not_asked_of_another_programs_run():
+    draft = r2d2.make_parser().parse_args(["--mode", "test"])
+    draft.passes = 10
+    assert r2d2.check_flags(draft).passes == 10
+
+
 @pytest.mark.parametrize("flag, said", WRONG.items())
 def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flag, said):
     with pytest.raises(UserError, match=f"{flag}: {said}"):

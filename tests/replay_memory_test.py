@@ -62,10 +62,10 @@ def test_a_file_keeps_its_content_if_it_has_the_right_size(tmp_path):
     assert (allocate(flags, shapes, 50, path)["frame"] == 0).all()
 
 
-@pytest.mark.parametrize("k", [2, 4])
-def test_stacks_are_made_of_their_games_frames(k):
+@pytest.mark.parametrize("k, dtype", [(2, torch.int64), (4, torch.uint16)])
+def test_stacks_are_made_of_their_games_frames(k, dtype):
     ages = [5, 6, 0, 1, 2, 3, 4, 0, 0]  # rows 2, 7 and 8 are the first of their games
-    frames = torch.arange(1, k - 1 + len(ages) + 1)[:, None]
+    frames = torch.arange(1, k - 1 + len(ages) + 1)[:, None].to(dtype)
     stacks = stack_frames(frames, torch.tensor(ages)[:, None], k)
     for t, age in enumerate(ages):
         newest = k + t

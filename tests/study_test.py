@@ -35,6 +35,7 @@ def test_a_list_has_values_and_ranges():
     assert factors("--env=a,b --x 1e-3") == [[{"env": "a"}, {"env": "b"}], [{"x": "1e-3"}]]
     assert factors(r"--x a\,b,1\-5,\\") == [[{"x": "a,b"}, {"x": "1-5"}, {"x": "\\"}]]
     assert factors("--x -1,-2") == [[{"x": "-1"}, {"x": "-2"}]]
+    assert parse_factors(["--x", "1e-3, 3e-3"]) == factors("--x 1e-3,3e-3")
     [tied] = factors("--lr,gamma 1e-3,3e-3 0.99,0.997")  # these change together
     assert tied == [{"lr": "1e-3", "gamma": "0.99"}, {"lr": "3e-3", "gamma": "0.997"}]
 
@@ -45,6 +46,7 @@ def test_a_list_has_values_and_ranges():
         ("--seed", "--seed with .* values: expected for each flag one list"),
         ("1,2", "1,2 with"),
         ("--seed 7,5-1", "5-1: expected a range that rises"),
+        ("--seed 1-2,", "1-2,: expected no empty value"),
         ("--a,b 1,2", "expected for each flag one list"),
         ("--a,b 1,2 1-3", r"\[2, 3\] values: expected .* all of the same length"),
         ("--a 1 --b 2 --a,c 1 2", "--a: expected each flag once"),

@@ -197,6 +197,7 @@ WRONG = {
     "another": (lambda n: TensorVector(Discounts(1.5), n), "discounts from -1 to 1, seen 1.5"),
     "no number": (lambda n: TensorVector(Discounts(torch.nan), n), "discounts .*, seen nan"),
     "a vector of arrays": (lambda n: gymnasium.make_vec("CartPole-v1", n), "expected tensors on"),
+    "an error": (lambda n: {}["level"], r"--env breakout: KeyError: 'level' \(.*warpbeast_test.py"),
     "a single environment": (lambda n: gymnasium.make("CartPole-v1"), "expected a TensorVector"),
 }
 
@@ -208,7 +209,7 @@ def test_a_wrong_environment_is_refused(parse, monkeypatch, what):
     flags = parse()
     with pytest.raises(UserError, match=expected):
         warpbeast.train(flags)
-    begins_none = what.endswith(("arrays", "environment"))
+    begins_none = what.endswith(("arrays", "environment", "error"))
     assert not (begins_none and os.listdir(flags.savedir))
 
 

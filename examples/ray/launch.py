@@ -23,7 +23,7 @@ import ray
 
 import polybeast
 import polybeast_env
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import Flags, UserError, replace
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.seeds import derive_seed
@@ -40,14 +40,15 @@ logger = logging.getLogger("examples.ray")
 class EnvServer:
     """Serves environments on one address, like a process of `python -m polybeast_env`."""
 
-    def __init__(self, flags: argparse.Namespace, port: int, ca: tuple[bytes, bytes]):
+    def __init__(self, flags: Flags, index: int, port: int, ca: tuple[bytes, bytes]):
         logging.basicConfig(level=logging.INFO, format="%(message)s")
         host = ray.util.get_node_ip_address()
         self.address = f"{host}:{port}"
         pair = certificates.certify_host(certificates.Pair.from_texts(*ca), host, DAYS)
         seed = derive_seed(flags.seed, port, time.time_ns())  # another seed after a restart
+        flags = polybeast_env.try_environment(flags)
         self.server = Server(
-            polybeast_env.maker(flags, seed),
+            polybeast_env.maker(flags, seed, index),
             self.address,
             max_streams=flags.max_streams,
             seed=seed,
@@ -150,7 +151,9 @@ def main(argv: list[str] | None = None) -> None:
     ray.init(flags.ray, **only_here)
     ca = certificates.make_ca(DAYS)
     ports = range(flags.first_port, flags.first_port + flags.servers)
-    servers = [EnvServer.remote(flags.of_servers, port, ca.texts()) for port in ports]
+    of_servers = replace(flags.of_servers, num_servers=flags.servers)
+    own = enumerate(ports)
+    servers = [EnvServer.remote(of_servers, index, port, ca.texts()) for index, port in own]
     with tempfile.TemporaryDirectory() as folder:
         try:
             code = train(flags, servers, write_tls(ca, Path(folder)))

@@ -100,5 +100,5 @@ def stack_frames(frames: Tensor, ages: Tensor, k: int) -> Tensor:
     for i in range(k - 1):
         is_before = ages < k - 1 - i
         if is_before.any():  # seldom; indexing all at once takes twice as long
-            stacks[:, :, i][is_before] = 0
+            stacks[:, :, i].numpy()[is_before.numpy()] = 0  # torch cannot for uint16
     return stacks

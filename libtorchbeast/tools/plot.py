@@ -213,8 +213,12 @@ def _folder(path: Path) -> Path:
 
 def _groups(curves: list[Curve], pattern: str, interval: bool) -> list[Line]:
     groups: dict[str, list[Curve]] = {}
+    names = Counter(_folder(curve.path).name for curve in curves)
+    is_twice = pattern == SEED and max(names.values()) > 1  # in a study that was made twice
     for curve in curves:
-        groups.setdefault(group_name(curve.path, pattern), []).append(curve)
+        name = group_name(curve.path, pattern)
+        place = _folder(curve.path).parent / name if is_twice else name
+        groups.setdefault(str(place), []).append(curve)
     return [_group(name, runs, interval) for name, runs in groups.items()]
 
 

@@ -55,7 +55,9 @@ def parse_factors(words: list[str]) -> list[Factor]:
 def _values(text: str) -> list[str]:
     """Splits at commas; 1-3 becomes 1, 2, 3. A character after a backslash stands for itself."""
     values: list[str] = []
-    for part in re.split(r"(?<!\\),", text):
+    for part in map(str.strip, re.split(r"(?<!\\),", text)):
+        if not part:
+            raise UserError(f"{text}: expected no empty value")
         if ends := re.fullmatch(r"(\d+)-(\d+)", part):
             values += (rising := [*map(str, range(int(ends[1]), int(ends[2]) + 1))])
             if not rising:
