@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from libtorchbeast.flags import Flags
-from libtorchbeast.spec import Spec
+from libtorchbeast.spec import LARGE_IMAGE, Spec
 from vtrace import scan_backwards
 
 LIMIT = 10.0  # scaled observations and rewards lie in [-LIMIT, LIMIT]
@@ -59,12 +59,15 @@ class Moments(nn.Module):
         """Returns the rows [T, B, ...] with scaled observations, float32."""
         rows, start = dict(rows), 0
         for name in self.names:
-            shape = rows[name].shape
-            x = rows[name].flatten(2) if len(shape) > 2 else rows[name].unsqueeze(-1)
-            part = slice(start, start + x.shape[-1])
+            x, shape = rows[name], rows[name].shape
+            part = slice(start, start + shape[2:].numel())
             tiny, limit = (PIXEL_TINY, PIXEL_LIMIT) if name in self.pixels else (TINY, LIMIT)
-            x = (x.float() - self.mean[part]).mul_((self.variance[part] + tiny).rsqrt())
-            rows[name] = x.clamp_(-limit, limit).view(shape)
+            mean, variance = (m[part].view(shape[2:]) for m in (self.mean, self.variance))
+            scale = (variance + tiny).rsqrt()
+            if name in self.pixels and len(shape) == 5 and min(shape[-2:]) >= LARGE_IMAGE:
+                x, mean, scale = map(_channels_last, (x, mean, scale))  # bytes are cheap to move
+            x = x.to(torch.float32, copy=True).sub_(mean)  # in place: one allocation
+            rows[name] = x.mul_(scale).clamp_(-limit, limit)
             start = part.stop
         return rows
 
@@ -102,6 +105,12 @@ class Moments(nn.Module):
             each.append(_moments(x.reshape(*x.shape[:2], -1), weights))
         means, variances = zip(*each, strict=True) if each else ((), ())
         return torch.cat([real.sum().view(1), *means, *variances, *_moments(returns, real)])
+
+
+def _channels_last(images: Tensor) -> Tensor:
+    """[..., C, H, W], laid out in memory as `models.as_floats` will want it."""
+    flat = images.reshape(-1, *images.shape[-3:])
+    return flat.contiguous(memory_format=torch.channels_last).view(images.shape)
 
 
 def _moments(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
