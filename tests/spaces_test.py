@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Both beasts learn with every kind of observation and action."""
+"""Both beasts learn with nested observations, several choices at once, and masks. control_test.py
+has actions that are real numbers."""
 
 import numpy as np
 import pytest
@@ -14,12 +15,12 @@ BEASTS = {
     "polybeast": (polybeast, "--num_servers 1 --envs_per_server 32 --net monobeast.Net"),
 }
 # Steps; the return that is wanted, and that by chance.
-GAMES = {"Pairs": (50_000, 6.0, -2.7), "Allowed": (50_000, 7.0, 2.5), "Target": (100_000, 5.0, 0.0)}
+GAMES = {"Pairs": (50_000, 6.0, -2.7), "Allowed": (50_000, 7.0, 2.5)}
 
 
 @pytest.mark.parametrize(
     "game, beast",  # PolyBeast sends a mask as any other observation
-    [(g, b) for g in GAMES for b in BEASTS if (g, b) != ("Allowed", "polybeast")],
+    [("Pairs", "monobeast"), ("Pairs", "polybeast"), ("Allowed", "monobeast")],
 )
 def test_both_beasts_learn_it(game, beast, tmp_path):
     steps, wanted, by_chance = GAMES[game]

@@ -4,15 +4,12 @@
 import os
 import signal
 
-import pytest
-
 from tests.support.processes import load, rows
-from tests.support.terminal import BEASTS, InTerminal, command_of
+from tests.support.terminal import InTerminal, command_of
 
 
-@pytest.mark.parametrize("module", BEASTS)
-def test_a_closed_terminal_saves_and_ends_the_run(tmp_path, module):
-    with InTerminal(tmp_path, command_of(tmp_path, module)) as program:
+def test_a_closed_terminal_saves_and_ends_the_run(tmp_path):
+    with InTerminal(tmp_path, command_of(tmp_path, "polybeast")) as program:
         program.wait_for_step(0)
         program.close_terminal()
         assert program.wait_for_end() == 0, (tmp_path / "run/out.log").read_text()
