@@ -14,7 +14,6 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.q_learning import recurrent_q
 from tests import r2d2_test
-from tests.support import monobeast, polybeast
 from tests.support.processes import rows
 from tests.support.turns import Nim
 
@@ -103,15 +102,15 @@ def test_an_option_of_several_steps_is_these_steps():
     row["discount"] = torch.ones(10, 1)
     option = {k: x[starts].clone() for k, x in row.items()}
     for i, (start, end) in enumerate(zip(starts, starts[1:], strict=False), 1):
-        inner = row["reward"][start + 1 : end + 1]
         powers = gamma ** torch.arange(end - start)[:, None]
-        option["reward"][i] = (powers * inner).sum(0)
+        option["reward"][i] = (powers * row["reward"][start + 1 : end + 1]).sum(0)
         option["discount"][i] = gamma ** (end - start - 1)
-    steps = vtrace_targets(row, values, torch.zeros(9, 1))[starts[:-1]]
-    seen = vtrace_targets(option, values[starts], torch.zeros(4, 1))
-    assert torch.allclose(seen, steps, atol=1e-6)
-    steps = recurrent_q.targets(row, values, gamma, 9)[starts[:-1]]
-    assert torch.allclose(recurrent_q.targets(option, values[starts], gamma, 4), steps, atol=1e-6)
+    for targets in (
+        lambda row, values: vtrace_targets(row, values, torch.zeros(len(values) - 1, 1)),
+        lambda row, values: recurrent_q.targets(row, values, gamma, len(values) - 1),
+    ):
+        steps = targets(row, values)[starts[:-1]]
+        assert torch.allclose(targets(option, values[starts]), steps, atol=1e-6)
 
 
 def test_running_returns_use_the_size():
@@ -132,19 +131,9 @@ def test_networks_do_not_see_it():
 
 
 # ===================================================================================== the programs
-def test_monobeast_learns_who_wins(tmp_path):
-    """The first player wins if both play well: he takes two stones, and then what leaves none.
-    game_numbers_test.py has a run without passes and core state."""
-    flags = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --reward_scaling returns --passes 2"
-    monobeast.beast(tmp_path, *ENV, *flags.split(), "--use_lstm", "--total_steps", 2000)
-    assert rows(tmp_path / "run")[-1]["mean_game_return"] > -0.5
-
-
-def test_polybeast_and_r2d2_learn(tmp_path):
-    small = "--net monobeast.Net --num_servers 1 --envs_per_server 4 --batch_size 4".split()
-    polybeast.beast(tmp_path / "poly", *ENV, *small, "--total_steps", 2000)
-    r2d2_test.beast(tmp_path / "r2d2", *ENV, *r2d2_test.LEARNING, "--total_steps", 6000)
-    for name in ("poly", "r2d2"):
-        row = rows(tmp_path / name / "run")[-1]
-        assert row["mean_game_return"] > 0.5
-        assert row["mean_game_return"] == pytest.approx(2 * row["game_first_wins"] - 1)
+def test_r2d2_learns(tmp_path):
+    """tests/forks/turns_test.py trains the others."""
+    r2d2_test.beast(tmp_path, *ENV, *r2d2_test.LEARNING, "--total_steps", 6000)
+    row = rows(tmp_path / "run")[-1]
+    assert row["mean_game_return"] > 0.5
+    assert row["mean_game_return"] == pytest.approx(2 * row["game_first_wins"] - 1)

@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Several agents who act at once: their rows, their loss, and whole runs in both beasts."""
+"""Several agents who act at once: their rows, their loss, and whole runs of MonoBeast. past_test.py
+has runs with actor processes, and in PolyBeast."""
 
 import gymnasium
 import numpy as np
@@ -20,7 +21,6 @@ from libtorchbeast.parallel import grouped
 from libtorchbeast.spec import Actions
 from libtorchbeast.update import Updater
 from tests.support import monobeast as mono
-from tests.support import polybeast as poly
 from tests.support.parallel_games import LEAVES, NUMBERS, STEPS, Match
 from tests.support.processes import Program, load, rows
 
@@ -149,9 +149,6 @@ def test_each_agent_gets_its_actions_in_its_space(space, given, expected):
     assert env.spec.sets == {"a/frame": 3} and group.spec.sets == {"frame": 3}
 
 
-PAIR = spaces.MultiDiscrete([2, 2])
-
-
 def changed(env, **attributes):
     vars(env).update(attributes)
     return env
@@ -165,39 +162,27 @@ def returning(**told):
     return changed(env, step=own)
 
 
-@pytest.mark.parametrize(
-    ("env", "expected"),
-    [
-        (
-            changed(Alike("a"), agent_iter=None),
-            "returned Alike, an AEC environment; expected a ParallelEnv",
-        ),
-        (Alike(), "expected all agents that a game may have in its possible_agents"),
-        (
-            Alike("a", "b", groups={"a": "x", "b": "x"}, action_spaces={"b": spaces.Discrete(3)}),
-            r"\"groups\"\] 'x': expected agents with equal spaces, seen 'a' with .*Discrete\(2\), "
-            r"and 'b' with .*Discrete\(3\)",
-        ),
-        (
-            Alike("a", "b", action_spaces={"b": spaces.Box(0, 1, (1,))}),
-            r"expected Boxes of all agents or of none, .* seen 'a' with Discrete\(2\) and 'b' with",
-        ),
-        (
-            Alike("a", "b", action_spaces={"b": PAIR}),
-            "with equally many numbers in an action, seen",
-        ),
-        (Alike("a", groups=["a"]), r"groups\"\]: expected {AGENT: GROUP}, seen \['a'\]"),
-        (
-            changed(Alike("a", "b"), reset=lambda seed: ({"a": 1}, {})),
-            "of each in `agents`, .* not all of 'b'",
-        ),
-        (changed(Alike("a"), agents=[]), r"reset\(\): expected at least one agent in `agents`"),
-        (returning(rewards={}), "each that has acted also reward, .* not all of 'a'"),
-        (returning(seen={}), "of each in `agents`, .*; seen not all of 'a'"),
-        (returning(seen={"a": {"x": 1}}), r"of 'a': expected shapes {'frame': .*, seen {'x': "),
-        (returning(rewards={"a": np.nan}), "a/reward': expected finite numbers"),
-    ],
-)
+PAIR = spaces.MultiDiscrete([2, 2])
+WRONG = [
+    (changed(Alike("a"), agent_iter=None), "Alike, an AEC environment; expected a ParallelEnv"),
+    (Alike(), "expected all agents that a game may have in its possible_agents"),
+    (Alike("a", "b", groups={"a": "x", "b": "x"}, action_spaces={"b": PAIR}),
+     r"\] 'x': expected agents with equal spaces, seen 'a' with .* and 'b' with .*\(2, 2\)"),
+    (Alike("a", "b", action_spaces={"b": spaces.Box(0, 1, (1,))}),
+     r"expected Boxes of all agents or of none, .* seen 'a' with Discrete\(2\) and 'b' with"),
+    (Alike("a", "b", action_spaces={"b": PAIR}), "with equally many numbers in an action, seen"),
+    (Alike("a", groups=["a"]), r"groups\"\]: expected {AGENT: GROUP}, seen \['a'\]"),
+    (changed(Alike("a", "b"), reset=lambda seed: ({"a": 1}, {})),
+     "of each in `agents`, .* not all of 'b'"),
+    (changed(Alike("a"), agents=[]), r"reset\(\): expected at least one agent in `agents`"),
+    (returning(rewards={}), "each that has acted also reward, .* not all of 'a'"),
+    (returning(seen={}), "of each in `agents`, .*; seen not all of 'a'"),
+    (returning(seen={"a": {"x": 1}}), r"of 'a': expected shapes {'frame': .*, seen {'x': "),
+    (returning(rewards={"a": np.nan}), "a/reward': expected finite numbers"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("env", "expected"), WRONG)
 def test_a_wrong_environment_is_refused_in_one_sentence(env, expected):
     with pytest.raises(UserError, match=rf"\A.*{expected}.*\Z"):  # no line ends in it
         wrong = Environment(lambda: env, 1, "wrong")
@@ -291,41 +276,17 @@ def test_an_agent_that_comes_later_or_again_begins_an_episode():
     assert [row["terminated"][0] for row in each] == [False] * 5 + [True]
 
 
-@pytest.mark.parametrize("ends", [False, True])
-def test_a_mask_that_forbids_all_is_an_error_unless_its_agent_ends(ends):
-    class Masked(Alike):
-        mask = [1, 1]
+def test_a_mask_that_forbids_all_is_an_error_unless_its_agent_ends():
+    """In Match each walker's last one does."""
 
-        def observation_space(self, agent):
-            return spaces.Dict(frame=spaces.Discrete(3), action_mask=spaces.MultiBinary(2))
+    class Masked(Match):
+        def observe(self, agents, ended):
+            return super().observe(agents, [*ended, "walker_1"])
 
-        def action_space(self, agent):
-            return spaces.Discrete(2)
-
-        def looks(self):
-            masks = {"a": np.ones(2, np.int8), "b": np.array(self.mask, np.int8)}
-            return {agent: dict(frame=1, action_mask=masks[agent]) for agent in self.agents}
-
-        def reset(self, seed=None, options=None):
-            self.agents = ["a", "b"]
-            return self.looks(), {}
-
-        def step(self, actions):
-            self.mask = [0, 0]
-            over = {agent: ends and agent == "b" for agent in self.agents}
-            never = dict.fromkeys(self.agents, False)
-            seen, rewards = self.looks(), dict.fromkeys(self.agents, 1.0)
-            self.agents = [agent for agent in self.agents if not over[agent]]
-            return seen, rewards, over, never, {}
-
-    env, action = Environment(lambda: Masked("a", "b"), 1, "masked"), np.zeros((1, 2), np.int64)
-    env.initial(0)
-    if ends:
-        assert env.step(action)["agents/terminated"].tolist() == [[False, True]]
-        env.step(action)
-    else:
-        with pytest.raises(UserError, match="'agents/action_mask' of environment 0: expected an a"):
-            env.step(action)
+    wrong = Environment(Masked, 1, "masked")
+    with pytest.raises(UserError, match="'walker/action_mask' of environment 0: expected an a"):
+        wrong.initial(0)
+        wrong.step(np.zeros((1, 3), np.int64))
 
 
 def test_an_agent_that_is_absent_has_no_last_action():
@@ -446,7 +407,7 @@ def test_monobeast_learns_to_coordinate_and_counts_games(tmp_path, capsys, monke
 
 
 def test_evaluation_video_and_export(tmp_path):
-    """Of MonoBeast, with an LSTM. past_test.py has a run with actor processes."""
+    """Of MonoBeast, with an LSTM."""
     small = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --unroll_length 8 --use_lstm"
     more = "--total_steps 100_000_000 --eval_every 1000 --num_episodes 3 --log_every 0.2"
     with Program(tmp_path, *ENV, *small.split(), *more.split()) as program:
@@ -461,15 +422,6 @@ def test_evaluation_video_and_export(tmp_path):
     assert (tmp_path / "run" / "test.mp4").stat().st_size > 500
     mono.beast(tmp_path, "--mode", "export")
     assert (tmp_path / "run" / "policy.pt2").stat().st_size > 1000
-
-
-def test_polybeast_learns(tmp_path):
-    own = "--net monobeast.Net --num_servers 1 --envs_per_server 8 --eval_every 0 --log_every 0.2 "
-    flags = (own + LEARN.partition("--envs_per_actor 8 ")[2]).split()
-    poly.beast(tmp_path, *ENV, *flags, "--total_steps", 20_000)
-    last = rows(tmp_path / "run")[-1]
-    assert last["mean_game_return"] > 3 and last["game_return_walker_1"] > 1.4
-    assert last["mean_game_length"] == STEPS and last["stream_failures"] == 0
 
 
 def test_a_server_tries_no_action_that_a_mask_may_forbid(monkeypatch):
