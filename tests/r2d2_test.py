@@ -4,6 +4,7 @@
 import copy
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,15 @@ import torch
 import r2d2
 from libtorchbeast import losses, models
 from libtorchbeast.accelerator.devices import CPU
-from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
 from libtorchbeast.q_learning import recurrent_q
-from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.update import Updater
+from tests.support import polybeast
 from tests.support.compare import assert_same
 from tests.support.envs import Catch
+from tests.support.pools import serving
 from tests.support.processes import load, rows
 from tests.support.small_q_net import random_batch
 
@@ -31,20 +32,7 @@ SIZES = "--batch_size 16 --unroll_length 10 --burn_in 5 --train_length 15 --repl
 LEARNING = [*SERVERS.split(), *SIZES.split(), *"--replay_start 500 --replay_ratio 4".split()]
 LEARNING += "--learning_rate 3e-3 --target_update_every 20 --n_steps 3 --precision fp32".split()
 CATCH = [*LEARNING, "--env", "tests.support.envs:Catch-v0"]
-
-
-def beast(savedir, *flags):
-    words = ["--savedir", savedir, "--xpid", "run", *flags]
-    r2d2.main([str(word) for word in words])
-
-
-def refusal(savedir, *flags):
-    with pytest.raises(SystemExit) as refused:
-        beast(savedir, *flags)
-    message = refused.value.code
-    assert isinstance(message, str) and "\n" not in message
-    assert not (savedir / "run").exists()
-    return message.removeprefix("r2d2: error: ")
+beast = partial(polybeast.beast, program=r2d2)
 
 
 def greedy_return(savedir, capsys):
@@ -69,13 +57,10 @@ def test_what_was_seen_five_steps_ago_is_remembered_at_the_ratio_asked_for(tmp_p
 
 def test_it_learns_from_servers_that_run_elsewhere(tmp_path, address):
     """A stream may have more environments than --envs_per_server says."""
-    server = Server(lambda: Environment(Catch, 6, "tests.support.envs:Catch-v0"), address)
-    server.start()
     flags = ["--server_addresses", address, "--replay_start", 100, "--total_steps", 1000]
-    try:
-        beast(tmp_path, *CATCH, *flags, "--num_learner_threads", 2, "--num_inference_threads", 2)
-    finally:
-        server.stop()
+    flags += ["--num_learner_threads", 2, "--num_inference_threads", 2]
+    with serving(Catch, address, 6, name="tests.support.envs:Catch-v0"):
+        beast(tmp_path, *CATCH, *flags)
     last = rows(tmp_path / "run")[-1]
     assert last["step"] >= 1000 and last["streams"] == 1 and last["stream_failures"] == 0
 
@@ -322,20 +307,10 @@ def test_an_observation_that_has_the_name_of_a_rows_other_key_is_refused(key):
         r2d2.check_fits(r2d2.parse(["--env", "CartPole-v1"]), spec)
 
 
-def test_a_network_without_a_state_is_refused():
-    flags = r2d2.parse(["--env", "CartPole-v1", "--net", "libtorchbeast.models.VectorNet"])
-    with pytest.raises(UserError, match="VectorNet has no recurrent state, .* and R2D2 ask for"):
-        models.make_net(r2d2.Net, spec_with(), flags)
-
-
 def test_a_loss_without_priorities_is_refused(tmp_path, monkeypatch):
     scalar = {"priorities": torch.tensor(1.0)}
     total = lambda batch, loss=r2d2.loss: {"total_loss": loss(batch)["total_loss"], **scalar}
     monkeypatch.setattr(r2d2, "loss", total)
-    message = refusal(tmp_path, *CATCH, "--total_steps", 1000)
+    message = polybeast.refusal(tmp_path, *CATCH, "--total_steps", 1000, program=r2d2)
     assert message.startswith("loss() returned the vectors []; expected priorities [B] among them")
-
-
-def test_a_replay_that_does_not_fit_is_refused(tmp_path):
-    flags = [*CATCH, "--total_steps", 1000, "--replay_capacity", 10**12]
-    assert refusal(tmp_path, *flags).startswith("--replay_capacity 1000000000000: expected")
+    assert not (tmp_path / "run").exists()

@@ -4,6 +4,7 @@
 import dataclasses
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -311,17 +312,17 @@ def test_a_resume_whose_file_is_lost_begins_as_a_new_run_does(tmp_path):
 
 
 def test_threads_may_share_it():
-    """Two learner threads insert and draw at once; a checkpoint is taken meanwhile."""
+    """Two learner threads insert and draw at once."""
     flags, world = make_flags("--replay_ratio", 4), World(2)
     replay, lock, batches = make_replay(flags), threading.Lock(), []
-    left = [world.rollout() for _ in range(60)]
+    left = iter([world.rollout() for _ in range(60)])
 
     def one_by_one():
         while True:
             with lock:
-                if not left:
-                    return
-                rollout = left.pop(0)
+                rollout = next(left, None)
+            if rollout is None:
+                return
             yield rollout
 
     def learn():
@@ -329,11 +330,9 @@ def test_threads_may_share_it():
             replay.learned(batch, {"priorities": [1.0] * flags.batch_size})
             batches.append(batch)
 
-    threads = [threading.Thread(target=learn) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(learn) for _ in range(2)]:
+            future.result(60)
     assert len(batches) > 20
     for batch in batches:
         check(batch, world, flags)

@@ -39,20 +39,21 @@ class Poly(Program):
         self.wait_until_nothing_is_left()
 
 
-def beast(savedir, *flags):
-    """Runs PolyBeast in this process."""
+def beast(savedir, *flags, program=polybeast):
+    """Runs PolyBeast, or another program, in this process."""
     words = ["--savedir", savedir, "--xpid", "run", *flags]
-    polybeast.main([str(word) for word in words])
+    program.main([str(word) for word in words])
 
 
-def refusal(savedir, *flags):
-    """Returns the line with which PolyBeast refuses to start."""
+def refusal(savedir, *flags, program=polybeast):
+    """Returns the line with which the program refuses to start, without its name."""
     with pytest.raises(SystemExit) as refused:
-        beast(savedir, *flags)
+        beast(savedir, *flags, program=program)
     message = refused.value.code
     assert isinstance(message, str) and "\n" not in message  # Python prints it and exits with 1
-    assert message.startswith("polybeast: error: ")
-    return message.removeprefix("polybeast: error: ")
+    name = f"{program.__name__}: error: "
+    assert message.startswith(name)
+    return message.removeprefix(name)
 
 
 def parse(*flags):
