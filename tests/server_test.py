@@ -43,56 +43,6 @@ def test_a_stack_that_a_wrapper_changed_ends_its_stream(address):
     assert "the newest of the step before, seen others, in environment 1" in text
 
 
-STRANGER = """
-import queue, sys
-import grpc, rpcenv_pb2, rpcenv_pb2_grpc
-
-channel = grpc.insecure_channel(sys.argv[1])
-server = rpcenv_pb2_grpc.RPCEnvServerStub(channel)
-spec = server.Describe(rpcenv_pb2.DescribeRequest())
-assert spec.protocol == 2 and spec.num_envs == 2 and list(spec.action_sizes) == [3]
-leaf, = spec.observations
-assert (leaf.name, leaf.dtype, list(leaf.shape)) == ("frame", rpcenv_pb2.UINT8, [1, 10, 5])
-
-def follow(board):
-    paddle = board[45:].index(255)
-    ball = next((i % 5 for i in range(45) if board[i]), paddle)
-    return (ball > paddle) - (ball < paddle)
-
-caught, actions = 0, queue.SimpleQueue()  # because what is sent depends on what came
-steps = server.Stream(iter(actions.get, None))
-while caught < 20:
-    step = next(steps)
-    caught += sum(step.reward)
-    boards = step.observations[:50], step.observations[50:]
-    actions.put(rpcenv_pb2.Action(actions=[1 + follow(board) for board in boards]))
-actions.put(None)
-assert len(list(steps)) == 1
-channel.close()  # grpcio may hang at exit if calls or channels are left open
-print("caught", caught)
-"""
-
-
-def test_a_client_written_from_the_proto_alone(address, tmp_path):
-    proto = ROOT / "libtorchbeast/rpcenv"
-    outputs = [f"-I{proto}", f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}"]
-    protoc = [sys.executable, "-m", "grpc_tools.protoc", *outputs, proto / "rpcenv.proto"]
-    subprocess.run(protoc, check=True)
-    client = [sys.executable, "-c", STRANGER, address]
-    with serving(Catch, address, num_envs=2):
-        assert subprocess.check_output(client, cwd=tmp_path, timeout=GUARD_S) == b"caught 20.0\n"
-
-
-def test_wrong_actions_end_their_stream_only(address):
-    text = "Actions: expected 0 to 2, seen 3 for environment 1"
-    with serving(Catch, address), Client(address) as client:
-        good, bad = client.play(), client.play(1)
-        bad.send(b"\x08\x00\x08\x03\x08\x00")
-        assert bad.failure() == (CODE.INVALID_ARGUMENT, text)
-        good.step([0, 1, 2])
-        assert good.end() == CODE.OK
-
-
 @pytest.mark.parametrize(
     "error, text",
     [
@@ -213,8 +163,7 @@ def test_stopping_closes_all_environments(address):
         first, _second = client.play(), client.play()
         assert len(count) == 6
         server.stop()
-        assert not count
-        assert first.failure()[0] in (CODE.UNAVAILABLE, CODE.CANCELLED)
+        assert not count and first.failure()[0] in (CODE.UNAVAILABLE, CODE.CANCELLED)
 
 
 def test_stopping_refuses_new_streams_and_ends_running_ones_with_a_reason(address):
@@ -237,14 +186,11 @@ def test_stopping_refuses_new_streams_and_ends_running_ones_with_a_reason(addres
 
 
 def test_an_environment_that_cannot_close_frees_its_slot(address, caplog):
-    class Stuck(Catch):
-        def close(self):
-            raise RuntimeError("the door is stuck")
-
-    with serving(Stuck, address, max_streams=1), Client(address) as client:
+    stuck = type("Stuck", (Catch,), {"close": lambda self: ["the door"].index("is stuck")})
+    with serving(stuck, address, max_streams=1), Client(address) as client:
         for _ in range(3):
             assert client.play().end() == CODE.OK
-    assert "closing stream 2 failed" in caplog.text and "the door is stuck" in caplog.text
+    assert "closing stream 2 failed" in caplog.text and "'is stuck' is not in list" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -99,17 +99,6 @@ def test_a_stream_plays_what_the_adapter_plays():
     stream.close()
 
 
-def test_a_stream_closes_its_environments_and_one_that_never_played_has_none():
-    count = []
-    maker = catch_maker(lambda: Watched(count))
-    make_stream(maker).close()
-    assert len(count) == 1
-    stream = make_stream(maker)
-    next(stream.play(iter([])))
-    stream.close()
-    assert count == []
-
-
 def test_every_call_into_an_environment_has_its_limit():
     """Each environment notes which limit the watchdog would find exceeded, were it 0 seconds."""
     noted, silence = [], SilenceTimer()
