@@ -102,6 +102,13 @@ RESULTS = {
         "the core state float32[1, 2, 4]; expected (float32[1, 2, 4])",
     ),
 }
+RESULTS |= {
+    f"named {name}": (
+        lambda outputs, state, name=name: (outputs | {name: outputs["baseline"]}, state),
+        f"outputs ['{name}']; expected names that rows do not have",
+    )
+    for name in ("reward", "past", "policy_version", "column/x", "core_state/0", "game/x")
+}
 STATES = {
     "a tensor": (lambda B: torch.zeros(1, B, 4), r"float32\[1, 2, 4\]"),
     "integers": (lambda B: (torch.zeros(1, B, 4, dtype=torch.int64),), r"\(int64\[1, 2, 4\]\)"),
@@ -127,16 +134,6 @@ def refused(net_class, spec=SPEC):
 def test_a_wrong_output_is_refused(name, x, expected):
     said = refused(with_result(lambda outputs, state: (outputs | {name: x}, state)))
     assert said == f"{name} {in_words(x)} for inputs [3, 2, ...]; expected {expected}"
-
-
-KEYS = ("reward", "past", "policy_version", "column/x", "core_state/0", "game/x")
-
-
-@pytest.mark.parametrize("name", KEYS)
-def test_an_output_with_the_name_of_a_rows_key_is_refused(name):
-    same = lambda outputs, state: (outputs | {name: outputs["baseline"]}, state)
-    said = f"outputs ['{name}']; expected names that rows do not have"
-    assert refused(with_result(same)) == said
 
 
 @pytest.mark.parametrize("what", RESULTS)
@@ -294,19 +291,6 @@ def test_the_check_leaves_no_trace():
     assert torch.rand(()) == after
 
 
-KINDS = [
-    ({"a/b": ((2, 3, 3), "uint8"), "c": ((), "int64")}, Actions("multi_discrete", (2, 3))),
-    ({"frame": ((3, 40, 40), "bool")}, Actions("box", (2,))),
-    ({"frame": ((3,), "float64"), "action_mask": ((2,), "int8")}, Actions("discrete", (2,))),
-]
-
-
-@pytest.mark.parametrize("observations, actions", KINDS)
-@pytest.mark.parametrize("lstm", [[], ["--use_lstm"]])
-def test_every_kind_of_spec_can_be_checked(observations, actions, lstm):
-    models.make_net(monobeast.Net, Spec("some", 1, observations, actions), make_flags(*lstm))
-
-
 @pytest.mark.parametrize("part", ["__init__", "initial_state", "forward"])
 def test_an_error_of_the_network_is_one_sentence_with_its_line(part):
     def fails(*_):
@@ -324,36 +308,23 @@ def test_an_error_of_the_network_is_one_sentence_with_its_line(part):
     assert type(refused.value.__cause__) is KeyError
 
 
-def test_an_error_inside_torch_names_the_networks_own_line():
-    class Narrow(Sound):
-        def __init__(self, spec, flags):
-            super().__init__(spec, flags)
-            self.core = nn.GRU(A, A + 1)  # gets inputs of a wrong width, in models.unroll
-
-    with pytest.raises(UserError, match=rf"RuntimeError: .* in forward \({__file__}:\d+\); its"):
-        made(Narrow)
-
-
-def test_a_network_that_refuses_or_ends_the_program_is_told_so():
+def test_a_network_that_refuses_ends_the_program_or_has_no_state_is_told_so():
     def refuse(*_):
         raise UserError("Not for this game")
 
     def leave(*_):
         raise SystemExit(3)
 
-    with pytest.raises(UserError, match="^Not for this game$"):
-        made(type("Broken", (Sound,), {"__init__": refuse}))
-    with pytest.raises(UserError, match="^Your network raised SystemExit: 3 in forward"):
-        made(type("Broken", (Sound,), {"forward": leave}))
-
-
-def test_a_network_without_initial_state_is_refused():
-    class Stateless(nn.Module):
-        def __init__(self, spec, flags):
-            super().__init__()
-
-    with pytest.raises(UserError, match="^Your network has no method initial_state; expected one"):
-        made(Stateless)
+    no_state = type(
+        "Stateless", (nn.Module,), {"__init__": lambda net, *_: nn.Module.__init__(net)}
+    )
+    for net_class, said in (
+        (type("Broken", (Sound,), {"__init__": refuse}), "Not for this game$"),
+        (type("Broken", (Sound,), {"forward": leave}), "Your network raised SystemExit: 3 in forw"),
+        (no_state, "Your network has no method initial_state; expected one"),
+    ):
+        with pytest.raises(UserError, match=f"^{said}"):
+            made(net_class)
 
 
 class Wide(Sound):

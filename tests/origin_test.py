@@ -3,11 +3,9 @@
 
 import json
 import os
-import re
 import traceback
 
 import numpy as np
-from gymnasium.spaces import Discrete
 
 from libtorchbeast import environment, origin
 from libtorchbeast.flags import UserError
@@ -72,18 +70,3 @@ def test_a_report_ends_with_the_whole_error_in_one_line():
         assert "KeyError: 'frame'" in report and "in fails\n" in report and "Traceback" in report
         assert origin.cause(report).startswith(said), report
     assert origin.cause("") == ""
-
-
-def test_a_report_ends_with_the_line_of_the_environment():
-    class Torn:
-        observation_space, action_space = Discrete(2), Discrete(2)
-
-        def reset(self, *, seed=None, options=None):
-            raise RuntimeError("a torn net")
-
-        def step(self, action):
-            raise NotImplementedError
-
-    error = error_of(lambda: environment.Environment(Torn, 1).initial(0))
-    told = origin.cause(origin.report(error))
-    assert re.fullmatch(rf"RuntimeError: a torn net \({__file__}:\d+, in reset\)", told)

@@ -60,18 +60,14 @@ def test_paths_of_every_kind(tmp_path):
     first, second = make_run(tmp_path, "a", [1.0]), make_run(tmp_path, "b", [2.0])
     (tmp_path / "latest").symlink_to("b")
     logs = [Path(first) / "logs.csv", Path(second) / "logs.csv"]
-    assert find_logs(first) == logs[:1]
-    assert find_logs(first + "/logs.csv") == logs[:1]
+    assert find_logs(first) == find_logs(first + "/logs.csv") == logs[:1]
     assert find_logs(str(tmp_path)) == logs  # `latest` is not a third run
     assert find_logs(str(tmp_path / "latest")) == logs[1:]
     lines = plot([str(tmp_path), first, str(tmp_path / "latest")], str(tmp_path / "plot.png"))
     assert [line.name for line in lines] == ["a", "b"]
-
-
-def test_runs_of_one_name_are_told_apart(tmp_path):
-    paths = [make_run(tmp_path / place, "run", [1.0]) for place in ("x", "y")]
-    lines = plot(paths, str(tmp_path / "plot.png"))
-    assert [line.name for line in lines] == [f"{path}/logs.csv" for path in paths]
+    alike = [first, make_run(tmp_path / "other", "a", [1.0])]
+    lines = plot(alike, str(tmp_path / "plot.png"))
+    assert [line.name for line in lines] == [f"{path}/logs.csv" for path in alike]
 
 
 def test_empty_cells_and_a_cut_line_are_skipped(tmp_path):
@@ -98,12 +94,6 @@ def test_smooth_is_a_trailing_mean(tmp_path, figures):
     assert line.mean.y == [0, 1, 3, 6.5]
     with pytest.raises(ValueError, match="--smooth must be at least 1, not 0"):
         plot([run], "plot.png", smooth=0)
-
-
-def test_many_runs_and_another_column(tmp_path, figures):
-    for i in range(12):
-        make_run(tmp_path, f"run{i:02}", [float(i), i + 1.0])
-    assert len(plot([str(tmp_path)], "plot.png", y="frame")) == 12
 
 
 def test_a_run_without_a_game_is_named_and_left_out(tmp_path, figures, caplog):
@@ -134,12 +124,10 @@ def test_a_group_is_the_mean_and_the_range_of_its_runs_where_all_have_rows(tmp_p
     "run, pattern, name",
     [
         ("runs/pong-seed12", SEED, "pong"),
-        ("runs/pong_seed_3", SEED, "pong"),
         ("runs/pong-lstm_s3", SEED, "pong-lstm"),
         ("pong/0", SEED, "pong"),
         ("runs/breakout-v5", SEED, "breakout-v5"),
         ("runs/pong_learning_rate=1e-3", SEED, "pong_learning_rate=1e-3"),
-        ("runs/pong_learning_rate=1E-3", SEED, "pong_learning_rate=1E-3"),
         ("runs/pong_level=-3", SEED, "pong_level=-3"),
         ("runs/a-lstm-1", "lstm|mlp", "lstm"),
         ("runs/a-lstm-1", r"([a-z]+)-\d", "lstm"),
@@ -162,24 +150,20 @@ def test_groups_of_a_study_that_was_made_twice_are_two(tmp_path):
     assert [line.mean.y for line in lines] == [[1.0], [9.0]]
 
 
-def test_groups_from_the_command_line(tmp_path, capsys):
+@pytest.mark.parametrize(
+    "flags, names",
+    [
+        ("--panel_by .+", "a-1, a-2, b-1"),
+        ("--groups --panel_by .+", "a (2 runs), b (1 run)"),
+        ("--group_by a|b", "a (2 runs), b (1 run)"),
+    ],
+)
+def test_groups_from_the_command_line(tmp_path, capsys, flags, names):
     for name in ("a-1", "a-2", "b-1"):
-        make_run(tmp_path / "runs", name, [1.0, 2.0, float(len(name))])
-    images = []
-    for flags in (
-        [],
-        ["--groups"],
-        ["--groups", "--panel_by", ".+"],
-        ["--panel_by", ".+"],
-        ["--group_by", "a|b"],
-    ):
-        out = tmp_path / "plot.png"
-        main([str(tmp_path / "runs"), "--out", str(out), *flags])
-        images.append(out.read_bytes())
-        grouped = any("group" in flag for flag in flags)
-        names = "a (2 runs), b (1 run)" if grouped else "a-1, a-2, b-1"
-        assert capsys.readouterr().out == f"{out}: mean_game_return of {names}\n"
-    assert len(set(images)) == 4 and images[1] == images[4]
+        make_run(tmp_path / "runs", name, [1.0, 2.0])
+    out = f"{tmp_path}/plot.png"
+    main([str(tmp_path / "runs"), "--out", out, *flags.split()])
+    assert capsys.readouterr().out == f"{out}: mean_game_return of {names}\n"
 
 
 def legend(figure):

@@ -62,13 +62,6 @@ def trimmed(*samples, axis):
     return scipy.stats.trim_mean(np.concatenate(samples, axis=axis), 0.25, axis)
 
 
-@pytest.mark.parametrize("sizes", [(1,), (3, 3, 3), (10, 2, 5), (1, 9)])
-def test_the_interquartile_mean_is_scipys_trimmed_mean(sizes):
-    random = np.random.default_rng(1)
-    strata = [random.normal(size=(7, n)) for n in sizes]
-    np.testing.assert_allclose(report.interquartile_mean(strata), trimmed(*strata, axis=-1))
-
-
 def test_intervals_are_scipys():
     """scipy resamples each of several samples for itself, which is the stratified bootstrap. The
     two differ by the noise of 10,000 resamples, a hundredth of the interval."""
@@ -226,14 +219,11 @@ def test_games_without_a_reference_have_no_aggregate(tmp_path, monkeypatch, caps
 
 
 def test_a_folder_without_a_plan(tmp_path):
-    """The published MinAtar runs, and their means in docs/results.md."""
-    folder = shutil.copytree(ROOT / "results/minatar", tmp_path / "minatar")
-    _, rows = write(folder)
+    """The published MinAtar runs, and a mean in docs/results.md."""
+    _, rows = write(shutil.copytree(ROOT / "results/minatar", tmp_path / "minatar"))
     means = {(row["game"], row["net"]): float(row["score"]) for row in rows}
-    seeds = 113.3, 116.9, 105.3, 84.9, 89.9, 111.9, 113.6, 90.0, 109.0, 114.2
-    seaquest, asterix = sum(seeds) / len(seeds), (47.8 + 42.4 + 44.0) / 3
-    assert means["MinAtar/Seaquest-v1", "None"] == pytest.approx(seaquest, abs=0.1)
-    assert means[ASTERIX, "monobeast.Net"] == pytest.approx(asterix, abs=0.1)
+    assert means[ASTERIX, "monobeast.Net"] == pytest.approx((47.8 + 42.4 + 44.0) / 3, abs=0.1)
+    assert ("MinAtar/Seaquest-v1", "None") in means
 
 
 def test_runs_without_common_steps_have_no_curves(tmp_path):

@@ -267,15 +267,3 @@ def test_whole_numbers_may_be_rewards_and_ends():
     for _ in range(9):
         row = rows.step(torch.ones(2, dtype=torch.int64))
     assert row["reward"].dtype == torch.float32 and row["done"].dtype == torch.bool
-
-
-def test_the_space_of_each_dtype():
-    class Parts(Walk):
-        observations = {
-            "frame": ((2,), "float32"), "map": ((3, 3), "bool"), "text/0": ((4,), "uint8"),
-        }  # fmt: skip
-
-    vector = TensorVector(Parts("discrete"), 2)
-    spec = Environment(lambda: vector, 2).spec
-    assert spec.observations == Parts.observations
-    assert spec.actions == Actions("discrete", (3,))

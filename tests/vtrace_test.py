@@ -129,22 +129,6 @@ def test_impala_loss_equals_the_oracle_on_any_rollout(lambda_):
     np.testing.assert_allclose(seen, real[..., None] * slope, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("T", [1, 2, 9])
-@pytest.mark.parametrize("rho_bar", [1.0, 2.0, None])
-def test_on_policy_with_lambda_1_is_the_n_step_return(T, rho_bar):
-    """Remark 1: v_s = sum gamma^(t-s) r_t + gamma^(T-s) V(x_T)."""
-    arguments = random_arguments(np.random.default_rng(T), T, 3)
-    arguments["log_rhos"][:] = 0.0
-    seen = vtrace.from_importance_weights(*to_tensors(arguments).values(), rho_bar)
-    discounts, rewards = arguments["discounts"], arguments["rewards"]
-    for s in range(T):
-        expected = np.prod(discounts[s:], axis=0) * arguments["bootstrap_value"]
-        for t in range(s, T):
-            expected = expected + np.prod(discounts[s:t], axis=0) * rewards[t]
-        np.testing.assert_allclose(seen.vs[s], expected)
-        np.testing.assert_allclose(seen.advantages[s], expected - arguments["values"][s])
-
-
 def test_reward_clipping_is_to_plus_minus_one():
     rows, outputs = random_rollout(seed=16, T=6, B=3)
     large = rows["reward"] * 10

@@ -58,7 +58,6 @@ def test_polybeast_ends_with_what_its_server_said(tmp_path):
             "expected the observations and actions of --env tests.support.envs:Catch-v0, frame "
             "uint8[1, 10, 5] and Discrete(3); seen frame float32[4] and Discrete(2)",
         ),
-        (STILLBORN, "RuntimeError: no simulator on port 7 ("),
     ],
 )
 def test_a_wrong_one_to_evaluate_in_is_refused(name, expected):
@@ -114,15 +113,3 @@ def test_a_networks_own_error_keeps_its_traceback():
     """It is no environment's fault, though the environment is open."""
     with pytest.raises(ZeroDivisionError), errors_of("Some-v0"):
         1 / 0  # noqa: B018
-
-
-def test_an_error_in_an_installed_package_is_placed_in_the_forks_code(monkeypatch, tmp_path):
-    def create_env(flags):
-        return gymnasium.make("CartPole-v1", colour="red")
-
-    gymnasium = monobeast.gymnasium
-    monkeypatch.setattr(monobeast, "create_env", create_env)
-    message = mono.refusal(tmp_path, *mono.IN_ORDER)
-    assert message.startswith("monobeast: error: --env tests.support.envs:Catch-v0: TypeError: ")
-    line = create_env.__code__.co_firstlineno + 1
-    assert message.endswith(f"({__file__}:{line}, in create_env)")
