@@ -151,19 +151,20 @@ def test_groups_of_a_study_that_was_made_twice_are_two(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "flags, names",
+    "flags, names, lines_of_panels",
     [
-        ("--panel_by .+", "a-1, a-2, b-1"),
-        ("--groups --panel_by .+", "a (2 runs), b (1 run)"),
-        ("--group_by a|b", "a (2 runs), b (1 run)"),
+        ("", "a-1, a-2, b-1", [3, 3, 3]),  # over steps, frames and hours
+        ("--panel_by .+", "a-1, a-2, b-1", [1, 1, 1]),  # a panel for each
+        ("--groups --panel_by .+", "a (2 runs), b (1 run)", [1, 1]),
+        ("--group_by a|b", "a (2 runs), b (1 run)", [2, 2, 2]),
     ],
 )
-def test_groups_from_the_command_line(tmp_path, capsys, flags, names):
+def test_groups_from_the_command_line(tmp_path, figures, capsys, flags, names, lines_of_panels):
     for name in ("a-1", "a-2", "b-1"):
         make_run(tmp_path / "runs", name, [1.0, 2.0])
-    out = f"{tmp_path}/plot.png"
-    main([str(tmp_path / "runs"), "--out", out, *flags.split()])
-    assert capsys.readouterr().out == f"{out}: mean_game_return of {names}\n"
+    main([str(tmp_path / "runs"), "--out", "plot.png", *flags.split()])
+    assert capsys.readouterr().out == f"plot.png: mean_game_return of {names}\n"
+    assert [len(axes.get_lines()) for axes in figures[0].axes] == lines_of_panels
 
 
 def legend(figure):
