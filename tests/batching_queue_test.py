@@ -1,12 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The extension's BatchingQueue, as Python sees it. Its rules, and what happens among threads,
-are tested in tests/core/queue_test.cc."""
+"""The extension's BatchingQueue, as Python sees it. Its rules, its end, and what happens among
+threads are tested in tests/core/queue_test.cc; extension_test.py closes one on which threads wait.
+"""
 
 import pytest
 import torch
 
 from libtorchbeast import BatchingQueue, ClosedBatchingQueue
-from tests.support.extension import GUARD_S, guarded, in_thread
 from tests.support.rollouts import assert_equal, columns
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -24,22 +24,8 @@ def test_batches_are_the_columns_in_order_and_what_is_wrong_harms_nothing():
     for first in (0, 4):
         assert_equal(queue.dequeue(), columns(range(first, first + 4)))
     assert queue.size() == 1
-
-
-def test_closing_a_queue_ends_loops_waiters_and_later_calls():
-    empty, full = BatchingQueue(2, 4), BatchingQueue(2, 2)
-    with guarded(empty, full):
-        full.enqueue(columns(range(2)))
-        loop = in_thread(lambda: [batch for batch in empty])
-        waiters = [in_thread(empty.dequeue), in_thread(full.enqueue, columns([0]))]
-        for queue in (empty, full, empty, full):  # twice is once
-            queue.close()
-        assert loop.result(GUARD_S) == []
-        for waiter in waiters:
-            with pytest.raises(ClosedBatchingQueue, match="the queue is closed"):
-                waiter.result(GUARD_S)
-    assert full.size() == 0 and list(full) == []  # what was inside is dropped
-    for call in (full.dequeue, lambda: full.enqueue(columns([0]))):
-        with pytest.raises(ClosedBatchingQueue):
-            call()
+    queue.close()
+    with pytest.raises(ClosedBatchingQueue, match="the queue is closed"):
+        queue.dequeue()
+    assert queue.size() == 0 and list(queue) == []  # what was inside is dropped
     assert issubclass(ClosedBatchingQueue, RuntimeError)
