@@ -45,31 +45,10 @@ SCALED = {
         "libtorchbeast.tools.plot {savedir}/pong --y sps --out {savedir}/plot.png"
     ),
     "make poly": f'make poly FLAGS="{SMALL} --envs_per_server 2"',
-    "polybeast --xpid pong-poly --mode test": ONE_GAME,
-    "polybeast --xpid pong-poly --mode test_render": ONE_GAME,
     "r2d2 --env examples.memory.recall:Recall-v0 --xpid recall-r2d2 --total_steps 100_000 "
     "--eval_every 20_000": f"{{}} {SMALL} --envs_per_server 4 --replay_start 100",
     "r2d2 --xpid recall-r2d2 --mode test": ONE_GAME,
-    "libtorchbeast.tools.plot ~/logs/torchbeast/recall-r2d2 --y mean_eval_return": (
-        "libtorchbeast.tools.plot {savedir}/recall-r2d2 --y sps"  # it has no evaluation
-    ),
-    "make minatar": f'make minatar FLAGS="{SMALL} {FOUR}"',
-    "monobeast --env CartPole-v1 --total_steps 500_000": f"{{}} {SMALL} {FOUR}",
     "make lint": "{}",
-    "libtorchbeast.tools.sweep lr --env MinAtar/Breakout-v1,MinAtar/Asterix-v1 --seed 1-5 "
-    "--learning_rate 1e-3,3e-3 -- python -m monobeast --total_steps 5_000_000": (
-        "libtorchbeast.tools.sweep lr --env MinAtar/Breakout-v1 --seed 1-2 --savedir {savedir} "
-        f"-- python -m monobeast --total_steps 2000 {FOUR} --log_every 0.5"
-    ),
-    "libtorchbeast.tools.report ~/logs/torchbeast/lr": "libtorchbeast.tools.report {savedir}/lr",
-    "libtorchbeast.tools.plot ~/logs/torchbeast/lr --groups --interval "
-    "--panel_by 'MinAtar-(\\w+)-v1_?' --out figure.pdf": (
-        "libtorchbeast.tools.plot {savedir}/lr --groups --interval --y sps "
-        "--panel_by 'MinAtar-(\\w+)-v1_?' --out {savedir}/figure.pdf"
-    ),
-    "libtorchbeast.tools.certificates certificates --hosts envs-1,envs-2": (
-        "libtorchbeast.tools.certificates {savedir}/certificates --hosts envs-1"
-    ),
 }
 
 # How the others begin, and why they are not run here.
@@ -84,6 +63,8 @@ NOT_RUN = {
     "polybeast --env arm:Arm-v0": "control_test.py trains in servers",
     ".venv/bin/torchrun ": "several_learners_test.py does it, on one machine and on two",
     "make test": "it runs this test; test-examples needs Node.js and more packages",
+    "make minatar": "results_test.py makes the same run in small",
+    "monobeast --env CartPole-v1": "control_test.py trains with vectors",
     "make bench": "it takes half an hour; benchmarks_test.py does it in small",
     "pytest tests/vtrace_test.py -k name": "`name` stands for a test's name",
     "make tsan": "core_test.py does it",
@@ -101,7 +82,12 @@ NOT_RUN = {
     "python3 -m venv .venv": "it would change the environment that runs the tests",
     "polybeast_env --server_addresses": MANY_MACHINES,
     "polybeast --xpid pong-many": MANY_MACHINES,
-    "libtorchbeast.tools.report ~/logs/torchbeast/results-minatar": "report_test.py does it",
+    "libtorchbeast.tools.sweep lr": "sweep_test.py trains such a study",
+    "libtorchbeast.tools.report ": "report_test.py does it with a study",
+    "libtorchbeast.tools.plot ~/logs/torchbeast/lr": "plot_test.py draws groups in panels",
+    "libtorchbeast.tools.plot ~/logs/torchbeast/recall": "plot_test.py draws this column",
+    "polybeast --xpid pong-poly --mode": "polybeast_test.py plays Pong in both modes",
+    "libtorchbeast.tools.certificates": "certificates_test.py does it",
     "benchmarks ": "against_test.py does it with a small repository",
 }
 
