@@ -16,22 +16,17 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
-from libtorchbeast.spec import Actions
+from libtorchbeast.spec import Actions, Spec
 from tests.support import scripted
 from tests.support.scripted import NOTHING, STEPS, A, N, Scripted, make_scripts, separate, vector
 
 
-def leaves(kind, observations):
-    """{name: [N, ...]}, the names written out by hand."""
+def leaves(kind, observation):
+    """The names, written out by hand."""
     if kind == "dict":
-        return {
-            "a/b": np.stack([o["a"]["b"] for o in observations]),
-            "a/c": np.stack([o["a"]["c"] for o in observations]),
-            "flags": np.stack([o["flags"] for o in observations]),
-        }
-    if kind == "tuple":
-        return {str(k): np.stack([o[k] for o in observations]) for k in range(2)}
-    return {"frame": np.stack(observations)}
+        inner = observation["a"]
+        return {"a/b": inner["b"], "a/c": inner["c"], "flags": observation["flags"]}
+    return {"0": observation[0], "1": observation[1]} if kind == "tuple" else {"frame": observation}
 
 
 def oracle(scripts, actions, kind="array"):
@@ -50,8 +45,8 @@ def oracle(scripts, actions, kind="array"):
             done, ended = ended, terminated or truncated
             over = scripted.is_over(terminated, truncated, life_lost)
             column.append(
-                dict(
-                    observation=show(i, t, -1 if done else action),
+                leaves(kind, show(i, t, -1 if done else action))
+                | dict(
                     reward=np.float32(0.0 if done else reward),
                     done=np.bool_(done),
                     terminated=np.bool_(terminated),
@@ -63,11 +58,8 @@ def oracle(scripts, actions, kind="array"):
                 )
             )
         columns.append(column)
-    rows = []
-    for cells in zip(*columns, strict=True):
-        observations = leaves(kind, [cell.pop("observation") for cell in cells])
-        rows.append(observations | {k: np.stack([cell[k] for cell in cells]) for k in cells[0]})
-    return rows
+    cells_of_rows = zip(*columns, strict=True)
+    return [{k: np.stack([cell[k] for cell in cells]) for k in cells[0]} for cells in cells_of_rows]
 
 
 def assert_same_row(seen, expected, t):
@@ -166,20 +158,9 @@ def test_create_env_is_called_once_per_environment_or_once_for_a_vector():
 
 
 def test_spec_says_what_the_rows_hold():
-    scripts = make_scripts(seed=8)
+    expected = Spec("scripted", N, {"frame": ((1, 2, 2), "uint8")}, Actions("discrete", (A,)))
     for make in (separate, vector):
-        spec = make(scripts, "image").spec
-        assert (spec.name, spec.num_envs, spec.actions) == (
-            "scripted",
-            N,
-            Actions("discrete", (A,)),
-        )
-        assert spec.observations == {"frame": ((1, 2, 2), "uint8")}
-        assert spec.frames_per_step == 1 and spec.stacks == {} and spec.num_actions == A
-    names = separate(scripts, "dict").spec.observations
-    assert names == {"a/b": ((2,), "float32"), "a/c": ((), "int64"), "flags": ((2,), "int8")}
-    names = separate(scripts, "tuple").spec.observations
-    assert names == {"0": ((2,), "float32"), "1": ((), "int64")}
+        assert make(make_scripts(seed=8), "image").spec == expected
 
 
 def test_frames_per_step_and_stacks_come_from_the_metadata():
@@ -249,6 +230,8 @@ def resetting(mode):
 
 
 NO_STACK = r"metadata.\"frame_stacks\"..*expected 'frame' \[4, \.\.\.\], .* seen "
+TWICE = Dict({"a/b": Discrete(2), "a": Dict({"b": Discrete(2)})})
+UNSEEN = Dict({"loss/count": Box(0, 1, (3,))})  # which only the loss sees
 
 
 @pytest.mark.parametrize(
@@ -258,25 +241,18 @@ NO_STACK = r"metadata.\"frame_stacks\"..*expected 'frame' \[4, \.\.\.\], .* seen
         (lambda: resetting(None), "expected.*NEXT_STEP.*seen None"),
         (lambda: scripted.ScriptedVector(make_scripts(seed=0)[:3]), "expected num_envs 2.*seen 3"),
         (lambda: Plain(action_space=Box(-1, 1, (2,), np.int8)), "Discrete.* Box of floats.* seen"),
-        (lambda: Plain(action_space=MultiBinary(3)), "Discrete.* Box of floats.* seen"),
         (lambda: Plain(action_space=Box(-1, 1, (0,))), "Box of floats .at least one., seen Box"),
         (lambda: Plain(Text(5)), "expected an array of numbers, seen"),
         (lambda: Plain(object()), "'frame': expected an array of numbers, seen <object"),
         (lambda: Plain(Box(-1, 1, (4,), np.longdouble)), "numbers of at most 64 bits, seen "),
         (lambda: Plain(Box(-1, 1, (0,))), r"at least one number, seen the shapes \[\(0,\)\]"),
         (lambda: Plain(OneOf([Box(0, 1), Box(0, 2)])), "expected an array of numbers, seen OneOf"),
-        (
-            lambda: Plain(Dict({"a/b": Discrete(2), "a": Dict({"b": Discrete(2)})})),
-            r"expected each once, seen \['a/b'\] twice",
-        ),
+        (lambda: Plain(TWICE), r"expected each once, seen \['a/b'\] twice"),
         (lambda: stacked((2, 4), frame=4), NO_STACK + r"\[2, 4\]"),
         (lambda: stacked((), frame=4), NO_STACK + r"\[\]"),
         (lambda: stacked((1, 2), frame=1), "at least 2 frames"),
         (lambda: stacked((4, 2), image=4), r"expected names of \['frame'\], seen 'image'"),
-        (
-            lambda: Plain(Dict({"loss/count": Box(0, 1, (3,))})),  # which only the loss sees
-            r"expected at least one number, seen the shapes \[\]",
-        ),
+        (lambda: Plain(UNSEEN), r"expected at least one number, seen the shapes \[\]"),
     ],
 )
 def test_an_environment_that_cannot_be_used_is_refused(make, text):
@@ -294,19 +270,14 @@ WRONG_OBSERVATIONS = {
     "further key": (Dict(a=Box(0, 1, (3,))), {"a": F3, "b": F3}, "['a']", "['a', 'b']"),
     "array for dict": (Dict(a=Box(0, 1, (3,))), F3, "['a']", "['frame']"),
     "not in the set": (MultiDiscrete([4, 4]), np.array([1, 4]), "0 to 3", "4"),
-    "large for uint8": (
-        *(Box(0, 255, (1,), np.uint8), np.array([300], np.uint16)),
-        *("finite numbers", "300, which uint8 cannot hold, in 1 of 1 places, first in env"),
-    ),
-    "large for float16": (
-        *(Box(0, 1, (1,), np.float16), np.array([7e4])),
-        *("finite numbers", "70000, which float16 cannot hold, in 1 of 1 places, first in env"),
-    ),
-    "large for networks": (
-        *(Box(0, 1, (1,), np.float64), np.array([-1e300])),
-        *("finite numbers", "-1e+300, which float32 cannot hold, in 1 of 1 places, first in env"),
-    ),
 }
+for dtype, large, said in (
+    (np.uint8, np.array([300], np.uint16), "300, which uint8"),
+    (np.float16, np.array([7e4]), "70000, which float16"),
+    (np.float64, np.array([-1e300]), "-1e+300, which float32"),  # as networks compute in it
+):
+    seen = f"{said} cannot hold, in 1 of 1 places, first in env"
+    WRONG_OBSERVATIONS[said] = (Box(0, 1, (1,), dtype), large, "finite numbers", seen)
 
 
 @pytest.mark.parametrize("name", WRONG_OBSERVATIONS)
@@ -324,19 +295,13 @@ def test_an_observation_that_differs_from_the_space_is_refused(name, late):
     assert f"seen {seen}" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    "envs, expected",
-    [
-        ([Plain()] * 2, "create_env returned an environment twice"),
-        (
-            [Plain(), Plain(action_space=Discrete(A, start=1))],
-            r"Environment 1: expected Discrete\(5\), as the first, seen Discrete\(5, start=1\)",
-        ),
-    ],
-)
-def test_the_environments_of_one_batch_are_several_with_one_action_space(envs, expected):
-    with pytest.raises(UserError, match=expected):
-        Environment(iter(envs).__next__, 2).initial(0)
+def test_the_environments_of_one_batch_are_several_with_one_action_space():
+    twice, other = [Plain()] * 2, [Plain(), Plain(action_space=Discrete(A, start=1))]
+    with pytest.raises(UserError, match="create_env returned an environment twice"):
+        Environment(iter(twice).__next__, 2).initial(0)
+    said = r"Environment 1: expected Discrete\(5\), as the first, seen Discrete\(5, start=1\)"
+    with pytest.raises(UserError, match=said):
+        Environment(iter(other).__next__, 2).initial(0)
 
 
 @pytest.mark.filterwarnings("error")
@@ -394,7 +359,6 @@ def test_an_end_that_is_no_bool_is_refused(name, end):
         ({"reward": np.array([0, np.inf], np.float16)}, r"seen inf \(a float16\) from env.* 1"),
         ({"reward": ["1", "2"]}, r"expected a finite number, seen '1' \(a str_\) from env.* 0"),
         ({"observation": [[0] * 3, [0, 0, np.nan]]}, "seen nan in 1 of 6 places, first in env.* 1"),
-        ({"terminated": [False, math.nan]}, "terminated: expected a bool, seen nan .* 1"),
         ({"truncated": ["False", "True"]}, "truncated: expected a bool, seen 'False' .* 0"),
         ({"observation": np.zeros((1, 3))}, r"expected float32\[2, 3\], seen float64\[1, 3\]"),
         ({"observation": {"x": np.zeros((2, 3))}}, r"expected keys \['frame'\], seen \['x'\]"),
@@ -423,9 +387,7 @@ def test_a_vectors_arrays_may_lie_in_memory_as_they_like():
     [
         (np.array([0, 0, 0, A]), f"expected 0 to {A - 1}, seen {A} for environment 3"),
         (np.array([-1, 0, 0, 0]), f"expected 0 to {A - 1}, seen -1 for environment 0"),
-        (np.zeros(N - 1, np.int64), rf"expected int64\[{N}\], seen int64"),
         (np.zeros((N, 1), np.int64), rf"expected int64\[{N}\], seen int64"),
-        (np.zeros(N), rf"expected int64\[{N}\], seen float64"),
         (np.zeros(N, bool), rf"expected int64\[{N}\], seen bool"),
     ],
 )
