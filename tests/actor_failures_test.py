@@ -136,23 +136,22 @@ def test_a_first_rollout_that_takes_long_is_told(monkeypatch, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("num_actors", [1, 3, 20])
-def test_failures_that_are_all_alike_end_the_run_at_once(monkeypatch, caplog, num_actors):
-    """One traceback is enough. A single actor is tried twice."""
+@pytest.mark.parametrize("num_actors, failures", [(1, 2), (3, 3), (20, 11)])
+@pytest.mark.parametrize(
+    "traceback, said",
+    [(TRACEBACK, "RuntimeError: the sofa"), (REFUSAL, "Your network is wrong")],
+    ids=["any error", "a user's mistake"],
+)
+def test_failures_that_are_all_alike_end_the_run_at_once(
+    monkeypatch, caplog, num_actors, failures, traceback, said
+):
+    """One traceback is enough. A single actor is tried twice, and of many a few are."""
     crew = Crew(monkeypatch, num_actors)
-    failures = 2 if num_actors == 1 else min(num_actors, crew.flags.max_actor_restarts + 1)
-    with pytest.raises(UserError, match="and all failures are alike: RuntimeError: the sofa$"):
+    with pytest.raises(UserError, match=f"and all failures are alike: {said}$"):
         for i in range(failures):
             assert crew.actors.restarts == i
-            crew.gets(i % num_actors, TRACEBACK)
+            crew.gets(i % num_actors, traceback)
     assert caplog.text.count("Traceback") == 1 and len(caplog.messages) == failures
-
-
-def test_a_users_mistake_is_told_without_its_kind(monkeypatch):
-    crew = Crew(monkeypatch, 1)
-    crew.gets(0, REFUSAL)
-    with pytest.raises(UserError, match="all failures are alike: Your network is wrong$"):
-        crew.gets(0, REFUSAL)
 
 
 @pytest.mark.parametrize("why", ["another cause", "a rollout"])

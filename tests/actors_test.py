@@ -40,7 +40,7 @@ from tests.support.actors import (
 from tests.support.monobeast import FOREVER, beast
 from tests.support.processes import Program, wait_for
 
-pytestmark = pytest.mark.usefixtures("as_before")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 
 
 @pytest.fixture(scope="module")

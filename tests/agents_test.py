@@ -20,6 +20,8 @@ from libtorchbeast.tensors import TensorRows, TensorVector
 from libtorchbeast.update import Updater
 from tests.support.compare import assert_same
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CPU = torch.device("cpu")
 N = 3
 
@@ -114,17 +116,12 @@ def test_a_loss_is_the_sum_of_the_groups_own(continuous, lstm):
             states = [rollout[f"core_state/{i + 2 * (first > 0)}"] for i in range(2)]
             batch |= {f"core_state/{i}": x.flatten(1, 2) for i, x in enumerate(states)}
         losses.append(compute_loss(own, batch, flags))
-    both = lambda part: sum(part(loss) for loss in losses)
-    for part in (
-        lambda loss: loss["total_loss"],
-        lambda loss: loss["real_transitions"],
-        lambda loss: loss["scalars"]["pg_loss"],
-        lambda loss: loss["scalars"]["baseline_loss"],
-    ):
-        torch.testing.assert_close(part(total), both(part))
+    sums = lambda loss: [loss["total_loss"], loss["real_transitions"], *loss["scalars"].values()]
+    of_groups = zip(*map(sums, losses), strict=True)
+    torch.testing.assert_close(sums(total), [x + y for x, y in of_groups])
     torch.testing.assert_close(total["means"]["mean_rho"], torch.tensor(1.0))
     assert total["largest_reward"] == max(loss["largest_reward"] for loss in losses)
-    entropies = both(lambda loss: loss["means"]["entropy"] * loss["real_transitions"])
+    entropies = sum(loss["means"]["entropy"] * loss["real_transitions"] for loss in losses)
     torch.testing.assert_close(total["means"]["entropy"], entropies / total["real_transitions"])
     total["total_loss"].backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.parameters())
@@ -280,14 +277,10 @@ def test_a_column_may_be_of_one_group_only_and_a_vector_is_refused(agents):
         learner_of(actor.net, loss_with_vector).update(batch, lambda state, version: None)
 
 
-def test_the_mean_of_all_groups_is_over_their_real_transitions():
-    of = lambda count, mean: dict(
-        dict.fromkeys(("vectors", "sums"), {}), scalars={}, means={"entropy": torch.tensor(mean)},
-        **dict.fromkeys(("total_loss", "largest_reward"), torch.zeros(())),
-        real_transitions=torch.tensor(count),
-    )  # fmt: skip
-    assert added([of(3, 1.0), of(1, 0.2), of(0, 0.0)])["means"]["entropy"] == pytest.approx(0.8)
-    assert added([of(0, 0.0)])["means"]["entropy"] == 0
+def test_groups_without_a_real_transition_have_means_of_0():
+    nothing = {kind: {} for kind in ("vectors", "sums", "scalars")}
+    nothing |= dict.fromkeys(("total_loss", "largest_reward", "real_transitions"), torch.zeros(()))
+    assert added([nothing | {"means": {"entropy": torch.zeros(())}}])["means"]["entropy"] == 0
 
 
 def test_without_such_methods_all_groups_have_one_gradient_to_clip():

@@ -134,6 +134,12 @@ def checkpoints(path, enabled=True, **changes):
     return RunCheckpoints(path, IDENTITY | changes, enabled)
 
 
+def resumed(path):
+    run = checkpoints(path)
+    run.load()
+    return run
+
+
 def updated(updates):
     return {"updates": updates, "step": 10 * updates}
 
@@ -214,19 +220,17 @@ def test_weights_of_other_shapes_are_refused_with_the_first(path):
 
 
 def test_the_best_weights_are_kept_over_a_resume(path):
-    first = checkpoints(path)
-    first.load()
+    first = resumed(path)
     for updates, score in ((1, 3.0), (2, float("nan")), (3, 2.0), (4, 3.0)):
         first.save_if_best(score, evaluated(updates))
     assert best(path) == (1, 3.0, "Pong")
     first.save_if_best(5.0, evaluated(5))
     first.save(updated(6))
     assert sorted(os.listdir(os.path.dirname(path))) == ["model.best.tar", "model.tar"]
-    resumed = checkpoints(path)
-    resumed.load()
-    resumed.save_if_best(4.0, evaluated(7))
+    second = resumed(path)
+    second.save_if_best(4.0, evaluated(7))
     assert best(path) == (5, 5.0, "Pong")
-    resumed.save_if_best(6.0, evaluated(8))
+    second.save_if_best(6.0, evaluated(8))
     assert best(path) == (8, 6.0, "Pong")
 
 
@@ -237,17 +241,14 @@ def test_the_best_weights_are_those_against_the_opponents_of_now(path, flags):
     first.save_if_best(5.0, evaluated(1))
     first.save(updated(1))
     against = lambda updates: evaluated(updates) | {"flags": flags}
-    resumed = checkpoints(path)
-    resumed.load()
-    resumed.save_if_best(float("nan"), against(2))
-    resumed.save_if_best(4.0, evaluated(2))
+    second = resumed(path)
+    second.save_if_best(float("nan"), against(2))
+    second.save_if_best(4.0, evaluated(2))
     assert best(path) == (1, 5.0, "Pong")
-    resumed.save_if_best(0.5, against(3))
-    resumed.save_if_best(0.4, against(4))
+    second.save_if_best(0.5, against(3))
+    second.save_if_best(0.4, against(4))
     assert best(path) == (3, 0.5, "Pong")
-    again = checkpoints(path)
-    again.load()
-    again.save_if_best(0.4, against(5))
+    resumed(path).save_if_best(0.4, against(5))
     assert best(path) == (3, 0.5, "Pong")
 
 
@@ -260,10 +261,9 @@ def test_best_weights_of_an_earlier_run_or_that_are_damaged_are_replaced(path, c
     assert best(path) == (2, 5.0, "Pong")
     anew.save(updated(2))
     damage(path.replace("model.tar", "model.best.tar"))
-    resumed = checkpoints(path)
-    resumed.load()
+    second = resumed(path)
     assert "model.best.tar: damaged" in caplog.text
-    resumed.save_if_best(4.0, evaluated(3))
+    second.save_if_best(4.0, evaluated(3))
     assert best(path) == (3, 4.0, "Pong")
 
 

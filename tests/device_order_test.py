@@ -208,29 +208,28 @@ def cost(function, *args, device=DEVICE):
         return seen
 
 
-@pytest.mark.parametrize("lstm, kernels", [(False, 7), (True, 360)], ids=["no lstm", "lstm"])
-def test_what_an_update_costs(simulated, lstm, kernels):
-    """One copy to the device, and one wait of the host, for the loss and the norm together. Without
-    an LSTM the kernels are in graphs, but for those that copy what goes in, one for each graph, and
-    that write the two numbers that change in the run, and join those that the host reads."""
-    life = Life(DEVICE, DEVICE, *["--use_lstm"] * lstm)
+@pytest.mark.parametrize(
+    "words, kernels, graphs, copies, updates",
+    [
+        ("", 7, GRAPHS, 1, 1),
+        ("--use_lstm", 360, 0, 1, 1),
+        # Two minibatches differ in size, so that only one is computed by graph. The moments and
+        # the targets have a graph each.
+        ("--passes 2 --minibatches 2 --ppo_clip 0.2 --observation_scaling moments "
+         "--reward_scaling returns", 633, 2 + 4 * 2, 1 + 2, 4),
+    ],
+)  # fmt: skip
+def test_what_an_update_costs(simulated, words, kernels, graphs, copies, updates):
+    """One copy to the device, one more for each pass, which says what is in its minibatches, and
+    one wait of the host for the loss and the norm together. Without an LSTM the kernels are in
+    graphs, but for those that copy what goes in, one for each graph, and that write the two numbers
+    that change in the run, and join those that the host reads."""
+    life = Life(DEVICE, DEVICE, *words.split())
     (batch,) = batches([(life.rollouts[0], lambda: None)], BATCH_SIZE, DEVICE)
     for _ in range(4):
         seen = cost(life.learner.update, batch, lambda state_dict, version: None)
-    assert seen.pop("kernels") <= kernels and seen.pop("graphs", 0) == GRAPHS * (not lstm)
-    assert seen == {"to_device": 1, "to_host": 1, "waits": 1}
-
-
-def test_what_several_passes_cost(simulated):
-    """One copy for the batch and one for each pass, which says what is in its minibatches; and one
-    wait for each update. Two minibatches differ in size, so that only one is computed by graph."""
-    scaled = "--observation_scaling moments --reward_scaling returns"
-    life = Life(DEVICE, DEVICE, *f"--passes 2 --minibatches 2 --ppo_clip 0.2 {scaled}".split())
-    (batch,) = batches([(life.rollouts[0], lambda: None)], BATCH_SIZE, DEVICE)
-    for _ in range(4):
-        seen = cost(life.learner.update, batch, lambda state_dict, version: None)
-    assert seen.pop("kernels") <= 633 and seen.pop("graphs") == 2 + 4 * 2
-    assert seen == {"to_device": 1 + 2, "to_host": 4, "waits": 4}
+    assert seen.pop("kernels") <= kernels and seen.pop("graphs", 0) == graphs
+    assert seen == {"to_device": copies, "to_host": updates, "waits": updates}
 
 
 def test_what_an_update_of_r2d2_costs(simulated):

@@ -1,14 +1,14 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Distributions of actions, against PyTorch's own, and V-trace's loss with each."""
+"""Distributions of actions, against PyTorch's own."""
 
 import math
 
 import pytest
 import torch
 
-import vtrace
 from libtorchbeast.distributions import Categorical, Gaussian, MultiCategorical
-from tests.support.losses import impala_loss
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 ALL = [Categorical(5), MultiCategorical((3, 2, 4)), Gaussian(3)]
 
@@ -105,26 +105,3 @@ def test_a_gaussians_spread_is_kept_within_bounds_and_has_a_slope_everywhere():
     assert log_std_of(torch.tensor([-1e9, 1e9])).tolist() == pytest.approx([low, high])
     extreme = torch.tensor([[0.0, 1e9], [0.0, -1e9]])
     assert Gaussian(1).log_prob(extreme, torch.zeros(2, 1)).isfinite().all()
-
-
-@each_kind
-def test_on_policy_the_loss_is_the_same_whatever_the_kind(ours):
-    """With pi = mu all rhos are 1: targets and advantages do not depend on the actions' kind, and
-    the policy's gradient is that of log pi."""
-    torch.manual_seed(0)
-    T, B = 5, 3
-    logits = torch.randn(T + 1, B, ours.num_logits, requires_grad=True)
-    no, values = torch.zeros(T + 1, B, dtype=torch.bool), torch.rand(T + 1, B)
-    action = ours.sample(logits.detach())
-    rows = {"reward": torch.rand(T + 1, B), "done": no, "terminated": no, "action": action}
-    rows["policy_logits"] = logits.detach().clone()
-    outputs = {"policy_logits": logits, "baseline": values}
-    loss = impala_loss(rows, outputs, entropy_cost=0.0, distribution=ours)
-    returns = vtrace.from_importance_weights(
-        torch.zeros(T, B), torch.full((T, B), 0.99), rows["reward"][1:], values[:-1], values[-1]
-    )
-    assert loss.clipped_rho_share == 0
-    log_probs = ours.log_prob(logits, action)[:-1]
-    (expected,) = torch.autograd.grad(-(returns.advantages * log_probs).mean(), logits)
-    (seen,) = torch.autograd.grad(loss.total_loss, logits)
-    torch.testing.assert_close(seen, expected)

@@ -24,6 +24,7 @@ from libtorchbeast.flags import UserError, as_plain
 from libtorchbeast.spec import ROW_FIELDS
 from tests.support.processes import ROOT, load
 from tests.support.run_files import file_size_limit
+from tests.support.small_nets import Recurrent
 
 pytestmark = pytest.mark.usefixtures("as_before", "one_thread")
 
@@ -35,7 +36,7 @@ CASES = {  # program, flags of the run, flags of the export
     "dict, multi-discrete": (monobeast, f"{GAMES}Pairs-v0 --use_lstm", ""),
     "mask": (monobeast, f"{GAMES}Allowed-v0", ""),
     "box, LSTM": (monobeast, f"{GAMES}Target-v0 --use_lstm", "--greedy"),
-    "own": (monobeast, f"{CATCH} --net tests.export_test.OwnNet", ""),
+    "own": (monobeast, f"{CATCH} --net tests.export_test.OwnNet --precision fp32", ""),
 }
 SAMPLED = {name for name, case in CASES.items() if "--greedy" not in case[2]}
 STEPS = 12  # an episode has 8 or 9
@@ -54,27 +55,13 @@ for folder in map(pathlib.Path, sys.argv[1:]):
 """
 
 
-class OwnNet(nn.Module):
-    """Its core is a GRU; it reads more of a row than others, and returns more outputs."""
+class OwnNet(Recurrent):
+    """It reads more of a row than others, and returns more outputs."""
 
-    def __init__(self, spec, flags):
-        super().__init__()
-        self.core = nn.GRU(1, 8)
-        self.policy, self.baseline = nn.Linear(8, spec.num_actions), nn.Linear(8, 1)
-
-    def initial_state(self, batch_size):
-        return (torch.zeros(1, batch_size, 8),)
-
-    def forward(self, inputs, core_state):
-        B = inputs["done"].shape[1]
+    def forward(self, inputs, core_state=()):
         steps = inputs["episode_step"].float().unsqueeze(-1)
-        x, core_state = models.unroll(
-            self.core, steps, inputs["done"], core_state, self.initial_state(B)
-        )
-        with torch.autocast("cpu", enabled=False):
-            x = x.float()
-            outputs = dict(policy_logits=self.policy(x), baseline=self.baseline(x).squeeze(-1))
-        return outputs | {"features": x}, core_state
+        outputs, core_state = super().forward(inputs | {"frame": steps}, core_state)
+        return outputs | {"features": steps / 2}, core_state
 
 
 class BranchingNet(monobeast.Net):

@@ -48,22 +48,21 @@ def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_pat
     addresses = [f"unix:{tmp_path}/{i}" for i in range(2)]
     queue, clock = BatchingQueue(2, 2), Clock(INFERENCE_ACTIVITIES)
     with contextlib.ExitStack() as stack:
-        for address, num_envs in zip(addresses, (4, 4), strict=True):
-            stack.enter_context(serving(Flicker, address, num_envs))
+        for address in addresses:
+            stack.enter_context(serving(Flicker, address, num_envs=4))
         torch.manual_seed(1)
         spec = spec_of(describe(addresses[0]))
         net, own = (models.make_net(Deep, spec, flags) for _ in range(2))
         run = SimpleNamespace(flags=flags, stats=Stats(spec.num_envs))
         weights = NewestWeights(net.state_dict(), 7, torch.device("cpu"))
-        infer = lambda batcher, own: polybeast.infer(
-            run, batcher, weights, own, clock, models.act_on
-        )
+        parts = clock, models.act_on
+        infer = lambda batcher, own: polybeast.infer(run, batcher, weights, own, *parts)
         play = playing(addresses, own, queue, net.initial_state(1), infer=infer)
         pool = stack.enter_context(play)
-        batches_ = [queue.dequeue() for _ in range(30)]
+        batches = [queue.dequeue() for _ in range(30)]
         assert pool.take_events() == []
     differs = 0
-    for batch in batches_:
+    for batch in batches:
         rows = {k: v for k, v in batch.items() if not k.startswith("core_state/")}
         outputs, _ = net(rows, core_state_of(batch))
         for name in ("policy_logits", "baseline"):
@@ -74,7 +73,7 @@ def test_replaying_a_rollout_with_the_weights_that_made_it_reproduces_it(tmp_pat
         forgotten, _ = net(rows, net.initial_state(2))
         differs += not torch.allclose(forgotten["policy_logits"], batch["policy_logits"])
     assert differs > 0
-    done = torch.cat([batch["done"] for batch in batches_], dim=1)
+    done = torch.cat([batch["done"] for batch in batches], dim=1)
     assert done[0].any() and done[1:-1].any() and done[-1].any()
 
 

@@ -16,6 +16,8 @@ from tests.support.actors import make_actor, make_flags
 from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PASSES = ("--passes", "2", "--minibatches", "2", "--ppo_clip", "0.2")
 RIGHT = monobeast.loss
 
@@ -107,23 +109,25 @@ def test_a_wrong_loss_is_named(wrong):
 
 
 @pytest.mark.parametrize("argv", [(), PASSES])
-def test_wrong_targets_are_named(argv):
-    row = lambda batch: dict(v=batch.outputs["baseline"])  # of T+1 rows
-    with pytest.raises(
-        UserError, match=r"targets\(\) returned v float32\[4, 2\]; expected \[3, 2, \.\.\.\]"
-    ):
-        checked(row, monobeast.loss, *argv)
-    with pytest.raises(UserError, match=r"targets\(\) returned a NoneType; expected a dict"):
-        checked(lambda batch: None, monobeast.loss, *argv)
+@pytest.mark.parametrize("targets, said", [
+    (lambda b: dict(v=b.outputs["baseline"]), r"v float32\[4, 2\]; expected \[3, 2, \.\.\.\]"),
+    (lambda b: None, "a NoneType; expected a dict"),
+], ids=["all rows", "None"])  # fmt: skip
+def test_wrong_targets_are_named(argv, targets, said):
+    with pytest.raises(UserError, match=rf"targets\(\) returned {said}"):
+        checked(targets, RIGHT, *argv)
 
 
-def test_a_loss_that_becomes_wrong_is_named_then(tmp_path, monkeypatch):
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_run_with_a_wrong_loss_ends_in_one_sentence(tmp_path, monkeypatch, from_the_start):
+    """If it is wrong from the start, before anything is written."""
     later = lambda batch: (lacks_the_total if batch.progress else RIGHT)(batch)
-    monkeypatch.setattr(monobeast, "loss", later)
+    monkeypatch.setattr(monobeast, "loss", lacks_the_total if from_the_start else later)
     with pytest.raises(SystemExit) as error:
         beast(tmp_path, *IN_ORDER, "--env", "CartPole-v1")
-    said = r"loss\(\) returned \['pg_loss'\]; expected total_loss among"
+    said = r"error: loss\(\) returned \['pg_loss'\]; expected total_loss among"
     assert re.search(said, error.value.code) and "\n" not in error.value.code
+    assert bool(list(tmp_path.rglob("logs.csv"))) != from_the_start
 
 
 def test_what_cannot_read_zeros_is_called_with_ones():
@@ -161,10 +165,3 @@ def test_vectors_are_refused_with_passes():
     checked(monobeast.targets, loss)
     with pytest.raises(UserError, match=r"vectors \['priorities'\]; expected none with --passes"):
         checked(monobeast.targets, loss, *PASSES)
-
-
-def test_a_run_with_a_wrong_loss_ends_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(monobeast, "loss", lacks_the_total)
-    with pytest.raises(SystemExit, match=r"error: loss\(\) returned \['pg_loss'\]"):
-        beast(tmp_path, *IN_ORDER, "--env", "CartPole-v1")
-    assert not list(tmp_path.rglob("logs.csv"))
