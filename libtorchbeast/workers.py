@@ -372,29 +372,22 @@ class Threads:
 
 
 @contextlib.contextmanager
-def stop_signals_call(handler: Callable) -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP call `handler`, and do nothing else, as long as this lasts. A
-    closed terminal's SIGHUP is left alone under `nohup`, which makes a program ignore it."""
-    ignores = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    numbers = _STOP_SIGNALS - {signal.SIGHUP} if ignores else _STOP_SIGNALS
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():  # others may not set handlers
-            for number, own in before.items():
-                signal.signal(number, own)
-
-
-@contextlib.contextmanager
 def stop_signals_set(wakeup: PipeEvent) -> Iterator[list[str]]:
     """SIGINT, SIGTERM and SIGHUP set `wakeup`, and do nothing else, as long as this lasts. The list
-    gets their names in the order in which they come."""
+    gets their names in the order in which they come. A closed terminal's SIGHUP is left alone under
+    `nohup`, which makes a program ignore it."""
     received: list[str] = []
 
     def stop(number, frame) -> None:
         received.append(signal.Signals(number).name)
         wakeup.set()
 
-    with stop_signals_call(stop):
+    ignores = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    numbers = _STOP_SIGNALS - {signal.SIGHUP} if ignores else _STOP_SIGNALS
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
         yield received
+    finally:
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+            for number, own in before.items():
+                signal.signal(number, own)
