@@ -310,19 +310,26 @@ class Report:
         return "\n\n".join([*parts, table(["game", *columns], sources)])
 
     def draw_means(self, cells: dict[str, list[Cell]], path: Path) -> None:
-        """Draws each setting's interquartile mean over the steps that all of its runs have."""
-        lines = {}
+        """Draws each setting's interquartile mean, with its 95 % band, over the steps that all of
+        its runs have."""
+        figure = Figure(figsize=(7, 4.2), layout="constrained")
+        axes = figure.subplots()
         for name, own in cells.items():
             curves = [result.curve for cell in own for result in self.cells.get(cell, [])]
-            steps = [0.0, 0.0]
-            if curves:
-                steps = [max(c.steps[0] for c in curves), min(c.steps[-1] for c in curves)]
-            if steps[0] < steps[1]:
-                x = np.linspace(steps[0], steps[1], 26)
+            start = max((curve.steps[0] for curve in curves), default=0.0)
+            stop = min((curve.steps[-1] for curve in curves), default=0.0)
+            if start < stop:
+                x = np.linspace(start, stop, 26)
                 strata = [self.normalized(own, at) for at in x]
                 y = [estimate(scores, interquartile_mean, samples=1000) for scores in strata]
-                lines[name] = x / 1e6, np.array(y, float)
-        draw_bands(lines, path, ("million agent steps", "interquartile mean, normalized"))
+                values, low, high = np.array(y, float).T
+                [line] = axes.plot(x / 1e6, values, label=name)
+                color = line.get_color()
+                axes.fill_between(x / 1e6, low, high, color=color, alpha=0.2, linewidth=0)
+        axes.set(xlabel="million agent steps", ylabel="interquartile mean, normalized")
+        axes.grid(alpha=0.3)
+        figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+        figure.savefig(path, dpi=120)
 
     def improvements(self) -> str:
         """How probable it is that a setting is better than another, in the games of both."""
@@ -366,21 +373,6 @@ class Report:
 def table(header: Sequence, rows: Iterable[Sequence]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
-def draw_bands(
-    lines: dict[str, tuple[np.ndarray, np.ndarray]], path: Path, labels: tuple[str, str]
-) -> None:
-    """Draws lines of points x [n] and of y with its 95 % band [n, 3]."""
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for name, (x, y) in lines.items():
-        [line] = axes.plot(x, y[:, 0], label=name)
-        axes.fill_between(x, y[:, 1], y[:, 2], color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set(xlabel=labels[0], ylabel=labels[1])
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
-    figure.savefig(path, dpi=120)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
