@@ -312,10 +312,8 @@ class _SingleSource:
         for i, (env, action, reset) in enumerate(
             zip(self._envs, each_action, ended.tolist(), strict=True)
         ):
-            if reset:
-                observation, reward[i], terminated[i], truncated[i], info = _reset(env)
-            else:
-                observation, reward[i], terminated[i], truncated[i], info = _step(env, action)
+            result = _reset(env) if reset else _step(env, action)
+            observation, reward[i], terminated[i], truncated[i], info = result
             self._write(i, observation)
             if info and "torchbeast" in info:
                 life_lost[i] = info["torchbeast"].get("life_lost", False)
@@ -329,12 +327,8 @@ class _SingleSource:
                 stack.callback(env.close)
 
     def _write(self, i: int, observation: Any) -> None:
-        if isinstance(observation, (dict, tuple)):
-            leaves = flatten_observation(observation)
-        else:
-            leaves = {"frame": observation}
-        if leaves.keys() != self._out.keys():
-            _check_names(leaves, self._spec.observations)
+        leaves = flatten_observation(observation)
+        _check_names(leaves, self._spec.observations)
         for name, shape, dtype in self._leaves:
             leaf = leaves[name]
             plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
