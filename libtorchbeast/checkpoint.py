@@ -443,8 +443,7 @@ def _comment(data: bytes | memoryview) -> bytes:
 
 
 def _read_verified(path: str) -> bytes:
-    with open(path, "rb") as file:
-        data = file.read()
+    data = Path(path).read_bytes()
     seen = data[-_COMMENT_SIZE:]
     if not seen.startswith(_PREFIX):
         raise CheckpointError(
