@@ -3,8 +3,6 @@
 
 import contextlib
 import copy
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +36,10 @@ class Standings:
         """Writes the run's opponents.csv, if there was a game. On a full disk the file stays as it
         was; the log's own row fails there too, and says why."""
         if self.results:
-            rows = [[step, *self.results[step]] for step in sorted(self.results)]
-            text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows([HEADER, *rows])
+            lines = [HEADER, *((step, *self.results[step]) for step in sorted(self.results))]
+            text = "".join(",".join(map(str, line)) + "\n" for line in lines)
             with contextlib.suppress(OSError):
-                write_whole(Path(folder, "opponents.csv"), text.getvalue())
+                write_whole(Path(folder, "opponents.csv"), text)
 
     def state_dict(self) -> dict[str, Any]:
         return copy.deepcopy(vars(self))  # games go on while the checkpoint is saved
