@@ -92,8 +92,7 @@ RECIPES = recipes.with_environments("envs_per_server", learning=False)
 def add_flags(parser: Parser) -> None:
     """Adds the flags of environments and their servers. The learner's parser calls this too."""
     add_environment_flags(parser)
-    group = parser.add_argument_group("servers", "Which servers step the environments.")
-    add = group.add_argument
+    add = parser.group("servers", "Which servers step the environments.")
     add("--envs_per_server", type=whole(1),
         help="Number of environments that a stream steps as one batch.")
     add("--num_servers", type=whole(1),

@@ -6,7 +6,6 @@ players move in turn they are part of the environment, and the trace goes throug
 act at once they are in columns of their own.
 """
 
-import argparse
 import copy
 import logging
 import math
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from libtorchbeast import agents, checkpoint, models
 from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.distributed import ranks
-from libtorchbeast.flags import Flags, UserError, real, require, run_path
+from libtorchbeast.flags import Flags, Parser, UserError, real, require, run_path
 from libtorchbeast.loggers.standings import Results, read
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rollouts import NOBODY
@@ -52,10 +51,9 @@ def sides(groups: list[agents.Group]) -> list[int]:
     return [int(i > 0) for i, group in enumerate(groups) for _ in range(group.agents)]
 
 
-def add_past_flag(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("self-play", "Games against the run's own past.")
-    group.add_argument(
-        "--past_share", type=real(0, 1), default=0.0, metavar="SHARE",
+def add_past_flag(parser: Parser) -> None:
+    add = parser.group("self-play", "Games against the run's own past.")
+    add("--past_share", type=real(0, 1), default=0.0, metavar="SHARE",
         help="With several players: the share of games in which a file of "
              "--keep_checkpoints_every plays one side.")  # fmt: skip
 

@@ -84,8 +84,8 @@ def share(batch_size: int) -> int:
 
 def add_flags(parser: Parser) -> None:
     """Adds the flags of the programs that can have several learners."""
-    group = parser.add_argument_group("ranks", "Several learners (docs/many_machines.md).")
-    group.add_argument("--rank_timeout", type=real(1, 3600), default=60.0, metavar="SECONDS",
+    add = parser.group("ranks", "Several learners (docs/many_machines.md).")
+    add("--rank_timeout", type=real(1, 3600), default=60.0, metavar="SECONDS",
         help="Under torchrun: if a rank gives no sign of life for this long, or is missing this "
              "long after the start, the others save the run and end. A rank that dies is noticed "
              "at once, and a rank whose environments are slow is waited for.")  # fmt: skip
