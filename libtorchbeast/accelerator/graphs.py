@@ -149,7 +149,8 @@ class Graph:
             # only recorded, because torch's sanitizer takes recorded kernels for kernels that ran.
             alone = drawing(self._device)
             fresh = _casts_are_not_kept(self._device.type)
-            with alone, stream, has_run, fresh, _gradients_in_this_thread():
+            # Nothing would be recorded in torch's own thread for gradients.
+            with alone, stream, has_run, fresh, torch.autograd.set_multithreading_enabled(False):
                 with _Watch(), _WatchNew():  # libraries reserve memory at a thread's first call
                     self._function(*own)
                 graph = _begin()
@@ -238,11 +239,6 @@ def _casts_are_not_kept(device: str) -> torch.autocast:
     and nobody else may use those of a graph."""
     dtype, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
     return torch.autocast(device, dtype, enabled, cache_enabled=False)
-
-
-def _gradients_in_this_thread() -> contextlib.AbstractContextManager[None]:
-    """A context without torch's own thread for gradients, in which nothing would be recorded."""
-    return torch.autograd.set_multithreading_enabled(False)
 
 
 # ====================================================================================== inference
