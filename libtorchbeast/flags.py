@@ -274,8 +274,7 @@ def take_over(
     leave = OF_ONE_START if draft.mode == "train" else OF_ONE_START | OF_ONE_TEST
     if saved.get("num_actors") == 0:
         leave = leave - {"num_actors"}
-    names = [k for k in saved if k in draft and k not in given and k not in leave]
-    own = {name: saved[name] for name in names}
+    own = {k: x for k, x in saved.items() if k in draft and k not in given and k not in leave}
     values = vars(from_settings(parser, own))
     vars(draft).update({name: values[name] for name in own})
 
