@@ -242,10 +242,9 @@ def rollouts(run: Run, actor: Actor) -> Iterator[Rollout]:
     flags = run.flags
     while not run.finished():
         rollout = actor.unroll(run.learner.updates)
-        told = {k: rollout[k] for k in (*BOOKS, *run.spec.numbers)}
         ends = [k for k in rollout if k.endswith(("done", "terminated", "truncated"))]
-        told |= {k: rollout[k] for k in (*run.spec.masks, *ends)}
-        (books,) = devices.to_host(told)
+        names = (*BOOKS, *run.spec.numbers, *run.spec.masks, *ends)
+        (books,) = devices.to_host({name: rollout[name] for name in names})
         ended = (books["terminated"] | books["truncated"]).numpy()
         run.spec.check_masks({k: x.numpy() for k, x in books.items()}, ended)
         if not (returns := books["episode_return"]).isfinite().all():
