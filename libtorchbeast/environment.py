@@ -312,8 +312,10 @@ class _SingleSource:
         for i, (env, action, reset) in enumerate(
             zip(self._envs, each_action, ended.tolist(), strict=True)
         ):
-            result = _reset(env) if reset else _step(env, action)
-            observation, reward[i], terminated[i], truncated[i], info = result
+            if reset:
+                observation, reward[i], terminated[i], truncated[i], info = _reset(env)
+            else:
+                observation, reward[i], terminated[i], truncated[i], info = _step(env, action)
             self._write(i, observation)
             if info and "torchbeast" in info:
                 life_lost[i] = info["torchbeast"].get("life_lost", False)
@@ -327,8 +329,12 @@ class _SingleSource:
                 stack.callback(env.close)
 
     def _write(self, i: int, observation: Any) -> None:
-        leaves = flatten_observation(observation)
-        _check_names(leaves, self._spec.observations)
+        if isinstance(observation, (dict, tuple)):
+            leaves = flatten_observation(observation)
+        else:
+            leaves = {"frame": observation}
+        if leaves.keys() != self._out.keys():
+            _check_names(leaves, self._spec.observations)
         for name, shape, dtype in self._leaves:
             leaf = leaves[name]
             plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
