@@ -65,13 +65,12 @@ SLOTS ?= --cores_per_run $$(nproc)
 SWEEP := $(BIN)/python -m libtorchbeast.tools.sweep
 SEEDS := 1-3
 
-results-pong: SEEDS := 0-2
 results-pong: .venv/runtime
-	$(SWEEP) $@ $(SLOTS) --seed $(SEEDS) -- python -m monobeast $(FLAGS)
+	$(SWEEP) $@ $(SLOTS) --seed $(SEEDS) -- python -m monobeast --total_steps 2_000_000 $(FLAGS)
 
 results-poly-pong: SEEDS := 0
 results-poly-pong: .venv/extension
-	$(SWEEP) $@ $(SLOTS) --seed $(SEEDS) -- python -m polybeast --net monobeast.Net $(FLAGS)
+	$(SWEEP) $@ $(SLOTS) --seed $(SEEDS) -- python -m polybeast --net monobeast.Net --total_steps 2_000_000 $(FLAGS)
 
 ATARI := BreakoutNoFrameskip-v4,SpaceInvadersNoFrameskip-v4,BeamRiderNoFrameskip-v4,QbertNoFrameskip-v4,SeaquestNoFrameskip-v4
 
