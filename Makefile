@@ -83,7 +83,7 @@ results-atari-%:
 
 # A uniformly random policy finds no reward in Freeway, and with the default settings it stays uniform.
 results-atari-Freeway:
-	@$(MAKE) --no-print-directory results-atari ATARI=FreewayNoFrameskip-v4 FLAGS="--ppo_clip 0.1 --entropy_cost 0.03 $(FLAGS)"
+	@$(MAKE) --no-print-directory results-atari ATARI=FreewayNoFrameskip-v4 FLAGS="--ppo_clip 0.1 --entropy_cost 0.03 --entropy_schedule constant --observation_scaling none $(FLAGS)"
 
 MINATAR := --total_steps 5_000_000 --log_every 2
 

@@ -149,7 +149,7 @@ def misfit(own: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> str:
     for name in shapes | seen:
         if shapes.get(name) != seen.get(name):
             there, here = seen.get(name, "missing"), shapes.get(name, "missing")
-            why = " (see --observation_scaling)" if name.startswith("moments.") else ""
+            why = " (see --observation_scaling)" if "moments." in name else ""
             return f"{name} is {there} there and {here} here{why}"
     return ""
 

@@ -269,8 +269,10 @@ def take_over(
     machine, but it is taken over if it is 0 in the run, which is another way to train.
     """
     if "recipe" in given and draft.mode == "train":
-        own = draft.recipe == saved.get("recipe")
-        require(draft, "recipe", own, "none, since a run that resumes keeps its settings")
+        own = saved.get("recipe")
+        require(
+            draft, "recipe", draft.recipe == own, f"{own or 'none'}, as in the run that resumes"
+        )
     leave = OF_ONE_START if draft.mode == "train" else OF_ONE_START | OF_ONE_TEST
     if saved.get("num_actors") == 0:
         leave = leave - {"num_actors"}
@@ -396,7 +398,7 @@ def add_learning_flags(parser: Parser) -> None:
              "which the policy moves too far from the actors' policy.")
     add("--minibatches", type=whole(1),
         help="Number of updates in each pass, each from another random part of the batch: of its "
-             "rollouts if the network is recurrent, else of its transitions. At most one for each.")
+             "rollouts if the network is recurrent, else of its transitions (at most one each).")
     add("--num_learner_threads", "--num_threads", type=whole(1, 64),
         help="Number of learner threads. Each collects its own batches, but only one at a time "
              "updates the network. Default: 1, or 2 if the learner uses an accelerator.")
@@ -447,8 +449,7 @@ def add_loss_flags(parser: Parser) -> None:
         help="moments normalises each number of an observation: it subtracts the running mean, "
              "divides by the running standard deviation, and clips to [-10, 10]. Images and "
              "integers are left as they are. pixels normalises images of bytes, too, and clips "
-             "them to [-5, 5], so that small things that move stand out. It leaves them to a "
-             "network without models.Parts as they are.")
+             "them to [-5, 5], so that small things that move stand out (with models.Parts).")
     add("--reward_scaling", choices=["returns", "none"],
         help="returns divides rewards in the loss by the running standard deviation of discounted "
              "returns, and clips to [-10, 10]. Logged returns are never scaled, but the baseline's "

@@ -53,7 +53,9 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     with autocast(net, flags.precision, torch.device("cpu")):  # on leaving, its cache is emptied
         check_net(net, whole)
     if (flags.observation_scaling, flags.reward_scaling) != ("none", "none"):
-        net.moments = Moments(spec, flags, pixels=hasattr(net, "parts"))
+        moments = Moments(spec, flags, pixels=isinstance(getattr(net, "parts", None), Parts))
+        if moments.names or moments.scales_rewards or flags.observation_scaling == "moments":
+            net.moments = moments
     if any(_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net

@@ -31,8 +31,7 @@ class Moments(nn.Module):
     Args:
         spec: gives the observation's parts (`Spec.scalable`, and images of bytes).
         flags: --observation_scaling, --reward_scaling, and --discounting for the returns.
-        pixels: whether images may be scaled. A network of a fork, without `models.Parts`, expects
-            the bytes that the environment gave, and may divide them by 255.
+        pixels: whether images may be scaled. A network without `models.Parts` expects bytes.
     """
 
     mean: Tensor  # [F] float32, of all numbers of the scaled parts, one after the other

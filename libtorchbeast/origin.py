@@ -92,7 +92,8 @@ def _place_in_environment(error: BaseException) -> str:
     """Returns "FILE:LINE, in FUNCTION" if code that the adapter called raised the error, else "".
     Lines of installed packages are named only if there are no others."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # without `errors_of` itself
-    here = [i for i, frame in enumerate(frames) if frame.filename in _ADAPTERS]
+    calls = lambda f: f.filename in _ADAPTERS and f.name != "seed_everything"
+    here = [i for i, frame in enumerate(frames) if calls(frame)]
     if not here:
         return ""
     called = frames[here[0] + 1 :] or frames[-1:]

@@ -25,8 +25,7 @@ from libtorchbeast.spec import Spec, channels_first
 logger = logging.getLogger(__name__)
 
 # Steps of Atari are slow, so Atari gets many small updates. Fast environments get large batches.
-# In Atari small things move on a background that stays, so each pixel is scaled by its own moments:
-# Pong is learned from a fifth of the steps.
+# In Atari small things move on a background that stays, so each pixel has moments of its own.
 # With vectors each task has its own scales, so observations and rewards are scaled by their running
 # moments (moments.py). Steps are slow, so each batch is learned from ten times, with PPO's clip
 # (vtrace.py). The batch is large, because the clip bounds the policy's change for each batch.

@@ -20,7 +20,7 @@ def first_seed(seed: int, count: int) -> int:
 
 
 def derive_seed(*numbers: int) -> int:
-    """Mixes numbers into one seed: other numbers, or another count of them, give another seed."""
+    """Mixes numbers into one seed: others below 2**32, or another count, give another seed."""
     mixed = np.random.SeedSequence([*numbers, len(numbers)])  # numpy adds zeros, which are the same
     return int(mixed.generate_state(1)[0] >> 1)
 

@@ -193,7 +193,7 @@ def test_a_resume_with_another_recipe_is_refused():
     """The flags that it would set are the run's."""
     assert taken_over("--recipe other", recipe="other").recipe == "other"
     with pytest.raises(
-        UserError, match="--recipe vectors: expected none, since a run that resumes"
+        UserError, match="--recipe vectors: expected other, as in the run that resumes"
     ):
         taken_over("--recipe vectors", recipe="other")
 

@@ -145,9 +145,11 @@ def test_groups_of_a_study_that_was_made_twice_are_two(tmp_path):
         for study, y in (("a", 1), ("b", 9))
         for i in "12"
     ]
+    paths.append(make_run(tmp_path / "b", "ice_seed3", [5]))
     lines = plot(paths, tmp_path / "plot.png", group_by=SEED)
-    assert {line.name.split(" ")[0] for line in lines} == {f"{tmp_path}/{x}/pong" for x in "ab"}
-    assert [line.mean.y for line in lines] == [[1.0], [9.0]]
+    names = [line.name.split(" ")[0] for line in lines]
+    assert names == [f"{tmp_path}/a/pong", f"{tmp_path}/b/pong", "ice"]
+    assert [line.mean.y for line in lines] == [[1.0], [9.0], [5.0]]
 
 
 @pytest.mark.parametrize(

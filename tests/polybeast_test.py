@@ -10,6 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import imageio.v2 as imageio
 import psutil
 import pytest
 import torch
@@ -18,6 +19,7 @@ import monobeast
 import polybeast
 from libtorchbeast import learner
 from libtorchbeast.flags import UserError
+from libtorchbeast.loggers import video
 from tests.faults._breaking import ServerFleet
 from tests.support.client import free_port
 from tests.support.envs import Catch
@@ -44,6 +46,24 @@ def test_threads_of_either_kind_count_every_step_once(tmp_path):
     last = program.rows()[-1]
     assert (last["step"], last["updates"]) == (state["step"], state["updates"])
     assert last["streams"] == 3
+
+
+def test_the_deep_network_on_pong_and_its_test_modes(tmp_path, capsys):
+    small = "--num_servers 1 --envs_per_server 2 --batch_size 2 --unroll_length 8".split()
+    beast(tmp_path, *small, "--total_steps", 100)
+    state = load(tmp_path / "run")
+    assert (state["env"], state["net"]) == ("PongNoFrameskip-v4", "polybeast.Net")
+    assert state["step"] >= 100 and state["updates"] >= 7
+    row = rows(tmp_path / "run")[-1]
+    assert row["frame"] == 4 * row["step"]
+    capsys.readouterr()
+    beast(tmp_path, *"--mode test --num_episodes 1 --max_episode_steps 5".split())
+    assert "5 (cut at --max_episode_steps 5)" in capsys.readouterr().out
+    beast(tmp_path, *"--mode test_render --num_episodes 2 --max_episode_steps 3".split())
+    with imageio.get_reader(tmp_path / "run/test.mp4") as reader:
+        frames = [frame for frame in reader]
+    assert len(frames) == 2 * (1 + 3)
+    assert frames[0].shape == (2 * 210 + video.PANEL, 2 * 160, 3)
 
 
 # ============================================================================ starting, stopping
@@ -163,6 +183,19 @@ def test_a_stream_may_open_as_long_as_each_of_its_environments_comes_in_time():
 
 
 SERVED = ["--server_addresses", "{}"]  # which serves Catch-v0 under another name
+
+
+def test_what_is_left_out_on_resume_and_in_a_test_is_the_runs_own(tmp_path, capsys):
+    """The servers get the run's settings too."""
+    beast(tmp_path, *SMALL, "--entropy_cost", 0.02, "--total_steps", 100)
+    before = load(tmp_path / "run")["flags"]
+    capsys.readouterr()
+    beast(tmp_path, "--total_steps", 1000, "--num_servers", 1)
+    state = load(tmp_path / "run")
+    assert state["step"] >= 1000 and state["flags"] == before | {"total_steps": 1000}
+    assert capsys.readouterr().err.count(" changes from ") == 1
+    beast(tmp_path, "--mode", "test", "--num_episodes", 4)
+    assert "in 4 games" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

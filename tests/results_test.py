@@ -16,6 +16,7 @@ from tests.support.processes import ROOT
 
 PAGES = "".join((ROOT / name).read_text() for name in ("README.md", "docs/results.md"))
 PONG = {"env": "PongNoFrameskip-v4", "seed": 1, "total_steps": 2_000_000}
+PONG |= {"observation_scaling": "pixels", "entropy_schedule": "linear"}
 ASTERIX = {"env": "MinAtar/Asterix-v1", "seed": 1}
 RECALL = {"env": "examples.memory.recall:Recall-v0", "learning_rate": 4e-4, "seed": 1}
 

@@ -46,7 +46,7 @@ def test_a_list_has_values_and_ranges():
         ("--seed", "--seed with .* values: expected for each flag one list"),
         ("1,2", "1,2 with"),
         ("--seed 7,5-1", "5-1: expected a range that rises"),
-        ("--seed 1-2,", "1-2,: expected no empty value"),
+        ("--seed 1-2,", "'1-2,': expected no empty value"),
         ("--a,b 1,2", "expected for each flag one list"),
         ("--a,b 1,2 1-3", r"\[2, 3\] values: expected .* all of the same length"),
         ("--a 1 --b 2 --a,c 1 2", "--a: expected each flag once"),

@@ -24,6 +24,7 @@ import ray
 import polybeast
 import polybeast_env
 from libtorchbeast.flags import Flags, UserError, replace
+from libtorchbeast.origin import errors_of
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.seeds import derive_seed
@@ -46,7 +47,8 @@ class EnvServer:
         self.address = f"{host}:{port}"
         pair = certificates.certify_host(certificates.Pair.from_texts(*ca), host, DAYS)
         seed = derive_seed(flags.seed, port, time.time_ns())  # another seed after a restart
-        flags = polybeast_env.try_environment(flags)
+        with errors_of(flags.env):
+            flags = polybeast_env.try_environment(flags)
         self.server = Server(
             polybeast_env.maker(flags, seed, index),
             self.address,

@@ -213,12 +213,11 @@ def _folder(path: Path) -> Path:
 
 def _groups(curves: list[Curve], pattern: str, interval: bool) -> list[Line]:
     groups: dict[str, list[Curve]] = {}
-    names = Counter(_folder(curve.path).name for curve in curves)
-    is_twice = pattern == SEED and max(names.values()) > 1  # in a study that was made twice
-    for curve in curves:
-        name = group_name(curve.path, pattern)
-        place = _folder(curve.path).parent / name if is_twice else name
-        groups.setdefault(str(place), []).append(curve)
+    named = [(group_name(curve.path, pattern), _folder(curve.path)) for curve in curves]
+    runs = Counter((name, folder.name) for name, folder in {*named})
+    twice = {name for (name, _), count in runs.items() if count > 1 and pattern == SEED}
+    for curve, (name, folder) in zip(curves, named, strict=True):
+        groups.setdefault(str(folder.parent / name) if name in twice else name, []).append(curve)
     return [_group(name, runs, interval) for name, runs in groups.items()]
 
 

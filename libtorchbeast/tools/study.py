@@ -40,8 +40,8 @@ def parse_factors(words: list[str]) -> list[Factor]:
         while words and words[0][:2] != "--":
             lists.append(_values(words.pop(0)))
         names, lengths = head[2:].split(","), [len(values) for values in lists]
-        if head[:2] != "--" or len(lists) != len(names) or len({*lengths}) != 1 or 0 in lengths:
-            expected = "for each flag one list, all of the same length and none empty"
+        if head[:2] != "--" or len(lists) != len(names) or len({*lengths}) != 1:
+            expected = "for each flag one list, all of the same length"
             raise UserError(f"{head} with {lengths} values: expected {expected}")
         named.update(names)
         settings = zip(*lists, strict=True)
@@ -57,7 +57,7 @@ def _values(text: str) -> list[str]:
     values: list[str] = []
     for part in map(str.strip, re.split(r"(?<!\\),", text)):
         if not part:
-            raise UserError(f"{text}: expected no empty value")
+            raise UserError(f"{text!r}: expected no empty value")
         if ends := re.fullmatch(r"(\d+)-(\d+)", part):
             values += (rising := [*map(str, range(int(ends[1]), int(ends[2]) + 1))])
             if not rising:

@@ -34,9 +34,10 @@ def cases(quick: bool) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def flags_of(net: str, device: str, *words: str) -> Flags:
-    """The flags of the program whose own network `net` is, on Pong. As the program does, this says
-    whether the GPU computes in TF32."""
+    """The flags of the program whose own network `net` is, on Pong, without moments, which random
+    frames lack. As the program does, this says whether the GPU computes in TF32."""
     both = ["--learner_device", device, "--inference_device", device]
+    both += ["--observation_scaling", "none"]
     flags = BEASTS[net].parse([*both, *words])
     devices.set_precision(flags.precision)
     return flags
