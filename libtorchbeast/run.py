@@ -265,7 +265,7 @@ class RunState:
         others.pulse.wakeup = wakeup
         self.learner.take_from_rank_0(others)
         if others.rank > 0:  # other random numbers than those of rank 0
-            number = derive_seed(self.flags.seed, self.learner.updates, ranks.own_number())
+            number = derive_seed(self.flags.seed, self.learner.updates, ranks.own_number(), 0, 2)
             seed_everything(number)
         envs = others.gathered(torch.tensor([float(self.stats.num_envs)]))
         total, count = self.flags.batch_size, others.count

@@ -20,9 +20,9 @@ def first_seed(seed: int, count: int) -> int:
 
 
 def derive_seed(*numbers: int) -> int:
-    """Mixes numbers into one seed: others below 2**32, or another count, give another seed."""
-    mixed = np.random.SeedSequence([*numbers, len(numbers)])  # numpy adds zeros, which are the same
-    return int(mixed.generate_state(1)[0] >> 1)
+    """Mixes numbers below 2**32 into one seed: others give another. Zeros at the end are nothing,
+    so uses that shall not meet end with numbers of their own."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
 
 
 def seeded(

@@ -111,7 +111,7 @@ def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
         with torch.no_grad():
             e._learner.net.policy[-1].bias[number % 2] += 1.0
         row = wait_for_row(e)
-        games = played(e._flags, weights, derive_seed(e._flags.seed, 10 * number, 1))
+        games = played(e._flags, weights, derive_seed(e._flags.seed, 10 * number, 0, 0, 1))
         assert len(games) == 5
         # CartPole-v0 differs in games of more than 200 steps, which this network cannot play.
         for column in ("", "/CartPole-v0", "/CartPole-v1"):

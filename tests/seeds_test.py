@@ -19,7 +19,8 @@ def test_derived_seeds_differ_wherever_a_number_does():
     seeds = [derive_seed(*numbers) for numbers in itertools.product(range(10), repeat=3)]
     assert len(set(seeds)) == 1000 and all(0 <= seed < 2**31 for seed in seeds)
     assert derive_seed(1, 2, 3) == seeds[123]
-    assert len({derive_seed(7, *[0] * zeros) for zeros in range(4)}) == 4
+    uses = [(5,), (5, 1), (5, 0, 0, 1), (5, 0, 0, 2)]  # actors 0 and 1, an evaluation, a rank
+    assert len({derive_seed(7, *use) for use in uses}) == 4
 
 
 def test_seeds_that_are_counted_on_from_one_stay_in_range():
