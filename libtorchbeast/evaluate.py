@@ -382,7 +382,7 @@ def play_games(
     net.eval()
     cpu_s = 0.0  # so that the first evaluation's CPU time includes the imports
     for _ in inbox:
-        seed = derive_seed(flags.seed, weights.copy_to(net), 0, 0, 1)  # no actor's
+        seed = derive_seed(flags.seed, weights.copy_to(net), 0, 0, 1)  # no actor has this one
         row: dict[str, float] = {}
         for column, env in envs.items():
             # What an environment's games bring depends on nothing that was played before.

@@ -270,9 +270,8 @@ def take_over(
     """
     if "recipe" in given and draft.mode == "train":
         own = saved.get("recipe")
-        require(
-            draft, "recipe", draft.recipe == own, f"{own or 'none'}, as in the run that resumes"
-        )
+        said = f"{own or 'no --recipe'}, as in the run that resumes"
+        require(draft, "recipe", draft.recipe == own, said)
     leave = OF_ONE_START if draft.mode == "train" else OF_ONE_START | OF_ONE_TEST
     if saved.get("num_actors") == 0:
         leave = leave - {"num_actors"}
@@ -398,7 +397,7 @@ def add_learning_flags(parser: Parser) -> None:
              "which the policy moves too far from the actors' policy.")
     add("--minibatches", type=whole(1),
         help="Number of updates in each pass, each from another random part of the batch: of its "
-             "rollouts if the network is recurrent, else of its transitions (at most one each).")
+             "rollouts if the network is recurrent, else of its transitions (one at least).")
     add("--num_learner_threads", "--num_threads", type=whole(1, 64),
         help="Number of learner threads. Each collects its own batches, but only one at a time "
              "updates the network. Default: 1, or 2 if the learner uses an accelerator.")

@@ -20,7 +20,7 @@ from libtorchbeast.mingru import MinGRU
 from libtorchbeast.moments import Moments
 from libtorchbeast.net_check import call_own, check_finite, check_net
 from libtorchbeast.origin import described, place_of
-from libtorchbeast.spec import NOT_SEEN, Spec, channels_first, is_image
+from libtorchbeast.spec import NOT_SEEN, Spec, channels_first, is_image, prefers_channels_last
 
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network
 
@@ -56,7 +56,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
         moments = Moments(spec, flags, pixels=isinstance(getattr(net, "parts", None), Parts))
         if moments.names or moments.scales_rewards or flags.observation_scaling == "moments":
             net.moments = moments
-    if any(_channels_last(shape) for shape, _ in spec.observations.values()):
+    if any(prefers_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net
 
@@ -130,13 +130,6 @@ def compile_if_asked(net: nn.Module, flags: Flags) -> nn.Module:
     if flags.compile:
         net.compile()
     return net
-
-
-def _channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether convolutions over images of this shape [C, H, W] are faster if the channels are last
-    in memory, on CPUs and on tensor cores. For small images the copy before the linear layer costs
-    more than that gains: on MinAtar the other layout gives 1.17 times the updates per second."""
-    return len(shape) == 3 and min(shape[1:]) >= 36
 
 
 def name_of(net: nn.Module) -> str:
@@ -294,7 +287,7 @@ def as_floats(frame: Tensor) -> Tensor:
     """Converts observations [N, ...] of any dtype to float32, or those of at most 8 bits to the
     dtype that convolutions compute in, and to the memory layout of the weights that `make_net`
     makes. Bytes are divided by 255. The layout is changed first: bytes are the cheapest to move."""
-    if _channels_last(tuple(frame.shape[1:])):
+    if prefers_channels_last(tuple(frame.shape[1:])):
         frame = frame.contiguous(memory_format=torch.channels_last)
     device = frame.device.type
     in_autocast = torch.is_autocast_enabled(device) and frame.element_size() == 1

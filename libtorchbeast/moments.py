@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from libtorchbeast.flags import Flags
-from libtorchbeast.spec import LARGE_IMAGE, Spec
+from libtorchbeast.spec import Spec, prefers_channels_last
 from vtrace import scan_backwards
 
 LIMIT = 10.0  # scaled observations and rewards lie in [-LIMIT, LIMIT]
@@ -63,8 +63,8 @@ class Moments(nn.Module):
             tiny, limit = (PIXEL_TINY, PIXEL_LIMIT) if name in self.pixels else (TINY, LIMIT)
             mean, variance = (m[part].view(shape[2:]) for m in (self.mean, self.variance))
             scale = (variance + tiny).rsqrt()
-            if name in self.pixels and len(shape) == 5 and min(shape[-2:]) >= LARGE_IMAGE:
-                x, mean, scale = map(_channels_last, (x, mean, scale))  # bytes are cheap to move
+            if name in self.pixels and prefers_channels_last(tuple(shape[2:])):
+                x, mean, scale = map(_laid_out, (x, mean, scale))  # bytes are cheap to move
             x = x.to(torch.float32, copy=True).sub_(mean)  # in place: one allocation
             rows[name] = x.mul_(scale).clamp_(-limit, limit)
             start = part.stop
@@ -106,8 +106,8 @@ class Moments(nn.Module):
         return torch.cat([real.sum().view(1), *means, *variances, *_moments(returns, real)])
 
 
-def _channels_last(images: Tensor) -> Tensor:
-    """[..., C, H, W], laid out in memory as `models.as_floats` will want it."""
+def _laid_out(images: Tensor) -> Tensor:
+    """Returns images [..., C, H, W] with the channels last in memory."""
     flat = images.reshape(-1, *images.shape[-3:])
     return flat.contiguous(memory_format=torch.channels_last).view(images.shape)
 

@@ -20,8 +20,8 @@ def first_seed(seed: int, count: int) -> int:
 
 
 def derive_seed(*numbers: int) -> int:
-    """Mixes numbers below 2**32 into one seed: others give another. Zeros at the end are nothing,
-    so uses that shall not meet end with numbers of their own."""
+    """Mixes numbers below 2**32 into one seed. Other numbers give another seed, but zeros at the
+    end do not count: those of (5,) and (5, 0) are equal."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 1)
 
 

@@ -98,7 +98,7 @@ def test_minibatches_of_ppo_keep_the_ranks_together():
 
 def test_weights_with_the_channels_last_in_memory_get_the_same_update(monkeypatch):
     """torch's fused Adam takes gradients to lie in memory as their weights do."""
-    monkeypatch.setattr(models, "_channels_last", lambda shape: len(shape) == 3)
+    monkeypatch.setattr(models, "prefers_channels_last", lambda shape: len(shape) == 3)
     life = Life(env=Flicker)
     assert any(not weight.is_contiguous() for weight in life.net.parameters())
     alone, _ = life.alone()

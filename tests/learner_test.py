@@ -273,7 +273,7 @@ def test_no_gradient_makes_weights_infinite_within_the_flags_ranges(tmp_path, op
 def test_averages_that_were_saved_on_a_device_go_on_elsewhere(tmp_path, monkeypatch):
     """Copied from there they are contiguous. torch's fused Adam takes them to lie in memory as the
     weights do, which have the channels last."""
-    monkeypatch.setattr(models, "_channels_last", lambda shape: len(shape) == 3)
+    monkeypatch.setattr(models, "prefers_channels_last", lambda shape: len(shape) == 3)
     learning = Learning(tmp_path, env=Flicker)
     learning.update()
     state = tree_map_only(torch.Tensor, torch.Tensor.contiguous, learning.learner.state_dict())
