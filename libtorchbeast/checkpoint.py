@@ -2,9 +2,7 @@
 """Checkpoints that survive a kill, a full disk and a flipped bit.
 
 A checkpoint is an ordinary `torch.save` file, so `torch.load(path)` reads it. Such a file is a ZIP
-archive, and a ZIP archive may end with a comment. Here the comment is the SHA-256 digest of all
-bytes before it. So checkpoint and digest are one file, which one rename puts in place, and `load`
-notices every byte that was changed, added or lost.
+archive with a CRC-32 of each tensor and of the rest, which `load` checks.
 
     PATH            the newest checkpoint
     PATH.previous   the one before it
@@ -17,18 +15,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import io
-import json
 import logging
 import math
 import os
 import random
-import struct
+import re
 import sys
 import time
+import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -48,9 +45,9 @@ from libtorchbeast.flags import (
     run_path,
     take_over,
 )
+from libtorchbeast.loggers import meta
+from libtorchbeast.loggers.files import write_whole
 
-_PREFIX = b"sha256:"
-_COMMENT_SIZE = len(_PREFIX) + 2 * hashlib.sha256().digest_size
 _LEAVES = (type(None), bool, int, float, str)
 
 logger = logging.getLogger(__name__)
@@ -73,34 +70,32 @@ def save(path: str, state: dict, keep_previous: bool = True) -> None:
         OSError: the file cannot be written, for example because the disk is full. The caller may
             catch this and continue.
     """
-    _check_types(state, "state")
-    tmp = path + ".tmp"
-    try:
-        _write_synced(tmp, state)
+
+    def keep() -> None:
         if keep_previous and _is_whole(path):  # a damaged file must not replace a good previous one
             os.replace(path, path + ".previous")
-        os.replace(tmp, path)
-        directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-        with contextlib.suppress(OSError):  # some network mounts cannot sync a folder
-            os.fsync(directory)  # so that the renames survive a power failure
-        os.close(directory)
-    except BaseException:
-        Path(tmp).unlink(missing_ok=True)
-        raise
+
+    _check_types(state, "state")
+    archive = io.BytesIO()
+    torch.save(state, archive)
+    write_whole(Path(path), archive.getbuffer(), first=keep)
 
 
 def load(path: str) -> dict:
     """Returns the state in the file `path`, with all tensors on the CPU.
 
     Raises:
-        CheckpointError: the file is truncated or changed, or was not written by `save`.
+        CheckpointError: the file is truncated or changed, or is no checkpoint.
         OSError: the file is missing or cannot be read.
     """
-    data = _read_verified(path)
+    data = _verified(path)
     try:
-        return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+        state = torch.load(data, weights_only=True, map_location="cpu")
     except Exception as error:  # torch raises exceptions of several types without the file's name
         raise CheckpointError(f"{path}: intact, but torch.load refuses it: {error}") from error
+    if not isinstance(state, dict) or "model" not in state:
+        raise CheckpointError(f"{path}: not a checkpoint of this repository: it has no `model`")
+    return state
 
 
 def load_newest(path: str) -> dict | None:
@@ -178,8 +173,8 @@ def initial_weights(
         raise UserError(f"--{flag} {name}: {said}")
     if why := misfit(own, state["model"]):
         said = f"does not fit the network for {flags.env}: {why}"
-        raise UserError(f"--{flag} {name}: {path}, trained on {state['env']}, {said}")
-    logger.info("--%s: the weights of %s, trained for %d steps", flag, path, state["step"])
+        raise UserError(f"--{flag} {name}: {path}, trained on {state.get('env')}, {said}")
+    logger.info("--%s: the weights of %s, trained for %d steps", flag, path, state.get("step", 0))
     return state["model"]
 
 
@@ -214,6 +209,7 @@ def parse_for_run(
             hint = f"--init_from {path} starts a new run with these weights."
             raise UserError(f"{path} has weights only, so no training can resume from it. {hint}")
         take_over(draft, _flags_of(state), settings, make_parser())
+        _refuse_own_modules(draft, settings)
     elif draft.mode == "train" and "env" not in settings:
         _refuse_another_env(draft)
     if others is not None:
@@ -224,14 +220,25 @@ def parse_for_run(
 def _refuse_another_env(draft: argparse.Namespace) -> None:
     """Raises UserError if --xpid names a run without a checkpoint that was begun with another --env
     than the default, which the command line does not name."""
-    begun = draft.env
-    with contextlib.suppress(OSError, ValueError, KeyError):  # no run was begun, or not by us
-        begun = json.loads(Path(run_path(draft), "meta.json").read_text())["flags"]["env"]
+    begun = meta.flags_of(meta.read(Path(run_path(draft), "meta.json"))).get("env", draft.env)
     if begun != draft.env:
         raise UserError(
             f"run {draft.xpid} of {begun} has no checkpoint from which it could resume: give --env "
             f"{begun} and its other flags (meta.json) to begin it again, or another --xpid"
         )
+
+
+def _refuse_own_modules(draft: argparse.Namespace, settings: Collection[str]) -> None:
+    """Raises UserError if a flag that only the checkpoint gives names a module in the run's folder,
+    so that whoever may write there cannot have code of his own run."""
+    folder = Path(run_path(draft)).resolve()
+    for flag in {"env", "net", "eval_env"} - {*settings}:
+        for name in f"{getattr(draft, flag, None)}".split(","):
+            module = re.split("[.:]", name)[:-1]
+            places = [Path(path, *module).resolve() for path in sys.path if module]
+            if any(place.is_relative_to(folder) for place in places):
+                said = "names a module in the run's folder; to import it, give this flag"
+                raise UserError(f"--{flag} {name} {said} ({folder})")
 
 
 def _flags_of(state: dict[str, Any]) -> dict[str, Any]:
@@ -424,42 +431,23 @@ def _check_types(value: Any, where: str) -> None:
         raise ValueError(f"{where} is a {kind}; a checkpoint holds {holds}")
 
 
-def _write_synced(path: str, state: dict) -> None:
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    # A ZIP archive ends with the length of its comment, in two bytes that are 0 so far, and with
-    # the comment itself.
-    buffer.seek(-2, os.SEEK_END)
-    buffer.write(struct.pack("<H", _COMMENT_SIZE))
-    buffer.write(_comment(buffer.getbuffer()))
-    with open(path, "wb") as file:
-        file.write(buffer.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _comment(data: bytes | memoryview) -> bytes:
-    return _PREFIX + hashlib.sha256(data).hexdigest().encode()
-
-
-def _read_verified(path: str) -> bytes:
-    data = Path(path).read_bytes()
-    seen = data[-_COMMENT_SIZE:]
-    if not seen.startswith(_PREFIX):
-        raise CheckpointError(
-            f"{path}: truncated, or not a checkpoint: no digest ends its {len(data)} bytes"
-        )
-    expected = _comment(memoryview(data)[:-_COMMENT_SIZE])
-    if seen != expected:
-        digest, end = expected.decode(), seen.decode(errors="replace")
-        said = f"its bytes have the digest {digest}, but its end says {end}"
-        raise CheckpointError(f"{path}: damaged: {said}")
+def _verified(path: str) -> io.BytesIO:
+    """The bytes of a file. Raises CheckpointError unless all that it holds has its CRC-32."""
+    data = io.BytesIO(Path(path).read_bytes())
+    try:
+        archive = zipfile.ZipFile(data)
+        folders = [entry.filename for entry in archive.infolist() if entry.external_attr]
+        if wrong := archive.testzip() or folders:  # torch would not read these
+            raise ValueError(f"its part {wrong} is not as it was saved")
+    except Exception as error:  # a damaged header may be anything
+        raise CheckpointError(f"{path}: damaged, or not a checkpoint: {error}") from error
+    data.seek(0)
     return data
 
 
 def _is_whole(path: str) -> bool:
     try:
-        return bool(_read_verified(path))
+        return bool(_verified(path))
     except FileNotFoundError:
         return False
     except (CheckpointError, OSError) as error:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, run_path
+from libtorchbeast.loggers.files import write_whole
 from libtorchbeast.models import CoreState, choose_actions, initial_state, seen_by_nets
 from libtorchbeast.net_check import call_own
 from libtorchbeast.origin import described
@@ -88,14 +89,10 @@ def _save(program: torch.export.ExportedProgram, path: Path) -> None:
     """Replaces the file whole, or not at all. On a full disk torch itself would abort."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
-    new_file = Path(f"{path}.tmp")
+    unlink_older = lambda: path.with_suffix(".onnx").unlink(missing_ok=True)
     try:
-        new_file.write_bytes(buffer.getbuffer())
-        path.with_suffix(".onnx").unlink(missing_ok=True)  # of older weights
-        new_file.replace(path)
+        write_whole(path, buffer.getbuffer(), first=unlink_older)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new_file.unlink()
         raise UserError(f"{path} was not written: {error}") from error
 
 

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A checkpoint either loads exactly or is refused; something to resume from is never lost."""
 
+import contextlib
 import enum
 import logging
 import os
@@ -11,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+import monobeast
 from libtorchbeast import checkpoint
 from libtorchbeast.checkpoint import CheckpointError, RunCheckpoints
-from libtorchbeast.flags import Flags, UserError
+from libtorchbeast.flags import Flags, UserError, as_plain
 from tests.support.compare import assert_same
 from tests.support.run_files import file_size_limit
 
@@ -66,7 +68,7 @@ def test_save_refuses_what_could_not_be_loaded(path, value):
 
 def damage(path):
     data = bytearray(Path(path).read_bytes())
-    data[len(data) // 2] ^= 16
+    data[data.index(b"step")] ^= 16  # not one of the zeros between two tensors
     Path(path).write_bytes(data)
 
 
@@ -86,8 +88,17 @@ def test_damaged_or_missing_newest_is_noticed_and_the_previous_used(path, caplog
     assert "No such file" in caplog.text
 
 
+def test_a_flipped_bit_is_noticed_or_changes_nothing(path):
+    checkpoint.save(path, state := {"step": 7, "model": {"weight": torch.randn(4, 3)}})
+    data = Path(path).read_bytes()
+    for i in range(0, len(data), 5):
+        Path(path).write_bytes(data[:i] + bytes([data[i] ^ 1 << i % 8]) + data[i + 1 :])
+        with contextlib.suppress(CheckpointError):
+            assert_same(checkpoint.load(path), state)
+
+
 def test_no_silent_start_from_scratch(path):
-    torch.save(make_state(1), path)
+    torch.save({"model_state_dict": {}}, path)  # TorchBeast's
     with pytest.raises(CheckpointError, match="model.tar.previous.*not a checkpoint.*No such file"):
         checkpoint.load_newest(path)
     checkpoint.save(path, make_state(1))
@@ -96,6 +107,25 @@ def test_no_silent_start_from_scratch(path):
     damage(path + ".previous")
     with pytest.raises(CheckpointError, match="model.tar: damaged.*model.tar.previous: damaged"):
         checkpoint.load_newest(path)
+
+
+@pytest.mark.parametrize(
+    "flag, name", [("env", "runs.own.mine:My-v0"), ("eval_env", "Pong-v5,runs.own:My"),
+                   ("net", "runs.own.mine.Net")],
+)  # fmt: skip
+def test_a_module_in_the_run_s_folder_is_imported_for_the_command_line_only(
+    flag, name, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    flags = vars(monobeast.parse([])) | {flag: name}
+    (tmp_path / "runs/own").mkdir(parents=True)
+    state = dict(flags=as_plain(flags), env=flags["env"], model={}, optimizer={})
+    checkpoint.save(str(tmp_path / "runs/own/model.tar"), state)
+    words = ["--savedir", str(tmp_path / "runs"), "--xpid", "own"]
+    with pytest.raises(UserError, match=f"--{flag} runs.own.* names a module in the run's folder"):
+        checkpoint.parse_for_run(monobeast.make_parser, words)
+    draft = checkpoint.parse_for_run(monobeast.make_parser, [*words, f"--{flag}", name])
+    assert getattr(draft, flag) == name
 
 
 def test_full_disk_leaves_the_older_files(path):
@@ -119,7 +149,7 @@ def test_random_states_round_trip(path):
     random.seed(3)
     np.random.seed(3)
     draw()  # Leaves the second half of a Gaussian pair in both generators.
-    checkpoint.save(path, checkpoint.random_states())
+    checkpoint.save(path, checkpoint.random_states() | {"model": {}})
     expected = draw()
     draw()
     checkpoint.set_random_states(checkpoint.load(path))
@@ -141,7 +171,7 @@ def resumed(path):
 
 
 def updated(updates):
-    return {"updates": updates, "step": 10 * updates}
+    return {"updates": updates, "step": 10 * updates, "model": {}}
 
 
 def evaluated(updates):

@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from libtorchbeast.flags import UserError
@@ -69,14 +70,26 @@ def link_latest(run: Path) -> None:
         logger.warning("The link %s could not be made: %s", latest, error)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replaces the file's content. Whatever happens, the file holds the old or the new text."""
+def write_whole(
+    path: Path, content: str | bytes | memoryview, first: Callable[[], None] = lambda: None
+) -> None:
+    """Replaces the file's content, whole or not at all. After an error no PATH.tmp is left. `first`
+    is called when the new content is on the disk, before it takes the file's place."""
     new_file = Path(f"{path}.tmp")
-    with open(new_file, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new_file.replace(path)
+    try:
+        with open(new_file, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        first()
+        new_file.replace(path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # some network mounts cannot sync a folder
+            os.fsync(directory)  # so that the new name survives a power failure
+        os.close(directory)
+    except BaseException:
+        new_file.unlink(missing_ok=True)
+        raise
 
 
 class LineFile:
