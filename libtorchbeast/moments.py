@@ -40,7 +40,7 @@ class Moments(nn.Module):
     return_variance: Tensor  # [1] float32
     count: Tensor  # [] float32, the number of transitions that they are taken over
 
-    def __init__(self, spec: Spec, flags: Flags, pixels: bool):
+    def __init__(self, spec: Spec, flags: Flags, pixels: bool = False):
         super().__init__()
         images = spec.images if pixels and flags.observation_scaling == "pixels" else {}
         self.pixels = [name for name in images if spec.observations[name][1] == "uint8"]

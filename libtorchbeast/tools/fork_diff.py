@@ -5,6 +5,7 @@ TorchBeast may conflict (`make fork-diff`).
     python -m libtorchbeast.tools.fork_diff [BASE]    # BASE is a commit; default: origin/main
 """
 
+import argparse
 import ast
 import re
 import subprocess
@@ -61,5 +62,7 @@ def _is_inside(hunk: str, places: set[int], imports: set[int]) -> bool:
 
 
 if __name__ == "__main__":
-    base = sys.argv[1] if len(sys.argv) > 1 else "origin/main"
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("base", nargs="?", default="origin/main", help="a commit")
+    base = parser.parse_args().base
     print(outside(base) or f"Nothing has changed outside the marked places since {base}.")

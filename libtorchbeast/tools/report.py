@@ -236,21 +236,20 @@ class Report:
         each run."""
         names = ["game", *map(" ".join, self.study.factors), "seeds", "score"]
         rows: list[list] = []
-        with open(self.folder / "report.csv", "w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([*names, "low", "high", "lowest", "highest", "hours"])
-            for (game, setting), results in self.cells.items():
-                scores = self.scores((game, setting))
-                mean_hours = np.mean([result.hours for result in results])
-                seen = [f"{number:.4g}" for number in (min(scores), max(scores), mean_hours)]
-                score, cells = estimate([scores], mean), [game, *setting, len(scores)]
-                rows.append([*cells, score, *seen])
-                writer.writerow([*cells, *score, *seen])
-        with open(self.folder / "report_runs.csv", "w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["run", *names[:-2], "score", "step", "hours"])
-            for path, game, setting, own, hours, curve in self.study.results:
-                writer.writerow([path.name, game, *setting, own, int(curve.steps[-1]), hours])
+        lines: list[list] = [[*names, "low", "high", "lowest", "highest", "hours"]]
+        for (game, setting), results in self.cells.items():
+            scores = self.scores((game, setting))
+            mean_hours = np.mean([result.hours for result in results])
+            seen = [f"{number:.4g}" for number in (min(scores), max(scores), mean_hours)]
+            score, cells = estimate([scores], mean), [game, *setting, len(scores)]
+            rows.append([*cells, score, *seen])
+            lines.append([*cells, *score, *seen])
+        runs: list[list] = [["run", *names[:-2], "score", "step", "hours"]]
+        for path, game, setting, own, hours, curve in self.study.results:
+            runs.append([path.name, game, *setting, own, int(curve.steps[-1]), hours])
+        for name, written in (("report.csv", lines), ("report_runs.csv", runs)):
+            with open(self.folder / name, "w", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(written)
         return table([*names, "lowest", "highest", "hours"], rows)
 
     def curves(self) -> str:
