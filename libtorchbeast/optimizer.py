@@ -48,10 +48,7 @@ class Optimizer:
         own = getattr(net, "parameter_groups", None)
         groups: Any
         groups = call_own("parameter_groups", own, flags) if own else [dict(params=self.parameters)]
-        given: dict[str, Any] = {
-            "lr": flags.learning_rate,
-            "grad_norm_clipping": flags.grad_norm_clipping,
-        }
+        given = dict(lr=flags.learning_rate, grad_norm_clipping=flags.grad_norm_clipping)
         is_list = isinstance(groups, list | tuple)
         if not is_list or not all(isinstance(one, dict) and "params" in one for one in groups):
             said = f"expected a list of dicts with params, seen {in_words(groups)}"
@@ -178,11 +175,8 @@ class Optimizer:
                 their order counts.)
         """
         if (name := checkpoint["optimizer_name"]) != self._flags.optimizer:
-            logger.warning(
-                "--optimizer %s starts without averages: the checkpoint has those of %s",
-                self._flags.optimizer,
-                name,
-            )
+            said = "--optimizer %s starts without averages: the checkpoint has those of %s"
+            logger.warning(said, self._flags.optimizer, name)
             return
         state = checkpoint["optimizer"]
         sizes = [len(group["params"]) for group in state["param_groups"]]

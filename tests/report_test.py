@@ -216,6 +216,8 @@ def test_games_without_a_reference_have_no_aggregate(tmp_path, monkeypatch, caps
     assert capsys.readouterr().out == f"{tmp_path}/study/report.md\n"
     text = (tmp_path / "study/report.md").read_text()
     assert tables(text)["setting"][1] == ["lr=1.0", "1", "0.5 (0.5 to 0.5)"]
+    report.main(["study", "--reference", str(file), "--y", "hours"])  # no return
+    assert "Over games" not in (tmp_path / "study/report.md").read_text()
 
 
 def test_a_folder_without_a_plan(tmp_path):
@@ -228,12 +230,13 @@ def test_a_folder_without_a_plan(tmp_path):
 
 def test_runs_without_common_steps_have_no_curves(tmp_path):
     steps = lambda values: 10 * int(values["seed"])
-    make_study(tmp_path / "study", "--env X-v0 --seed 1-2", lambda values: 1.0, steps=steps)
+    make_study(tmp_path / "study", f"--env {BREAKOUT} --seed 1-2", lambda values: 1.0, steps=steps)
     for logs in (tmp_path / "study").glob("*/logs.csv"):
         header, _, row = logs.read_text().splitlines()
         logs.write_text(f"{header}\n{row}\n")
-    said = "X-v0 has no curves: the runs of group 'X-v0' have no steps in"
-    assert said in write(tmp_path / "study")[0]
+    text, _ = write(tmp_path / "study")
+    said = "Breakout-v1 has no curves: the runs of group 'MinAtar-Breakout-v1' have no steps in"
+    assert said in text and "It has no curve" in text and "report_steps" not in text
 
 
 # ============================================================================= references, errors

@@ -105,7 +105,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Replay": {
         "td_error": "R2D2: the mean absolute TD error of the rescaled values.",
         "replay_ratio": "R2D2: how many steps were trained on per new environment step, since "
-        "learning began in this process or, with --save_replay, in the run.",
+        "learning began in this process (with --save_replay: in the run) or the flag changed.",
         "replay_steps": "R2D2: the number of steps in the replay buffer.",
     },
     "Ranks": {

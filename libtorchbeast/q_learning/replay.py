@@ -252,7 +252,7 @@ class Replay(Direct):
         self._random.bit_generator.state = json.loads(state["random"])
         self._counts = {name: state[name] for name in self._counts}
         if state.get("ratio", ratio := self._flags.replay_ratio) != ratio:
-            self._counts["trained"] = int(ratio * self._counts["new"])
+            self._counts |= dict(new=0, trained=0)
         is_kept = self._in_file == serials  # the others were overwritten after the checkpoint
         self._forget(np.flatnonzero(~is_kept))
         self._serials[:] = np.where(is_kept, serials, NONE)

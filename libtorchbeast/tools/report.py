@@ -211,7 +211,9 @@ class Report:
             self.cells.setdefault((result.game, result.setting), []).append(result)
         self.games = list(dict.fromkeys(game for game, _ in self.cells))
         self.settings = list(dict.fromkeys(setting for _, setting in self.cells))
-        known = {game: references.get(game_of(game)) for game in self.games}
+        kind, _, other = y.partition("/")  # `other` is one of --eval_env, with a return of its own
+        games = self.games if kind in ("mean_game_return", "mean_eval_return") else []
+        known = {game: references.get(game_of(other or game)) for game in games}
         self.references = {game: row for game, row in known.items() if row}
 
     def write(self) -> None:
@@ -296,7 +298,6 @@ class Report:
             for setting in self.settings
         }
         strata = {name: games for name, own in cells.items() if (games := self.normalized(own))}
-        self.draw_means(cells, self.folder / "report_steps.png")
         rows = [[n, len(games), estimate(games, interquartile_mean)] for n, games in strata.items()]
         columns = ["random", "reference", "source"]
         sources = [[game, *(row[k] for k in columns)] for game, row in self.references.items()]
@@ -305,15 +306,15 @@ class Report:
             "The interquartile mean of (score - random) / (reference - random):",
         ]
         parts.append(table(["setting", "games", "interquartile mean"], rows))
-        parts.append("![The interquartile mean over steps, with 95 % bands](report_steps.png)")
+        parts.append(self.draw_means(cells, "report_steps.png"))
         return "\n\n".join([*parts, table(["game", *columns], sources)])
 
-    def draw_means(self, cells: dict[str, list[Cell]], path: Path) -> None:
+    def draw_means(self, cells: dict[str, list[Cell]], name: str) -> str:
         """Draws each setting's interquartile mean, with its 95 % band, over the steps that all of
-        its runs have."""
+        its runs have. Returns the line of the report that shows the picture."""
         figure = Figure(figsize=(7, 4.2), layout="constrained")
         axes = figure.subplots()
-        for name, own in cells.items():
+        for label, own in cells.items():
             curves = [result.curve for cell in own for result in self.cells.get(cell, [])]
             start = max((curve.steps[0] for curve in curves), default=0.0)
             stop = min((curve.steps[-1] for curve in curves), default=0.0)
@@ -322,13 +323,16 @@ class Report:
                 strata = [self.normalized(own, at) for at in x]
                 y = [estimate(scores, interquartile_mean, samples=1000) for scores in strata]
                 values, low, high = np.array(y, float).T
-                [line] = axes.plot(x / 1e6, values, label=name)
+                [line] = axes.plot(x / 1e6, values, label=label)
                 color = line.get_color()
                 axes.fill_between(x / 1e6, low, high, color=color, alpha=0.2, linewidth=0)
+        if not axes.lines:
+            return "It has no curve: no setting's runs have two steps in common."
         axes.set(xlabel="million agent steps", ylabel="interquartile mean, normalized")
         axes.grid(alpha=0.3)
         figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
-        figure.savefig(path, dpi=120)
+        figure.savefig(self.folder / name, dpi=120)
+        return f"![The interquartile mean over steps, with 95 % bands]({name})"
 
     def improvements(self) -> str:
         """How probable it is that a setting is better than another, in the games of both."""
