@@ -78,12 +78,16 @@ class Environment:
         if not any(math.prod(shape) for shape in shapes):
             raise UserError(f"Observation: expected at least one number, seen the shapes {shapes}")
         check_action_mask(observations, actions)
+        frames = metadata.get("frames_per_step", 1)
+        if not isinstance(frames, int | np.integer) or frames < 1:
+            said = f"expected a whole number of at least 1, seen {brief(frames)}"
+            raise UserError(f'metadata["frames_per_step"]: {said}')
         self.spec = Spec(
             name=name,
             num_envs=num_envs,
             observations=observations,
             actions=actions,
-            frames_per_step=int(metadata.get("frames_per_step", 1)),
+            frames_per_step=int(frames),
             stacks=_checked_stacks(metadata.get("frame_stacks", {}), observations),
             sets=sets_of(space),
             numbers=tuple(self._numbers.values),

@@ -50,9 +50,8 @@ class Flags(argparse.Namespace):
         self.__dict__.update(values)
 
     def __getattr__(self, name: str) -> Any:  # called only for a name that does not exist
-        raise AttributeError(
-            f"there is no flag --{name} in this program; docs/fork.md says where to add one"
-        )
+        said = f"there is no flag --{name} in this program; docs/fork.md says where to add one"
+        raise AttributeError(said)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"flags cannot be changed (--{name}); use libtorchbeast.flags.replace")
@@ -301,6 +300,8 @@ def choose_xpid(flags: argparse.Namespace) -> None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
     require(flags, "xpid", is_folder_name(flags.xpid), "a plain folder name")
+    is_text = not re.search("[\ud800-\udfff]", savedir + flags.xpid)  # other bytes are surrogates
+    require(flags, "savedir", is_text, f"UTF-8, as in --xpid {flags.xpid}")
     if flags.mode == "train":
         require(flags, "xpid", flags.xpid != "latest", "another name: latest is a link")
 

@@ -74,7 +74,7 @@ class Learner:
         Raises:
             UserError: too many updates in a row had a non-finite loss or gradient, or the network
                 or the loss raised an error. The text says why.
-            RuntimeError: too many batches in a row had no real transition.
+            UserError: too many batches in a row had no real transition.
         """
         on_device = to_device(batch, self.device)
         if self.device.type != "cpu":

@@ -114,9 +114,8 @@ def _imported(path: str) -> type[nn.Module]:
         if (place := place_of(error)) or isinstance(error, SyntaxError):  # the module exists
             said = f"--net {path}: its module raised {described(error)}{place}"
             raise UserError(said) from error
-        raise UserError(
-            f"--net: expected MODULE.CLASS, for example monobeast.Net; seen {path!r} ({error})"
-        ) from error
+        said = f"expected MODULE.CLASS, for example monobeast.Net; seen {path!r} ({error})"
+        raise UserError(f"--net: {said}") from error
 
 
 def initial_state(net: nn.Module, batch_size: int) -> CoreState:

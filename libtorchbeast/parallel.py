@@ -12,7 +12,7 @@ This module needs numpy only, neither torch nor PettingZoo.
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,7 +65,9 @@ class Grouped:
         agents = [agent for _, group in groups for agent in group]
         self._leaves = {agent: flatten_space(env.observation_space(agent)) for agent in agents}
         self._spaces = {agent: env.action_space(agent) for agent in agents}
-        self._names = {agent: f"return_{_plain(agent)}" for agent in agents[1:]}  # of game numbers
+        self._names: dict[Any, str] = {}  # of game numbers
+        for agent in agents[1:]:
+            self._names[agent] = _plain(f"return_{agent}", self._names.values())
         self._first = agents[0]
         self._going: set[Any] = set()  # the agents whose episode goes on after the newest row
         own = {name: ((), ROW_FIELDS[name]) for name in OWN}
@@ -170,15 +172,17 @@ def _groups(env: Any, named: dict[Any, str]) -> dict[str, list[Any]]:
             raise UserError(f"{said}, seen {seen}")
         if not is_named:
             name = os.path.commonprefix([*map(str, agents)]).rstrip("_0123456789") or "agents"
-        name = _plain(first if _plain(name) in groups else name)
-        while name in (*groups, *RESERVED):
-            name += "_"
-        groups[name] = agents
+        name = first if _plain(name) in groups else name
+        groups[_plain(name, (*groups, *RESERVED))] = agents
     return groups
 
 
-def _plain(name: Any) -> str:
-    return re.sub(r"\W", "_", str(name), flags=re.ASCII)
+def _plain(name: Any, taken: Collection[str] = ()) -> str:
+    """The name as an identifier, and with more underscores where another one is like it."""
+    name = re.sub(r"\W", "_", str(name), flags=re.ASCII)
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _joint_space(spaces: dict[Any, Any]) -> Any:

@@ -36,14 +36,12 @@ class Skipped:
         self.count = self._in_a_row = self._empty_in_a_row = 0
 
     def note_empty(self, is_empty: bool) -> bool:
-        """Takes note of whether a batch has no real transition, which it returns. Raises
-        RuntimeError if it was the last of too many in a row."""
+        """Takes note of whether a batch has no real transition, which it returns. Raises UserError
+        if it was the last of too many in a row."""
         self._empty_in_a_row = self._empty_in_a_row + 1 if is_empty else 0
         if self._empty_in_a_row >= MAX_EMPTY_IN_A_ROW:
-            raise RuntimeError(
-                f"{MAX_EMPTY_IN_A_ROW} batches in a row had no transition to learn from: each row "
-                f"of the environments begins an episode"
-            )
+            said = "had no transition to learn from: each row of the environments begins an episode"
+            raise UserError(f"{MAX_EMPTY_IN_A_ROW} batches in a row {said}")
         return is_empty
 
     def must_skip(self, numbers: dict[str, Any]) -> bool:

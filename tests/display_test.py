@@ -1,13 +1,16 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The display of a run in a terminal: its curve, drawn and shown."""
 
+import logging
 import os
 import re
 import signal
+import sys
 from unittest import mock
 
 import numpy as np
 
+from libtorchbeast.loggers import display
 from libtorchbeast.loggers.display import (
     HEIGHT,
     POINTS,
@@ -102,6 +105,15 @@ def test_a_curve_of_a_week_stays_small_and_spans_it_all():
     assert max(np.diff(steps)) < 60_479_000 / WIDTH * 1.5
     np.testing.assert_array_equal(kept, values[np.array(steps) // 1000])
     assert curve.lines("")[0].split()[0] == "20.00"
+
+
+def test_a_program_whose_stderr_is_closed_logs_to_nobody(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)  # as Python has it after 2>&-
+    for name, value in (("handlers", []), ("level", logging.WARNING)):
+        monkeypatch.setattr(logging.root, name, value)
+    display.set_up_logging()
+    logging.warning("Nobody reads this.")
+    sys.stderr.flush()
 
 
 def test_a_stopped_reader_holds_nothing_up():

@@ -222,6 +222,12 @@ def stacked(shape, **stacks):
     return env
 
 
+def skipping(frames):
+    env = Plain()
+    env.metadata = {"frames_per_step": frames}
+    return env
+
+
 def resetting(mode):
     """A vector that says this autoreset mode."""
     env = scripted.ScriptedVector(make_scripts(seed=0)[:2])
@@ -248,6 +254,8 @@ UNSEEN = Dict({"loss/count": Box(0, 1, (3,))})  # which only the loss sees
         (lambda: Plain(Box(-1, 1, (0,))), r"at least one number, seen the shapes \[\(0,\)\]"),
         (lambda: Plain(OneOf([Box(0, 1), Box(0, 2)])), "expected an array of numbers, seen OneOf"),
         (lambda: Plain(TWICE), r"expected each once, seen \['a/b'\] twice"),
+        (lambda: skipping(0), "frames_per_step.*expected a whole number of at least 1, seen 0"),
+        (lambda: skipping("4"), "expected a whole number of at least 1, seen '4'"),
         (lambda: stacked((2, 4), frame=4), NO_STACK + r"\[2, 4\]"),
         (lambda: stacked((), frame=4), NO_STACK + r"\[\]"),
         (lambda: stacked((1, 2), frame=1), "at least 2 frames"),

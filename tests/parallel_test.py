@@ -97,6 +97,11 @@ def names_of(env):
     return {g.name: g.agents for g in groups_of(Environment(lambda: env, 1, "alike").spec)}
 
 
+def test_returns_of_agents_with_like_names_have_columns_of_their_own():
+    env = Environment(lambda: Alike("red", "b-1", "b_1"), 1, "alike")
+    assert env.spec.numbers == ("game/return_b_1", "game/return_b_1_")
+
+
 def test_how_groups_are_named():
     assert names_of(Alike("red_0", "red_1")) == {"red": 2}
     assert names_of(Alike("alice", "bob")) == names_of(Alike(1, 2)) == {"agents": 2}

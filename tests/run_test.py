@@ -44,16 +44,16 @@ def test_signals_are_held_until_the_files_are_closed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "flags, what_next",
     [
-        ([], "Resume it with --xpid run --savedir {}."),
+        ([], "Resume it with --xpid 'a run' --savedir {}."),
         (["--disable_checkpoint"], "This step is not saved."),
     ],
 )
 def test_a_run_that_a_signal_stops_says_so(tmp_path, capsys, monkeypatch, flags, what_next):
     monkeypatch.setattr(run.Run, "tick", lambda run, *late: signal.raise_signal(signal.SIGTERM))
-    beast(tmp_path, *IN_ORDER, "--total_steps", 10**9, *flags)
-    step = rows(tmp_path / "run")[-1]["step"]
+    beast(tmp_path, *IN_ORDER, "--total_steps", 10**9, "--xpid", "a run", *flags)
+    step = rows(tmp_path / "a run")[-1]["step"]
     said, what_next = capsys.readouterr().err, what_next.format(tmp_path)
-    assert said.count(f"Step {step:,.0f}: stopped by SIGTERM. {what_next} {tmp_path}/run\n") == 1
+    assert said.count(f"Step {step:,.0f}: stopped by SIGTERM. {what_next} {tmp_path}/a run\n") == 1
     assert said.count("stopped by") == 1 and "complete" not in said
 
 

@@ -38,6 +38,6 @@ def test_only_empty_batches_in_a_row_end_the_run():
         for _ in range(MAX_EMPTY_IN_A_ROW - 1):
             assert skips.note_empty(True)
         assert not skips.note_empty(False)
-    with pytest.raises(RuntimeError, match=f"{MAX_EMPTY_IN_A_ROW} batches in a row"):
+    with pytest.raises(UserError, match=f"{MAX_EMPTY_IN_A_ROW} batches in a row"):
         for _ in range(MAX_EMPTY_IN_A_ROW):
             skips.note_empty(True)

@@ -67,6 +67,12 @@ def test_a_box_is_reached_from_end_to_end_and_never_left():
     assert seen.tolist() == [[-2, 0, -1, 1], [0, 5, 0, 1], [2, 10, 1, 1], [2, 0, 9, 9]]
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64])
+def test_actions_of_several_parts_are_in_their_space(dtype):
+    space = spaces.MultiDiscrete([2, 3], dtype=dtype)
+    assert space.contains(to_space(np.array([[1, 2]]), space)[0])
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_largest_bounds_do_not_overflow(dtype):
     most = np.finfo(dtype).max

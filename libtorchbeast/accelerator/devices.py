@@ -294,9 +294,8 @@ def set_random_states(states: list[Tensor]) -> None:
     so."""
     count = len(random_states())
     if len(states) != count:
-        logger.warning(
-            "The checkpoint has random states of %d accelerators; %d are used.", len(states), count
-        )
+        said = "The checkpoint has random states of %d accelerators; %d are used."
+        logger.warning(said, len(states), count)
     for index, state in enumerate(states[:count]):
         _opened().set_rng_state(state, index)
 

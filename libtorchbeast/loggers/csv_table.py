@@ -75,9 +75,8 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     good = [row for row in whole if _is_number_or_empty(row.get("step", ""))]
     damaged = max(len(lines) - 1, 0) - len(good)
     if damaged:
-        logger.warning(
-            "%s: left out %d damaged line(s), which a killed run may leave", path, damaged
-        )
+        said = "%s: left out %d damaged line(s), which a killed run may leave"
+        logger.warning(said, path, damaged)
     return header, good
 
 

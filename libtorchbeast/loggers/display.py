@@ -3,6 +3,7 @@
 
 import contextlib
 import logging
+import os
 import select
 import shlex
 import sys
@@ -61,7 +62,7 @@ def set_up_logging() -> None:
     warnings and records with the attribute `on_terminal`. Those with the attribute `file_only` go
     to the run's out.log only."""
     if not isinstance(sys.stderr, Patient):
-        sys.stderr = Patient(sys.stderr)
+        sys.stderr = Patient(sys.stderr or open(os.devnull, "w"))  # none, if it was closed
     if console.is_terminal:
         handler: logging.Handler = rich.logging.RichHandler(console=console, show_path=False)
         handler.setFormatter(logging.Formatter("%(message)s"))
@@ -199,9 +200,8 @@ def summary(run: Any) -> str:
     elif not run.learner.updates and not Path(run.state.checkpoints.path).exists():
         summary += "Nothing was learned yet, and nothing is saved. "
     elif not run.complete():
-        where = shlex.join(["--savedir", run.flags.savedir])
-        summary += f"Resume it with --xpid {run.flags.xpid}"
-        summary += ". " if run.flags.savedir == SAVEDIR else f" {where}. "
+        where = [] if run.flags.savedir == SAVEDIR else ["--savedir", run.flags.savedir]
+        summary += f"Resume it with {shlex.join(['--xpid', run.flags.xpid, *where])}. "
     return summary + run.path
 
 

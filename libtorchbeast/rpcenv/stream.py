@@ -36,9 +36,8 @@ class EnvironmentMaker:
         environment = timer.run(limit, self._make_environment)
         if environment.spec != self.spec:
             environment.close()
-            raise ValueError(
-                f"create_env: expected what it made before, {self.spec}, seen {environment.spec}"
-            )
+            said = f"expected what it made before, {self.spec}, seen {environment.spec}"
+            raise ValueError(f"create_env: {said}")
         return environment
 
     def close(self) -> None:

@@ -117,12 +117,10 @@ class StackCheck:
         for name, k in self._stacks.items():
             older = row[name][n, :-1].tobytes()
             if older != (bytes(len(older)) if is_first else self._newest[name]):
-                expected = (
-                    "zeros, as a game begins" if is_first else "the newest of the step before"
-                )
+                such = "zeros, as a game begins" if is_first else "the newest of the step before"
                 raise ValueError(
                     f'{name}: metadata["frame_stacks"] says that it is a stack of the {k} newest '
-                    f"frames; expected its {k - 1} older frames to be {expected}, seen others, in "
+                    f"frames; expected its {k - 1} older frames to be {such}, seen others, in "
                     f"environment {n}"
                 )
             self._newest[name] = row[name][self._next, 1:].tobytes()
