@@ -361,7 +361,8 @@ def to_space(actions: np.ndarray, space: Any) -> np.ndarray:
     """
     actions = actions.reshape(len(actions), *getattr(space, "shape", ()))
     if not hasattr(space, "low"):
-        return (actions + getattr(space, "start", 0)).astype(space.dtype, copy=False)
+        first = getattr(space, "start", 0)
+        return (actions + first).astype(getattr(space, "dtype", actions.dtype), copy=False)
     bounded = np.isfinite(space.low) & np.isfinite(space.high)
     low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
     share = (np.clip(actions, -1, 1) + 1) / 2
