@@ -16,11 +16,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import logging
 import math
 import os
 import random
-import re
 import sys
 import time
 import zipfile
@@ -45,8 +45,8 @@ from libtorchbeast.flags import (
     run_path,
     take_over,
 )
-from libtorchbeast.loggers import meta
 from libtorchbeast.loggers.files import write_whole
+from libtorchbeast.origin import described
 
 _LEAVES = (type(None), bool, int, float, str)
 
@@ -73,7 +73,7 @@ def save(path: str, state: dict, keep_previous: bool = True) -> None:
 
     def keep() -> None:
         if keep_previous and _is_whole(path):  # a damaged file must not replace a good previous one
-            os.replace(path, path + ".previous")
+            os.replace(path, f"{path}.previous")
 
     _check_types(state, "state")
     archive = io.BytesIO()
@@ -88,13 +88,20 @@ def load(path: str) -> dict:
         CheckpointError: the file is truncated or changed, or is no checkpoint.
         OSError: the file is missing or cannot be read.
     """
-    data = _verified(path)
+    data = io.BytesIO(Path(path).read_bytes())
     try:
+        archive = zipfile.ZipFile(data)
+        folders = [entry.filename for entry in archive.infolist() if entry.external_attr]
+        if wrong := archive.testzip() or folders:  # torch would not read these
+            raise ValueError(f"its part {wrong} is not as it was saved")
+        data.seek(0)
         state = torch.load(data, weights_only=True, map_location="cpu")
-    except Exception as error:  # torch raises exceptions of several types without the file's name
-        raise CheckpointError(f"{path}: intact, but torch.load refuses it: {error}") from error
-    if not isinstance(state, dict) or "model" not in state:
-        raise CheckpointError(f"{path}: not a checkpoint of this repository: it has no `model`")
+        if not all(isinstance(x, torch.Tensor) for x in state["model"].values()):
+            raise ValueError("its `model` is no dict of tensors")
+    except Exception as error:  # both raise exceptions of several types without the file's name
+        raise CheckpointError(
+            f"{path}: damaged, or not a checkpoint: {described(error)}"
+        ) from error
     return state
 
 
@@ -174,7 +181,7 @@ def initial_weights(
     if why := misfit(own, state["model"]):
         said = f"does not fit the network for {flags.env}: {why}"
         raise UserError(f"--{flag} {name}: {path}, trained on {state.get('env')}, {said}")
-    logger.info("--%s: the weights of %s, trained for %d steps", flag, path, state.get("step", 0))
+    logger.info("--%s: the weights of %s, trained for %s steps", flag, path, state.get("step"))
     return state["model"]
 
 
@@ -205,6 +212,8 @@ def parse_for_run(
     path = path_of(draft)
     state = load_newest(path)
     if state is not None:
+        if not {"env", "flags"} <= state.keys():
+            raise CheckpointError(f"{path}: not a run's checkpoint: it has no `env` or no `flags`")
         if draft.mode == "train" and "optimizer" not in state:
             hint = f"--init_from {path} starts a new run with these weights."
             raise UserError(f"{path} has weights only, so no training can resume from it. {hint}")
@@ -220,12 +229,13 @@ def parse_for_run(
 def _refuse_another_env(draft: argparse.Namespace) -> None:
     """Raises UserError if --xpid names a run without a checkpoint that was begun with another --env
     than the default, which the command line does not name."""
-    begun = meta.flags_of(meta.read(Path(run_path(draft), "meta.json"))).get("env", draft.env)
+    begun = draft.env
+    with contextlib.suppress(OSError, ValueError, KeyError):  # no run was begun, or not by us
+        begun = json.loads(Path(run_path(draft), "meta.json").read_text())["flags"]["env"]
     if begun != draft.env:
-        raise UserError(
-            f"run {draft.xpid} of {begun} has no checkpoint from which it could resume: give --env "
-            f"{begun} and its other flags (meta.json) to begin it again, or another --xpid"
-        )
+        said = f"of {begun} has no checkpoint from which it could resume: give --env {begun}"
+        more = "and its other flags (meta.json) to begin it again, or another --xpid"
+        raise UserError(f"run {draft.xpid} {said} {more}")
 
 
 def _refuse_own_modules(draft: argparse.Namespace, settings: Collection[str]) -> None:
@@ -234,8 +244,8 @@ def _refuse_own_modules(draft: argparse.Namespace, settings: Collection[str]) ->
     folder = Path(run_path(draft)).resolve()
     for flag in {"env", "net", "eval_env"} - {*settings}:
         for name in f"{getattr(draft, flag, None)}".split(","):
-            module = re.split("[.:]", name)[:-1]
-            places = [Path(path, *module).resolve() for path in sys.path if module]
+            module = name.strip().rpartition("." if flag == "net" else ":")[0]
+            places = [Path(path, *module.split(".")).resolve() for path in sys.path if module]
             if any(place.is_relative_to(folder) for place in places):
                 said = "names a module in the run's folder; to import it, give this flag"
                 raise UserError(f"--{flag} {name} {said} ({folder})")
@@ -290,7 +300,10 @@ class RunCheckpoints:
         self.saved_updates = state["updates"]
         try:
             best = load(self.best_path)
-            self.best_score, self._opponents = best["mean_eval_return"], _opponents(best)
+            self.best_score, self._opponents = (
+                best.get("mean_eval_return", -math.inf),
+                _opponents(best),
+            )
         except FileNotFoundError:
             pass
         except (CheckpointError, OSError) as error:
@@ -431,23 +444,9 @@ def _check_types(value: Any, where: str) -> None:
         raise ValueError(f"{where} is a {kind}; a checkpoint holds {holds}")
 
 
-def _verified(path: str) -> io.BytesIO:
-    """The bytes of a file. Raises CheckpointError unless all that it holds has its CRC-32."""
-    data = io.BytesIO(Path(path).read_bytes())
-    try:
-        archive = zipfile.ZipFile(data)
-        folders = [entry.filename for entry in archive.infolist() if entry.external_attr]
-        if wrong := archive.testzip() or folders:  # torch would not read these
-            raise ValueError(f"its part {wrong} is not as it was saved")
-    except Exception as error:  # a damaged header may be anything
-        raise CheckpointError(f"{path}: damaged, or not a checkpoint: {error}") from error
-    data.seek(0)
-    return data
-
-
 def _is_whole(path: str) -> bool:
     try:
-        return bool(_verified(path))
+        return bool(load(path))
     except FileNotFoundError:
         return False
     except (CheckpointError, OSError) as error:

@@ -87,7 +87,9 @@ def said_of(net: Any) -> str:
     own = {name: count(module) for name, module in of_learner(net).items()}
     alone = ", ".join(f"{weights:,} in {name}" for name, weights in own.items() if weights)
     also = f", and for the learner alone {alone}" if alone else ""
-    scaled = ", pixels scaled" if any(getattr(m, "pixels", ()) for m in net.modules()) else ""
+    scaled = (
+        ", pixels scaled" if any(isinstance(m, Moments) and m.pixels for m in net.modules()) else ""
+    )
     return f"{name_of(net)}{getattr(net, 'chosen', '')}, {count(net):,} weights{scaled}{also}"
 
 

@@ -95,6 +95,23 @@ def test_a_flipped_bit_is_noticed_or_changes_nothing(path):
         Path(path).write_bytes(data[:i] + bytes([data[i] ^ 1 << i % 8]) + data[i + 1 :])
         with contextlib.suppress(CheckpointError):
             assert_same(checkpoint.load(path), state)
+    checkpoint.save(path, state)
+    for i in range(len(data) - 90, len(data), 4):  # no damaged file replaces the good previous one
+        Path(path).write_bytes(data[:i] + bytes([data[i] ^ 4]) + data[i + 1 :])
+        checkpoint.save(path, state)
+        if os.path.exists(f"{path}.previous"):
+            assert_same(checkpoint.load(f"{path}.previous"), state)
+
+
+@pytest.mark.parametrize("model", [{}, {"model": 1}, {"model": {"weight": {}}}])
+def test_files_of_other_programs_are_refused(path, model):
+    torch.save(model | {"optimizer": {}}, path)
+    with pytest.raises(CheckpointError, match="model.tar: damaged, or not a checkpoint: "):
+        checkpoint.load(path)
+    torch.save({"model": {}, "optimizer": {}}, path)
+    words = ["--savedir", os.path.dirname(os.path.dirname(path)), "--xpid"]
+    with pytest.raises(CheckpointError, match="not a run's checkpoint"):
+        checkpoint.parse_for_run(monobeast.make_parser, [*words, Path(path).parent.name])
 
 
 def test_no_silent_start_from_scratch(path):
@@ -110,9 +127,14 @@ def test_no_silent_start_from_scratch(path):
 
 
 @pytest.mark.parametrize(
-    "flag, name", [("env", "runs.own.mine:My-v0"), ("eval_env", "Pong-v5,runs.own:My"),
-                   ("net", "runs.own.mine.Net")],
-)  # fmt: skip
+    "flag, name",
+    [
+        ("env", "runs.own.mine:My-v0"),
+        ("env", "runs.own.mine:/x.My-v0"),
+        ("eval_env", "Pong-v5, runs.own:My"),
+        ("net", "runs.own.mine.Net"),
+    ],
+)
 def test_a_module_in_the_run_s_folder_is_imported_for_the_command_line_only(
     flag, name, tmp_path, monkeypatch
 ):
@@ -122,7 +144,9 @@ def test_a_module_in_the_run_s_folder_is_imported_for_the_command_line_only(
     state = dict(flags=as_plain(flags), env=flags["env"], model={}, optimizer={})
     checkpoint.save(str(tmp_path / "runs/own/model.tar"), state)
     words = ["--savedir", str(tmp_path / "runs"), "--xpid", "own"]
-    with pytest.raises(UserError, match=f"--{flag} runs.own.* names a module in the run's folder"):
+    with pytest.raises(
+        UserError, match=f"--{flag} .*runs.own.* names a module in the run's folder"
+    ):
         checkpoint.parse_for_run(monobeast.make_parser, words)
     draft = checkpoint.parse_for_run(monobeast.make_parser, [*words, f"--{flag}", name])
     assert getattr(draft, flag) == name

@@ -216,6 +216,10 @@ def test_games_without_a_reference_have_no_aggregate(tmp_path, monkeypatch, caps
     assert capsys.readouterr().out == f"{tmp_path}/study/report.md\n"
     text = (tmp_path / "study/report.md").read_text()
     assert tables(text)["setting"][1] == ["lr=1.0", "1", "0.5 (0.5 to 0.5)"]
+    known = {"MinAtar/Seaquest": {"random": "0", "reference": "20"}}
+    study = report.read_study(tmp_path / "study", "hours")
+    held_out = report.Report(tmp_path, study, known, "mean_eval_return/MinAtar/Seaquest-v1")
+    assert held_out.references == {"CartPole-v1": known["MinAtar/Seaquest"]}
     report.main(["study", "--reference", str(file), "--y", "hours"])  # no return
     assert "Over games" not in (tmp_path / "study/report.md").read_text()
 

@@ -250,7 +250,7 @@ def test_a_run_without_a_checkpoint_does_not_begin_again_as_another_game(savedir
     """It was stopped before its first update, and --xpid alone began a run of Pong in its place."""
     begun = savedir / "begun"
     begun.mkdir()
-    meta = json.dumps({"flags": {"env": "CartPole-v1"}, "resumed": []})
+    meta = json.dumps({"flags": {"env": "CartPole-v1"}})
     (begun / "meta.json").write_text(meta)
     words = ["--savedir", str(savedir), "--xpid", "begun", "--num_actors", "0"]
     with pytest.raises(SystemExit, match="run begun of CartPole-v1 has no checkpoint.*give --env"):

@@ -83,10 +83,12 @@ def write_whole(
             os.fsync(file.fileno())
         first()
         new_file.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY)
         with contextlib.suppress(OSError):  # some network mounts cannot sync a folder
-            os.fsync(directory)  # so that the new name survives a power failure
-        os.close(directory)
+            directory = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)  # so that the new name survives a power failure
+            finally:
+                os.close(directory)
     except BaseException:
         new_file.unlink(missing_ok=True)
         raise

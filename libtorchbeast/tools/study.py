@@ -82,9 +82,8 @@ def make_runs(folder: Path, factors: list[Factor], program: list[str]) -> list[R
         for name, value in values.items():
             command += {"on": [f"--{name}"], "off": []}.get(value, [f"--{name}", value])
         xpid = name_of(values)
-        runs.append(
-            Run(folder / xpid, values, [*command, "--savedir", str(folder), "--xpid", xpid])
-        )
+        command += ["--savedir", str(folder), "--xpid", xpid]
+        runs.append(Run(folder / xpid, values, command))
     [(xpid, count)] = Counter(run.path.name for run in runs).most_common(1)
     if count > 1:
         raise UserError(f"{count} combinations have the name {xpid}")
