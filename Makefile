@@ -1,7 +1,7 @@
 # Targets that run Python first install what they need in .venv. CI uses the same targets.
 # FLAGS="--name value ..." is passed on to the program.
 #   make play           play a game of Pong with a published agent, and write a video of it;
-#                       GAME=asterix or GAME=hopper: another of results/agents
+#                       GAME=breakout, asterix or hopper: another of results/agents
 #   make train          train MonoBeast on Pong; run it again to resume
 #   make poly           build the extension and train PolyBeast on Pong
 #   make minatar        train MonoBeast on MinAtar Breakout
@@ -47,7 +47,7 @@ FLAGS ?=
 
 GAME := pong
 
-play: $(if $(filter pong,$(GAME)),.venv/runtime,.venv/development)
+play: $(if $(filter pong breakout,$(GAME)),.venv/runtime,.venv/development)
 	$(BIN)/python -m monobeast --savedir results/agents --xpid $(GAME) --mode test_render --num_episodes 1 $(FLAGS)
 
 train: .venv/runtime

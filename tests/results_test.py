@@ -72,7 +72,7 @@ def test_the_smallest_result_is_made_and_plotted(tmp_path, monkeypatch):
 
 
 # Steps of one game, and the return that a random agent does not have by then.
-AGENTS = {"pong": (1000, 0), "asterix": (500, 2), "hopper": (1000, 1000)}
+AGENTS = {"pong": (1000, 0), "breakout": (300, 1), "asterix": (500, 2), "hopper": (1000, 1000)}
 
 
 @pytest.mark.parametrize("name", AGENTS)
