@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.tasks import ENVIRONMENTS, GAMES, Task, arguments, flags_of
-from libtorchbeast import workers
+from libtorchbeast import linux
 from libtorchbeast.update import Updater
 
 Figures = dict[str, float]
@@ -465,7 +465,7 @@ def main() -> None:
     # Standard output carries only the answers. Everything else that is printed goes to stderr.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    workers.keep_freed_memory()  # as the programs do
+    linux.keep_freed_memory()  # as the programs do
     measure = PARTS[sys.argv[1]](*json.loads(sys.argv[2]))
     print(json.dumps("ready"), file=answers)
     for line in sys.stdin:

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from libtorchbeast import workers
+from libtorchbeast import linux, workers
 from libtorchbeast.accelerator import devices
 
 Row = dict[str, Any]
@@ -117,7 +117,7 @@ def rounded(value: Any) -> Any:
 # ========================================================================== what it was measured on
 def machine() -> Row:
     row = {
-        "cpu": cpu_model(),
+        "cpu": linux.cpu_model(),
         "cores": workers.available_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "bf16": devices.has_bf16(devices.CPU),
@@ -126,16 +126,6 @@ def machine() -> Row:
     if torch.cuda.is_available():
         row["gpu"] = torch.cuda.get_device_name()
     return row
-
-
-def cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:  # not Linux
-        pass
-    return platform.processor() or platform.machine()
 
 
 def versions() -> dict[str, str]:

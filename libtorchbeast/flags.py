@@ -27,10 +27,9 @@ FROM_STDIN = ["--flags_from_stdin"]
 # Flags of one start and of its machine. A resume does not take them from the run.
 OF_ONE_START = frozenset(
     """
-    mode xpid savedir best disable_checkpoint wandb
-    compile learner_device inference_device torch_threads num_actors num_buffers
-    num_servers server_addresses tls_cert tls_key tls_ca insecure
-    max_learner_queue_size rank_timeout
+    mode xpid savedir best disable_checkpoint wandb compile learner_device inference_device
+    torch_threads num_actors num_buffers num_servers server_addresses tls_cert tls_key tls_ca
+    insecure max_learner_queue_size rank_timeout
     """.split()
 )
 # Nor does a test mode take these, so that it plays the games that its help promises.

@@ -50,7 +50,6 @@ def main(
 
 
 def games_at_once(flags: Flags, most: int) -> int:
-    """The number of environments that a beast's `player` opens: at most `most`, which is the number
-    in one of its workers. It is 1 in test_render, whose video shows one game after the other,
-    and in export, which plays none."""
+    """How many environments a beast's `player` opens, at most `most`. It is 1 in test_render, whose
+    video shows one game after the other, and in export, which plays none."""
     return 1 if flags.mode in ("test_render", "export") else min(flags.num_episodes, most)

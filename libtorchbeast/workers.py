@@ -2,7 +2,6 @@
 """Threads and processes that report how they end, and processes that end with their parent."""
 
 import contextlib
-import ctypes
 import faulthandler
 import importlib.util
 import io
@@ -20,14 +19,12 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
+from libtorchbeast import linux
 from libtorchbeast.origin import report
 
 
 def available_cores() -> int:
-    """Cores that this process may run on: fewer than the machine's under taskset or Slurm."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(linux.own_cores())
 
 
 def share_of_cores() -> int:
@@ -44,26 +41,11 @@ def before_imports(name: str) -> None:
     During these imports Ctrl-C ends the program without a traceback. A spawned child imports the
     same modules, and ends if its parent ends meanwhile.
     """
-    keep_freed_memory()
+    linux.keep_freed_memory()
     if name == "__main__":
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     else:
-        end_with_parent(signal.SIGKILL)
-
-
-def keep_freed_memory() -> None:
-    """This process keeps the memory that it frees, so that the tensors of the next update lie in
-    the pages of the last one. By default the C library of most Linux systems (glibc) returns large
-    blocks to the kernel, which fills each page with zeros when the process asks for it again. That
-    was a quarter of the learner's CPU time on MinAtar. Other C libraries stay as they are.
-    """
-    M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # from malloc.h
-    with contextlib.suppress(AttributeError):  # the C library has no mallopt
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_TRIM_THRESHOLD, 1 << 30)  # bytes: less than this at a heap's end is kept
-        # A smaller block lies on a heap. Older versions of glibc allow no more than 32 MiB.
-        mallopt(M_MMAP_THRESHOLD, 1 << 30) or mallopt(M_MMAP_THRESHOLD, 32 << 20)
-        mallopt(M_TOP_PAD, 64 << 20)  # the size of a thread's heap: an empty one is kept
+        linux.end_with_parent(signal.SIGKILL)
 
 
 def _set_up_child() -> None:
@@ -80,7 +62,7 @@ def _set_up_child() -> None:
     _keep_pipes_from_programs()
     faulthandler.enable()  # a crash in C prints the line of Python that called it
     parent = multiprocessing.parent_process()
-    end_with_parent(signal.SIGKILL)
+    linux.end_with_parent(signal.SIGKILL)
     threading.Thread(target=_exit_after, args=(parent,), name="parent", daemon=True).start()
 
 
@@ -96,16 +78,9 @@ def _keep_pipes_from_programs() -> None:
                 os.set_inheritable(int(name), False)
 
 
-def end_with_parent(number: int) -> None:
-    """On Linux, this process gets the signal when its parent ends, even if that is killed."""
-    if sys.platform == "linux":
-        PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
-
-
 def _exit_after(parent) -> None:
-    """Waits until the parent has ended, and ends this process. Where `end_with_parent` has no
-    effect, this is needed: on macOS, and if the parent ended before the call."""
+    """Ends this process after its parent where `linux.end_with_parent` has no effect: on macOS, and
+    if the parent ended before the call."""
     parent.join()
     os._exit(1)
 
@@ -128,7 +103,7 @@ def start_program(module: str, **options) -> subprocess.Popen:
         env=os.environ | variables,
         start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
         # The child ends when its standard input does. A stopped one has to go on for that.
-        preexec_fn=lambda: end_with_parent(signal.SIGCONT),
+        preexec_fn=lambda: linux.end_with_parent(signal.SIGCONT),
         **options,
     )
 

@@ -23,9 +23,9 @@ EXTENSION = {f"libtorchbeast.{name}" for name in (*libtorchbeast._EXTENSION, "_C
 # What the modules of a folder may import besides each other; the folders' docstrings say so.
 LAYERS = {
     "accelerator": "distributed.ranks flags models net_check rollouts shared_memory",
-    "distributed": "flags loggers.columns seeds workers",
+    "distributed": "flags linux loggers.columns seeds workers",
     "rpcenv": "spec environment flags origin seeds workers",
-    "loggers": "environment flags rollouts shared_memory spec workers",
+    "loggers": "environment flags linux rollouts shared_memory spec workers",
 }
 TORCH_FREE = {"polybeast_env", *WRAPPERS, "libtorchbeast.environment", "libtorchbeast.spec"}
 TORCH_FREE |= {name for name in FILES if name.startswith("libtorchbeast.rpcenv")}

@@ -31,11 +31,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from libtorchbeast import linux
 from libtorchbeast.distributed.pulse import DONE, LATER_S, PULSE_S, Pulse, RankLost
 from libtorchbeast.flags import Parser, UserError, as_plain, real, require
 from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_EACH_RANK, SUMS_OF_RANKS
 from libtorchbeast.seeds import MOST_ACTORS
-from libtorchbeast.workers import end_with_parent
 
 STOP_S = 8.0  # so that rank 0 saves within ten seconds even if another rank hangs
 FOREVER = timedelta(days=1)  # for the all-reduce; the pulse notices who will never come
@@ -344,7 +344,7 @@ def join(draft: argparse.Namespace) -> Ranks | None:
         return None
     global _joined
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun may be killed
-        end_with_parent(signal.SIGTERM)
+        linux.end_with_parent(signal.SIGTERM)
     _joined = Ranks(draft.rank_timeout)
     if _joined.rank > 0:  # rank 0 alone tells how the run goes; the others tell what is wrong
         logging.getLogger().setLevel(logging.WARNING)

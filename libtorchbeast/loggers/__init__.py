@@ -3,6 +3,6 @@
 
 These modules run in the learner's process, on its main thread. Only `stats` and `timing` also take
 numbers from other threads and processes. The two programs, `run`, `evaluate` and the tools import
-them. They import each other and small modules of libtorchbeast (flags, rollouts, environment,
-shared_memory, spec, workers), and never the learner.
+them. They import each other and small modules of libtorchbeast (environment, flags, linux,
+rollouts, shared_memory, spec, workers), and never the learner.
 """

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from libtorchbeast.flags import as_plain
+from libtorchbeast.linux import cpu_model
 from libtorchbeast.loggers.files import write_whole
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def _origin() -> dict[str, Any]:
     for package in ("torch", "numpy", "gymnasium", "ale-py"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    machine = {"platform": platform.platform(), "cpu_count": os.cpu_count(), "cpu": _cpu_model()}
+    machine = {"platform": platform.platform(), "cpu_count": os.cpu_count(), "cpu": cpu_model()}
     return {"command": sys.argv, **_commit(), "versions": versions, "machine": machine}
 
 
@@ -102,11 +103,3 @@ def _commit() -> dict[str, Any]:
         return {"commit": commit, "dirty": bool(git("status", "--porcelain", "-uno").strip())}
     except (OSError, subprocess.SubprocessError):
         return {}
-
-
-def _cpu_model() -> str:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
-        for line in file:
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

@@ -7,7 +7,6 @@ sums of all workers of one kind into the log's columns share_<activity>.
 
 import contextlib
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ import numpy.typing as npt
 import psutil
 import torch
 
+from libtorchbeast.linux import own_cores
 from libtorchbeast.shared_memory import SharedTensors
 from libtorchbeast.workers import HEARTBEAT_S
 
@@ -150,10 +150,9 @@ def _idle_seconds() -> float:
     """The idle time of the cores that this process may use, since the machine's start. Time that a
     hypervisor gave to another virtual machine does not count as idle."""
     cores = psutil.cpu_times(percpu=True)
-    if hasattr(os, "sched_getaffinity"):
-        allowed = os.sched_getaffinity(0)
-        # The system's core numbers may have gaps, so that none of them is an index of this list.
-        cores = [core for i, core in enumerate(cores) if i in allowed] or cores
+    allowed = own_cores()
+    # The system's core numbers may have gaps, so that none of them is an index of this list.
+    cores = [core for i, core in enumerate(cores) if i in allowed] or cores
     return sum(core.idle for core in cores)
 
 

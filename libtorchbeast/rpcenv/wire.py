@@ -18,9 +18,7 @@ from libtorchbeast.spec import ROW_FIELDS, Spec
 PROTOCOL = 2
 
 # The name of a dtype in NumPy -> its number in the protocol. (NumPy has no bfloat16.)
-DTYPES: dict[str, int] = {
-    name.lower(): number for name, number in rpcenv_pb2.DType.items() if name != "UNKNOWN"
-}
+DTYPES: dict[str, int] = {k.lower(): n for k, n in rpcenv_pb2.DType.items() if k != "UNKNOWN"}
 
 
 def spec_to_message(spec: Spec) -> rpcenv_pb2.Spec:

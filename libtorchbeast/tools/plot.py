@@ -361,10 +361,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def make_parser() -> Parser:
     parser = Parser("python -m libtorchbeast.tools.plot", __doc__)
     add = parser.add_argument
-    add(
-        "paths", nargs="+", metavar="PATH",
-        help="A run, a directory of runs, or a CSV file, each with :COLUMN or without.",
-    )  # fmt: skip
+    paths = "A run, a directory of runs, or a CSV file, each with :COLUMN or without."
+    add("paths", nargs="+", metavar="PATH", help=paths)
     add("--out", default="plot.png", help="The picture to write: .png, .pdf or .svg.")
     add("--y", default="mean_game_return", help="The column to draw.")
     smooth = "Draw each point as the mean of K rows."

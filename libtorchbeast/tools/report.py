@@ -398,11 +398,8 @@ def make_parser() -> Parser:
     parser = Parser("python -m libtorchbeast.tools.report", __doc__)
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="The folder of a study or of any runs, or a study's name.")
-    add(
-        "--reference", default=str(REFERENCES), metavar="FILE",
-        help="Random and reference scores of games: a CSV file with the columns game, random, "
-        "reference and source.",
-    )  # fmt: skip
+    scores = "Scores of games: a CSV file with the columns game, random, reference and source."
+    add("--reference", default=str(REFERENCES), metavar="FILE", help=scores)
     add("--y", default="mean_game_return", help="The score's column.")
     return parser
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import rich.live
 import rich.table
 
-from libtorchbeast import workers
+from libtorchbeast import linux, workers
 from libtorchbeast.flags import SAVEDIR, Parser, UserError, is_folder_name, whole
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import console, duration, number, say
@@ -56,9 +56,7 @@ class Slot(NamedTuple):
 def make_slots(cores_per_run: int, gpus_per_run: int, runs_per_gpu: int) -> list[Slot]:
     """Divides the cores and GPUs that this process may use into as many slots as fit. Raises
     UserError if not even one fits."""
-    cores = list(range(workers.available_cores()))
-    if hasattr(os, "sched_getaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
+    cores = linux.own_cores()
     gpus = [gpu for gpu in _gpus() for _ in range(runs_per_gpu)] if gpus_per_run else []
     count = len(cores) // cores_per_run
     if gpus_per_run:
@@ -182,11 +180,11 @@ def start(run: Run, slot: Slot | None) -> subprocess.Popen:
     def set_up() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # this process's handler would swallow it
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # Slurm may send the sweep's to all
-        workers.end_with_parent(signal.SIGTERM)
+        linux.end_with_parent(signal.SIGTERM)
         if os.getppid() != launcher:  # it ended before the line above
             os._exit(1)
-        if slot is not None and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, slot.cores)
+        if slot is not None:
+            linux.use_cores(slot.cores)
 
     run.path.mkdir(parents=True, exist_ok=True)
     with open(run.path / "printed.txt", "a") as printed:
@@ -269,10 +267,8 @@ def make_parser() -> Parser:
     add("--cores_per_run", type=whole(1), default=1, help="Number of cores of each run.")
     add("--gpus_per_run", type=whole(0), default=0, help="Number of GPUs of each run.")
     add("--runs_per_gpu", type=whole(1), default=1, help="Number of runs that share a GPU.")
-    add("--retries", type=whole(0), default=1,
-        help="How many times a failed run is retried.")
-    add("--dry_run", action="store_true",
-        help="Only print the commands of the runs that are not complete.")
+    add("--retries", type=whole(0), default=1, help="How many times a failed run is retried.")
+    add("--dry_run", action="store_true", help="Only print the commands of incomplete runs.")
     add("--slurm", nargs="*", metavar="KEY=VALUE",
         help="Submit the runs to Slurm. KEY=VALUE are parameters of submitit, for example "
              "timeout_min=600 slurm_partition=gpu.")

@@ -1,0 +1,61 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""What only Linux has can be missing."""
+
+import os
+
+from libtorchbeast import linux
+from tests.support.monobeast import CATCH
+from tests.support.processes import ROOT, Program
+
+# Python runs this file at the start of each process. It takes away what only Linux has.
+SITE = """
+import builtins, ctypes, os
+
+for name in ("sched_getaffinity", "sched_setaffinity"):
+    delattr(os, name)
+look_up, plain_open = ctypes.CDLL.__getattr__, builtins.open
+
+
+def without(library, name):
+    if name in ("mallopt", "prctl"):
+        taken(name)
+        raise AttributeError(name)
+    return look_up(library, name)
+
+
+def refusing(path, *args, **options):
+    if path == "/proc/cpuinfo":
+        taken("cpuinfo")
+        raise FileNotFoundError(path)
+    return plain_open(path, *args, **options)
+
+
+def taken(name):
+    with plain_open(os.environ["TAKEN"], "a") as file:
+        file.write(f"{os.getpid()} {name}\\n")
+
+
+ctypes.CDLL.__getattr__, builtins.open = without, refusing
+"""
+
+
+def test_catch_is_learned_without_linux(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    flags = "--num_actors 2 --envs_per_actor 8 --batch_size 8 --unroll_length 10".split()
+    flags += "--learning_rate 5e-3 --total_steps 40_000 --eval_every 0".split()
+    variables = dict(PYTHONPATH=f"{tmp_path}:{ROOT}", TAKEN=tmp_path / "taken")
+    with Program(tmp_path, *CATCH, *flags, **variables) as program:
+        assert program.wait_for_end() == 0, program.printed()
+    assert program.rows()[-1]["mean_game_return"] >= 0.8
+    asked = [line.split() for line in (tmp_path / "taken").read_text().splitlines()]
+    assert {name for _, name in asked} == {"mallopt", "prctl", "cpuinfo"}
+    assert len({process for process, _ in asked}) >= 3  # with the actors
+
+
+def test_a_process_uses_the_cores_that_it_is_given():
+    before = linux.own_cores()
+    try:
+        linux.use_cores(before[:1])
+        assert linux.own_cores() == before[:1]
+    finally:
+        os.sched_setaffinity(0, before)
