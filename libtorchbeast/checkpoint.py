@@ -2,7 +2,9 @@
 """Checkpoints that survive a kill, a full disk and a flipped bit.
 
 A checkpoint is an ordinary `torch.save` file, so `torch.load(path)` reads it. Such a file is a ZIP
-archive with a CRC-32 of each tensor and of the rest, which `load` checks.
+archive, and a ZIP archive may end with a comment. Here the comment is the SHA-256 digest of all
+bytes before it. So checkpoint and digest are one file, which one rename puts in place, and `load`
+notices every byte that was changed, added or lost.
 
     PATH            the newest checkpoint
     PATH.previous   the one before it
@@ -15,15 +17,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import io
 import json
 import logging
 import math
 import os
 import random
+import struct
 import sys
 import time
-import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -46,8 +49,8 @@ from libtorchbeast.flags import (
     take_over,
 )
 from libtorchbeast.loggers.files import write_whole
-from libtorchbeast.origin import described
 
+_DIGEST_SIZE = len("sha256:") + 2 * hashlib.sha256().digest_size
 _LEAVES = (type(None), bool, int, float, str)
 
 logger = logging.getLogger(__name__)
@@ -76,33 +79,21 @@ def save(path: str, state: dict, keep_previous: bool = True) -> None:
             os.replace(path, f"{path}.previous")
 
     _check_types(state, "state")
-    archive = io.BytesIO()
-    torch.save(state, archive)
-    write_whole(Path(path), archive.getbuffer(), first=keep)
+    write_whole(Path(path), _with_digest(state), first=keep)
 
 
 def load(path: str) -> dict:
     """Returns the state in the file `path`, with all tensors on the CPU.
 
     Raises:
-        CheckpointError: the file is truncated or changed, or is no checkpoint.
+        CheckpointError: the file is truncated or changed, or was not written by `save`.
         OSError: the file is missing or cannot be read.
     """
-    data = io.BytesIO(Path(path).read_bytes())
+    data = _verified(path)
     try:
-        archive = zipfile.ZipFile(data)
-        folders = [entry.filename for entry in archive.infolist() if entry.external_attr]
-        if wrong := archive.testzip() or folders:  # torch would not read these
-            raise ValueError(f"its part {wrong} is not as it was saved")
-        data.seek(0)
-        state = torch.load(data, weights_only=True, map_location="cpu")
-        if not all(isinstance(x, torch.Tensor) for x in state["model"].values()):
-            raise ValueError("its `model` is no dict of tensors")
-    except Exception as error:  # both raise exceptions of several types without the file's name
-        raise CheckpointError(
-            f"{path}: damaged, or not a checkpoint: {described(error)}"
-        ) from error
-    return state
+        return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+    except Exception as error:  # torch raises exceptions of several types without the file's name
+        raise CheckpointError(f"{path}: intact, but torch.load refuses it: {error}") from error
 
 
 def load_newest(path: str) -> dict | None:
@@ -180,8 +171,8 @@ def initial_weights(
         raise UserError(f"--{flag} {name}: {said}")
     if why := misfit(own, state["model"]):
         said = f"does not fit the network for {flags.env}: {why}"
-        raise UserError(f"--{flag} {name}: {path}, trained on {state.get('env')}, {said}")
-    logger.info("--%s: the weights of %s, trained for %s steps", flag, path, state.get("step"))
+        raise UserError(f"--{flag} {name}: {path}, trained on {state['env']}, {said}")
+    logger.info("--%s: the weights of %s, trained for %d steps", flag, path, state["step"])
     return state["model"]
 
 
@@ -212,8 +203,6 @@ def parse_for_run(
     path = path_of(draft)
     state = load_newest(path)
     if state is not None:
-        if not {"env", "flags"} <= state.keys():
-            raise CheckpointError(f"{path}: not a run's checkpoint: it has no `env` or no `flags`")
         if draft.mode == "train" and "optimizer" not in state:
             hint = f"--init_from {path} starts a new run with these weights."
             raise UserError(f"{path} has weights only, so no training can resume from it. {hint}")
@@ -240,14 +229,14 @@ def _refuse_another_env(draft: argparse.Namespace) -> None:
 
 def _refuse_own_modules(draft: argparse.Namespace, settings: Collection[str]) -> None:
     """Raises UserError if a flag that only the checkpoint gives names a module in the run's folder,
-    so that whoever may write there cannot have code of his own run."""
+    so that whoever may write there cannot make the program run code of their own."""
     folder = Path(run_path(draft)).resolve()
     for flag in {"env", "net", "eval_env"} - {*settings}:
         for name in f"{getattr(draft, flag, None)}".split(","):
             module = name.strip().rpartition("." if flag == "net" else ":")[0]
             places = [Path(path, *module.split(".")).resolve() for path in sys.path if module]
             if any(place.is_relative_to(folder) for place in places):
-                said = "names a module in the run's folder; to import it, give this flag"
+                said = "names a module in the run's folder; to import it, give the flag"
                 raise UserError(f"--{flag} {name} {said} ({folder})")
 
 
@@ -300,10 +289,7 @@ class RunCheckpoints:
         self.saved_updates = state["updates"]
         try:
             best = load(self.best_path)
-            self.best_score, self._opponents = (
-                best.get("mean_eval_return", -math.inf),
-                _opponents(best),
-            )
+            self.best_score, self._opponents = best["mean_eval_return"], _opponents(best)
         except FileNotFoundError:
             pass
         except (CheckpointError, OSError) as error:
@@ -444,9 +430,32 @@ def _check_types(value: Any, where: str) -> None:
         raise ValueError(f"{where} is a {kind}; a checkpoint holds {holds}")
 
 
+def _with_digest(state: dict) -> memoryview:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    # A ZIP archive ends with the length of its comment, in two bytes that are 0 so far, and with
+    # the comment itself.
+    buffer.seek(-2, os.SEEK_END)
+    buffer.write(struct.pack("<H", _DIGEST_SIZE))
+    buffer.write(_digest(buffer.getbuffer()))
+    return buffer.getbuffer()
+
+
+def _digest(data: memoryview) -> bytes:
+    return b"sha256:" + hashlib.sha256(data).hexdigest().encode()
+
+
+def _verified(path: str) -> memoryview:
+    """The bytes of a file. Raises CheckpointError unless they end with their digest."""
+    data = memoryview(Path(path).read_bytes())
+    if data[-_DIGEST_SIZE:] != _digest(data[:-_DIGEST_SIZE]):
+        raise CheckpointError(f"{path}: damaged, or not a checkpoint: its digest does not fit")
+    return data
+
+
 def _is_whole(path: str) -> bool:
     try:
-        return bool(load(path))
+        return bool(_verified(path))
     except FileNotFoundError:
         return False
     except (CheckpointError, OSError) as error:

@@ -299,8 +299,8 @@ def choose_xpid(flags: argparse.Namespace) -> None:
         now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
         flags.xpid = f"torchbeast-{now}" if flags.mode == "train" else "latest"
     require(flags, "xpid", is_folder_name(flags.xpid), "a plain folder name")
-    is_text = not re.search("[\ud800-\udfff]", savedir + flags.xpid)  # other bytes are surrogates
-    require(flags, "savedir", is_text, f"UTF-8, as in --xpid {flags.xpid}")
+    for name in ("savedir", "xpid"):  # where a path is not UTF-8, Python has surrogates
+        require(flags, name, not re.search("[\ud800-\udfff]", getattr(flags, name)), "UTF-8")
     if flags.mode == "train":
         require(flags, "xpid", flags.xpid != "latest", "another name: latest is a link")
 

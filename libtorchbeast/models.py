@@ -86,11 +86,9 @@ def said_of(net: Any) -> str:
     count = lambda module: sum(p.numel() for p in module.parameters())
     own = {name: count(module) for name, module in of_learner(net).items()}
     alone = ", ".join(f"{weights:,} in {name}" for name, weights in own.items() if weights)
-    also = f", and for the learner alone {alone}" if alone else ""
-    scaled = (
-        ", pixels scaled" if any(isinstance(m, Moments) and m.pixels for m in net.modules()) else ""
-    )
-    return f"{name_of(net)}{getattr(net, 'chosen', '')}, {count(net):,} weights{scaled}{also}"
+    also = ", pixels scaled" * any(isinstance(m, Moments) and m.pixels for m in net.modules())
+    also += f", and for the learner alone {alone}" if alone else ""
+    return f"{name_of(net)}{getattr(net, 'chosen', '')}, {count(net):,} weights{also}"
 
 
 def of_learner(net: nn.Module) -> nn.ModuleDict:

@@ -32,8 +32,8 @@ def main(
     player: evaluate.Player,
     argv: list[str] | None = None,
 ) -> None:
-    """Does what `argv` says (default: the command line) to the program in the module `name`. A
-    mistake of the user ends the process with one line on stderr and exit code 1."""
+    """Runs the program of the module `name` as `argv` says (default: the command line). A mistake
+    of the user ends the process with one line on stderr and exit code 1."""
     display.set_up_logging()
     try:
         try:

@@ -1,7 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A checkpoint either loads exactly or is refused; something to resume from is never lost."""
 
-import contextlib
 import enum
 import logging
 import os
@@ -68,7 +67,7 @@ def test_save_refuses_what_could_not_be_loaded(path, value):
 
 def damage(path):
     data = bytearray(Path(path).read_bytes())
-    data[data.index(b"step")] ^= 16  # not one of the zeros between two tensors
+    data[len(data) // 2] ^= 16
     Path(path).write_bytes(data)
 
 
@@ -88,34 +87,17 @@ def test_damaged_or_missing_newest_is_noticed_and_the_previous_used(path, caplog
     assert "No such file" in caplog.text
 
 
-def test_a_flipped_bit_is_noticed_or_changes_nothing(path):
-    checkpoint.save(path, state := {"step": 7, "model": {"weight": torch.randn(4, 3)}})
+def test_every_flipped_bit_is_noticed(path):
+    checkpoint.save(path, {"step": 7, "weight": torch.randn(4, 3)})
     data = Path(path).read_bytes()
-    for i in range(0, len(data), 5):
+    for i in range(len(data)):
         Path(path).write_bytes(data[:i] + bytes([data[i] ^ 1 << i % 8]) + data[i + 1 :])
-        with contextlib.suppress(CheckpointError):
-            assert_same(checkpoint.load(path), state)
-    checkpoint.save(path, state)
-    for i in range(len(data) - 90, len(data), 4):  # no damaged file replaces the good previous one
-        Path(path).write_bytes(data[:i] + bytes([data[i] ^ 4]) + data[i + 1 :])
-        checkpoint.save(path, state)
-        if os.path.exists(f"{path}.previous"):
-            assert_same(checkpoint.load(f"{path}.previous"), state)
-
-
-@pytest.mark.parametrize("model", [{}, {"model": 1}, {"model": {"weight": {}}}])
-def test_files_of_other_programs_are_refused(path, model):
-    torch.save(model | {"optimizer": {}}, path)
-    with pytest.raises(CheckpointError, match="model.tar: damaged, or not a checkpoint: "):
-        checkpoint.load(path)
-    torch.save({"model": {}, "optimizer": {}}, path)
-    words = ["--savedir", os.path.dirname(os.path.dirname(path)), "--xpid"]
-    with pytest.raises(CheckpointError, match="not a run's checkpoint"):
-        checkpoint.parse_for_run(monobeast.make_parser, [*words, Path(path).parent.name])
+        with pytest.raises(CheckpointError):
+            checkpoint.load(path)
 
 
 def test_no_silent_start_from_scratch(path):
-    torch.save({"model_state_dict": {}}, path)  # TorchBeast's
+    torch.save(make_state(1), path)
     with pytest.raises(CheckpointError, match="model.tar.previous.*not a checkpoint.*No such file"):
         checkpoint.load_newest(path)
     checkpoint.save(path, make_state(1))
@@ -135,18 +117,16 @@ def test_no_silent_start_from_scratch(path):
         ("net", "runs.own.mine.Net"),
     ],
 )
-def test_a_module_in_the_run_s_folder_is_imported_for_the_command_line_only(
+def test_a_module_in_the_runs_folder_is_imported_for_the_command_line_only(
     flag, name, tmp_path, monkeypatch
 ):
     monkeypatch.syspath_prepend(tmp_path)
     flags = vars(monobeast.parse([])) | {flag: name}
     (tmp_path / "runs/own").mkdir(parents=True)
-    state = dict(flags=as_plain(flags), env=flags["env"], model={}, optimizer={})
+    state = dict(flags=as_plain(flags), env=flags["env"], optimizer={})
     checkpoint.save(str(tmp_path / "runs/own/model.tar"), state)
     words = ["--savedir", str(tmp_path / "runs"), "--xpid", "own"]
-    with pytest.raises(
-        UserError, match=f"--{flag} .*runs.own.* names a module in the run's folder"
-    ):
+    with pytest.raises(UserError, match=f"--{flag} .*runs.own.* names a module in the run's"):
         checkpoint.parse_for_run(monobeast.make_parser, words)
     draft = checkpoint.parse_for_run(monobeast.make_parser, [*words, f"--{flag}", name])
     assert getattr(draft, flag) == name
@@ -173,7 +153,7 @@ def test_random_states_round_trip(path):
     random.seed(3)
     np.random.seed(3)
     draw()  # Leaves the second half of a Gaussian pair in both generators.
-    checkpoint.save(path, checkpoint.random_states() | {"model": {}})
+    checkpoint.save(path, checkpoint.random_states())
     expected = draw()
     draw()
     checkpoint.set_random_states(checkpoint.load(path))
@@ -195,7 +175,7 @@ def resumed(path):
 
 
 def updated(updates):
-    return {"updates": updates, "step": 10 * updates, "model": {}}
+    return {"updates": updates, "step": 10 * updates}
 
 
 def evaluated(updates):

@@ -105,7 +105,8 @@ def test_torchbeasts_command_lines_are_taken():
         ("--seed 1 --zzz", "unrecognized flag --zzz: --help lists all flags"),
         ("--batch 4", "unrecognized flag --batch: did you mean --batch_size?"),
         ("--total_steps 1 000", "unexpected '000': flags begin with --"),
-        ("--savedir /caf\udce9", "--savedir /caf\udce9: expected UTF-8, as in --xpid torchbeast-"),
+        ("--savedir /caf\udce9", "--savedir /caf\udce9: expected UTF-8"),
+        ("--xpid caf\udce9", "--xpid caf\udce9: expected UTF-8"),
     ],
 )
 def test_a_wrong_command_line_is_told_with_the_range_or_the_nearest_flag(words, said):

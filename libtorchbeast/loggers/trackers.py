@@ -11,7 +11,6 @@ from libtorchbeast.flags import UserError
 
 logger = logging.getLogger(__name__)
 
-WANDB_PROJECT = "torchbeast"
 HEADLINE = "mean_game_return"  # TensorBoard's table of hyperparameters shows this result
 
 
@@ -78,7 +77,7 @@ class WeightsAndBiases:
         settings = wandb.Settings(console="off")  # out.log has what is logged
         try:
             self._run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT", WANDB_PROJECT),
+                project=os.environ.get("WANDB_PROJECT", "torchbeast"),
                 id=name, name=xpid, resume="allow", config=flags, dir=path, settings=settings,
             )  # fmt: skip
         except wandb.Error as error:

@@ -5,7 +5,6 @@ TorchBeast may conflict (`make fork-diff`).
     python -m libtorchbeast.tools.fork_diff [BASE]    # BASE is a commit; default: origin/main
 """
 
-import argparse
 import ast
 import re
 import subprocess
@@ -37,7 +36,7 @@ def outside(base: str, folder: str = ".") -> str:
         return subprocess.check_output(words, cwd=folder, text=True, stderr=subprocess.PIPE)
 
     try:
-        base = git("merge-base", base, "HEAD").strip()
+        base = git("merge-base", "--", base, "HEAD").strip()
     except subprocess.CalledProcessError:
         why = f"{base} is missing here, or has no commit in common with HEAD"
         sys.exit(f"fork_diff: error: {why}; give another: make fork-diff BASE=COMMIT")
@@ -62,7 +61,5 @@ def _is_inside(hunk: str, places: set[int], imports: set[int]) -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("base", nargs="?", default="origin/main", help="a commit")
-    base = parser.parse_args().base
+    base = sys.argv[1] if len(sys.argv) > 1 else "origin/main"
     print(outside(base) or f"Nothing has changed outside the marked places since {base}.")

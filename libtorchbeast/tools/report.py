@@ -273,8 +273,7 @@ class Report:
         """The scores of a cell's runs, or what their curves have at a step."""
         if at is None:
             return [result.score for result in self.cells[cell]]
-        curves = [result.curve for result in self.cells[cell]]
-        return [float(np.interp(at, curve.steps, curve.y)) for curve in curves]
+        return [float(np.interp(at, r.curve.steps, r.curve.y)) for r in self.cells[cell]]
 
     def name_of(self, setting: tuple[str, ...]) -> str:
         words = [f"{','.join(f)}={v}" for f, v in zip(self.study.factors, setting, strict=True)]

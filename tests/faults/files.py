@@ -95,37 +95,35 @@ def _save_for_ever(path: str, progress: Connection) -> None:
         progress.send_bytes(str(state["step"]).encode())
 
 
-@promise("of a damaged checkpoint nothing is used, but the one before it", "flipped bits, cut ends")
+@promise("a damaged checkpoint is refused, the one before it used", "flipped bits, cut ends")
 def damaged(bits: int = 1000, cuts: int = 200) -> list[Figure]:
     rng = random.Random(0)
-    refused = used = wrong = 0
+    refused = used = 0
     with tempfile.TemporaryDirectory() as folder:
         flags = [*IN_ORDER, "--barrier_updates", "1", "--total_steps"]
         finish(Path(folder), *flags, "200")
         path = finish(Path(folder), *flags, "400").path / "model.tar"
         whole, before = path.read_bytes(), checkpoint.load(f"{path}.previous")
-        saved = checkpoint.load(str(path))
         end = 8 * len(whole)
         places = rng.sample(range(end), bits)
-        places += rng.sample(range(end - 8000, end), bits // 10)  # in the archive's directory
-        sizes = [0, 1, *rng.sample(range(len(whole)), cuts), len(whole) - 1]
+        places += rng.sample(range(end - 800, end), bits // 10)  # in and before the digest
+        sizes = [0, 1, len(whole) - 1, *rng.sample(range(len(whole)), cuts)]
         versions = [_flipped(whole, bit) for bit in places] + [whole[:size] for size in sizes]
+        versions.append(whole + b"x")
         for version in versions:
             path.write_bytes(version)
             try:
-                assert_same(checkpoint.load(str(path)), saved)  # a bit that means nothing
+                checkpoint.load(str(path))
             except checkpoint.CheckpointError:
                 refused += 1
-                used += checkpoint.load_newest(str(path))["step"] == before["step"]
-            except AssertionError:
-                wrong += 1
+            used += checkpoint.load_newest(str(path))["step"] == before["step"]
         # The program itself must refuse the last of them, too.
         program = finish(Path(folder), *flags, "400")
         assert f"Resuming from step {before['step']}" in program.printed()
         assert "Checkpoint not usable" in program.printed()
     return [
-        Figure(f"of {len(versions)}, taken for another state", wrong, at_most=0),
-        Figure(f"of {refused} refused, the one before it not used", refused - used, at_most=0),
+        Figure(f"of {len(versions)}, not refused", len(versions) - refused, at_most=0),
+        Figure("the one before it not used", len(versions) - used, at_most=0),
     ]
 
 
