@@ -310,7 +310,7 @@ def layers_share(T: int, B: int) -> Measure:
 
     layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
     hooks = [layer.register_forward_hook(record) for layer in layers]
-    net(batch, ())
+    net.forward(batch, ())
     for hook in hooks:
         hook.remove()
     for _, x, _ in calls[1:]:  # no gradient with respect to the frames is needed

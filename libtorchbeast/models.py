@@ -56,6 +56,8 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
         moments = Moments(spec, flags, pixels=isinstance(getattr(net, "parts", None), Parts))
         if moments.names or moments.scales_rewards or flags.observation_scaling == "moments":
             net.moments = moments
+    if hasattr(net, "moments") or "action_mask" in spec.observations:
+        net.register_forward_pre_hook(refuse_others)
     if any(prefers_channels_last(shape) for shape, _ in spec.observations.values()):
         net = net.to(memory_format=torch.channels_last)
     return net
@@ -286,13 +288,15 @@ def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
 def as_floats(frame: Tensor) -> Tensor:
     """Converts observations [N, ...] of any dtype to float32, or those of at most 8 bits to the
     dtype that convolutions compute in, and to the memory layout of the weights that `make_net`
-    makes. Bytes are divided by 255. The layout is changed first: bytes are the cheapest to move."""
+    makes. Unsigned numbers of 8 or 16 bits are divided by their largest. The layout is changed
+    first: bytes are the cheapest to move."""
     if prefers_channels_last(tuple(frame.shape[1:])):
         frame = frame.contiguous(memory_format=torch.channels_last)
     device = frame.device.type
     in_autocast = torch.is_autocast_enabled(device) and frame.element_size() == 1
     floats = frame.to(torch.get_autocast_dtype(device) if in_autocast else torch.float32)
-    return floats.mul_(1 / 255) if frame.dtype == torch.uint8 else floats
+    is_scaled = frame.dtype in (torch.uint8, torch.uint16)
+    return floats.mul_(1 / torch.iinfo(frame.dtype).max) if is_scaled else floats
 
 
 def make_core(flags: Flags, inputs: int, outputs: int, num_layers: int = 1) -> Any:
@@ -374,6 +378,17 @@ def seen_by_nets(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k: x for k, x in rows.items() if k != "discount" and not k.startswith(NOT_SEEN)}
 
 
+class Prepared(dict):
+    """The rows that `forward` gives to a network."""
+
+
+def refuse_others(net: nn.Module, inputs: tuple) -> None:
+    """The hook of a network that would play wrongly if it were called without `forward`."""
+    if not isinstance(inputs[0], Prepared):
+        said = "expected a call of models.act_on or models.forward, which scale its inputs and mask"
+        raise UserError(f"{name_of(net)}: {said} its actions; seen a call of the network itself")
+
+
 def forward(
     net: nn.Module, rows: dict[str, Tensor], core_state: CoreState
 ) -> tuple[dict[str, Tensor], CoreState]:
@@ -392,7 +407,7 @@ def forward(
     """
     rows = seen_by_nets(rows)
     moments = getattr(net, "moments", None)
-    scaled = rows if moments is None else moments.scaled(rows)
+    scaled = Prepared(rows if moments is None else moments.scaled(rows))
     outputs, core_state = call_own("forward", net, scaled, core_state)
     return {**outputs, "policy_logits": masked(outputs["policy_logits"], rows)}, core_state
 

@@ -336,3 +336,9 @@ def test_a_forbidden_action_is_never_taken_and_nothing_becomes_infinite(dtype, g
     entropy = Categorical(4).entropy(logits)
     assert entropy[0].item() == pytest.approx(math.log(2)) and entropy[1] == 0
     assert entropy[3].item() == pytest.approx(math.log(4))  # of a row that nobody acts on
+
+
+def test_images_of_16_bits_are_scaled_like_bytes():
+    dark = torch.tensor([0, 1, 65535], dtype=torch.int32).to(torch.uint16).view(3, 1, 1, 1)
+    expected = torch.tensor([0, 1 / 65535, 1])
+    torch.testing.assert_close(models.as_floats(dark).flatten(), expected)

@@ -182,7 +182,7 @@ def test_a_network_carries_its_moments_and_forward_applies_them(tmp_path):
     rows = random_rows() | {"frame": torch.randn(T + 1, B, 3, dtype=torch.float64) * 9 + 70}
     net.moments.update(rows)
     expected, _ = forward(net, rows, ())
-    plain, _ = net(rows, ())
+    plain, _ = net.forward(rows, ())
     assert not torch.allclose(expected["baseline"], plain["baseline"])
     weights = SharedWeights(net.state_dict(), 0)
     weights.copy_to(shared)
@@ -258,4 +258,21 @@ def test_atari_scales_pixels_for_networks_that_read_images_with_parts(net_class,
     assert hasattr(net, "moments") == scales == (", pixels scaled" in models.said_of(net))
     if scales:
         net.moments.update(rows)
-    assert (forward(net, rows, ())[0]["baseline"] == net(rows, ())[0]["baseline"]).all() != scales
+    assert (
+        forward(net, rows, ())[0]["baseline"] == net.forward(rows, ())[0]["baseline"]
+    ).all() != scales
+
+
+def test_an_agent_that_comes_into_a_game_shortens_nobodys_past():
+    """The first agent is in a game of 600 steps all the time, the second away in 2 of 20 rows."""
+    t = torch.arange(32, 65)
+    done = torch.stack([t < 0, t % 20 < 2], dim=1)
+    rows = {
+        "reward": (~done).float(),
+        "done": done,
+        "episode_step": t.int().view(-1, 1).repeat(1, 2),
+    }
+    rows["episode_return"] = rows["episode_step"].float()
+    both = discounted_returns(rows, 0.99)[:, 0]
+    alone = discounted_returns({k: x[:, :1] for k, x in rows.items()}, 0.99)[:, 0]
+    torch.testing.assert_close(both, alone)

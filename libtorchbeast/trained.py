@@ -1,0 +1,75 @@
+# Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+"""A trained agent for other programs, which acts as `--mode test` does (docs/export.md)."""
+
+import contextlib
+import shlex
+from typing import Any
+
+import numpy as np
+import torch
+
+from libtorchbeast import checkpoint, evaluate, models
+from libtorchbeast.environment import checked_leaf
+from libtorchbeast.flags import UserError
+from libtorchbeast.spec import flatten_observation, to_space
+
+State = tuple[models.CoreState, np.ndarray]  # and the last actions
+
+
+class Agent:
+    """The newest checkpoint of a run.
+
+    Args:
+        program: the module that has trained it, such as `monobeast`.
+        command: flags of its mode `test`, such as "--xpid pong --greedy".
+
+    Raises:
+        UserError: those of `evaluate.load`, which opens and closes an environment of the run.
+    """
+
+    def __init__(self, program: Any, command: str):
+        words = [*shlex.split(command), "--mode", "test", "--num_episodes", "1"]
+        flags = program.check_flags(checkpoint.parse_for_run(program.make_parser, words))
+        self.net, env = evaluate.load(flags, program.player)
+        with contextlib.closing(env):
+            first = env.first
+            self._space = getattr(first, "single_action_space", first.action_space)
+        self.spec, self._flags = env.spec, flags
+
+    def act(
+        self, observation: Any, state: State | None = None, reward: Any = 0.0, done: Any = False
+    ) -> tuple[Any, State]:
+        """Chooses an action for an observation, or actions for B of them.
+
+        Args:
+            observation: as the environment gives it, or arrays [B, ...] of observations.
+            state: what the previous call returned; None where an episode begins.
+            reward: of the last action, or [B].
+            done: whether an episode begins, or bool [B]. Then reward and state do not count.
+
+        Returns:
+            The action as the environment takes it, or [B, ...], and the state for the next call.
+
+        Raises:
+            UserError: the observation differs from the run's.
+        """
+        leaves, parts = flatten_observation(observation), self.spec.observations
+        if leaves.keys() != parts.keys():
+            raise UserError(f"Observation: expected the parts {[*parts]}, seen {[*leaves]}")
+        name, (shape, _) = next(iter(parts.items()))
+        is_batch = np.ndim(leaves[name]) > len(shape)
+        B = len(leaves[name]) if is_batch else 1
+        arrays = {k: np.asarray(x) if is_batch else np.asarray(x)[None] for k, x in leaves.items()}
+        row = {k: checked_leaf(k, arrays[k], (B, *s), dtype) for k, (s, dtype) in parts.items()}
+        done = np.full(B, state is None) | done
+        zeros = self.spec.actions.zeros(B)
+        core_state, last = state or (models.initial_state(self.net, B), zeros)
+        row |= {"reward": np.where(done, 0.0, reward).astype(np.float32), "done": done}
+        begins = done.reshape(B, *[1] * (last.ndim - 1))
+        row["last_action"] = np.where(begins, zeros, last)
+        tensors = {k: torch.from_numpy(x)[None] for k, x in row.items()}  # [T = 1, B, ...]
+        with models.autocast(self.net, self._flags.precision, torch.device("cpu")):
+            outputs, core_state = models.act_on(self.net, tensors, core_state, self._flags.greedy)
+        last = outputs["action"][0].numpy()
+        actions = to_space(last, self._space)
+        return actions if is_batch else actions[0], (core_state, last)
