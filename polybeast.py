@@ -329,7 +329,8 @@ def train_with_servers(
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
     nets = [make_net(own, run.spec, flags) for _ in range(flags.num_inference_threads)]
     with open_streams(run, servers, max_bytes, columns, state) as (queue, batcher, streams):
-        start_learners(run, lambda: lending.rollouts(queue, learner.device), weights.publish)
+        batches = lambda: checked(run.spec, lending.rollouts(queue, learner.device))
+        start_learners(run, batches, weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
         start_inference(run, batcher, weights, nets, act)
         while not run.finished():
@@ -337,6 +338,16 @@ def train_with_servers(
             servers.check()
             streams.check()
             run.tick()
+
+
+def checked(spec: Spec, batches: Iterator[dict]) -> Iterator[dict]:
+    """Yields the batches. A server in another language may not have checked its masks."""
+    for batch in batches:
+        if spec.masks:
+            names = ("action_mask", "done", "terminated", "truncated")  # also those of agents
+            rows = {name: x.numpy() for name, x in batch.items() if name.endswith(names)}
+            spec.check_masks(rows, rows["terminated"] | rows["truncated"])
+        yield batch
 
 
 @contextlib.contextmanager

@@ -219,7 +219,7 @@ def _refuse_another_env(draft: argparse.Namespace) -> None:
     """Raises UserError if --xpid names a run without a checkpoint that was begun with another --env
     than the default, which the command line does not name."""
     begun = draft.env
-    with contextlib.suppress(OSError, ValueError, KeyError):  # no run was begun, or not by us
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # none begun by us
         begun = json.loads(Path(run_path(draft), "meta.json").read_text())["flags"]["env"]
     if begun != draft.env:
         said = f"of {begun} has no checkpoint from which it could resume: give --env {begun}"

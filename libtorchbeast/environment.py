@@ -10,10 +10,12 @@ This module needs numpy only, neither torch nor gymnasium.
 """
 
 import contextlib
+import inspect
 import math
 import sys
+import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,9 +27,11 @@ from libtorchbeast.spec import (
     Spec,
     brief,
     check_action_mask,
+    checked_number,
     describe_actions,
     flatten_observation,
     flatten_space,
+    is_end,
     sets_of,
     to_space,
 )
@@ -277,9 +281,7 @@ class _VectorSource:
         _check_names(leaves, self._spec.observations)
         return {
             # torch takes only what is contiguous, and warns of what cannot be written to
-            name: np.require(
-                _checked_leaf(name, leaves[name], (N, *shape), dtype), None, ["C", "W"]
-            )
+            name: np.require(checked_leaf(name, leaves[name], (N, *shape), dtype), None, ["C", "W"])
             for name, (shape, dtype) in self._spec.observations.items()
         }
 
@@ -343,7 +345,7 @@ class _SingleSource:
             leaf = leaves[name]
             plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
             if not plain or dtype.kind == "f":  # floats may be infinite or NaN
-                leaf = _checked_leaf(name, leaf, shape, dtype, i)
+                leaf = checked_leaf(name, leaf, shape, dtype, i)
             self._out[name][i] = leaf
 
 
@@ -376,7 +378,7 @@ class _Numbers:
         what = f'info["torchbeast"] tells {name.replace("game/", "game_numbers ")}'
         if name not in self.values:
             raise UserError(f"{what}: expected {declared}")
-        self.values[name][i] = _checked_number(what, value, fits, expected, i)
+        self.values[name][i] = checked_number(what, value, fits, expected, f"environment {i}")
 
 
 def _declared_numbers(metadata: dict[str, Any]) -> list[str]:
@@ -425,7 +427,9 @@ def _reset(env: Any, **seed: int):
     try:
         result = env.reset(**seed)
     except TypeError as error:  # old Gym has a method `seed` instead
-        if not seed or "seed" not in str(error):
+        inside = traceback.walk_tb(cast(Any, error.__traceback__).tb_next)
+        takes_seed = any("seed" in inspect.getargs(frame.f_code).args for frame, _ in inside)
+        if not seed or takes_seed or "argument 'seed'" not in str(error):
             raise
         if hasattr(env, "seed"):
             env.seed(seed["seed"])
@@ -445,9 +449,8 @@ def _checked_rewards(rewards: Any) -> np.ndarray:
 
 
 def _checked_ends(name: str, ends: Any) -> np.ndarray:
-    """Returns whether something ended in each of N environments, as bool [N]. Of other values than
-    bools, such as "False", [False] or NaN, Python would take most for True."""
-    return _checked_numbers(name, ends, lambda x: (x == 0) | (x == 1), "a bool").astype(bool)
+    """Returns whether something ended in each of N environments, as bool [N]."""
+    return _checked_numbers(name, ends, is_end, "a bool").astype(bool)
 
 
 def _checked_numbers(what: str, values: Any, fits: Callable, expected: str) -> np.ndarray:
@@ -456,17 +459,8 @@ def _checked_numbers(what: str, values: Any, fits: Callable, expected: str) -> n
         array = np.asarray(values)
         if array.ndim == 1 and array.dtype.kind in "biuf" and fits(array).all():
             return array
-    return np.array([_checked_number(what, x, fits, expected, i) for i, x in enumerate(values)])
-
-
-def _checked_number(what: str, value: Any, fits: Callable, expected: str, i: int) -> float:
-    """Returns a number of environment i, if it fits."""
-    with contextlib.suppress(TypeError, ValueError):
-        if np.ndim(value) == 0 and fits(np.asarray(value)):  # it may be a tensor
-            return float(value)
-    seen = brief(value.tolist() if hasattr(value, "tolist") else value)
-    kind = type(value).__name__
-    raise UserError(f"{what}: expected {expected}, seen {seen} (a {kind}) from environment {i}")
+    check = lambda i, x: checked_number(what, x, fits, expected, f"environment {i}")
+    return np.array([check(i, x) for i, x in enumerate(values)])
 
 
 def _checked_stacks(stacks: dict[str, int], observations: dict) -> dict[str, int]:
@@ -486,7 +480,7 @@ def _check_names(leaves: dict, expected: dict) -> None:
         raise UserError(f"Observation: expected keys {sorted(expected)}, seen {sorted(leaves)}")
 
 
-def _checked_leaf(
+def checked_leaf(
     name: str, leaf: Any, shape: tuple[int, ...], dtype: Any, i: int | None = None
 ) -> np.ndarray:
     """Returns the observation, of environment i or of all, in the spec's dtype."""

@@ -49,7 +49,7 @@ class Flags(argparse.Namespace):
         self.__dict__.update(values)
 
     def __getattr__(self, name: str) -> Any:  # called only for a name that does not exist
-        said = f"there is no flag --{name} in this program; docs/fork.md says where to add one"
+        said = f"there is no flag --{name} in this program (docs/fork.md says how to add one)"
         raise AttributeError(said)
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:

@@ -26,8 +26,8 @@ from libtorchbeast.rollouts import COLUMN_PREFIXES, NOBODY, Rollout, core_state_
 NOT_IN_NOW = {"reward", "discount", "done", "terminated", "truncated", "episode_over"}
 NOT_IN_NEXT = {"action", "last_action", "policy_version", "past", "done"}
 
-# Names that the loss may not return: other columns, and numbers that ranks send along.
-SENT_ALONG = "real_transitions new_steps stops has_sums returned"
+# Names that the loss may not return: other columns, of games too, and numbers that ranks send.
+SENT_ALONG = "real_transitions new_steps stops has_sums returned rating"
 RESERVED = COLUMNS.keys() - OF_LOSS | {*SENT_ALONG.split()}
 
 
@@ -232,7 +232,7 @@ def _called(part: str, function: Any, batch: Transitions) -> dict[str, Any]:
     except UserError as error:  # perhaps it reads what another network has
         name = models.name_of(batch.net) + getattr(batch.net, "chosen", "")
         outputs = ", ".join([*batch.outputs, *models.of_learner(batch.net)])
-        said = f"rows have {', '.join(batch.rows)}; the network is {name}, with {outputs}"
+        said = f"batch.now has {', '.join(batch.now)}; the network is {name}, with {outputs}"
         raise UserError(f"{error}; {said}") from error
     net_check.check_tensors(part, found)
     return found

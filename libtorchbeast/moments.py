@@ -150,8 +150,9 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     steps = rows["episode_step"][0].float()
     mean = rows["episode_return"][0] / steps.clamp(min=1.0)
     real = ~rows["done"]
-    begins = real[1:] > real[:-1]  # an agent that has left a game begins nothing
-    lost = (rows["episode_step"][:-1] * begins).count_nonzero()  # of lives, not those of games
+    # In a game a life begins after one row that is not real; an agent that comes was away for more.
+    begins = real[:-2] & ~real[1:-1] & real[2:]
+    lost = (rows["episode_step"][1:-1] * begins).count_nonzero()
     steps = steps.fmin(real[1:].sum() / (2 * lost))  # infinite or NaN where no life is lost
     past = (1 - discounting**steps) / (1 - discounting) if discounting < 1 else steps
     factors = discounting * real

@@ -198,7 +198,7 @@ def _check_repeats(net: nn.Module, rows: dict[str, Tensor], state: tuple[Tensor,
         differ = (first - second).abs().max() > 1e-3 * first.abs().max()  # not if one is NaN
         seen = f"returned two different {name} for the same inputs, in training mode"
         why = "with which actors and learner would compute different policies"
-        instead = "the same, for example without F.dropout(..., training=self.training)"
+        instead = "the same: no F.dropout(..., training=self.training), no change of its inputs"
         _expect(not differ, f"{seen}, {why}", instead)
 
 
@@ -265,7 +265,7 @@ def check_results(found: dict[str, Any], T: int, B: int, taken: set[str]) -> Non
     is_scalar = total is not None and total.dim() == 0 and total.requires_grad
     seen = f"loss() returned total_loss {in_words(total)}"
     expect(is_scalar, seen, "a scalar of floats with a gradient, such as batch.mean of a term")
-    names = sorted(found.keys() & taken)
+    names = sorted(found.keys() & (taken | {""}))
     expect(not names, f"loss() returned {names}, which are taken", "other names")
     for name, x in found.items():
         expected = f"a scalar, a tensor [{T}, {B}], or a vector [{B}]"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from libtorchbeast import workers
@@ -183,8 +184,18 @@ def _describe(
         row = {name: torch.from_numpy(value) for name, value in actor.row.items()}
         clock.begin_call()
         env.step(actor.row["action"])  # shows a faulty environment before any actor starts
+        if not flags.num_actors and not _obeys_seed(env):
+            said = "gives two first observations for one seed; other runs will not repeat this one"
+            logger.warning("%s %s.", flags.env, said)
         shapes = rollout_shapes(row, actor.core_state, flags.unroll_length, N)
         return flags, dataclasses.replace(env.spec, num_envs=N), shapes
+
+
+def _obeys_seed(env: Environment) -> bool:
+    """Whether a second reset with the same seed gives the same observation."""
+    names = env.spec.observations
+    first, second = ([env.initial(0)[name].copy() for name in names] for _ in range(2))
+    return all(map(np.array_equal, first, second))
 
 
 def _tell(

@@ -22,9 +22,11 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.spec import (
     ROW_FIELDS,
     brief,
+    checked_number,
     describe_actions,
     flatten_observation,
     flatten_space,
+    is_end,
     sets_of,
 )
 
@@ -60,6 +62,9 @@ class Grouped:
         named = metadata.get("groups", {})
         if not isinstance(named, dict):
             raise UserError(f'metadata["groups"]: expected {{AGENT: GROUP}}, seen {brief(named)}')
+        if unknown := named.keys() - {*env.possible_agents}:
+            said = f"expected agents of {env.possible_agents}, seen {brief(unknown.pop())}"
+            raise UserError(f'metadata["groups"]: {said}')
         self.env, self._groups = env, _groups(env, named)
         groups = self._groups.items()
         agents = [agent for _, group in groups for agent in group]
@@ -103,8 +108,8 @@ class Grouped:
         is_over = not self.env.agents
         is_cut = is_over and any(truncations[agent] for agent in acted)
         returns = {name: self._returns[agent] for agent, name in self._names.items()}
-        info = {"torchbeast": {"game_numbers": returns}} if is_over else {}
         reward = rewards[self._first] if self._first in acted else 0.0
+        info = {"torchbeast": {"game_numbers": returns}}  # in each step: a wrapper may end the game
         return row, reward, is_over and not is_cut, is_cut, info
 
     def render(self) -> Any:
@@ -125,9 +130,9 @@ class Grouped:
         for agent in self._spaces:
             has_acted = agent in acted
             self._returns[agent] += rewards[agent] if has_acted else 0.0
-            is_cut = has_acted and bool(truncations[agent])
+            is_cut = has_acted and _end("truncation", truncations, agent)
             is_lost = agent not in alive and not is_cut  # ended without a word
-            is_over = has_acted and (bool(terminations[agent]) or is_lost)
+            is_over = has_acted and (_end("termination", terminations, agent) or is_lost)
             if agent in alive and not (is_cut or is_over):
                 self._going.add(agent)
             rows[agent] = self._seen(agent, seen if has_acted or agent in alive else {}) | dict(
@@ -150,6 +155,10 @@ class Grouped:
         if (shapes := {k: np.shape(x) for k, x in parts.items()}) != expected:
             raise UserError(f"Observation of {agent!r}: expected shapes {expected}, seen {shapes}")
         return parts
+
+
+def _end(what: str, ends: dict[Any, Any], agent: Any) -> bool:
+    return bool(checked_number(what, ends[agent], is_end, "a bool", repr(agent)))
 
 
 def _groups(env: Any, named: dict[Any, str]) -> dict[str, list[Any]]:
@@ -186,7 +195,8 @@ def _plain(name: Any, taken: Collection[str] = ()) -> str:
 
 
 def _joint_space(spaces: dict[Any, Any]) -> Any:
-    """The actions of all agents as one space, which environment.py can read."""
+    """The actions of all agents as one space, which environment.py can read. It names the agents,
+    so that environments with another order of them have another space."""
     each = {agent: describe_actions(space) for agent, space in spaces.items()}
     first, *others = each
     form = lambda agent: (each[agent].kind == "box", math.prod(each[agent].shape))
@@ -196,7 +206,8 @@ def _joint_space(spaces: dict[Any, Any]) -> Any:
         raise UserError(f"Action spaces: {said}, seen {seen}")
     if each[first].kind != "box":
         sizes = [size for own in each.values() for size in own.sizes]
-        return SimpleNamespace(shape=(len(sizes),), nvec=np.array(sizes))
+        return SimpleNamespace(shape=(len(sizes),), nvec=np.array(sizes), agents=[*spaces])
     bounds = [[space.low.ravel(), space.high.ravel()] for space in spaces.values()]
     low, high = np.concatenate(bounds, axis=1)
-    return SimpleNamespace(shape=low.shape, dtype=low.dtype, low=low, high=high)
+    same = dict(shape=low.shape, dtype=low.dtype, agents=[*spaces])
+    return SimpleNamespace(**same, low=low, high=high)

@@ -1,10 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What a `Net` knows of an environment: its observations, its actions, and their sizes."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -326,6 +328,22 @@ def brief(value: Any) -> str:
     """What an environment gave, in one line of at most 100 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 100 else text[:97] + "..."
+
+
+def is_end(x: Any) -> Any:
+    """Whether a number, or each of an array, is a bool. Of other values than bools, such as
+    "False", [False] or NaN, Python would take most for True."""
+    return (x == 0) | (x == 1)
+
+
+def checked_number(what: str, value: Any, fits: Callable, expected: str, source: str) -> float:
+    """Returns a number that `source` gave as `what`, if it fits. Else raises UserError."""
+    with contextlib.suppress(TypeError, ValueError):
+        if np.ndim(value) == 0 and fits(np.asarray(value)):  # it may be a tensor
+            return float(value)
+    seen = brief(value.tolist() if hasattr(value, "tolist") else value)
+    kind = type(value).__name__
+    raise UserError(f"{what}: expected {expected}, seen {seen} (a {kind}) from {source}")
 
 
 def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:

@@ -267,7 +267,7 @@ class TensorRows:
     def step(self, actions: Tensor) -> Row:
         """Steps all environments with `actions` [N, *Actions.shape]."""
         observation, reward, *ends, info = self._vector.step(self._to_space(actions))
-        terminated, truncated = (self._checked("end", x).bool() for x in ends)
+        terminated, truncated = (self._checked("end", x, dtype="bool") for x in ends)
         reward = self._checked("reward", reward).float()
         row = self._row(self._checked_parts(observation), reward, terminated, truncated, actions)
         return row | self._own_discount(info, row["done"])

@@ -474,3 +474,43 @@ def test_a_mask_that_forbids_all_is_an_error_unless_the_episode_ends(sizes):
     seen["action_mask"][-3:], result[2] = 0, False
     with pytest.raises(UserError, match="'action_mask' of environment 0: expected an allowed"):
         env.step(none)
+
+
+class Seeded(gymnasium.Env):
+    """Its simulator has no argument `seed`, or, as in old Gym, its own reset has none."""
+
+    observation_space, action_space = Box(0, 1, (1,), np.float32), Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        simulate = lambda: None
+        simulate(**({} if seed is None else {"seed": seed}))
+        return np.zeros(1, np.float32), {}
+
+
+class OldWrapper:
+    """gym.Wrapper, around an environment of old Gym."""
+
+    observation_space, action_space = Seeded.observation_space, Discrete(2)
+
+    def __init__(self):
+        self.seeds, self.env = [], self
+
+    def seed(self, seed):
+        self.seeds.append(seed)
+
+    def reset(self, **kwargs):
+        return self.own_reset(**kwargs)
+
+    def own_reset(self):
+        return np.zeros(1, np.float32)
+
+    def step(self, action):
+        return self.own_reset(), 0.0, False, {}
+
+
+def test_a_wrong_argument_deep_inside_is_no_environment_of_old_gym():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'seed'"):
+        Environment(Seeded, 1).initial(7)
+    env = Environment(OldWrapper, 1)
+    env.initial(7)
+    assert env.first.seeds == [7]

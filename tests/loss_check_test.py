@@ -58,7 +58,7 @@ def raises(batch):
 
 
 NET = (
-    r" \(\S*loss_check_test.py:\d+\); rows have frame, reward, .*; the network is "
+    r" \(\S*loss_check_test.py:\d+\); batch.now has frame, .*; the network is "
     r"libtorchbeast.models.VectorNet, by Net.for_vectors \(without that line it is Net\), with "
     r"policy_logits, baseline$"
 )
@@ -77,14 +77,15 @@ WRONG = {
         and_more(kl=lambda b: torch.zeros(3, 2, 5)),
         r"returned kl float32\[3, 2, 5\]; expected a scalar, a tensor \[3, 2\], or a vec",
     ),
+    "nameless": (and_more(**{"": lambda b: b.reward}), r"returned \[''\], which are taken"),
     "a number": (and_more(kl=lambda b: 0.5), r"returned kl a float; expected a tensor"),
     "no name": (
         lambda b: RIGHT(b) | {1: b.count, "a\nb": b.count},
         r"returned a dict with the keys \[1, 'a\\nb'\]; expected names",
     ),
     "taken": (
-        and_more(step=lambda b: b.count, stops=lambda b: b.count, returned=lambda b: b.count),
-        r"returned \['returned', 'step', 'stops'\], which are taken; expected other names",
+        and_more(step=lambda b: b.count, stops=lambda b: b.count, rating=lambda b: b.count),
+        r"returned \['rating', 'step', 'stops'\], which are taken; expected other names",
     ),
     "prefix": (and_more(game_kl=lambda b: b.count), r"returned \['game_kl'\]; expected names"),
     "another output": (raises, rf"raised KeyError: 'embedding'{NET}"),

@@ -191,7 +191,7 @@ def test_a_dropout_function_is_refused_in_training_mode(frame, precision):
     spec = Spec("some", 1, {"frame": frame}, Actions("discrete", (A,)))
     flags = make_flags("--precision", precision)
     models.make_net(Frozen, spec, flags)
-    said = "two different policy_logits for the same inputs, in training mode, .* without F.dropout"
+    said = "two different policy_logits for the same inputs, in training mode, .* no F.dropout"
     with pytest.raises(UserError, match=f"^Your network returned {said}"):
         models.make_net(Dropping, spec, flags)
 

@@ -4,10 +4,14 @@
 import threading
 from unittest import mock
 
+import gymnasium
+import numpy as np
 import pytest
+from gymnasium import spaces
 
+import monobeast
 from libtorchbeast import opening
-from libtorchbeast.loggers.timing import Clock
+from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.opening import OpeningWatch
 from tests.support.monobeast import IN_ORDER
 from tests.support.processes import GUARD_S, Program, load, wait_for
@@ -140,3 +144,33 @@ def test_a_run_in_order_saves_and_ends_while_an_environment_hangs(tmp_path, stop
     state = load(program.path)
     assert state["step"] == program.rows()[-1]["step"] > 0
     assert not state["between_barriers"]
+
+
+class Drawn(gymnasium.Env):
+    """Its first observation depends on the seed, or if `ignores` on nothing that can be given."""
+
+    observation_space, action_space = spaces.Box(0, 1, (1,), np.float32), spaces.Discrete(2)
+    ignores = False
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=None if self.ignores else seed)
+        return self.np_random.random(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, True, False, {}
+
+
+class Ignoring(Drawn):
+    ignores = True
+
+
+@pytest.mark.usefixtures("as_before")
+@pytest.mark.parametrize("env, num_actors", [(Drawn, 0), (Ignoring, 0), (Ignoring, 1)])
+def test_an_environment_that_ignores_its_seed_is_told_where_runs_repeat(env, num_actors, caplog):
+    flags = monobeast.parse(f"--env some --num_actors {num_actors}".split())
+    own = lambda flags: env(), monobeast.Net, monobeast.Actor
+    opening._describe(flags, lambda spec: flags, Clock(ACTOR_ACTIVITIES), int, *own)
+    told = (
+        "some gives two first observations for one seed; other runs will not repeat" in caplog.text
+    )
+    assert told == (env is Ignoring and num_actors == 0)

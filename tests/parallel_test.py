@@ -17,7 +17,7 @@ from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.losses import learn_from, targets_of, transitions
 from libtorchbeast.moments import Moments
-from libtorchbeast.parallel import grouped
+from libtorchbeast.parallel import Grouped, grouped
 from libtorchbeast.spec import Actions
 from libtorchbeast.update import Updater
 from tests.support import monobeast as mono
@@ -436,3 +436,70 @@ def test_a_server_tries_no_action_that_a_mask_may_forbid(monkeypatch):
 
     monkeypatch.setattr(polybeast_env, "create_env", lambda flags: Strict())
     polybeast_env.try_environment(polybeast_env.parse("--env match --num_servers 1".split()))
+
+
+@pytest.mark.parametrize("ends", ["terminations", "truncations"])
+@pytest.mark.parametrize("wrong", ["False", [False], np.nan, 2], ids=str)
+def test_the_end_of_an_agent_that_is_no_bool_is_refused(ends, wrong):
+    class Wrong(Match):
+        def step(self, actions):
+            seen, rewards, *both, info = super().step(actions)
+            both[ends == "truncations"] |= {"walker_0": wrong}
+            return seen, rewards, *both, info
+
+    env = Environment(Wrong, 2, "match")
+    row = env.initial(0)
+    said = f"{ends[:-1]}: expected a bool, seen .* from 'walker_0'"
+    with pytest.raises(UserError, match=said):
+        env.step(np.zeros_like(row["last_action"]))
+
+
+class Ball(Match):
+    """All are alike. Two keepers are in the game, or the same two in another order."""
+
+    possible_agents = ["keeper_0", "keeper_1"]
+    groups = {}
+
+    def __init__(self):
+        super().__init__()
+        self.metadata = {"groups": self.groups}
+
+    def observation_space(self, agent):
+        return super().observation_space("guide_0")
+
+    def action_space(self, agent):
+        return super().action_space("guide_0")
+
+    def observe(self, agents, ended):
+        return {agent: np.zeros(NUMBERS + 1, np.float32) for agent in agents}
+
+
+def test_environments_with_another_order_of_agents_are_refused():
+    class Turned(Ball):
+        possible_agents = ["keeper_1", "keeper_0"]
+
+    env = Environment(iter([Ball(), Turned()]).__next__, 2, "ball")
+    with pytest.raises(UserError, match="Environment 1: expected .*keeper_0', 'keeper_1'.* seen "):
+        env.initial(0)
+    Ball.groups = {"kepper_0": "team"}
+    with pytest.raises(UserError, match=r"metadata\[.groups.\]: expected agents of .* 'kepper_0'"):
+        Environment(Ball, 1, "ball")
+
+
+def test_the_returns_of_all_are_told_where_a_wrapper_cuts_the_game():
+    class Cut(Grouped):
+        def step(self, action):
+            row, reward, terminated, truncated, info = super().step(action)
+            self.steps += 1
+            return row, reward, terminated, truncated or self.steps == 3, info
+
+        def reset(self, **seed):
+            self.steps = 0
+            return super().reset(**seed)
+
+    env = Environment(lambda: Cut(Match()), 1, "match")
+    row = env.initial(0)
+    for _ in range(3):
+        assert np.isnan(row["game/return_walker_0"]).all()
+        row = env.step(np.zeros_like(row["last_action"]))
+    assert row["truncated"].all() and np.isfinite(row["game/return_walker_0"]).all()

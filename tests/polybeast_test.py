@@ -20,6 +20,7 @@ import polybeast
 from libtorchbeast import learner
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers import video
+from libtorchbeast.spec import Actions, Spec
 from tests.faults._breaking import ServerFleet
 from tests.support.client import free_port
 from tests.support.envs import Catch
@@ -273,3 +274,16 @@ def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, mess
     words = "--env CartPole-v1 --batch_size 8 --num_servers 2 --max_streams 3".split()
     with pytest.raises(UserError, match=f"^{flags}: {message}"):
         parse(*words, *flags.split())
+
+
+def test_a_foreign_servers_mask_that_forbids_all_is_refused():
+    parts = {"action_mask": ((2,), "int8")}
+    spec = Spec("cards", 2, parts, Actions("discrete", (2,)))
+    mask, ended = torch.ones(3, 2, 2, dtype=torch.int8), torch.zeros(3, 2, dtype=torch.bool)
+    batch = {"action_mask": mask, "terminated": ended, "truncated": ended.clone(), "done": ended}
+    assert list(polybeast.checked(spec, iter([batch]))) == [batch]
+    mask[1, 1] = 0
+    with pytest.raises(UserError, match="'action_mask' of environment 1: expected an allowed"):
+        next(polybeast.checked(spec, iter([batch])))
+    batch["truncated"][1, 1] = True  # its last row may
+    assert next(polybeast.checked(spec, iter([batch]))) is batch

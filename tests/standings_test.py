@@ -19,6 +19,9 @@ def test_games_are_counted_and_rated(tmp_path):
     assert own.results[100][:3] == [2, 1, 1] and own.results[50][:3] == [0, 0, 1]
     own.write(str(tmp_path))
     assert read(str(tmp_path)) == own.results and [*read(str(tmp_path))] == [50, 100]
+    with open(tmp_path / "opponents.csv", "ab") as file:
+        file.write(b"\xff\n")  # somebody else's
+    assert read(str(tmp_path)) == own.results
     again = Standings()
     again.load_state_dict(own.state_dict())
     assert vars(again) == vars(own)

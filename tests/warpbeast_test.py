@@ -225,3 +225,34 @@ def test_each_step_is_watched(parse):
     actor.rows.step = watched
     actor.unroll(version=0)
     assert seen == ["watched", "opened"] * 5 and not actor.clock.call_began[0]
+
+
+class NoBools(Foreign):
+    def step(self, actions):
+        observation, reward, terminated, *rest = super().step(actions)
+        return observation, reward, terminated.float(), *rest
+
+
+class Nowhere(Walk):
+    def observe(self, state):
+        seen = super().observe(state)["frame"]
+        return {"frame": seen.masked_fill(seen == 3, torch.inf)}
+
+
+@pytest.mark.parametrize(
+    "make, expected",
+    [
+        (
+            lambda N: NoBools(TensorVector(Walk(), N)),
+            r"expected bool\[8\] as the end, seen float32\[8\]",
+        ),
+        (
+            lambda N: TensorVector(Nowhere(), N),
+            r"--env breakout: expected finite numbers in observations \['frame'\]",
+        ),
+    ],
+)
+def test_ends_and_observations_are_checked(parse, monkeypatch, make, expected):
+    monkeypatch.setattr(warpbeast, "create_env", lambda flags, device: make(flags.num_envs))
+    with pytest.raises(UserError, match=expected):
+        warpbeast.train(parse())

@@ -51,7 +51,7 @@ class Standings:
 def read(folder: str) -> Results:
     """The results in a run's folder, without lines that somebody else has written."""
     path, results = Path(folder, "opponents.csv"), {}
-    for line in path.read_text().splitlines() if path.exists() else ():
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError, OverflowError):
             step, wins, draws, losses, rating = map(float, line.split(","))
             results[int(step)] = [wins, draws, losses, rating]

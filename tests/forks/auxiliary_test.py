@@ -26,4 +26,4 @@ def test_an_export_has_no_such_output_and_a_network_without_it_is_refused(fork):
     assert export.rstrip().endswith("# action, policy_logits, baseline")
     assert refused.startswith("polybeast: error: loss() raised KeyError: 'loss/reward' (")
     end = "; the network is polybeast.Net, with policy_logits, baseline"
-    assert refused.endswith(end) and "); rows have frame, " in refused and "\n" not in refused
+    assert refused.endswith(end) and "); batch.now has frame, " in refused and "\n" not in refused
