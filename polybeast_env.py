@@ -277,6 +277,7 @@ def main(argv: list[str] | None = None) -> None:
         flags = parse(argv)
         # Each line begins with the time, or with the level if a learner adds the time.
         start = "%(levelname)s" if flags.until_stdin_closes else "[%(asctime)s]"
+        workers.make_stderr_patient()
         logging.basicConfig(level=logging.INFO, format=f"{start} %(message)s", force=True)
         supervise(flags)
     except UserError as error:

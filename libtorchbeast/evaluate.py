@@ -2,9 +2,11 @@
 """Plays whole games with a trained network, in the test modes and while training."""
 
 import contextlib
+import functools
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -12,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import rich.console
-import rich.table
 import torch
 from torch import nn
 
@@ -86,6 +87,7 @@ def play(
     env: Environment,
     seed: int,
     on_row: Callable[[Row], None] = lambda row: None,
+    on_game: Callable[[int, Game], None] = lambda number, game: None,
 ) -> list[Game]:
     """Plays --num_episodes whole games, as many at once as `env` has environments.
 
@@ -93,16 +95,21 @@ def play(
         flags: give --num_episodes and --max_episode_steps, after which a game is cut.
         seed: game i starts from `seed` + i.
         on_row: is called with each row [N, ...], which includes the network's outputs.
+        on_game: is called with each i and game, as soon as it ends.
 
     Returns:
         The games in the order of their seeds.
     """
-    games: list[Game] = []
+    games: dict[int, Game] = {}
     chooser = match(net, env.spec, flags)
     with models.autocast(net, flags.precision, torch.device("cpu")):
         while len(games) < flags.num_episodes:
-            games += _play_at_once(flags, net, chooser, env, seed + len(games), on_row)
-    return games[: flags.num_episodes]
+            first = len(games)
+            for i, game in _play_at_once(flags, net, chooser, env, seed + first, on_row):
+                games[first + i] = game
+                if first + i < flags.num_episodes:
+                    on_game(first + i, game)
+    return [games[i] for i in range(flags.num_episodes)]
 
 
 def _play_at_once(
@@ -112,11 +119,11 @@ def _play_at_once(
     env: Environment,
     seed: int,
     on_row: Callable[[Row], None],
-) -> list[Game]:
-    """Plays until each environment has ended its first game, and returns these games. Later games
-    of an environment are ignored, because taking the games that end first would favour short ones.
-    """
-    games: dict[int, Game] = {}
+) -> Iterator[tuple[int, Game]]:
+    """Plays until each environment has ended its first game, and yields these games as they end,
+    with the numbers of their environments. Later games of an environment are ignored, because
+    taking the games that end first would favour short ones."""
+    ended: set[int] = set()
     N = env.spec.num_envs
     with OpeningWatch(flags.open_timeout, N, flag="num_episodes") as opened:
         row, core_state = env.initial(seed, opened), chooser.initial_state(net, N)
@@ -126,19 +133,20 @@ def _play_at_once(
         row |= {k: v[0].numpy() for k, v in outputs.items()}
         on_row(row)
         ends = row["episode_over"] | (row["episode_step"] >= flags.max_episode_steps)
-        for i in np.flatnonzero(ends):
+        for i in {*np.flatnonzero(ends).tolist()} - ended:
             score, steps = float(row["episode_return"][i]), int(row["episode_step"][i])
             keys = [k for k in row if k.startswith("game/") and np.isfinite(row[k][i])]
             numbers = {key.removeprefix("game/"): float(row[key][i]) for key in keys}
-            games.setdefault(int(i), Game(score, steps, bool(row["episode_over"][i]), numbers))
-        if len(games) == N:
-            return [games[i] for i in sorted(games)]
+            yield i, Game(score, steps, bool(row["episode_over"][i]), numbers)
+            ended.add(i)
+        if len(ended) == N:
+            return
         row = env.step(row["action"])
 
 
 def test_newest(flags: Flags, player: Player) -> list[Game]:
-    """Plays --num_episodes games with the newest checkpoint of --xpid and prints a table of them,
-    with the mean and the standard deviation of their returns, and the means of the numbers that the
+    """Plays --num_episodes games with the newest checkpoint of --xpid and prints each as it ends,
+    then the mean and the standard deviation of their returns, and the means of the numbers that the
     environment told. In the mode test_render it also films them, to SAVEDIR/XPID/test.mp4. In the
     mode export it plays none, but exports the policy.
 
@@ -152,30 +160,29 @@ def test_newest(flags: Flags, player: Player) -> list[Game]:
             export.write(flags, net, env)
             return []
         seed_everything(flags.seed)
+        results.print(f"{flags.env}, {'greedy' if flags.greedy else 'sampled'} actions")
+        told = functools.partial(_print_game, flags)
         with errors_of(flags.env):
             if flags.mode != "test_render":
-                games = play(flags, net, env, flags.seed)
+                games = play(flags, net, env, flags.seed, on_game=told)
             else:
                 from libtorchbeast.loggers import video  # its packages take a moment to load
 
                 path = os.path.join(run_path(flags), "test.mp4")
                 with video.recorder(path, env) as on_row, errors_of(flags.env):
-                    games = play(flags, net, env, flags.seed, on_row)
+                    games = play(flags, net, env, flags.seed, on_row, told)
                 results.print(f"Video: {path}", soft_wrap=True)
     _print(games, flags)
     return games
 
 
+def _print_game(flags: Flags, number: int, game: Game) -> None:
+    cut = "" if game.complete else f" (cut at --max_episode_steps {flags.max_episode_steps})"
+    text = f"Game {number + 1} of {flags.num_episodes}: return {game.score:g}, {game.steps} steps"
+    results.print(text + cut, soft_wrap=True)
+
+
 def _print(games: list[Game], flags: Flags) -> None:
-    how = "greedy" if flags.greedy else "sampled"
-    results.print(f"{flags.env}, {how} actions")
-    table = rich.table.Table()
-    for name in ("game", "return", "steps"):
-        table.add_column(name, justify="right")
-    for i, game in enumerate(games):
-        cut = "" if game.complete else f" (cut at --max_episode_steps {flags.max_episode_steps})"
-        table.add_row(str(i + 1), f"{game.score:g}", f"{game.steps}{cut}")
-    results.print(table)
     scores = np.array([game.score for game in games])
     noun = "game" if len(games) == 1 else "games"
     spread = f"standard deviation {scores.std():.2f}, from {scores.min():g} to {scores.max():g}"
@@ -264,9 +271,17 @@ class Evaluator:
             return
         self._played = {"step": self._learner.step}
         process = self._begin(self._learner.state_dict())
-        while (message := process.receive() or b"the evaluation's process ended") != ALL_OPEN:
-            if not self._is_logged(message):
-                raise UserError(cause(message.decode(errors="replace")))
+        names = columns_of_others(self._flags)
+        limit = (2 + len(names)) * self._flags.open_timeout  # it also imports, and tries --env
+        ended = f"--eval_env {', '.join(names)}: its process ended, or was ended after {limit:g} s"
+        timer = threading.Timer(limit, process.kill)  # for an environment that holds the GIL
+        timer.start()
+        try:
+            while (message := process.receive() or ended.encode()) != ALL_OPEN:
+                if not self._is_logged(message):
+                    raise UserError(cause(message.decode(errors="replace")))
+        finally:
+            timer.cancel()
 
     def take(self, may_start: bool = True) -> dict[str, float]:
         """Returns the columns for the log if an evaluation has ended since the last call, else {}.

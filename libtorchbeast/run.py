@@ -22,7 +22,7 @@ from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import Display, log_end
 from libtorchbeast.loggers.file_writer import FileWriter
-from libtorchbeast.loggers.files import hold
+from libtorchbeast.loggers.files import hold, waiting_for_disk
 from libtorchbeast.loggers.health import Health
 from libtorchbeast.loggers.run_log import RunLog
 from libtorchbeast.loggers.stats import Stats
@@ -138,24 +138,32 @@ class Run:
         self.wakeup.set()
         try:
             self.learner.close()
-            if self.state.is_unsaved():  # before `Ranks.close`, which waits long for one that hangs
-                self.state.save()
-            self.state.kept.keep(is_last=True)
+            with self._disk():  # before `Ranks.close`, which waits long for one that hangs
+                if self.state.is_unsaved():
+                    self.state.save()
+                self.state.kept.keep(is_last=True)
             if self.ranks is not None:
                 if not self._writes:
                     self.log.write(self.learner.step)
                 self.ranks.close(error)
-            is_logged = last_row(self.path).get("step", 0) >= self.learner.step
-            if not (self.complete() and is_logged) or self.log.last_row:  # else nothing was to do
-                if not (self.complete() and self.state.is_unsaved()):  # tools take it for complete
-                    self.log.write(self.learner.step)
-                log_end(self, error is not None and not isinstance(error, RankLost))
+            with self._disk():
+                self._log_end(error is not None and not isinstance(error, RankLost))
         finally:
             self._opened.__exit__(kind, error, traceback)
         if error is None and self.ranks is not None and self.ranks.pulse.failure is not None:
             raise self.ranks.pulse.failure
         if error is None:
             self.state.require_saved()
+
+    def _disk(self) -> contextlib.AbstractContextManager[None]:
+        return waiting_for_disk(self.path, self.wakeup.is_set)
+
+    def _log_end(self, has_failed: bool) -> None:
+        is_logged = last_row(self.path).get("step", 0) >= self.learner.step
+        if not (self.complete() and is_logged) or self.log.last_row:  # else nothing was to do
+            if not (self.complete() and self.state.is_unsaved()):  # tools take it for complete
+                self.log.write(self.learner.step)
+            log_end(self, has_failed)
 
     def complete(self) -> bool:
         """Whether the run has learned from --total_steps."""
@@ -185,9 +193,11 @@ class Run:
         self.state.kept.keep()
         if time.monotonic() >= self._row_due:
             self._row_due = time.monotonic() + self.flags.log_every
-            self.log.write(step)
+            with self._disk():
+                self.log.write(step)
         if time.monotonic() >= self.state.due and (late or not self.state.between_barriers):
-            self.state.save()
+            with self._disk():
+                self.state.save()
 
 
 class RunState:

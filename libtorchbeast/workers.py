@@ -8,6 +8,7 @@ import io
 import logging
 import multiprocessing
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from typing import Any
 
 from libtorchbeast import linux
 from libtorchbeast.origin import report
@@ -217,6 +219,33 @@ def _child(
         with contextlib.suppress(OSError):
             outbox.send_bytes(Process.FAILURE + report(error).encode()[-16000:])
         sys.exit(1)
+
+
+class Patient:
+    """A stream that waits a second at most for its reader, such as a pager or a frozen terminal.
+    What the reader does not take is lost, but the program goes on. out.log has all lines."""
+
+    def __init__(self, stream: Any):
+        self._stream, self._patience_s = stream, 1.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        for begin in range(0, len(text), 1024):  # a pipe that is ready takes 4096 bytes
+            with contextlib.suppress(OSError, ValueError):  # it is no file
+                is_ready = select.select([], [self._stream], [], self._patience_s)[1]
+                self._patience_s = float(bool(is_ready))
+                if not is_ready:
+                    break
+            self._stream.write(text[begin : begin + 1024])
+            self._stream.flush()
+        return len(text)
+
+
+def make_stderr_patient() -> None:
+    if not isinstance(sys.stderr, Patient):
+        sys.stderr = Patient(sys.stderr or open(os.devnull, "w"))  # none, if it was closed
 
 
 class PipeEvent:

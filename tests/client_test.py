@@ -6,6 +6,7 @@ import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -159,3 +160,13 @@ def test_local_streams_that_may_recover_are_tried_again():
         [(False, 5, "UNAVAILABLE: Socket closed")] * 2,  # killed servers
     ):
         StreamMonitor(Pool(*streams), 60.0, are_local=True).check()
+
+
+def test_a_socket_that_a_stranger_has_taken_since_is_refused(passes, monkeypatch):
+    monitor = StreamMonitor(Pool((True, 0, "")), timeout=10.0)
+    passes(monitor, 2)
+    refuse = Mock(side_effect=UserError("unix:/s: expected a server of user 1"))
+    monkeypatch.setattr(client, "check_owner", refuse)
+    with pytest.raises(UserError, match="expected a server of user 1"):
+        passes(monitor, 1)
+    refuse.assert_called_once_with("unix:/s")

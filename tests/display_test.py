@@ -17,10 +17,11 @@ from libtorchbeast.loggers.display import (
     WIDTH,
     Curve,
     Display,
-    Patient,
     console,
     one_line,
 )
+from libtorchbeast.loggers.files import copy_of_log
+from libtorchbeast.workers import Patient
 from tests.support.processes import rows
 from tests.support.terminal import InTerminal, command_of
 
@@ -125,3 +126,17 @@ def test_a_stopped_reader_holds_nothing_up():
         assert set(reads.read1(2**20)) == set(b"x")
         assert patient.write("y" * 5000) == 5000 and not patient.isatty()
         assert reads.read1(2**20) == b"y" * 5000
+
+
+def test_out_log_has_what_was_logged_before_it_was_opened(tmp_path, monkeypatch):
+    for name, value in (("handlers", []), ("level", logging.WARNING)):
+        monkeypatch.setattr(logging.root, name, value)
+    display.set_up_logging()
+    logging.info("At the start.")
+    with copy_of_log(tmp_path / "out.log"):
+        logging.info("Later.")
+    with copy_of_log(tmp_path / "of another run"):
+        logging.info("Much later.")
+    ends = lambda name: [x.split(": ")[-1] for x in (tmp_path / name).read_text().splitlines()]
+    assert ends("out.log") == ["At the start.", "Later."]
+    assert ends("of another run") == ["Much later."]

@@ -267,15 +267,15 @@ def test_a_run_that_is_complete_starts_no_evaluation(tmp_path, monkeypatch, eval
 def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
     beast(savedir, "--mode", "test", "--num_episodes", 20)
     printed = capsys.readouterr().out
-    games = re.findall(r"│ +(\d+) │ +(-?\d+) │ +(\d+) │", printed)
-    assert [int(number) for number, _, _ in games] == list(range(1, 21))
+    games = re.findall(r"^Game (\d+) of 20: return (-?\d+), (\d+) steps$", printed, re.MULTILINE)
+    assert sorted(int(number) for number, _, _ in games) == list(range(1, 21))
     assert {int(steps) for _, _, steps in games} == {9} and "cut" not in printed
     scores = np.array([float(score) for _, score, _ in games])
     summary = f"Mean return {scores.mean():.2f}, standard deviation {scores.std():.2f}"
     assert summary in printed
     assert "tests.support.envs:Catch-v0, sampled actions" in printed  # --env is the run's own
     beast(savedir, *"--mode test --num_episodes 2 --greedy --max_episode_steps 4".split())
-    assert capsys.readouterr().out.count("4 (cut at --max_episode_steps 4)") == 2
+    assert capsys.readouterr().out.count("4 steps (cut at --max_episode_steps 4)") == 2
 
 
 def test_the_test_mode_needs_a_checkpoint_that_fits(savedir):
@@ -295,3 +295,21 @@ def test_the_test_mode_needs_a_checkpoint_that_fits(savedir):
     checkpoint.save(str(savedir / "run/model.tar"), state | {"env": "NoSuchGame-v0"})
     message = refusal(savedir, "--mode", "test")
     assert "--env NoSuchGame-v0: Environment `NoSuchGame` doesn't exist" in message
+
+
+def test_games_are_told_as_they_end():
+    flags = parse(num_episodes=3, envs_per_actor=2)
+    net, env = monobeast.player(flags)
+    told, left = [], []
+    games = evaluate.play(
+        flags, net, env, 1, on_row=lambda row: left.append(len(told)),
+        on_game=lambda number, game: told.append((number, game)),
+    )  # fmt: skip
+    assert len(told) == 3 and dict(told) == dict(enumerate(games))
+    assert {0, 2} <= set(left)  # it went on after the first two
+
+
+def test_another_environment_that_holds_the_gil_is_told_in_time(evaluator):
+    name = "tests.support.envs:GilCatch-v0"
+    with pytest.raises(UserError, match=f"--eval_env {name}: its process .* ended after 6 s"):
+        evaluator(eval_env=name, open_timeout=2).try_others()

@@ -67,3 +67,27 @@ def test_out_log_takes_every_module_s_messages(tmp_path):
     (line,) = (files.path / "out.log").read_text().splitlines()
     assert line.endswith("INFO some.fork: a message of 7") and line[:2] == "20"
     assert (logging.getLogger().handlers, logging.getLogger().level) == (handlers, level)
+
+
+DISK = """
+import pathlib, sys
+from libtorchbeast.loggers import files
+files.LAST_WRITE_S = float(sys.argv[2])
+with files.waiting_for_disk("runs/a", must_end=lambda: True):
+    files.write_whole(pathlib.Path(sys.argv[1]), "whole")
+"""
+
+
+@pytest.mark.parametrize("seconds", [1, 1000])
+def test_a_disk_that_hangs_is_told_and_does_not_keep_a_process_that_must_end(tmp_path, seconds):
+    """A pipe that nobody reads stands for the disk. In the second case somebody does, in time."""
+    os.mkfifo(tmp_path / "file.tmp")
+    command = [sys.executable, "-c", DISK, str(tmp_path / "file"), str(seconds)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        if seconds > 1:
+            assert process.stderr.readline() == "The disk of runs/a has taken 5 s so far.\n"
+            with open(tmp_path / "file.tmp", "rb") as reader:
+                assert reader.read() == b"whole"
+        said = process.stderr.read()
+    hangs = "The disk of runs/a hangs. What is not saved is lost.\n"
+    assert process.returncode == 1 and ("hangs" not in said if seconds > 1 else said == hangs)

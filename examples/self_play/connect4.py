@@ -70,6 +70,13 @@ class Board:
         stones = self._stones[::-1] if self.moves & 1 else self._stones
         return {"board": stones.copy(), "action_mask": self._allowed.copy()}
 
+    def picture(self) -> np.ndarray:
+        """uint8 [192, 224, 3]: the first player's stones are red, the second's yellow."""
+        first, second = self._stones[:, ::-1, :, None]
+        cells = np.full((ROWS, COLUMNS, 3), (0, 0, 96)) + first * (220, 0, -96)
+        cells += second * np.array((240, 220, -96))
+        return np.kron(cells, np.ones((32, 32, 1), int)).astype(np.uint8)
+
 
 # ========================================================================================= opponent
 def value(own: int, both: int, depth: int, alpha: int, beta: int) -> int:
@@ -125,13 +132,13 @@ class ConnectFour(gymnasium.Env):
 
     observation_space, action_space = OBSERVATIONS, gymnasium.spaces.Discrete(COLUMNS)
     metadata = {
-        "render_modes": [],
+        "render_modes": ["rgb_array"],
         "own_discounts": True,
         "game_numbers": ["first_wins", "draws", "moves"],
     }
 
-    def __init__(self, opening: int = 0):
-        self.opening = opening
+    def __init__(self, opening: int = 0, render_mode: str | None = None):
+        self.opening, self.render_mode = opening, render_mode
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -151,6 +158,9 @@ class ConnectFour(gymnasium.Env):
             own["game_numbers"] = numbers
         return board.seen(), float(wins), is_over, False, {"torchbeast": own}
 
+    def render(self) -> np.ndarray:
+        return self.board.picture()
+
 
 class Versus(gymnasium.Env):
     """The agent plays against `best_moves` of a depth, which draws lots among equally good moves.
@@ -158,10 +168,13 @@ class Versus(gymnasium.Env):
     `reset(seed=...)` in a game with an even seed. `as_first` and `as_second` are its returns."""
 
     observation_space, action_space = OBSERVATIONS, gymnasium.spaces.Discrete(COLUMNS)
-    metadata = {"render_modes": [], "game_numbers": ["as_first", "as_second", "draws", "moves"]}
+    metadata = {
+        "render_modes": ["rgb_array"],
+        "game_numbers": ["as_first", "as_second", "draws", "moves"],
+    }
 
-    def __init__(self, depth: int):
-        self.depth, self.game = depth, 0
+    def __init__(self, depth: int, render_mode: str | None = None):
+        self.depth, self.game, self.render_mode = depth, 0, render_mode
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -190,6 +203,9 @@ class Versus(gymnasium.Env):
             side = "as_second" if self.game % 2 else "as_first"
             own["game_numbers"] = {side: reward, "draws": float(not reward), "moves": board.moves}
         return board.seen(), reward, is_over, False, {"torchbeast": own}
+
+    def render(self) -> np.ndarray:
+        return self.board.picture()
 
 
 gymnasium.register("ConnectFour-v0", ConnectFour)

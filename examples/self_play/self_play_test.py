@@ -128,6 +128,17 @@ def test_each_player_sees_his_own_stones_first():
     assert stones == [[], [[1, 0, 3]], [[0, 0, 3], [1, 1, 3]]]  # of whom, row, column
 
 
+def test_a_picture_has_each_stone_where_it_lies():
+    board = connect4.Board()
+    for column in (3, 3, 0):
+        board.play(column)
+    cells = board.picture()[16::32, 16::32]
+    red, yellow = (220, 0, 0), (240, 220, 0)
+    stones = {(5, 3): red, (4, 3): yellow, (5, 0): red}
+    for place in np.ndindex(6, 7):
+        assert tuple(cells[place].tolist()) == stones.get(place, (0, 0, 96))
+
+
 def test_an_opening_is_up_to_three_moves_of_each():
     env = gymnasium.make("ConnectFour-Opening-v0")
     games = [env.reset(seed=seed)[0]["board"].sum((1, 2)).tolist() for seed in range(100)]

@@ -90,12 +90,12 @@ GROUPS: dict[str, dict[str, str]] = {
         "program on the machine used.",
     },
     "Health": {
-        "actor_restarts": "MonoBeast: how many times an actor was replaced.",
+        "actor_restarts": "MonoBeast: how many actors were replaced since the start or resume.",
         "streams": "PolyBeast: the number of streams that are connected.",
-        "stream_failures": "PolyBeast: how many times a stream failed.",
+        "stream_failures": "PolyBeast: how many times a stream failed since the start or resume.",
         "skipped_updates": "How many updates were skipped because the loss or a gradient was not "
         "finite.",
-        "checkpoint_errors": "How many checkpoints could not be written.",
+        "checkpoint_errors": "How many checkpoints could not be written since the start or resume.",
         "mean_rho": "The mean of the importance weights, each clipped at 1. It is 1 without policy "
         "lag and with one update from each batch, and near 0 where the learner's policy has moved "
         "far away from the actors', so that almost nothing is learned.",

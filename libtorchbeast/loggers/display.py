@@ -2,9 +2,7 @@
 """What a run shows: a live table on a terminal, plain lines elsewhere."""
 
 import contextlib
-import logging
-import os
-import select
+import logging.handlers
 import shlex
 import sys
 import time
@@ -21,6 +19,7 @@ import rich.progress_bar
 import rich.table
 from rich.text import Text
 
+from libtorchbeast import workers
 from libtorchbeast.flags import SAVEDIR
 from libtorchbeast.loggers import bottleneck
 from libtorchbeast.loggers.csv_table import read_csv
@@ -35,34 +34,11 @@ def say(text: str) -> None:
         console.print(text, soft_wrap=True, highlight=False)
 
 
-class Patient:
-    """A stream that waits a second at most for its reader, such as a pager or a frozen terminal.
-    What the reader does not take is lost, but the program goes on. out.log has all lines."""
-
-    def __init__(self, stream: Any):
-        self._stream, self._patience_s = stream, 1.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        for begin in range(0, len(text), 1024):  # a pipe that is ready takes 4096 bytes
-            with contextlib.suppress(OSError, ValueError):  # it is no file
-                is_ready = select.select([], [self._stream], [], self._patience_s)[1]
-                self._patience_s = float(bool(is_ready))
-                if not is_ready:
-                    break
-            self._stream.write(text[begin : begin + 1024])
-            self._stream.flush()
-        return len(text)
-
-
 def set_up_logging() -> None:
     """Logs to stderr at INFO and above, but if stderr is a terminal, which has the live table, only
     warnings and records with the attribute `on_terminal`. Those with the attribute `file_only` go
     to the run's out.log only."""
-    if not isinstance(sys.stderr, Patient):
-        sys.stderr = Patient(sys.stderr or open(os.devnull, "w"))  # none, if it was closed
+    workers.make_stderr_patient()
     if console.is_terminal:
         handler: logging.Handler = rich.logging.RichHandler(console=console, show_path=False)
         handler.setFormatter(logging.Formatter("%(message)s"))
@@ -72,7 +48,8 @@ def set_up_logging() -> None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("[%(asctime)s] %(message)s"))
     handler.addFilter(lambda record: not getattr(record, "file_only", False))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    early = logging.handlers.MemoryHandler(1000)  # out.log gets them when it is opened
+    logging.basicConfig(level=logging.INFO, handlers=[handler, early], force=True)
 
 
 class Display(contextlib.AbstractContextManager):

@@ -8,12 +8,17 @@ import fcntl
 import logging
 import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from logging.handlers import MemoryHandler
 from pathlib import Path
 
+from libtorchbeast import workers
 from libtorchbeast.flags import UserError
 
 logger = logging.getLogger(__name__)
+
+LAST_WRITE_S = 300.0  # a disk that takes longer for the last checkpoint is taken to hang
 
 
 class RunInUse(RuntimeError):
@@ -94,6 +99,29 @@ def write_whole(
         raise
 
 
+@contextlib.contextmanager
+def waiting_for_disk(path: str, must_end: Callable[[], bool]) -> Iterator[None]:
+    """The context of code that writes to `path`. While the disk hangs, a thread says so on stderr;
+    out.log may be on the same disk. If the process `must_end`, the disk has LAST_WRITE_S more."""
+    is_done, reminder, left = threading.Event(), workers.Reminder(), LAST_WRITE_S
+
+    def watch() -> None:
+        nonlocal left
+        while not is_done.wait(workers.HEARTBEAT_S):
+            if seconds := reminder.due(True):
+                print(f"The disk of {path} has taken {seconds:.0f} s so far.", file=sys.stderr)
+            left -= workers.HEARTBEAT_S * must_end()
+            if left <= 0:
+                print(f"The disk of {path} hangs. What is not saved is lost.", file=sys.stderr)
+                os._exit(1)
+
+    threading.Thread(target=watch, name="disk", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_done.set()
+
+
 class LineFile:
     """Appends whole lines to a file. If a write fails in the middle of a line, the next write first
     removes that part of a line."""
@@ -127,6 +155,10 @@ def copy_of_log(path: Path):
         handler.setFormatter(logging.Formatter(form))
         root.addHandler(handler)
         root.setLevel(min(level, logging.INFO))
+        for early in [h for h in root.handlers if isinstance(h, MemoryHandler)]:  # from the start
+            early.setTarget(handler)
+            early.close()
+            root.removeHandler(early)
         try:
             yield
         finally:

@@ -96,7 +96,7 @@ class StreamMonitor:
             the time for which this process was stopped. Streams that open their environments for
             the first time count as connected. An opening that began in time is waited for, because
             its server ends itself if one environment takes too long.
-        UserError: from `check`, when nothing will help.
+        UserError: from `check`, when nothing will help, or a socket is another user's.
         RuntimeError: from `check`, when the pool has failed.
     """
 
@@ -115,6 +115,8 @@ class StreamMonitor:
             if self._failing.setdefault(event, Reminder()).due(True) or is_new:
                 logger.warning("Stream failed: %s", event)
         before, self._status = self._status, self._pool.status()
+        for stream in self._status:  # a server that is gone may be replaced by a stranger's
+            check_owner(stream.address)
         for actor, (was, now) in enumerate(zip(before, self._status, strict=True)):
             is_new = not was.connected or now.failures > was.failures
             if now.connected and now.failures and is_new:

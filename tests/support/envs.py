@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Small environments for the tests: `--env tests.support.envs:Catch-v0` imports this module."""
 
+import ctypes
 import multiprocessing
 import os
 import secrets
@@ -214,6 +215,13 @@ class StillbornCatch(Catch):
         raise RuntimeError("the sofa does not fit\nthrough the door")
 
 
+class GilCatch(Catch):
+    """Its first reset sleeps for ten minutes, and no thread of its process can run meanwhile."""
+
+    def reset(self, **kwargs):
+        ctypes.PyDLL(None).sleep(600)
+
+
 class NoisyCatch(EndlessCatch):
     """Prints bytes that are not UTF-8, and more than fits into a pipe."""
 
@@ -246,6 +254,6 @@ def first_time(what):
 
 for env in (
     Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, TroubledCatch,
-    StuckCatch, PacedCatch, StillbornCatch, NoisyCatch, Lives,
+    StuckCatch, PacedCatch, StillbornCatch, NoisyCatch, GilCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)
