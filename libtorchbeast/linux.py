@@ -5,6 +5,8 @@ import contextlib
 import ctypes
 import os
 import platform
+import tempfile
+from pathlib import Path
 
 
 def own_cores() -> list[int]:
@@ -31,6 +33,35 @@ def keep_freed_memory() -> None:
         # A smaller block lies on a heap. Older versions of glibc allow no more than 32 MiB.
         mallopt(M_MMAP_THRESHOLD, 1 << 30) or mallopt(M_MMAP_THRESHOLD, 32 << 20)
         mallopt(M_TOP_PAD, 64 << 20)  # the size of a thread's heap: an empty one is kept
+
+
+def memory_file(size: int) -> int:
+    """Returns the descriptor of `size` bytes of memory, which the caller closes, or of an unlinked
+    file. Raises OSError if there is no room for them."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("torchbeast", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.ftruncate(fd, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def bytes_of_container() -> list[int]:
+    """[the bytes that this container can still reserve], or [] if it has no limit."""
+    with contextlib.suppress(OSError, ValueError, KeyError):  # no cgroup v2, or "max"
+        cgroup = Path("/sys/fs/cgroup")
+        limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        cache = int(stat["active_file"]) + int(stat["inactive_file"])  # freed when needed
+        return [limit - used + cache]
+    return []
 
 
 def end_with_parent(number: int) -> None:

@@ -3,6 +3,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -288,10 +289,10 @@ class RunState:
         self.due = self._start + self.flags.checkpoint_every
         self.kept = checkpoint.KeptWeights(self.checkpoints, self.flags, self.learner)
         if self.learner.step >= self.flags.total_steps:
-            logger.warning(
-                f"Nothing to do: {self.path} already has its {self.learner.step} steps. Raise "
-                f"--total_steps to train on, or choose another --xpid to start a new run."
-            )
+            score = last_row(self.path).get("mean_game_return", math.nan)
+            has = f"already has its {self.learner.step:,} steps (last game return {score:.2f})"
+            hint = "Raise --total_steps to train on, or choose another --xpid to start a new run."
+            logger.warning("Nothing to do: %s %s. %s", self.path, has, hint)
 
     def also_save(self, name: str, part: Any) -> None:
         """Makes `part.state_dict()` a part of the checkpoints. If the run resumes from one that has

@@ -6,7 +6,6 @@ processes inherit its descriptor. So nothing is left behind when a process is ki
 /dev/shm that containers often have is no limit.
 """
 
-import contextlib
 import json
 import math
 import mmap
@@ -14,12 +13,12 @@ import os
 import resource
 import tempfile
 from multiprocessing import reduction
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
 
+from libtorchbeast import linux
 from libtorchbeast.flags import Flags, require
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class SharedTensors:
 
     def __init__(self, shapes: Shapes):
         self._shapes = dict(shapes)
-        self._map(_reserve(required_bytes(shapes)))
+        self._map(linux.memory_file(required_bytes(shapes)))
 
     def _map(self, fd: int) -> None:
         self._fd: int | None = fd
@@ -97,13 +96,7 @@ def views(memory: torch.Tensor, shapes: Shapes) -> dict[Any, torch.Tensor]:
 def available_bytes() -> int:
     """Bytes that can still be reserved: the least that the machine, the container (if it has a
     limit) and the disk (if there is no memfd) have left."""
-    limits = [psutil.virtual_memory().available]
-    with contextlib.suppress(OSError, ValueError, KeyError):  # no cgroup v2, or "max"
-        cgroup = Path("/sys/fs/cgroup")
-        limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
-        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-        cache = int(stat["active_file"]) + int(stat["inactive_file"])  # freed when needed
-        limits.append(limit - used + cache)
+    limits = [psutil.virtual_memory().available, *linux.bytes_of_container()]
     if not hasattr(os, "memfd_create"):
         disk = os.statvfs(tempfile.gettempdir())
         limits.append(disk.f_bavail * disk.f_frsize)
@@ -150,19 +143,3 @@ def require_descriptors(flags: Flags) -> None:
 
 def _aligned(size: int) -> int:
     return -(-size // 64) * 64  # whole cache lines, so that two workers never share one
-
-
-def _reserve(size: int) -> int:
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("torchbeast", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    try:
-        os.ftruncate(fd, size)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, size)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd

@@ -11,7 +11,7 @@ from tests.support.processes import ROOT, Program
 SITE = """
 import builtins, ctypes, os
 
-for name in ("sched_getaffinity", "sched_setaffinity"):
+for name in ("sched_getaffinity", "sched_setaffinity", "memfd_create", "posix_fallocate"):
     delattr(os, name)
 look_up, plain_open = ctypes.CDLL.__getattr__, builtins.open
 

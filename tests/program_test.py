@@ -45,3 +45,8 @@ def test_a_test_mode_plays_and_does_not_train(run, monkeypatch):
     monkeypatch.setattr(evaluate, "test_newest", lambda flags, player: played.append(flags.mode))
     run(trained.append, "--mode", "test")
     assert (played, trained) == (["test"], [])
+
+
+def test_too_few_processes_are_one_line(run):
+    with pytest.raises(SystemExit, match="beast: error: no further process .* \\(ulimit -u\\)"):
+        run(mock.Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable")))

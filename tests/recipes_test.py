@@ -10,7 +10,7 @@ import monobeast
 import polybeast
 import polybeast_env
 import r2d2
-from libtorchbeast import recipes
+from libtorchbeast import models, recipes
 from libtorchbeast.flags import Flags, UserError, as_plain, from_settings
 from libtorchbeast.spec import Actions, Spec
 
@@ -129,3 +129,20 @@ def test_local_servers_open_as_many_environments_as_the_learner_says(
     if program is polybeast:
         flags = settled(program, line)
     assert (flags.envs_per_server, of_server.envs_per_server) == (count, count)
+
+
+def test_the_first_lines_of_a_run_say_what_was_chosen_and_why(caplog):
+    caplog.set_level("INFO")
+    bytes_last = Spec("racing", 1, {"frame": ((96, 96, 3), "uint8")}, BOX)
+    settled(monobeast, "", bytes_last)
+    said = "Observation frame is [H, W, C]; models.Parts gives it to the network as [C, H, W]"
+    assert caplog.messages[0] == said and caplog.messages[1].startswith("Recipe for atari: --")
+    by_default = ", by Net.for_vectors (without that line it is Net), "
+    for words, name, why in [
+        ("", "libtorchbeast.models.VectorNet", by_default),
+        ("--net monobeast.Net", "monobeast.Net", ", which --net names, "),
+        ("--use_lstm", "monobeast.Net", ", "),
+    ]:
+        net = models.make_net(monobeast.Net, spec_of((3,)), settled(monobeast, words))
+        assert models.said_of(net).startswith(f"{name}{why}")
+        assert models.said_of(net).endswith(" weights")

@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A run from its start or resume to its last checkpoint: what it takes up, and what it refuses."""
 
+import contextlib
 import json
 import math
 import os
@@ -126,6 +127,7 @@ def test_a_row_before_the_last_checkpoint_is_not_that_of_a_complete_run():
     flags = SimpleNamespace(total_steps=20, log_every=1.0)
     log = SimpleNamespace(write=written.append)
     one = SimpleNamespace(learner=learner, state=state, flags=flags, log=log, _row_due=0.0)
+    one._disk = contextlib.nullcontext
     run.Run.tick(one)
     run.Run.tick(one)
     assert written == [10]
@@ -278,7 +280,8 @@ def test_a_complete_run_started_again_stays_and_gets_the_last_row_that_a_kill_to
     before = load(savedir / "run")["step"]
     for _ in range(2):
         beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1000)
-        assert "Nothing to do" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert f"{savedir}/run already has its {before:,} steps (last game return " in said
         steps = [row["step"] for row in rows(savedir / "run")]
         assert steps.count(before) == 1 and load(savedir / "run")["step"] == before
 
