@@ -31,7 +31,7 @@ def main() -> None:
     if not chosen:
         sys.exit(f"tests.faults: error: --only {flags.only}: no promise's name matches")
     flags.out.mkdir(parents=True, exist_ok=True)
-    rows = read(flags.out)
+    rows = read(flags.out / "faults.json")
     for promise in chosen:
         print(f"== {promise.name}", flush=True)
         row: dict[str, Any] = {"promise": promise.name, "broken_by": promise.broken_by}
@@ -44,16 +44,12 @@ def main() -> None:
         rows[promise.name] = row
         write(flags.out, rows)
         print(markdown([row]), flush=True)
+    is_held = lambda row: "error" not in row and all(figure["held"] for figure in row["figures"])
     sys.exit(not all(map(is_held, rows.values())))
 
 
-def is_held(row: dict[str, Any]) -> bool:
-    return "error" not in row and all(figure["held"] for figure in row["figures"])
-
-
-def read(folder: Path) -> dict[str, dict[str, Any]]:
+def read(path: Path) -> dict[str, dict[str, Any]]:
     """The rows of an earlier report. Rows of promises that are not checked now stay in it."""
-    path = folder / "faults.json"
     return {r["promise"]: r for r in json.loads(path.read_text())} if path.exists() else {}
 
 
@@ -69,11 +65,10 @@ def markdown(rows: Any) -> str:
         cells = [row["promise"], row["broken_by"]]
         if "error" in row:
             lines.append(line([*cells, row["error"].strip().splitlines()[-1], "", "no"]))
-        for figure in row.get("figures", []):
-            held = "yes" if figure["held"] else "NO"
-            figure = Figure(*(figure[k] for k in Figure._fields))
+        for held in row.get("figures", []):
+            figure = Figure(*(held[k] for k in Figure._fields))
             seen = f"{figure.what}: {figure.measured:.4g} {figure.unit}".strip()
-            lines.append(line([*cells, seen, promised(figure), held]))
+            lines.append(line([*cells, seen, promised(figure), "yes" if held["held"] else "NO"]))
             cells = ["", ""]
     return "\n".join(lines) + "\n"
 

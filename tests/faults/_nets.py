@@ -22,14 +22,14 @@ class OneLife(monobeast.Net):
         return (torch.zeros(1, batch_size, 1),)
 
     def forward(self, inputs, core_state=()):
+        (state,) = core_state
         if torch.is_grad_enabled():  # the learner calls, not an actor
             self.batches += 1
             if self.batches > 1:  # the first batch is made up, to check the loss
-                self.check(inputs, core_state[0][0, :, 0])
+                self.check(inputs, state[0, :, 0])
             if self.batches == 20:
                 time.sleep(float(os.environ.get("PAUSE_S", 0)))
         outputs, _ = super().forward(inputs)
-        (state,) = core_state
         for done in inputs["done"]:
             state = torch.where(done[None, :, None], 0.0, state) + 1
         return outputs, (state,)
@@ -38,10 +38,8 @@ class OneLife(monobeast.Net):
         life, count = number(rows["life"]), number(rows["count"])
         good = rows["done"][0] | (rows_before == rows["episode_step"][0])
         good &= are_of_one_life(rows)
-        for column, (which, first) in enumerate(
-            zip(life[0].tolist(), count[0].tolist(), strict=True)
-        ):
-            good[column] &= self.lives.get(which, 0) == first
+        for column, which in enumerate(life[0].tolist()):
+            good[column] &= self.lives.get(which, 0) == int(count[0, column])
             self.lives[which] = int(count[-1, column])
         assert good.all(), f"a mixed rollout: lives {life}, steps {count}, states {rows_before}"
 

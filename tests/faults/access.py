@@ -10,25 +10,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import libtorchbeast
 import polybeast_env
 from benchmarks import transport
-from libtorchbeast.environment import Environment
 from libtorchbeast.rpcenv.local_servers import LocalServers
-from libtorchbeast.rpcenv.server import OPTIONS, Server
+from libtorchbeast.rpcenv.server import OPTIONS
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.tools.certificates import Pair, certify_host, certify_learner, make_ca
 from tests.faults.harness import Figure, promise
+from tests.support import pools
 from tests.support.client import free_port
 from tests.support.envs import Catch
 from tests.support.processes import wait_for
 
 HOST = "127.0.0.1"
-NOBODY = 65534  # the id of another user
-HANG_UP_S = OPTIONS["grpc.server_handshake_timeout_ms"] / 1000
 
 
 def identity(pair: Pair, ca: Pair) -> Tls:
@@ -76,16 +74,11 @@ def knock(address: str, tls: Tls | None) -> str:
 
 
 @contextlib.contextmanager
-def serving(
-    tls: Tls | None, create_env: Callable = Catch, address: str | None = None
-) -> Iterator[str]:
+def serving(tls: Tls | None, create_env: Callable = Catch, address: str | None = None):
+    """Yields the address of a server."""
     address = address or f"{HOST}:{free_port()}"
-    server = Server(lambda: Environment(create_env, 2, "Catch"), address, tls=tls)
-    server.start()
-    try:
+    with pools.serving(create_env, address, tls=tls):
         yield address
-    finally:
-        server.stop()
 
 
 class Player:
@@ -94,7 +87,7 @@ class Player:
     def __init__(self, address: str, tls: Tls):
         self._sink = transport.Sink(num_envs=2, columns=2)
         description = libtorchbeast.describe(address, 10.0, tls)
-        self._pool = libtorchbeast.ActorPool(
+        self.pool = libtorchbeast.ActorPool(
             transport.T, self._sink.queue, self._sink.batcher, [address], (), description, tls=tls
         )
 
@@ -103,7 +96,7 @@ class Player:
         return self
 
     def __exit__(self, *exc_info) -> None:
-        self._pool.close()
+        self.pool.close()
         self._sink.join()
 
     def speed_beside(self, act: Callable[[], object]) -> float:
@@ -113,9 +106,6 @@ class Player:
         after = self._sink.steps
         wait_for(lambda: self._sink.steps > after)
         return (self._sink.steps - before) / (time.monotonic() - start)
-
-    def failures(self) -> int:
-        return sum(stream.failures for stream in self._pool.status())
 
 
 # =========================================================================================== knocks
@@ -147,16 +137,9 @@ def idler(address: str) -> socket.socket:
     return socket.create_connection((HOST, int(address.rpartition(":")[2])), timeout=60.0)
 
 
-def wait_until_hung_up(connection: socket.socket) -> None:
-    """Waits until the server closes the connection. Raises TimeoutError if it does not."""
-    with contextlib.suppress(ConnectionError):
-        while connection.recv(4096):
-            pass
-
-
 def idle_for_good(address: str, count: int, meanwhile: Callable[[], None]) -> float:
     """Opens connections that send nothing or half of a handshake. Waits until the server has closed
-    them all, and returns the seconds that it took."""
+    them all, and returns the seconds that it took. Raises TimeoutError if it does not."""
     with contextlib.ExitStack() as stack:
         idlers = [stack.enter_context(idler(address)) for _ in range(count)]
         start = time.monotonic()
@@ -164,7 +147,9 @@ def idle_for_good(address: str, count: int, meanwhile: Callable[[], None]) -> fl
             connection.sendall(client_hello())
         meanwhile()
         for connection in idlers:
-            wait_until_hung_up(connection)
+            with contextlib.suppress(ConnectionError):
+                while connection.recv(4096):
+                    pass
         return time.monotonic() - start
 
 
@@ -181,9 +166,10 @@ def may_connect(path: Path, user: int) -> bool:
     return done.returncode == 0
 
 
-def sockets_open_to(user: int) -> int:
-    """How many Unix sockets that user can connect to: those of local servers, and of a server in a
-    folder that everyone may enter. The umask is 0."""
+@promise("no other user gets in", broken_by="another user at a Unix socket, with umask 0")
+def no_other_user_gets_in(user: int = 65534) -> list[Figure]:
+    """The sockets are those of local servers, and of a server in a folder that everyone may enter.
+    Only root can check this, because only root can become another user."""
     flags = polybeast_env.parse("--env CartPole-v1 --num_servers 1".split())
     with contextlib.ExitStack() as stack:
         umask = os.umask(0)
@@ -194,17 +180,15 @@ def sockets_open_to(user: int) -> int:
             control.bind(str(folder / "control"))
             control.listen()
             assert may_connect(folder / "control", user), "it may connect nowhere"
-        server = Server(lambda: Environment(Catch, 1), f"unix:{folder}/server")
-        stack.callback(server.stop)
-        server.start()
+        server = stack.enter_context(pools.serving(Catch, f"unix:{folder}/server"))
         servers = stack.enter_context(LocalServers(flags))
         servers.describe(60.0)
         paths = [Path(a.removeprefix("unix:")) for a in (server.address, *servers.addresses)]
         assert all(may_connect(path, os.getuid()) for path in paths)
-        return sum(may_connect(path, user) for path in paths)
+        open_to_others = sum(may_connect(path, user) for path in paths)
+    return [Figure("sockets open to another user", open_to_others, at_most=0)]
 
 
-# ========================================================================================= promises
 @promise(
     "no stranger gets in",
     broken_by="no, a wrong, an expired certificate; a host's shown by a learner; plaintext to TLS; "
@@ -213,7 +197,7 @@ def sockets_open_to(user: int) -> int:
 )
 def no_stranger_gets_in(knocks: int = 100, scans: int = 3000, idle: int = 200) -> list[Figure]:
     ca, opened = make_ca(1), []
-    learner = learner_of(ca)
+    learner, hang_up_s = learner_of(ca), OPTIONS["grpc.server_handshake_timeout_ms"] / 1000
 
     def create_env() -> Catch:
         opened.append(Catch())
@@ -231,7 +215,8 @@ def no_stranger_gets_in(knocks: int = 100, scans: int = 3000, idle: int = 200) -
         meanwhile = lambda: friends.append(admitted(learner))
         be_idle = lambda: seconds.append(idle_for_good(address, idle, meanwhile))
         beside = player.speed_beside(be_idle)
-        failures, opened_by_strangers = player.failures(), len(opened) - own
+        failures = sum(stream.failures for stream in player.pool.status())
+        opened_by_strangers = len(opened) - own
     believed = 0
     for tls in impostors(ca).values():
         with serving(tls) as address:
@@ -242,11 +227,5 @@ def no_stranger_gets_in(knocks: int = 100, scans: int = 3000, idle: int = 200) -
         Figure("friends admitted beside the idle", sum(friends), at_least=1),
         Figure("failures of the running stream", failures, at_most=0),
         Figure("its speed beside the idle, to that alone", beside / alone, at_least=0.5),
-        Figure("until the idle were hung up on", seconds[0], "s", at_most=HANG_UP_S + 5),
+        Figure("until the idle were hung up on", seconds[0], "s", at_most=hang_up_s + 5),
     ]
-
-
-@promise("no other user gets in", broken_by="another user at a Unix socket, with umask 0")
-def no_other_user_gets_in(user: int = NOBODY) -> list[Figure]:
-    """Only root can check this, because only root can become another user."""
-    return [Figure("sockets open to another user", sockets_open_to(user), at_most=0)]

@@ -40,9 +40,8 @@ def training(beast, *flags, **environment):
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:  # paths of sockets must be short
         orders = Path(folder) / "orders"
         orders.mkdir()
-        words = [*SMALL, *WORKERS[beast], *flags]
-        environment |= dict(TMPDIR=folder, ORDERS=orders)
-        with Program(folder, *words, module=beast, **environment) as program:
+        environment |= dict(module=beast, TMPDIR=folder, ORDERS=orders)
+        with Program(folder, *SMALL, *WORKERS[beast], *flags, **environment) as program:
             program.orders = orders
             wait_until_whole(program)
             yield program
@@ -108,11 +107,8 @@ def workers_are_lost(
 ):
     """Kills for `kill_s` seconds and rests for `clean_s`, `cycles` times; both are measured. While
     the learner pauses, no worker may be taken for one that hangs."""
-    return [
-        figure
-        for beast in beasts
-        for figure in _lost(beast, kill_s, every_s, clean_s, pause_s, cycles)
-    ]
+    sizes = kill_s, every_s, clean_s, pause_s, cycles
+    return [figure for beast in beasts for figure in _lost(beast, *sizes)]
 
 
 def _lost(beast, kill_s, every_s, clean_s, pause_s, cycles):
@@ -151,8 +147,7 @@ def back_after(program):
     """For each server that was restarted and not killed too early, the seconds from the time when
     it listened until its stream was connected again."""
     listening, seconds = {}, []
-    said = r"(Serving .* on|Streaming again: actor \d+,) (\S+)$"
-    for when, match in logged(program, said):
+    for when, match in logged(program, r"(Serving .* on|Streaming again: actor \d+,) (\S+)$"):
         if match[1].startswith("Serving"):
             listening[match[2]] = when
         else:
@@ -195,14 +190,12 @@ def _told(beast, faults, step_timeout, at_most):
     # A stream that fails again in the same way is told only after a while, but counted at once.
     most = 1.0 if beast == "monobeast" else None
     what = f"{beast}: failures in logs.csv / in out.log"
-    figures = [
+    others = f"{beast}: the others' speed, median"
+    return [
         *median_and_p99(f"{beast}: fault to log", seconds, at_most),
         Figure(what, counted / lines, at_least=1.0, at_most=most),
+        *([Figure(others, statistics.median(shares), at_least=0.95)] if shares else []),
     ]
-    if shares:
-        share = statistics.median(shares)
-        figures.append(Figure(f"{beast}: the others' speed, median", share, at_least=0.95))
-    return figures
 
 
 # ======================================================================================== partition
@@ -215,11 +208,9 @@ def partition_is_survived(down_s=30.0, step_timeout=60.0, times=3, found_s=31.0)
         flags = ["--insecure", "--step_timeout", step_timeout]
         servers = [*SMALL[-4:-2], "--envs_per_server", N, "--max_streams", 1, *flags]
         fleet = ServerFleet(path, *servers, addresses=addresses, before=on(machines["envs"]))
-        (Path(path) / "learner").mkdir()
-        learner = Program(
-            Path(path) / "learner", *SMALL, *flags, "--server_addresses", ",".join(addresses),
-            module="polybeast", before=on(machines["learner"]),
-        )  # fmt: skip
+        (own := Path(path) / "learner").mkdir()
+        flags = [*SMALL, *flags, "--server_addresses", ",".join(addresses)]
+        learner = Program(own, *flags, module="polybeast", before=on(machines["learner"]))
         with fleet, learner:
             for _ in range(times):
                 wait_until_streaming(learner, 2)

@@ -40,12 +40,7 @@ PROMISES: list[Promise] = []
 
 
 def promise(name: str, broken_by: str) -> Callable:
-    """Decorates a function that checks a promise, which becomes a row of the report.
-
-    Args:
-        name: what is promised.
-        broken_by: the faults with which it is checked.
-    """
+    """Decorates a function that checks what `name` promises, which becomes a row of the report."""
 
     def add(keep: Callable[..., list[Figure]]) -> Callable[..., list[Figure]]:
         PROMISES.append(Promise(name, broken_by, keep))

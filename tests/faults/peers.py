@@ -5,7 +5,6 @@ import contextlib
 import os
 import random
 import re
-import shutil
 import signal
 import tempfile
 import time
@@ -20,25 +19,18 @@ from tests.faults.harness import Figure, median_and_p99, promise
 from tests.support.polybeast import Poly
 from tests.support.processes import Program, wait_for
 
-FOREVER = ["--total_steps", 1_000_000_000]
 PACED = ["--env", "tests.support.envs:PacedCatch-v0"]
-LEARNER = ["--net", "monobeast.Net", "--batch_size", 4, "--log_every", 0.5, *FOREVER]
+LEARNER = "--net monobeast.Net --batch_size 4 --log_every 0.5 --total_steps 1_000_000_000".split()
 
 
 @contextlib.contextmanager
 def folders(*names):
     """Yields folders with these names, in a temporary folder."""
-    root = Path(tempfile.mkdtemp(prefix="faults-"))
-    try:
-        for name in names:
-            (root / name).mkdir()
-        yield [root / name for name in names]
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-
-
-def streams(learner):
-    return learner.rows()[-1]["streams"] if learner.rows() else 0
+    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as root:
+        paths = [Path(root) / name for name in names]
+        for path in paths:
+            path.mkdir()
+        yield paths
 
 
 class Held(NamedTuple):
@@ -92,7 +84,7 @@ def _fill_pools(addresses):
 def _vanish(path, flags):
     """Starts a learner and kills it while it learns. Returns the time of the kill."""
     with Poly(path, *flags) as learner:
-        learner.wait_for(lambda: streams(learner) == 4)
+        learner.wait_for(lambda: (rows := learner.rows()) and rows[-1]["streams"] == 4)
         learner.wait_for_step(learner.rows()[-1]["step"])
         learner.process.kill()
         return time.monotonic()

@@ -5,19 +5,16 @@ import contextlib
 import os
 import random
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
 
+from tests.faults._breaking import ServerFleet
 from tests.faults.harness import Figure, median_and_p99, promise
-from tests.support.processes import Command
 from tests.support.ranks import Torchrun, on_two_machines, resumed
 
 CATCH = "--env tests.support.envs:Catch-v0".split()
-FLAGS = (
-    "--batch_size 4 --log_every 0.5 --checkpoint_every 1 --total_steps 1_000_000_000 --rank_timeout"
-).split()
+FLAGS = "--batch_size 4 --log_every 0.5 --checkpoint_every 1 --total_steps 1_000_000_000".split()
 BEASTS = {
     "monobeast": "--num_actors 1 --envs_per_actor 4".split(),
     "polybeast": "--net monobeast.Net --server_addresses".split(),
@@ -32,12 +29,9 @@ def environments(folder, beast):
     if beast == "monobeast":
         yield BEASTS[beast]
         return
-    addresses = ",".join(f"unix:{folder}/server.{i}" for i in range(2))
-    (Path(folder) / "servers").mkdir()
-    words = [*CATCH, "--envs_per_server", "4", "--server_addresses", addresses]
-    command = [sys.executable, "-m", "polybeast_env", *words]
-    with Command(Path(folder) / "servers", command) as servers:
-        yield [*BEASTS[beast], addresses]
+    (own := Path(folder) / "servers").mkdir()
+    with ServerFleet(own, *CATCH, "--envs_per_server", 4, count=2) as servers:
+        yield [*BEASTS[beast], ",".join(servers.addresses)]
         assert servers.process.poll() is None, servers.printed()
 
 
@@ -57,9 +51,7 @@ def lose(program, number, victim, wait):
 
 
 @promise("training goes on after a rank dies or hangs", "SIGKILL and SIGSTOP under torchrun")
-def lost(
-    times: int = 20, beasts: tuple[str, ...] = tuple(BEASTS), wait: bool = True
-) -> list[Figure]:
+def lost(times=20, beasts: tuple[str, ...] = tuple(BEASTS), wait=True) -> list[Figure]:
     """Without `wait`, a rank that hangs is killed here as soon as the other one has ended, and not
     by torchrun, which waits 30 s for it."""
     figures = []
@@ -67,7 +59,7 @@ def lost(
         rng, seen = random.Random(0), []
         with tempfile.TemporaryDirectory() as folder, environments(folder, beast) as own:
             restarts = ["--max_restarts", str(times)]
-            flags = [*CATCH, *FLAGS, TIMEOUT_S, *own]
+            flags = [*CATCH, *FLAGS, "--rank_timeout", TIMEOUT_S, *own]
             with Torchrun(folder, *flags, options=restarts, module=beast) as program:
                 for i in range(times):
                     seen.append(lose(program, FAULTS[i % len(FAULTS)], rng.randrange(2), wait))
@@ -94,7 +86,7 @@ def cut(seconds: float = 20.0) -> list[Figure]:
 
 
 def _until_it_learns(seconds: float, timeout: float) -> Figure:
-    flags = [*CATCH, *FLAGS, timeout, *BEASTS["monobeast"]]
+    flags = [*CATCH, *FLAGS, "--rank_timeout", timeout, *BEASTS["monobeast"]]
     with tempfile.TemporaryDirectory() as folder:
         cable = on_two_machines(folder, *flags, options=["--max_restarts", "20"])
         with cable as (first, _second, set_cable):

@@ -40,20 +40,10 @@ class Stopped(Program):
         super().__init__(savedir, *flags, module=beast, TMPDIR=self.temporary)
         self.before = self.step()
 
-    def wait_for_imports(self):
-        """Waits until its first lines have run. Before that, Python itself answers Ctrl-C."""
-        self.wait_for(lambda: "numpy" in Path(f"/proc/{self.pid}/maps").read_text())
-
     def wait_for_training(self):
         """Waits until this process has logged a step beyond those that it resumed from."""
         steps = lambda: re.findall(r"\] step ([\d,]+) ", self.printed())
         self.wait_for(lambda: any(int(s.replace(",", "")) > self.before for s in steps()))
-
-    def wait_for_a_save(self):
-        """Waits until it writes a checkpoint."""
-        self.wait_for_training()
-        while not os.path.exists(self.path / "model.tar.tmp"):
-            assert self.process.poll() is None, self.printed()
 
     def left(self):
         """The processes, sockets, folders and shared memory that it has left."""
@@ -63,8 +53,9 @@ class Stopped(Program):
 
 # ======================================================================================== stopping
 def in_start(program: Stopped, rng: random.Random) -> None:
-    program.wait_for_imports()
-    time.sleep(rng.uniform(0, START_S))
+    """Once its first lines have run. Before that, Python itself answers Ctrl-C."""
+    program.wait_for(lambda: "numpy" in Path(f"/proc/{program.pid}/maps").read_text())
+    time.sleep(rng.uniform(0, 5.0))  # a start takes about as long
 
 
 def in_training(program: Stopped, rng: random.Random) -> None:
@@ -73,7 +64,9 @@ def in_training(program: Stopped, rng: random.Random) -> None:
 
 
 def while_saving(program: Stopped, rng: random.Random) -> None:
-    program.wait_for_a_save()
+    program.wait_for_training()
+    while not os.path.exists(program.path / "model.tar.tmp"):
+        assert program.process.poll() is None, program.printed()
 
 
 def in_shutdown(program: Stopped, rng: random.Random) -> None:
@@ -82,7 +75,6 @@ def in_shutdown(program: Stopped, rng: random.Random) -> None:
     time.sleep(rng.uniform(0, 1))
 
 
-START_S = 5.0  # a start takes about as long
 MOMENTS = [in_start, in_training, while_saving, in_shutdown]
 SIGNALS = {
     "SIGTERM": lambda pid: os.kill(pid, signal.SIGTERM),
@@ -95,45 +87,31 @@ SIGNALS = {
 @promise(
     "a stop at any moment saves, ends and leaves nothing", "SIGTERM, SIGINT, at random moments"
 )
-def stopped(
-    times: int = 100, beasts: tuple[str, ...] = tuple(FLAGS), first: int = 0
-) -> list[Figure]:
-    """Goes through the pairs of a signal and a moment, from number `first` on."""
-    figures = []
+def stopped(times: int = 100, beasts: tuple[str, ...] = tuple(FLAGS), first=0) -> list[Figure]:
+    """Goes through the pairs of a signal and a moment, from number `first` on. The first pairs
+    differ in both. Each run resumes from the checkpoint of the one before."""
+    figures, names, moments = [], list(SIGNALS), list(enumerate(MOMENTS))
+    ways = [(names[(i + j) % len(names)], m) for j in range(len(names)) for i, m in moments]
     for beast in beasts:
+        rng, seconds, unclean = random.Random(0), [], 0
         with tempfile.TemporaryDirectory() as folder:
-            seconds, problems = _stop_often(folder, beast, times, first)
-        for problem in problems:
-            logger.error("%s: %s", beast, problem)
+            for name, moment in itertools.islice(itertools.cycle(ways), first, first + times):
+                with Stopped(folder, beast) as program:
+                    moment(program, rng)
+                    asked = time.monotonic()
+                    with contextlib.suppress(ProcessLookupError):  # it has ended already
+                        SIGNALS[name](program.pid)
+                    code = program.wait_for_end()
+                    wait_for(lambda: not program.session())  # noqa: B023
+                    seconds.append(time.monotonic() - asked)
+                    said = name, moment.__name__, seconds[-1], code
+                    logger.info("%s %s: %.1f s, exit code %d", *said)
+                    if problem := _problem(program, code, moment):
+                        unclean += 1
+                        logger.error("%s: %s\n%s", beast, problem, program.printed())
         figures += median_and_p99(f"{beast}: from the signal to the end", seconds, at_most=10.0)
-        figures += [Figure(f"{beast}: of {times} stops, not clean", len(problems), at_most=0)]
+        figures += [Figure(f"{beast}: of {times} stops, not clean", unclean, at_most=0)]
     return figures
-
-
-def _stop_often(folder: str, beast: str, times: int, first: int) -> tuple[list[float], list[str]]:
-    """Each run resumes from the checkpoint of the one before."""
-    rng = random.Random(0)
-    seconds, problems = [], []
-    ways = itertools.cycle(_all_pairs())
-    for name, moment in itertools.islice(ways, first, first + times):
-        with Stopped(folder, beast) as program:
-            moment(program, rng)
-            asked = time.monotonic()
-            with contextlib.suppress(ProcessLookupError):  # it has ended already
-                SIGNALS[name](program.pid)
-            code = program.wait_for_end()
-            wait_for(lambda: not program.session())  # noqa: B023
-            seconds.append(time.monotonic() - asked)
-            logger.info("%s %s: %.1f s, exit code %d", name, moment.__name__, seconds[-1], code)
-            if problem := _problem(program, code, moment):
-                problems.append(f"{name} {moment.__name__}: {problem}\n{program.printed()}")
-    return seconds, problems
-
-
-def _all_pairs() -> list[tuple]:
-    """All pairs (signal, moment). The first pairs differ in both."""
-    names, moments = list(SIGNALS), list(enumerate(MOMENTS))
-    return [(names[(i + j) % len(names)], m) for j in range(len(names)) for i, m in moments]
 
 
 def _problem(program: Stopped, code: int, moment) -> str:
@@ -177,9 +155,7 @@ KILLS = (after_an_actor, in_start, while_saving)
 
 
 @promise("a kill leaves nothing, and the next start is clean", "SIGKILL of parent, learner, actors")
-def killed(
-    times: int = 51, beasts: tuple[str, ...] = tuple(FLAGS), moments: tuple = KILLS
-) -> list[Figure]:
+def killed(times=51, beasts: tuple[str, ...] = tuple(FLAGS), moments=KILLS) -> list[Figure]:
     """Kills the main process, which is the learner, at these moments in turns. R2D2 keeps its
     replay, in which no sequence may join what does not belong together."""
     figures = []
@@ -207,11 +183,9 @@ def killed(
         figures += [Figure(f"{beast}: of {times} next starts, behind", lost, at_most=0)]
         if sequences:
             held, mixed = zip(*sequences, strict=True)
-            median = statistics.median(held)
-            figures += [
-                Figure(f"{beast}: sequences in the replay, median", median, at_least=20),
-                Figure(f"{beast}: of {sum(held)}, not of one life", sum(mixed), at_most=0),
-            ]
+            what = f"{beast}: sequences in the replay, median"
+            figures += [Figure(what, statistics.median(held), at_least=20)]
+            figures += [Figure(f"{beast}: of {sum(held)}, not of one life", sum(mixed), at_most=0)]
     return figures
 
 
