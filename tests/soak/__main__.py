@@ -49,7 +49,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import psutil
@@ -65,39 +65,28 @@ ENVS = 8  # in each server or actor; with 2 ms a step, each makes a rollout ever
 Faults = dict[str, tuple[int, Callable[[], None]]]  # kind -> (its number in the deck, what does it)
 
 
-class Pace(NamedTuple):
-    """The soak's times, in seconds."""
+class Pace:
+    """The soak's times, in seconds. Those of a short soak are shorter."""
 
-    calm: float  # without faults, at the start and at the end
-    sample: float
-    log: float
-    checkpoint: float  # a run that is killed every few minutes saves often
-    step_timeout: float
-
-
-def pace_of(seconds: float) -> Pace:
-    """The times of a soak of that length. Those of a short soak are shorter."""
-    full, parts = Pace(120.0, 5.0, 2.0, 10.0, 5.0), Pace(8, 40, 60, 12, 10)
-    return Pace(*(min(x, seconds / part) for x, part in zip(full, parts, strict=True)))
+    def __init__(self, seconds: float):
+        self.calm = min(120.0, seconds / 8)  # without faults, at the start and at the end
+        self.sample = min(5.0, seconds / 40)
+        self.log = min(2.0, seconds / 60)
+        self.checkpoint = min(10.0, seconds / 12)  # often, because a run is killed often
+        self.step_timeout = min(5.0, seconds / 10)
 
 
 # ======================================================================================= the beasts
 class MonoBeast:
-    """MonoBeast's learner and its actors, seen from outside.
-
-    Args:
-        rest: waits for a number of seconds and watches meanwhile.
-    """
+    """MonoBeast's learner and its actors, seen from outside."""
 
     module, worker = "monobeast", "actor"
     endings = {"learner killed", "learner terminated"}  # end a process whose growth is measured
     parent: Command | None = None
 
-    def __init__(
-        self, env: str, workers: int, folder: Path, pace: Pace, rest: Callable[[float], None]
-    ):
-        self.env, self.folder, self.pace, self.rest = env, folder, pace, rest
-        self.flags = ["--num_actors", workers, "--max_actor_restarts", 1_000_000]
+    def __init__(self, soak: "Soak", folder: Path):
+        self.env, self.folder, self.pace, self.rest = soak.flags.env, folder, soak.pace, soak.rest
+        self.flags = ["--num_actors", soak.flags.workers, "--max_actor_restarts", 1_000_000]
         self.flags += ["--envs_per_actor", ENVS]
         self.disk = folder / "disk"
         self.disk.mkdir()
@@ -153,8 +142,7 @@ class MonoBeast:
         self.start()
 
     def terminate_learner(self) -> None:
-        before_training = 130, -signal.SIGTERM
-        terminate("the learner", self.learner, (0, *before_training))
+        terminate("the learner", self.learner, (0, 130, -signal.SIGTERM))  # before it trains
         self.start()
 
     def fill_disk(self) -> None:
@@ -193,11 +181,9 @@ class PolyBeast(MonoBeast):
     endings = MonoBeast.endings | {"servers' parent killed"}
     own_flags = ["--net", "monobeast.Net"]
 
-    def __init__(
-        self, env: str, workers: int, folder: Path, pace: Pace, rest: Callable[[float], None]
-    ):
-        super().__init__(env, workers, folder, pace, rest)
-        self.addresses = [f"unix:{folder}/{i}" for i in range(workers)]
+    def __init__(self, soak: "Soak", folder: Path):
+        super().__init__(soak, folder)
+        self.addresses = [f"unix:{folder}/{i}" for i in range(soak.flags.workers)]
         self.flags = [*self.own_flags, "--server_addresses", ",".join(self.addresses)]
 
     def start(self) -> None:
@@ -313,14 +299,14 @@ class Soak:
 
     def __init__(self, flags: argparse.Namespace, folder: Path):
         self.flags, self.seconds = flags, 3600 * flags.hours
-        self.pace = pace_of(self.seconds)
+        self.pace = Pace(self.seconds)
         self.samples: list[dict[str, Any]] = []
         self.seen: list[Row] = []  # all rows of logs.csv, even those that a kill undid
         self.faults: list[dict[str, Any]] = []
         self.wrong: list[str] = []  # processes that ended although no fault should end them
         self._next_sample = 0.0
         random.seed(flags.seed)
-        self.beast = BEASTS[flags.beast](flags.env, flags.workers, folder, self.pace, self.rest)
+        self.beast = BEASTS[flags.beast](self, folder)
 
     def run(self) -> None:
         self.beast.start()
@@ -400,12 +386,12 @@ class Soak:
         sample: dict[str, Any] = {"time": time.time(), "workers": len(workers)}
         if self.seen:
             sample["step"] = self.seen[-1]["step"]
-        pids = {"learner": self.beast.learner.pid, "oldest": workers[0] if workers else None}
-        pids["parent"] = self.beast.parent.pid if self.beast.parent else None
+        pids = {"learner": self.beast.learner.pid} | ({"oldest": workers[0]} if workers else {})
+        if self.beast.parent:
+            pids["parent"] = self.beast.parent.pid
         for role, pid in pids.items():
             with contextlib.suppress(psutil.Error):  # it has just ended
-                if pid is not None:
-                    sample |= soak_report.measure(role, psutil.Process(pid))
+                sample |= soak_report.measure(role, psutil.Process(pid))
         self.samples.append(sample)
 
 

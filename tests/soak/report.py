@@ -19,11 +19,10 @@ Row = dict[str, float]
 
 # Pools of threads grow when more threads are first needed, and a stream may be open or closed. So a
 # growth by one or two does not count. A leak would be dozens.
-FLAT = 2
-MEASURES = {
+MEASURES = {  # words, unit and the growth that is allowed
     "mb": ("memory", "MB", 10.0),
-    "descriptors": ("open files", "", FLAT),
-    "threads": ("threads", "", FLAT),
+    "descriptors": ("open files", "", 2),
+    "threads": ("threads", "", 2),
 }
 
 
@@ -42,12 +41,6 @@ def speed(before: Row, row: Row) -> float:
 
 def speeds(table: list[Row], start: float, end: float = float("inf")) -> list[float]:
     return [speed(*pair) for pair in pairwise(r for r in table if start <= r["_time"] <= end)]
-
-
-def roles(soak: Any) -> dict[str, str]:
-    """The processes that are watched: role -> title."""
-    parent = {"parent": "the servers' parent"} if soak.beast.parent else {}
-    return {"learner": "the learner", **parent, "oldest": f"the oldest {soak.beast.worker}"}
 
 
 # ======================================================================================== figures
@@ -69,9 +62,10 @@ def figures(soak: Any) -> list[Figure]:
 
 
 def growths(soak: Any) -> list[Figure]:
-    found = []
+    found, titles = [], {"learner": "the learner", "parent": "the servers' parent"}
+    titles["oldest"] = f"the oldest {soak.beast.worker}"
     for what, (words, unit, at_most) in MEASURES.items():
-        for role, title in roles(soak).items():
+        for role, title in titles.items():
             name = f"{role}_{what}"
             values = [s[name] for s in soak.samples if name in s and s["time"] > soak.settles]
             if not values:
@@ -117,17 +111,10 @@ def report(soak: Any, result: dict[str, Any], about: str) -> str:
     lines = [f"# {soak.flags.beast} under random faults", ""]
     lines += [f"- {k}: {v}" for k, v in result.items() if not isinstance(v, list)]
     lines += ["", markdown([promise]), "| fault | times | seconds to recover, median | longest |"]
-    lines += ["| --- | --- | --- | --- |", *map(fault_line, by_kind(result["faults"]).items())]
+    lines += ["| --- | --- | --- | --- |"]
+    for kind in sorted({fault["kind"] for fault in result["faults"]}):
+        seconds = [fault["recovered_s"] for fault in result["faults"] if fault["kind"] == kind]
+        times = [float("inf") if x is None else x for x in seconds]
+        lines += [f"| {kind} | {len(times)} | {statistics.median(times):.1f} | {max(times):.1f} |"]
     lines += ["", *(f"- not as it should be: {text}" for text in result["wrong"])]
     return "\n".join([*lines, "", about.split("\n\n", 2)[2]])
-
-
-def by_kind(faults: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    kinds = sorted({fault["kind"] for fault in faults})
-    return {kind: [fault for fault in faults if fault["kind"] == kind] for kind in kinds}
-
-
-def fault_line(item: tuple[str, list[dict[str, Any]]]) -> str:
-    kind, faults = item
-    times = [f["recovered_s"] if f["recovered_s"] is not None else float("inf") for f in faults]
-    return f"| {kind} | {len(times)} | {statistics.median(times):.1f} | {max(times):.1f} |"
