@@ -12,7 +12,6 @@ TRAIN = (
     "r2d2 --xpid r2d2 --total_steps 800 --env tests.forks.envs:Told-v0 --num_servers 1 "
     "--envs_per_server 4 --batch_size 4 --train_length 8 --burn_in 0 --n_steps 1 "
     "--replay_start 100 --replay_ratio 4 --unroll_length 8",
-    "monobeast --xpid impala --mode test --num_episodes 4",
 )  # fmt: skip
 
 
@@ -26,8 +25,3 @@ def test_the_column_of_all_games_grows_and_each_task_has_one(fork, run):
         assert last["mean_game_return"] < 24 * last["game_right"]
     of_tasks = sorted([last["game_right_plain"], last["game_right_paid"]])
     assert 0 < of_tasks[0] <= last["game_right"] <= of_tasks[1] <= 1, rows
-
-
-def test_a_game_that_is_played_is_in_no_log(fork):
-    """Test modes print returns alone."""
-    assert "Mean return" in fork.said[1] and "error" not in fork.said[0]

@@ -36,12 +36,11 @@ def fork(tmp_path_factory):
     for program, own in PROGRAMS.items():
         own += f" {SIGNALS} --total_steps 240 --teacher teacher"
         commands.append(f"{program} --xpid {program} {own}")
-    commands.append(f"monobeast --xpid wrong {IN_ORDER} {SIGNALS} --use_lstm --teacher teacher")
-    fork.said = fork.main(*commands)
+    fork.main(*commands)
     fork.teachers = {core: fork.checkpoint(f"teacher{core}")["model"] for core in CORES}
     for core in CORES:
         shutil.rmtree(fork.savedir / f"teacher{core}")
-    fork.said += fork.main(
+    *_, fork.gone = fork.main(
         *(f"monobeast --xpid {run} --total_steps 1200" for run in RUNS),
         f"monobeast --xpid gone {IN_ORDER} {SIGNALS} --teacher teacher",
     )
@@ -75,7 +74,5 @@ def test_the_same_weights_have_no_divergence(fork):
     assert fork.rows("same")[-1]["kl"] == pytest.approx(0, abs=1e-6)
 
 
-def test_a_teacher_that_does_not_fit_or_is_not_there_is_one_sentence(fork):
-    gone, wrong = fork.said[-1], fork.said[-6]
-    assert gone.startswith("monobeast: error: --teacher teacher: there is no checkpoint ")
-    assert wrong.startswith("monobeast: error: --teacher teacher: ") and "does not fit" in wrong
+def test_a_teacher_that_is_not_there_is_one_sentence(fork):
+    assert fork.gone.startswith("monobeast: error: --teacher teacher: there is no checkpoint ")

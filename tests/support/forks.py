@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+from libtorchbeast.tools import fork_diff
 from tests.support.processes import ROOT, load, rows
 
 FORKS = {  # beast: the files that a fork edits
@@ -118,46 +119,36 @@ def parts_of(run):
 
 
 class Fork:
-    """A clean copy of the repository with tests/forks/NAME.diff, and the runs that it trains. If
-    there is no such file, because an environment is all that is needed, no copy is made.
-
-    Attributes:
-        copy, savedir: the folders of the copy and of its runs.
-        changed: the names of the files that the patch changes or adds.
-    """
+    """A clean copy of the repository with tests/forks/NAME.diff, which may only change the marked
+    places of one file, and the runs that it trains, in `savedir`. If there is no such file, because
+    an environment is all that is needed, no copy is made."""
 
     def __init__(self, name, folder):
-        self.copy, self.savedir = folder / "copy", folder / "runs"
+        self.copy, self.savedir = ROOT, folder / "runs"
         diff = ROOT / f"tests/forks/{name}.diff"
         if diff.exists():
-            self.changed = apply(diff, self.copy)
-        else:
-            self.copy, self.changed = ROOT, set()
+            self.copy = folder / "copy"
+            assert apply(diff, self.copy) == {"monobeast.py"}
+            added, removed, _ = git(self.copy, "diff", "--numstat").split()
+            assert int(added) + int(removed) <= 60
+            assert fork_diff.outside("HEAD", self.copy) == ""
 
     def python(self, *words, text=""):
         return run_python(words, self.copy, text)
 
     def main(self, *commands):
-        """Runs the commands one after the other in one process, because imports take seconds.
-        Returns for each what it has printed, or the sentence with which it was refused.
-
-        Args:
-            commands: a program and flags, such as "monobeast --xpid run --total_steps 1000".
-        """
+        """Runs commands, such as "monobeast --xpid run --total_steps 1000", one after the other in
+        one process, because imports take seconds. Returns for each what it has printed, or the
+        sentence with which it was refused."""
         own = f" --savedir {self.savedir} --torch_threads 1 --eval_every 0"
         printed = self.python("-c", MAIN, text="\n".join(one + own for one in commands))
         return json.loads(printed.splitlines()[-1])
 
     def train(self, words, core, first_steps, steps, *more):
-        """Trains the four RUNS. Each is stopped after about `first_steps` steps and resumed, so
-        that its log has two rows, with the means over both parts. Then trains each of PROGRAMS for
-        `first_steps`.
-
-        Args:
-            words: of each command.
-            core: words of the recurrent ones, such as "--use_lstm".
-            more: further commands. Returns what `main` returns for them.
-        """
+        """Trains the four RUNS, the recurrent ones with the words `core`. Each is stopped after
+        about `first_steps` steps and resumed, so that its log has two rows, with the means over
+        both parts. Then trains each of PROGRAMS for `first_steps`. Returns what `main` returns for
+        the further commands `more`."""
         commands = []
         for run in RUNS:
             algorithm, is_recurrent = parts_of(run)
