@@ -16,9 +16,9 @@ from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.environment import Environment
 from libtorchbeast.learner import Direct, Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
-from libtorchbeast.rollouts import rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.update import Updater
+from tests.support.monobeast import unroll
 
 N, T, ROLLOUTS, A = 3, 5, 6, 3
 CLOSE = dict(rtol=1e-4, atol=1e-5)
@@ -30,13 +30,9 @@ class Counting(gymnasium.Env):
     observation_space = Box(-1, 100, (3,))
     action_space = Discrete(A)
 
-    def __init__(self):
-        self._rng = np.random.default_rng()
-
     def reset(self, *, seed=None, options=None):
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-        self._count, self._length = 0, self._rng.integers(1, 9)
+        super().reset(seed=seed)
+        self._count, self._length = 0, self.np_random.integers(1, 9)
         return self._show(-1), {}
 
     def step(self, action):
@@ -45,7 +41,7 @@ class Counting(gymnasium.Env):
         return self._show(action), float(action), ended and not truncated, ended and truncated, {}
 
     def _show(self, action):
-        return np.array([self._count, action, self._rng.normal()], np.float32)
+        return np.array([self._count, action, self.np_random.normal()], np.float32)
 
 
 class OnesNet(monobeast.Net):
@@ -71,12 +67,8 @@ class RuleNet(monobeast.Net):
     def forward(self, inputs, core_state=()):
         outputs, core_state = super().forward(inputs, core_state)
         count = inputs["frame"][..., 0].long()
-        outputs |= {
-            "action": (count + 1) % A,
-            "features": inputs["frame"] * 2,
-            "count": count.int(),
-        }
-        return outputs, core_state
+        own = dict(action=(count + 1) % A, features=inputs["frame"] * 2, count=count.int())
+        return outputs | own, core_state
 
 
 def make_flags(*argv):
@@ -94,15 +86,8 @@ def make_actor(net_class, *argv, create_env=Counting):
 
 
 def make_rollouts(actor, count=ROLLOUTS):
-    """Makes `count` consecutive rollouts in memory that was not zero before."""
-    row = {name: torch.from_numpy(value) for name, value in actor.row.items()}
-    shapes = rollout_shapes(row, actor.core_state, T, N)
-    rollouts = []
-    for k in range(count):
-        rollout = {n: torch.full(shape, 1, dtype=dtype) for n, (shape, dtype) in shapes.items()}
-        actor.unroll({name: tensor.numpy() for name, tensor in rollout.items()}, version=k + 1)
-        rollouts.append(rollout)
-    return rollouts
+    """Makes `count` consecutive rollouts."""
+    return [unroll(actor, T, version=k + 1) for k in range(count)]
 
 
 def make_learner(net, flags, device=CPU, dump_dir=None, ranks=None, **others):

@@ -9,6 +9,7 @@ refuses `step-*` because of the last Step. The C++ tests read the files under sa
 starts from them, and tests/faults/strangers.py sends them to the real ActorPool.
 """
 
+import functools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,52 +52,61 @@ def good_step(first: bool, more: bytes = b"", **changes) -> rpcenv_pb2.Step:
     return rpcenv_pb2.Step(**(fields | changes))
 
 
+def spec_with(**leaves) -> bytes:
+    return good_spec(**leaves).SerializeToString()
+
+
+def spec_but(**fields) -> bytes:
+    """A good Spec with other values of some fields."""
+    message = good_spec()
+    for name, value in fields.items():
+        message.ClearField(name)
+        message.MergeFrom(rpcenv_pb2.Spec(**{name: value}))
+    return message.SerializeToString()
+
+
+def step_but(first: bool, more: bytes = b"", **changes) -> bytes:
+    return good_step(first, more, **changes).SerializeToString()
+
+
 def conversations() -> dict[str, list[bytes]]:
     """Returns all conversations: name -> messages."""
-    messages = good_spec(), good_step(True), good_step(False)
-    spec, first, next_ = (message.SerializeToString() for message in messages)
-    found = {f"good-{name}": messages for name, messages in _good(spec, first, next_)}
-    for name, message in _bad_specs(spec):
-        found[f"spec-{name}"] = [message, first, next_]
-    for name, message in _bad_first_steps(first):
-        found[f"step-first-{name}"] = [spec, message]
-    for name, message in _bad_steps(next_):
-        found[f"step-{name}"] = [spec, first, next_, message]
-    stacks = good_spec(big=((4, 2, 2), rpcenv_pb2.UINT8, 4)).SerializeToString()
-    later = good_step(True, b"\5" * 4 * N, episode_step=[0, 3]).SerializeToString()
-    found["step-first-of-a-stack-in-mid-game"] = [stacks, later]
-    found["step-first-of-numbers-by-half"] = [spec, _without(first, 7) + field(7, bytes(7))]
-    return found
-
-
-def _good(spec: bytes, first: bytes, next_: bytes) -> Iterator[tuple[str, list[bytes]]]:
-    yield "plain", [spec, *[first, next_, next_] * 2]
-    stacks = good_spec(big=((4, 2, 2), rpcenv_pb2.UINT8, 4), none=((2, 0), rpcenv_pb2.INT8, 2))
-    steps = (good_step(i == 0, b"\5" * 4 * N).SerializeToString() for i in range(4))
-    yield "stack", [stacks.SerializeToString(), *steps]
-    numbers = {f"t{i}": ((2,), i, 0) for i in range(1, 14)}
+    spec, first, next_ = spec_with(), step_but(True), step_but(False)
+    big = (4, 2, 2), rpcenv_pb2.UINT8, 4
+    stacks = spec_with(big=big, none=((2, 0), rpcenv_pb2.INT8, 2))
+    numbers = spec_with(**{f"t{i}": ((2,), i, 0) for i in range(1, 14)})
     size = sum([1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8]) * 2 * N
-    steps = (good_step(i == 0, b"\0" * size).SerializeToString() for i in range(2))
-    yield "every-dtype", [good_spec(**numbers).SerializeToString(), *steps]
     seconds, others = first[-5:], first[:-5]
-    yield "fields-in-another-order", [spec, seconds + others]
-    text = good_spec()
-    text.name = "Träge Straße \U0001f600"
-    yield "name-of-wide-characters", [text.SerializeToString(), first, next_]
+    found = {
+        "good-plain": [spec, *[first, next_, next_] * 2],
+        "good-stack": [stacks, *(step_but(i == 0, b"\5" * 4 * N) for i in range(4))],
+        "good-every-dtype": [numbers, *(step_but(i == 0, b"\0" * size) for i in range(2))],
+        "good-fields-in-another-order": [spec, seconds + others],
+        "good-name-of-wide-characters": [spec_but(name="Träge Straße \U0001f600"), first, next_],
+        "step-first-empty": [spec, b""],
+        "step-first-not-done": [spec, step_but(True, done=[True, False])],
+        "step-first-cut-off": [spec, first[:-3]],
+        "step-first-of-a-stack-in-mid-game": [
+            spec_with(big=big), step_but(True, b"\5" * 4 * N, episode_step=[0, 3])
+        ],
+        "step-first-of-numbers-by-half": [spec, _without(first, 7) + field(7, bytes(7))],
+    }  # fmt: skip
+    found |= {f"spec-{name}": [message, first, next_] for name, message in _bad_specs(spec)}
+    bad = dict(_bad_steps(next_))
+    return found | {f"step-{name}": [spec, first, next_, bad[name]] for name in bad}
 
 
 def _bad_specs(good: bytes) -> Iterator[tuple[str, bytes]]:
-    changed = lambda **fields: _merged(good_spec(), fields).SerializeToString()
     yield "empty", b""
     yield "garbage", bytes(range(255, 0, -7))
     yield "zeros", b"\0" * 100
-    yield "step-instead", good_step(True).SerializeToString()
+    yield "step-instead", step_but(True)
     yield "cut-off", good[:-3]
     yield "cut-off-in-a-leaf", good[:12]
     yield "surplus-bytes", good + b"\x07"
-    yield "protocol-1", changed(protocol=1)
-    yield "protocol-3-with-new-fields", changed(protocol=3) + varint(9 << 3) + b"\1"
-    yield "protocol-missing", changed(protocol=0)
+    yield "protocol-1", spec_but(protocol=1)
+    yield "protocol-3-with-new-fields", spec_but(protocol=3) + varint(9 << 3) + b"\1"
+    yield "protocol-missing", spec_but(protocol=0)
     yield "protocol-twice", good + b"\x08\x02"
     yield "unknown-field", good + field(9, b"new")
     yield "unknown-fields-by-the-thousand", good + b"\x7a\0" * 2000
@@ -104,40 +114,35 @@ def _bad_specs(good: bytes) -> Iterator[tuple[str, bytes]]:
     yield "field-of-another-wire-type", good + b"\x31" + bytes(8)
     yield "number-without-end", good + b"\x30" + b"\xff" * 11
     yield "length-of-2-to-the-64", good + b"\x3a" + b"\xff" * 9 + b"\1"
-    yield "no-environments", changed(num_envs=0)
-    yield "too-many-environments", changed(num_envs=2**32 - 1)
-    yield "environments-2-to-the-20", changed(num_envs=2**20)
-    yield "environments-of-64-bits", changed(num_envs=0) + b"\x10" + varint(2**64 - 1)
+    yield "no-environments", spec_but(num_envs=0)
+    yield "too-many-environments", spec_but(num_envs=2**32 - 1)
+    yield "environments-2-to-the-20", spec_but(num_envs=2**20)
+    yield "environments-of-64-bits", spec_but(num_envs=0) + b"\x10" + varint(2**64 - 1)
     yield from _bad_leaves(good)
     yield "own-name-not-utf-8", _without(good, 7) + field(7, b"\xc0\xaf")
     yield "leaves-empty-by-the-thousand", good + b"\x1a\0" * 2000
-    yield (
-        "leaves-by-the-thousand",
-        good_spec(**{f"{i}": ((), 2, 0) for i in range(1000)}).SerializeToString(),
-    )
+    yield "leaves-by-the-thousand", spec_with(**{f"{i}": ((), 2, 0) for i in range(1000)})
     yield "leaf-field-unknown", good + field(3, field(1, b"x") + b"\x10\2" + b"\x30\1")
     yield "leaf-field-twice", good + field(3, field(1, b"x") + b"\x10\2\x10\3")
-    yield "actions-of-an-unknown-kind", changed(action_kind="tuple")
-    yield "actions-of-a-box-of-two-sizes", changed(action_kind="box", action_sizes=[2, 3])
-    yield "actions-of-a-box-beyond-16-bits", changed(action_kind="box", action_sizes=[2**16 + 1])
-    yield (
-        "actions-of-too-many-choices",
-        changed(action_kind="multi_discrete", action_sizes=[2] * 2000),
-    )
-    yield "actions-of-a-choice-of-none", changed(action_kind="multi_discrete", action_sizes=[2, 0])
-    yield "actions-missing", changed(action_sizes=[])
-    yield "actions-of-two-sizes", changed(action_sizes=[3, 3])
-    yield "actions-0", changed(action_sizes=[0])
-    yield "actions-negative", changed(action_sizes=[-3])
-    yield "actions-beyond-32-bits", changed(action_sizes=[2**31 + 1])
-    yield "frames-per-step-0", changed(frames_per_step=0)
-    yield "frames-per-step-of-32-bits", changed(frames_per_step=2**32 - 1)
+    yield "actions-of-an-unknown-kind", spec_but(action_kind="tuple")
+    yield "actions-of-a-box-of-two-sizes", spec_but(action_kind="box", action_sizes=[2, 3])
+    yield "actions-of-a-box-beyond-16-bits", spec_but(action_kind="box", action_sizes=[2**16 + 1])
+    choices = lambda *sizes: spec_but(action_kind="multi_discrete", action_sizes=sizes)
+    yield "actions-of-too-many-choices", choices(*[2] * 2000)
+    yield "actions-of-a-choice-of-none", choices(2, 0)
+    yield "actions-missing", spec_but(action_sizes=[])
+    yield "actions-of-two-sizes", spec_but(action_sizes=[3, 3])
+    yield "actions-0", spec_but(action_sizes=[0])
+    yield "actions-negative", spec_but(action_sizes=[-3])
+    yield "actions-beyond-32-bits", spec_but(action_sizes=[2**31 + 1])
+    yield "frames-per-step-0", spec_but(frames_per_step=0)
+    yield "frames-per-step-of-32-bits", spec_but(frames_per_step=2**32 - 1)
 
 
 def _bad_leaves(good: bytes) -> Iterator[tuple[str, bytes]]:
-    with_leaf = lambda name="x", shape=(), dtype=2, stack=0: good_spec(
+    with_leaf = lambda name="x", shape=(), dtype=2, stack=0: spec_with(
         **{name: (shape, dtype, stack)}
-    ).SerializeToString()
+    )
     yield "dtype-0", with_leaf(dtype=0)
     yield "dtype-14", with_leaf(dtype=14)
     yield "dtype-negative", with_leaf(dtype=-1)
@@ -150,10 +155,7 @@ def _bad_leaves(good: bytes) -> Iterator[tuple[str, bytes]]:
     yield "dimensions-too-many", with_leaf(shape=[1] * 17)
     yield "dimensions-by-the-thousand", with_leaf(shape=[1] * 2000)
     yield "dimensions-not-packed", good + field(3, field(1, b"x") + b"\x10\2" + b"\x18\1" * 2)
-    yield (
-        "size-of-two-leaves",
-        good_spec(**{name: ((2**30,), 2, 0) for name in "ab"}).SerializeToString(),
-    )
+    yield "size-of-two-leaves", spec_with(a=((2**30,), 2, 0), b=((2**30,), 2, 0))
     yield "stack-of-another-shape", with_leaf(shape=[3, 4], stack=4)
     yield "stack-without-a-shape", with_leaf(stack=4)
     yield "stack-of-2-to-the-32", with_leaf(shape=[4], stack=2**32 - 1)
@@ -168,19 +170,13 @@ def _bad_leaves(good: bytes) -> Iterator[tuple[str, bytes]]:
     yield "name-of-300-bytes", with_leaf(name="x" * 300)
 
 
-def _bad_first_steps(good: bytes) -> Iterator[tuple[str, bytes]]:
-    yield "empty", b""
-    yield "not-done", good_step(True, done=[True, False]).SerializeToString()
-    yield "cut-off", good[:-3]
-
-
 def _bad_steps(good: bytes) -> Iterator[tuple[str, bytes]]:
-    changed = lambda **fields: good_step(False, **fields).SerializeToString()
+    changed = functools.partial(step_but, False)
     observations = good_step(False).observations
     yield "empty", b""
     yield "garbage", bytes(range(255, 0, -7))
     yield "zeros", b"\0" * 100
-    yield "spec-instead", good_spec().SerializeToString()
+    yield "spec-instead", spec_with()
     yield "cut-off", good[:-3]
     yield "cut-off-in-the-observations", good[:9]
     yield "surplus-byte", good + b"\x07"
@@ -245,16 +241,9 @@ def actions() -> dict[str, bytes]:
         "unknown-fields-alone": field(9, b"new") + b"\x7a\0" * 400,
         "empty-fields": b"\x0a\0" * 500,
         "group-without-end": b"\x4b" * 500,
-        "a-step": good_step(True).SerializeToString(),
-        "a-spec": good_spec().SerializeToString(),
+        "a-step": step_but(True),
+        "a-spec": spec_with(),
     }
-
-
-def _merged(message, fields):
-    for name, value in fields.items():
-        message.ClearField(name)
-        message.MergeFrom(type(message)(**{name: value}))
-    return message
 
 
 def _without(message: bytes, number: int) -> bytes:

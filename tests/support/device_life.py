@@ -89,13 +89,8 @@ class Batch:
 
 
 class Life:
-    """A learner with two learner threads, and two inference threads, which take turns.
-
-    Args:
-        learner_device, inference_device: where they compute.
-        argv: flags of MonoBeast.
-        net: the class of the network.
-    """
+    """A learner with two learner threads, and two inference threads, which take turns. `argv` are
+    flags of MonoBeast, and `net` is the network's class."""
 
     def __init__(self, learner_device, inference_device, *argv, net=None):
         self.flags = make_flags(*argv)
@@ -117,8 +112,10 @@ class Life:
         learner.learn(run_of(self.learner, self.stats), own, self.weights.publish, clock)
 
     def _infer(self, net, asked):
-        run = SimpleNamespace(flags=self.flags, stats=self.stats)
-        clock = Clock(INFERENCE_ACTIVITIES)
+        run, clock = (
+            SimpleNamespace(flags=self.flags, stats=self.stats),
+            Clock(INFERENCE_ACTIVITIES),
+        )
         polybeast.infer(run, asked, self.weights, net, clock, models.act_on)
 
     def learn(self, number):

@@ -5,11 +5,5 @@ where there is none."""
 import pytest
 import torch
 
-GPU = pytest.param(
-    torch.device("cuda"),
-    id="cuda",
-    marks=[
-        pytest.mark.gpu,
-        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    ],
-)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = pytest.param(torch.device("cuda"), id="cuda", marks=[pytest.mark.gpu, needs_gpu])

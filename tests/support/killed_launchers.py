@@ -16,18 +16,13 @@ from pathlib import Path
 from libtorchbeast.tools import sweep
 
 
-def launch():
-    pid = os.fork()
-    if pid == 0:
-        sweep.main(sys.argv[3:])
-    return pid
-
-
 def main():
     folder, times = Path(sys.argv[1]), int(sys.argv[2])
     moments, begin = random.Random(0), time.monotonic()
     for i in range(times):
-        pid = launch()
+        pid = os.fork()
+        if pid == 0:
+            sweep.main(sys.argv[3:])
         if i == 0:  # so long does a run need to make its first step
             while not list(folder.glob("*/counted")):
                 time.sleep(0.001)

@@ -33,9 +33,10 @@ def parse(*flags):
 
 
 def unroll(actor, T, version=0):
-    """A rollout [T+1, N, ...] of MonoBeast's actor, which begins with the newest row."""
+    """A rollout [T+1, N, ...] of MonoBeast's actor, which begins with the newest row, in memory
+    that was not zero before."""
     row = {name: torch.from_numpy(x) for name, x in actor.row.items()}
     shapes = rollout_shapes(row, actor.core_state, T, len(row["reward"]))
-    rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
+    rollout = {k: torch.ones(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
     actor.unroll({k: x.numpy() for k, x in rollout.items()}, version)
     return rollout

@@ -27,16 +27,14 @@ def two_machines():
     if shutil.which("ip") is None:
         raise NoNamespaces("needs iproute2: apt-get install iproute2")
     names = {machine: f"torchbeast-{machine}-{os.getpid()}" for machine in HOSTS}
-    made = []
-    try:
+    with contextlib.ExitStack() as stack:
         for name in names.values():
             try:
                 ip("netns", "add", name)
             except subprocess.CalledProcessError as error:
-                raise NoNamespaces(
-                    f"may not make network namespaces: {error.stderr.strip()}"
-                ) from error
-            made.append(name)
+                why = f"may not make network namespaces: {error.stderr.strip()}"
+                raise NoNamespaces(why) from error
+            stack.callback(ip, "netns", "delete", name)
         envs, learner = names.values()
         cable = "link add cable netns {} type veth peer name cable netns {}"
         ip(*cable.format(envs, learner).split())
@@ -45,9 +43,6 @@ def two_machines():
             for device in ("lo", "cable"):
                 ip("-n", name, "link", "set", device, "up")
         yield names
-    finally:
-        for name in made:
-            ip("netns", "delete", name)
 
 
 def on(namespace):

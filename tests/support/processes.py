@@ -30,11 +30,7 @@ def heed_signals():
 class Command:
     """A program in its own session, so that a signal to its process group acts like Ctrl-C in a
     terminal. Used as a context manager, which leaves no process behind. What it prints goes to
-    folder/printed.
-
-    Args:
-        files: the limit of open files.
-    """
+    folder/printed. `files` is its limit of open files."""
 
     def __init__(self, folder, command, files=None, **environment):
         environment |= self.mark()
@@ -88,9 +84,8 @@ class Command:
         return {int(pid) for pid in os.listdir("/proc") if pid.isdigit() and self._started(pid)}
 
     def _started(self, pid):
-        stat = (
-            _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        )  # state, parent, group, session
+        # The words after the program's name: its state, parent, group and session.
+        stat = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         if not stat or stat[0] in b"ZX":
             return False
         inherited = self._mark in _read(f"/proc/{pid}/environ").split(b"\0")

@@ -83,12 +83,8 @@ class _Thread(threading.local):
         self.graph = None  # that is being recorded (tests/support/simulated_graph.py)
 
 
-def _gradients_in_this_thread() -> contextlib.AbstractContextManager[None]:
-    """By default torch computes a device's gradients in a thread of its own, which has entered no
-    stream."""
-    return torch.autograd.set_multithreading_enabled(False)
-
-
+# By default torch computes a device's gradients in another thread, which has entered no stream.
+_gradients_in_this_thread = functools.partial(torch.autograd.set_multithreading_enabled, False)
 _thread = _Thread()
 
 
@@ -275,14 +271,9 @@ class SimTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor, block: Block):
-        return torch.Tensor._make_wrapper_subclass(
-            cls,
-            inner.shape,
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
-            dtype=inner.dtype,
-            device=block.stream.device,
-        )
+        like = dict(strides=inner.stride(), storage_offset=inner.storage_offset())
+        like |= dict(dtype=inner.dtype, device=block.stream.device)
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, **like)
 
     def __init__(self, inner: torch.Tensor, block: Block):
         self.inner, self.block = inner, block
@@ -430,14 +421,16 @@ def _execute(func, args: tuple, kwargs: dict):
     return torch.utils._python_dispatch.return_and_correct_aliasing(func, args, kwargs, outputs)
 
 
-def _sims(tree) -> list[SimTensor]:
-    return [x for x in pytree.tree_leaves(tree) if isinstance(x, SimTensor)]
+def _tensors(tree, kind=torch.Tensor) -> list[torch.Tensor]:
+    return [x for x in pytree.tree_leaves(tree) if isinstance(x, kind)]
+
+
+_sims = functools.partial(_tensors, kind=SimTensor)
 
 
 def _check_devices(name: str, inputs: list[SimTensor], arguments) -> None:
-    seen = {str(x.device) for x in inputs}
-    tensors = [x for x in pytree.tree_leaves(arguments) if isinstance(x, torch.Tensor)]
-    seen |= {str(x.device) for x in tensors if not isinstance(x, SimTensor) and x.dim()}
+    others = [x for x in _tensors(arguments) if not isinstance(x, SimTensor) and x.dim()]
+    seen = {str(x.device) for x in (*inputs, *others)}
     if len(seen) > 1:
         raise RuntimeError(f"{name}: expected all tensors on one device, seen {sorted(seen)}")
 
@@ -552,26 +545,20 @@ def _module() -> types.ModuleType:
 @contextlib.contextmanager
 def installed():
     """The context in which torch has the simulated devices. It ends with `finish`."""
-    global _is_installed
     from tests.support.simulated_graph import Graph
 
-    patch = pytest.MonkeyPatch()
-    patch.setattr(torch, "Stream", Stream)
-    patch.setattr(torch, "Event", Event)
-    patch.setattr(torch, "empty", _empty_or_pinned)
-    patch.setattr(threading.Thread, "join", _join)
-    patch.setattr(torch.accelerator, "current_stream", current_stream)
-    patch.setattr(torch.accelerator, "Graph", Graph)
     gc.collect()  # what an earlier test has left is freed before the books are emptied
     counts.clear(), errors.clear(), broken.clear(), _pending.clear()
-    _is_installed = True
-    try:
-        with _gradients_in_this_thread():
-            yield
-            finish()
-    finally:
-        _is_installed = False
-        patch.undo()
+    with pytest.MonkeyPatch.context() as patch, _gradients_in_this_thread():
+        patch.setattr(torch, "Stream", Stream)
+        patch.setattr(torch, "Event", Event)
+        patch.setattr(torch, "empty", _empty_or_pinned)
+        patch.setattr(threading.Thread, "join", _join)
+        patch.setattr(torch.accelerator, "current_stream", current_stream)
+        patch.setattr(torch.accelerator, "Graph", Graph)
+        patch.setitem(globals(), "_is_installed", True)
+        yield
+        finish()
 
 
 _libraries = _register() if is_possible else []

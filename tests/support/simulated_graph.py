@@ -16,9 +16,9 @@ the number of replays as `graphs`.
 import weakref
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tests.support import simulated_device as sim
+from tests.support.simulated_device import _tensors
 
 
 class Graph:
@@ -96,7 +96,3 @@ class Graph:
             new = [x for x in results if x.untyped_storage().data_ptr() not in used]
             for mine, x in zip(kept, new, strict=True):
                 mine.copy_(x)
-
-
-def _tensors(tree) -> list[torch.Tensor]:
-    return [x for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]

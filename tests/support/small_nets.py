@@ -42,4 +42,4 @@ class Flicker(Counting):
     observation_space = Box(0, 255, (2, 9, 12), np.uint8)
 
     def _show(self, action):
-        return self._rng.integers(0, 256, (2, 9, 12), np.uint8)
+        return self.np_random.integers(0, 256, (2, 9, 12), np.uint8)
