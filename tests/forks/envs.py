@@ -6,31 +6,26 @@ import collections
 import gymnasium
 import numpy as np
 
+from tests.support.games import Guess
+
 SIZE = 5
 
 
-class Signals(gymnasium.Env):
+class Signals(Guess):
     """One of three cells is lit. The action that is its number gives 1, the others nothing. An
     episode has 8 steps."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (1, 3, 3), np.uint8)
     action_space = gymnasium.spaces.Discrete(3)
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return self.seen(), {}
-
-    def step(self, action):
-        reward = float(action == self.signal)
-        self.steps += 1
-        return self.seen(), reward, self.steps == 8, False, {}
-
-    def seen(self):
+    def ask(self):
         self.signal = int(self.np_random.integers(3))
         image = np.zeros((1, 3, 3), np.uint8)
         image[0, 1, self.signal] = 255
         return image
+
+    def worth(self, action):
+        return float(action == self.signal)
 
 
 class Room(gymnasium.Env):
@@ -91,8 +86,8 @@ class Tasks(Signals):
         seen, reward, *ends = super().step(action)
         return seen, 50 * reward - 30 if self.task else reward, *ends
 
-    def seen(self):
-        return dict(image=super().seen(), task=np.eye(2, dtype=np.uint8)[self.task])
+    def ask(self):
+        return dict(image=super().ask(), task=np.eye(2, dtype=np.uint8)[self.task])
 
 
 class Told(Signals):
