@@ -224,16 +224,18 @@ def _full_disk(beast: str) -> list[Figure]:
 def small_machine() -> list[Figure]:
     """MonoBeast's rollouts need more than 64 MB of shared memory with these flags."""
     figures = []
-    large = {"monobeast": "--num_buffers 16384 --unroll_length 40", "polybeast": ""}
-    for beast, more in large.items():
+    flags_of = {  # beast: those of a run that fits, and those of one that does not
+        "monobeast": ("--num_buffers 16384 --unroll_length 40", "--num_actors 60"),
+        "polybeast": ("", "--num_actors 60 --max_streams 60"),
+    }
+    for beast, (large, too_large) in flags_of.items():
         with tempfile.TemporaryDirectory() as folder:
             options = dict(module=beast, files=256, TMPDIR=folder)
             options |= dict(before=with_tmpfs(Path("/dev/shm"), "64m"))
             flags = [*CATCH, *FLAGS[beast]]
-            finish(Path(folder), *flags, *more.split(), "--total_steps", "1000", **options)
+            finish(Path(folder), *flags, *large.split(), "--total_steps", "1000", **options)
             start = time.monotonic()
-            too_many = ["--num_actors", 60, *(["--max_streams", 60] * (beast == "polybeast"))]
-            with Program(folder, *flags, *too_many, **options) as program:
+            with Program(folder, *flags, *too_large.split(), **options) as program:
                 code = program.wait_for_end()
                 seconds = time.monotonic() - start
             *_, last = program.printed().strip().splitlines()
