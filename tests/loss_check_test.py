@@ -113,9 +113,10 @@ def test_a_wrong_loss_is_named(wrong):
 @pytest.mark.parametrize("targets, said", [
     (lambda b: dict(v=b.outputs["baseline"]), r"v float32\[4, 2\]; expected \[3, 2, \.\.\.\]"),
     (lambda b: None, "a NoneType; expected a dict"),
-], ids=["all rows", "None"])  # fmt: skip
+    (raises, "KeyError: 'embedding'"),
+], ids=["all rows", "None", "error"])  # fmt: skip
 def test_wrong_targets_are_named(argv, targets, said):
-    with pytest.raises(UserError, match=rf"targets\(\) returned {said}"):
+    with pytest.raises(UserError, match=rf"targets\(\) (returned|raised) {said}"):
         checked(targets, RIGHT, *argv)
 
 
