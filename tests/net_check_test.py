@@ -45,12 +45,15 @@ def made(net_class, spec=SPEC):
     return models.make_net(net_class, spec, make_flags())
 
 
-def with_result(result):
-    return type("Broken", (Sound,), {"result": lambda net, *returned: result(*returned)})
+def sound_but(**methods):
+    """A network that keeps the contract but for these methods."""
+    return type("Broken", (Sound,), methods)
 
 
-def with_state(initial_state):
-    return type("Broken", (Sound,), {"initial_state": lambda net, B: initial_state(B)})
+def with_outputs(**changes):
+    """A network that returns something else as some of its outputs: functions of all of them."""
+    changed = lambda outputs: outputs | {name: f(outputs) for name, f in changes.items()}
+    return sound_but(result=lambda net, outputs, state: (changed(outputs), state))
 
 
 def with_module(module):
@@ -58,63 +61,121 @@ def with_module(module):
         Sound.__init__(net, spec, flags)
         net.part = module()
 
-    return type("Broken", (Sound,), {"__init__": init})
+    return sound_but(__init__=init)
 
 
-@pytest.mark.parametrize("looks_up", [True, False])
-def test_a_network_for_observations_from_1_on_is_taken(looks_up):
-    """It cannot look up a 0, or divides by it."""
+class LooksUp(Sound):
+    """It cannot look up a 0."""
 
-    class WithoutZeros(Sound):
-        def forward(self, inputs, core_state):
-            frame = inputs["frame"]
-            seen = torch.ones(9)[frame.long() - 1] if looks_up else frame / frame.mean()
-            return super().forward(inputs | {"frame": seen}, core_state)
-
-    made(WithoutZeros)
+    def forward(self, inputs, core_state):
+        seen = torch.ones(9)[inputs["frame"].long() - 1]
+        return super().forward(inputs | {"frame": seen}, core_state)
 
 
-OUTPUTS = [
-    ("policy_logits", torch.zeros(3, 2, 9), f"float32[3, 2, {A}]"),
-    ("policy_logits", torch.zeros(2, 3, A), f"float32[3, 2, {A}]"),
-    ("baseline", torch.zeros(3, 2).double(), "float32[3, 2]"),
-    ("action", torch.zeros(3, 2), "int64[3, 2]"),
-    ("loss", torch.tensor(0.5), "a tensor [3, 2, ...]"),
-]
-RESULTS = {
-    "no state": (lambda outputs, state: outputs, "a dict; expected a pair: a dict of"),
-    "three": (lambda outputs, state: (outputs, state, 0), "(a dict, (float32[1, 2, 4]), a int);"),
-    "no dict": (lambda outputs, state: (state[0], state), "(float32[1, 2, 4], (float32[1, 2, 4]))"),
-    "no baseline": (
-        lambda outputs, state: (dict(policy_logits=outputs["policy_logits"]), state),
+class Divides(Sound):
+    def forward(self, inputs, core_state):
+        frame = inputs["frame"]
+        return super().forward(inputs | {"frame": frame / frame.mean()}, core_state)
+
+
+PARTS = lambda: nn.Sequential(nn.LayerNorm(3), nn.Dropout(0.0), nn.LSTM(3, 3))
+TAKEN = {
+    "observations from 1 on are looked up": LooksUp,
+    "observations that are not all 0 divide": Divides,
+    "its parts do not vary": with_module(PARTS),
+    "it chooses its own actions": with_outputs(
+        action=lambda outputs: torch.randint(A, outputs["baseline"].shape)
+    ),
+    "random numbers change no head": with_outputs(
+        noise=lambda outputs: torch.rand_like(outputs["baseline"])
+    ),
+    "its state is in bfloat16": sound_but(
+        result=lambda net, outputs, state: (outputs, (state[0].bfloat16(),))
+    ),
+}
+
+
+@pytest.mark.parametrize("why", TAKEN)
+def test_a_sound_network_is_taken_as_it_is(why):
+    """Rollouts keep a state in float32."""
+    assert type(made(TAKEN[why])) is TAKEN[why]
+
+
+def returned(said, result):
+    return f"returned {said}", sound_but(result=lambda net, *returned: result(*returned))
+
+
+def gives(said, initial_state):
+    expected = "expected a tuple of float tensors [layers, 2, H], or"
+    made_so = sound_but(initial_state=lambda net, B: initial_state(B))
+    return f"gives {said} as initial_state(2); {expected}", made_so
+
+
+def output(name, x, expected):
+    said = f"returned {name} {in_words(x)} for inputs [3, 2, ...]; expected {expected}"
+    return said, with_outputs(**{name: lambda outputs: x})
+
+
+def squeezed(name, seen):
+    """Actors call the network with one row, and a test mode may have one environment."""
+    said = f"returned {name} {seen} for inputs [1, 1, ...]; expected "
+    return said, with_outputs(**{name: lambda outputs: outputs[name].squeeze()})
+
+
+def refuse(*_):
+    raise UserError("Not for this game")
+
+
+def leave(*_):
+    raise SystemExit(3)
+
+
+STATELESS = type("Stateless", (nn.Module,), {"__init__": lambda net, *_: nn.Module.__init__(net)})
+REFUSED = [  # what is said of a network, and the network
+    output("policy_logits", torch.zeros(3, 2, 9), f"float32[3, 2, {A}]"),
+    output("policy_logits", torch.zeros(2, 3, A), f"float32[3, 2, {A}]"),
+    output("baseline", torch.zeros(3, 2).double(), "float32[3, 2]"),
+    output("action", torch.zeros(3, 2), "int64[3, 2]"),
+    output("loss", torch.tensor(0.5), "a tensor [3, 2, ...]"),
+    squeezed("baseline", "float32[]"),
+    squeezed("policy_logits", f"float32[{A}]"),
+    (
+        "returned `baseline` in bfloat16; expected float32: compute the heads inside torch.auto",
+        with_outputs(baseline=lambda outputs: outputs["baseline"].bfloat16()),
+    ),
+    (
+        "returned NaN or infinity in baseline for observations of zeros and of ones; ",
+        with_outputs(baseline=lambda outputs: outputs["baseline"] / 0),
+    ),
+    *(
+        (
+            f"returned outputs ['{name}']; expected names that rows do not have",
+            with_outputs(**{name: lambda outputs: outputs["baseline"]}),
+        )
+        for name in ("reward", "past", "policy_version", "column/x", "core_state/0", "game/x")
+    ),
+    returned("a dict; expected a pair: a dict of", lambda outputs, state: outputs),
+    returned("(a dict, (float32[1, 2, 4]), a int);", lambda *pair: (*pair, 0)),
+    returned("(float32[1, 2, 4], (float32[1, 2, 4]))", lambda outputs, state: (state[0], state)),
+    returned(
         "the outputs ['policy_logits']; expected ['baseline'] among",
+        lambda outputs, state: (dict(policy_logits=outputs["policy_logits"]), state),
     ),
-    "NaN": (
-        lambda outputs, state: (outputs | {"baseline": outputs["baseline"] / 0}, state),
-        "NaN or infinity in baseline for observations of zeros and of ones; ",
-    ),
-    "last row": (
-        lambda outputs, state: (outputs, (state[0][:, :, 0],)),
+    returned(
         "the core state (float32[1, 2]); expected (float32[1, 2, 4])",
+        lambda outputs, state: (outputs, (state[0][:, :, 0],)),
     ),
-    "no tuple": (
-        lambda outputs, state: (outputs, state[0]),
+    returned(
         "the core state float32[1, 2, 4]; expected (float32[1, 2, 4])",
+        lambda outputs, state: (outputs, state[0]),
     ),
-}
-RESULTS |= {
-    f"named {name}": (
-        lambda outputs, state, name=name: (outputs | {name: outputs["baseline"]}, state),
-        f"outputs ['{name}']; expected names that rows do not have",
-    )
-    for name in ("reward", "past", "policy_version", "column/x", "core_state/0", "game/x")
-}
-STATES = {
-    "a tensor": (lambda B: torch.zeros(1, B, 4), r"float32\[1, 2, 4\]"),
-    "integers": (lambda B: (torch.zeros(1, B, 4, dtype=torch.int64),), r"\(int64\[1, 2, 4\]\)"),
-    "B first": (lambda B: (torch.zeros(B, 1, 4),), r"\(float32\[2, 1, 4\]\)"),
-    "None": (lambda B: None, "a NoneType"),
-}
+    gives("float32[1, 2, 4]", lambda B: torch.zeros(1, B, 4)),
+    gives("(int64[1, 2, 4])", lambda B: (torch.zeros(1, B, 4, dtype=torch.int64),)),
+    gives("(float32[2, 1, 4])", lambda B: (torch.zeros(B, 1, 4),)),
+    gives("a NoneType", lambda B: None),
+    ("has no method initial_state; expected one", STATELESS),
+    ("raised SystemExit: 3 in forw", sound_but(forward=leave)),
+]
 MODULES = {
     "BatchNorm2d": lambda: nn.BatchNorm2d(3),
     "Dropout": lambda: nn.Sequential(nn.Dropout(0.1)),
@@ -124,38 +185,26 @@ MODULES = {
 
 
 def refused(net_class, spec=SPEC):
-    """What is said of the network, without its beginning."""
     with pytest.raises(UserError) as error:
         made(net_class, spec)
-    return str(error.value).removeprefix("Your network returned ")
+    return str(error.value)
 
 
-@pytest.mark.parametrize("name, x, expected", OUTPUTS)
-def test_a_wrong_output_is_refused(name, x, expected):
-    said = refused(with_result(lambda outputs, state: (outputs | {name: x}, state)))
-    assert said == f"{name} {in_words(x)} for inputs [3, 2, ...]; expected {expected}"
+@pytest.mark.parametrize("said, net_class", REFUSED, ids=[said for said, _ in REFUSED])
+def test_a_network_that_breaks_the_contract_is_refused(said, net_class):
+    assert refused(net_class).startswith(f"Your network {said}")
 
 
-@pytest.mark.parametrize("what", RESULTS)
-def test_a_wrong_result_is_refused(what):
-    result, said = RESULTS[what]
-    assert refused(with_result(result)).startswith(said)
+def test_a_network_may_refuse_what_it_cannot_play():
+    assert refused(sound_but(__init__=refuse)) == "Not for this game"
 
 
 def test_an_output_with_the_name_of_an_observation_for_the_loss_is_refused():
     """The loss would find one of the two under the name. The network does not get it."""
     spec = dataclasses.replace(SPEC, observations={**SPEC.observations, "loss/x": ((), "float32")})
-    same = with_result(lambda outputs, state: (outputs | {"loss/x": outputs["baseline"]}, state))
+    same = with_outputs(**{"loss/x": lambda outputs: outputs["baseline"]})
     made(same)
-    assert refused(same, spec).startswith("outputs ['loss/x']; expected names that obs")
-
-
-@pytest.mark.parametrize("what", STATES)
-def test_a_wrong_initial_state_is_refused(what):
-    initial_state, seen = STATES[what]
-    said = rf"{seen} as initial_state\(2\); expected a tuple of float tensors \[layers, 2, H\], or"
-    with pytest.raises(UserError, match=f"^Your network gives {said}"):
-        made(with_state(initial_state))
+    assert "returned outputs ['loss/x']; expected names that obs" in refused(same, spec)
 
 
 @pytest.mark.parametrize("kind", MODULES)
@@ -163,13 +212,6 @@ def test_parts_that_vary_from_call_to_call_are_refused_in_training_mode(kind):
     with pytest.raises(UserError, match=rf"^Your network has {kind} in training mode \(part"):
         made(with_module(MODULES[kind]))
     made(with_module(lambda: MODULES[kind]().eval()))  # a frozen part does not vary
-
-
-def test_a_sound_network_is_taken_as_it_is():
-    """One with a GRU, whose state is one tensor, and with parts that do not vary."""
-    parts = lambda: nn.Sequential(nn.LayerNorm(3), nn.Dropout(0.0), nn.LSTM(3, 3))
-    net_class = with_module(parts)
-    assert type(made(net_class)) is net_class
 
 
 class Dropping(monobeast.Net):
@@ -194,20 +236,6 @@ def test_a_dropout_function_is_refused_in_training_mode(frame, precision):
     said = "two different policy_logits for the same inputs, in training mode, .* no F.dropout"
     with pytest.raises(UserError, match=f"^Your network returned {said}"):
         models.make_net(Dropping, spec, flags)
-
-
-@pytest.mark.parametrize("name", ["action", "noise"])
-def test_random_numbers_that_change_no_head_are_allowed(name):
-    """For example those of a network that chooses its own actions."""
-    draw = lambda outputs: torch.randint(A, outputs["baseline"].shape)
-    made(with_result(lambda outputs, state: (outputs | {name: draw(outputs)}, state)))
-
-
-@pytest.mark.parametrize("lost", ["baseline", "policy_logits"])
-def test_an_axis_of_length_1_that_is_lost_is_found(lost):
-    """Actors call the network with one row, and a test mode may have one environment."""
-    squeeze = lambda outputs, state: (outputs | {lost: outputs[lost].squeeze()}, state)
-    assert " for inputs [1, 1, ...]; expected" in refused(with_result(squeeze))
 
 
 class RestartingItself(Sound):
@@ -245,14 +273,6 @@ def test_a_core_state_that_ignores_done_is_refused(precision):
         models.make_net(Remembering, SPEC, flags)
     for net_class in (monobeast.Net, OnesNet, RestartingItself):
         models.make_net(net_class, SPEC, flags)
-
-
-def test_heads_in_bfloat16_are_refused_and_a_core_state_is_taken():
-    """It is float32 in rollouts, like that of an LSTM on a CPU that has instructions for it."""
-    heads = lambda outputs, state: (outputs | {"baseline": outputs["baseline"].bfloat16()}, state)
-    said = "`baseline` in bfloat16; expected float32: compute the heads inside torch.autocast("
-    assert refused(with_result(heads)).startswith(said)
-    made(with_result(lambda outputs, state: (outputs, (state[0].bfloat16(),))))
 
 
 def test_the_check_leaves_no_casts_of_weights_behind():
@@ -297,7 +317,7 @@ def test_an_error_of_the_network_is_one_sentence_with_its_line(part):
         raise KeyError("frame")
 
     with pytest.raises(UserError) as refused:
-        made(type("Broken", (Sound,), {part: fails}))
+        made(sound_but(**{part: fails}))
     place = f"{__file__}:{fails.__code__.co_firstlineno + 1}"
     said = f"Your network raised KeyError: 'frame' in {part} ({place})"
     inputs = (
@@ -308,33 +328,9 @@ def test_an_error_of_the_network_is_one_sentence_with_its_line(part):
     assert type(refused.value.__cause__) is KeyError
 
 
-def test_a_network_that_refuses_ends_the_program_or_has_no_state_is_told_so():
-    def refuse(*_):
-        raise UserError("Not for this game")
-
-    def leave(*_):
-        raise SystemExit(3)
-
-    no_state = type(
-        "Stateless", (nn.Module,), {"__init__": lambda net, *_: nn.Module.__init__(net)}
-    )
-    for net_class, said in (
-        (type("Broken", (Sound,), {"__init__": refuse}), "Not for this game$"),
-        (type("Broken", (Sound,), {"forward": leave}), "Your network raised SystemExit: 3 in forw"),
-        (no_state, "Your network has no method initial_state; expected one"),
-    ):
-        with pytest.raises(UserError, match=f"^{said}"):
-            made(net_class)
-
-
-class Wide(Sound):
-    def result(self, outputs, core_state):
-        return {k: torch.cat([v, v], dim=-1) for k, v in outputs.items()}, core_state
-
-
 def test_a_run_is_refused_before_it_writes_anything(tmp_path):
-    flags = ["--env", "CartPole-v1", "--net", f"{__name__}.Wide"]
-    assert "Your network returned policy_logits" in refusal(tmp_path, *flags)
+    flags = ["--env", "CartPole-v1", "--net", f"{__name__}.Dropping"]
+    assert "Your network returned two different policy_logits" in refusal(tmp_path, *flags)
     assert not list(tmp_path.iterdir())
 
 
