@@ -42,18 +42,18 @@ CASES = {"lstm": ["--use_lstm"], "mingru": ["--core", "mingru"], "": [], "fallin
 
 
 @pytest.fixture
-def simulated(monkeypatch):
-    """The simulated devices. A lock of the learner hands on what a thread has waited for."""
+def prepared(monkeypatch):
+    """A lock of the learner hands on what a thread has waited for. Graphs are recorded at the
+    second call, and compared with their function at no later one."""
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
-    record_soon(monkeypatch)
-    with sim.installed():
-        yield
-
-
-def record_soon(monkeypatch):
-    """Graphs are recorded at the second call, and compared with their function at no later one."""
     monkeypatch.setattr(graphs, "WARM_UP", 1)
     monkeypatch.setattr(graphs, "CHECKED", 1)
+
+
+@pytest.fixture
+def simulated(prepared):
+    with sim.installed():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +100,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_seen(monkeypatch, on_the_cpu, mistake):
-    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
-    record_soon(monkeypatch)
+def test_a_mistake_is_seen(prepared, monkeypatch, on_the_cpu, mistake):
     monkeypatch.setattr(*MISTAKES[mistake])
     with pytest.raises((RuntimeError, AssertionError, UserError)), sim.installed():
         assert_close(Life(DEVICE, DEVICE, "--use_lstm").live(), on_the_cpu["lstm"])
@@ -219,7 +217,7 @@ def cost(function, *args, device=DEVICE):
          "--reward_scaling returns", 633, 2 + 4 * 2, 1 + 2, 4),
     ],
 )  # fmt: skip
-def test_what_an_update_costs(simulated, words, kernels, graphs, copies, updates):
+def test_what_an_update_and_a_checkpoint_cost(simulated, words, kernels, graphs, copies, updates):
     """One copy to the device, one more for each pass, which says what is in its minibatches, and
     one wait of the host for the loss and the norm together. Without an LSTM the kernels are in
     graphs, but for those that copy what goes in, one for each graph, and that write the two numbers
@@ -230,6 +228,7 @@ def test_what_an_update_costs(simulated, words, kernels, graphs, copies, updates
         seen = cost(life.learner.update, batch, lambda state_dict, version: None)
     assert seen.pop("kernels") <= kernels and seen.pop("graphs", 0) == graphs
     assert seen == {"to_device": copies, "to_host": updates, "waits": updates}
+    assert cost(life.learner.state_dict)["waits"] <= 2
 
 
 def test_what_an_update_of_r2d2_costs(simulated):
@@ -293,12 +292,6 @@ def test_handing_weights_to_processes_costs_one_copy_and_one_wait(simulated):
     (expected,) = devices.to_host(dict(net.state_dict()))
     assert_close(dict(other.state_dict()), expected)
     shared.close()
-
-
-def test_a_checkpoint_costs_one_wait(simulated):
-    life = Life(DEVICE, DEVICE)
-    life.learn(0)
-    assert cost(life.learner.state_dict)["waits"] <= 2
 
 
 # ================================================================================ which device

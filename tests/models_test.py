@@ -19,7 +19,6 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.models import act_on, forward
 from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import A, N, RuleNet, T, make_flags
-from tests.support.compare import assert_same
 from tests.support.gpu import GPU
 
 
@@ -86,16 +85,6 @@ def test_unroll_is_a_plain_loop_over_time(share, state_count, wrapped):
         assert torch.equal(s, e)
 
 
-def test_beginnings_that_are_known_on_the_host_are_those_of_the_rows():
-    torch.manual_seed(0)
-    core, inputs, done = nn.LSTM(3, 4), torch.randn(9, 2, 3), torch.rand(9, 2) < 0.2
-    states = [tuple(torch.randn(1, 2, 4) for _ in "hc") for _ in range(2)]
-    expected = models.unroll(core, inputs, done, *states)
-    there = done.clone()  # as if on a device
-    models.remember_beginnings(there, done)
-    assert_same(models.unroll(core, inputs, there, *states), expected)
-
-
 @pytest.mark.parametrize("device", [torch.device("cpu"), GPU], ids=str)
 def test_unroll_takes_either_precision_on_any_processor(device):
     """Where a processor does not compute in bf16, oneDNN refuses to run an LSTM in it; a GPU would
@@ -143,16 +132,16 @@ def test_no_precision_merges_numbers_that_float32_tells_apart(program, dtype):
 SPEC = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (A,)))
 
 
-NO_CLASSES = ("Net", "nosuchmodule.Net", "monobeast.NoSuchNet", ".Net", "./monobeast.py", "os.path")
-
-
-def test_net_flag_takes_another_class_or_is_a_users_error():
+def test_net_flag_takes_another_class_or_is_a_users_error_as_is_a_core_that_the_class_lacks():
     net = models.make_net(monobeast.Net, SPEC, make_flags("--net", f"{RuleNet.__module__}.RuleNet"))
     assert type(net).__name__ == "RuleNet"
     assert type(models.make_net(FeedForwardNet, SPEC, make_flags())) is FeedForwardNet
-    for name in (*NO_CLASSES, f"{__name__}.not_a_net"):
+    none = "Net nosuchmodule.Net monobeast.NoSuchNet .Net ./monobeast.py os.path".split()
+    for name in (*none, f"{__name__}.not_a_net"):
         with pytest.raises(UserError, match=f"--net: expected MODULE.CLASS.*seen '{name}'"):
             models.make_net(monobeast.Net, SPEC, make_flags("--net", name))
+    with pytest.raises(UserError, match="FeedForwardNet has no recurrent state, which --core and"):
+        models.make_net(FeedForwardNet, SPEC, make_flags("--use_lstm"))
 
 
 def made(net, observations):
@@ -274,22 +263,14 @@ def test_one_image_alone_and_one_vector_alone_keep_their_parameters():
 def test_images_of_several_sizes_and_many_other_parts_are_read():
     """These are parts of NetHack's observation. Most are too flat for an image."""
     leaves = {
-        "glyphs": ((21, 79), "int16"),
-        "blstats": ((27,), "int64"),
-        "inv_strs": ((55, 80), "uint8"),
-        "descriptions": ((21, 79, 80), "uint8"),
-    }
+        "glyphs": ((21, 79), "int16"), "blstats": ((27,), "int64"),
+        "inv_strs": ((55, 80), "uint8"), "descriptions": ((21, 79, 80), "uint8"),
+    }  # fmt: skip
     parts = models.Parts(Spec("some", 1, leaves, Actions("discrete", (A,))))
     assert parts.image_shape == (22, 79, 80) and parts.width == 21 * 79 + 27
     row = {k: torch.ones(1, 1, *shape, dtype=getattr(torch, d)) for k, (shape, d) in leaves.items()}
     image, _ = parts(row | {"reward": torch.zeros(1, 1)})
     assert image.shape == (1, 22, 79, 80) and image.eq(1 / 255).all()
-
-
-def test_a_core_that_the_network_lacks_is_a_users_error():
-    models.make_net(FeedForwardNet, SPEC, make_flags())
-    with pytest.raises(UserError, match="FeedForwardNet has no recurrent state, which --core and"):
-        models.make_net(FeedForwardNet, SPEC, make_flags("--use_lstm"))
 
 
 def test_a_compiled_network_computes_the_same_and_keeps_its_names(monkeypatch):
