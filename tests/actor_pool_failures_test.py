@@ -56,15 +56,13 @@ def test_bad_servers_and_a_failing_environment_are_events_while_the_others_go_on
         events, (good, bad, *_) = pool.take_events(), pool.status()
         assert good.connected and good.failures == 0 and not bad.connected
         assert bad.last_error.startswith("FAILED_PRECONDITION: the server's environments")
+    spec = "Test-v0: frame {}, discrete actions {}, 1 frames per step"
+    first, second = spec.format("uint8[1, 10, 5]", 3), spec.format("float32[4]", 2)
+    refused = "FAILED_PRECONDITION: "
     for actor, *said in (
-        (
-            1,
-            "FAILED_PRECONDITION: the server's environments: expected Test-v0: frame "
-            "uint8[1, 10, 5], discrete actions 3, 1 frames per step; seen Test-v0: frame "
-            "float32[4], discrete actions 2, 1 frames per step",
-        ),
+        (1, f"{refused}the server's environments: expected {first}; seen {second}"),
         (2, "INTERNAL: Traceback", "in lose_the_ball", "the ball has rolled under the sofa (/"),
-        (3, "FAILED_PRECONDITION: environments a stream: expected 2, as the first ", "seen 3"),
+        (3, f"{refused}environments a stream: expected 2, as the first server has, seen 3"),
     ):
         own = [event for event in events if event.startswith(f"actor {actor}, ")]
         assert len(own) >= 1 + (actor == 2)
