@@ -22,6 +22,7 @@ from libtorchbeast import checkpoint, models
 from libtorchbeast.export import _save
 from libtorchbeast.flags import UserError, as_plain
 from libtorchbeast.spec import ROW_FIELDS
+from tests.support.monobeast import IN_ORDER, beast
 from tests.support.processes import ROOT, load
 from tests.support.run_files import file_size_limit
 from tests.support.small_nets import Recurrent
@@ -283,7 +284,8 @@ def test_the_page_reads_a_checkpoint(blocks, tmp_path, capsys):
     assert ran(first, tmp_path)["action"] in (0, 1)
 
 
-def test_the_page_names_every_key_of_a_checkpoint(finished_run):
+def test_the_page_names_every_key_of_a_checkpoint(tmp_path):
+    beast(tmp_path, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 100)
     _, table = (ROOT / "docs/export.md").read_text().split("| key | what it holds |")
     keys = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    assert set(re.findall(r"`(\w+)`", "".join(keys))) == load(finished_run / "run").keys()
+    assert set(re.findall(r"`(\w+)`", "".join(keys))) == load(tmp_path / "run").keys()

@@ -38,24 +38,18 @@ def test_servers_may_print_what_they_like_and_are_told_how_many_updates_there_we
     assert told == [load(tmp_path / "run")["updates"], 0] and told[0] > 0
 
 
-def test_a_resumed_run_does_not_play_the_same_first_levels_again():
-    """After the same number of updates it does."""
+def test_a_resumed_run_plays_other_first_levels_and_tmpdir_may_have_any_name(tmp_path, monkeypatch):
+    """After the same number of updates the levels are the same."""
     flags = parse(*SMALL, "--num_servers", 1, "--envs_per_server", 8)
     first = []
-    for updates in (3, 3, 70):
+    for updates, name in ((3, "a,b"), (3, "x" * 90), (70, "")):
+        (tmp_path / name).mkdir(exist_ok=True)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
         with LocalServers(flags, updates) as local:
             spec = spec_of(local.describe(60.0))
             with Client(local.addresses[0]) as client:
                 first.append(client.stream().read()["frame"].tobytes())
+            assert not (name and local.addresses[0].startswith(f"unix:{tmp_path}"))
         assert local._stdout.closed  # Python warns of files that are not
     assert spec.num_envs == 8
     assert first[0] == first[1] != first[2]
-
-
-@pytest.mark.parametrize("name", ["a,b", "x" * 90])
-def test_tmpdir_may_have_any_name(tmp_path, monkeypatch, name):
-    (tmp_path / name).mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-    with LocalServers(parse(*SMALL, "--num_servers", 1), 0) as local:
-        local.describe(60.0)
-        assert not local.addresses[0].startswith(f"unix:{tmp_path}")

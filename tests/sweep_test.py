@@ -73,7 +73,9 @@ def test_every_combination_is_trained_once(tmp_path):
 
 
 def test_a_study_grows(tmp_path):
-    complete(tmp_path, "--seed 1")
+    complete(tmp_path, "--cores_per_run 1 --seed 1")
+    own = sorted(os.sched_getaffinity(0))[:1]
+    assert (tmp_path / "study/seed1/printed.txt").read_text() == f"cores {own}, GPUs \n"
     printed = complete(tmp_path, "--seed 1-2")
     assert "1 of 2 runs are complete, about 0.05 hours\n" in printed  # as long as the first took
     assert counted(tmp_path / "study/seed1") == counted(tmp_path / "study/seed2")
@@ -161,14 +163,12 @@ def test_slots_do_not_overlap(monkeypatch):
 
 
 def test_a_run_has_its_slot(tmp_path):
-    """The fake program prints the cores and GPUs that it may use."""
+    """The fake program prints the cores and GPUs that it may use. A run above has one core."""
     cores = sorted(os.sched_getaffinity(0))
     line = f"--cores_per_run {len(cores)} --gpus_per_run 1 --seed 1"
     shown = f"seed1: starts on cores {', '.join(map(str, cores))}, GPUs 5\n"
     assert shown in complete(tmp_path, line, CUDA_VISIBLE_DEVICES="5,7")
     assert (tmp_path / "study/seed1/printed.txt").read_text() == f"cores {cores}, GPUs 5\n"
-    assert f"starts on cores {cores[0]}\n" in complete(tmp_path, "--cores_per_run 1 --seed 2")
-    assert (tmp_path / "study/seed2/printed.txt").read_text() == f"cores {cores[:1]}, GPUs \n"
 
 
 # ========================================================================================== the end
@@ -184,10 +184,14 @@ def test_killed_at_many_moments(tmp_path):
     assert len(names(tmp_path)) == 6
 
 
-def test_a_signal_stops_all_runs_with_their_checkpoints(tmp_path):
+def test_a_second_launcher_is_refused_and_a_signal_stops_all_runs_with_their_checkpoints(tmp_path):
     line = f"--seed 1-3 {FAKE} --total_steps 1000000"
     with Sweep(tmp_path, line) as launcher:
         launcher.wait_for(lambda: step_of(tmp_path / "study/seed1") > 3)
+        with pytest.raises(SystemExit) as refused:
+            sweep.main(words(tmp_path, line))
+        used = f"{tmp_path}/study is in use by process {launcher.pid}"
+        assert re.fullmatch(f"sweep: error: another launcher .* {used}", refused.value.code)
         for run in launcher.session() - {launcher.pid}:  # as Slurm does before a time limit
             os.kill(run, signal.SIGUSR2)
         step = step_of(tmp_path / "study/seed1")
@@ -234,16 +238,6 @@ def test_a_run_that_cannot_be_started_stops_no_other(tmp_path):
     assert names(tmp_path) == ["seed2"]
 
 
-def test_a_second_launcher_is_refused(tmp_path):
-    line = f"--seed 1 {FAKE} --total_steps 1000000"
-    with Sweep(tmp_path, line) as first:
-        first.wait_for(lambda: step_of(tmp_path / "study/seed1") > 0)
-        with pytest.raises(SystemExit) as refused:
-            sweep.main(words(tmp_path, line))
-        used = f"{tmp_path}/study is in use by process {first.pid}"
-        assert re.fullmatch(f"sweep: error: another launcher .* {used}", refused.value.code)
-
-
 def test_a_run_that_another_process_has_open_is_waited_for(tmp_path):
     with hold(tmp_path / "study/seed1"), Sweep(tmp_path, "--seed 1-2") as launcher:
         launcher.wait_for(lambda: "seed2: complete" in launcher.printed())
@@ -273,12 +267,8 @@ def test_slurm_starts_a_run_again_after_it_moved_it(tmp_path):
 
 def test_a_mistake_about_slurm_is_told(tmp_path):
     pytest.importorskip("submitit")
-    told = {
-        "": "Could not detect",
-        "cluster=local a_b=1": "Unknown executor 'a'",
-        "x": "expected KEY",
-    }
-    for options, message in told.items():
+    unknown = ("cluster=local a_b=1", "Unknown executor 'a'")
+    for options, message in (("", "Could not detect"), unknown, ("x", "expected KEY")):
         with pytest.raises(UserError, match=f"--slurm.*: .*{message}"):
             sweep.sweep(words(tmp_path, f"--seed 1 --slurm {options} {FAKE}"))
 
