@@ -1,8 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""A terminal that is closed, as an SSH connection that breaks closes it."""
-
-import os
-import signal
+"""A terminal that is closed, as an SSH connection that breaks closes it. workers_test.py has what
+nohup changes."""
 
 from tests.support.processes import load, rows
 from tests.support.terminal import InTerminal, command_of
@@ -15,15 +13,3 @@ def test_a_closed_terminal_saves_and_ends_the_run(tmp_path):
         assert program.wait_for_end() == 0, (tmp_path / "run/out.log").read_text()
     assert load(tmp_path / "run")["step"] == rows(tmp_path / "run")[-1]["step"] > 0
     assert not list(tmp_path.glob("torchbeast*"))
-
-
-def test_nohup_lets_it_go_on(tmp_path):
-    with InTerminal(tmp_path, ["nohup", *command_of(tmp_path, "polybeast")]) as program:
-        program.wait_for_step(0)
-        program.close_terminal()
-        program.wait_for_step(program.rows()[-1]["step"])
-        os.kill(program.pid, signal.SIGTERM)
-        assert program.wait_for_end() == 0
-    table = rows(tmp_path / "run")
-    assert load(tmp_path / "run")["step"] == table[-1]["step"]
-    assert not table[-1].get("stream_failures")
