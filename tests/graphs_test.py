@@ -91,24 +91,6 @@ def test_inference_pads_to_a_few_sizes_and_returns_no_padding(simulated):
     assert sim.counts["graphs"] == (6 - WARM_UP) + 2 * (12 - WARM_UP)  # of 4, 8 and 2 columns
 
 
-def test_the_backward_pass_can_be_recorded(simulated):
-    def learned(device):
-        net = Small().to(device)
-
-        def gradients(x):
-            net.zero_grad(set_to_none=True)
-            net.layer(x).square().sum().backward()
-            return [parameter.grad for parameter in net.layer.parameters()]
-
-        keep = lambda: keep_buffers(net)
-        function = gradients if device == CPU else Graph("it", gradients, keep, device)
-        with device_stream(device):
-            return [to_host(function(inputs_of(n, device)[0]["x"])) for n in range(CALLS)]
-
-    assert_same(learned(DEVICE), learned(CPU))
-    assert sim.counts["graphs"] == CALLS - WARM_UP
-
-
 # ================================================================= what has no graph, and mistakes
 def in_the_default_stream(device, priority=0):
     stream = sim.default_stream(device)
