@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Numbers that an environment tells at a game's end: from there to the log."""
+"""Numbers that an environment tells at a game's end: from there to the log. The rows of one
+environment are in own_discounts_test.py."""
 
 import json
 import math
@@ -24,14 +25,6 @@ from tests.support.turns import Nim
 
 pytestmark = pytest.mark.usefixtures("as_before")
 IN_ORDER = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --reward_scaling returns".split()
-
-
-def test_rows_have_them_where_a_game_ends():
-    row = play(Nim, [1, 0, 0, 0, 0, 1, 0, 1])
-    wins, moves = row["game/first_wins"], row["game/moves"]
-    assert wins.dtype == moves.dtype == np.float32
-    assert np.flatnonzero(~np.isnan(wins)).tolist() == [4, 8] and wins[[4, 8]].tolist() == [0, 1]
-    assert np.flatnonzero(~np.isnan(moves)).tolist() == [8] and moves[8] == 3
 
 
 def test_gymnasiums_vectors_tell_them_too():

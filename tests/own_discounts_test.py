@@ -19,6 +19,7 @@ from tests.support.turns import Nim
 
 pytestmark = pytest.mark.usefixtures("as_before")
 ENV = ("--env", "tests.support.turns:Nim-v0")
+NAN = math.nan
 
 
 def play(create_env, actions, num_envs=1):
@@ -28,31 +29,26 @@ def play(create_env, actions, num_envs=1):
     return {k: np.array([row[k][0] for row in played]) for k in played[0]}
 
 
-def test_rows_have_the_discount_and_the_first_players_return():
+def test_rows_have_the_discount_the_first_players_return_and_at_its_end_what_a_game_tells():
     """In the first game the second player wins, in the next one the first."""
     row = play(Nim, [1, 0, 0, 0, 0, 1, 0, 1])
-    assert row["discount"].dtype == np.float32 and row["reward"].dtype == np.float32
+    for name in ("discount", "reward", "game/first_wins", "game/moves"):
+        assert row[name].dtype == np.float32
+    assert np.array_equal(row["game/first_wins"], [NAN] * 4 + [0] + [NAN] * 3 + [1], True)
+    assert np.array_equal(row["game/moves"], [NAN] * 8 + [3], True)
     assert row["discount"].tolist() == [1, -1, -1, -1, -1, 1, -1, -1, -1]
     assert row["reward"].tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 1]
     assert row["episode_return"].tolist() == [0, 0, 0, 0, -1, 0, 0, 0, 1]
 
 
-@pytest.mark.parametrize(
-    "changes, expected",
-    [
-        *(
-            (
-                {"discount": wrong},
-                f"expected a number from -1 to 1, seen {wrong!r} (a {type(wrong).__name__})",
-            )
-            for wrong in (1.5, math.nan, "x", None, [1.0], -2)
-        ),
-        ({"metadata": {}}, 'tells discount: expected metadata["own_discounts"] = True, seen none'),
-    ],
-)
-def test_a_discount_that_is_wrong_or_not_declared_is_refused(changes, expected):
-    with pytest.raises(UserError, match=re.escape(expected)):
-        play(lambda: type("Wrong", (Nim,), changes)(), [0])
+@pytest.mark.parametrize("wrong", [1.5, math.nan, "x", None, [1.0], -2])
+def test_a_discount_that_is_wrong_or_not_declared_is_refused(wrong):
+    seen = f"expected a number from -1 to 1, seen {wrong!r} (a {type(wrong).__name__})"
+    with pytest.raises(UserError, match=re.escape(seen)):
+        play(type("Wrong", (Nim,), {"discount": wrong}), [0])
+    undeclared = r'tells discount: expected metadata\["own_discounts"\] = True, seen none'
+    with pytest.raises(UserError, match=undeclared):
+        play(type("Undeclared", (Nim,), {"metadata": {}}), [0])
 
 
 # ===================================================================================== the laws
