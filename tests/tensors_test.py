@@ -17,9 +17,9 @@ CPU = torch.device("cpu")
 class Changed(TensorVector):
     """Gives something else for `frame`, `reward`, `end` and `info`."""
 
-    def __init__(self, env, num_envs, **changes):
+    def __init__(self, env, num_envs, metadata=None, **changes):
         super().__init__(env, num_envs)
-        self.changes = changes
+        self.metadata, self.changes = self.metadata | (metadata or {}), changes
 
     def step(self, actions):
         observation, reward, *ends, info = super().step(actions)
@@ -186,16 +186,11 @@ def box(low, high):
     return Box(*(np.broadcast_to(x, 2).astype(np.float32) for x in (low, high)))
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        Discrete(3, start=5),
-        MultiDiscrete([3, 3], start=[5, 5]),
-        box(-3, 5),
-        box(-np.inf, np.inf),
-        box([-1, -np.inf], [2, 0]),
-    ],
-)
+DISCRETE = [Discrete(3, start=5), MultiDiscrete([3, 3], start=[5, 5])]
+BOXES = [box(-3, 5), box(-np.inf, np.inf), box([-1, -np.inf], [2, 0])]
+
+
+@pytest.mark.parametrize("space", DISCRETE + BOXES)
 def test_actions_reach_their_space_as_elsewhere(space):
     class Own(TensorVector):
         def __init__(self):
@@ -222,7 +217,10 @@ def f32(seen):
 
 
 ARRAY = "expected tensors on cpu, where the network is, seen a ndarray as the reward"
-WRONG_STEPS = [  # what is given for `frame`, `reward`, `end` or `info`
+SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
+WRONG = [  # the metadata, or what is given for `frame`, `reward`, `end` or `info`
+    (dict(metadata={"game_numbers": ["win"]}), "no game_numbers in its metadata, .* game/win"),
+    (dict(metadata=SAME_STEP), "expected autoreset_mode AutoresetMode.NEXT_STEP"),
     (dict(frame=lambda x: x.double()), f32(r"float64\[2, 2\]")),
     (dict(frame=lambda x: x[:, :1]), f32(r"float32\[2, 1\]")),
     (dict(frame=lambda x: {"a": x}), r"expected the parts \['frame'\], seen \['frame/a'\]"),
@@ -235,29 +233,12 @@ WRONG_STEPS = [  # what is given for `frame`, `reward`, `end` or `info`
 ]
 
 
-@pytest.mark.parametrize("changes, expected", WRONG_STEPS)
-def test_a_step_that_differs_from_what_was_declared_is_refused(changes, expected):
-    rows = rows_of(Changed(Walk("discrete"), 2, **changes))
+@pytest.mark.parametrize("changes, expected", WRONG)
+def test_what_it_cannot_follow_and_a_step_that_was_not_declared_so_are_refused(changes, expected):
     with pytest.raises(UserError, match=expected):
+        rows = rows_of(Changed(Walk("discrete"), 2, **changes))
         rows.initial(0)
         rows.step(torch.zeros(2, dtype=torch.int64))
-
-
-@pytest.mark.parametrize(
-    "metadata, expected",
-    [
-        ({"game_numbers": ["win"]}, "expected no game_numbers in its metadata, .* game/win"),
-        (
-            {"autoreset_mode": AutoresetMode.SAME_STEP},
-            "expected autoreset_mode AutoresetMode.NEXT_STEP",
-        ),
-    ],
-)
-def test_metadata_that_it_cannot_follow_is_refused(metadata, expected):
-    vector = TensorVector(Walk(), 2)
-    vector.metadata = vector.metadata | metadata
-    with pytest.raises(UserError, match=expected):
-        rows_of(vector)
 
 
 def test_whole_numbers_may_be_rewards_and_ends():
