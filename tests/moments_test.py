@@ -16,17 +16,20 @@ from tests.support.monobeast import parse
 
 T, B = 6, 4
 OBSERVATIONS = {
-    "hand": ((2,), "float64"),
-    "picture": ((3, 9, 9), "float32"),
-    "level": ((), "float32"),
-    "token": ((2,), "int64"),
-}
+    "hand": ((2,), "float64"), "picture": ((3, 9, 9), "float32"),
+    "level": ((), "float32"), "token": ((2,), "int64"),
+}  # fmt: skip
 SPEC = Spec("some", B, OBSERVATIONS, Actions("discrete", (3,)))
 SCALED = ("--observation_scaling", "moments", "--reward_scaling", "returns")
 
 
 def moments(*flags, spec=SPEC):
     return Moments(spec, parse("--env", "Some-v0", *(flags or SCALED)), pixels=True)
+
+
+def played(reward, done, steps, returns):
+    """What `discounted_returns` reads of rows."""
+    return dict(reward=reward, done=done, episode_step=steps.int(), episode_return=returns)
 
 
 def random_rows(seed=0):
@@ -43,10 +46,7 @@ def random_rows(seed=0):
         "picture": torch.rand(T + 1, B, 3, 9, 9),
         "level": torch.rand(T + 1, B),
         "token": torch.randint(9, (T + 1, B, 2)),
-        "done": done,
-        "reward": reward,
-        "episode_step": steps.int(),
-        "episode_return": returns,
+        **played(reward, done, steps, returns),
     }
 
 
@@ -101,12 +101,7 @@ def test_numbers_whose_squares_overflow_stay_finite():
 def test_returns_are_discounted_sums_that_end_with_an_episode():
     """Over a whole episode, in one rollout or in two, if the rewards are all equal."""
     gamma, steps = 0.9, torch.arange(13)
-    column = {
-        "reward": torch.where(steps > 0, 2.0, 0.0),
-        "done": steps == 0,
-        "episode_step": steps.int(),
-        "episode_return": 2.0 * steps,
-    }
+    column = played(torch.where(steps > 0, 2.0, 0.0), steps == 0, steps, 2.0 * steps)
     rows = {k: torch.stack([v, v.roll(5)], dim=1) for k, v in column.items()}
     expected = 2 * (1 - gamma**steps) / (1 - gamma)
     expected = torch.stack([expected, expected.roll(5)], dim=1)
@@ -122,13 +117,9 @@ def test_returns_are_discounted_sums_that_end_with_an_episode():
 
 def test_returns_of_a_life_leave_out_the_lives_before_it():
     """In games of 100 lives of ten steps. Rollouts begin anywhere in a life."""
-    t = torch.arange(1100)
-    rows = {
-        "reward": torch.where(t % 11 == 0, 0.0, 1.0).view(-1, 1),
-        "done": (t % 11 == 0).view(-1, 1),
-        "episode_step": t.int().view(-1, 1),
-        "episode_return": (t - t // 11 - 1.0).clamp(min=0).view(-1, 1),
-    }
+    t = torch.arange(1100).view(-1, 1)
+    begins, returns = t % 11 == 0, (t - t // 11 - 1.0).clamp(min=0)
+    rows = played((~begins).float(), begins, t, returns)
     whole = discounted_returns(rows, 0.99)
     parts = [
         discounted_returns({k: x[i : i + 26] for k, x in rows.items()}, 0.99)
@@ -139,14 +130,9 @@ def test_returns_of_a_life_leave_out_the_lives_before_it():
 
 def test_an_agent_that_has_left_begins_no_lives():
     """Another agent of the game goes on. All rows of the absent one are `done`."""
-    steps = torch.arange(40)
-    never = torch.zeros(40, dtype=torch.bool)
-    rows = {
-        "reward": torch.ones(40, 2),
-        "done": torch.stack([never, steps > 3], dim=1),
-        "episode_step": (100 + steps).int().view(-1, 1).repeat(1, 2),
-        "episode_return": (100.0 + steps).view(-1, 1).repeat(1, 2),
-    }
+    steps = torch.arange(40).view(-1, 1).repeat(1, 2)
+    done = (steps > 3) & torch.tensor([False, True])
+    rows = played(torch.ones(40, 2), done, 100 + steps, 100.0 + steps)
     alone = {k: x[:, :1] for k, x in rows.items()}
     both = discounted_returns(rows, 0.99)[:, :1]
     torch.testing.assert_close(both, discounted_returns(alone, 0.99))
@@ -195,22 +181,19 @@ def test_a_network_carries_its_moments_and_forward_applies_them(tmp_path):
     assert not hasattr(models.make_net(monobeast.Net, VECTOR, flags), "moments")
 
 
-IMAGES = {
-    "frame": ((4, 36, 36), "uint8"),
-    "colour": ((36, 36, 3), "uint8"),
-    "code": ((9,), "uint8"),
-}
+SHAPES = {"frame": (4, 36, 36), "colour": (36, 36, 3), "code": (9,)}
+BYTES = {name: (shape, "uint8") for name, shape in SHAPES.items()}
 
 
 def test_pixels_are_scaled_by_their_own_moments_so_that_what_moves_stands_out():
     """A ball on a background that never changes, in every second row at most."""
-    spec = Spec("some", B, OBSERVATIONS | IMAGES, Actions("discrete", (3,)))
+    spec = Spec("some", B, OBSERVATIONS | BYTES, Actions("discrete", (3,)))
     own = moments("--observation_scaling", "pixels", spec=spec)
     seen = []
     for seed in range(5):
         rows = random_rows(seed) | {
             k: torch.randint(256, (T + 1, B, *shape), dtype=torch.uint8)
-            for k, (shape, _) in IMAGES.items()
+            for k, shape in SHAPES.items()
         }
         rows["frame"] = torch.full((T + 1, B, 4, 36, 36), 87, dtype=torch.uint8)
         rows["frame"][0, 0, :, 5, 5] = 236
@@ -250,7 +233,7 @@ class Divides(nn.Module):
 @pytest.mark.parametrize("net_class, scales", [(monobeast.Net, True), (Divides, False)])
 def test_atari_scales_pixels_for_networks_that_read_images_with_parts(net_class, scales):
     flags = parse("--env", "PongNoFrameskip-v4", "--precision", "fp32")
-    frame = {"frame": IMAGES["frame"]}
+    frame = {"frame": BYTES["frame"]}
     net = models.make_net(net_class, Spec("some", B, frame, Actions("discrete", (3,))), flags)
     pixels = torch.randint(256, (T + 1, B, 4, 36, 36), dtype=torch.uint8)
     own = {"frame": pixels, "last_action": torch.zeros(T + 1, B, dtype=torch.int64)}

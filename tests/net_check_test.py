@@ -78,21 +78,18 @@ class Divides(Sound):
         return super().forward(inputs | {"frame": frame / frame.mean()}, core_state)
 
 
-PARTS = lambda: nn.Sequential(nn.LayerNorm(3), nn.Dropout(0.0), nn.LSTM(3, 3))
 TAKEN = {
     "observations from 1 on are looked up": LooksUp,
     "observations that are not all 0 divide": Divides,
-    "its parts do not vary": with_module(PARTS),
-    "it chooses its own actions": with_outputs(
-        action=lambda outputs: torch.randint(A, outputs["baseline"].shape)
-    ),
-    "random numbers change no head": with_outputs(
-        noise=lambda outputs: torch.rand_like(outputs["baseline"])
-    ),
-    "its state is in bfloat16": sound_but(
-        result=lambda net, outputs, state: (outputs, (state[0].bfloat16(),))
-    ),
-}
+    "its parts do not vary":
+        with_module(lambda: nn.Sequential(nn.LayerNorm(3), nn.Dropout(0.0), nn.LSTM(3, 3))),
+    "it chooses its own actions":
+        with_outputs(action=lambda outputs: torch.randint(A, outputs["baseline"].shape)),
+    "random numbers change no head":
+        with_outputs(noise=lambda outputs: torch.rand_like(outputs["baseline"])),
+    "its state is in bfloat16":
+        sound_but(result=lambda net, outputs, state: (outputs, (state[0].bfloat16(),))),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("why", TAKEN)
@@ -139,43 +136,29 @@ REFUSED = [  # what is said of a network, and the network
     output("loss", torch.tensor(0.5), "a tensor [3, 2, ...]"),
     squeezed("baseline", "float32[]"),
     squeezed("policy_logits", f"float32[{A}]"),
-    (
-        "returned `baseline` in bfloat16; expected float32: compute the heads inside torch.auto",
-        with_outputs(baseline=lambda outputs: outputs["baseline"].bfloat16()),
-    ),
-    (
-        "returned NaN or infinity in baseline for observations of zeros and of ones; ",
-        with_outputs(baseline=lambda outputs: outputs["baseline"] / 0),
-    ),
-    *(
-        (
-            f"returned outputs ['{name}']; expected names that rows do not have",
-            with_outputs(**{name: lambda outputs: outputs["baseline"]}),
-        )
-        for name in ("reward", "past", "policy_version", "column/x", "core_state/0", "game/x")
-    ),
+    ("returned `baseline` in bfloat16; expected float32: compute the heads inside torch.autocast(",
+     with_outputs(baseline=lambda outputs: outputs["baseline"].bfloat16())),
+    ("returned NaN or infinity in baseline for observations of zeros and of ones; ",
+     with_outputs(baseline=lambda outputs: outputs["baseline"] / 0)),
+    *((f"returned outputs ['{name}']; expected names that rows do not have",
+       with_outputs(**{name: lambda outputs: outputs["baseline"]}))
+      for name in ("reward", "past", "policy_version", "column/x", "core_state/0", "game/x")),
     returned("a dict; expected a pair: a dict of", lambda outputs, state: outputs),
     returned("(a dict, (float32[1, 2, 4]), a int);", lambda *pair: (*pair, 0)),
     returned("(float32[1, 2, 4], (float32[1, 2, 4]))", lambda outputs, state: (state[0], state)),
-    returned(
-        "the outputs ['policy_logits']; expected ['baseline'] among",
-        lambda outputs, state: (dict(policy_logits=outputs["policy_logits"]), state),
-    ),
-    returned(
-        "the core state (float32[1, 2]); expected (float32[1, 2, 4])",
-        lambda outputs, state: (outputs, (state[0][:, :, 0],)),
-    ),
-    returned(
-        "the core state float32[1, 2, 4]; expected (float32[1, 2, 4])",
-        lambda outputs, state: (outputs, state[0]),
-    ),
+    returned("the outputs ['policy_logits']; expected ['baseline'] among",
+             lambda outputs, state: (dict(policy_logits=outputs["policy_logits"]), state)),
+    returned("the core state (float32[1, 2]); expected (float32[1, 2, 4])",
+             lambda outputs, state: (outputs, (state[0][:, :, 0],))),
+    returned("the core state float32[1, 2, 4]; expected (float32[1, 2, 4])",
+             lambda outputs, state: (outputs, state[0])),
     gives("float32[1, 2, 4]", lambda B: torch.zeros(1, B, 4)),
     gives("(int64[1, 2, 4])", lambda B: (torch.zeros(1, B, 4, dtype=torch.int64),)),
     gives("(float32[2, 1, 4])", lambda B: (torch.zeros(B, 1, 4),)),
     gives("a NoneType", lambda B: None),
     ("has no method initial_state; expected one", STATELESS),
     ("raised SystemExit: 3 in forw", sound_but(forward=leave)),
-]
+]  # fmt: skip
 MODULES = {
     "BatchNorm2d": lambda: nn.BatchNorm2d(3),
     "Dropout": lambda: nn.Sequential(nn.Dropout(0.1)),

@@ -9,10 +9,7 @@ from hypothesis import strategies as st
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv import rpcenv_pb2
 from libtorchbeast.rpcenv.addresses import MAX_PATH_BYTES, check_local, is_local, parse_addresses
-from libtorchbeast.rpcenv.wire import (
-    WrongActions,
-    decode_actions,
-)
+from libtorchbeast.rpcenv.wire import WrongActions, decode_actions
 from libtorchbeast.spec import Actions, Spec
 
 # The same examples in every run, and no limit of time for one.

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 
 from libtorchbeast import workers
-from libtorchbeast.loggers.timing import (
-    Clock,
-    busy_seconds,
-    cpu_cores,
-    latency_percentiles,
-)
+from libtorchbeast.loggers.timing import Clock, busy_seconds, cpu_cores, latency_percentiles
 
 
 @pytest.mark.parametrize("scale", [1e-5, 1.0])
