@@ -165,11 +165,11 @@ def test_spec_says_what_the_rows_hold():
 
 def test_frames_per_step_and_stacks_come_from_the_metadata():
     """Stacks are not of the signature."""
-    env = stacked((3, 2), frame=3)
-    env.metadata["frames_per_step"] = 4
-    spec, plain = (Environment(lambda e=e: e, 1).spec for e in (env, Plain(Box(0, 1, (3, 2)))))
+    metadata = dict(frame_stacks={"frame": 3}, frames_per_step=4)
+    make = lambda **metadata: Environment(lambda: Plain(Box(0, 1, (3, 2)), **metadata), 1)
+    spec = make(**metadata).spec
     assert spec.stacks == {"frame": 3} and spec.frames_per_step == 4
-    assert spec.signature() == plain.signature()
+    assert spec.signature() == make().spec.signature()
 
 
 def test_rewards_are_not_clipped_and_their_sum_is_exact():
@@ -189,18 +189,24 @@ F3 = np.zeros(3, np.float32)
 
 
 class Plain(gymnasium.Env):
-    """Returns the values that the test sets."""
+    """Returns and declares the values that the test sets."""
 
-    def __init__(self, space=None, action_space=None, first=F3, result=None):
+    def __init__(self, space=None, action_space=None, first=F3, result=None, **metadata):
         self.observation_space = space or Box(0, 1, (3,))
         self.action_space = action_space or Discrete(A)
-        self._first, self._result = first, result
+        self._first, self._result, self.metadata = first, result, metadata
 
     def reset(self, *, seed=None, options=None):
         return self._first, {}
 
     def step(self, action):
         return self._result
+
+
+def first_step(make, num_envs=1):
+    env = Environment(make, num_envs)
+    env.initial(0)
+    return env.step(np.zeros(num_envs, np.int64))
 
 
 class PlainVector(scripted.ScriptedVector):
@@ -217,15 +223,7 @@ class PlainVector(scripted.ScriptedVector):
 
 
 def stacked(shape, **stacks):
-    env = Plain(Box(0, 1, shape))
-    env.metadata = {"frame_stacks": stacks}
-    return env
-
-
-def skipping(frames):
-    env = Plain()
-    env.metadata = {"frames_per_step": frames}
-    return env
+    return Plain(Box(0, 1, shape), frame_stacks=stacks)
 
 
 def resetting(mode):
@@ -254,8 +252,8 @@ UNSEEN = Dict({"loss/count": Box(0, 1, (3,))})  # which only the loss sees
         (lambda: Plain(Box(-1, 1, (0,))), r"at least one number, seen the shapes \[\(0,\)\]"),
         (lambda: Plain(OneOf([Box(0, 1), Box(0, 2)])), "expected an array of numbers, seen OneOf"),
         (lambda: Plain(TWICE), r"expected each once, seen \['a/b'\] twice"),
-        (lambda: skipping(0), "frames_per_step.*expected a whole number of at least 1, seen 0"),
-        (lambda: skipping("4"), "expected a whole number of at least 1, seen '4'"),
+        (lambda: Plain(frames_per_step=0), "frames_per_step.*whole number of at least 1, seen 0"),
+        (lambda: Plain(frames_per_step="4"), "expected a whole number of at least 1, seen '4'"),
         (lambda: stacked((2, 4), frame=4), NO_STACK + r"\[2, 4\]"),
         (lambda: stacked((), frame=4), NO_STACK + r"\[\]"),
         (lambda: stacked((1, 2), frame=1), "at least 2 frames"),
@@ -337,10 +335,8 @@ def test_an_observation_of_a_narrower_kind_is_taken_in_the_spaces_dtype():
     ],
 )
 def test_a_step_that_is_none_is_refused(result, text):
-    env = Environment(lambda: Plain(result=result), 1)
-    env.initial(0)
     with pytest.raises(ValueError, match=text):
-        env.step(np.array([0]))
+        first_step(lambda: Plain(result=result))
 
 
 @pytest.mark.parametrize("end", ["False", [False], math.nan, None, 2], ids=repr)
@@ -349,11 +345,9 @@ def test_an_end_that_is_no_bool_is_refused(name, end):
     ends = [end if name == other else False for other in ("terminated", "truncated")]
     info = {"torchbeast": {"life_lost": end}} if name == "life_lost" else {}
     result = (F3, 0.0, end, {}) if name == "done" else (F3, 0.0, *ends, info)
-    env = Environment(lambda: Plain(result=result), 1)
-    env.initial(0)
     seen = re.escape(repr(end))
     with pytest.raises(UserError, match=f"^{name}: expected a bool, seen {seen} .* environment 0$"):
-        env.step(np.array([0]))
+        first_step(lambda: Plain(result=result))
 
 
 @pytest.mark.parametrize(
@@ -374,19 +368,15 @@ def test_an_end_that_is_no_bool_is_refused(name, end):
 )
 def test_a_step_of_a_vector_that_is_none_is_refused(replaced, text):
     """If a flag were broadcast, the end of one environment would end all of them."""
-    env = Environment(lambda: PlainVector(replaced), 2)
-    env.initial(0)
     with pytest.raises(ValueError, match=f"(?i){text}"):
-        env.step(np.zeros(2, np.int64))
+        first_step(lambda: PlainVector(replaced), 2)
 
 
 def test_a_vectors_arrays_may_lie_in_memory_as_they_like():
     """torch takes no negative strides, and warns of memory that cannot be written to."""
     for seen in (np.ones((2, 3), np.float32)[:, ::-1], np.zeros((2, 3), np.float32)):
         seen.flags.writeable = False
-        env = Environment(lambda seen=seen: PlainVector({"observation": seen}), 2)
-        env.initial(0)
-        row = env.step(np.zeros(2, np.int64))["frame"]
+        row = first_step(lambda seen=seen: PlainVector({"observation": seen}), 2)["frame"]
         assert (torch.from_numpy(row[None]).numpy() == seen).all() and row.flags.writeable
 
 
@@ -425,35 +415,23 @@ class Thinking(gymnasium.Env):
 
 @torch.no_grad()
 def test_a_network_of_the_environments_own_is_not_run_in_bf16():
-    env = Environment(Thinking, 2)
     with torch.autocast("cpu", torch.bfloat16):
-        env.initial(0)
-        reward = env.step(np.zeros(2, np.int64))["reward"]
+        reward = first_step(Thinking, 2)["reward"]
         assert torch.is_autocast_enabled("cpu")
     assert reward.tolist() == [pytest.approx(100.1)] * 2
 
 
 def test_another_thread_may_be_importing_torch(monkeypatch):
-    seen = np.zeros(2, np.float32)
-    result = [seen, 0.0, False, False, {}]
-    env = Environment(lambda: Plain(Box(-1, 1, (2,)), Discrete(2), seen, result), 2)
-    env.initial(0)
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # which has no parts so far
-    env.step(np.zeros(2, np.int64))
+    first_step(lambda: Plain(result=(F3, 0.0, False, False, {})), 2)
 
 
 @pytest.mark.parametrize("discount", [0.5, -0.5])
 def test_only_a_discount_that_passes_the_turn_tells_of_several_players(discount):
-    class Told(Thinking):
-        metadata = {"own_discounts": True}
-
-        def step(self, action):
-            told = {"torchbeast": {"discount": discount}}
-            return np.zeros(3, np.uint8), 1.0, False, False, told
-
-    env = Environment(Told, 2)
+    result = (F3, 1.0, False, False, {"torchbeast": {"discount": discount}})
+    env = Environment(lambda: Plain(result=result, own_discounts=True), 1)
     env.initial(0)
-    env.step(np.zeros(2, np.int64))
+    env.step(np.zeros(1, np.int64))
     assert env.has_players == (discount < 0)
 
 
