@@ -9,16 +9,14 @@ import signal
 import grpc
 import pytest
 
-import monobeast
 import polybeast_env
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import UserError, replace
+from libtorchbeast.flags import UserError
 from libtorchbeast.seeds import derive_seed
 from polybeast_env import server_seed
 from tests.faults._breaking import ServerFleet
 from tests.support.client import Client, assert_rows_equal
 from tests.support.envs import Catch
-from tests.support.processes import wait_for
 
 CATCH = ["--env", "tests.support.envs:Catch-v0", "--envs_per_server", "2"]
 ONES = [1, 1]
@@ -30,15 +28,6 @@ def parse(*flags):
 
 
 # ------------------------------------------------------------------------------------------- flags
-def test_recipes_are_those_of_monobeast():
-    for kind in ("atari", "other", "vectors"):
-        ours, theirs = polybeast_env.RECIPES[kind], monobeast.RECIPES[kind]
-        assert ours["envs_per_server"] == theirs["envs_per_actor"]
-    assert parse().envs_per_server == 16
-    assert parse("--env", "CartPole-v1").envs_per_server == 64
-    assert parse(*CATCH).envs_per_server == 2
-
-
 def test_addresses():
     flags = parse(*CATCH, "--num_servers", "2")
     folder = f"unix:/tmp/polybeast-{os.getuid()}"
@@ -56,8 +45,6 @@ def test_addresses():
         ("--max_streams 0", "--max_streams 0: expected at least 1"),
         ("--step_timeout 0", "--step_timeout 0: expected at least 0.1"),
         ("--seed -1", "--seed -1: expected at least 0"),
-        ("--server_addresses a", "expected unix:/path, host:port, .* seen 'a'"),
-        ("--server_addresses a:1", "a:1 needs TLS .* or --insecure"),
         ("--server_addresses a:1-3 --insecure --num_servers 2", "--num_servers 2: expected 3, one"),
     ],
 )
@@ -67,14 +54,6 @@ def test_flags_that_cannot_work(given, message):
 
 
 # --------------------------------------------------------------------------------------- processes
-def test_a_mistake_ends_all_with_one_line(tmp_path):
-    with ServerFleet(tmp_path, "--env", "NoSuchThing-v0", count=2) as servers:
-        assert servers.wait_for_end() == 1
-        wait_for(lambda: not servers.session(), describe=servers.printed)
-        last = servers.printed().splitlines()[-1]
-    assert last.startswith("polybeast_env: error: --env NoSuchThing-v0: Environment `NoSuc")
-
-
 def test_a_killed_server_is_started_again_with_another_seed_and_ctrl_c_ends_all(tmp_path):
     with ServerFleet(tmp_path, *CATCH, "--seed", "5", count=2) as servers:
         addresses = servers.addresses
@@ -111,14 +90,6 @@ def first_row(server_seed):
 
 
 # ------------------------------------------------------------------------------------ environments
-def test_create_env_for_playing():
-    """In the learner's test modes it makes single environments that can render."""
-    for name, mode in (("PongNoFrameskip-v4", "test"), (CATCH[1], "test_render")):
-        flags = replace(parse("--env", name), mode=mode)
-        with contextlib.closing(polybeast_env.create_env(flags)) as env:
-            assert not hasattr(env, "num_envs") and env.unwrapped.render_mode == "rgb_array"
-
-
 def test_each_stream_has_environments_of_its_own_seeds(monkeypatch):
     """Also those that ignore the seed of `reset`, as EnvPool's do, see it in `flags.env_seed`."""
     seeds = []
