@@ -1,5 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The video of the test mode: every step, of every kind of environment, with its panel."""
+"""The video of the test mode: every step, of every kind of environment, with its panel.
+polybeast_test.py makes one of two games of Pong."""
 
 import contextlib
 from itertools import pairwise
@@ -17,7 +18,7 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers import video
 from tests.support.envs import Catch
-from tests.support.monobeast import CATCH, beast, parse
+from tests.support.monobeast import CATCH, parse
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -25,20 +26,6 @@ pytestmark = pytest.mark.usefixtures("as_before")
 def frames_of(path):
     with imageio.get_reader(path) as video:
         return [frame for frame in video]  # list(video) would ask for its length, which is inf
-
-
-def test_the_video_shows_every_step(tmp_path, capsys):
-    small = "--num_actors 0 --envs_per_actor 2 --batch_size 2 --unroll_length 4 --barrier_updates 1"
-    beast(tmp_path, "--env", "PongNoFrameskip-v4", *small.split(), "--total_steps", 10)
-    beast(tmp_path, *"--mode test_render --num_episodes 2 --max_episode_steps 6".split())
-    path = tmp_path / "run/test.mp4"
-    assert f"Video: {path}" in capsys.readouterr().out
-    frames = frames_of(path)
-    assert len(frames) == 2 * (1 + 6)  # each game's first picture, and one after each step
-    assert frames[0].shape == (2 * 210 + video.PANEL, 2 * 160, 3) and frames[0].std() > 0
-    panels = [frame[2 * 210 :].astype(int) for frame in frames]
-    assert all(abs(after - before).max() > 100 for before, after in pairwise(panels))
-    assert [file.name for file in path.parent.glob("*.mp4")] == ["test.mp4"]
 
 
 class OldCatch(Catch):
@@ -95,22 +82,25 @@ UNVIEWABLE = {
 }
 
 
-def show(savedir, make, make_net):
+def show(savedir, make, make_net=models.make_net):
     """Plays a game with an untrained network and makes a video of it."""
     where = ["--savedir", str(savedir), "--xpid", "run"]
     flags = parse(*CATCH, "--mode", "test_render", "--num_episodes", 1, *where)
     env = Environment(make, 1, "TheGame")
-    with mock.patch.object(evaluate, "load", lambda *_: (make_net(env.spec, flags), env)):
+    loaded = make_net(monobeast.Net, env.spec, flags), env
+    with mock.patch.object(evaluate, "load", lambda *_: loaded):
         return evaluate.test_newest(flags, player=None)
 
 
 @pytest.mark.parametrize("kind", VIEWABLE)
 def test_the_video_of_every_kind_of_environment(kind, tmp_path):
     (tmp_path / "run").mkdir()
-    make_net = lambda spec, flags: models.make_net(monobeast.Net, spec, flags)
-    (game,) = show(tmp_path, VIEWABLE[kind], make_net)
+    (game,) = show(tmp_path, VIEWABLE[kind])
     frames = frames_of(tmp_path / "run/test.mp4")
-    assert len(frames) == 1 + game.steps == 10
+    assert len(frames) == 1 + game.steps == 10  # its first picture, and one after each step
+    panels = [frame[480:].astype(int) for frame in frames]
+    assert all(abs(after - before).max() > 100 for before, after in pairwise(panels))
+    assert [file.name for file in tmp_path.rglob("*.mp4")] == ["test.mp4"]
     assert all((frame[:480] > 200).any() for frame in frames)
     assert frames[0].shape == (480 + video.PANEL, video.MIN_WIDTH, 3)  # 10 x 5, 48 times larger
     board = frames[4][:480]  # centred; videos are not exact
@@ -122,7 +112,7 @@ def test_an_environment_without_pictures_is_refused_before_a_game(kind, tmp_path
     (tmp_path / "run").mkdir()
     make, message = UNVIEWABLE[kind]
     with pytest.raises(UserError, match=f"^--mode test_render: (TheGame.*)?{message}"):
-        show(tmp_path, make, lambda spec, flags: None)  # without a network nobody can play
+        show(tmp_path, make, make_net=lambda *_: None)  # without a network nobody can play
     assert not list((tmp_path / "run").iterdir())
 
 
@@ -136,9 +126,8 @@ def test_a_film_that_cannot_be_written_replaces_none(fault, tmp_path, monkeypatc
         less = lambda file: mock.Mock(count_frames=lambda: reader(file).count_frames() - 1)
         opened = lambda file: contextlib.nullcontext(less(file))
         monkeypatch.setattr(video.imageio, "get_reader", opened)
-    make_net = lambda spec, flags: models.make_net(monobeast.Net, spec, flags)
     with pytest.raises(UserError, match="test.mp4 was not written: [^\n]* .is the disk full"):
-        show(tmp_path, lambda: Catch("rgb_array"), make_net)
+        show(tmp_path, lambda: Catch("rgb_array"))
     assert [file.read_text() for file in tmp_path.rglob("*.mp4")] in ([], ["the older film"])
 
 
