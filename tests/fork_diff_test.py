@@ -43,40 +43,34 @@ def repository(tmp_path):
     return tmp_path
 
 
-def changed_lines(repository, name, new):
-    """What is told of the new text of a file."""
-    (repository / name).write_text(new)
-    told = fork_diff.outside("HEAD", repository).splitlines()
-    return [line for line in told if re.match(r"[-+](?![-+])", line)]
+OWN = "torch.relu = abs"
+CHANGES = [  # of the page: old and new text, and what is told
+    ("    return 1\n", "    return 2\n\n\ndef helper():\n    pass\n", []),
+    ("import sys\n", "import os\nimport sys\n", []),
+    ("import nn, utils  # FORK HERE: a fork may take another", "import (\n    nn,\n)", []),
+    ("    # A fork adds its own flags here.\n", '    parser.add("--own")\n', []),
+    ("flags here.\n", 'flags here.\n    parser.add("--own")\n', []),
+    ("another\n", f"another\n{OWN}\n", []),  # beside a mark
+    # Code below or instead of imports may change what the modules above do.
+    *((old, OWN, [f"-{old}", f"+{OWN}"]) for old in ("import sys", "import torch", "SIZE = 1")),
+    ("import sys\n", f"import sys\n{OWN}\n", [f"+{OWN}"]),
+]
 
 
-def test_changes_of_marked_places_are_not_told(repository):
+def test_changes_are_told_but_for_those_of_marked_places_and_new_files(repository):
+    """Imports of a file without a mark are told, too."""
     (repository / "more.py").write_text("SIZE = 2\n")
     git(repository, "add", "--all")
-    for old, new in [
-        ("    return 1\n", "    return 2\n\n\ndef helper():\n    pass\n"),
-        ("import sys\n", "import os\nimport sys\n"),
-        ("import nn, utils  # FORK HERE: a fork may take another", "import (\n    nn,\n)"),
-        ("    # A fork adds its own flags here.\n", '    parser.add("--own")\n'),
-        ("flags here.\n", 'flags here.\n    parser.add("--own")\n'),
-        ("another\n", "another\ntorch.relu = abs\n"),  # beside a mark
-    ]:
-        assert old in CODE and changed_lines(repository, "page.py", CODE.replace(old, new, 1)) == []
 
+    def told(name, text):
+        (repository / name).write_text(text)
+        lines = fork_diff.outside("HEAD", repository).splitlines()
+        return [line for line in lines if re.match(r"[-+](?![-+])", line)]
 
-def test_code_below_or_instead_of_imports_is_told(repository):
-    """It may change what the modules above do."""
-    for old in ("import sys\n", "import torch\n", "SIZE = 1\n"):
-        own = "torch.relu = abs\n"
-        told = changed_lines(repository, "page.py", CODE.replace(old, own))
-        assert told == [f"-{old.strip()}", f"+{own.strip()}"]
-    new = CODE.replace("import sys\n", "import sys\nsys.exit = print\n")
-    assert changed_lines(repository, "page.py", new) == ["+sys.exit = print"]
-
-
-def test_imports_of_a_file_without_a_mark_are_told(repository):
-    told = changed_lines(repository, "plumbing.py", "import os\n\nSIZE = 1\n")
-    assert told == ["-import sys", "+import os"]
+    for old, new, expected in CHANGES:
+        assert old in CODE and told("page.py", CODE.replace(old, new, 1)) == expected
+    told("page.py", CODE)
+    assert told("plumbing.py", "import os\n\nSIZE = 1\n") == ["-import sys", "+import os"]
 
 
 def test_a_base_that_is_missing_is_one_sentence(repository):
@@ -85,8 +79,8 @@ def test_a_base_that_is_missing_is_one_sentence(repository):
 
 
 @pytest.mark.parametrize("old, new", [("SIZE = 1", "SIZE = 2"), ("parser =", "own =")])
-def test_other_changes_are_told(repository, old, new):
-    """Also those that are committed. Changes of the base since then are not the fork's."""
+def test_changes_that_are_committed_are_told(repository, old, new):
+    """Changes of the base since then are not the fork's."""
     git(repository, "switch", "--quiet", "--create", "fork")
     (repository / "page.py").write_text(CODE.replace(old, new).replace("return 1", "return 2"))
     git(repository, "commit", "--quiet", "--all", "--message", "fork")
