@@ -9,20 +9,18 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import monobeast
-from libtorchbeast import BatchingQueue, learner, models
+from libtorchbeast import learner, models
 from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock
 from libtorchbeast.losses import learn_from
-from libtorchbeast.rollouts import batches
 from libtorchbeast.spec import Actions, Spec
 from libtorchbeast.update import Updater
 from tests.support.actors import (
     Counting,
     N,
-    OnesNet,
     make_actor,
     make_flags,
     make_learner,
@@ -43,18 +41,6 @@ def test_an_update_that_hangs_while_a_checkpoint_is_due_ends_the_run(monkeypatch
     with one._one_at_a_time, pytest.raises(learner.UpdateHung):
         one.state_dict()
     assert one.state_dict()["updates"] == 0
-
-
-@pytest.mark.parametrize("batch_size", [2, 3, 4])
-def test_the_same_rollouts_are_the_same_batches_for_both_beasts_bit_for_bit(batch_size):
-    """MonoBeast's come through its own batches, PolyBeast's through its queue."""
-    rollouts = make_rollouts(make_actor(OnesNet, "--core", "lstm"), 4)
-    queue = BatchingQueue(batch_size, 100)
-    for rollout in rollouts:
-        queue.enqueue(rollout)
-    for batch in batches([(rollout, lambda: None) for rollout in rollouts], batch_size):
-        assert_same(queue.dequeue(), dict(batch))
-    assert queue.size() == 12 % batch_size
 
 
 class LearnedNet(monobeast.Net):
