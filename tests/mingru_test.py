@@ -89,11 +89,8 @@ IMAGE = Spec("some", 1, {"frame": ((4, 10, 10), "uint8")}, Actions("discrete", (
 
 @pytest.mark.parametrize("program", [monobeast, polybeast, r2d2])
 def test_every_program_has_the_core_that_is_asked_for(program):
-    words = ["--env", "CartPole-v1", "--core"]
     for core, expected in (("mingru", MinGRU), ("lstm", torch.nn.LSTM)):
-        net = models.make_net(program.Net, IMAGE, program.parse([*words, core]))
+        flags = program.parse(["--env", "CartPole-v1", "--core", core])
+        net = models.make_net(program.Net, IMAGE, flags)
         assert isinstance(net.core, expected)
         assert net.initial_state(5)[0].shape == (net.core.num_layers, 5, net.core.hidden_size)
-    if program is not r2d2:
-        net = models.make_net(program.Net, IMAGE, program.parse([*words[:2], "--use_lstm"]))
-        assert isinstance(net.core, torch.nn.LSTM)

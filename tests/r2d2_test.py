@@ -274,12 +274,6 @@ def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flag, said)
         r2d2.parse(["--env", "CartPole-v1", "--replay_capacity", "5000", *flag.split()])
 
 
-def test_help_leaves_out_what_is_refused():
-    shown = r2d2.make_parser().format_help()
-    assert "--passes" not in shown and "--replay_ratio" in shown
-    assert "Number of sequences in a learner's batch. Default: 64" in " ".join(shown.split())
-
-
 TWO = Actions("multi_discrete", (2, 2))
 UNFIT = [
     (dict(actions=Actions("box", (2,))), "", r"--env Some: .* Discrete actions, seen Box\(2\)"),
@@ -290,6 +284,8 @@ UNFIT = [
     ({}, "--n_steps 6 --train_length 5", "--n_steps 6: expected at most --train_length 5"),
     ({}, "--unroll_length 41", "--unroll_length 41: expected at most --train_length 40"),
     ({}, "--total_steps 10_000", "--replay_start 10000: expected less than --total_steps 10000"),
+    *((dict(also={key: ((2,), "float32")}), "", f"^The observation key '{key}' is also a row's key")
+      for key in ("q_taken", "environment", "serial")),
 ]  # fmt: skip
 
 
@@ -298,13 +294,6 @@ def test_what_does_not_fit_together_is_refused(spec, flags, message):
     flags = r2d2.parse(["--env", "CartPole-v1", *flags.split()])
     with pytest.raises(UserError, match=message):
         r2d2.check_fits(flags, spec_with(**spec))
-
-
-@pytest.mark.parametrize("key", ["q_taken", "environment", "serial"])
-def test_an_observation_that_has_the_name_of_a_rows_other_key_is_refused(key):
-    with pytest.raises(UserError, match=f"^The observation key '{key}' is also a row's key"):
-        spec = spec_with(also={key: ((2,), "float32")})
-        r2d2.check_fits(r2d2.parse(["--env", "CartPole-v1"]), spec)
 
 
 def test_a_loss_without_priorities_is_refused(tmp_path, monkeypatch):
