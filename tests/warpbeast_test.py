@@ -18,7 +18,9 @@ from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.tensors import TensorRows, TensorVector
 from tests.support.processes import load, rows
 from tests.support.tensors import Foreign, Turns, Walk
+from tests.tensors_test import Changed
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 
 
@@ -153,23 +155,6 @@ def test_what_lies_between_rollouts_and_learner_begins_once(parse, monkeypatch):
     assert len(began) == 1 and run.learner.updates == 4
 
 
-class Infinite(Walk):
-    def advance(self, state, actions):
-        state, reward, *ends = super().advance(state, actions)
-        return state, reward.masked_fill(state["time"] == 3, torch.nan), *ends
-
-
-class Discounts(Turns):
-    def __init__(self, wrong):
-        super().__init__()
-        self.wrong = wrong
-
-    def advance(self, state, actions):
-        state, *result = super().advance(state, actions)
-        third = state["time"] == 3
-        return state | {"discount": state["discount"].masked_fill(third, self.wrong)}, *result
-
-
 class Forbidding(Walk):
     observations = {"frame": ((2,), "float32"), "action_mask": ((3,), "bool")}
 
@@ -178,24 +163,23 @@ class Forbidding(Walk):
         return super().observe(state) | {"action_mask": mask}
 
 
-class Choices(Walk):
-    """Of the second choice nothing is allowed."""
+def telling(discount):
+    """Makes environments that tell this discount."""
+    told = lambda n: {"torchbeast": {"discount": torch.full((n,), discount)}}
+    return lambda n: Changed(Turns(), n, info=lambda _: told(n))
 
-    observations = {"frame": ((2,), "float32"), "action_mask": ((6,), "bool")}
 
-    def observe(self, state):
-        mask = torch.tensor([True] * 3 + [False] * 3).expand(len(state["time"]), 6)
-        return super().observe(state) | {"action_mask": mask}
+def paying(reward):
+    return lambda n: Changed(Walk(), n, reward=lambda x: torch.full_like(x, reward))
 
 
 ALLOWED = r"'action_mask' of environment \d+: expected an allowed action"
 WRONG = {
-    "a reward of NaN": (lambda n: TensorVector(Infinite(), n), "breakout: expected finite rewards"),
+    "a reward of NaN": (paying(torch.nan), "breakout: expected finite rewards"),
     "a mask": (lambda n: TensorVector(Forbidding(), n), ALLOWED),
-    "a choice": (lambda n: TensorVector(Choices("multi_discrete"), n), ALLOWED),
-    "a discount": (lambda n: TensorVector(Discounts(-2.0), n), "discounts from -1 to 1, seen -2"),
-    "another": (lambda n: TensorVector(Discounts(1.5), n), "discounts from -1 to 1, seen 1.5"),
-    "no number": (lambda n: TensorVector(Discounts(torch.nan), n), "discounts .*, seen nan"),
+    "a discount": (telling(-2.0), "discounts from -1 to 1, seen -2"),
+    "another": (telling(1.5), "discounts from -1 to 1, seen 1.5"),
+    "no number": (telling(torch.nan), "discounts .*, seen nan"),
     "a vector of arrays": (lambda n: gymnasium.make_vec("CartPole-v1", n), "expected tensors on"),
     "an error": (lambda n: {}["level"], r"--env breakout: KeyError: 'level' \(.*warpbeast_test.py"),
     "a single environment": (lambda n: gymnasium.make("CartPole-v1"), "expected a TensorVector"),
