@@ -11,7 +11,7 @@ import pytest
 
 import polybeast_env
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import UserError
+from libtorchbeast.flags import UserError, replace
 from libtorchbeast.seeds import derive_seed
 from polybeast_env import server_seed
 from tests.faults._breaking import ServerFleet
@@ -45,6 +45,8 @@ def test_addresses():
         ("--max_streams 0", "--max_streams 0: expected at least 1"),
         ("--step_timeout 0", "--step_timeout 0: expected at least 0.1"),
         ("--seed -1", "--seed -1: expected at least 0"),
+        ("--server_addresses a", "expected unix:/path, host:port, .* seen 'a'"),
+        ("--server_addresses a:1", "a:1 needs TLS .* or --insecure"),
         ("--server_addresses a:1-3 --insecure --num_servers 2", "--num_servers 2: expected 3, one"),
     ],
 )
@@ -90,6 +92,14 @@ def first_row(server_seed):
 
 
 # ------------------------------------------------------------------------------------ environments
+def test_create_env_for_playing():
+    """In the learner's test modes it makes single environments that can render."""
+    for name, mode in (("PongNoFrameskip-v4", "test"), (CATCH[1], "test_render")):
+        flags = replace(parse("--env", name), mode=mode)
+        with contextlib.closing(polybeast_env.create_env(flags)) as env:
+            assert not hasattr(env, "num_envs") and env.unwrapped.render_mode == "rgb_array"
+
+
 def test_each_stream_has_environments_of_its_own_seeds(monkeypatch):
     """Also those that ignore the seed of `reset`, as EnvPool's do, see it in `flags.env_seed`."""
     seeds = []
