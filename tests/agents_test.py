@@ -41,19 +41,6 @@ def spec_of(tag):
     return Environment(lambda: TensorVector(tag, N), N, "tag").spec
 
 
-def test_groups_and_their_spaces():
-    taggers, runners = groups_of(spec_of(Tag(3, 2)))
-    assert (taggers.name, taggers.agents, taggers.numbers) == ("taggers", 3, slice(0, 3))
-    assert (runners.name, runners.agents, runners.numbers) == ("runners", 2, slice(3, 5))
-    assert taggers.spec.actions == Actions("discrete", (5,))
-    assert taggers.spec.observations == {"frame": ((37,), "float32")}
-    (agents,) = groups_of(spec_of(Tag(3, 2, shared=True, continuous=True)))
-    assert (agents.agents, agents.numbers) == (5, slice(0, 10))
-    assert agents.spec.actions == Actions("box", (2,))
-    alone = dataclasses.replace(spec_of(Tag()), observations={"frame": ((3,), "float32")})
-    assert groups_of(alone) == []  # of one agent
-
-
 def observed(**parts):
     """The observation of five agents, changed: the shape and dtype of parts."""
     parts = {"reward": ((5,), "float32")} | parts
