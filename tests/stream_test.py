@@ -76,7 +76,7 @@ def test_environments_are_made_one_at_a_time():
             meeting.reset()
         return Catch()
 
-    maker = EnvironmentMaker(lambda: Environment(create_env, N, "Catch"))
+    maker = catch_maker(create_env)
     streams = [make_stream(maker) for _ in range(3)]
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda stream: next(stream.play(iter([]))), streams))
@@ -103,32 +103,22 @@ def test_every_call_into_an_environment_has_its_limit():
     """Each environment notes which limit the watchdog would find exceeded, were it 0 seconds."""
     noted, silence = [], SilenceTimer()
 
-    def note(call):
-        limit = stream and stream.timer.exceeded(silence)
-        noted.append((call, limit and limit.words))
+    def noting(name):
+        def call(self, *args, **options):
+            limit = stream and stream.timer.exceeded(silence)
+            noted.append((name, limit and limit.words))
+            return getattr(Catch, name)(self, *args, **options)
 
-    class Noting(Catch):
-        def __init__(self):
-            super().__init__()
-            note("open")
+        return call
 
-        def reset(self, **options):
-            note("reset")
-            return super().reset(**options)
-
-        def step(self, action):
-            note("step")
-            return super().step(action)
-
-        def close(self):
-            note("close")
-
+    names = ("__init__", "reset", "step", "close")
+    Noting = type("Noting", (Catch,), {name: noting(name) for name in names})
     stream = None
     maker = EnvironmentMaker(lambda: Environment(Noting, 1, "Catch"))
     maker.close()  # so that the stream makes its own
     stream = make_stream(maker, TimeLimit(-1e9, "a step"), TimeLimit(-1e9, "opening"))
     list(stream.play(iter([action(1)])))
     stream.close()
-    calls = [("open", "opening"), ("reset", "opening"), ("step", "a step"), ("close", "a step")]
-    assert noted == [("open", None), ("close", None), *calls]
+    limits = ("opening", "opening", "a step", "a step")
+    assert noted == [("__init__", None), ("close", None), *zip(names, limits, strict=True)]
     assert stream.timer.exceeded(silence) is None  # no call is running
