@@ -7,7 +7,6 @@ import pytest
 
 import monobeast
 import polybeast_env
-from libtorchbeast import evaluate
 from libtorchbeast.flags import UserError
 from libtorchbeast.origin import cause, errors_of, report
 from tests.support import monobeast as mono
@@ -49,26 +48,9 @@ def test_polybeast_ends_with_what_its_server_said(tmp_path):
     assert re.search(WRONG["Stillborn"], message), message
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("Mine-v0", "Environment `Mine` doesn't exist. If a module registers it, name the module"),
-        (
-            "CartPole-v1",
-            "expected the observations and actions of --env tests.support.envs:Catch-v0, frame "
-            "uint8[1, 10, 5] and Discrete(3); seen frame float32[4] and Discrete(2)",
-        ),
-    ],
-)
-def test_a_wrong_one_to_evaluate_in_is_refused(name, expected):
-    flags = mono.parse(*mono.IN_ORDER, "--eval_env", f"tests.support.envs:OneStepCatch-v0,{name}")
-    signature = monobeast.make_environment(flags).spec.signature()
-    with pytest.raises(UserError, match=re.escape(f"--eval_env {name}: {expected}")):
-        evaluate.try_others(flags, signature, monobeast.player)
-
-
 def test_a_wrong_one_to_evaluate_in_is_refused_before_the_training(tmp_path):
-    message = mono.refusal(tmp_path, *mono.IN_ORDER, "--eval_env", STILLBORN)
+    names = f"tests.support.envs:OneStepCatch-v0,{STILLBORN}"
+    message = mono.refusal(tmp_path, *mono.IN_ORDER, "--eval_env", names)
     expected = "RuntimeError: no simulator on port 7 ("
     assert message.startswith(f"monobeast: error: --eval_env {STILLBORN}: {expected}"), message
     assert not list(tmp_path.iterdir())
