@@ -119,15 +119,10 @@ def test_forms_agree_in_games_without_noop(env_id):
 
 
 def test_actions_stick_in_v5_only():
-    """A quarter of the frames; that native ones stick as often is in the agreement above."""
+    """A quarter of the frames. That native ones stick as often is in the agreement above."""
     for env_id, sticky in [("PongNoFrameskip-v4", 0.0), ("ALE/Pong-v5", 0.25)]:
-        player = atari_wrappers.make_atari(env_id)
-        assert player.unwrapped.ale.getFloat("repeat_action_probability") == sticky
-        env = atari_wrappers.make_atari_vector(env_id, 4, noop_max=0)
-        env.reset(seed=0)
-        for action in [2, 3] * 10:  # up and down: an action that sticks moves the paddle away
-            obs = env.step(np.full(4, action))[0]
-        assert len({column.tobytes() for column in obs}) == (4 if sticky else 1)
+        ale = atari_wrappers.make_atari(env_id).unwrapped.ale
+        assert ale.getFloat("repeat_action_probability") == sticky
 
 
 def test_breakout_is_served_by_the_recipe_alone():
@@ -138,20 +133,10 @@ def test_breakout_is_served_by_the_recipe_alone():
     assert [row[3] for row in ends[:6]] == [True] * 4 + [False, True]
 
 
-def breakout_end(which):
-    """Frames played at the end of the step that is Breakout's `which`-th loss for NOOPs."""
-    env = atari_wrappers.make_atari_vector("BreakoutNoFrameskip-v4", 1, noop_max=0)
-    start = env.reset(seed=0)[1]["episode_frame_number"][0]
-    while which:
-        _, _, terminated, _, info = env.step(np.array([0]))
-        which -= int(terminated[0])
-    return int(info["episode_frame_number"][0] - start)
-
-
-@pytest.mark.parametrize("loss, truncated, lives", [(2, True, 3), (5, False, 0)])
-def test_a_life_lost_at_the_frame_limit_ends_the_game(loss, truncated, lives):
-    """If it is the last one, the game is over and not cut."""
-    frames = breakout_end(loss)
+@pytest.mark.parametrize("frames, truncated, lives", [(196, True, 3), (493, False, 0)])
+def test_a_life_lost_at_the_frame_limit_ends_the_game(frames, truncated, lives):
+    """If it is the last one, the game is over and not cut. Who presses NOOP loses the second life
+    after 196 frames, and the fifth after 493."""
     t = (frames + 3) // 4 - 1
     rows = play_both("BreakoutNoFrameskip-v4", np.zeros(t + 3, int), max_frames=frames)
     assert rows[t] == (0.0, True, truncated, False, lives)
@@ -180,29 +165,14 @@ STORY = [
 SCRIPT, PRESSED, FLAGS = (list(column) for column in zip(*STORY, strict=True))
 
 
-class ScriptedGame(gymnasium.Env):
-    """A game that plays SCRIPT and notes the actions that reach it. Reward: the step's number."""
-
-    action_space = observation_space = gymnasium.spaces.Discrete(3)
-
-    def __init__(self):
-        self.script, self.pressed, self.lives = iter(SCRIPT), [], 3
-        self.ale = SimpleNamespace(lives=lambda: self.lives)
-
-    def get_action_meanings(self):
-        return MEANINGS
-
-    def reset(self, *, seed=None, options=None):
-        if self.pressed:
-            assert next(self.script) is None
-            self.pressed.append(None)
-        self.lives = 3
-        return 0, {"lives": 3}
-
-    def step(self, action):
-        self.lives, terminated, truncated = next(self.script)
-        self.pressed.append(action)
-        return 0, len(self.pressed), terminated, truncated, {"lives": self.lives}
+def scripted_game():
+    """The game in the classic form. Reward: the step's number."""
+    game = Mock(spec=gymnasium.Env, ale=Mock(), get_action_meanings=lambda: MEANINGS)
+    game.unwrapped, game.reset.return_value = game, (0, {"lives": 3})
+    game.ale.lives.side_effect = [3, *(step[0] if step else 3 for step in SCRIPT)]
+    steps = enumerate(SCRIPT, 1)
+    game.step.side_effect = [(0, n, *step[1:], {"lives": step[0]}) for n, step in steps if step]
+    return game
 
 
 def scripted_vector():
@@ -221,7 +191,7 @@ def scripted_vector():
 
 
 def test_scripted_lives():
-    game, vector, actions = ScriptedGame(), scripted_vector(), np.full((len(SCRIPT), 1), 2)
+    game, vector, actions = scripted_game(), scripted_vector(), np.full((len(SCRIPT), 1), 2)
     classic_form = atari_wrappers.EpisodicLife(game)
     native_form = atari_wrappers.AtariVector(vector, terminal_on_life_loss=True)
     for env, play in ((classic_form, classic_rows), (native_form, native_rows)):
@@ -230,7 +200,9 @@ def test_scripted_lives():
         assert [row[2:5] for row in rows] == FLAGS
         rewards = [row[1] for row in rows]
         assert rewards == [t if step else 0 for t, step in enumerate(SCRIPT, 1)]  # none is lost
-    assert game.pressed == PRESSED
+    pressed = [call.args[0] for call in game.step.call_args_list]
+    assert pressed == [action for action in PRESSED if action is not None]
+    assert game.reset.call_count == 1 + SCRIPT.count(None)
     pressed = [int(call.args[0][0]) for call in vector.step.call_args_list]
     assert [seen if step else None for seen, step in zip(pressed, SCRIPT, strict=True)] == PRESSED
     assert (actions == 2).all()  # the caller's array is not written to
@@ -287,34 +259,22 @@ def test_the_largest_seed_is_taken(make):
         assert env.initial(MAX_SEED)["done"].all()
 
 
-def test_vector_environment_says_what_it_is():
-    env = atari_wrappers.make_atari_vector("PongNoFrameskip-v4", 3)
-    assert env.metadata["frames_per_step"] == 4
-    assert env.metadata["frame_stacks"] == {"frame": 4}
-    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-    assert "frames_per_step" not in VectorEnv.metadata
-    with pytest.raises(RuntimeError, match="before reset"):
-        env.step(np.zeros(3, int))
-    assert env.num_envs == 3 and env.single_action_space.n == 6
-    obs, info = env.reset(seed=0)
-    assert obs in env.observation_space and obs[0] in env.single_observation_space
-    life_lost = info["torchbeast"]["life_lost"]
-    assert life_lost.dtype == np.bool_ and life_lost.shape == (3,)
-    with pytest.raises(ValueError, match="options"):
-        env.reset(options={"reset_mask": np.ones(3, bool)})
-    env.close()
-    env.close()
-
-
-def test_classic_environment_says_what_it_is():
+def test_both_forms_say_what_they_are():
+    vector = atari_wrappers.make_atari_vector("PongNoFrameskip-v4", 3)
     raw = atari_wrappers.make_atari("BreakoutNoFrameskip-v4", render_mode="rgb_array")
     assert raw.reset(seed=0)[0].shape == (210, 160, 3)
-    env = atari_wrappers.wrap_deepmind(raw)
-    assert env.metadata["frames_per_step"] == 4 and env.metadata["render_fps"] == 15
-    assert env.metadata["frame_stacks"] == {"frame": 4}
-    obs, _ = env.reset(seed=0)
-    assert obs in env.observation_space and env.observation_space.shape == (4, 84, 84)
-    assert env.render().shape == (210, 160, 3)
+    player = atari_wrappers.wrap_deepmind(raw)
+    for env in (vector, player):
+        assert env.metadata["frames_per_step"] == 4
+        assert env.metadata["frame_stacks"] == {"frame": 4}
+        assert env.reset(seed=0)[0] in env.observation_space
+    assert vector.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    assert "frames_per_step" not in VectorEnv.metadata
+    assert vector.num_envs == 3 and vector.single_action_space.n == 6
+    assert player.observation_space.shape == (4, 84, 84)
+    assert player.metadata["render_fps"] == 15 and player.render().shape == (210, 160, 3)
+    with pytest.raises(ValueError, match="options"):
+        vector.reset(options={"reset_mask": np.ones(3, bool)})
 
 
 def test_is_atari():
