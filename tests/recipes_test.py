@@ -1,8 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The defaults for each kind of environment: chosen by its spaces, and never against a flag."""
 
-import contextlib
-from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -108,24 +107,14 @@ def test_what_depends_on_the_recipe_follows_it_or_is_checked_when_that_is_known(
     [(polybeast, "", 16), (polybeast, "--use_lstm", 64), (polybeast, "--core mingru", 64),
      (polybeast, "--use_lstm --envs_per_server 5", 5), (r2d2, "", 64)],
 )  # fmt: skip
-def test_local_servers_open_as_many_environments_as_the_learner_says(
-    program, line, count, monkeypatch
-):
+def test_local_servers_open_as_many_environments_as_the_learner_says(program, line, count):
     """The servers know what they observe, and not whether the network is recurrent."""
-    given = []
-
-    @contextlib.contextmanager
-    def servers(flags, updates):
-        given.append(from_settings(polybeast_env.make_parser(), as_plain(vars(flags))))
-        yield SimpleNamespace(addresses=[], describe=lambda timeout: None, check=lambda: None)
-
-    monkeypatch.setattr(polybeast, "LocalServers", servers)
     flags = program.parse(["--env", "Some-v0", "--num_servers", "1", *line.split()])
-    with polybeast.connect(flags, None):
-        of_server = polybeast_env.check_flags(given[0])
-    of_server = recipes.complete(
-        of_server, polybeast_env.check_flags, spec_of((3,)), polybeast_env.RECIPES
-    )
+    with mock.patch.object(polybeast, "LocalServers") as servers, polybeast.connect(flags, None):
+        sent = as_plain(vars(servers.call_args.args[0]))
+    check, kinds = polybeast_env.check_flags, polybeast_env.RECIPES
+    of_server = check(from_settings(polybeast_env.make_parser(), sent))
+    of_server = recipes.complete(of_server, check, spec_of((3,)), kinds)
     if program is polybeast:
         flags = settled(program, line)
     assert (flags.envs_per_server, of_server.envs_per_server) == (count, count)
