@@ -20,10 +20,9 @@ SLOWEST = (
 def pytest_collection_modifyitems(items):
     """Sorts the files, so that none of the slow ones is left for one process at the end: first the
     slowest, then forks, then those with most tests."""
-    names = [f"tests/{name}_test.py" for name in SLOWEST]
     file_of = lambda item: item.nodeid.partition("::")[0]
     tests = Counter(map(file_of, items))
-    place = {name: number for number, name in enumerate(names)}
+    place = {f"tests/{name}_test.py": number for number, name in enumerate(SLOWEST)}
     default = lambda file: len(place) + (not file.startswith("tests/forks/"))
     order = lambda file: (place.get(file, default(file)), -tests[file])
     items.sort(key=lambda item: order(file_of(item)))

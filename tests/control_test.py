@@ -13,7 +13,6 @@ from tests.support.processes import rows
 
 pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 CRANE = "--env tests.support.control:Crane-v0 --eval_every 0 --log_every 0.5".split()
-STEPS = ["--total_steps", "20000"]
 SOLVED = -20.0  # a network that does nothing has -53, and one without the moments less than -30
 
 
@@ -27,7 +26,7 @@ def played_return(savedir, capsys):
 
 
 def test_monobeast_solves_a_control_task_with_large_observations(tmp_path, capsys):
-    beast(tmp_path, *CRANE, *STEPS, "--num_actors", 0)
+    beast(tmp_path, *CRANE, "--total_steps", 20_000, "--num_actors", 0)
     assert last_return(tmp_path) > SOLVED
     state = load(tmp_path / "run/model.tar")
     assert state["net"] == "libtorchbeast.models.VectorNet"
