@@ -24,6 +24,7 @@ from libtorchbeast.flags import UserError, replace
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import make_learner
+from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast, refusal
 from tests.support.processes import Program, load, wait_for
 
@@ -97,48 +98,42 @@ def played(flags, weights, seed):
     return evaluate.play(flags, net.eval(), env, seed)
 
 
-def test_an_evaluation_is_what_the_test_mode_plays(evaluator):
-    """Later weights do not change it, nor do games in other environments. The process is kept for
-    the next evaluation."""
-    e = evaluator(env="CartPole-v1", envs_per_actor=3, eval_env="CartPole-v0,CartPole-v1")
+def test_an_evaluation_is_what_the_test_mode_plays_and_its_weights_are_handed_on(evaluator):
+    """Not those of the learner, which has gone on, nor those of the next evaluation, which begins
+    at once. Games in other environments change nothing. The process is kept."""
+    kept, weights, pids = [], [], set()
+    others = "CartPole-v0,CartPole-v1"
+    keep = lambda *told: kept.append(told)
+    e = evaluator(env="CartPole-v1", envs_per_actor=3, eval_env=others, keep=keep)
     assert e.take() == advance(e, EVERY - 1) == {} and e._process is None
-    pids = set()
-    for number in (1, 2):
-        e._learner.updates = 10 * number
-        weights = {k: v.clone() for k, v in e._learner.state_dict()["model"].items()}
-        assert advance(e, number * EVERY + 7) == {}
-        pids.add(e._process.pid)
+
+    def learn(number):
+        e._learner.step, e._learner.updates = number * EVERY + 7, 10 * number
         with torch.no_grad():
             e._learner.net.policy[-1].bias[number % 2] += 1.0
+        weights.append({k: v.clone() for k, v in e._learner.state_dict()["model"].items()})
+
+    learn(1)
+    assert e.take() == {}
+    learn(2)  # before the first evaluation has ended
+    for number in (1, 2):
+        pids.add(e._process.pid)
         row = wait_for_row(e)
-        games = played(e._flags, weights, derive_seed(e._flags.seed, 10 * number, 0, 0, 1))
+        seed = derive_seed(e._flags.seed, 10 * number, 0, 0, 1)
+        games = played(e._flags, weights[number - 1], seed)
         assert len(games) == 5
         # CartPole-v0 differs in games of more than 200 steps, which this network cannot play.
-        for column in ("", "/CartPole-v0", "/CartPole-v1"):
+        for column in ("/CartPole-v0", "/CartPole-v1", ""):
             mean = row.pop(f"mean_eval_return{column}")
             assert mean == pytest.approx(sum(game.score for game in games) / 5)
         assert row.pop("eval_step") == number * EVERY + 7 and row.pop("eval_cpu_s") > 0
-        assert e._played["flags"]["eval_env"] is None  # the score does not depend on it
         assert not row
-        assert e.take() == advance(e, (number + 1) * EVERY - 1) == {}  # once each
-    assert len(pids) == 1
-
-
-def test_the_weights_that_played_are_handed_on_with_their_score(evaluator):
-    """Not those of the learner, which has gone on, nor those of the next evaluation."""
-    kept = []
-    e = evaluator(keep=lambda score, evaluated: kept.append((score, evaluated)))
-    e._learner.updates = 7
-    weights = {k: v.clone() for k, v in e._learner.state_dict()["model"].items()}
-    advance(e, EVERY)
-    with torch.no_grad():
-        e._learner.net.policy.bias += 1.0
-    e._learner.step = 2 * EVERY  # so that the next evaluation starts when this one has ended
-    row = wait_for_row(e)
-    ((score, state),) = kept
-    assert (score, state["step"], state["updates"]) == (row["mean_eval_return"], EVERY, 7)
-    assert state["model"].keys() == weights.keys()
-    assert all(torch.equal(state["model"][name], weights[name]) for name in weights)
+        score, state = kept[number - 1]
+        assert (score, state["step"], state["updates"]) == (mean, number * EVERY + 7, 10 * number)
+        assert_same(dict(state["model"]), weights[number - 1])
+        assert state["flags"]["eval_env"] is None  # the score does not depend on it
+    assert advance(e, 3 * EVERY - 1) == {} and not e._is_playing  # once each
+    assert len(pids) == 1 and len(kept) == 2
 
 
 @pytest.mark.parametrize("more, seed, most", [("--net monobeast.Net", 1, 20), ("--use_lstm", 0, 9)])
@@ -180,7 +175,7 @@ def test_the_first_game_of_each_environment_counts():
     assert games == [evaluate.Game(steps, steps, True, {}) for steps in (3, 4, 5, 6, 7)]
 
 
-def test_a_failure_is_told_and_the_next_one_is_tried(evaluator, caplog):
+def test_a_failure_is_told_and_the_next_one_is_tried(evaluator, caplog, monkeypatch):
     e = evaluator(player=partial(in_another, "CartPole-v1"))
     advance(e, EVERY)
     wait_for(lambda: e.take() or caplog.messages)
@@ -189,6 +184,14 @@ def test_a_failure_is_told_and_the_next_one_is_tried(evaluator, caplog):
     os.kill(e._process.pid, signal.SIGKILL)
     wait_for(lambda: e.take() or len(caplog.messages) > 1)
     assert "The evaluation at step 2000 failed: exit code -9: Killed" in caplog.text
+    e._player, refuse = monobeast.player, Mock(side_effect=OSError(errno.EAGAIN, "no process left"))
+    with monkeypatch.context() as patch:
+        patch.setattr(workers, "Process", refuse)
+        assert advance(e, 3 * EVERY) == advance(e, 3 * EVERY + 1) == {}
+    assert e._weights is None
+    assert caplog.text.count("at step 3000 failed: [Errno 11] no process left") == 1
+    advance(e, 4 * EVERY)
+    assert wait_for_row(e)["eval_step"] == 4 * EVERY
 
 
 def test_an_environment_that_hangs_is_told_and_ends_the_evaluation(evaluator, caplog, monkeypatch):
@@ -200,18 +203,6 @@ def test_an_environment_that_hangs_is_told_and_ends_the_evaluation(evaluator, ca
     late = "Environment 3 of 5 took longer than --open_timeout 1 to open."
     assert caplog.messages[0] == f"Evaluation at step 1000: {late}"
     assert "The evaluation at step 1000 failed: exit code " in caplog.messages[1]
-
-
-def test_a_process_that_cannot_start_is_told_and_tried_again(evaluator, caplog, monkeypatch):
-    refuse = Mock(side_effect=OSError(errno.EAGAIN, "no process left"))
-    e = evaluator()
-    with monkeypatch.context() as patch:
-        patch.setattr(workers, "Process", refuse)
-        assert advance(e, EVERY) == advance(e, EVERY + 1) == {}
-    assert e._weights is None
-    assert caplog.text.count("at step 1000 failed: [Errno 11] no process left") == 1
-    advance(e, 2 * EVERY)
-    assert wait_for_row(e)["eval_step"] == 2 * EVERY
 
 
 def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
