@@ -54,28 +54,20 @@ def test_files_from_after_the_checkpoint_are_made_again_and_those_of_another_run
 
 def test_weights_are_kept_once_there_is_room_again(monkeypatch):
     """Not at every look, which would log an error a second."""
-    is_full, saved, now = False, [], 0.0
-
-    def save(path, weights, keep_previous):
-        saved.append((weights["step"], is_full))
-        return not is_full
-
-    state = lambda: {"model": {}, "step": learner.step, "updates": 0}
-    net = mock.Mock(state_dict=dict)
-    learner = mock.Mock(step=0, state_dict=state, net=net)
+    learner, now = mock.Mock(step=0, net=mock.Mock(state_dict=dict)), mock.Mock(return_value=0.0)
+    learner.state_dict = lambda: {"model": {}, "step": learner.step, "updates": 0}
+    monkeypatch.setattr(checkpoint.time, "monotonic", now)
+    files = mock.Mock(path="/no/such/run/model.tar", enabled=True)
     flags = parse("--keep_checkpoints_every", 100, "--checkpoint_every", 5)
-    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: now)
-    files = mock.Mock(path="/no/such/run/model.tar", enabled=True, try_save=save)
-    kept, is_full = checkpoint.KeptWeights(files, flags, learner), True
-    for at in ((150, 1.0, True), (160, 4.0, False), (170, 6.0, False)):
-        learner.step, now, is_full = at
+    kept, save = checkpoint.KeptWeights(files, flags, learner), files.try_save
+    looks = [(150, 1, False), (160, 4, True), (170, 6, True), (210, 6, False)]
+    for step, seconds, has_room in looks:
+        learner.step, now.return_value, save.return_value = step, seconds, has_room
         kept.keep()
         kept.keep()
-    learner.step, is_full = 210, True
-    kept.keep()
-    is_full = False
+    save.return_value = True
     kept.keep(is_last=True)  # the run ends
-    assert saved == [(0, False), (150, True), (170, False), (210, True), (210, False)]
+    assert [call.args[1]["step"] for call in save.call_args_list] == [0, 150, 170, 210, 210]
 
 
 def test_files_that_cannot_be_deleted_or_are_others_do_not_end_the_run(tmp_path, monkeypatch):
