@@ -10,40 +10,32 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.files import RunInUse
 
 
-@pytest.fixture
-def run(tmp_path):
+def run(folder, train, *words):
     """Calls `program.main` with MonoBeast's flags."""
-
-    def run(train, *words):
-        argv = ["--env", "CartPole-v1", "--savedir", str(tmp_path), "--xpid", "run", *words]
-        parts = monobeast.make_parser, monobeast.check_flags, train, monobeast.player
-        program.main("beast", *parts, argv)
-
-    return run
+    argv = ["--env", "CartPole-v1", "--savedir", str(folder), "--xpid", "run", *words]
+    parts = monobeast.make_parser, monobeast.check_flags, train, monobeast.player
+    program.main("beast", *parts, argv)
 
 
 @pytest.mark.parametrize("kind", [UserError, CheckpointError, RunInUse, ZeroDivisionError])
-def test_an_expected_error_is_one_line_and_another_keeps_its_traceback(run, kind):
-    def train(flags):
-        raise kind("why")
-
+def test_an_expected_error_is_one_line_and_another_keeps_its_traceback(tmp_path, kind):
     with pytest.raises((SystemExit, ZeroDivisionError)) as ended:
-        run(train)
+        run(tmp_path, mock.Mock(side_effect=kind("why")))
     seen = kind("why") if kind is ZeroDivisionError else SystemExit("beast: error: why")
     assert repr(ended.value) == repr(seen)
 
 
-def test_a_full_disk_under_tmp_is_one_line(run, monkeypatch):
+def test_a_full_disk_under_tmp_is_one_line(tmp_path, monkeypatch):
     full = FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
     monkeypatch.setattr(program.tempfile, "gettempdir", mock.Mock(side_effect=full))
     with pytest.raises(SystemExit, match="beast: error: No usable .*: is the disk full"):
-        run(None)
+        run(tmp_path, None)
 
 
-def test_a_test_mode_plays_and_does_not_train(run, monkeypatch):
+def test_a_test_mode_plays_and_does_not_train(tmp_path, monkeypatch):
     played, trained = [], []
     monkeypatch.setattr(evaluate, "test_newest", lambda flags, player: played.append(flags.mode))
-    run(trained.append, "--mode", "test")
+    run(tmp_path, trained.append, "--mode", "test")
     assert (played, trained) == (["test"], [])
 
 
