@@ -183,6 +183,8 @@ def test_arguments_and_results_are_torchbeasts_without_the_second_threshold():
     assert result._fields == ("vs", "advantages") and not any(x.requires_grad for x in result)
     named = vtrace.from_importance_weights(**arguments, clip_rho_threshold=1.0)
     assert all(map(torch.equal, result, named))
+    with pytest.raises(TypeError):
+        vtrace.from_importance_weights(*arguments.values(), 1.0, 1.0)
 
 
 # ============================================================================================ PPO
