@@ -24,10 +24,9 @@ def name_of(wrong):
 STILLBORN = name_of("Stillborn")
 
 
-@pytest.mark.parametrize("wrong", ["NaN", "Stillborn"])
-def test_monobeast_says_it_in_one_line(wrong, tmp_path):
-    message = mono.refusal(tmp_path, "--env", name_of(wrong), "--envs_per_actor", 2)
-    assert re.search(WRONG[wrong], message), message
+def test_monobeast_says_it_in_one_line(tmp_path):
+    message = mono.refusal(tmp_path, "--env", STILLBORN, "--envs_per_actor", 2)
+    assert re.search(WRONG["Stillborn"], message), message
     assert not list(tmp_path.iterdir())
 
 

@@ -63,12 +63,10 @@ def name(net):
     return ["--net", f"{__name__}.{net.__name__}"]
 
 
-IN_BOTH = "20 updates in a row had .*" + NAN.format("policy_logits and baseline") + "$"
-
-
 def test_in_turns_with_the_learner(tmp_path):
     message = mono.refusal(tmp_path, *mono.IN_ORDER, *name(LearnersNaN), "--total_steps", LONG)
-    assert re.search("^monobeast: error: " + IN_BOTH, message), message
+    said = "^monobeast: error: 20 updates in a row had .*"
+    assert re.search(said + NAN.format("policy_logits and baseline") + "$", message), message
 
 
 def test_in_an_actor(tmp_path):
