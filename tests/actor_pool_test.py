@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Dict, Discrete
 
 import atari_wrappers
 from benchmarks.mock import make_mock
@@ -17,7 +17,6 @@ from libtorchbeast.seeds import derive_seed
 from tests.support.actors import A, Counting
 from tests.support.compare import assert_same
 from tests.support.envs import Catch, Sampled
-from tests.support.games import Guess
 from tests.support.pools import T, by_rule, expected_rollouts, make_cartpole, playing, serving
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,6 +41,8 @@ def test_rollouts_are_what_stepping_the_environments_gives(address, create_env):
     queue = BatchingQueue(3, 3)
     expected = expected_rollouts(create_env, 3, derive_seed(11, 0), 20)
     with serving(create_env, address, 3, seed=11), playing([address], by_rule, queue) as pool:
+        seen, spec = spec_of(describe(address)), Environment(create_env, 3, "Test-v0").spec
+        assert seen == spec and seen.sets == ({"level": 7} if create_env is Varied else {})
         assert_same([queue.dequeue() for _ in expected], expected)
         assert pool.take_events() == []
         (status,) = pool.status()
@@ -51,29 +52,16 @@ def test_rollouts_are_what_stepping_the_environments_gives(address, create_env):
     assert done[1:, 0].any() and done[:, 1:].any()  # the interesting cases were there
 
 
-class Cards(Guess):
-    action_space = Discrete(2)
-    observation_space = Dict(hand=MultiDiscrete([7, 2]), suit=Discrete(4), x=Box(0, 1, (2,)))
-
-
-def test_a_server_tells_which_numbers_stand_for_things(address):
-    """So that networks behind either beast see them alike."""
-    with serving(Cards, address, 2):
-        assert spec_of(describe(address)) == Environment(Cards, 2, "Test-v0").spec
-        assert spec_of(describe(address)).sets == {"hand": 7, "suit": 4}
-
-
 def test_stacks_of_frames_are_what_the_environments_stack_themselves(address):
     """They are equal bit for bit, across games and lives, though only the newest frame is sent."""
     queue = BatchingQueue(2, 2)
     create_env = lambda: atari_wrappers.make_atari_vector("BreakoutNoFrameskip-v4", 2)
     expected = expected_rollouts(create_env, 2, derive_seed(11, 0), 70)
     with serving(create_env, address, 2, seed=11), playing([address], by_rule, queue) as pool:
-        description = describe(address)
-        assert description.stacks == spec_of(description).stacks == {"frame": 4}
-        assert description.observations == {"frame": ((4, 84, 84), "uint8")}
-        for rollout in expected:
-            assert_same(queue.dequeue(), rollout)
+        spec = spec_of(describe(address))
+        assert spec.stacks == {"frame": 4}
+        assert spec.observations == {"frame": ((4, 84, 84), "uint8")}
+        assert_same([queue.dequeue() for _ in expected], expected)
         assert pool.take_events() == []
     rows = {name: torch.cat([r[name][1:] for r in expected]) for name in expected[0]}
     new_game = rows["episode_step"] == 0

@@ -43,26 +43,18 @@ from tests.support.processes import Program, wait_for
 pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 
 
-@pytest.fixture(scope="module")
-def recurrent():
-    """Returns the network, its rollouts, and the states of all calls of its forward. The rollouts
-    have resets at row 0, inside and at row T, rows 0 inside an episode, and columns that differ."""
-    actor = make_actor(OnesNet, "--use_lstm")
+@pytest.fixture(scope="module", params=["--core lstm", ""], ids=["recurrent", "feed-forward"])
+def any_net(request):
+    """Returns the network and its rollouts, which have resets at row 0, inside and at row T, rows 0
+    inside an episode, and columns that differ."""
+    actor = make_actor(OnesNet, *request.param.split())
     rollouts = make_rollouts(actor)
+    assert len(actor.net.given) == 1 + ROLLOUTS * T  # one forward for each row
     done = torch.stack([rollout["done"] for rollout in rollouts])
     assert done[1:, 0].any() and done[:, 1:-1].any() and done[:, -1].any()
     assert (~done[1:, 0]).any()
     assert len({tuple(row) for row in done.flatten(0, 1).tolist()}) > 3
-    given, actor.net.given = actor.net.given, []
-    return actor.net, rollouts, given
-
-
-@pytest.fixture(params=["recurrent", "feed-forward"])
-def any_net(request):
-    if request.param == "recurrent":
-        return request.getfixturevalue("recurrent")[:2]
-    actor = make_actor(OnesNet)
-    return actor.net, make_rollouts(actor)
+    return actor.net, rollouts
 
 
 @torch.no_grad()
@@ -93,32 +85,6 @@ def test_an_action_leads_to_the_next_row(any_net):
         assert torch.equal(rollout["last_action"][1:], action.masked_fill(done, 0))
         seen = rollout["frame"][1:, :, 1]
         assert torch.equal(seen, action.float().masked_fill(done, -1.0))
-
-
-def test_a_rollouts_state_is_the_one_given_to_forward_at_its_row_0(recurrent):
-    net, rollouts, given = recurrent
-    assert len(given) == 1 + ROLLOUTS * T  # one forward for each row
-    for k, rollout in enumerate(rollouts):
-        for seen, expected in zip(core_state_of(rollout), given[k * T], strict=True):
-            assert torch.equal(seen, expected)
-    assert all(state.eq(1).all() for state in core_state_of(rollouts[0]))
-    assert not torch.equal(rollouts[1]["core_state/0"], rollouts[0]["core_state/0"])
-
-
-@torch.no_grad()
-def test_done_resets_to_the_initial_state_and_not_to_zeros(recurrent):
-    """At a `done` the outputs are those of the row alone, computed from a state of ones."""
-    net, rollouts, _ = recurrent
-    ones = net.initial_state(1)
-    zeros, differences = tuple(torch.zeros_like(state) for state in ones), []
-    for rollout in rollouts:
-        for t, column in rollout["done"].nonzero().tolist():
-            alone = {k: v[t : t + 1, column : column + 1] for k, v in rows_of(rollout).items()}
-            alone["done"] = torch.zeros(1, 1, dtype=torch.bool)
-            from_ones, from_zeros = (net(alone, s)[0]["policy_logits"][0, 0] for s in (ones, zeros))
-            torch.testing.assert_close(rollout["policy_logits"][t, column], from_ones, **CLOSE)
-            differences.append((from_ones - from_zeros).abs().max())
-    assert max(differences) > 0.01
 
 
 def describe(flags):
