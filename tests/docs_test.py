@@ -51,45 +51,37 @@ SCALED = {
     "make lint": "{}",
 }
 
-# How the others begin, and why they are not run here.
+# How the others begin, after the reason for which they are not run here.
 FORK = "monobeast --env FrozenLake-v1"
-MANY_MACHINES = "network_test.py does it between two network namespaces, tls_test.py with TLS"
 NOT_RUN = {
-    FORK: "test_the_readmes_fork_trains does it, in a copy",
-    "make play": "results_test.py does it, with a copy of the agent",
-    "make results-": "results_test.py makes the smallest run in small, and parses all commands",
-    "monobeast --xpid hard": "run_test.py begins runs in this way",
-    "r2d2 --env examples.memory.recall:Recall-20-v0": "r2d2_test.py learns a shorter one",
-    "polybeast --env arm:Arm-v0": "control_test.py trains in servers",
-    ".venv/bin/torchrun ": "several_learners_test.py does it, on one machine and on two",
-    "make test": "it runs this test; test-examples needs Node.js and more packages",
-    "make minatar": "results_test.py makes the same run in small",
-    "monobeast --env CartPole-v1": "control_test.py trains with vectors",
-    "make bench": "it takes half an hour; benchmarks_test.py does it in small",
-    "pytest tests/vtrace_test.py -k name": "`name` stands for a test's name",
-    "make tsan": "core_test.py does it",
-    "make asan": "core_test.py does it",
-    "make fuzz": "it needs clang; faults_strangers_test.py gives the decoder the same corpus",
-    "make mutants": "it takes hours; mutants_test.py does it with a small package",
-    "make faults": "it takes hours; faults_*_test.py do it in small",
-    "make soak": "it takes an hour; soak_test.py does it in small",
-    "make gpu": "it needs a GPU; gpu_test.py does it in small on a simulated one",
-    "make docs": "it would write the pages; test_generated_pages_are_current compares them",
-    "make format": "it would change files",
-    "make fork-diff": "fork_diff_test.py does it",
-    "make clean": "it would delete the environment that runs the tests",
-    "protoc ": "it would change a file",
-    "python3 -m venv .venv": "it would change the environment that runs the tests",
-    "polybeast_env --server_addresses": MANY_MACHINES,
-    "polybeast --xpid pong-many": MANY_MACHINES,
-    "libtorchbeast.tools.sweep lr": "sweep_test.py trains such a study",
-    "libtorchbeast.tools.report ": "report_test.py does it with a study",
-    "libtorchbeast.tools.plot ~/logs/torchbeast/lr": "plot_test.py draws groups in panels",
-    "libtorchbeast.tools.plot ~/logs/torchbeast/recall": "plot_test.py draws this column",
-    "polybeast --xpid pong-poly --mode": "polybeast_test.py plays Pong in both modes",
-    "libtorchbeast.tools.certificates": "certificates_test.py does it",
-    "benchmarks ": "against_test.py does it with a small repository",
-}
+    "test_the_readmes_fork_trains does it, in a copy": [FORK],
+    "results_test.py does it, in small": ["make play", "make results-", "make minatar"],
+    "run_test.py begins runs in this way": ["monobeast --xpid hard"],
+    "r2d2_test.py learns a shorter one": ["r2d2 --env examples.memory.recall:Recall-20-v0"],
+    "control_test.py does it": ["polybeast --env arm:Arm-v0", "monobeast --env CartPole-v1"],
+    "several_learners_test.py does it": [".venv/bin/torchrun "],
+    "it runs this test, or needs Node.js and more packages": ["make test"],
+    "core_test.py does it": ["make tsan", "make asan"],
+    "faults_strangers_test.py has the same corpus; it needs clang": ["make fuzz"],
+    "the tests of that name do it in small; it takes long, or needs a GPU": [
+        "make bench", "make faults", "make fork-diff", "make gpu", "make mutants", "make soak",
+        "libtorchbeast.tools.certificates", "libtorchbeast.tools.report ",
+        "libtorchbeast.tools.sweep lr",
+    ],
+    "against_test.py does it with a small repository": ["benchmarks "],
+    "`name` stands for a test's name": ["pytest tests/vtrace_test.py -k name"],
+    "it would change files": [
+        "make docs", "make format", "make clean", "protoc ", "python3 -m venv .venv",
+    ],
+    "network_test.py does it, and tls_test.py": [
+        "polybeast_env --server_addresses", "polybeast --xpid pong-many",
+    ],
+    "plot_test.py draws such groups and columns": [
+        "libtorchbeast.tools.plot ~/logs/torchbeast/lr",
+        "libtorchbeast.tools.plot ~/logs/torchbeast/recall",
+    ],
+    "polybeast_test.py plays Pong in both modes": ["polybeast --xpid pong-poly --mode"],
+}  # fmt: skip
 
 # Flags on these pages that are not the beasts', their servers' or the tools'.
 OTHER_FLAGS = """
@@ -104,8 +96,10 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def code_blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+def code_blocks(page: Path, language: str, after: str = "# ") -> list[str]:
+    """Those after these words. Each page begins with a title."""
+    _, _, text = page.read_text().partition(after)
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 def commands() -> set[str]:
@@ -120,10 +114,10 @@ def savedir(tmp_path_factory):
 
 
 def test_every_command_is_known_here():
-    others = commands() - SCALED.keys()
+    others, starts = commands() - SCALED.keys(), sum(NOT_RUN.values(), [])
     assert commands() - others == SCALED.keys()
-    assert {start for start in NOT_RUN if any(x.startswith(start) for x in others)} == {*NOT_RUN}
-    assert [command for command in others if not command.startswith(tuple(NOT_RUN))] == []
+    assert [start for start in starts if not any(x.startswith(start) for x in others)] == []
+    assert [command for command in others if not command.startswith(tuple(starts))] == []
 
 
 def run(words, cwd):
@@ -157,22 +151,16 @@ def test_command(command, savedir, capfd, as_before):
 PLACE = re.compile(r"^# =+ FORK HERE\n.*?(?=^# =)", re.MULTILINE | re.DOTALL)
 
 
-def replace_places(program: str, fork: str) -> str:
-    """Returns the program with its first two marked places, of three, replaced by the fork's two.
-    The third, the loss, stays."""
-    new_env, new_net = re.split(r"^(?=class Net)", fork, flags=re.MULTILINE)
-    marker = "# == FORK HERE\n"
-    _, _, loss = PLACE.findall(program)
-    places = iter([f"{marker}{new_env}", f"{marker}{new_net}\n\n", loss])
-    return PLACE.sub(lambda place: next(places), program)
-
-
 @pytest.mark.timeout(240)
 def test_the_readmes_fork_trains(tmp_path):
+    """It replaces the first two marked places, of three. The third, the loss, stays."""
     copy = copy_repository(tmp_path / "copy")
     fork, loss = code_blocks(README, "python")
-    program = copy / "monobeast.py"
-    program.write_text(replace_places(program.read_text(), fork))
+    new_env, new_net = re.split(r"^(?=class Net)", fork, flags=re.MULTILINE)
+    program = (copy / "monobeast.py").read_text()
+    _, _, third = PLACE.findall(program)
+    places = iter([f"# == FORK HERE\n{new_env}", f"# == FORK HERE\n{new_net}\n\n", third])
+    (copy / "monobeast.py").write_text(PLACE.sub(lambda place: next(places), program))
     [command] = [command for command in commands() if command.startswith(FORK)]
     # In bf16, where a network's outputs must be float32 all the same.
     small = f"{SMALL} {FOUR} --precision bf16".format(savedir=tmp_path)
@@ -185,8 +173,7 @@ def test_the_readmes_fork_trains(tmp_path):
 def test_rnd_from_docs_fork_md_trains(tmp_path):
     """A reader makes the fork from the page alone: from its blocks of code, in one file."""
     copy = copy_repository(tmp_path / "copy")
-    section = (ROOT / "docs/fork.md").read_text().split("### A worked example: RND")[1]
-    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:5]
+    blocks = code_blocks(ROOT / "docs/fork.md", "python", "A worked example: RND")[:5]
     novelty, methods, targets, loss, flags = (b.rpartition("    ...\n")[2] for b in blocks)
     program = (copy / "monobeast.py").read_text()
     for place, new in (
@@ -209,8 +196,7 @@ def test_rnd_from_docs_fork_md_trains(tmp_path):
 
 def test_the_teacher_from_docs_fork_md_follows_with_its_moments(tmp_path, monkeypatch):
     """When a run begins it becomes the network, which may have the weights of --init_from."""
-    section = (ROOT / "docs/fork.md").read_text().split("A teacher that follows")[1]
-    block = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    block = code_blocks(ROOT / "docs/fork.md", "python", "A teacher that follows")[0]
     (tmp_path / "following_teacher.py").write_text("from torch import nn\n" + block)
     monkeypatch.syspath_prepend(str(tmp_path))
     net, teacher = importlib.import_module("following_teacher").Net(), nn.Module()
@@ -226,44 +212,28 @@ def test_the_teacher_from_docs_fork_md_follows_with_its_moments(tmp_path, monkey
 
 
 # ==================================================================================== what is named
-def prose(page: Path) -> list[str]:
-    """The lines that can be wrapped: not those of tables, code, pictures and long links."""
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    return [line for line in text.splitlines() if not re.match(r"\||!\[|.*\]\(http|`--", line)]
-
-
-def broken_links(page: Path) -> list[str]:
-    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
-    return [link for link in links if not (page.parent / link).exists()]
-
-
-def missing_paths(page: Path) -> list[str]:
-    """Paths of this repository in backquotes, and modules of commands."""
-    text = page.read_text()
-    paths = re.findall(r"`((?:libtorchbeast|tests|examples|benchmarks|docs)/[\w./-]*)`", text)
-    modules = re.findall(r"-m ((?:libtorchbeast|tests|benchmarks|examples|docs)[\w.]*)", text)
-    missing = [path for path in paths if not (ROOT / path).exists()]
-    for module in modules:
-        path = ROOT / module.replace(".", "/")
-        if not (path.is_dir() or path.with_suffix(".py").exists()):
-            missing.append(module)
-    return missing
-
-
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=name_of)
 def test_what_a_page_names_exists_and_its_prose_is_wrapped(page):
-    assert broken_links(page) == []
-    assert missing_paths(page) == []
-    assert [line for line in prose(page) if len(line) > 100] == []
-
-
-def options(program) -> set[str]:
-    return {name for action in program.make_parser()._actions for name in action.option_strings}
+    """Links, paths of this repository in backquotes, and modules of commands. Lines of tables,
+    code, pictures and long links cannot be wrapped."""
+    text = page.read_text()
+    folders = "(?:libtorchbeast|tests|examples|benchmarks|docs)"
+    named = [page.parent / link for link in re.findall(r"\]\(([^)#:]+)\)", text)]
+    named += [ROOT / path for path in re.findall(rf"`({folders}/[\w./-]*)`", text)]
+    for module in re.findall(rf"-m ({folders}[\w.]*)", text):
+        path = ROOT / module.replace(".", "/")
+        named.append(path if path.is_dir() else path.with_suffix(".py"))
+    assert [path for path in named if not path.exists()] == []
+    lines = re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines()
+    long = [line for line in lines if len(line) > 100]
+    assert [line for line in long if not re.match(r"\||!\[|.*\]\(http|`--", line)] == []
 
 
 def test_flags_named_on_the_pages_exist():
-    programs = monobeast, polybeast, polybeast_env, r2d2, warpbeast, sweep, report, plot, gpu
-    known = set(OTHER_FLAGS).union(*map(options, programs))
+    known = set(OTHER_FLAGS)
+    for program in (monobeast, polybeast, polybeast_env, r2d2, warpbeast, sweep, report, plot, gpu):
+        for action in program.make_parser()._actions:
+            known |= {*action.option_strings}
     for page in PAGES:
         unknown = set(re.findall(r"(?<![\w-])--[a-z]\w*", page.read_text())) - known
         assert not unknown, page
