@@ -1,9 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What only Linux has can be missing."""
 
-import os
-
-from libtorchbeast import linux
 from tests.support.monobeast import CATCH
 from tests.support.processes import ROOT, Program
 
@@ -50,12 +47,3 @@ def test_catch_is_learned_without_linux(tmp_path):
     asked = [line.split() for line in (tmp_path / "taken").read_text().splitlines()]
     assert {name for _, name in asked} == {"mallopt", "prctl", "cpuinfo"}
     assert len({process for process, _ in asked}) >= 3  # with the actors
-
-
-def test_a_process_uses_the_cores_that_it_is_given():
-    before = linux.own_cores()
-    try:
-        linux.use_cores(before[:1])
-        assert linux.own_cores() == before[:1]
-    finally:
-        os.sched_setaffinity(0, before)
