@@ -40,20 +40,17 @@ def test_a_list_has_values_and_ranges():
     assert tied == [{"lr": "1e-3", "gamma": "0.99"}, {"lr": "3e-3", "gamma": "0.997"}]
 
 
-@pytest.mark.parametrize(
-    "line, message",
-    [
-        ("--seed", "--seed with .* values: expected for each flag one list"),
-        ("1,2", "1,2 with"),
-        ("--seed 7,5-1", "5-1: expected a range that rises"),
-        ("--seed 1-2,", "'1-2,': expected no empty value"),
-        ("--a,b 1,2", "expected for each flag one list"),
-        ("--a,b 1,2 1-3", r"\[2, 3\] values: expected .* all of the same length"),
-        ("--a 1 --b 2 --a,c 1 2", "--a: expected each flag once"),
-        ("--a,a 1 2", "--a: expected each flag once"),
-        ("--xpid a,b", "no --xpid"),
-    ],
-)
+@pytest.mark.parametrize("line, message", [
+    ("--seed", "--seed with .* values: expected for each flag one list"),
+    ("1,2", "1,2 with"),
+    ("--seed 7,5-1", "5-1: expected a range that rises"),
+    ("--seed 1-2,", "'1-2,': expected no empty value"),
+    ("--a,b 1,2", "expected for each flag one list"),
+    ("--a,b 1,2 1-3", r"\[2, 3\] values: expected .* all of the same length"),
+    ("--a 1 --b 2 --a,c 1 2", "--a: expected each flag once"),
+    ("--a,a 1 2", "--a: expected each flag once"),
+    ("--xpid a,b", "no --xpid"),
+])  # fmt: skip
 def test_a_mistake_is_told(line, message):
     with pytest.raises(UserError, match=message):
         factors(line)
