@@ -100,26 +100,19 @@ def test_an_opening_is_limited_from_one_environment_to_the_next(monkeypatch, cap
     assert "(--envs_per_actor)" in caplog.text
 
 
-def test_an_actor_that_stops_in_its_imports_is_replaced(monkeypatch, caplog):
-    crew = Crew(monkeypatch, 1)
-    crew.look(29)
-    assert not caplog.messages
-    crew.look(31)
-    crew.look()
-    assert "because it has opened no environment 30 s after its start" in caplog.text
-
-
 def test_a_killed_actor_is_reported_once_and_as_that(monkeypatch, caplog):
-    caplog.set_level("ERROR", "libtorchbeast")
     crew = Crew(monkeypatch, 1)
+    crew.look(29)  # it stops in its imports
+    assert not caplog.messages
+    caplog.set_level("ERROR", "libtorchbeast")
+    crew.look(3)
     crew.times.begin_opening(0)
-    crew.look(21)
-    crew.look()
+    crew.look(22)
     crew.times.begin_opening(0)(N)
     crew.times["call_began"][0] = 0  # it chooses actions
-    crew.look(11)
-    crew.look()
+    crew.look(12)
     assert caplog.messages == [
+        f"{KILLED} it has opened no environment 30 s after its start (--open_timeout)",
         f"{KILLED} environment 1 of 4 took longer than --open_timeout 20 to open",
         f"{KILLED} it gave no sign of life for 10 s (--step_timeout)",
     ]

@@ -8,14 +8,7 @@ import torch
 
 from libtorchbeast import models
 from libtorchbeast.accelerator import devices
-from libtorchbeast.accelerator.devices import (
-    CPU,
-    copy_to_host,
-    device_stream,
-    exists,
-    to_device,
-    to_host,
-)
+from libtorchbeast.accelerator.devices import CPU, copy_to_host, device_stream, to_device, to_host
 from libtorchbeast.flags import UserError
 from tests.support.actors import make_flags
 from tests.support.gpu import GPU
@@ -49,6 +42,7 @@ def test_float32_is_rounded_to_tf32_only_if_the_flag_says_so(precision):
 
 
 def test_which_devices_exist():
+    exists = devices.exists
     assert exists("cpu") and not exists("nothing") and not exists("meta")
     count = torch.cuda.device_count()
     assert exists("cuda") == (count > 0) and not exists(f"cuda:{count}")

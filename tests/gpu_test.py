@@ -22,9 +22,6 @@ HERE = "tests.support.gpu_stages"
 
 
 # ====================================================================================== the harness
-exists = psutil.pid_exists
-
-
 def test_a_stage_that_hangs_is_killed_with_its_children_and_what_it_said_is_kept(
     tmp_path, monkeypatch
 ):
@@ -42,7 +39,7 @@ def test_a_stage_that_hangs_is_killed_with_its_children_and_what_it_said_is_kept
     log = tmp_path / "hung.log"
     result = stages.run(Stage("hung", 60, f"{HERE}.hangs"), {"device": "cpu"}, 60.0, hear, log)
     assert result == {"error": "it was killed after 60 s", "printed": "it hangs now"}
-    wait_for(lambda: not exists(heard[0]["measured"]))
+    wait_for(lambda: not psutil.pid_exists(heard[0]["measured"]))
 
 
 def test_what_fails_or_cannot_run_is_reported_and_the_next_stage_runs(
@@ -81,6 +78,13 @@ def test_a_stage_is_not_begun_without_time(tmp_path):
 
 
 def test_without_an_accelerator_it_says_so(tmp_path, monkeypatch):
+    """torch is asked for the device in another process."""
+    name, exists, found = program.torch_finds("nonsense")
+    assert (name, exists) == ("nonsense", False) and found.startswith("torch ")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/bin/false")
+        with pytest.raises(SystemExit, match="/bin/false cannot use torch 2.11 or newer"):
+            program.torch_finds("nonsense")
     finds = {"": ("", False, "torch 2 finds no accelerator"), "cuda:7": ("cuda:7", False, "no")}
     monkeypatch.setattr(program, "torch_finds", finds.__getitem__)
     (tmp_path / "file").touch()
@@ -96,14 +100,6 @@ def test_without_an_accelerator_it_says_so(tmp_path, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
-def test_torch_is_asked_for_the_device_in_another_process(monkeypatch):
-    name, exists, found = program.torch_finds("nonsense")
-    assert (name, exists) == ("nonsense", False) and found.startswith("torch ")
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(SystemExit, match="/bin/false cannot use torch 2.11 or newer"):
-        program.torch_finds("nonsense")
-
-
 def test_a_stage_that_is_stopped_is_not_among_the_good(tmp_path):
     """SIGTERM ends it and its children, too."""
     code = "import runpy; from tests.gpu import stages; stages.STAGES[:] = [stages.Stage("
@@ -115,17 +111,12 @@ def test_a_stage_that_is_stopped_is_not_among_the_good(tmp_path):
     process.terminate()
     assert process.communicate(timeout=GUARD_S)[1].startswith("tests.gpu: stopped")
     (row,) = json.loads((tmp_path / "gpu.json").read_text())["stages"]
-    wait_for(lambda: not exists(row["answers"][0]["measured"]))
+    wait_for(lambda: not psutil.pid_exists(row["answers"][0]["measured"]))
     assert row["error"] == "it has not ended"
     assert "Good: nothing. hangs: it has not ended." in report.read_text()
 
 
 # ======================================================================================= the stages
-def answers_of(stage, device):
-    module, _, name = stage.function.rpartition(".")
-    return list(getattr(importlib.import_module(module), name)(device, quick=True))
-
-
 # It runs pytest, and this is a test.
 IN_PROCESS = [stage for stage in STAGES if stage.name != "tests"]
 
@@ -135,8 +126,8 @@ def test_each_stage_runs_without_a_gpu(stage):
     """Here on the simulated device, which also checks the order of events. The slow ones start
     programs: they take ten seconds of a core together."""
     device = sim.NAME if sim.is_possible else "cpu"
+    module, _, name = stage.function.rpartition(".")
     with stages.prepared(device):
-        answers = answers_of(stage, device)
+        answers = [*getattr(importlib.import_module(module), name)(device, quick=True)]
     assert answers
-    wrong = [a for a in answers if isinstance(a, stages.Figure) and not a.is_held()]
-    assert not wrong
+    assert [a for a in answers if isinstance(a, stages.Figure) and not a.is_held()] == []
