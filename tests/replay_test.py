@@ -118,18 +118,6 @@ def check(batch, world, flags):
         assert torch.equal(batch["core_state/0"][:, b], state)
 
 
-def test_every_sequence_is_what_its_environment_gave_while_older_ones_are_overwritten():
-    flags, world = make_flags(), World(2)
-    replay, starts = make_replay(flags), set()
-    for _ in range(50):  # 100 blocks through 40 slots
-        replay.insert(world.rollout())
-        if replay.may_sample():
-            batch = replay.sample()
-            check(batch, world, flags)
-            starts |= set(batch["where"][0].tolist())
-    assert len(starts) > 25 and max(starts) > 150 and len(world.history[1]) == 201
-
-
 def test_core_states_keep_their_order_and_a_part_may_be_empty():
     spec = dataclasses.replace(SPEC, observations=OBSERVATIONS | {"empty": ((0, 2), "float32")})
     priorities = lambda rows: torch.ones(rows["reward"].shape[1])
