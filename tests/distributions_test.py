@@ -2,6 +2,7 @@
 """Distributions of actions, against PyTorch's own."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +22,9 @@ def torch_distribution(ours, logits):
         mean, raw = logits.chunk(2, dim=-1)
         log_std = -5 + 7 * torch.sigmoid(4 / 7 * raw + math.log(5 / 2))
         return D.Independent(D.Normal(mean, log_std.exp()), 1)
-    return [D.Categorical(logits=x) for x in logits.split(ours.sizes, dim=-1)]
+    parts = [D.Categorical(logits=x) for x in logits.split(ours.sizes, dim=-1)]
+    log_prob = lambda x: sum(d.log_prob(a) for d, a in zip(parts, x.unbind(-1), strict=True))
+    return SimpleNamespace(log_prob=log_prob, entropy=lambda: sum(d.entropy() for d in parts))
 
 
 each_kind = pytest.mark.parametrize("ours", ALL, ids=lambda d: type(d).__name__)
@@ -34,13 +37,9 @@ def test_log_probabilities_and_entropies_are_pytorchs(ours):
     actions = ours.sample(logits)
     assert actions.shape == (7, 4, *ours.action_shape) and actions.dtype == ours.action_dtype
     theirs = torch_distribution(ours, logits)
-    if isinstance(theirs, list):
-        log_prob = sum(d.log_prob(a) for d, a in zip(theirs, actions.unbind(-1), strict=True))
-        entropy = sum(d.entropy() for d in theirs)
-    else:
-        log_prob, entropy = theirs.log_prob(actions), theirs.entropy()
+    log_prob = theirs.log_prob(actions)
     torch.testing.assert_close(ours.log_prob(logits, actions), log_prob)
-    torch.testing.assert_close(ours.entropy(logits), entropy)
+    torch.testing.assert_close(ours.entropy(logits), theirs.entropy())
     assert (ours.log_prob(logits, ours.mode(logits)) >= log_prob - 1e-6).all()
     assert ours.features(actions).shape == (7, 4, ours.num_features)
 
