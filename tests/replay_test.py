@@ -2,7 +2,6 @@
 """What a replay gives is what the environments gave, whatever was overwritten, lost or resumed."""
 
 import dataclasses
-import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -305,19 +304,11 @@ def test_a_resume_whose_file_is_lost_begins_as_a_new_run_does(tmp_path):
 def test_threads_may_share_it():
     """Two learner threads insert and draw at once."""
     flags, world = make_flags("--replay_ratio", 4), World(2)
-    replay, lock, batches = make_replay(flags), threading.Lock(), []
-    left = iter([world.rollout() for _ in range(60)])
-
-    def one_by_one():
-        while True:
-            with lock:
-                rollout = next(left, None)
-            if rollout is None:
-                return
-            yield rollout
+    replay, batches = make_replay(flags), []
+    rollouts = iter([world.rollout() for _ in range(60)])
 
     def learn():
-        for batch in replay.batches(one_by_one()):
+        for batch in replay.batches(rollouts):
             replay.learned(batch, {"priorities": [1.0] * flags.batch_size})
             batches.append(batch)
 

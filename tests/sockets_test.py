@@ -56,22 +56,18 @@ def test_a_socket_of_another_user_is_refused(tmp_path, monkeypatch):
 
 def test_a_lock_whose_file_its_owner_removes_meanwhile_is_none(tmp_path):
     """Many take it and give it back at once: never two at a time."""
-    path, owners, most, guard = str(tmp_path / "s"), 0, 0, threading.Lock()
+    path, owner, alone = str(tmp_path / "s"), threading.Lock(), []
 
     def take(_):
-        nonlocal owners, most
         with contextlib.suppress(BlockingIOError):
             lock = SocketLock(path)
-            with guard:
-                owners += 1
-                most = max(most, owners)
-            with guard:
-                owners -= 1
+            alone.append(owner.acquire(blocking=False))
+            owner.release()
             lock.release()
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(take, range(2000)))
-    assert most == 1 and not list(tmp_path.iterdir())
+    assert alone and all(alone) and not list(tmp_path.iterdir())
 
 
 def test_the_socket_of_a_living_server_is_refused_and_that_of_a_dead_one_is_not(tmp_path):
