@@ -7,6 +7,7 @@ import json
 import os
 
 import pytest
+import torch
 
 import r2d2
 from benchmarks import (
@@ -136,6 +137,19 @@ def test_the_replay_moves_what_it_keeps_and_what_it_gives(monkeypatch):
     assert parts.r2d2_learner("MinAtar")() == 40 * 8  # without the burn-in
 
 
+def test_resets_come_every_80_to_120_rows_and_are_consistent():
+    T, B = 80, 8
+    batch = {"done": torch.zeros(T + 1, B, dtype=torch.bool), "reward": torch.ones(T + 1, B)}
+    batches = list(parts.with_resets(batch, count=16))
+    done = torch.cat([b["done"] for b in batches])
+    rows = done.any(dim=1).nonzero().flatten()
+    assert done.sum() == len(rows) and len(rows) >= 10
+    assert ((rows.diff() >= 80) & (rows.diff() <= 120)).all()
+    for b in batches:
+        assert (b["terminated"][:-1] == b["done"][1:]).all()
+        assert ((b["reward"] == 0) == b["done"]).all()
+
+
 # ================================================================================= the whole of it
 def read(path):
     with path.open(newline="") as file:
@@ -241,3 +255,12 @@ def test_streams_are_measured_and_drawn(tmp_path, monkeypatch, capsys):
     assert 0 < row.latency_p50_ms <= row.latency_p99_ms
     assert (tmp_path / "streams.png").stat().st_size > 1000
     assert "knee" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shares, last", [
+    ((1.0, 0.9, 0.89, 0.95), 2), ((1.0, 0.99), 2), ((0.5, 1.0), None),
+])  # fmt: skip
+def test_the_knee_is_before_the_first_that_loses_the_pace(shares, last):
+    figures = [0.0] * (len(streams.Row._fields) - 3)
+    rows = [streams.Row(i, 0.0, share, *figures) for i, share in enumerate(shares, start=1)]
+    assert streams.knee(rows) == (None if last is None else rows[last - 1])
