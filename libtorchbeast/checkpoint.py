@@ -122,6 +122,17 @@ def load_newest(path: str) -> dict | None:
     raise CheckpointError(f"{said}. Restore one of them, or choose another run or file.")
 
 
+def saved_step(folder: Path) -> int | None:
+    """The step of a run's newest checkpoint: 0 if none can be read, None if there is no file. This
+    takes milliseconds, because tensors, such as a replay, are not read, nor is the digest checked.
+    """
+    files = [path for name in ("", ".previous") if (path := folder / f"model.tar{name}").exists()]
+    for path in files:
+        with contextlib.suppress(Exception):  # torch raises exceptions of several types
+            return int(torch.load(path, mmap=True, weights_only=True, map_location="cpu")["step"])
+    return 0 if files else None
+
+
 def path_of(flags: argparse.Namespace) -> str:
     """The checkpoint of a run that the program resumes from or plays with."""
     is_best = flags.best and flags.mode != "train"

@@ -322,9 +322,14 @@ def to_json(settings: dict[str, Any]) -> bytes:
 
 def run_path(flags: argparse.Namespace) -> str:
     """The run's folder. Raises UserError if --savedir begins with ~, and this user has no home."""
-    folder = os.path.expanduser(flags.savedir)
-    require(flags, "savedir", not folder.startswith("~"), "a folder: this user has no home folder")
-    return os.path.join(folder, flags.xpid)
+    return os.path.join(expanded(flags.savedir, "--savedir "), flags.xpid)
+
+
+def expanded(path: str, flag: str = "") -> str:
+    """The path, with a home folder for ~. Raises UserError if this user has none."""
+    if (folder := os.path.expanduser(path)).startswith("~"):
+        raise UserError(f"{flag}{path}: expected a folder: this user has no home folder")
+    return folder
 
 
 # ================================================================================== shared flags

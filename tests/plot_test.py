@@ -2,8 +2,10 @@
 """What is drawn: the right points of the right runs, and a clear word where there is nothing."""
 
 import math
+import os
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from matplotlib.figure import Figure
@@ -205,6 +207,17 @@ def test_the_names_of_the_lines_are_within_the_picture(tmp_path, figures, length
     assert 0 <= box.x0 and box.x1 <= figures[0].bbox.x1
 
 
+def test_names_are_text_also_those_that_are_markup_or_no_utf_8(tmp_path, capsys):
+    names = ["a[$x_1$", "_b$^{$", os.fsdecode(b"\xff")]
+    runs = [make_run(tmp_path, name, [1.0, 2.0]) for name in names]
+    drawn = []
+    with mock.patch.object(Figure, "legend", lambda *args, **more: drawn.extend(args[2])):
+        main([*runs, "--out", str(tmp_path / "plot.png")])
+    assert drawn == ["a[$x_1$", "_b$^{$", "?"]
+    main([*runs, "--out", str(tmp_path / "plot.png"), "--panel_by", ".+", "--groups"])
+    assert capsys.readouterr().out.endswith("of a[$x_1$ (1 run), _b$^{$ (1 run), ? (1 run)\n")
+
+
 def test_the_band_may_be_the_interval_of_the_mean(tmp_path, figures):
     runs = [make_run(tmp_path, f"a-{i}", [float(i)]) for i in range(4)]
     (line,) = plot(runs, "plot.png", group_by=SEED, interval=True)
@@ -255,6 +268,8 @@ def test_errors_are_one_line_and_say_what_is_there(tmp_path, capsys):
     check_error([run], capsys, "/nonexistent/plot.png")
     with pytest.raises(SystemExit, match="plot: Format 'doc' is not supported .supported formats"):
         main([run, "--out", str(tmp_path / "plot.doc")])
+    with mock.patch("os.path.expanduser", lambda path: path):
+        check_error(["~/runs"], capsys, "~/runs: expected a folder: this user has no home folder")
     main([str(empty), run, "--out", str(tmp_path / "some.png")])  # as SAVEDIR/*
     assert (tmp_path / "some.png").exists()
 

@@ -3,14 +3,17 @@
 
 import csv
 import json
+import os
 import re
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import scipy.stats
 
+from libtorchbeast.checkpoint import save
 from libtorchbeast.tools import report
 from libtorchbeast.tools.study import add_to_plan, make_runs, parse_factors
 from tests.support.processes import ROOT
@@ -107,7 +110,7 @@ def test_a_whole_study(tmp_path):
     numbers = [float(value) for value in list(rows[4].values())[4:]]
     assert numbers == pytest.approx([21.5, 21, 22, 21, 22, 0.5])
     found = tables(text)
-    cells = [*list(rows[4].values())[:4], "21.5 (21 to 22)", "21", "22", "0.5"]
+    cells = [*list(rows[4].values())[:4], "21.5 (21 to 22)", "21", "22", "00:30:00"]
     assert found["game lr"][5] == cells
     runs = list(csv.DictReader((folder / "report_runs.csv").read_text().splitlines()))
     assert len(runs) == 16 and runs[0]["lr"] == "0.001" and runs[0]["score"] == "11.0"
@@ -191,6 +194,28 @@ def test_runs_that_are_not_complete_or_have_no_score_are_left_out_and_said_to_be
     assert "- MinAtar-Breakout-v1_seed5: at step 10 of an unknown number\n" in text
 
 
+def test_names_are_text_also_those_that_are_markup_or_no_utf_8(tmp_path, capsys):
+    folder = tmp_path / os.fsdecode(b"study\xff")
+    score = lambda values: 1.0 + ("|" in values["net"])
+    make_study(folder, f"--env A$,{BREAKOUT} --seed 1-2 --net _a|$^{{$,b", score)
+    (folder / "A-_net=b_seed1").rename(folder / os.fsdecode(b"*_\xe9"))
+    text, rows = write(folder)
+    assert capsys.readouterr().out == f"{tmp_path}/study?/report.md\n"
+    assert r"| A\$ | \_a\|\$^{\$ | 2 |" in text and rows[0]["net"] == "_a|$^{$"
+    assert "# study?\n" in text and "\n*_?," in (folder / "report_runs.csv").read_text()
+
+
+def test_the_checkpoint_says_whether_a_run_is_complete(tmp_path):
+    """A run that was published without it has its log."""
+    folder = tmp_path / "study"
+    steps = lambda values: 9 if values["seed"] == "1" else 10
+    make_study(folder, "--env A --seed 1-3", lambda values: 1.0, steps=steps)
+    save(str(folder / "A_seed1/model.tar"), {"step": 10})  # its last row is lost
+    (folder / "A_seed2/model.tar").touch()  # cannot be read
+    text, [row] = write(folder)
+    assert row["seeds"] == "2" and "- A_seed2: at step 0 of 10\n" in text
+
+
 def test_a_run_counts_once_however_its_flags_are_spelt_and_other_differences_are_told(tmp_path):
     folder = tmp_path / "study"
     make_study(folder, f"--env {BREAKOUT} --seed 1-2 --lr 1e-3,0.001", lambda values: 1.0)
@@ -268,6 +293,9 @@ def test_a_mistake_is_one_line(tmp_path):
         with pytest.raises(SystemExit) as refused:
             report.main(argv)
         assert refused.value.code.startswith("report: ") and message in refused.value.code
+    with mock.patch("os.path.expanduser", lambda path: path):  # the user has none
+        with pytest.raises(SystemExit, match="report: ~/logs.*: this user has no home folder"):
+            report.main(["study"])
 
 
 @pytest.mark.parametrize(

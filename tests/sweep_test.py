@@ -77,7 +77,7 @@ def test_a_study_grows(tmp_path):
     own = sorted(os.sched_getaffinity(0))[:1]
     assert (tmp_path / "study/seed1/printed.txt").read_text() == f"cores {own}, GPUs \n"
     printed = complete(tmp_path, "--seed 1-2")
-    assert "1 of 2 runs are complete, about 0.05 hours\n" in printed  # as long as the first took
+    assert "1 of 2 runs are complete, about 00:03:00\n" in printed  # as long as the first took
     assert counted(tmp_path / "study/seed1") == counted(tmp_path / "study/seed2")
     line = f"--seed 1-2 {FAKE} --total_steps 7"
     assert "seed1: its command has changed" in complete(tmp_path, line)
@@ -92,11 +92,11 @@ def test_a_dry_run_prints_and_does_nothing(tmp_path, capfd):
     out, err = capfd.readouterr()
     lines = [shlex.split(line) for line in out.splitlines()]
     assert [line[-1] for line in lines] == ["seed1", "seed2", "seed3"]
-    assert "0 of 3 runs are complete\n" in err and "hours" not in err
+    assert "0 of 3 runs are complete\n" in err and "about" not in err
     assert not (tmp_path / "study").exists()
     subprocess.run(lines[0], check=True, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""})
     assert sweep.sweep(words(tmp_path, f"--seed 1-3 --dry_run --cores_per_run {cores} {FAKE}")) == 0
-    assert "1 of 3 runs are complete, about 0.1 hours\n" in capfd.readouterr().err
+    assert "1 of 3 runs are complete, about 00:06:00\n" in capfd.readouterr().err
 
 
 # ========================================================================================= failures
@@ -147,6 +147,14 @@ def test_a_mistake_is_one_line(tmp_path, line, message):
         sweep.main([name, "--savedir", str(tmp_path), *flags])
     assert refused.value.code.startswith("sweep: error: ") and message in refused.value.code
     assert not list(tmp_path.iterdir())
+
+
+def test_without_a_home_folder_the_place_must_be_named(monkeypatch):
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(SystemExit, match="sweep: error: --savedir ~/logs.* has no home folder"):
+        sweep.main(f"study --seed 1 {FAKE}".split())
+    with pytest.raises(SystemExit, match="--savedir .*: expected UTF-8"):
+        sweep.main(words("/a\udcff", "--seed 1"))
 
 
 # ============================================================================================ slots
@@ -202,7 +210,7 @@ def test_a_second_launcher_is_refused_and_a_signal_stops_all_runs_with_their_che
         printed = launcher.printed()
     step = step_of(tmp_path / "study/seed1")
     assert f"seed1: stopped at step {step}, return " in printed and "exit code 0" in printed
-    assert f"{step + 2} hours" not in printed and "failed" not in printed
+    assert "about" not in printed and "failed" not in printed
     complete(tmp_path, f"--seed 1-3 {FAKE} --total_steps {step + 2}")
     assert counted(tmp_path / "study/seed1") == list(range(1, step + 3))
 
@@ -236,6 +244,56 @@ def test_a_run_that_cannot_be_started_stops_no_other(tmp_path):
     printed = complete(tmp_path, "--seed 1-2", code=1)
     assert "seed1: cannot be started: the run's folder cannot be" in printed
     assert names(tmp_path) == ["seed2"]
+
+
+BAD = """
+import os, pathlib, shutil, sys
+from tests.support import fake_program
+_, _, seed, _, savedir, _, xpid = sys.argv
+path = pathlib.Path(savedir, xpid)
+if seed == "1":
+    shutil.rmtree(path)
+elif seed == "2":
+    (path / "meta.json").write_text('{"flags": {"total_steps": []}, "resumed": []}')
+    (path / "logs.csv").write_text("step,hours\\n1,inf\\n2,1\\n3,nan\\n")
+elif seed == "3":
+    (path / "printed.txt").unlink()
+    (path / "printed.txt").mkdir()
+else:
+    fake_program.main()
+"""
+
+
+def test_no_fault_of_a_run_or_its_folder_stops_the_others(tmp_path):
+    (tmp_path / "bad.py").write_text(BAD)
+    line = f"--cores_per_run 1 --retries 1 --seed 1-4 -- python {tmp_path}/bad.py"
+    printed = complete(tmp_path, line, code=1, PYTHONPATH=".")
+    assert "1 runs are complete, 3 failed." in printed and names(tmp_path) == ["seed4"]
+    assert "seed2: failed at step 2" in printed and "seed3: cannot be started" in printed
+
+
+STOPPED_READER = """
+import os, sys
+_, writer = os.pipe()
+os.set_blocking(writer, False)
+try:
+    while os.write(writer, bytes(4096)):
+        pass
+except BlockingIOError:
+    os.set_blocking(writer, True)
+os.dup2(writer, 2)
+from libtorchbeast.tools import sweep
+sweep.main(sys.argv[1:])
+"""
+
+
+def test_a_stopped_reader_of_what_it_prints_does_not_keep_the_sweep_from_stopping(tmp_path):
+    line = f"--seed 1 {FAKE} --total_steps 1000000"
+    program = [sys.executable, "-c", STOPPED_READER, *words(tmp_path, line)]
+    with Command(tmp_path, program) as launcher:
+        launcher.wait_for(lambda: step_of(tmp_path / "study/seed1") > 3)
+        os.kill(launcher.pid, signal.SIGTERM)
+        assert launcher.wait_for_end() == 130 and not launcher.session()
 
 
 def test_a_run_that_another_process_has_open_is_waited_for(tmp_path):
@@ -278,10 +336,10 @@ def test_a_terminal_shows_the_runs_and_stops_them_when_it_is_closed(tmp_path):
     path, line = tmp_path / "study/seed1", f"--seed 1 {FAKE} --total_steps 1000000"
     program = [sys.executable, "-m", "libtorchbeast.tools.sweep"]
     with InTerminal(tmp_path, [*program, *words(tmp_path, line)]) as launcher:
-        row = r"seed1 +│ 0.0% +│ [\d.]+ +│ [\d.e+]+"
+        row = r"seed1 +│ 0.0% +│ [\d.]+ +│ (\d\d:\d\d:\d\d|[\d.]+ days)"
         launcher.wait_while_reading(lambda: re.search(row, launcher.printed()))
         seen = launcher.printed()
-        assert "hours left" in seen and "0 complete, 0 waiting, 0 failed" in seen
+        assert "time left" in seen and "0 complete, 0 waiting, 0 failed" in seen
         launcher.close_terminal()
         assert launcher.wait_for_end() > 0
     with hold(path):  # the run has ended

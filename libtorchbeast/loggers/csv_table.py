@@ -93,7 +93,7 @@ def last_row(run: str | Path) -> dict[str, float]:
             with contextlib.suppress(ValueError, csv.Error):  # a damaged row
                 cells = zip(header, *csv.reader([row]), strict=True)
                 numbers = {name: float(cell) for name, cell in cells if cell}
-                if math.isfinite(numbers.get("step", 0)):
+                if all(map(math.isfinite, numbers.values())):
                     return numbers
     return {}
 

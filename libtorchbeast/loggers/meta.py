@@ -52,10 +52,13 @@ def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | 
 
 def read(path: Path) -> dict[str, Any]:
     """What the file holds; {} if there is none, or it is damaged, as by a power failure."""
-    meta = read_json(path, "flags resumed".split())
-    if meta is None:
+    meta: Any = read_json(path, "flags resumed".split())
+    try:
+        flags_of(meta)
+    except (TypeError, KeyError, AttributeError):
         logger.warning("%s is damaged, and counts as missing.", path)
-    return meta or {}
+        return {}
+    return meta
 
 
 def read_json(path: Path, names: Iterable[str]) -> dict[str, Any] | None:
@@ -72,7 +75,7 @@ def read_json(path: Path, names: Iterable[str]) -> dict[str, Any] | None:
 
 def flags_of(meta: dict[str, Any]) -> dict[str, Any]:
     """The flags of the last start that the file holds; {} for {}."""
-    if not meta:
+    if meta == {}:
         return {}
     changes = [entry["changed_flags"].items() for entry in meta["resumed"]]
     return meta["flags"] | {name: v["new"] for change in changes for name, v in change}

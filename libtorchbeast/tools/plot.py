@@ -30,12 +30,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from libtorchbeast.flags import Parser
+from libtorchbeast.flags import Parser, expanded
 from libtorchbeast.loggers.csv_table import read_csv
 
 # Finds in PARENT/NAME of a run what stands before the number of its seed, but not in rate=1e-3.
@@ -100,6 +101,7 @@ def plot(
     curves = _read_curves(paths, y)
     curves = [curve._replace(y=_smoothed(curve.y, smooth)) for curve in curves]
     lines = _runs(curves) if group_by is None else _groups(curves, group_by, interval)
+    lines = [line._replace(name=readable(line.name)) for line in lines]
     label = ", ".join(map(_in_words, drawn_columns(lines)))
     if panel_by is None:
         are_equal = all(line.mean.frames == line.mean.steps for line in lines)
@@ -107,7 +109,7 @@ def plot(
         panels = [Panel("", unit, lines) for unit in units]
     else:
         panels = list(_panels(lines, panel_by, x or "steps"))
-    figure = _figure(panels, label, labels)
+    figure = draw(panels, label, labels)
     if group_by is not None:
         band = "95 % interval of the mean" if interval else "from the lowest to the highest"
         figure.supxlabel(f"line: mean of the runs at the same step; band: {band}", fontsize=9)
@@ -125,7 +127,7 @@ def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
     columns: dict[Path, str] = {}
     for path in paths:
         name, colon, column = path.partition(":")
-        if not colon or Path(path).expanduser().exists():
+        if not colon or Path(expanded(path)).exists():
             name, column = path, y
         for file in find_logs(name, is_only=len(paths) == 1):
             if columns.setdefault(file, column) != column:
@@ -143,6 +145,11 @@ def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
     return [curve for curve in curves if curve.y]
 
 
+def readable(name: str) -> str:
+    """The name without the surrogates that Python puts in the place of what is not UTF-8."""
+    return name.encode(errors="replace").decode()
+
+
 def _in_words(column: str) -> str:
     name, slash, env = column.partition("/")
     return name.replace("_", " ") + slash + env
@@ -150,7 +157,7 @@ def _in_words(column: str) -> str:
 
 def find_logs(path: str, is_only: bool = True) -> list[Path]:
     """The CSV files of `path`, links resolved. Raises FileNotFoundError if there are none."""
-    place = Path(path).expanduser().resolve()
+    place = Path(expanded(path)).resolve()
     if place.is_file():
         return [place] if place.suffix == ".csv" else []
     if not place.is_dir():
@@ -222,30 +229,26 @@ def _groups(curves: list[Curve], pattern: str, interval: bool) -> list[Line]:
 
 
 def group_name(path: Path, pattern: str = SEED) -> str:
-    """Returns the part of the run's PARENT/NAME that `pattern` matches; if the pattern has
-    parentheses, the part that the first of them match. Where `SEED` matches nothing, returns NAME.
-    Raises ValueError if the pattern is no regular expression, or another one than `SEED` that
-    matches nothing."""
+    """Returns what `pattern` matches in the run's PARENT/NAME (see `_matched`). Where `SEED`
+    matches nothing, returns NAME. Raises ValueError as `_matched` does."""
     folder = _folder(path)
     run = "/".join(folder.parts[-2:])
-    match = _search("--group_by", pattern, run)
-    if match is not None:
-        return _matched(match)
-    if pattern != SEED:
-        raise ValueError(f"--group_by {pattern!r} matches nothing in the run {run!r}")
-    return folder.name
+    is_alone = pattern == SEED and not re.search(SEED, run)
+    return folder.name if is_alone else _matched("--group_by", pattern, "run", run)[0]
 
 
-def _search(flag: str, pattern: str, text: str) -> re.Match[str] | None:
+def _matched(flag: str, pattern: str, kind: str, text: str) -> tuple[str, str]:
+    """Returns what the first parentheses in the pattern match (without any, all of it), and the
+    text without the whole match. Raises ValueError if the pattern is no regular expression, or
+    matches nothing."""
     try:
-        return re.search(pattern, text)
+        match = re.search(pattern, text)
     except re.error as error:
         raise ValueError(f"{flag} {pattern!r} is no regular expression: {error}") from None
-
-
-def _matched(match: re.Match[str]) -> str:
-    """The text of the first parentheses, or without any all of it."""
-    return (match.re.groups and match[1]) or match[0]
+    if match is None:
+        raise ValueError(f"{flag} {pattern!r} matches nothing in the {kind} {text!r}")
+    matched = (match.re.groups and match[1]) or match[0]
+    return matched, text[: match.start()] + text[match.end() :]
 
 
 def _group(name: str, runs: list[Curve], interval: bool) -> Line:
@@ -294,15 +297,13 @@ def _common_steps(name: str, runs: list[Curve]) -> tuple[float, float]:
 def _panels(lines: list[Line], pattern: str, x: str) -> Iterator[Panel]:
     panels: dict[str, list[Line]] = {}
     for line in lines:
-        match = _search("--panel_by", pattern, line.name)
-        if match is None:
-            raise ValueError(f"--panel_by {pattern!r} matches nothing in the name {line.name!r}")
-        rest = (line.name[: match.start()] + line.name[match.end() :]).strip("-_/ ")
-        panels.setdefault(_matched(match), []).append(line._replace(name=rest))
+        title, rest = _matched("--panel_by", pattern, "name", line.name)
+        panels.setdefault(title, []).append(line._replace(name=rest.strip("-_/ ")))
     return (Panel(title, x, own) for title, own in panels.items())
 
 
-def _figure(panels: list[Panel], label: str, labels: Sequence[str]) -> Figure:
+@matplotlib.rc_context({"text.parse_math": False})  # names may have a $
+def draw(panels: list[Panel], label: str, labels: Sequence[str] = ()) -> Figure:
     """Draws the panels. Panels with titles have y axes of their own. A name has one color."""
     names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
     if labels and len(labels) != len(names):
@@ -355,7 +356,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (OSError, ValueError) as error:
         sys.exit(f"plot: {error}")
     names = ", ".join(line.name for line in lines)
-    print(f"{flags.out}: {', '.join(drawn_columns(lines))} of {names}")
+    print(readable(f"{flags.out}: {', '.join(drawn_columns(lines))} of {names}"))
 
 
 def make_parser() -> Parser:

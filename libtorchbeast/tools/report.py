@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from libtorchbeast.flags import SAVEDIR, Parser
+from libtorchbeast.checkpoint import saved_step
+from libtorchbeast.flags import SAVEDIR, Parser, expanded
 from libtorchbeast.loggers.csv_table import last_row
-from libtorchbeast.tools.plot import SEED, Curve, plot, read_curve
+from libtorchbeast.loggers.display import duration
+from libtorchbeast.tools.plot import SEED, Curve, Line, Panel, draw, plot, read_curve, readable
 from libtorchbeast.tools.study import Run, flags_of, read_plan, total_steps
 
 REFERENCES = Path(__file__).with_name("scores.csv")
@@ -122,19 +123,21 @@ def read_study(folder: Path, y: str) -> Study:
     cells: dict[Any, list[dict[str, Any]]] = {}  # the flags of the runs of a game and setting
     for path in paths:
         run = Run(path, **plan["runs"].get(path.name, {"values": {}, "command": []}))
-        row, total = last_row(path), total_steps(run)
+        row, total, step = last_row(path), total_steps(run), saved_step(path)
+        if step is None:  # it was published without its checkpoint, or has --disable_checkpoint
+            step = int(row.get("step", 0))
         curve = read_curve(path / "logs.csv", y)
-        if total is None or row.get("step", 0) < total or not curve.y:
+        if total is None or step < total or not curve.y:
             known = "an unknown number" if total is None else f"{total:,}"  # meta.json is damaged
-            step = f"at step {row.get('step', 0):,.0f} of {known}"
-            left_out.append(f"- {path.name}: {step}{'' if curve.y else f', without a {y}'}")
+            without = "" if curve.y else f", without a {y}"
+            left_out.append(f"- {escaped(path.name)}: at step {step:,} of {known}{without}")
             continue
         values = run.values | {name: str(value) for name, value in flags[path].items()}
         setting = tuple(" ".join(values.get(name, "off") for name in names) for names in factors)
         game = values.get("env", "unknown")
         cell = cells.setdefault((game, setting), [])
         if run.values and flags[path] and flags[path] | NOT_SWEPT in cell:  # spelt differently
-            left_out.append(f"- {path.name}: another run has the same flags")
+            left_out.append(f"- {escaped(path.name)}: another run has the same flags")
             continue
         cell.append(flags[path] | NOT_SWEPT)
         hours = row.get("hours", 0.0)
@@ -217,13 +220,14 @@ class Report:
         self.references = {game: row for game, row in known.items() if row}
 
     def write(self) -> None:
-        parts = [f"# {self.study.name}", self.introduction(), self.of_games(), self.curves()]
+        title = f"# {escaped(self.study.name)}"
+        parts = [title, self.introduction(), self.of_games(), self.curves()]
         parts += [self.of_all_games()] if self.references else []
         parts += [self.improvements()] if 1 < len(self.settings) <= MANY else []
         parts += [self.of_factor(i) for i in range(len(self.study.factors))]
         if self.study.left_out:
             parts.append("\n".join(["## Left out, and what else to know\n", *self.study.left_out]))
-        (self.folder / "report.md").write_text("\n\n".join(parts) + "\n")
+        (self.folder / "report.md").write_text(readable("\n\n".join(parts)) + "\n")
 
     def introduction(self) -> str:
         commands = "".join(f"```bash\n{command}\n```\n\n" for command in self.study.commands)
@@ -241,18 +245,18 @@ class Report:
         lines: list[list] = [[*names, "low", "high", "lowest", "highest", "hours"]]
         for (game, setting), results in self.cells.items():
             scores = self.scores((game, setting))
-            mean_hours = np.mean([result.hours for result in results])
-            seen = [f"{number:.4g}" for number in (min(scores), max(scores), mean_hours)]
+            hours = float(np.mean([result.hours for result in results]))
+            *seen, said_hours = [f"{number:.4g}" for number in (min(scores), max(scores), hours)]
             score, cells = estimate([scores], mean), [game, *setting, len(scores)]
-            rows.append([*cells, score, *seen])
-            lines.append([*cells, *score, *seen])
+            rows.append([*cells, score, *seen, duration(3600 * hours)])
+            lines.append([*cells, *score, *seen, said_hours])
         runs: list[list] = [["run", *names[:-2], "score", "step", "hours"]]
         for path, game, setting, own, hours, curve in self.study.results:
             runs.append([path.name, game, *setting, own, int(curve.steps[-1]), hours])
         for name, written in (("report.csv", lines), ("report_runs.csv", runs)):
-            with open(self.folder / name, "w", newline="") as file:
+            with open(self.folder / name, "w", newline="", errors="replace") as file:
                 csv.writer(file, lineterminator="\n").writerows(written)
-        return table([*names, "lowest", "highest", "hours"], rows)
+        return table([*names, "lowest", "highest", "time"], rows)
 
     def curves(self) -> str:
         """Draws a picture for each game: the mean of each setting's runs, and their range."""
@@ -311,25 +315,20 @@ class Report:
     def draw_means(self, cells: dict[str, list[Cell]], name: str) -> str:
         """Draws each setting's interquartile mean, with its 95 % band, over the steps that all of
         its runs have. Returns the line of the report that shows the picture."""
-        figure = Figure(figsize=(7, 4.2), layout="constrained")
-        axes = figure.subplots()
+        lines = []
         for label, own in cells.items():
             curves = [result.curve for cell in own for result in self.cells.get(cell, [])]
             start = max((curve.steps[0] for curve in curves), default=0.0)
             stop = min((curve.steps[-1] for curve in curves), default=0.0)
             if start < stop:
-                x = np.linspace(start, stop, 26)
+                x = np.linspace(start, stop, 26).tolist()
                 strata = [self.normalized(own, at) for at in x]
                 y = [estimate(scores, interquartile_mean, samples=1000) for scores in strata]
-                values, low, high = np.array(y, float).T
-                [line] = axes.plot(x / 1e6, values, label=label)
-                color = line.get_color()
-                axes.fill_between(x / 1e6, low, high, color=color, alpha=0.2, linewidth=0)
-        if not axes.lines:
+                values, low, high = np.array(y, float).T.tolist()
+                lines.append(Line(label, Curve(self.folder, self.y, values, x, x, []), low, high))
+        if not lines:
             return "It has no curve: no setting's runs have two steps in common."
-        axes.set(xlabel="million agent steps", ylabel="interquartile mean, normalized")
-        axes.grid(alpha=0.3)
-        figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=8)
+        figure = draw([Panel("", "steps", lines)], "interquartile mean, normalized")
         figure.savefig(self.folder / name, dpi=120)
         return f"![The interquartile mean over steps, with 95 % bands]({name})"
 
@@ -373,24 +372,30 @@ class Report:
 
 
 def table(header: Sequence, rows: Iterable[Sequence]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+    lines = [[*map(escaped, line)] for line in (header, *rows)]
+    lines.insert(1, ["---"] * len(header))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def escaped(value: Any) -> str:
+    """The text in Markdown, which reads none of its characters as its own."""
+    return re.sub(r"([\\`*|<\[$~]|\b_|_\b)", r"\\\1", str(value))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The command. A mistake of the user ends it with one line on stderr and exit code 1."""
     try:
         flags = make_parser().parse_args(argv)
-        folder = Path(flags.folder).expanduser()
+        folder = given = Path(expanded(flags.folder))
         if not folder.is_dir():  # the name of a study, as for the sweep
-            folder = Path(SAVEDIR).expanduser() / folder
+            folder = Path(expanded(SAVEDIR)) / folder
         if not folder.is_dir():
-            raise ValueError(f"there is no folder {Path(flags.folder).expanduser().resolve()}")
+            raise ValueError(f"there is no folder {given.resolve()}")
         references = read_references(Path(flags.reference))
         Report(folder, read_study(folder, flags.y), references, flags.y).write()
     except (OSError, ValueError) as error:
         sys.exit(f"report: {error}")
-    print(folder / "report.md")
+    print(readable(str(folder / "report.md")))
 
 
 def make_parser() -> Parser:

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from libtorchbeast.checkpoint import saved_step
 from libtorchbeast.flags import MAX_STEPS, UserError, whole
 from libtorchbeast.loggers import meta
 from libtorchbeast.loggers.csv_table import last_row
@@ -138,7 +139,8 @@ def total_steps(run: Run) -> int | None:
     """The --total_steps of its command, else of its meta.json. None if neither has it."""
     given = re.findall(r" --total_steps[ =](\S+)", f" {' '.join(run.command)}")
     if not given:
-        return flags_of(run.path).get("total_steps")
+        of_run = flags_of(run.path).get("total_steps")
+        return of_run if isinstance(of_run, int) else None
     try:
         return whole(1, MAX_STEPS)(given[-1])
     except argparse.ArgumentTypeError as error:
@@ -146,15 +148,16 @@ def total_steps(run: Run) -> int | None:
 
 
 def is_complete(run: Run) -> bool:
-    """Whether the log has all the run's steps. A run saves its last checkpoint before its last
-    row."""
-    total = total_steps(run)
-    return total is not None and last_row(run.path).get("step", 0) >= total
+    """Whether its checkpoint, or with --disable_checkpoint its log, has all the run's steps."""
+    total, step = total_steps(run), saved_step(run.path) or 0
+    if flags_of(run.path).get("disable_checkpoint"):
+        step = int(last_row(run.path).get("step", 0))
+    return total is not None and step >= total
 
 
-def hours_left(run: Run) -> float | None:
-    """Hours until the run is complete, at its speed so far. None if it has made no steps yet."""
+def seconds_left(run: Run) -> float | None:
+    """Until the run is complete, at its speed so far. None if it has made no steps yet."""
     row, total = last_row(run.path), total_steps(run)
     if not row.get("step") or not total:
         return None
-    return row.get("hours", 0.0) * max(0.0, total / row["step"] - 1)
+    return 3600 * row.get("hours", 0.0) * max(0.0, total / row["step"] - 1)

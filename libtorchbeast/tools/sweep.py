@@ -28,17 +28,25 @@ import rich.live
 import rich.table
 
 from libtorchbeast import linux, workers
-from libtorchbeast.flags import SAVEDIR, Parser, UserError, is_folder_name, whole
+from libtorchbeast.flags import (
+    SAVEDIR,
+    Parser,
+    UserError,
+    choose_xpid,
+    is_folder_name,
+    run_path,
+    whole,
+)
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import console, duration, number, say
 from libtorchbeast.loggers.files import RunInUse, hold
 from libtorchbeast.tools.study import (
     Run,
     add_to_plan,
-    hours_left,
     is_complete,
     make_runs,
     parse_factors,
+    seconds_left,
     total_steps,
 )
 
@@ -125,7 +133,7 @@ class Launcher:
                 process = None if complete else start(run, slot)
             except RunInUse:  # by a run of a killed launcher that still saves, or by the user
                 continue
-            except (OSError, UserError) as error:
+            except (OSError, UserError, subprocess.SubprocessError) as error:
                 self.failed.append(run)
                 say(f"{run.path.name}: cannot be started: {error}")
             else:
@@ -164,12 +172,13 @@ class Launcher:
         counts = {name: len(getattr(self, name)) for name in ("complete", "waiting", "failed")}
         left = estimate(self.complete, [*self.running, *self.waiting], self.num_slots)
         caption = ", ".join(f"{count} {name}" for name, count in counts.items()) + left
-        table = rich.table.Table("run", "progress", "return", "hours left", caption=caption)
+        table = rich.table.Table("run", "progress", "return", "time left", caption=caption)
         for run in [*self.running]:  # rich calls this from a thread of its own
             row, total = last_row(run.path), total_steps(run)
             progress = f"{row.get('step', 0) / total:.1%}" if total else "-"
             score = number(row.get("mean_game_return"), ".3g")
-            table.add_row(run.path.name, progress, score, number(hours_left(run), ".3g"))
+            left = seconds_left(run)
+            table.add_row(run.path.name, progress, score, "-" if left is None else duration(left))
         return table
 
 
@@ -197,7 +206,12 @@ def start(run: Run, slot: Slot | None) -> subprocess.Popen:
 
 
 def last_lines(run: Run, count: int = 5) -> str:
-    lines = (run.path / "printed.txt").read_text(errors="replace").splitlines()
+    """The last that the run has printed, unless its file cannot be read."""
+    printed = b""
+    with contextlib.suppress(OSError), open(run.path / "printed.txt", "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 100_000))
+        printed = file.read()
+    lines = printed.decode(errors="replace").splitlines()
     return "\n".join(f"    {line}" for line in lines[-count:])
 
 
@@ -278,6 +292,7 @@ def make_parser() -> Parser:
 
 def main(argv: list[str] | None = None) -> None:
     """The command. It exits with 0 if all runs are complete or were sent to Slurm."""
+    workers.make_stderr_patient()
     try:
         sys.exit(sweep(sys.argv[1:] if argv is None else argv))
     except (UserError, OSError) as error:
@@ -295,7 +310,9 @@ def sweep(argv: list[str]) -> int:
         raise UserError("expected NAME, flags, and `-- python -m PROGRAM`, in this order")
     if flags.runs_per_gpu > 1 and flags.gpus_per_run != 1:
         raise UserError(f"--runs_per_gpu {flags.runs_per_gpu}: expected --gpus_per_run 1 with it")
-    folder = Path(flags.savedir).expanduser() / flags.name
+    place = argparse.Namespace(mode="train", savedir=flags.savedir, xpid=flags.name)
+    choose_xpid(place)
+    folder = Path(run_path(place))
     factors = parse_factors(words)
     runs = make_runs(folder, factors, program)
     here = flags.slurm is None
@@ -320,11 +337,11 @@ def sweep(argv: list[str]) -> int:
 def estimate(complete: list[Run], others: list[Run], slots: int) -> str:
     """How long the others will take, in words. Those that have not begun will take as long as the
     complete ones have taken; without any of these the text is empty."""
-    done = [last_row(run.path).get("hours", 0.0) for run in complete]
+    done = [3600 * last_row(run.path).get("hours", 0.0) for run in complete]
     if not done or not others:
         return ""
-    left = [statistics.fmean(done) if (h := hours_left(run)) is None else h for run in others]
-    return f", about {max(max(left), sum(left) / slots):.2g} hours"
+    left = [statistics.fmean(done) if (s := seconds_left(run)) is None else s for run in others]
+    return f", about {duration(max(max(left), sum(left) / slots))}"
 
 
 def launch(launcher: Launcher) -> int:
