@@ -29,7 +29,7 @@
 #   make fuzz           fuzz the C++ decoder of servers' messages with libFuzzer for ten minutes
 #   make fork-diff      print what a fork has changed outside the marked places since its last common
 #                       commit with BASE (default: origin/main), where merges may conflict
-#   make docs           write docs/flags.md and docs/metrics.md from the code
+#   make docs           write docs/flags.md from the code
 #   make lint           check the style and the types
 #   make format         correct the style
 #   make setup, build   install MonoBeast's packages, or also build PolyBeast's extension

@@ -1,9 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Writes docs/flags.md and docs/metrics.md from the programs' parsers and the log's columns.
+"""Writes docs/flags.md from the programs' parsers.
 
     make docs
 
-tests/docs_test.py checks that both pages are current. The sentences at their top are below.
+tests/docs_test.py checks that the page is current. The sentences at its top are below.
 """
 
 import argparse
@@ -16,9 +16,8 @@ import polybeast_env
 import r2d2
 import warpbeast
 from libtorchbeast.flags import help_of
-from libtorchbeast.loggers.columns import GROUPS
 
-FOLDER = Path(__file__).parent
+PAGE = Path(__file__).with_name("flags.md")
 PROGRAMS = {
     "MonoBeast": monobeast, "PolyBeast": polybeast, "servers": polybeast_env, "R2D2": r2d2,
     "WarpBeast": warpbeast,
@@ -46,24 +45,6 @@ R2D2 or WarpBeast has another default there.
 - To reduce the policy lag: fewer environments per actor, or fewer `--num_buffers`.
 - If environment steps are slow: a small `--batch_size`, for many updates. If they are fast: a large
   one.
-"""
-
-METRICS_LEAD = """\
-# Logged columns
-
-For anyone who reads `logs.csv` or TensorBoard, which both have these columns. `make docs` writes
-this page.
-
-A cell is empty where there was nothing to measure, for example before the first game has ended.
-[speed.md](speed.md) says how to read the shares of time.
-
-These are the columns that the programs log. Every other number that `loss` returns is a column
-too, at the end of the table: the mean over the updates since the previous row that returned it
-([fork.md](fork.md#what-loss-may-return)). An environment may tell numbers of its games, which are
-the columns `game_NAME` and, in evaluations, `eval_game_NAME` or `eval_game_NAME/ENV`
-([fork.md](fork.md#what-an-environment-may-declare)). With several agents `game_return_AGENT` is the
-mean return of each but the first; with `--past_share` there are `game_past` and `rating`
-([fork.md](fork.md#games-against-the-past)).
 """
 
 
@@ -126,20 +107,8 @@ def flags_page() -> str:
     return page
 
 
-def metrics_page() -> str:
-    page = METRICS_LEAD
-    for title, columns in GROUPS.items():
-        page += f"\n## {title}\n\n| column | meaning |\n| --- | --- |\n"
-        page += "".join(f"| `{name}` | {meaning} |\n" for name, meaning in columns.items())
-    return page
-
-
-PAGES = {"flags.md": flags_page, "metrics.md": metrics_page}
-
-
 def main() -> None:
-    for name, page in PAGES.items():
-        (FOLDER / name).write_text(page())
+    PAGE.write_text(flags_page())
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ NOT_IN_NEXT = {"action", "last_action", "policy_version", "past", "done"}
 
 # Names that the loss may not return: other columns, of games too, and numbers that ranks send.
 SENT_ALONG = "real_transitions new_steps stops has_sums returned rating"
-RESERVED = COLUMNS.keys() - OF_LOSS | {*SENT_ALONG.split()}
+RESERVED = {*COLUMNS} - OF_LOSS | {*SENT_ALONG.split()}
 
 
 @dataclasses.dataclass(eq=False)

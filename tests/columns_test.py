@@ -1,10 +1,13 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """The table of the log's columns: complete, in the order of version 0.5, and explained."""
 
+import re
+
 import libtorchbeast
 from libtorchbeast.loggers import timing
 from libtorchbeast.loggers.columns import COLUMNS, FIELDS, GROUPS, OF_LOSS
 from libtorchbeast.loggers.trackers import HEADLINE
+from tests.support.processes import ROOT
 
 # Programs that read logs.csv by position go on.
 VERSION_0_5 = (
@@ -26,7 +29,18 @@ def test_the_order_is_that_of_version_0_5_and_newer_columns_follow():
     assert [*FIELDS] == VERSION_0_5.split() + NEWER.split()
     assert [*COLUMNS] == ["_tick", "_time", *FIELDS]
     assert all(GROUPS.values())  # a column is in one of them
-    assert sum(map(len, GROUPS.values())) == len(COLUMNS)
+    assert len({*COLUMNS}) == len(COLUMNS)
+
+
+def test_the_page_has_every_column_in_its_group_and_in_sentences():
+    page = (ROOT / "docs/metrics.md").read_text()
+    titles = re.findall("^## (.*)$", page, re.M)
+    parts = [re.findall(r"^\| `(\w+)` \| (.*) \|$", part, re.M) for part in page.split("\n## ")[1:]]
+    listed = zip(titles, (" ".join(name for name, _ in part) for part in parts), strict=True)
+    assert [*listed] == [*GROUPS.items()]
+    for name, meaning in (row for part in parts for row in part):
+        assert re.fullmatch(r"[A-Z]\S*( \S+)+\.", meaning), name  # no double space either
+        assert not re.search(r"[,.;:)][A-Za-z]", meaning), f"{name}: a space is missing"
 
 
 def test_every_share_and_what_losses_and_trackers_name_have_a_column():

@@ -103,12 +103,10 @@ def _sign(name: str, days: float, ca: Pair | None, extensions: list[x509.Extensi
         .not_valid_after(until)
         .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), critical=True)
         .add_extension(_key_usage(is_ca), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False
-        )
     )
-    for extension in extensions:
+    own_key = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    its_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    for extension in (own_key, its_key, *extensions):
         builder = builder.add_extension(extension, critical=False)
     return Pair(builder.sign(signer, hashes.SHA256()), key)
 
