@@ -126,7 +126,8 @@ def saved_step(folder: Path) -> int | None:
     """The step of a run's newest checkpoint: 0 if none can be read, None if there is no file. This
     takes milliseconds, because tensors, such as a replay, are not read, nor is the digest checked.
     """
-    files = [path for name in ("", ".previous") if (path := folder / f"model.tar{name}").exists()]
+    newest = f"{folder}/model.tar"
+    files = [path for path in (newest, f"{newest}.previous") if os.path.exists(path)]
     for path in files:
         with contextlib.suppress(Exception):  # torch raises exceptions of several types
             return int(torch.load(path, mmap=True, weights_only=True, map_location="cpu")["step"])
