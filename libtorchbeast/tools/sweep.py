@@ -177,8 +177,8 @@ class Launcher:
             row, total = last_row(run.path), total_steps(run)
             progress = f"{row.get('step', 0) / total:.1%}" if total else "-"
             score = number(row.get("mean_game_return"), ".3g")
-            left = seconds_left(run)
-            table.add_row(run.path.name, progress, score, "-" if left is None else duration(left))
+            until = "-" if (seconds := seconds_left(run)) is None else duration(seconds)
+            table.add_row(run.path.name, progress, score, until)
         return table
 
 
