@@ -153,11 +153,7 @@ class Environment:
         self._source.close()
 
     def _row(self, observations, reward, terminated, truncated, life_lost, actions) -> Row:
-        for name, n in self.spec.sets.items():  # a number beyond the set would be no input at all
-            x = observations[name]
-            if x.min() < 0 or x.max() >= n:
-                seen = x[(x < 0) | (x >= n)][0]
-                raise UserError(f"Observation {name!r}: expected 0 to {n - 1}, seen {seen}")
+        self.spec.check_sets(observations)
         done, new_game = self._episode_ended, self._game_ended
         self._episode_ended = terminated | truncated
         self.spec.check_masks(observations, self._episode_ended)
@@ -429,7 +425,7 @@ def _reset(env: Any, **seed: int):
     except TypeError as error:  # old Gym has a method `seed` instead
         inside = traceback.walk_tb(cast(Any, error.__traceback__).tb_next)
         takes_seed = any("seed" in inspect.getargs(frame.f_code).args for frame, _ in inside)
-        if not seed or takes_seed or "argument 'seed'" not in str(error):
+        if not seed or takes_seed or "seed" not in str(error):
             raise
         if hasattr(env, "seed"):
             env.seed(seed["seed"])

@@ -201,6 +201,7 @@ def _print(games: list[Game], flags: Flags) -> None:
 # Takes the mean return of an evaluation, and the weights that played, as a part of a checkpoint.
 Keep = Callable[[float, dict[str, Any]], None]
 
+IMPORTS_S = 120.0  # a process that imports for longer is taken to hang
 LONGEST_EVALUATION_S = 3600.0  # an evaluation that takes longer is taken to hang
 LOG_LINE = b"."  # begins a message with a line for the log
 ALL_OPEN = b"tried"  # is the first message if there are others to evaluate in
@@ -272,12 +273,15 @@ class Evaluator:
         self._played = {"step": self._learner.step}
         process = self._begin(self._learner.state_dict())
         names = columns_of_others(self._flags)
-        limit = (2 + len(names)) * self._flags.open_timeout  # it also imports, and tries --env
-        ended = f"--eval_env {', '.join(names)}: its process ended, or was ended after {limit:g} s"
+        limit = IMPORTS_S + len(names) * self._flags.open_timeout
         timer = threading.Timer(limit, process.kill)  # for an environment that holds the GIL
         timer.start()
         try:
-            while (message := process.receive() or ended.encode()) != ALL_OPEN:
+            while (message := process.receive()) != ALL_OPEN:
+                if message is None:
+                    how = workers.in_words(process.end(1.0))
+                    said = f"--eval_env {', '.join(names)}: its process has ended ({how})"
+                    raise UserError(f"{said}; it may take {limit:g} s")
                 if not self._is_logged(message):
                     raise UserError(cause(message.decode(errors="replace")))
         finally:
@@ -320,7 +324,7 @@ class Evaluator:
             else:
                 process = self._process
                 self._weights.publish(state["model"], state["updates"])
-        except OSError as error:  # for example, no memory for one more process
+        except (OSError, UserError) as error:  # such as no memory for one more process
             self._give_up(f"failed: {error}")
             return
         process.send(b"play")

@@ -26,9 +26,9 @@ from libtorchbeast.rollouts import COLUMN_PREFIXES, NOBODY, Rollout, core_state_
 NOT_IN_NOW = {"reward", "discount", "done", "terminated", "truncated", "episode_over"}
 NOT_IN_NEXT = {"action", "last_action", "policy_version", "past", "done"}
 
-# Names that the loss may not return: other columns, of games too, and numbers that ranks send.
-SENT_ALONG = "real_transitions new_steps stops has_sums returned rating"
-RESERVED = {*COLUMNS} - OF_LOSS | {*SENT_ALONG.split()}
+# Names that the loss may not return: the other columns, and the numbers that ranks send along.
+SENT_ALONG = "real_transitions new_steps stops has_sums returned"
+RESERVED = {*COLUMNS, "rating"} - OF_LOSS | {*SENT_ALONG.split()}
 
 
 @dataclasses.dataclass(eq=False)

@@ -288,14 +288,14 @@ def check_image(shape: tuple[int, ...], name: str = "frame") -> None:
 def as_floats(frame: Tensor) -> Tensor:
     """Converts observations [N, ...] of any dtype to float32, or those of at most 8 bits to the
     dtype that convolutions compute in, and to the memory layout of the weights that `make_net`
-    makes. Unsigned numbers of 8 or 16 bits are divided by their largest. The layout is changed
+    makes. Bytes, and images of 16 bits, are divided by their largest number. The layout is changed
     first: bytes are the cheapest to move."""
     if prefers_channels_last(tuple(frame.shape[1:])):
         frame = frame.contiguous(memory_format=torch.channels_last)
     device = frame.device.type
     in_autocast = torch.is_autocast_enabled(device) and frame.element_size() == 1
     floats = frame.to(torch.get_autocast_dtype(device) if in_autocast else torch.float32)
-    is_scaled = frame.dtype in (torch.uint8, torch.uint16)
+    is_scaled = frame.dtype == torch.uint8 or (frame.dtype == torch.uint16 and frame.dim() > 2)
     return floats.mul_(1 / torch.iinfo(frame.dtype).max) if is_scaled else floats
 
 

@@ -137,7 +137,7 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     A rollout does not have the rewards before its row 0. Unless that row begins an episode, each of
     them is taken to be their mean, which is its `episode_return` divided by its `episode_step`.
     Where lives end episodes, row 0 counts as the middle of a life of mean length. If lives differ
-    much, the deviation is then too small, down to 0.6 of the true one.
+    much, or rewards are rare, the deviation is then too small, down to 0.6 of the true one.
 
     Args:
         rows: `reward`, `episode_return` [T+1, B] float32, `done` [T+1, B] bool and `episode_step`
@@ -152,7 +152,8 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     real = ~rows["done"]
     # In a game a life begins after one row that is not real; an agent that comes was away for more.
     begins = real[:-2] & ~real[1:-1] & real[2:]
-    lost = (rows["episode_step"][1:-1] * begins).count_nonzero()
+    T = len(begins) + 1  # row 0 may begin one, too, but does not show it
+    lost = (rows["episode_step"][1:-1] * begins).count_nonzero() * T / max(T - 1, 1)
     steps = steps.fmin(real[1:].sum() / (2 * lost))  # infinite or NaN where no life is lost
     past = (1 - discounting**steps) / (1 - discounting) if discounting < 1 else steps
     factors = discounting * real

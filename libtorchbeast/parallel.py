@@ -158,6 +158,8 @@ class Grouped:
 
 
 def _end(what: str, ends: dict[Any, Any], agent: Any) -> bool:
+    if isinstance(ends[agent], bool | np.bool_):
+        return bool(ends[agent])
     return bool(checked_number(what, ends[agent], is_end, "a bool", repr(agent)))
 
 

@@ -45,8 +45,6 @@ def main(
             evaluate.test_newest(flags, player)
             return
         train(flags)
-    except BlockingIOError as error:
-        sys.exit(f"{name}: error: no further process may be started (ulimit -u): {error}")
     except (UserError, CheckpointError, RunInUse) as error:
         sys.exit(f"{name}: error: {error}")
 

@@ -167,6 +167,14 @@ class Spec:
             first += agents * width
         return starts
 
+    def check_sets(self, rows: dict[str, np.ndarray]) -> None:
+        """Raises UserError for a number beyond its set, which would be no input at all."""
+        for name, n in self.sets.items():
+            x = rows[name]
+            if x.min() < 0 or x.max() >= n:
+                seen = x[(x < 0) | (x >= n)][0]
+                raise UserError(f"Observation {name!r}: expected 0 to {n - 1}, seen {seen}")
+
     def check_masks(self, rows: dict[str, np.ndarray], ended: np.ndarray) -> None:
         """Raises UserError if a mask allows no action for a choice while the episode goes on: rows
         [..., N, ...], and `ended` [..., N], True in the last row of an episode."""
@@ -207,7 +215,8 @@ class Spec:
         """The observations of integers with more than 8 bits, which nothing scales."""
         parts = {k: np.dtype(dtype) for k, (_, dtype) in self.for_nets.observations.items()}
         integers = [k for k, dtype in parts.items() if dtype.kind in "iu" and dtype.itemsize > 1]
-        return [k for k in integers if k != "action_mask" and k not in self.sets]
+        scaled = {k for k in self.images if parts[k] == np.uint16} | {"action_mask", *self.sets}
+        return [k for k in integers if k not in scaled]
 
     def signature(self) -> dict[str, Any]:
         """Plain data that is equal for two environments if one network can serve both."""

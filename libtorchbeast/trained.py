@@ -59,12 +59,17 @@ class Agent:
         name, (shape, _) = next(iter(parts.items()))
         is_batch = np.ndim(leaves[name]) > len(shape)
         B = len(leaves[name]) if is_batch else 1
+        if state is not None and len(state[1]) != B:
+            raise UserError(f"expected observations for a state of {len(state[1])}, seen {B}")
         arrays = {k: np.asarray(x) if is_batch else np.asarray(x)[None] for k, x in leaves.items()}
         row = {k: checked_leaf(k, arrays[k], (B, *s), dtype) for k, (s, dtype) in parts.items()}
-        done = np.full(B, state is None) | done
+        row = {k: np.require(x, None, ["C", "W"]) for k, x in row.items()}  # as torch needs it
+        self.spec.check_sets(row)
+        done = np.broadcast_to(np.logical_or(state is None, done), B).copy()
         zeros = self.spec.actions.zeros(B)
         core_state, last = state or (models.initial_state(self.net, B), zeros)
-        row |= {"reward": np.where(done, 0.0, reward).astype(np.float32), "done": done}
+        reward = np.where(done, 0.0, np.broadcast_to(reward, B))
+        row |= {"reward": reward.astype(np.float32), "done": done}
         begins = done.reshape(B, *[1] * (last.ndim - 1))
         row["last_action"] = np.where(begins, zeros, last)
         tensors = {k: torch.from_numpy(x)[None] for k, x in row.items()}  # [T = 1, B, ...]
@@ -72,4 +77,5 @@ class Agent:
             outputs, core_state = models.act_on(self.net, tensors, core_state, self._flags.greedy)
         last = outputs["action"][0].numpy()
         actions = to_space(last, self._space)
-        return actions if is_batch else actions[0], (core_state, last)
+        one = actions[0].item() if actions.ndim == 1 else actions[0]  # Python's own number
+        return actions if is_batch else one, (core_state, last)

@@ -22,6 +22,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from libtorchbeast import linux
+from libtorchbeast.flags import UserError
 from libtorchbeast.origin import report
 
 
@@ -34,7 +35,7 @@ def share_of_cores() -> int:
     return max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-_STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 def before_imports(name: str) -> None:
@@ -57,10 +58,10 @@ def _set_up_child() -> None:
     scheduler's SIGTERM go to the whole group of processes, and the main process alone decides what
     they mean. The child ends when its parent ends, even if the parent is killed.
     """
-    for number in _STOP_SIGNALS:
+    for number in STOP_SIGNALS:
         # Not SIG_IGN, which the programs that the child starts would inherit.
         signal.signal(number, lambda number, frame: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     _keep_pipes_from_programs()
     faulthandler.enable()  # a crash in C prints the line of Python that called it
     parent = multiprocessing.parent_process()
@@ -131,11 +132,14 @@ class Process(SpawnProcess):
         # The child inherits this mask, so that no signal reaches it before `_set_up_child`. So does
         # Python's resource tracker, which a SIGHUP would end. Starting the tracker unblocks SIGINT
         # and SIGTERM, so they are blocked again.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             resource_tracker.ensure_running()
-            signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
             self.start()
+        except BlockingIOError as error:
+            said = f"the process {name} cannot be started (ulimit -u): {error}"
+            raise UserError(said) from error
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for end in (inbox, outbox, output):
@@ -223,7 +227,7 @@ def _child(
 
 class Patient:
     """A stream that waits a second at most for its reader, such as a pager or a frozen terminal.
-    What the reader does not take is lost, but the program goes on. out.log has all lines."""
+    What the reader does not take is lost, but the program goes on. A run's out.log has it."""
 
     def __init__(self, stream: Any):
         self._stream, self._patience_s = stream, 1.0
@@ -387,7 +391,7 @@ def stop_signals_set(wakeup: PipeEvent) -> Iterator[list[str]]:
         wakeup.set()
 
     ignores = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    numbers = _STOP_SIGNALS - {signal.SIGHUP} if ignores else _STOP_SIGNALS
+    numbers = STOP_SIGNALS - {signal.SIGHUP} if ignores else STOP_SIGNALS
     before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield received

@@ -85,9 +85,9 @@ def test_a_disk_that_hangs_is_told_and_does_not_keep_a_process_that_must_end(tmp
     command = [sys.executable, "-c", DISK, str(tmp_path / "file"), str(seconds)]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         if seconds > 1:
-            assert process.stderr.readline() == "The disk of runs/a has taken 5 s so far.\n"
+            assert process.stderr.readline() == "Writing to runs/a has taken 5 s so far.\n"
             with open(tmp_path / "file.tmp", "rb") as reader:
                 assert reader.read() == b"whole"
         said = process.stderr.read()
-    hangs = "The disk of runs/a hangs. What is not saved is lost.\n"
+    hangs = "Writing to runs/a hangs. What is not saved is lost.\n"
     assert process.returncode == 1 and ("hangs" not in said if seconds > 1 else said == hangs)

@@ -171,6 +171,6 @@ def test_an_environment_that_ignores_its_seed_is_told_where_runs_repeat(env, num
     own = lambda flags: env(), monobeast.Net, monobeast.Actor
     opening._describe(flags, lambda spec: flags, Clock(ACTOR_ACTIVITIES), int, *own)
     told = (
-        "some gives two first observations for one seed; other runs will not repeat" in caplog.text
+        "some gives two first observations for one seed; other runs may not repeat" in caplog.text
     )
     assert told == (env is Ignoring and num_actors == 0)

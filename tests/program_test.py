@@ -4,7 +4,7 @@ from unittest import mock
 import pytest
 
 import monobeast
-from libtorchbeast import evaluate, program
+from libtorchbeast import evaluate, program, workers
 from libtorchbeast.checkpoint import CheckpointError
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.files import RunInUse
@@ -39,6 +39,8 @@ def test_a_test_mode_plays_and_does_not_train(tmp_path, monkeypatch):
     assert (played, trained) == (["test"], [])
 
 
-def test_too_few_processes_are_one_line(run):
-    with pytest.raises(SystemExit, match="beast: error: no further process .* \\(ulimit -u\\)"):
-        run(mock.Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable")))
+def test_too_few_processes_are_one_line(tmp_path, monkeypatch):
+    refuse = mock.Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable"))
+    monkeypatch.setattr(workers.Process, "start", refuse)
+    with pytest.raises(SystemExit, match="beast: error: the process x cannot be .*ulimit -u"):
+        run(tmp_path, lambda flags: workers.Process(print, (), name="x"))

@@ -72,6 +72,10 @@ def test_an_agent_acts_for_many_at_once(tmp_path, as_before, one_thread):
             np.testing.assert_array_equal(action, actions[i])
             for own, of_all in zip(states[i][0], many[0], strict=True):
                 np.testing.assert_allclose(own[:, 0], of_all[:, i], atol=1e-5)
+    flipped = {"hand": hands[:, ::-1], "table": tables}
+    assert agent.act(flipped, many, rewards, done=[0, 1, 0])[0].shape == (3, 2)
+    with pytest.raises(UserError, match="expected observations for a state of 3, seen 1"):
+        agent.act(one, many)
     with pytest.raises(UserError, match=r"expected the parts .*'hand', .* seen \['frame'\]"):
         agent.act(hands)
     with pytest.raises(UserError, match=r"'hand': expected float32\[1, 3\], seen float32\[1, 2\]"):

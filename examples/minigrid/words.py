@@ -13,7 +13,7 @@ NUMBERS = 8192  # 0 stands for no word
 class Words(gymnasium.ObservationWrapper):
     """Replaces the text by the numbers of its words, int64 [length], with zeros after the last one.
     A word's number is a hash of its letters. So every word has one, and it is the same in each
-    process; two of MiniGrid's 50 words share one with a probability of 0.14."""
+    process. MiniGrid's 51 words have 51 different ones."""
 
     def __init__(self, env: gymnasium.Env, name: str = "mission", length: int = 64):
         super().__init__(env)

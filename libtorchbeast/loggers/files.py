@@ -7,6 +7,7 @@ import errno
 import fcntl
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -101,21 +102,25 @@ def write_whole(
 
 @contextlib.contextmanager
 def waiting_for_disk(path: str, must_end: Callable[[], bool]) -> Iterator[None]:
-    """The context of code that writes to `path`. While the disk hangs, a thread says so on stderr;
-    out.log may be on the same disk. If the process `must_end`, the disk has LAST_WRITE_S more."""
+    """The context of code that writes to `path`. While that hangs, a thread says so on stderr;
+    out.log may be on the same disk. If the process `must_end`, or if a signal to stop is pending,
+    because the main thread sleeps in the kernel, LAST_WRITE_S are left."""
     is_done, reminder, left = threading.Event(), workers.Reminder(), LAST_WRITE_S
 
     def watch() -> None:
         nonlocal left
+        signal.pthread_sigmask(signal.SIG_BLOCK, workers.STOP_SIGNALS)  # to see them pending
         while not is_done.wait(workers.HEARTBEAT_S):
             if seconds := reminder.due(True):
-                print(f"The disk of {path} has taken {seconds:.0f} s so far.", file=sys.stderr)
-            left -= workers.HEARTBEAT_S * must_end()
+                print(f"Writing to {path} has taken {seconds:.0f} s so far.", file=sys.stderr)
+            if must_end() or signal.sigpending() & workers.STOP_SIGNALS:
+                left -= workers.HEARTBEAT_S
             if left <= 0:
-                print(f"The disk of {path} hangs. What is not saved is lost.", file=sys.stderr)
+                print(f"Writing to {path} hangs. What is not saved is lost.", file=sys.stderr)
                 os._exit(1)
 
-    threading.Thread(target=watch, name="disk", daemon=True).start()
+    with contextlib.suppress(RuntimeError):  # no thread is left: writing has to go on
+        threading.Thread(target=watch, name="disk", daemon=True).start()
     try:
         yield
     finally:

@@ -41,7 +41,7 @@ def check_owner(address: str) -> None:
     """Raises UserError if a Unix socket or its folder belongs to neither this user nor root."""
     path = address.removeprefix("unix:")
     for part in (os.path.dirname(path), path) if path != address else ():
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # connecting tells it
             if (owner := os.stat(part).st_uid) not in (0, os.getuid()):
                 expected = f"expected a server of user {os.getuid()} or of root"
                 raise UserError(f"{address}: {expected}, seen {part} of user {owner}")
