@@ -88,14 +88,10 @@ def _exit_after(parent) -> None:
     os._exit(1)
 
 
-def start_program(module: str, **options) -> subprocess.Popen:
-    """Runs a program of this repository, with --flags_from_stdin, as a child that ends with this
-    process. Whatever the working directory, it imports from where this process does.
-
-    Args:
-        module: the program's module, which this process can import.
-        options: of subprocess.Popen.
-    """
+def start_program(module: str) -> subprocess.Popen:
+    """Runs a program of this repository, a module that this process can import, as a child that
+    ends with this process. It gets --flags_from_stdin, and one pipe takes all that it prints.
+    Whatever the working directory, it imports from where this process does."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     path = [os.path.abspath(sys.path[0]), os.environ.get("PYTHONPATH", "")]
@@ -103,11 +99,12 @@ def start_program(module: str, **options) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, spec.origin, "--flags_from_stdin"],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         env=os.environ | variables,
         start_new_session=True,  # Ctrl-C reaches only this process, which ends the child
         # The child ends when its standard input does. A stopped one has to go on for that.
         preexec_fn=lambda: linux.end_with_parent(signal.SIGCONT),
-        **options,
     )
 
 
@@ -343,11 +340,8 @@ class Reminder:
 
 
 class Threads:
-    """Daemon threads of one program, whose first failure ends it.
-
-    Args:
-        wakeup: is set when one of them ends, for whatever reason.
-    """
+    """Daemon threads of one program, whose first failure ends it. `wakeup` is set when one of them
+    ends, for whatever reason."""
 
     def __init__(self, wakeup: PipeEvent):
         self.failure: BaseException | None = None  # the first

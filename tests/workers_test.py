@@ -122,8 +122,7 @@ def test_a_program_and_what_it_imports_are_found_from_any_folder(tmp_path, monke
     monkeypatch.syspath_prepend(tmp_path / "programs")
     monkeypatch.syspath_prepend(tmp_path / "helpers")  # as `python -m` puts the working directory
     monkeypatch.chdir(tmp_path / "elsewhere")
-    pipe = subprocess.PIPE
-    with workers.start_program("program_of_a_test", stdout=pipe) as process:
+    with workers.start_program("program_of_a_test") as process:
         printed, _ = process.communicate(b"flags")
     assert printed == b"mine ['--flags_from_stdin'] flags\n"
 

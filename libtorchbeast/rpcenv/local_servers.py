@@ -47,9 +47,7 @@ class LocalServers(contextlib.AbstractContextManager):
         self._folder = f"{parent}/torchbeast-{secrets.token_hex(4)}"
         self.addresses = [f"unix:{self._folder}/server.{i}" for i in range(flags.num_servers)]
         self._error = ""
-        self._process = workers.start_program(
-            "polybeast_env", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        self._process = workers.start_program("polybeast_env")
         places = {
             "server_addresses": ",".join(self.addresses),
             "until_stdin_closes": self._folder,
@@ -76,14 +74,9 @@ class LocalServers(contextlib.AbstractContextManager):
         shutil.rmtree(self._folder, ignore_errors=True)  # the child may have been killed
 
     def describe(self, timeout: float) -> Any:
-        """Waits until all servers serve, and returns their description, which is the same for all.
-
-        Args:
-            timeout: the longest wait for a server, in seconds.
-
-        Raises:
-            UserError: a server has ended, and the errors of `first_description`.
-        """
+        """Waits until all servers serve, at most `timeout` seconds for each, and returns their
+        description, which is the same for all. Raises UserError if a server has ended, and the
+        errors of `first_description`."""
         for address in self.addresses:
             description = first_description([address], timeout, self.check)
         return description
