@@ -141,12 +141,8 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
 
 
 def complete_flags(draft: argparse.Namespace, spec: Spec | None = None) -> None:
-    """Fills in the defaults that depend on other flags and on the environment.
-
-    Raises:
-        UserError: two flags contradict each other, or an address that other machines can reach has
-            no TLS.
-    """
+    """Fills in the defaults that depend on other flags and on the environment. Raises UserError if
+    two flags contradict each other, or an address that other machines can reach has no TLS."""
     recipes.apply(draft, RECIPES, recipes.kind_of(draft, atari_wrappers.is_atari(draft.env), spec))
     if draft.server_addresses is not None:
         count = len(parse_addresses(draft.server_addresses))
@@ -237,11 +233,8 @@ def server_seed(seed: int, where: str, index: int, life: int, updates: int = 0) 
 
 def supervise(flags: Flags) -> None:
     """Serves until a signal stops it or, with --until_stdin_closes, standard input is closed.
-
-    Raises:
-        StartFailure: a server could not be started.
-        FileExistsError: the folder of --until_stdin_closes exists already.
-    """
+    Raises StartFailure if a server could not be started, and FileExistsError if the folder of
+    --until_stdin_closes is there already."""
     tls = load_tls(flags)
     if flags.server_addresses is None:
         make_private(private_folder())

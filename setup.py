@@ -27,12 +27,8 @@ SRC = "libtorchbeast/src"
 
 
 def pkg_config(option: str) -> list[str]:
-    """The words that `pkg-config OPTION grpc++` prints.
-
-    Raises:
-        OSError: pkg-config is not installed.
-        subprocess.CalledProcessError: gRPC C++ is not installed.
-    """
+    """The words that `pkg-config OPTION grpc++` prints. Raises OSError if pkg-config is not
+    installed, and subprocess.CalledProcessError if gRPC C++ is not."""
     command = ["pkg-config", option, "grpc++"]
     return shlex.split(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 

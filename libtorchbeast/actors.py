@@ -106,13 +106,10 @@ class Actors:
 
     def wait(self, wakeup: PipeEvent, timeout: float) -> None:
         """Waits for messages from the actors or for `wakeup`, at most `timeout` seconds. Then it
-        handles the messages, replaces actors that failed and kills those that hang.
-
-        Raises:
-            UserError: more than --max_actor_restarts actors have failed within ten minutes. The
-                text says why the last one did; their tracebacks are in the log. Or every actor has
-                failed in the same way, and none has completed a rollout.
-        """
+        handles the messages, replaces actors that failed and kills those that hang. Raises
+        UserError if more than --max_actor_restarts actors have failed within ten minutes; it says
+        why the last one did, and their tracebacks are in the log. So it does if every actor has
+        failed in the same way, and none has completed a rollout."""
         by_handle: dict[Any, int] = {}
         for actor, process in enumerate(self._processes):
             by_handle[process.from_child] = by_handle[process.sentinel] = actor
@@ -293,11 +290,8 @@ def slot_shapes(flags: Flags, shapes: Shapes) -> Shapes:
 
 
 def check_limits(flags: Flags, shapes: Shapes) -> None:
-    """Checks that memory and open files suffice, before the run writes anything.
-
-    Raises:
-        UserError: they do not. The text says how much is needed and how much there is.
-    """
+    """Checks that memory and open files suffice, before the run writes anything. Raises UserError,
+    which says how much is needed and how much there is, if they do not."""
     in_order = flags.num_actors == 0
     needed = shared_memory.required_bytes(shapes if in_order else slot_shapes(flags, shapes))
     shared_memory.require_memory(flags, "unroll_length" if in_order else "num_buffers", needed)

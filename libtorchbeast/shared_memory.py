@@ -31,11 +31,9 @@ class SharedTensors:
     """A dict {name: tensor} whose tensors are contiguous, lie in shared memory and start as zeros.
 
     All tensors share one descriptor (and the duplicate of it that mmap keeps). An instance can be
-    passed as an argument to a process that is started with the "spawn" method.
-
-    Raises:
-        OSError: the memory cannot be reserved. It is reserved at once, because otherwise a later
-            write could end the process with a bus error.
+    passed as an argument to a process that is started with the "spawn" method. Raises OSError if
+    the memory cannot be reserved. It is reserved at once, because otherwise a later write could end
+    the process with a bus error.
     """
 
     def __init__(self, shapes: Shapes):

@@ -34,7 +34,7 @@ class SharedWeights:
 
     Raises:
         OSError: the memory cannot be reserved.
-        UserError: the processor needs a memory fence, and the system offers none.
+        UserError: see `memory_fence`.
     """
 
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int):
@@ -83,15 +83,9 @@ class SharedWeights:
 
 @functools.cache
 def memory_fence(machine: str) -> Callable[[], None]:
-    """Returns a function that is a memory fence: all loads and stores that the calling thread makes
-    before the call happen before those that it makes after the call.
-
-    Args:
-        machine: the processor, as `platform.machine()` names it.
-
-    Raises:
-        UserError: the processor needs a fence, and the system offers none.
-    """
+    """Returns a memory fence for the processor that `platform.machine()` calls `machine`: all loads
+    and stores that a thread makes before it calls this function happen before those that it makes
+    afterwards. Raises UserError if the processor needs a fence, and the system offers none."""
     if machine in ("x86_64", "AMD64", "i686"):
         return lambda: None  # x86 keeps the order of loads, and the order of stores
     try:
@@ -109,12 +103,8 @@ class NewestWeights:
     """The newest weights, for threads of the learner's process.
 
     `publish` copies the weights, and the copy never changes afterwards. The next version replaces
-    it in a single assignment. So a reader always gets one whole version.
-
-    Args:
-        state_dict: the first weights, on any device.
-        version: their version.
-        device: the device of the networks that copy the weights.
+    it in a single assignment. So a reader always gets one whole version. `device` is that of the
+    networks that copy the weights. The other arguments are those of `SharedWeights`.
     """
 
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int, device: torch.device):

@@ -34,10 +34,7 @@ def choose(draft: argparse.Namespace, inference: str | None = None) -> None:
     """Chooses --learner_device, --inference_device (`inference`, or the learner's device) and
     --num_learner_threads if they were not given. A deterministic run (MonoBeast with --num_actors
     0) learns on the CPU, so that its numbers are the same on every machine. So does one on a Mac,
-    whose accelerator nobody has measured.
-
-    Raises:
-        UserError: torch cannot use one of them.
+    whose accelerator nobody has measured. Raises UserError if torch cannot use one of the devices.
     """
     if draft.learner_device is None:
         found = torch.accelerator.current_accelerator(check_available=True)

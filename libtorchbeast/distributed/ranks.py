@@ -1,15 +1,11 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Several learners that train one network: the processes ("ranks") that torchrun has started.
 
-Each rank has its own actors and its own share of the batch. What lies between the ranks is this:
-
-- `Ranks.sum` adds up a tensor over all ranks. It is the one all-reduce of an update, and lasts as
-  long as the slowest rank takes for its batch.
-- The pulse (pulse.py) sends messages meanwhile. So a rank that has died or hangs is noticed and
-  named, but a rank whose environments are slow is waited for. The messages also tell who wants to
-  stop, and bring rank 0 the numbers for its log.
-
-A process that was not started by torchrun opens none of this.
+Each rank has its own actors and its own share of the batch. `Ranks.sum` is the one all-reduce of
+an update, and lasts as long as the slowest rank takes for its batch. Meanwhile the pulse (pulse.py)
+sends messages, also about who wants to stop and for rank 0's log. So a rank that has died or hangs
+is noticed and named, but one whose environments are slow is waited for. A process that was not
+started by torchrun opens none of this.
 """
 
 import argparse
@@ -92,13 +88,8 @@ def add_flags(parser: Parser) -> None:
 
 
 class Ranks:
-    """This process among the ranks of a run. Any thread may call any method.
-
-    Attributes:
-        pulse: knows who is lost, and who wants to stop.
-
-    Raises:
-        RankLost: not all ranks have come within `timeout` seconds.
+    """This process among the ranks of a run. Its `pulse` knows who is lost, and who wants to stop.
+    Any thread may call any method. Raises RankLost if not all ranks come within `timeout` seconds.
     """
 
     def __init__(self, timeout: float):

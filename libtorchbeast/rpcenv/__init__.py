@@ -8,5 +8,4 @@ The package is named after its protocol, rpcenv.proto. It runs in two kinds of p
 No module here imports torch, because a machine that only runs environments has none. They import
 each other and torch-free modules of libtorchbeast (spec, environment, flags, origin, seeds,
 workers).
-PolyBeast's programs import them; MonoBeast does not need them.
 """

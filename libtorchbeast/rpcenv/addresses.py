@@ -12,10 +12,7 @@ FORMS = "unix:/path, host:port, host:first-last or [IPv6]:port"
 
 def parse_addresses(text: str) -> list[str]:
     """Splits comma-separated addresses; a range of ports gives one address for each of its ports.
-
-    Raises:
-        UserError: the text says what was seen and what was expected.
-    """
+    Raises UserError, which says what was seen and what was expected."""
     addresses = [address for part in text.split(",") for address in _parse_one(part.strip())]
     for i, address in enumerate(addresses):
         if address in addresses[:i]:

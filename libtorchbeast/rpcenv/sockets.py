@@ -22,11 +22,8 @@ def private_folder() -> str:
 
 
 def make_private(folder: str) -> None:
-    """Makes a folder that only this user may enter, or checks the one that is there.
-
-    Raises:
-        UserError: the folder belongs to somebody else, or others may enter it.
-    """
+    """Makes a folder that only this user may enter, or checks the one that is there. Raises
+    UserError if it belongs to somebody else, or others may enter it."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     seen = os.lstat(folder)
@@ -51,11 +48,8 @@ class SocketLock:
     """This process owns the socket at `path` until `release`, or until the process ends.
 
     The lock is a locked file .NAME.lock beside the socket. A process that is killed leaves the
-    file behind, but not the lock on it.
-
-    Raises:
-        BlockingIOError: another living process owns the socket.
-        OSError: the file cannot be made.
+    file behind, but not the lock on it. Raises BlockingIOError if another living process owns the
+    socket, and OSError if the file cannot be made.
     """
 
     def __init__(self, path: str):
@@ -85,16 +79,13 @@ class SocketLock:
 
 
 def claim_address(address: str) -> Callable[[], None]:
-    """Checks that this process can listen on `address` and that nobody else does, and returns the
-    function that releases the address.
+    """Checks that this process can listen on `address` and that nobody else does, or raises
+    UserError. Returns the function that releases the address.
 
     gRPC does not check enough: it replaces the socket file of a living server, and of the addresses
     that a host's name has, one free address is enough for it. It does not give the operating
     system's reason either. If two servers start at once on a Unix socket that nobody uses yet, one
     of them is refused.
-
-    Raises:
-        UserError: another server listens there, or nobody can.
     """
     with contextlib.ExitStack() as stack:
         try:

@@ -26,11 +26,8 @@ class EnvironmentMaker:
         self.spec: Spec = self._prepared.spec
 
     def take(self, timer: CallTimer, limit: TimeLimit) -> Environment:
-        """Returns the prepared environment, or makes one, for which `timer` allows `limit`.
-
-        Raises:
-            ValueError: its Spec differs from that of the first environment.
-        """
+        """Returns the prepared environment, or makes one, for which `timer` allows `limit`. Raises
+        ValueError if its Spec differs from that of the first environment."""
         if prepared := self._take_prepared():
             return prepared
         environment = timer.run(limit, self._make_environment)
@@ -74,12 +71,8 @@ class Stream:
         self, requests: Iterator[bytes], is_wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[bytes]:
         """Yields a Step for the reset, and one for each of the Actions in `requests`. If it is no
-        longer wanted when its turn comes to open environments, it opens none.
-
-        Raises:
-            WrongActions: a request does not fit the Spec.
-            Exception: whatever making or stepping the environments raises.
-        """
+        longer wanted when its turn comes to open environments, it opens none. Raises WrongActions
+        if a request does not fit the Spec, and whatever making or stepping environments raises."""
         limit, timer = self._open_limit, self.timer
         with self._environments.opening:
             if not is_wanted():

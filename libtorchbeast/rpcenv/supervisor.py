@@ -44,11 +44,8 @@ class Supervisor:
         self._silence_timer, self._reminder = SilenceTimer(), Reminder()
 
     def run(self, stop: PipeEvent) -> None:
-        """Runs the processes until `stop` is set, and ends them.
-
-        Raises:
-            StartFailure: a process failed before it was ready for the first time.
-        """
+        """Runs the processes until `stop` is set, and ends them. Raises StartFailure if one fails
+        before it was ready for the first time."""
         try:
             while not stop.is_set():
                 for worker in self._workers:

@@ -28,11 +28,8 @@ class Tls(NamedTuple):
 
 
 def uses_tls(flags: argparse.Namespace) -> bool:
-    """Whether the flags of TLS are given.
-
-    Raises:
-        UserError: only some of them are, or --insecure besides.
-    """
+    """Whether the flags of TLS are given. Raises UserError if only some of them are, or --insecure
+    besides."""
     given = [name for name in NAMES if getattr(flags, name) is not None]
     if not given:
         return False
@@ -44,10 +41,7 @@ def uses_tls(flags: argparse.Namespace) -> bool:
 
 def load_tls(flags: Flags) -> Tls | None:
     """Reads and checks the files of --tls_cert, --tls_key and --tls_ca. None without these flags.
-
-    Raises:
-        UserError: the text names the flag and the file.
-    """
+    Raises UserError, which names the flag and the file."""
     if not uses_tls(flags):
         return None
     texts = Tls(*(_read(flags, name) for name in NAMES))
@@ -69,10 +63,7 @@ def load_tls(flags: Flags) -> Tls | None:
 
 def add_port(server: grpc.Server, address: str, tls: Tls | None) -> None:
     """Makes the server listen on `address`, with TLS if `tls` is given and it is no Unix socket.
-
-    Raises:
-        UserError: nobody can listen on the address.
-    """
+    Raises UserError if nobody can listen there."""
     umask = os.umask(0o077)  # only this user may connect to a Unix socket
     try:
         if tls is None or address.startswith("unix:"):

@@ -63,14 +63,9 @@ class CallTimer:
 
 
 class Watchdog(threading.Thread):
-    """A thread that ends this process, with exit code 3, when a call exceeds its limit.
-
-    Args:
-        address: The server's, for the log.
-        timers: Returns the timers to look at.
-        sign_of_life: Is called at least twice a second, from `start` to `stop`.
-        interval: Seconds between two looks, if less than HEARTBEAT_S.
-    """
+    """A thread that ends this process, with exit code 3, when a call exceeds its limit. Every
+    `interval` seconds, and at least twice a second, it calls `sign_of_life` and looks at the calls
+    of `timers()`, from `start` to `stop`. `address` is the server's, for the log."""
 
     def __init__(
         self,

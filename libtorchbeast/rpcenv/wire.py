@@ -96,10 +96,8 @@ class StackCheck:
     """Checks that the observations in `spec.stacks` are stacks of frames as `rpcenv.proto` says.
 
     It is called with every row of one Stream. To cost next to nothing it compares one environment
-    a step, each in its turn. An error in every step is found at once, a rare error later.
-
-    Raises:
-        ValueError: an environment's observation is not such a stack.
+    a step, each in its turn. An error in every step is found at once, a rare error later. Raises
+    ValueError if an observation is not such a stack.
     """
 
     def __init__(self, spec: Spec):
@@ -129,11 +127,8 @@ class WrongActions(ValueError):
 
 
 def decode_actions(data: bytes, spec: Spec) -> np.ndarray:
-    """Returns the actions [N, *Actions.shape] of a serialized Action.
-
-    Raises:
-        WrongActions: the bytes are not an Action, or its actions do not fit the Spec.
-    """
+    """Returns the actions [N, *Actions.shape] of a serialized Action. Raises WrongActions if the
+    bytes are no Action, or its actions do not fit the Spec."""
     try:
         message = rpcenv_pb2.Action.FromString(data)
     except DecodeError as error:
