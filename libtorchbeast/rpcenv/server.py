@@ -68,11 +68,8 @@ class Server:
     `stop`.
 
     The server answers grpc.health.v1 too, for itself and for rpcenv.RPCEnvServer: SERVING until
-    `stop`.
-
-    Raises:
-        UserError: nobody can listen on the address, for instance because another server does.
-        Exception: whatever `make_environment` raises.
+    `stop`. Raises UserError if nobody can listen on the address, for instance because another
+    server does, and whatever `make_environment` raises.
     """
 
     def __init__(
@@ -97,7 +94,7 @@ class Server:
         self._health.set(SERVICE, HealthCheckResponse.SERVING)
         self._changed = threading.Condition()  # protects the three below
         self._streams: set[Stream] = set()
-        self._num_streams_ever = 0
+        self._numbers = itertools.count()  # of the streams to come
         self._failed_at: set[str] = set()  # the tracebacks of streams, without the errors' texts
         self._stopping = False
         with contextlib.ExitStack() as cleanup:
@@ -178,8 +175,7 @@ class Server:
                 full = f"{self.address} has all the {self._max_streams} streams that it may have"
                 hint = "raise its --max_streams, or start more servers"
                 context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{full}; {hint}")
-            number = self._num_streams_ever
-            self._num_streams_ever += 1
+            number = next(self._numbers)
             seed = derive_seed(self._seed, number)
             stream = Stream(number, seed, self._environments, self._encode, *self._limits)
             self._streams.add(stream)
