@@ -240,6 +240,7 @@ class _VectorSource:
     def __init__(self, env: Any, spec: Spec, numbers: "_Numbers"):
         self._env, self._spec, self._numbers = env, spec, numbers
         self._never = np.zeros(env.num_envs, bool)
+        self.close = env.close
 
     def reset(self, seed: int, opened: Callable[[int], None]) -> Row:
         observation = self._checked(self._env.reset(seed=seed)[0])
@@ -268,9 +269,6 @@ class _VectorSource:
         if array.shape != self._never.shape:
             raise UserError(f"{name}: expected {len(self._never)} values, seen {list(array.shape)}")
         return array
-
-    def close(self) -> None:
-        self._env.close()
 
     def _checked(self, observation: Any) -> Row:
         N, leaves = len(self._never), flatten_observation(observation)
@@ -311,13 +309,10 @@ class _SingleSource:
         each_action = to_space(actions, self._envs[0].action_space)
         if self._spec.actions.kind == "discrete":
             each_action = each_action.tolist()  # Python's own numbers
-        for i, (env, action, reset) in enumerate(
-            zip(self._envs, each_action, ended.tolist(), strict=True)
-        ):
-            if reset:
-                observation, reward[i], terminated[i], truncated[i], info = _reset(env)
-            else:
-                observation, reward[i], terminated[i], truncated[i], info = _step(env, action)
+        each = zip(self._envs, each_action, ended.tolist(), strict=True)
+        for i, (env, action, reset) in enumerate(each):
+            result = _reset(env) if reset else _step(env, action)
+            observation, reward[i], terminated[i], truncated[i], info = result
             self._write(i, observation)
             if info and "torchbeast" in info:
                 life_lost[i] = info["torchbeast"].get("life_lost", False)
@@ -331,12 +326,8 @@ class _SingleSource:
                 stack.callback(env.close)
 
     def _write(self, i: int, observation: Any) -> None:
-        if isinstance(observation, (dict, tuple)):
-            leaves = flatten_observation(observation)
-        else:
-            leaves = {"frame": observation}
-        if leaves.keys() != self._out.keys():
-            _check_names(leaves, self._spec.observations)
+        leaves = flatten_observation(observation)
+        _check_names(leaves, self._out)
         for name, shape, dtype in self._leaves:
             leaf = leaves[name]
             plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
@@ -403,10 +394,7 @@ def is_vector(env: Any) -> bool:
 
 def _step(env: Any, action: Any):
     result = env.step(action)
-    try:
-        count = len(result)
-    except TypeError:  # None, if `step` lacks a return
-        count = None
+    count = len(result) if isinstance(result, tuple | list) else None
     if count == 5:
         return result
     if count != 4:
