@@ -49,6 +49,7 @@ from libtorchbeast.spec import describe_actions
 
 FRAMES_PER_STEP = 4
 STACK = 4
+METADATA = {"frames_per_step": FRAMES_PER_STEP, "frame_stacks": {"frame": STACK}}
 _ENTRY_POINT = "ale_py.env:AtariEnv"
 _ATARI_NAME = re.compile(
     r"(?:ale_py:)?(?:ALE/)?([A-Za-z0-9]+?)(?:NoFrameskip|Deterministic)?(?:-v\d+)?"
@@ -140,9 +141,8 @@ class AtariVector(VectorEnv):
     with `life_lost` bool [N].
 
     With `terminal_on_life_loss`, a step that loses a life but not the last one is `terminated` and
-    `life_lost`. The game goes on: the next step presses FIRE (NOOP if the game has no FIRE) in
-    place of the caller's action. That step's reward counts in the game, and it may lose a life
-    again. A life lost at the frame limit is `terminated` and `truncated`, but not `life_lost`.
+    `life_lost`. The next step ignores the caller's action, and may lose a life again. A life lost
+    at the frame limit is `terminated` and `truncated`, but not `life_lost`.
     """
 
     def __init__(self, vector: Any, terminal_on_life_loss: bool):
@@ -152,15 +152,10 @@ class AtariVector(VectorEnv):
         self.single_observation_space = vector.single_observation_space
         self.single_action_space = vector.single_action_space
         # A new dict, because ale-py writes into the one that gymnasium's vector classes share.
-        self.metadata = {
-            "autoreset_mode": AutoresetMode.NEXT_STEP,
-            "frames_per_step": FRAMES_PER_STEP,
-            "frame_stacks": {"frame": STACK},
-        }
+        self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, **METADATA}
         self.terminal_on_life_loss = terminal_on_life_loss
         self._vector = vector
         self._actions = describe_actions(vector.single_action_space)
-        self._over = self._life_lost = np.zeros(self.num_envs, np.bool_)
         self._press = _fire_or_noop([action.name for action in vector.ale.get_action_set()])
 
     def reset(self, *, seed: int | None = None, options: dict | None = None):
@@ -238,12 +233,8 @@ def wrap_deepmind(
     env = FrameStackObservation(env, STACK, padding_type="zero")
     if terminal_on_life_loss:
         env = EpisodicLife(env)
-    env.metadata = {
-        **env.metadata,
-        "frames_per_step": FRAMES_PER_STEP,
-        "frame_stacks": {"frame": STACK},
-        "render_fps": 60 // FRAMES_PER_STEP,  # one image per agent step gives the console's speed
-    }
+    fps = 60 // FRAMES_PER_STEP  # one image per agent step gives the console's speed
+    env.metadata = {**env.metadata, **METADATA, "render_fps": fps}
     return env
 
 
@@ -276,10 +267,9 @@ class EpisodicLife(gymnasium.Wrapper):
     """Losing a life but not the last one ends the episode, but not the game.
 
     `step` then returns terminated=True and info["torchbeast"]["life_lost"]=True, which is False on
-    every other step. The next `reset()` plays one ordinary step of the same game: with FIRE if the
-    game has it, else with NOOP. info["torchbeast"] of that reset has the step's `reward` (a float,
-    which counts in the game), `terminated`, `truncated` and `life_lost`. If one of these flags is
-    set, reset again. Any other `reset`, and one with a seed, starts a new game; its
+    every other step. The next `reset()` plays one step of the same game; its info["torchbeast"] has
+    that step's `reward` (a float), `terminated`, `truncated` and `life_lost`. If one of these flags
+    is set, reset again. Any other `reset`, and one with a seed, starts a new game; its
     info["torchbeast"] has `life_lost` only. A life lost at the frame limit is `terminated` and
     `truncated`, not `life_lost`.
     """
