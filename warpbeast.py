@@ -54,8 +54,8 @@ from libtorchbeast.origin import errors_of
 from libtorchbeast.rollouts import Rollout, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
-from libtorchbeast.spec import Spec
-from libtorchbeast.tensors import FromArrays, TensorRows, TensorVector, require_vector
+from libtorchbeast.spec import Spec, brief
+from libtorchbeast.tensors import FromArrays, TensorRows, TensorVector
 
 # A fork may write its own. Each group of agents has a network.
 Net, targets, loss = monobeast.Net, monobeast.targets, monobeast.loss  # FORK HERE
@@ -138,11 +138,14 @@ class Actor:
     ):  # fmt: skip
         self.rows, self.net, self.flags, self.clock = rows, net, flags, clock
         self.opened = opened  # is called after each step, the first of which may be compiled
-        self.rollout: Rollout = {}
         self.row = rows.initial(seed)
         self.next_core_state = models.initial_state(net, rows.spec.num_envs)
         self.device = self.row["reward"].device
         self.choose(version)
+        T, N = flags.unroll_length, rows.spec.num_envs
+        shapes = rollout_shapes(self.row, self.core_state, T, N).items()
+        empty = functools.partial(torch.empty, device=self.device)
+        self.rollout: Rollout = {k: empty(size, dtype=dtype) for k, (size, dtype) in shapes}
 
     def choose(self, version: int) -> None:
         """Adds the network's outputs and the chosen action to the current row."""
@@ -157,14 +160,6 @@ class Actor:
     def unroll(self, version: int) -> Rollout:
         """Returns the next T transitions, as rows [T+1, N, ...] and core_state/i [layers, N, H].
         Row 0 repeats row T of the rollout before. The next call overwrites them."""
-        if not self.rollout:
-            shapes = rollout_shapes(
-                self.row, self.core_state, self.flags.unroll_length, self.rows.spec.num_envs
-            )
-            self.rollout = {
-                name: torch.empty(shape, dtype=dtype, device=self.device)
-                for name, (shape, dtype) in shapes.items()
-            }
         for i, state in enumerate(self.core_state):
             self.rollout[f"core_state/{i}"].copy_(state)
         self.write(0)
@@ -193,7 +188,7 @@ def train(flags: Flags) -> Run:
     devices.open_each(flags)
     seed_everything(flags.seed)
     device = torch.device(flags.learner_device)
-    with OpeningWatch(flags.open_timeout), errors_of(flags.env):
+    with OpeningWatch(flags), errors_of(flags.env):
         vector, spec = open_vector(flags, device)
         rows = TensorRows(vector, spec, device)
         rows.initial(flags.seed)  # a faulty environment fails here, before there is a run
@@ -210,7 +205,10 @@ def train(flags: Flags) -> Run:
 def open_vector(flags: Flags, device: torch.device) -> tuple[Any, Spec]:
     """Opens the environments. Returns the vector and its spec."""
     vector = seeded(lambda flags: create_env(flags, device), flags, flags.num_envs)()
-    require_vector(vector)
+    if not hasattr(vector, "num_envs"):
+        expected = "a TensorVector, or another vector environment that gives tensors"
+        hint = "MonoBeast plays single environments."
+        raise UserError(f"create_env returned {brief(vector)}; expected {expected}. {hint}")
     return vector, Environment(lambda: vector, flags.num_envs, flags.env).spec
 
 
@@ -224,9 +222,8 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     if learner.updates:
         seed_everything(seed)
     leave = functools.partial(run.__exit__, None, None, None)  # saves the run
-    limits = dict(clock=clock, step_timeout=flags.step_timeout)
     with OpeningWatch(
-        flags.open_timeout, must_end=run.finished, leave=leave, what="The first step", **limits
+        flags, must_end=run.finished, leave=leave, what="The first step", clock=clock
     ) as opened:
         actor = Actor(rows, learner.net, seed, flags, clock, learner.updates, opened)
         for batch in run.between.batches(rollouts(run, actor)):

@@ -63,7 +63,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
     if state is None:
         why = " (no evaluation of this run has ended yet)" if flags.best else ""
         raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}{why}")
-    with OpeningWatch(flags.open_timeout), errors_of(flags.env):
+    with OpeningWatch(flags), errors_of(flags.env):
         net, env = player(flags)
     own_net, own_spec, why = models.name_of(net), env.spec.signature(), ""
     if flags.net is None and own_net != state["net"]:
@@ -125,7 +125,7 @@ def _play_at_once(
     taking the games that end first would favour short ones."""
     ended: set[int] = set()
     N = env.spec.num_envs
-    with OpeningWatch(flags.open_timeout, N, flag="num_episodes") as opened:
+    with OpeningWatch(flags, N, flag="num_episodes") as opened:
         row, core_state = env.initial(seed, opened), chooser.initial_state(net, N)
     while True:
         tensors = {k: torch.from_numpy(v[None]) for k, v in row.items()}  # [T = 1, N, ...]
@@ -220,7 +220,7 @@ def try_others(flags: Flags, expected: dict[str, Any], player: Player) -> None:
     for name in columns_of_others(flags):
         one = replace(flags, mode="test", num_episodes=1, env=name)
         try:
-            with OpeningWatch(flags.open_timeout, what=f"--eval_env {name}"), errors_of(name):
+            with OpeningWatch(flags, what=f"--eval_env {name}"), errors_of(name):
                 _, env = player(one)
                 with contextlib.closing(env):
                     env.initial(flags.seed)
@@ -258,7 +258,6 @@ class Evaluator:
         self._weights: SharedWeights | None = None
         self._is_playing = False
         self._played: dict[str, Any] = {}  # what plays, as a part of a checkpoint
-        self._started = 0.0  # the time at which the evaluation started
         self.resume()
 
     def resume(self) -> None:
@@ -268,11 +267,10 @@ class Evaluator:
     def try_others(self) -> None:
         """Has the process open each environment of --eval_env, so that a wrong one is found before
         the training begins. Raises the UserError of `try_others`."""
-        if not columns_of_others(self._flags):
+        if not (names := columns_of_others(self._flags)):
             return
         self._played = {"step": self._learner.step}
         process = self._begin(self._learner.state_dict())
-        names = columns_of_others(self._flags)
         limit = IMPORTS_S + len(names) * self._flags.open_timeout
         timer = threading.Timer(limit, process.kill)  # for an environment that holds the GIL
         timer.start()
@@ -390,13 +388,13 @@ def play_games(
     if columns_of_others(flags):
         try_others(flags, signature, player)
         outbox.send_bytes(ALL_OPEN)
-    with OpeningWatch(flags.open_timeout):
+    with OpeningWatch(flags):
         net, env = player(flags)
     if why := env.spec.misfit(signature):
         raise UserError(f"--env {flags.env}: {why}")
     envs = {"mean_eval_return": env}
     for name, column in columns_of_others(flags).items():  # `try_others` has checked them
-        with OpeningWatch(flags.open_timeout, what=name):
+        with OpeningWatch(flags, what=name):
             _, envs[column] = player(replace(flags, env=name))
     net.eval()
     cpu_s = 0.0  # so that the first evaluation's CPU time includes the imports

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import math
 import os
 import threading
 import time
@@ -46,7 +45,7 @@ class OpeningWatch:
     Environment.initial.
 
     A second thread says after a few seconds which environment is being waited for. If one takes
-    longer than `open_timeout` seconds, it ends this process with exit code 1, because no thread can
+    longer than --open_timeout seconds, it ends this process with exit code 1, because no thread can
     be ended from outside. It cannot do so while the environment holds the GIL.
 
     Args:
@@ -55,22 +54,20 @@ class OpeningWatch:
         must_end: returns whether this process must end anyway, for example because of a signal.
         leave: is called before this process ends, because the context is then never left.
         what: is the name of a single environment in the log.
-        clock: if it is given, each later step, and closing, may take `step_timeout` seconds.
+        clock: if it is given, each later step, and closing, may take --step_timeout seconds.
     """
 
     def __init__(
         self,
-        open_timeout: float,
+        flags: Flags,
         num_envs: int = 1,
         flag: str = "",
         must_end: Callable[[], bool] = lambda: False,
         leave: Callable[[], None] = lambda: None,
         what: str = "The first environment",
         clock: Clock | None = None,
-        step_timeout: float = math.inf,
     ):
-        self._open_timeout, self._num_envs = open_timeout, num_envs
-        self._clock, self._step_timeout = clock, step_timeout
+        self._flags, self._num_envs, self._clock = flags, num_envs, clock
         self._what, self._flag = what, flag
         self._must_end, self._leave = must_end, leave
         self._num_opened, self._call_began = 0, 0.0
@@ -92,17 +89,17 @@ class OpeningWatch:
             self.__exit__()
 
     def _watch(self) -> None:
-        reminder = Reminder()
-        interval = min(HEARTBEAT_S, self._open_timeout / 4, self._step_timeout / 4)
+        open_timeout, step_timeout = self._flags.open_timeout, self._flags.step_timeout
+        reminder, interval = Reminder(), min(HEARTBEAT_S, open_timeout / 4, step_timeout / 4)
         while not self._is_open.wait(interval):
             self._waited += interval
             which = self._what
             if self._num_envs > 1:
                 which = f"Environment {self._num_opened + 1} of {self._num_envs}"
-            limit, took = self._open_timeout, f"{which} took longer than --open_timeout"
+            limit, took = open_timeout, f"{which} took longer than --open_timeout"
             what = "to open"
             if stepping := self._clock is not None and self._num_opened >= self._num_envs:
-                limit, what = self._step_timeout, "for one step, or to close"
+                limit, what = step_timeout, "for one step, or to close"
                 took = "An environment took longer than --step_timeout"
                 before, self._call_began = self._call_began, self._clock.call_began[0]
                 if not before or before != self._call_began:  # another call, or none
@@ -137,8 +134,7 @@ def opened_here(
     """The context of the --envs_per_actor environments that `make` returns, watched until they are
     closed. Yields them, the clock that the watch reads, and `opened`; see OpeningWatch."""
     clock, N = Clock(ACTOR_ACTIVITIES), flags.envs_per_actor
-    timeout, both = flags.open_timeout, dict(clock=clock, step_timeout=flags.step_timeout)
-    watched = OpeningWatch(timeout, N, "envs_per_actor", must_end, leave, **both)
+    watched = OpeningWatch(flags, N, "envs_per_actor", must_end, leave, clock=clock)
     with errors_of(flags.env), watched as opened, contextlib.ExitStack() as stack:
         env = make()
         stack.callback(env.close)
@@ -164,8 +160,7 @@ def describe(flags: Flags, complete: Complete, *own: Callable) -> Described:
     if flags.num_actors:
         return _describe_elsewhere(flags, complete, *own)
     clock = Clock(ACTOR_ACTIVITIES)
-    watched = OpeningWatch(flags.open_timeout, clock=clock, step_timeout=flags.step_timeout)
-    with watched as opened:
+    with OpeningWatch(flags, clock=clock) as opened:
         return _describe(flags, complete, clock, opened, *own)
 
 

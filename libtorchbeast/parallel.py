@@ -62,9 +62,6 @@ class Grouped:
         named = metadata.get("groups", {})
         if not isinstance(named, dict):
             raise UserError(f'metadata["groups"]: expected {{AGENT: GROUP}}, seen {brief(named)}')
-        if unknown := named.keys() - {*env.possible_agents}:
-            said = f"expected agents of {env.possible_agents}, seen {brief(unknown.pop())}"
-            raise UserError(f'metadata["groups"]: {said}')
         self.env, self._groups = env, _groups(env, named)
         groups = self._groups.items()
         agents = [agent for _, group in groups for agent in group]

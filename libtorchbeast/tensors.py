@@ -190,8 +190,7 @@ class TensorVector:
         size = (self.num_envs, self._draws)
         self.state["draws"] = torch.rand(size, generator=self._generator, device=self.device)
         actions = torch.as_tensor(actions, device=self.device)
-        # The environment may have a network of its own. It may be stepped between the calls of
-        # another network, in whose autocast context it would run otherwise.
+        # It may have a network of its own, and another network's autocast context is around it.
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             self.state, *result = self._step(self.state, actions)
         observation, reward, terminated, truncated = result
@@ -260,17 +259,19 @@ class TensorRows:
         self._steps, self._return = zeros(torch.int32), zeros(torch.float64)
         self._sign = torch.ones_like(self._return)  # -1: the next reward is the opponent's
         none = torch.as_tensor(self.spec.actions.zeros(N), device=self._device)
-        row = self._row(observation, zeros(torch.float32), never, never, none)
-        return row | self._own_discount({}, row["done"])
+        return self._row(observation, zeros(torch.float32), never, never, none, {})
 
     @torch.no_grad()  # a simulator may be differentiable
     def step(self, actions: Tensor) -> Row:
         """Steps all environments with `actions` [N, *Actions.shape]."""
         observation, reward, *ends, info = self._vector.step(self._to_space(actions))
-        terminated, truncated = (self._checked("end", x, dtype="bool") for x in ends)
+        ends = [self._checked("end", x) for x in ends]
+        if any(x.is_floating_point() for x in ends):  # NaN would be True
+            raise UserError("Vector environment: expected bools as the ends, seen floats")
+        terminated, truncated = (x.bool() for x in ends)
         reward = self._checked("reward", reward).float()
-        row = self._row(self._checked_parts(observation), reward, terminated, truncated, actions)
-        return row | self._own_discount(info, row["done"])
+        parts = self._checked_parts(observation)
+        return self._row(parts, reward, terminated, truncated, actions, info)
 
     def _own_discount(self, info: dict[str, Any], done: Tensor) -> Row:
         """The transition's own discount, with which the sign of the next reward may change. It is
@@ -318,7 +319,7 @@ class TensorRows:
         actions = torch.where(self._bounded, low * (1 - share) + high * share, actions)
         return actions.clamp(self._low, self._high)
 
-    def _row(self, observation, reward, terminated, truncated, actions) -> Row:
+    def _row(self, observation, reward, terminated, truncated, actions, info) -> Row:
         done = self._ended
         self._ended = terminated | truncated
         self._steps = (self._steps + 1).masked_fill(done, 0)
@@ -334,6 +335,7 @@ class TensorRows:
             "episode_step": self._steps,
             "episode_return": self._return.float(),
             "last_action": actions.masked_fill(first, 0),
+            **self._own_discount(info, done),
         }
 
 
@@ -349,11 +351,3 @@ class FromArrays:
     @torch.no_grad()
     def step(self, actions: np.ndarray) -> Any:
         return self._vector.step(torch.as_tensor(actions))
-
-
-def require_vector(env: Any) -> None:
-    """Raises UserError unless `create_env` returned a vector environment."""
-    if not hasattr(env, "num_envs"):
-        expected = "a TensorVector, or another vector environment that gives tensors"
-        hint = "MonoBeast plays single environments."
-        raise UserError(f"create_env returned {brief(env)}; expected {expected}. {hint}")

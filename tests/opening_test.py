@@ -2,6 +2,7 @@
 """Environments that a program opens itself: in --num_actors 0, the test modes and evaluations."""
 
 import threading
+from types import SimpleNamespace
 from unittest import mock
 
 import gymnasium
@@ -47,10 +48,14 @@ class Looks(threading.Event):
         return self.is_set()
 
 
+def limits(seconds):
+    return SimpleNamespace(open_timeout=seconds, step_timeout=seconds)
+
+
 def look(counts, num_envs=4, **options):
     """Returns what the watch says if `counts` environments are open at its looks, every 0.5 s."""
     said = []
-    watch = OpeningWatch(2.0, num_envs, "envs_per_actor", **options)
+    watch = OpeningWatch(limits(2.0), num_envs, "envs_per_actor", **options)
     watch._is_open = Looks(watch, counts)
     try:
         with mock.patch.object(opening.logger, "warning", said.append):
@@ -80,7 +85,7 @@ def test_what_must_be_done_before_the_end_is_done(ends):
 def test_a_step_that_hangs_ends_the_process_and_steps_that_end_do_not(ends, monkeypatch):
     monkeypatch.setattr(opening, "STOP_S", 1.0)
     clock, leave = Clock(["environment"]), mock.Mock()
-    options = dict(clock=clock, step_timeout=2.0, leave=leave)
+    options = dict(clock=clock, leave=leave)
 
     def calls(words):
         """At each look a call begins, goes on, or has ended. All environments are open."""
@@ -109,7 +114,7 @@ def test_nothing_goes_on_while_the_process_ends(monkeypatch):
     monkeypatch.setattr(opening.os, "_exit", lambda code: ended.wait())
 
     def open_all():
-        watch = OpeningWatch(0.1, must_end=lambda: True, leave=leaving.set)
+        watch = OpeningWatch(limits(0.1), must_end=lambda: True, leave=leaving.set)
         with watch as opened:
             assert leaving.wait(GUARD_S)
             opened(1)

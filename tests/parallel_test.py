@@ -442,11 +442,7 @@ class Ball(Match):
     """All are alike. Two keepers are in the game, or the same two in another order."""
 
     possible_agents = ["keeper_0", "keeper_1"]
-    groups = {}
-
-    def __init__(self):
-        super().__init__()
-        self.metadata = {"groups": self.groups}
+    metadata = {}
 
     def observation_space(self, agent):
         return super().observation_space("guide_0")
@@ -465,9 +461,6 @@ def test_environments_with_another_order_of_agents_are_refused():
     env = Environment(iter([Ball(), Turned()]).__next__, 2, "ball")
     with pytest.raises(UserError, match="Environment 1: expected .*keeper_0', 'keeper_1'.* seen "):
         env.initial(0)
-    Ball.groups = {"kepper_0": "team"}
-    with pytest.raises(UserError, match=r"metadata\[.groups.\]: expected agents of .* 'kepper_0'"):
-        Environment(Ball, 1, "ball")
 
 
 def test_the_returns_of_all_are_told_where_a_wrapper_cuts_the_game():

@@ -228,7 +228,7 @@ class Nowhere(Walk):
     [
         (
             lambda N: NoBools(TensorVector(Walk(), N)),
-            r"expected bool\[8\] as the end, seen float32\[8\]",
+            "expected bools as the ends, seen floats",
         ),
         (
             lambda N: TensorVector(Nowhere(), N),
