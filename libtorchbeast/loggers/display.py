@@ -88,8 +88,7 @@ class Display(contextlib.AbstractContextManager):
         if row.get("mean_game_return") is not None:
             self._returns.add(row["step"], row["mean_game_return"])
         parts = [_progress(self._run, row), _table(self._run, row, self._evaluated)]
-        goes = bottleneck.report(self._run.log.last_row, self._run.flags)
-        parts.append(Text("\n".join(goes), style="dim"))
+        parts.append(Text("\n".join(bottleneck.report(row, self._run.flags)), style="dim"))
         curve = self._returns.lines("game return over steps")
         if curve and not console.options.ascii_only:  # braille
             parts.append(Text("\n".join(curve), no_wrap=True))

@@ -5,7 +5,7 @@ write. The newest run is also SAVEDIR/latest.
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,8 @@ class FileWriter(contextlib.ExitStack):
 
     Args:
         flags: they are written into meta.json.
-        fieldnames: the columns of logs.csv after _tick and _time; `step` is one of them. A row may
-            add others.
-        resume_step: the step of the checkpoint that the run goes on from; None starts at 0. Rows
-            that an earlier process logged beyond this step are moved to logs.discarded.csv.
+        fieldnames: as for `CsvTable`. A row may add others.
+        resume_step: the step of the checkpoint that the run goes on from; None starts at 0.
 
     Raises:
         UserError: the folder or its files cannot be written.
@@ -60,35 +58,30 @@ class FileWriter(contextlib.ExitStack):
     def log(self, row: dict[str, Any]) -> None:
         """Appends one row to logs.csv, and hands it to the trackers, whose x axis is `row["step"]`.
 
-        The cell of a column that is absent, None, NaN or infinite stays empty. A write that fails
-        is logged when it is the first of its kind; training goes on.
+        A write that fails is logged when it is the first of its kind; training goes on.
 
         Raises:
             ValueError: a value is not a number.
         """
         cells = self._table.cells(row)
-        try:
-            self._table.append(cells)
-        except OSError as error:
-            self._log_failure("logs.csv misses a row", error)
+        self._try("logs.csv misses a row", self._table.append, cells)
         for tracker in list(self._trackers):
-            try:
-                tracker.log(cells)
-            except OSError as error:
+            consequence = f"{type(tracker).__name__} gets nothing more until the run is resumed"
+            if not self._try(consequence, tracker.log, cells):
                 # The tracker's own writing thread has ended and cannot be started again.
                 self._trackers.remove(tracker)
-                name = type(tracker).__name__
-                self._log_failure(f"{name} gets nothing more until the run is resumed", error)
 
     def _close_trackers(self) -> None:
         for tracker in self._trackers:
-            try:
-                tracker.close()
-            except OSError as error:
-                name = type(tracker).__name__
-                self._log_failure(f"the newest numbers that {name} got are lost", error)
+            name = type(tracker).__name__
+            self._try(f"the newest numbers that {name} got are lost", tracker.close)
 
-    def _log_failure(self, consequence: str, error: OSError) -> None:
-        if consequence not in self._logged_failures:
-            self._logged_failures.add(consequence)
-            logger.error("%s (%s). This is logged once.", consequence, error)
+    def _try(self, consequence: str, write: Callable[..., None], *arguments: Any) -> bool:
+        try:
+            write(*arguments)
+        except OSError as error:
+            if consequence not in self._logged_failures:
+                self._logged_failures.add(consequence)
+                logger.error("%s (%s). This is logged once.", consequence, error)
+            return False
+        return True

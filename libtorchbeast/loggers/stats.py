@@ -124,9 +124,7 @@ class Stats:
         with self._lock:
             self._lag_max = max(self._lag_max or 0.0, numbers["lag_max"])
             self._largest_reward = max(self._largest_reward or 0.0, numbers["largest_reward"])
-            # Vectors have no means. `take` overwrites those of the two above.
-            scalars = {k: v for k, v in numbers.items() if not isinstance(v, list)}
-            self._means.add(scalars, 1)
+            self._means.add(numbers, 1)  # `take` overwrites those of the two above
 
     def add_inference(self, columns: int) -> None:
         """Counts an inference batch of so many columns (environments)."""
@@ -173,18 +171,18 @@ class Stats:
 
 class Means:
     """The mean of each column over many rows, in which a row counts by the seconds it covers; the
-    first `rows` all count the same. A row may lack columns, and what is not finite counts as
-    lacking."""
+    first `rows` all count the same. A row may lack columns. Vectors (lists), and what is not
+    finite, count as lacking."""
 
-    def __init__(self, rows: Iterable[dict[str, float]] = ()):
+    def __init__(self, rows: Iterable[dict[str, Any]] = ()):
         self._sums: dict[str, float] = collections.defaultdict(float)
         self._seconds: dict[str, float] = collections.defaultdict(float)
         for row in rows:
             self.add(row, 1)
 
-    def add(self, row: dict[str, float], seconds: float) -> None:
+    def add(self, row: dict[str, Any], seconds: float) -> None:
         for name, value in row.items():
-            if math.isfinite(value):
+            if not isinstance(value, list) and math.isfinite(value):
                 self._sums[name] += value * seconds
                 self._seconds[name] += seconds
 
@@ -196,7 +194,6 @@ def summary(updates: list[dict[str, Any]], lag: torch.Tensor) -> dict[str, Any]:
     """What `Learner.update` returns, from the numbers of each update and the transitions' lags."""
     numbers = updates[0]
     if len(updates) > 1:
-        scalars = [{k: x for k, x in one.items() if not isinstance(x, list)} for one in updates]
-        largest = max(one["largest_reward"] for one in scalars)
-        numbers = Means(scalars).row() | {"largest_reward": largest}
+        largest = max(one["largest_reward"] for one in updates)
+        numbers = Means(updates).row() | {"largest_reward": largest}
     return numbers | {"lag_mean": lag.float().mean().item(), "lag_max": float(lag.max())}

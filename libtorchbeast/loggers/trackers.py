@@ -51,11 +51,10 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        writer: Any = SummaryWriter(str(path), purge_step=purge_step, flush_secs=30)
-        self._writer = writer
+        self._writer: Any = SummaryWriter(str(path), purge_step=purge_step, flush_secs=30)
         plain = {k: v if isinstance(v, int | float) else str(v) for k, v in flags.items()}
         for summary in hparams(plain, {HEADLINE: None}):
-            writer.file_writer.add_summary(summary)
+            self._writer.file_writer.add_summary(summary)
 
     def log(self, row: dict[str, float]) -> None:
         step = int(row["step"])

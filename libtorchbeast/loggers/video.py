@@ -162,5 +162,4 @@ class Panel:
                 color = GOOD if reward > 0 else BAD
                 pen.line([(x, top), (x, bottom)], color, 2)
         pen.line(points, VALUE, 2, joint="curve")
-        end_x, end_y = points[-1]
-        pen.ellipse([end_x - 3, end_y - 3, end_x + 3, end_y + 3], VALUE)
+        pen.circle(points[-1], 3, VALUE)
