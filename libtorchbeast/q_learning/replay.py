@@ -179,8 +179,8 @@ class Replay(Direct):
             batch = self._rows(slots, self._arrays.keys())
             batch["column/chance"] = torch.from_numpy(chances)[None]
             batch["column/serial"] = torch.from_numpy(self._serials[slots])[None]
-            new_steps = torch.full_like(batch["column/serial"], self._counts["unreported"])
-            batch["column/new_steps"] = new_steps
+            serials = batch["column/serial"]
+            batch["column/new_steps"] = torch.full_like(serials, self._counts["unreported"])
             self._counts["unreported"] = 0
             self._counts["trained"] += int((~batch["done"][self._flags.burn_in + 1 :]).sum())
         return batch

@@ -1,10 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The memory of a replay: arrays of blocks, in the process or in a file.
-
-A block has the T rows of a rollout of one environment, without row T, which is row 0 of the next
-block; the recurrent state before row 0; and a serial number. Of a stack of frames it has the newest
-frame of each row only.
-"""
+"""The memory of a replay: arrays of its blocks (see replay.py), in the process or in a file."""
 
 import contextlib
 import logging
