@@ -51,10 +51,11 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        self._writer: Any = SummaryWriter(str(path), purge_step=purge_step, flush_secs=30)
+        writer: Any = SummaryWriter(str(path), purge_step=purge_step, flush_secs=30)
+        self._writer = writer
         plain = {k: v if isinstance(v, int | float) else str(v) for k, v in flags.items()}
         for summary in hparams(plain, {HEADLINE: None}):
-            self._writer.file_writer.add_summary(summary)
+            writer.file_writer.add_summary(summary)
 
     def log(self, row: dict[str, float]) -> None:
         step = int(row["step"])
