@@ -119,7 +119,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, program: str, description: str | None):
         super().__init__(
-            program, f"{program} [--FLAG VALUE ...]", description, formatter_class=HelpFormatter,
+            program, f"{program} [--FLAG VALUE ...]", description,
+            formatter_class=lambda prog: HelpFormatter(prog, max_help_position=34),
             epilog=None if "." in program else "docs/flags.md says more about each flag.",
             allow_abbrev=False, exit_on_error=False,
         )  # fmt: skip
@@ -175,9 +176,6 @@ class Parser(argparse.ArgumentParser):
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Shows of each flag the first sentence of its help and the default, so that all flags fit on
     a few screens."""
-
-    def __init__(self, prog: str, **options: Any):
-        super().__init__(prog, max_help_position=34, **options)
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
         return "N" if hasattr(action.type, "range") else "VALUE"

@@ -304,15 +304,12 @@ class Report:
         rows = [[n, len(games), estimate(games, interquartile_mean)] for n, games in strata.items()]
         columns = ["random", "reference", "source"]
         sources = [[game, *(row[k] for k in columns)] for game, row in self.references.items()]
-        parts = [
-            "## Over games",
-            "The interquartile mean of (score - random) / (reference - random):",
-        ]
-        parts.append(table(["setting", "games", "interquartile mean"], rows))
-        parts.append(self.draw_means(cells, "report_steps.png"))
+        text = "The interquartile mean of (score - random) / (reference - random):"
+        means = table(["setting", "games", "interquartile mean"], rows)
+        parts = ["## Over games", text, means, self.draw_means(cells)]
         return "\n\n".join([*parts, table(["game", *columns], sources)])
 
-    def draw_means(self, cells: dict[str, list[Cell]], name: str) -> str:
+    def draw_means(self, cells: dict[str, list[Cell]]) -> str:
         """Draws each setting's interquartile mean, with its 95 % band, over the steps that all of
         its runs have. Returns the line of the report that shows the picture."""
         lines = []
@@ -329,8 +326,8 @@ class Report:
         if not lines:
             return "It has no curve: no setting's runs have two steps in common."
         figure = draw([Panel("", "steps", lines)], "interquartile mean, normalized")
-        figure.savefig(self.folder / name, dpi=120)
-        return f"![The interquartile mean over steps, with 95 % bands]({name})"
+        figure.savefig(self.folder / "report_steps.png", dpi=120)
+        return "![The interquartile mean over steps, with 95 % bands](report_steps.png)"
 
     def improvements(self) -> str:
         """How probable it is that a setting is better than another, in the games of both."""

@@ -93,12 +93,10 @@ def make_runs(folder: Path, factors: list[Factor], program: list[str]) -> list[R
 
 def name_of(values: dict[str, str]) -> str:
     """The xpid. The seed's number ends it, as tools.plot expects of the runs of a group."""
-    words = {name: f"{name}={value}" for name, value in values.items()}
-    words |= {name: values[name] for name in ("env",) if name in values}
-    if "seed" in words:
-        words["seed"] = f"seed{values['seed']}"
-    order = sorted(words, key=lambda name: (name != "env") + (name == "seed"))
-    return re.sub(r"[^\w.=+-]+", "-", "_".join(words[name] for name in order)) or "run"
+    before = {"env": "", "seed": "seed"}  # what stands before a value, else NAME=
+    order = sorted(values, key=lambda name: (name != "env") + (name == "seed"))
+    words = [before.get(name, f"{name}=") + values[name] for name in order]
+    return re.sub(r"[^\w.=+-]+", "-", "_".join(words)) or "run"
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
