@@ -325,9 +325,8 @@ def draw(panels: list[Panel], label: str, labels: Sequence[str] = ()) -> Figure:
             [drawn] = axes.plot(at, line.mean.y, color=color, linewidth=1.5, marker=marker)
             handles[shown] = drawn
             axes.fill_between(at, line.low, line.high, color=color, alpha=0.2, linewidth=0)
-        axes.set(xlabel=UNITS[x])
+        axes.set(xlabel=UNITS[x], xlim=(0, None))
         axes.set_title("\n".join(textwrap.wrap(title, 34)), fontsize=10)
-        axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.spines[["top", "right"]].set_visible(False)
@@ -359,6 +358,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(readable(f"{flags.out}: {', '.join(drawn_columns(lines))} of {names}"))
 
 
+# fmt: off
 def make_parser() -> Parser:
     parser = Parser("python -m libtorchbeast.tools.plot", __doc__)
     add = parser.add_argument
@@ -366,27 +366,24 @@ def make_parser() -> Parser:
     add("paths", nargs="+", metavar="PATH", help=paths)
     add("--out", default="plot.png", help="The picture to write: .png, .pdf or .svg.")
     add("--y", default="mean_game_return", help="The column to draw.")
-    smooth = "Draw each point as the mean of K rows."
-    add("--smooth", type=int, default=1, metavar="K", help=smooth)
+    add("--smooth", type=int, default=1, metavar="K",
+        help="Draw each point as the mean of K rows.")
     add("--groups", action="store_true", help="Draw groups of runs, as explained above.")
-    add(
-        "--group_by", metavar="REGEX",
+    add("--group_by", metavar="REGEX",
         help="Draw groups of runs. REGEX is searched in PARENT/NAME of each run, and the text that "
-        "it matches (or that its first parentheses match) names the group: 'lstm|mlp' makes two "
-        "groups.",
-    )  # fmt: skip
+             "it matches (or that its first parentheses match) names the group: 'lstm|mlp' makes "
+             "two groups.")
     interval = "The band of a group is the 95 % interval of its mean, from the bootstrap."
     add("--interval", action="store_true", help=interval)
-    add(
-        "--panel_by", metavar="REGEX",
+    add("--panel_by", metavar="REGEX",
         help="Draw a panel for each text that REGEX (or its first parentheses) matches in the "
-        "names of the lines, for instance one for each game, or with .+ one for each line. What is "
-        "left of a name is its name in the legend.",
-    )  # fmt: skip
+             "names of the lines, for instance one for each game, or with .+ one for each line. "
+             "What is left of a name is its name in the legend.")
     x = "What to draw over. Default: each of them, and steps where panels have titles."
     add("--x", choices=UNITS, help=x)
     add("--labels", metavar="A,B,...", help="Names of the lines in the legend, in its order.")
     return parser
+# fmt: on
 
 
 if __name__ == "__main__":
