@@ -99,11 +99,8 @@ def make_atari_vector(
     """Makes `num_envs` games of `env_id`, stepped together by `num_threads` threads.
 
     `noop_max` and `max_frames` count emulator frames: a game starts with fewer than `noop_max`
-    no-ops and is truncated after `max_frames`. `terminal_on_life_loss=None` follows the id.
-
-    Raises:
-        ValueError: the recipe does not accept the id (UnknownGame), or a number is out of range.
-    """
+    no-ops and is truncated after `max_frames`. `terminal_on_life_loss=None` follows the id. Raises
+    ValueError if the recipe does not accept the id (UnknownGame), or a number is out of range."""
     from ale_py.vector_env import AtariVectorEnv
 
     kwargs = _registered(env_id)
@@ -201,11 +198,7 @@ def make_atari(
 
     An observation is RGB uint8 [210, 160, 3] (some games have other sizes). Actions stick as
     `env_id` says. The game is truncated after `max_frames` frames. `render_mode` is None,
-    "rgb_array" or "human".
-
-    Raises:
-        UnknownGame: the recipe does not accept the id.
-    """
+    "rgb_array" or "human". Raises UnknownGame if the recipe does not accept the id."""
     _registered(env_id)
     env = gymnasium.make(
         env_id,

@@ -43,13 +43,9 @@ class Group(NamedTuple):
 
 
 def groups_of(spec: Spec) -> list[Group]:
-    """The groups of agents, or [] in an environment of one agent.
-
-    Raises:
-        UserError: a part of the observation belongs to no group, or its shape is not [A, ...]; a
-            reward or an end is not as in a row; the actions cannot be shared out; or the agents of
-            a group have different actions.
-    """
+    """The groups of agents, or [] in an environment of one agent. Raises UserError if a part of the
+    observation belongs to no group, or its shape is not [A, ...]; a reward or an end is not as in a
+    row; the actions cannot be shared out; or the agents of a group have different actions."""
     if not spec.groups:
         return []
     total = sum(spec.groups.values())
@@ -249,11 +245,8 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
 
 
 def added(groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """The results of a loss (`losses.learn_from`) in all groups as one.
-
-    Raises:
-        UserError: it returned a vector: the groups have unequal numbers of columns.
-    """
+    """The results of a loss (`losses.learn_from`) in all groups as one. Raises UserError if it
+    returned a vector: the groups have unequal numbers of columns."""
     if vectors := sorted(name for group in groups for name in group["vectors"]):
         raise UserError(f"loss() returned vectors {vectors}; expected none with groups of agents")
     each = enumerate(group["sums"] for group in groups)

@@ -98,12 +98,9 @@ def load(path: str) -> dict:
 
 def load_newest(path: str) -> dict | None:
     """Returns the state in `path`, or the one in `path + ".previous"` if the newer file cannot be
-    used, which is logged as an error. Returns None if neither file exists, as in a new run.
-
-    Raises:
-        CheckpointError: files exist, but none of them loads. The caller must not start from
-            scratch, because that would overwrite them.
-    """
+    used, which is logged as an error. Returns None if neither file exists, as in a new run. Raises
+    CheckpointError if files exist, but none of them loads. The caller must not start from scratch,
+    because that would overwrite them."""
     previous = path + ".previous"
     if not (os.path.lexists(path) or os.path.lexists(previous)):
         return None

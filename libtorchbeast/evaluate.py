@@ -148,12 +148,9 @@ def test_newest(flags: Flags, player: Player) -> list[Game]:
     """Plays --num_episodes games with the newest checkpoint of --xpid and prints each as it ends,
     then the mean and the standard deviation of their returns, and the means of the numbers that the
     environment told. In the mode test_render it also films them, to SAVEDIR/XPID/test.mp4. In the
-    mode export it plays none, but exports the policy.
-
-    Raises:
-        UserError: those of `load`. The mode is test_render, and the environment does not render
-            images. The mode is export, and torch.export cannot trace the network.
-    """
+    mode export it plays none, but exports the policy. Raises what `load`
+    raises, and UserError if the environment does not render images, or torch.export cannot trace
+    the network."""
     net, env = load(flags, player)
     with contextlib.closing(env):
         if flags.mode == "export":

@@ -154,12 +154,9 @@ class Learner:
 
     def close(self) -> None:
         """Waits for the running update. Calls of `update` that wait for it return None. Under
-        torchrun all ranks then stop, after the same update.
-
-        Raises:
-            UpdateHung: the update has not ended within CLOSE_S seconds (one second if this is not
-                the first call). The learner's state must not be saved in that case.
-        """
+        torchrun all ranks then stop, after the same update. Raises UpdateHung if the update has not
+        ended within CLOSE_S seconds (one second if this is not the first call). The learner's state
+        must not be saved in that case."""
         timeout = 1.0 if self._closed else CLOSE_S
         self._closed = True
         if self._ranks is not None and self._progress() < 1:  # an error may have ended this rank

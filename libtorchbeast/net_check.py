@@ -24,11 +24,8 @@ def check_net(net: Any, whole: Spec) -> None:
     """Checks a network that `make_net` makes, with calls on rows of zeros, or of ones if it cannot
     read zeros, in the precision of the caller's autocast context. The calls leave the network's
     buffers and torch's random state as they were. `whole` also has the observations that the
-    network does not get.
-
-    Raises:
-        UserError: a part of the network, its state or its outputs is not what docs/fork.md says.
-    """
+    network does not get. Raises UserError if a part of the network, its state or its outputs is not
+    what docs/fork.md says."""
     spec = whole.for_nets
     for name, module in net.named_modules():
         seen = f"has {type(module).__name__} in training mode ({name or 'itself'})"

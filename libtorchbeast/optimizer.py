@@ -167,12 +167,9 @@ class Optimizer:
 
     def load_state_dict(self, checkpoint: dict[str, Any]) -> None:
         """Takes over the averages of a checkpoint. Everything else is as the flags say. If
-        --optimizer has changed, the new one starts without averages, and a warning says so.
-
-        Raises:
-            UserError: the checkpoint has other groups of parameters. (0.7 saved no names, so there
-                their order counts.)
-        """
+        --optimizer has changed, the new one starts without averages, and a warning says so. Raises
+        UserError if the checkpoint has other groups of parameters. (0.7 saved no names, so there
+        their order counts.)"""
         if (name := checkpoint["optimizer_name"]) != self._flags.optimizer:
             said = "--optimizer %s starts without averages: the checkpoint has those of %s"
             logger.warning(said, self._flags.optimizer, name)

@@ -43,10 +43,7 @@ def grouped(create_env: Callable[[], Any]) -> Callable[[], Any]:
 
 class Grouped:
     """A `ParallelEnv` as a `gymnasium.Env`, whose spaces have only what environment.py reads.
-
-    Raises:
-        UserError: the environment is no `ParallelEnv`, or its agents cannot be grouped.
-    """
+    Raises UserError if the environment is no `ParallelEnv`, or its agents cannot be grouped."""
 
     def __init__(self, env: Any):
         if hasattr(env, "agent_iter"):

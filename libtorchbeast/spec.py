@@ -125,11 +125,8 @@ class Spec:
 
     @property
     def num_actions(self) -> int:
-        """A, for discrete actions only. libtorchbeast.distributions handles all kinds.
-
-        Raises:
-            UserError: the actions are of another kind.
-        """
+        """A, for discrete actions only. libtorchbeast.distributions handles all kinds. Raises
+        UserError if the actions are of another kind."""
         if self.actions.kind != "discrete":
             raise UserError(f"{self.name}: expected discrete actions, seen {self.actions}")
         return self.actions.sizes[0]
@@ -305,11 +302,8 @@ def leaves_of(space: Any, prefix: str = "") -> dict[str, Any]:
     """Returns {name: space} of a space's parts that have no parts, in the space's own order.
 
     A space without parts is called `frame`. The parts of a Dict or Tuple are called by their keys;
-    the keys of nested parts are joined by "/".
-
-    Raises:
-        UserError: a leaf has no shape, a dtype that torch does not know, or a row's key.
-    """
+    the keys of nested parts are joined by "/". Raises UserError if a leaf has no shape, a dtype
+    that torch does not know, or a row's key."""
     parts = getattr(space, "spaces", None)
     if parts is not None and type(space).__name__ != "OneOf":  # which gives one of its parts only
         items = parts.items() if hasattr(parts, "items") else enumerate(parts)
@@ -401,11 +395,8 @@ def check_action_mask(observations: dict, actions: Actions) -> None:
     """Checks the observation `action_mask`, if there is one.
 
     A mask [A] is nonzero where an action is allowed; for MultiDiscrete actions it has the masks of
-    the parts one after the other, [A_1 + ... + A_K].
-
-    Raises:
-        UserError: the mask has another shape or dtype, or the actions are a Box.
-    """
+    the parts one after the other, [A_1 + ... + A_K]. Raises UserError if the mask has another shape
+    or dtype, or the actions are a Box."""
     if "action_mask" not in observations:
         return
     shape, dtype = observations["action_mask"]

@@ -64,11 +64,7 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Returns the columns and the rows of a `CsvTable`.
 
     A process that is killed may leave a last line without its end. That line is left out, and a
-    warning is logged.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    warning is logged. Raises OSError if the file cannot be read."""
     lines = path.read_text(errors="replace").splitlines(keepends=True)
     header, *rows = list(csv.reader(line for line in lines if line.endswith("\n"))) or [[]]
     whole = [dict(zip(header, row, strict=True)) for row in rows if len(row) == len(header)]

@@ -58,11 +58,8 @@ class FileWriter(contextlib.ExitStack):
     def log(self, row: dict[str, Any]) -> None:
         """Appends one row to logs.csv, and hands it to the trackers, whose x axis is `row["step"]`.
 
-        A write that fails is logged when it is the first of its kind; training goes on.
-
-        Raises:
-            ValueError: a value is not a number.
-        """
+        A write that fails is logged when it is the first of its kind; training goes on. Raises
+        ValueError if a value is not a number."""
         cells = self._table.cells(row)
         self._try("logs.csv misses a row", self._table.append, cells)
         for tracker in list(self._trackers):
