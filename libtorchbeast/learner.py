@@ -72,8 +72,9 @@ class Learner:
             weights, but it does not count as skipped.
 
         Raises:
-            UserError: too many updates in a row had a non-finite loss or gradient, too many batches
-                no real transition, or the network or the loss raised an error. The text says why.
+            UserError: too many updates in a row had a non-finite loss or gradient, or the network
+                or the loss raised an error. The text says why.
+            UserError: too many batches in a row had no real transition.
         """
         on_device = to_device(batch, self.device)
         if self.device.type != "cpu":

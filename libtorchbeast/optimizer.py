@@ -49,14 +49,15 @@ class Optimizer:
         groups: Any
         groups = call_own("parameter_groups", own, flags) if own else [dict(params=self.parameters)]
         given = dict(lr=flags.learning_rate, grad_norm_clipping=flags.grad_norm_clipping)
-        what = f"{name_of(net)}.parameter_groups: expected"
         is_list = isinstance(groups, list | tuple)
         if not is_list or not all(isinstance(one, dict) and "params" in one for one in groups):
-            raise UserError(f"{what} a list of dicts with params, seen {in_words(groups)}")
+            said = f"expected a list of dicts with params, seen {in_words(groups)}"
+            raise UserError(f"{name_of(net)}.parameter_groups: {said}")
         groups = [given | group | {"params": list(group["params"])} for group in groups]
         names = {id(parameter): name for name, parameter in every.items()}
         self._groups = [[names.get(id(p), "") for p in group["params"]] for group in groups]
         for group, own_names in zip(groups, self._groups, strict=True):
+            what = f"{name_of(net)}.parameter_groups: expected"
             if others := own_names.count(""):
                 raise UserError(f"{what} parameters of the network, seen {others} other tensors")
             for key in given:
@@ -77,8 +78,8 @@ class Optimizer:
         self._own._warned_capturable_if_run_uncaptured = True  # the first steps run without a graph
         known = {"params", *given, *self._own.defaults}
         if unknown := sorted(name for group in groups for name in group.keys() - known):
-            known_names = "params, lr, grad_norm_clipping or torch's own names"
-            raise UserError(f"{what} {known_names}, seen {unknown}")
+            said = f"expected params, lr, grad_norm_clipping or torch's own names, seen {unknown}"
+            raise UserError(f"{name_of(net)}.parameter_groups: {said}")
         self._rates: list[float] = [group["lr"] for group in groups]
         self._names, self._steps = list(named), 0
         self._without = [*range(len(named))]  # the parameters that have had no gradient so far
@@ -186,7 +187,9 @@ class Optimizer:
                 f"{[len(group) for group in self._groups]} (the difference: {others}): choose "
                 f"another --xpid, or use the network of that run"
             )
-        groups = self._own.state_dict()["param_groups"]
+        packed = self._own.state_dict()["param_groups"]
+        pairs = zip(packed, state["param_groups"], strict=True)
+        groups = [now | {"lr": then["lr"]} for now, then in pairs]
         parameters = [p for group in self._own.param_groups for p in group["params"]]
         then = {name: state["state"].get(i) for i, name in enumerate(sum(saved, []))}
         averages = {
