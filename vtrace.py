@@ -114,11 +114,12 @@ def scan_backwards(factors: Tensor, terms: Tensor) -> Tensor:
 def standardised(advantages: Tensor, real: Tensor) -> Tensor:
     """The advantages [T, B] with a mean of 0 and a deviation of 1 over the real transitions, as
     implementations of PPO make them. A single one stays as it is. `real` is [T, B] bool."""
+    if advantages.numel() == 1:  # it would have no gradient
+        return advantages
     weights = real.float()
     count = weights.sum().clamp(min=1.0)
-    centred = advantages - (weights * advantages).sum() / count
-    scaled = centred / (((weights * centred**2).sum() / count).sqrt() + 1e-8)
-    return torch.where(count > 1, scaled, advantages)
+    advantages = advantages - (weights * advantages).sum() / count
+    return advantages / (((weights * advantages**2).sum() / count).sqrt() + 1e-8)
 
 
 def clipped_gains(log_rhos: Tensor, advantages: Tensor, epsilon: float) -> Tensor:

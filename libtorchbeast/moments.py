@@ -147,14 +147,15 @@ def discounted_returns(rows: dict[str, Tensor], discounting: float) -> Tensor:
     Returns:
         [T, B] float32, those of rows 1 to T.
     """
-    steps = rows["episode_step"][0].float()
-    mean = rows["episode_return"][0] / steps.clamp(min=1.0)
+    steps = rows["episode_step"][0]
+    mean = rows["episode_return"][0] / steps.clamp(min=1)
     real = ~rows["done"]
     # In a game a life begins after one row that is not real; an agent that comes was away for more.
-    begins = real[:-2] & ~real[1:-1] & real[2:]
-    T = len(begins) + 1  # row 0 may begin one, too, but does not show it
-    lost = (rows["episode_step"][1:-1] * begins).count_nonzero() * T / max(T - 1, 1)
-    steps = steps.fmin(real[1:].sum() / (2 * lost))  # infinite or NaN where no life is lost
+    begins = (real[2:] > real[1:-1]) & real[:-2]
+    lost = torch.logical_and(begins, rows["episode_step"][1:-1]).sum()  # not those of games
+    T = len(begins) + 1  # row 0 may begin a life, too, but does not show it
+    length = real[1:].sum() / (2 * T / max(T - 1, 1) * lost)
+    steps = steps.fmin(length)  # infinite or NaN where no life is lost
     past = (1 - discounting**steps) / (1 - discounting) if discounting < 1 else steps
     factors = discounting * real
     if "discount" in rows:

@@ -55,7 +55,8 @@ def meta_of_code_in(folder, savedir):
 def test_meta_names_the_commit_of_the_code(tmp_path):
     code = tmp_path / "checkout"
     (code / LOGGERS).mkdir(parents=True)
-    needed = [ROOT / "libtorchbeast" / name for name in ("flags.py", "linux.py")]
+    names = ("flags.py", "linux.py", "origin.py", "workers.py")
+    needed = [ROOT / "libtorchbeast" / name for name in names]
     for path in (*needed, *(ROOT / LOGGERS).glob("*.py")):
         shutil.copy(path, code / path.relative_to(ROOT))
     assert "commit" not in meta_of_code_in(code, tmp_path / "a")

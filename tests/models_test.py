@@ -212,9 +212,9 @@ def test_images_are_read_with_convolutions_and_all_else_as_a_vector(net):
     rows = {name: row(*leaf) for name, leaf in MIXED.items()}
     rows |= {"reward": torch.zeros(T, N), "last_action": torch.zeros(T, N, dtype=torch.int64)}
     rows["done"] = torch.zeros(T, N, dtype=torch.bool)
-    before = net(rows)[0]["baseline"]
+    before = net.forward(rows)[0]["baseline"]
     for name in MIXED:
-        other = net(rows | {name: rows[name] + 1})[0]["baseline"]
+        other = net.forward(rows | {name: rows[name] + 1})[0]["baseline"]
         assert other.ne(before).all(), name
 
 

@@ -76,10 +76,9 @@ def usage(program):
     """The resources that the processes of a session hold together."""
     total = dict(descriptors=0, threads=0, memory=0)
     for pid in program.session():
-        # The least of many looks: a file that is just being written is no leak.
-        looks = [len(os.listdir(f"/proc/{pid}/fd")) for _ in range(100)]
-        total["descriptors"] += min(looks)
-        total["threads"] += len(os.listdir(f"/proc/{pid}/task"))
+        # The least of many looks: a file that is just being written, and its watch, are no leaks.
+        for name, what in (("descriptors", "fd"), ("threads", "task")):
+            total[name] += min(len(os.listdir(f"/proc/{pid}/{what}")) for _ in range(100))
         with open(f"/proc/{pid}/smaps_rollup") as file:
             pss = next(line for line in file if line.startswith("Pss:"))
         total["memory"] += int(pss.split()[1]) * 1024

@@ -59,7 +59,7 @@ def test_the_deep_network_on_pong_and_its_test_modes(tmp_path, capsys):
     assert row["frame"] == 4 * row["step"]
     capsys.readouterr()
     beast(tmp_path, *"--mode test --num_episodes 1 --max_episode_steps 5".split())
-    assert "5 (cut at --max_episode_steps 5)" in capsys.readouterr().out
+    assert "5 steps (cut at --max_episode_steps 5)" in capsys.readouterr().out
     beast(tmp_path, *"--mode test_render --num_episodes 2 --max_episode_steps 3".split())
     with imageio.get_reader(tmp_path / "run/test.mp4") as reader:
         frames = [frame for frame in reader]

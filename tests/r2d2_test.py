@@ -165,7 +165,7 @@ def test_the_baseline_is_the_value_of_an_allowed_action():
     spec = spec_with(shape=(2, 5, 5), also={"action_mask": ((3,), "int8")})
     net = models.make_net(r2d2.Net, spec, r2d2.parse(["--env", "CartPole-v1"]))
     batch = random_batch(net, spec, 8, 4)
-    worst = net(batch, net.initial_state(4))[0]["policy_logits"].argmin(-1)
+    worst = net.forward(batch, net.initial_state(4))[0]["policy_logits"].argmin(-1)
     batch["action_mask"] = torch.nn.functional.one_hot(worst, 3)
     outputs, _ = models.forward(net, batch, net.initial_state(4))
     q = outputs["policy_logits"].gather(-1, worst.unsqueeze(-1)).squeeze(-1)

@@ -183,7 +183,7 @@ def test_other_changed_flags_are_taken_and_logged(savedir):
     meta = json.loads((savedir / "run/meta.json").read_text())
     assert meta["resumed"][-1]["changed_flags"]["entropy_cost"] == {"old": 0.02, "new": 0.03}
     log = (savedir / "run/out.log").read_text()
-    assert "--entropy_cost changes from 0.02 to 0.03" in log and log.count("entropy_cost") == 1
+    assert log.count("--entropy_cost changes") == log.count("changes from 0.02 to 0.03") == 1
     assert rows(savedir / "run")[-1]["learning_rate"] == pytest.approx(0.002)
     assert load(savedir / "run")["flags"]["entropy_cost"] == 0.03
 
