@@ -133,7 +133,7 @@ def _play_at_once(
         row |= {k: v[0].numpy() for k, v in outputs.items()}
         on_row(row)
         ends = row["episode_over"] | (row["episode_step"] >= flags.max_episode_steps)
-        for i in {*np.flatnonzero(ends).tolist()} - ended:
+        for i in sorted({*np.flatnonzero(ends).tolist()} - ended):
             score, steps = float(row["episode_return"][i]), int(row["episode_step"][i])
             keys = [k for k in row if k.startswith("game/") and np.isfinite(row[k][i])]
             numbers = {key.removeprefix("game/"): float(row[key][i]) for key in keys}

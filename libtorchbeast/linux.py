@@ -54,7 +54,7 @@ def memory_file(size: int) -> int:
 
 
 def bytes_of_container() -> list[int]:
-    """[the bytes that this container can still reserve], or [] if it has no limit."""
+    """One number, the bytes that this container can still reserve, or none if it has no limit."""
     with contextlib.suppress(OSError, ValueError, KeyError):  # no cgroup v2, or "max"
         cgroup = Path("/sys/fs/cgroup")
         limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))

@@ -177,7 +177,7 @@ def _describe(
         net = make_net(Net, env.spec, flags).to(flags.inference_device)  # as actors have it
         began = time.monotonic()
         actor = Actor(env, net, flags.seed, flags, clock, opened=opened)
-        is_quick = time.monotonic() - began < 1.0
+        is_quick = time.monotonic() - began < 1.0  # a slow environment is not reset twice more
         row = {name: torch.from_numpy(value) for name, value in actor.row.items()}
         clock.begin_call()
         env.step(actor.row["action"])  # shows a faulty environment before any actor starts

@@ -10,7 +10,7 @@ import pytest
 
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.files import RunInUse, hold
-from tests.support.processes import ROOT
+from tests.support.processes import GUARD_S, ROOT
 from tests.support.run_files import file_size_limit, writer
 
 HOLD = """
@@ -70,10 +70,13 @@ def test_out_log_takes_every_module_s_messages(tmp_path):
 
 
 DISK = """
-import pathlib, sys
+import pathlib, signal, sys
 from libtorchbeast.loggers import files
-files.LAST_WRITE_S = float(sys.argv[2])
-with files.waiting_for_disk("runs/a", must_end=lambda: True):
+files.LAST_WRITE_S, must_end = float(sys.argv[2]), not sys.argv[3:]
+if not must_end:  # as if the main thread slept in the kernel
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    print("ready", file=sys.stderr)
+with files.waiting_for_disk("runs/a", must_end=lambda: must_end):
     files.write_whole(pathlib.Path(sys.argv[1]), "whole")
 """
 
@@ -91,3 +94,14 @@ def test_a_disk_that_hangs_is_told_and_does_not_keep_a_process_that_must_end(tmp
         said = process.stderr.read()
     hangs = "Writing to runs/a hangs. What is not saved is lost.\n"
     assert process.returncode == 1 and ("hangs" not in said if seconds > 1 else said == hangs)
+
+
+def test_a_signal_that_the_main_thread_does_not_take_ends_a_process_whose_disk_hangs(tmp_path):
+    os.mkfifo(tmp_path / "file.tmp")
+    command = [sys.executable, "-c", DISK, str(tmp_path / "file"), "1", "signal"]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr.readline() == "ready\n"
+        process.terminate()
+        _, said = process.communicate(timeout=GUARD_S)
+    assert process.returncode == 1
+    assert said == "Writing to runs/a hangs. What is not saved is lost.\n"
