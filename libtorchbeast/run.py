@@ -23,7 +23,7 @@ from libtorchbeast.loggers.columns import FIELDS
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import Display, log_end
 from libtorchbeast.loggers.file_writer import FileWriter
-from libtorchbeast.loggers.files import hold, waiting_for_disk
+from libtorchbeast.loggers.files import hold, watched_disk
 from libtorchbeast.loggers.health import Health
 from libtorchbeast.loggers.run_log import RunLog
 from libtorchbeast.loggers.stats import Stats
@@ -101,6 +101,7 @@ class Run:
 
     def _open(self, stack: contextlib.ExitStack) -> None:
         writer, flags, learner = None, self.flags, self.learner
+        self._disk = stack.enter_context(watched_disk(self.path, self.wakeup.is_set))
         if is_evaluating := flags.eval_every > 0 and self._writes:
             evaluator = Evaluator(learner, self.spec, flags, self._player, self.state.save_if_best)
             stack.callback(evaluator.close)
@@ -155,9 +156,6 @@ class Run:
             raise self.ranks.pulse.failure
         if error is None:
             self.state.require_saved()
-
-    def _disk(self) -> contextlib.AbstractContextManager[None]:
-        return waiting_for_disk(self.path, self.wakeup.is_set)
 
     def _log_end(self, has_failed: bool) -> None:
         is_logged = last_row(self.path).get("step", 0) >= self.learner.step

@@ -76,7 +76,7 @@ files.LAST_WRITE_S, must_end = float(sys.argv[2]), not sys.argv[3:]
 if not must_end:  # as if the main thread slept in the kernel
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     print("ready", file=sys.stderr)
-with files.waiting_for_disk("runs/a", must_end=lambda: must_end):
+with files.watched_disk("runs/a", must_end=lambda: must_end) as writing, writing():
     files.write_whole(pathlib.Path(sys.argv[1]), "whole")
 """
 

@@ -101,19 +101,30 @@ def write_whole(
 
 
 @contextlib.contextmanager
-def waiting_for_disk(path: str, must_end: Callable[[], bool]) -> Iterator[None]:
-    """The context of code that writes to `path`. While that hangs, a thread says so on stderr;
-    out.log may be on the same disk. If the process `must_end`, or if a signal to stop is pending,
-    because the main thread sleeps in the kernel, LAST_WRITE_S are left."""
-    is_done, reminder, left = threading.Event(), workers.Reminder(), LAST_WRITE_S
+def watched_disk(path: str, must_end: Callable[[], bool]) -> Iterator[Callable]:
+    """Yields a function that gives contexts for code that writes to `path`. While one lasts, a
+    thread says so on stderr; out.log may be on the same disk. If the process `must_end`, or if a
+    signal to stop is pending, because the main thread sleeps in the kernel, LAST_WRITE_S are left.
+    """
+    is_done, writes = threading.Event(), list[None]()
+
+    @contextlib.contextmanager
+    def writing() -> Iterator[None]:
+        writes.append(None)
+        try:
+            yield
+        finally:
+            writes.pop()
 
     def watch() -> None:
-        nonlocal left
+        reminder, left = workers.Reminder(), LAST_WRITE_S
         signal.pthread_sigmask(signal.SIG_BLOCK, workers.STOP_SIGNALS)  # to see them pending
         while not is_done.wait(workers.HEARTBEAT_S):
-            if seconds := reminder.due(True):
+            if seconds := reminder.due(bool(writes)):
                 print(f"Writing to {path} has taken {seconds:.0f} s so far.", file=sys.stderr)
-            if must_end() or signal.sigpending() & workers.STOP_SIGNALS:
+            if not writes:
+                left = LAST_WRITE_S
+            elif must_end() or signal.sigpending() & workers.STOP_SIGNALS:
                 left -= workers.HEARTBEAT_S
             if left <= 0:
                 print(f"Writing to {path} hangs. What is not saved is lost.", file=sys.stderr)
@@ -122,7 +133,7 @@ def waiting_for_disk(path: str, must_end: Callable[[], bool]) -> Iterator[None]:
     with contextlib.suppress(RuntimeError):  # no thread is left: writing has to go on
         threading.Thread(target=watch, name="disk", daemon=True).start()
     try:
-        yield
+        yield writing
     finally:
         is_done.set()
 
