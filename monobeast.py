@@ -340,25 +340,29 @@ def train(flags: Flags) -> Run:
     devices.open_each(flags)
     seed_everything(flags.seed)
     complete = functools.partial(recipes.complete, flags, check_flags, recipes=RECIPES)
-    flags, spec, shapes = opening.describe(flags, complete, create_env, Net, Actor)
-    check_limits(flags, shapes)
-    device = torch.device(flags.learner_device)
-    net = make_net(Net, spec, flags)
-    with Run(flags, spec, net, device, player, targets, loss) as run:
-        run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
-        if not run.finished():
-            learn = train_in_parallel if flags.num_actors else train_in_order
-            learn(run, shapes)
+    described = opening.describe(flags, complete, act, create_env, Net, Actor)
+    with described as (flags, spec, shapes, first):
+        check_limits(flags, shapes)
+        device = torch.device(flags.learner_device)
+        net = make_net(Net, spec, flags)
+        with Run(flags, spec, net, device, player, targets, loss) as run:
+            run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
+            if not run.finished():
+                train_in_parallel(run, shapes, *first) if first else train_in_order(run, shapes)
     return run
 
 
-def train_in_parallel(run: Run, shapes: Shapes) -> None:
+def train_in_parallel(
+    run: Run, shapes: Shapes, memory: ActorMemory, first: workers.Process
+) -> None:
     """Trains with actor processes and learner threads, both supervised by this thread."""
     flags, learner = run.flags, run.learner
-    memory = ActorMemory(flags, shapes, learner.net.state_dict(), learner.updates)
+    memory.reserve(flags, shapes, learner.net.state_dict(), learner.updates)
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, learner.updates, ranks.own_number(actor), life)
+        if actor == life == 0:
+            return memory.tell(first, seed)
         args = (actor, seed, flags, run.spec, memory)
         return workers.Process(act, args, name=f"actor-{actor}")
 
@@ -376,7 +380,6 @@ def train_in_parallel(run: Run, shapes: Shapes) -> None:
         actors.close()
         learner.close()  # before `memory`, where an update in progress still publishes its weights
         run.threads.join(timeout=5.0)
-        memory.close()
     run.threads.raise_failure()
 
 

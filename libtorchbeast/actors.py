@@ -41,7 +41,8 @@ MAX_SLOTS_PER_ACTOR = 4096  # all their numbers must fit into a pipe, or the sen
 
 
 class ActorMemory:
-    """The memory that actors share with the learner's process, made for rollouts of these `shapes`.
+    """The memory that actors share with the learner's process. `reserve` makes all but the times,
+    because the first actor starts before anyone knows their shapes.
 
     Attributes:
         slots: tensors [num_slots, T+1, N, ...] and, for core_state/i, [num_slots, layers, N, H].
@@ -49,10 +50,26 @@ class ActorMemory:
         times: what the actors report of their activities.
     """
 
-    def __init__(self, flags: Flags, shapes: Shapes, weights: dict[str, Any], version: int):
-        self.slots = SharedTensors(slot_shapes(flags, shapes))
-        self.weights = SharedWeights(weights, version)
-        self.times = ActorTimes(flags.num_actors)
+    def __init__(self, num_actors: int):
+        self.slots, self.weights = SharedTensors({}), SharedWeights()
+        self.times = ActorTimes(num_actors)
+
+    def reserve(self, flags: Flags, shapes: Shapes, weights: dict[str, Any], version: int) -> None:
+        """Makes it for rollouts of these `shapes`. Raises what `SharedWeights.begin` raises."""
+        self.slots.reserve(slot_shapes(flags, shapes))
+        self.weights.begin(weights, version)
+
+    def tell(self, first: Process, seed: int) -> Process:
+        """Lets the first actor go on with this seed. Its process, which this returns, calls `map`
+        with its inbox, because it has started before `reserve`."""
+        first.send(b"%d" % seed)
+        for tensors in (self.slots, self.weights):
+            first.send(shared_memory.shapes_to_json(tensors.shapes))
+        return first
+
+    def map(self, inbox: Iterator[bytes]) -> None:
+        for tensors in (self.slots, self.weights):
+            tensors.map(shared_memory.shapes_from_json(next(inbox)))
 
     def close(self) -> None:
         for memory in (self.slots, self.weights, self.times):

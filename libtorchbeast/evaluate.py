@@ -328,7 +328,7 @@ class Evaluator:
     def _begin(self, state: dict[str, Any]) -> workers.Process:
         # The state_dict itself is not an argument of the process, because starting a process waits
         # until it has read its arguments.
-        self._weights = SharedWeights(state["model"], state["updates"])
+        self._weights = SharedWeights().begin(state["model"], state["updates"])
         args = (self._player, self._flags, self._spec.signature(), self._weights)
         self._process = workers.Process(play_games, args, name="evaluation")
         return self._process

@@ -35,22 +35,19 @@ def keep_freed_memory() -> None:
         mallopt(M_TOP_PAD, 64 << 20)  # the size of a thread's heap: an empty one is kept
 
 
-def memory_file(size: int) -> int:
-    """Returns the descriptor of `size` bytes of memory, which the caller closes, or of an unlinked
-    file. Raises OSError if there is no room for them."""
+def memory_file() -> int:
+    """Returns the descriptor of empty memory, which the caller closes, or of an unlinked file."""
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("torchbeast", os.MFD_CLOEXEC)
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    try:
-        os.ftruncate(fd, size)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(fd, 0, size)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
+        return os.memfd_create("torchbeast", os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def reserve(fd: int, size: int) -> None:
+    """Gives a `memory_file` this many bytes. Raises OSError if there is no room for them."""
+    os.ftruncate(fd, size)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
 
 
 def bytes_of_container() -> list[int]:

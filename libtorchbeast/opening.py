@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from libtorchbeast import checkpoint, workers
-from libtorchbeast.actors import why_hung
+from libtorchbeast.actors import ActorMemory, why_hung
 from libtorchbeast.agents import make_net
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import Flags, UserError, replace
+from libtorchbeast.flags import Flags, UserError, replace, require
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
 from libtorchbeast.origin import cause, errors_of
 from libtorchbeast.rollouts import rollout_shapes
@@ -143,25 +143,46 @@ def opened_here(
 
 
 # ================================================================= the first environment of a run
-def describe(flags: Flags, complete: Complete, *own: Callable) -> Described:
-    """Opens one environment and plays one step: with --num_actors 0 in this process, else in one of
-    its own, so that the environment cannot change the learner's.
+@contextlib.contextmanager
+def describe(
+    flags: Flags, complete: Complete, act: Callable, *own: Callable
+) -> Iterator[tuple[Flags, Spec, Shapes, tuple[ActorMemory, Process] | None]]:
+    """Opens one environment and plays one step: with --num_actors 0 in this process, else in that
+    of the first actor, so that the environment cannot change the learner's.
 
     Args:
         complete: returns the completed flags.
-        own: `create_env` and the classes `Net` and `Actor` of monobeast.py.
+        act, own: the functions `act` and `create_env` and the classes `Net` and `Actor` of
+            monobeast.py.
 
-    Returns:
-        The completed flags, the environments' spec, and the shapes of an actor's rollout.
+    Yields:
+        The completed flags, the environments' spec, and the shapes of an actor's rollout. With
+        actors also their memory and the first one's process, which `ActorMemory.tell` lets go on.
 
     Raises:
         UserError: the environment is not accepted, takes too long, or ends its process.
     """
-    if flags.num_actors:
-        return _describe_elsewhere(flags, complete, *own)
-    clock = Clock(ACTOR_ACTIVITIES)
-    with OpeningWatch(flags, clock=clock) as opened:
-        return _describe(flags, complete, clock, opened, *own)
+    if not flags.num_actors:
+        clock = Clock(ACTOR_ACTIVITIES)
+        with OpeningWatch(flags, clock=clock) as opened:
+            described = _describe(flags, complete, clock, opened, *own)
+        yield *described, None
+        return
+    memory = ActorMemory(flags.num_actors)
+    process = Process(_first_actor, (flags, memory, act, *own), name="actor-0")
+    try:
+        spec = Spec.from_json(_told(process, memory.times, flags))
+        completed = complete(spec)
+        is_same = completed.num_actors == flags.num_actors  # a fork's recipe may have another
+        require(completed, "num_actors", is_same, f"{flags.num_actors}, whatever is observed")
+        changed = {k: v for k, v in vars(completed).items() if v != vars(flags).get(k)}
+        process.send(json.dumps(changed).encode())
+        shapes = shapes_from_json(_told(process, memory.times, flags))
+        spec = dataclasses.replace(spec, num_envs=completed.envs_per_actor)
+        yield completed, spec, shapes, (memory, process)
+    finally:
+        process.end(deadline=3.0)
+        memory.close()
 
 
 def _describe(
@@ -200,13 +221,19 @@ def _obeys_seed(env: Environment) -> bool:
     return all(map(np.array_equal, *seen))
 
 
-def _tell(
-    inbox: Iterator[bytes], outbox: Connection, flags: Flags, times: ActorTimes, *own: Callable
+def _first_actor(
+    inbox: Iterator[bytes],
+    outbox: Connection,
+    flags: Flags,
+    memory: ActorMemory,
+    act: Callable,
+    *own: Callable,
 ) -> None:
-    """Runs in a process of its own. It sends the spec, takes the flags that have changed, and sends
-    the shapes of a rollout."""
+    """Runs in the process of the first actor. It sends the spec, takes the flags that have changed,
+    sends the shapes of a rollout, and goes on as actor 0 when it is told its seed."""
     torch.set_num_threads(1)
     seed_everything(flags.seed)
+    times = memory.times
     opened, count = times.begin_opening(0), flags.envs_per_actor
     times.start_pulse(0, flags.step_timeout)
 
@@ -214,23 +241,14 @@ def _tell(
         outbox.send_bytes(spec.to_json())
         return replace(flags, **json.loads(next(inbox)))
 
-    _, _, shapes = _describe(flags, complete, times.clock(0), lambda _: opened(count), *own)
+    clock = times.clock(0)
+    flags, spec, shapes = _describe(flags, complete, clock, lambda _: opened(count), *own)
+    for tensor in times.tensors.values():
+        tensor[0] = 0  # the actor has done nothing yet
     outbox.send_bytes(shapes_to_json(shapes))
-
-
-def _describe_elsewhere(flags: Flags, complete: Complete, *own: Callable) -> Described:
-    times = ActorTimes(1)
-    process = Process(_tell, (flags, times, *own), name="first environment")
-    try:
-        spec = Spec.from_json(_told(process, times, flags))
-        completed = complete(spec)
-        changed = {k: v for k, v in vars(completed).items() if v != vars(flags).get(k)}
-        process.send(json.dumps(changed).encode())
-        shapes = shapes_from_json(_told(process, times, flags))
-    finally:
-        process.end(deadline=3.0)
-        times.close()
-    return completed, dataclasses.replace(spec, num_envs=completed.envs_per_actor), shapes
+    for seed in inbox:
+        memory.map(inbox)
+        act(inbox, outbox, 0, int(seed), flags, spec, memory)
 
 
 def _told(process: Process, times: ActorTimes, flags: Flags) -> bytes:

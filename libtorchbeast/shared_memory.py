@@ -31,19 +31,36 @@ class SharedTensors:
     """A dict {name: tensor} whose tensors are contiguous, lie in shared memory and start as zeros.
 
     All tensors share one descriptor (and the duplicate of it that mmap keeps). An instance can be
-    passed as an argument to a process that is started with the "spawn" method. Raises OSError if
-    the memory cannot be reserved. It is reserved at once, because otherwise a later write could end
-    the process with a bus error.
+    passed as an argument to a process that is started with the "spawn" method. If it has no tensors
+    yet, one process calls `reserve` later, and the others then call `map` with the same shapes.
+
+    Attributes:
+        shapes: those of `tensors`, which is empty without them.
     """
 
     def __init__(self, shapes: Shapes):
-        self._shapes = dict(shapes)
-        self._map(linux.memory_file(required_bytes(shapes)))
+        self._fd: int | None = linux.memory_file()
+        self.map({})
+        if shapes:
+            self.reserve(shapes)
 
-    def _map(self, fd: int) -> None:
-        self._fd: int | None = fd
-        memory = mmap.mmap(fd, required_bytes(self._shapes))
-        self.tensors = views(torch.frombuffer(memory, dtype=torch.uint8), self._shapes)
+    def reserve(self, shapes: Shapes) -> None:
+        """Makes the tensors. Raises OSError if the memory cannot be reserved. It is reserved at
+        once, because otherwise a later write could end the process with a bus error."""
+        assert self._fd is not None, "closed"
+        try:
+            linux.reserve(self._fd, required_bytes(shapes))
+        except OSError:
+            self.close()
+            raise
+        self.map(shapes)
+
+    def map(self, shapes: Shapes) -> None:
+        """Makes the tensors in memory that another process has reserved."""
+        self.shapes, self.tensors = dict(shapes), {}
+        if shapes and self._fd is not None:
+            memory = mmap.mmap(self._fd, required_bytes(shapes))
+            self.tensors = views(torch.frombuffer(memory, dtype=torch.uint8), shapes)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         return self.tensors[name]
@@ -57,11 +74,11 @@ class SharedTensors:
 
     def __getstate__(self):
         assert self._fd is not None, "closed"
-        return {"shapes": self._shapes, "fd": reduction.DupFd(self._fd)}
+        return {"shapes": self.shapes, "fd": reduction.DupFd(self._fd)}
 
     def __setstate__(self, state):
-        self._shapes = state["shapes"]
-        self._map(state["fd"].detach())
+        self._fd = state["fd"].detach()
+        self.map(state["shapes"])
 
 
 def shapes_to_json(shapes: Shapes) -> bytes:

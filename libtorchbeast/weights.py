@@ -19,33 +19,31 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.shared_memory import Shapes, SharedTensors
 
 
-class SharedWeights:
+class SharedWeights(SharedTensors):
     """Weights in shared memory that one process writes and any number of processes copy, without a
-    lock. An instance can be passed as an argument to a spawned process.
+    lock. It is empty until `begin` is called.
 
     Version v lies in slot v % 2. Writing version v + 1 does not touch that slot; only writing
     version v + 2 overwrites it. So a reader that sees the same version counter before and after its
     copy has copied one whole version. Processors such as ARM reorder loads and stores. There a
     memory fence keeps the accesses to the counter before or after the copy, as they are written.
-
-    Args:
-        state_dict: the first weights, on any device.
-        version: their version.
-
-    Raises:
-        OSError: the memory cannot be reserved.
-        UserError: see `memory_fence`.
     """
 
-    def __init__(self, state_dict: dict[str, torch.Tensor], version: int):
+    def __init__(self):
+        super().__init__({})
+
+    def begin(self, state_dict: dict[str, torch.Tensor], version: int) -> "SharedWeights":
+        """Publishes the first weights, on any device. Returns this instance. Raises OSError if the
+        memory cannot be reserved, and UserError, see `memory_fence`."""
         shapes: Shapes = {k: ((2, *v.shape), v.dtype) for k, v in state_dict.items()}
-        self._memory = SharedTensors({**shapes, ".version": ((1,), torch.int64)})
+        self.reserve({**shapes, ".version": ((1,), torch.int64)})
         for slot in (version + 1, version):  # later calls leave out frozen weights
             self.publish(state_dict, slot)
+        return self
 
     @property
     def version(self) -> int:
-        return int(self._memory[".version"].numpy()[0])
+        return int(self[".version"].numpy()[0])
 
     @torch.no_grad()
     def publish(self, state_dict: dict[str, torch.Tensor], version: int) -> None:
@@ -54,10 +52,10 @@ class SharedWeights:
         meanwhile. One thread at a time may call this."""
         (weights,) = to_host(state_dict)
         for name, tensor in weights.items():
-            self._memory[name][version % 2].copy_(tensor)
+            self[name][version % 2].copy_(tensor)
         self._fence()
         # A store to a NumPy view, as a load from it, is one of 8 bytes.
-        self._memory[".version"].numpy()[0] = version
+        self[".version"].numpy()[0] = version
         self._fence()  # before the next version overwrites the slot of the one before this
 
     @torch.no_grad()
@@ -68,14 +66,10 @@ class SharedWeights:
             version = self.version
             self._fence()
             for name, tensor in own.items():
-                tensor.copy_(self._memory[name][version % 2])
+                tensor.copy_(self[name][version % 2])
             self._fence()
             if self.version == version:
                 return version
-
-    def close(self) -> None:
-        """Frees the memory in this process. No other method may be called afterwards."""
-        self._memory.close()
 
     def _fence(self) -> None:
         memory_fence(platform.machine())()

@@ -47,7 +47,8 @@ class Crew:
         self.flags = parse(*words, "--open_timeout", 20, "--step_timeout", 10, *flags)
         self.now = 1000.0
         monkeypatch.setattr(actors_module.time, "monotonic", self.clock)
-        memory = ActorMemory(self.flags, {"reward": ((2, N), torch.float32)}, {}, 0)
+        memory = ActorMemory(num_actors)
+        memory.reserve(self.flags, {"reward": ((2, N), torch.float32)}, {}, 0)
         self.times, self.wakeup = memory.times, PipeEvent()
         self.actors = Actors(lambda actor, life: FakeProcess(), self.flags, memory)
 

@@ -91,7 +91,8 @@ def describe(flags):
     own = monobeast.create_env, monobeast.Net, monobeast.Actor
     check, kinds = monobeast.check_flags, monobeast.RECIPES
     complete = functools.partial(recipes.complete, flags, check, recipes=kinds)
-    return opening.describe(flags, complete, *own)
+    with opening.describe(flags, complete, monobeast.act, *own) as (*described, _):
+        return described
 
 
 def test_an_actors_very_first_row_carries_the_version_that_it_copied():
@@ -100,7 +101,8 @@ def test_an_actors_very_first_row_carries_the_version_that_it_copied():
     flags, spec, shapes = describe(flags)
     net = models.make_net(monobeast.Net, spec, flags)
     one = replace(flags, num_actors=1)
-    memory = ActorMemory(one, shapes, net.state_dict(), 7)
+    memory = ActorMemory(num_actors=1)
+    memory.reserve(one, shapes, net.state_dict(), 7)
     full, outbox = Pipe(duplex=False)
     slots, threads = iter([b"0"]), torch.get_num_threads()
     other = dataclasses.replace(spec, observations={"frame": ((4,), "uint8")})

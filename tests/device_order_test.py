@@ -283,7 +283,7 @@ def test_what_an_inference_batch_of_r2d2_costs(simulated):
 
 def test_handing_weights_to_processes_costs_one_copy_and_one_wait(simulated):
     net = Life(DEVICE, CPU).learner.net
-    shared = SharedWeights(net.state_dict(), 0)
+    shared = SharedWeights().begin(net.state_dict(), 0)
     seen = cost(shared.publish, net.state_dict(), 1)
     assert seen.pop("kernels") == 1  # which joins them
     assert seen == {"to_host": 1, "waits": 1}

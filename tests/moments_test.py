@@ -170,7 +170,7 @@ def test_a_network_carries_its_moments_and_forward_applies_them(tmp_path):
     expected, _ = forward(net, rows, ())
     plain, _ = net.forward(rows, ())
     assert not torch.allclose(expected["baseline"], plain["baseline"])
-    weights = SharedWeights(net.state_dict(), 0)
+    weights = SharedWeights().begin(net.state_dict(), 0)
     weights.copy_to(shared)
     weights.close()
     NewestWeights(net.state_dict(), 0, torch.device("cpu")).copy_to(newest)

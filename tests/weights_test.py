@@ -79,7 +79,7 @@ def test_no_reader_ever_copies_a_torn_version(monkeypatch, machine):
     monkeypatch.setattr(platform, "machine", lambda: machine)
     wanted = 40
     net = Weights()
-    weights = SharedWeights(net.fill(0), 0)
+    weights = SharedWeights().begin(net.fill(0), 0)
     process = workers.Process(reader, (weights, wanted, machine), name="reader")
     try:
         assert receive(process) == b"ready"
@@ -104,7 +104,7 @@ def test_no_reader_ever_copies_a_torn_version(monkeypatch, machine):
 
 def test_weights_start_with_their_version_and_give_their_memory_back():
     before = memories()
-    weights = SharedWeights(Weights().fill(9), 9)
+    weights = SharedWeights().begin(Weights().fill(9), 9)
     assert memories() - before <= MOST
     net = Weights()
     assert weights.version == weights.copy_to(net) == 9
@@ -128,7 +128,7 @@ def test_the_fence_of_a_processor_that_reorders_stores_is_libatomics(monkeypatch
     monkeypatch.setattr(ctypes, "CDLL", libraries.__getitem__)
     monkeypatch.setattr("libtorchbeast.weights.memory_fence", memory_fence.__wrapped__)
     memory_order_seq_cst = 5
-    weights = SharedWeights({}, 1)
+    weights = SharedWeights().begin({}, 1)
     calls.clear()
     weights.publish({}, 2)
     assert calls == [memory_order_seq_cst] * 2  # after the weights, and after their number
@@ -156,7 +156,8 @@ def test_without_a_fence_weights_are_refused_with_the_package_to_install(monkeyp
 def test_weights_that_are_published_once_are_in_every_version(kind, first):
     """As those of a frozen part, which later versions leave out."""
     own = {k: v.clone() for k, v in Weights().fill(1).items()}
-    own_kind = {"processes": SharedWeights, "threads": partial(NewestWeights, device=CPU)}[kind]
+    shared = SharedWeights().begin
+    own_kind = {"processes": shared, "threads": partial(NewestWeights, device=CPU)}[kind]
     weights = own_kind(own, first)
     moving = [name for name in own if not name.startswith("layers.0.")]
     for version in (first + 1, first + 2, first + 3):
