@@ -362,7 +362,8 @@ def train_in_parallel(
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, learner.updates, ranks.own_number(actor), life)
         if actor == life == 0:
-            return memory.tell(first, seed)
+            first.send(b"%d" % seed)
+            return first
         args = (actor, seed, flags, run.spec, memory)
         return workers.Process(act, args, name=f"actor-{actor}")
 

@@ -5,7 +5,7 @@ A slot holds one rollout of `envs_per_actor` columns. Each slot belongs to one a
 run lasts. At any time it is in one of three places: with the actor, which fills it or will; ready,
 which means filled and waiting for a learner; or with a learner. Only the main process knows where
 each slot is. The pipes between it and the actors carry slot numbers, as digits, and the
-last message of an actor that raised.
+last message of an actor that raised (and before, what the first one tells: opening.py).
 
 When an actor dies, a new process takes its place. The slots that were with the dead actor may be
 half-written, so the new process fills them again. Slots that are ready or with a learner are
@@ -30,7 +30,7 @@ from libtorchbeast.loggers.timing import ActorTimes, Source
 from libtorchbeast.origin import cause
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.shared_memory import Shapes, SharedTensors
-from libtorchbeast.weights import SharedWeights
+from libtorchbeast.weights import SharedWeights, shapes_of_versions
 from libtorchbeast.workers import HEARTBEAT_S, PipeEvent, Process, Reminder, SilenceTimer
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,8 @@ MAX_SLOTS_PER_ACTOR = 4096  # all their numbers must fit into a pipe, or the sen
 
 
 class ActorMemory:
-    """The memory that actors share with the learner's process. `reserve` makes all but the times,
-    because the first actor starts before anyone knows their shapes.
+    """The memory that actors share with the learner's process. The first actor starts before the
+    shapes are known; it calls `map` when the learner's process has called `reserve`.
 
     Attributes:
         slots: tensors [num_slots, T+1, N, ...] and, for core_state/i, [num_slots, layers, N, H].
@@ -51,25 +51,20 @@ class ActorMemory:
     """
 
     def __init__(self, num_actors: int):
-        self.slots, self.weights = SharedTensors({}), SharedWeights()
+        self.slots, self.weights = SharedTensors(), SharedWeights()
         self.times = ActorTimes(num_actors)
 
     def reserve(self, flags: Flags, shapes: Shapes, weights: dict[str, Any], version: int) -> None:
-        """Makes it for rollouts of these `shapes`. Raises what `SharedWeights.begin` raises."""
+        """Reserves memory for rollouts of these `shapes`. No actor has done anything yet. Raises
+        what `SharedWeights.begin` raises."""
         self.slots.reserve(slot_shapes(flags, shapes))
         self.weights.begin(weights, version)
+        for tensor in self.times.tensors.values():
+            tensor.zero_()  # the first one's are those of the first environment
 
-    def tell(self, first: Process, seed: int) -> Process:
-        """Lets the first actor go on with this seed. Its process, which this returns, calls `map`
-        with its inbox, because it has started before `reserve`."""
-        first.send(b"%d" % seed)
-        for tensors in (self.slots, self.weights):
-            first.send(shared_memory.shapes_to_json(tensors.shapes))
-        return first
-
-    def map(self, inbox: Iterator[bytes]) -> None:
-        for tensors in (self.slots, self.weights):
-            tensors.map(shared_memory.shapes_from_json(next(inbox)))
+    def map(self, flags: Flags, shapes: Shapes, weights: dict[str, Any]) -> None:
+        self.slots.map(slot_shapes(flags, shapes))
+        self.weights.map(shapes_of_versions(weights))
 
     def close(self) -> None:
         for memory in (self.slots, self.weights, self.times):
@@ -315,4 +310,3 @@ def check_limits(flags: Flags, shapes: Shapes) -> None:
     columns = flags.num_learner_threads * ranks.share(flags.batch_size)
     batches = columns * shared_memory.required_bytes(shapes) // flags.envs_per_actor
     shared_memory.require_memory(flags, "batch_size", batches)
-    shared_memory.require_descriptors(flags)

@@ -1,11 +1,12 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A time limit for environments that a process opens itself: with --num_actors 0, in the test modes
 and in evaluations. actors.py watches those of actors, rpcenv/watchdog.py those of servers. And what
-MonoBeast learns from a first environment, before there is a run or an actor.
+MonoBeast learns from a first environment, before there is a run.
 """
 
 import contextlib
 import dataclasses
+import gc
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from libtorchbeast import checkpoint, workers
 from libtorchbeast.actors import ActorMemory, why_hung
@@ -27,14 +29,19 @@ from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
 from libtorchbeast.origin import cause, errors_of
 from libtorchbeast.rollouts import rollout_shapes
 from libtorchbeast.seeds import seed_everything, seeded
-from libtorchbeast.shared_memory import Shapes, shapes_from_json, shapes_to_json
+from libtorchbeast.shared_memory import (
+    Shapes,
+    require_descriptors,
+    shapes_from_json,
+    shapes_to_json,
+)
 from libtorchbeast.spec import Spec
 from libtorchbeast.workers import HEARTBEAT_S, Process, Reminder, SilenceTimer
 
 logger = logging.getLogger(__name__)
 
 Opened = Callable[[int], None]  # is called when 1, 2, ... environments are open
-Described = tuple[Flags, Spec, Shapes]
+Described = tuple[Flags, Spec, Shapes, nn.Module]  # the network has random weights
 Complete = Callable[[Spec], Flags]
 
 STOP_S = 10.0  # a step that is running when this process must end may take this long
@@ -157,24 +164,31 @@ def describe(
 
     Yields:
         The completed flags, the environments' spec, and the shapes of an actor's rollout. With
-        actors also their memory and the first one's process, which `ActorMemory.tell` lets go on.
+        actors also their memory and the first one's process. When the memory is reserved, and the
+        process is sent its seed, it goes on as actor 0.
 
     Raises:
         UserError: the environment is not accepted, takes too long, or ends its process.
     """
+
+    def checked(spec: Spec) -> Flags:
+        completed, told = complete(spec), "whatever the environment is: no recipe can change it"
+        is_same = completed.num_actors == flags.num_actors
+        require(completed, "num_actors", is_same, f"{flags.num_actors}, {told}")
+        return completed
+
     if not flags.num_actors:
         clock = Clock(ACTOR_ACTIVITIES)
         with OpeningWatch(flags, clock=clock) as opened:
-            described = _describe(flags, complete, clock, opened, *own)
-        yield *described, None
+            flags, spec, shapes, _ = _describe(flags, checked, clock, opened, *own)
+        yield flags, spec, shapes, None
         return
+    require_descriptors(flags)
     memory = ActorMemory(flags.num_actors)
     process = Process(_first_actor, (flags, memory, act, *own), name="actor-0")
     try:
         spec = Spec.from_json(_told(process, memory.times, flags))
-        completed = complete(spec)
-        is_same = completed.num_actors == flags.num_actors  # a fork's recipe may have another
-        require(completed, "num_actors", is_same, f"{flags.num_actors}, whatever is observed")
+        completed = checked(spec)
         changed = {k: v for k, v in vars(completed).items() if v != vars(flags).get(k)}
         process.send(json.dumps(changed).encode())
         shapes = shapes_from_json(_told(process, memory.times, flags))
@@ -207,7 +221,7 @@ def _describe(
             said = "gives two first observations for one seed; other runs may not repeat this one"
             logger.warning("%s %s.", flags.env, said)
         shapes = rollout_shapes(row, actor.core_state, flags.unroll_length, N)
-        return flags, dataclasses.replace(env.spec, num_envs=N), shapes
+        return flags, dataclasses.replace(env.spec, num_envs=N), shapes, net
 
 
 def _obeys_seed(env: Environment) -> bool:
@@ -230,7 +244,7 @@ def _first_actor(
     *own: Callable,
 ) -> None:
     """Runs in the process of the first actor. It sends the spec, takes the flags that have changed,
-    sends the shapes of a rollout, and goes on as actor 0 when it is told its seed."""
+    sends the shapes of a rollout, and goes on as actor 0 when it gets its seed."""
     torch.set_num_threads(1)
     seed_everything(flags.seed)
     times = memory.times
@@ -242,12 +256,12 @@ def _first_actor(
         return replace(flags, **json.loads(next(inbox)))
 
     clock = times.clock(0)
-    flags, spec, shapes = _describe(flags, complete, clock, lambda _: opened(count), *own)
-    for tensor in times.tensors.values():
-        tensor[0] = 0  # the actor has done nothing yet
+    flags, spec, shapes, net = _describe(flags, complete, clock, lambda _: opened(count), *own)
+    gc.collect()  # the first environment, before the actor's are opened
     outbox.send_bytes(shapes_to_json(shapes))
-    for seed in inbox:
-        memory.map(inbox)
+    if seed := next(inbox, None):  # None: this process has to end
+        memory.map(flags, shapes, net.state_dict())
+        del net
         act(inbox, outbox, 0, int(seed), flags, spec, memory)
 
 

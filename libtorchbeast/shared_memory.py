@@ -38,7 +38,7 @@ class SharedTensors:
         shapes: those of `tensors`, which is empty without them.
     """
 
-    def __init__(self, shapes: Shapes):
+    def __init__(self, shapes: Shapes | None = None):
         self._fd: int | None = linux.memory_file()
         self.map({})
         if shapes:

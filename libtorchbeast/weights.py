@@ -29,14 +29,10 @@ class SharedWeights(SharedTensors):
     memory fence keeps the accesses to the counter before or after the copy, as they are written.
     """
 
-    def __init__(self):
-        super().__init__({})
-
     def begin(self, state_dict: dict[str, torch.Tensor], version: int) -> "SharedWeights":
         """Publishes the first weights, on any device. Returns this instance. Raises OSError if the
         memory cannot be reserved, and UserError, see `memory_fence`."""
-        shapes: Shapes = {k: ((2, *v.shape), v.dtype) for k, v in state_dict.items()}
-        self.reserve({**shapes, ".version": ((1,), torch.int64)})
+        self.reserve(shapes_of_versions(state_dict))
         for slot in (version + 1, version):  # later calls leave out frozen weights
             self.publish(state_dict, slot)
         return self
@@ -73,6 +69,12 @@ class SharedWeights(SharedTensors):
 
     def _fence(self) -> None:
         memory_fence(platform.machine())()
+
+
+def shapes_of_versions(state_dict: dict[str, torch.Tensor]) -> Shapes:
+    """Those of the `SharedWeights` that have such weights, in whatever order these are."""
+    shapes: Shapes = {k: ((2, *v.shape), v.dtype) for k, v in sorted(state_dict.items())}
+    return shapes | {".version": ((1,), torch.int64)}
 
 
 @functools.cache

@@ -8,6 +8,10 @@ import sys
 
 import pytest
 
+import monobeast
+from libtorchbeast import opening
+from libtorchbeast.flags import UserError, replace
+from tests.support.monobeast import parse
 from tests.support.processes import ROOT
 
 UNRULY = """
@@ -32,7 +36,16 @@ class Crashing(Catch):
     def step(self, action):
         ctypes.string_at(0)
 
-for env in (Unruly, Crashing):
+class Once(Catch):
+    is_open = None
+    def __init__(self):
+        super().__init__()
+        assert Once.is_open is not False, "it has been shut down for ever"
+        Once.is_open = True
+    def close(self):
+        Once.is_open = False
+
+for env in (Unruly, Crashing, Once):
     gymnasium.register(f"{env.__name__}-v0", env)
 """
 
@@ -62,6 +75,13 @@ def test_what_an_environment_does_to_its_process_is_not_done_to_the_learners(tra
     assert not done.stdout
 
 
+def test_an_environment_that_cannot_be_opened_again_fails_once(train, tmp_path):
+    done = train("--env", "unruly:Once-v0")
+    assert done.returncode == 0, done.stderr
+    log = (tmp_path / "runs/run/out.log").read_text()
+    assert log.count("Actor 0 failed; ") == 1 and "it has been shut down for ever" in log
+
+
 def test_a_crash_of_the_first_environment_is_told(train):
     done = train("--env", "unruly:Crashing-v0")
     assert done.returncode == 1
@@ -69,3 +89,14 @@ def test_a_crash_of_the_first_environment_is_told(train):
     *_, last = done.stderr.splitlines()
     assert last.startswith("monobeast: error: --env unruly:Crashing-v0: the process that opened")
     assert last.endswith("ended without a traceback (exit code -11: Segmentation fault)")
+
+
+def test_the_number_of_actors_cannot_depend_on_the_environment():
+    """A fork's recipe might have one. The first actor starts before the environment is known."""
+    for before, after in ((1, 2), (0, 2)):
+        flags = parse("--env", "tests.support.envs:Catch-v0", "--num_actors", before)
+        own = monobeast.act, monobeast.create_env, monobeast.Net, monobeast.Actor
+        complete = lambda spec, flags=flags, after=after: replace(flags, num_actors=after)
+        said = f"^--num_actors 2: expected {before}, whatever the environment is"
+        with pytest.raises(UserError, match=said), opening.describe(flags, complete, *own):
+            pass
