@@ -340,9 +340,11 @@ class RunCheckpoints:
             differing = sorted(k for k in now.keys() | seen.keys() if now.get(k) != seen.get(k))
             now, seen = ({k: one.get(k, "missing") for k in differing[:3]} for one in (now, seen))
             count = f" ({len(differing)} entries differ)" if len(differing) > 3 else ""
-        both = f"it has {seen}, the flags now give {now}"
-        hint = "Choose another --xpid, or use the flags, and the Net, of that run."
-        raise UserError(f"{self.path} does not match the flags in `{name}`{count}: {both}. {hint}")
+        others = {"spec": "other observations or actions", "shapes": "weights of other shapes"}
+        what = others.get(name, f"another {name}")
+        both = f"it has {seen}, the run now has {now}"
+        hint = "Choose another --xpid, or use the flags, the environment and the Net of that run."
+        raise UserError(f"{self.path} has {what}{count}: {both}. {hint}")
 
 
 def _opponents(evaluated: dict[str, Any]) -> str | None:

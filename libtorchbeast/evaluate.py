@@ -61,8 +61,8 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
     path = checkpoint.path_of(flags)
     state = checkpoint.load_newest(path)
     if state is None:
-        why = " (no evaluation of this run has ended yet)" if flags.best else ""
-        raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path}{why}")
+        why = "no evaluation of this run has ended yet" if flags.best else "is --savedir right?"
+        raise UserError(f"--xpid {flags.xpid}: there is no checkpoint {path} ({why})")
     with OpeningWatch(flags), errors_of(flags.env):
         net, env = player(flags)
     own_net, own_spec, why = models.name_of(net), env.spec.signature(), ""

@@ -37,7 +37,7 @@ class Agent:
         self.spec, self._flags = env.spec, flags
 
     def act(
-        self, observation: Any, state: State | None = None, reward: Any = 0.0, done: Any = False
+        self, observation: Any, state: State | None = None, reward: Any = None, done: Any = False
     ) -> tuple[Any, State]:
         """Chooses an action for an observation, or actions for B of them.
 
@@ -51,7 +51,7 @@ class Agent:
             The action as the environment takes it, or [B, ...], and the state for the next call.
 
         Raises:
-            UserError: the observation differs from the run's.
+            UserError: the observation differs from the run's, or a reward is missing.
         """
         leaves, parts = flatten_observation(observation), self.spec.observations
         if leaves.keys() != parts.keys():
@@ -68,7 +68,9 @@ class Agent:
         done = np.broadcast_to(np.logical_or(state is None, done), B).copy()
         zeros = self.spec.actions.zeros(B)
         core_state, last = state or (models.initial_state(self.net, B), zeros)
-        reward = np.where(done, 0.0, np.broadcast_to(reward, B))
+        if reward is None and not done.all():
+            raise UserError("expected the last action's reward beside the state, seen None")
+        reward = np.where(done, 0.0, np.broadcast_to(0.0 if reward is None else reward, B))
         row |= {"reward": reward.astype(np.float32), "done": done}
         begins = done.reshape(B, *[1] * (last.ndim - 1))
         row["last_action"] = np.where(begins, zeros, last)

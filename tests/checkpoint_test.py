@@ -159,7 +159,7 @@ def best(path):
 
 def test_a_checkpoint_of_another_identity_is_refused_with_what_differs(path):
     checkpoints(path).save(updated(7))
-    said = "model.tar does not match the flags in `{}`: it has {}, the flags now give {}. Choose"
+    said = "model.tar has another {}: it has {}, the run now has {}. Choose"
     other = checkpoints(path, env="Pong-v5")
     with pytest.raises(UserError, match=said.format("env", "Pong", "Pong-v5")):
         other.load()
@@ -170,7 +170,9 @@ def test_a_checkpoint_of_another_identity_is_refused_with_what_differs(path):
     with pytest.raises(UserError) as error:
         checkpoints(path, net=net).load()
     assert said.format("net", seen, now) in str(error.value)
-    seen = r"`net` \(6 entries differ\): it has {'a': 'missing', 'b': 'missing', 'c': 'missing'}"
+    seen = (
+        r"another net \(6 entries differ\): it has {'a': 'missing', 'b': 'missing', 'c': 'missing'}"
+    )
     with pytest.raises(UserError, match=seen):
         checkpoints(path, net={name: [1] for name in "cab"}).load()
 

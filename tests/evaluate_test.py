@@ -272,7 +272,11 @@ def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
 def test_the_test_mode_needs_a_checkpoint_that_fits(savedir):
     for words, file in (([], "none/model.tar"), (["--best"], "none/model.best.tar")):
         message = refusal(savedir, "--mode", "test", "--xpid", "none", *words)
-        assert "no checkpoint" in message and str(savedir / file) in message
+        assert (
+            "no checkpoint" in message
+            and ("--savedir" in message) != ("best" in file)
+            and str(savedir / file) in message
+        )
     state = load(savedir / "run")
     checkpoint.save(str(savedir / "run/model.tar"), state | {"net": "polybeast.Net"})
     message = refusal(savedir, "--mode", "test")

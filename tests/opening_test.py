@@ -144,7 +144,10 @@ def test_a_run_in_order_saves_and_ends_while_an_environment_hangs(tmp_path, stop
         wait_for(lambda: not program.session())
     said = program.printed()
     assert said.count(f"Environment 2 of 4 {LIMIT}") == (not stops)
-    assert said.count(f"stopped{' by SIGTERM' if stops else ''}. Resume it with") == 1
+    assert (
+        said.count(f"stopped{' by SIGTERM' if stops else ''}. {program.path} resumes with --xpid")
+        == 1
+    )
     assert "Traceback" not in said
     state = load(program.path)
     assert state["step"] == program.rows()[-1]["step"] > 0

@@ -222,10 +222,15 @@ def test_a_run_counts_once_however_its_flags_are_spelt_and_other_differences_are
     for passes, path in zip((1, 1, 1, 4), sorted(folder.glob("*/meta.json")), strict=True):
         meta = json.loads(path.read_text())
         meta["flags"]["passes"] = passes
+        meta |= {"commit": f"{passes}" * 40, "dirty": passes == 4, "resumed": []}
         path.write_text(json.dumps(meta))
     text, [row] = write(folder)
     assert row["seeds"] == "3" and text.count(": another run has the same flags") == 1
     assert "the runs of one setting differ in what is not swept: ['passes']" in text
+    assert (
+        f"setting have different commits (+: and changes beyond it): {10 * '1'}, {10 * '4'}+"
+        in text
+    )
 
 
 def test_games_without_a_reference_have_no_aggregate(tmp_path, monkeypatch, capsys):

@@ -76,6 +76,9 @@ def test_an_agent_acts_for_many_at_once(tmp_path, as_before, one_thread):
     assert agent.act(flipped, many, rewards, done=[0, 1, 0])[0].shape == (3, 2)
     with pytest.raises(UserError, match="expected observations for a state of 3, seen 1"):
         agent.act(one, many)
+    with pytest.raises(UserError, match="expected the last action's reward beside the state"):
+        agent.act(flipped, many, done=[True, False, True])
+    assert agent.act(flipped, many, done=True)[0].shape == (3, 2)
     with pytest.raises(UserError, match=r"expected the parts .*'hand', .* seen \['frame'\]"):
         agent.act(hands)
     with pytest.raises(UserError, match=r"'hand': expected float32\[1, 3\], seen float32\[1, 2\]"):

@@ -178,7 +178,7 @@ def summary(run: Any) -> str:
         summary += "Nothing was learned yet, and nothing is saved. "
     elif not run.complete():
         where = [] if run.flags.savedir == SAVEDIR else ["--savedir", run.flags.savedir]
-        summary += f"Resume it with {shlex.join(['--xpid', run.flags.xpid, *where])}. "
+        return f"{summary}{run.path} resumes with {shlex.join(['--xpid', run.flags.xpid, *where])}"
     return summary + run.path
 
 

@@ -107,7 +107,7 @@ def _render(env: Environment) -> Any:
 
 class Panel:
     """What is drawn below each picture: return, step and predicted value, and a curve of the newest
-    predicted values of the game. A bar marks each step that had a reward."""
+    predicted values of the game. Bars show the rewards, if they differ."""
 
     def __init__(self):
         # The value and the reward of each step, the newest last.
@@ -157,9 +157,12 @@ class Panel:
         points = [
             (oldest + i * per_step, top + (high - value) * scale) for i, value in enumerate(values)
         ]
-        for (x, _), (_, reward) in zip(points, self._steps, strict=True):
-            if reward:
+        rewards = [reward for _, reward in self._steps]
+        largest = max(map(abs, rewards)) or 1.0
+        for (x, _), reward in zip(points, rewards, strict=True):
+            if reward and min(rewards) < max(rewards):
                 color = GOOD if reward > 0 else BAD
-                pen.line([(x, top), (x, bottom)], color, 2)
+                tall = (bottom - top) * abs(reward) / largest
+                pen.line([(x, bottom - tall), (x, bottom)], color, 2)
         pen.line(points, VALUE, 2, joint="curve")
         pen.circle(points[-1], 3, VALUE)

@@ -20,6 +20,7 @@ these steps is drawn at the runs' mean hours.
 A mean_eval_return is drawn at the step of the weights that played, which is before its row.
 """
 
+import difflib
 import logging
 import re
 import statistics
@@ -141,7 +142,10 @@ def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
     if not any(curve.y for curve in curves):
         names = " or ".join(dict.fromkeys(columns.values()))
         have = read_csv(curves[0].path)[0]
-        raise ValueError(f"nothing to draw: no run has a {names} yet; {curves[0].path} has {have}")
+        near = difflib.get_close_matches(names, have, 1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        said = f"nothing to draw: no run has a {names}{hint}; {curves[0].path} has {have}"
+        raise ValueError(said)
     return [curve for curve in curves if curve.y]
 
 

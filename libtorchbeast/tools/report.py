@@ -24,7 +24,7 @@ from libtorchbeast.flags import SAVEDIR, Parser, expanded
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import duration
 from libtorchbeast.tools.plot import SEED, Curve, Line, Panel, draw, plot, read_curve, readable
-from libtorchbeast.tools.study import Run, flags_of, read_plan, total_steps
+from libtorchbeast.tools.study import Run, commit_of, flags_of, read_plan, total_steps
 
 REFERENCES = Path(__file__).with_name("scores.csv")
 SAMPLES = 10_000  # of the bootstrap
@@ -121,6 +121,7 @@ def read_study(folder: Path, y: str) -> Study:
     left_out = [f"- {name}: has not begun" for name in plan["runs"] if folder / name not in paths]
     results: list[Result] = []
     cells: dict[Any, list[dict[str, Any]]] = {}  # the flags of the runs of a game and setting
+    commits: dict[Any, set[str]] = {}  # of the same
     for path in paths:
         run = Run(path, **plan["runs"].get(path.name, {"values": {}, "command": []}))
         row, total, step = last_row(path), total_steps(run), saved_step(path)
@@ -140,6 +141,7 @@ def read_study(folder: Path, y: str) -> Study:
             left_out.append(f"- {escaped(path.name)}: another run has the same flags")
             continue
         cell.append(flags[path] | NOT_SWEPT)
+        commits.setdefault((game, setting), set()).add(commit_of(path))
         hours = row.get("hours", 0.0)
         results.append(Result(path, game, setting, curve.y[-1], hours, curve))
     if not results:
@@ -148,6 +150,9 @@ def read_study(folder: Path, y: str) -> Study:
     differing = {name for cell in cells.values() for [name] in _differing(cell)} - {"seed"}
     if names := sorted(differing.difference(*swept)):
         left_out.append(f"- the runs of one setting differ in what is not swept: {names}")
+    if mixed := set[str]().union(*(own for own in commits.values() if len(own) > 1)):
+        said = "the runs of one setting have different commits (+: and changes beyond it)"
+        left_out.append(f"- {said}: {', '.join(sorted(mixed))}")
     seeds = any("seed" in names for names in swept)
     return Study(folder.name, plan["commands"], factors, seeds, results, left_out)
 

@@ -133,6 +133,14 @@ def flags_of(path: Path) -> dict[str, Any]:
     return meta.flags_of(meta.read(path / "meta.json"))
 
 
+def commit_of(path: Path) -> str:
+    """The commit that the run was started with last, with a + if files differed from it. "" if it
+    is not known."""
+    found = meta.read(path / "meta.json")
+    newest = [found, *found.get("resumed", [])][-1]
+    return newest.get("commit", "")[:10] + "+" * newest.get("dirty", False)
+
+
 def total_steps(run: Run) -> int | None:
     """The --total_steps of its command, else of its meta.json. None if neither has it."""
     given = re.findall(r" --total_steps[ =](\S+)", f" {' '.join(run.command)}")
