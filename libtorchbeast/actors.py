@@ -122,14 +122,12 @@ class Actors:
         UserError if more than --max_actor_restarts actors have failed within ten minutes; it says
         why the last one did, and their tracebacks are in the log. So it does if every actor has
         failed in the same way, and none has completed a rollout."""
-        by_handle: dict[Any, int] = {}
-        for actor, process in enumerate(self._processes):
-            by_handle[process.from_child] = by_handle[process.sentinel] = actor
+        handles = [h for process in self._processes for h in (process.from_child, process.sentinel)]
         timeout = min(timeout, HEARTBEAT_S)
-        fired = multiprocessing.connection.wait([*by_handle, wakeup.fileno()], timeout)
-        ended = {i for i, process in enumerate(self._processes) if process.exitcode is not None}
-        for actor in ended | {by_handle[handle] for handle in fired if handle in by_handle}:
-            self._handle(actor)
+        fired = multiprocessing.connection.wait([*handles, wakeup.fileno()], timeout)
+        for actor, process in enumerate(self._processes):
+            if process.from_child in fired or process.exitcode is not None:
+                self._handle(actor)
         self._watch()
 
     def rollouts(self) -> Iterator[tuple[Rollout, Callable[[], None]]]:
