@@ -97,8 +97,7 @@ def _commit() -> dict[str, Any]:
 
     def git(*args: str) -> str:
         command = ["git", "--no-optional-locks", "-C", folder, *args]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
-        return done.stdout
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=20)
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)  # fails if the file is not tracked
