@@ -230,9 +230,8 @@ def _converted(value: Any, action: argparse.Action) -> Any:
     """Converts what is still a string, also in a list, as the parser does with a command line."""
     if isinstance(value, list):
         takes_many = action.nargs not in (None, "?") or isinstance(action, argparse._AppendAction)
-        if not takes_many:  # the type itself has made the list
-            return value
-        return [_converted(item, action) for item in value]
+        # Where the flag takes one value, its type itself has made the list.
+        return [_converted(item, action) for item in value] if takes_many else value
     if not (isinstance(value, str) and callable(action.type)):
         return value
     try:
