@@ -51,10 +51,9 @@ class RunLog:
         if self.last_row.get("updates"):  # rows up to the first update measure the start-up
             self._means.add(row, seconds)
         self.last_row = row
-        if self._writer is not None:
-            self._writer.log(row)
         logger.info("%s", display.one_line(row))
         if self._writer is not None:
+            self._writer.log(row)
             self.check(row)
             self._stats.standings.write(str(self._writer.path))
 
