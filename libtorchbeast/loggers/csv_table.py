@@ -104,11 +104,8 @@ def _open(path: Path, columns: list[str], last_step: int) -> tuple[list[str], in
     """Makes the file ready for rows beyond `last_step`. Returns its columns and the number of the
     next row."""
     columns, rows = _read(path, columns)
-    kept: list[dict[str, str]] = []
-    discarded: list[dict[str, str]] = []
-    for row in rows:
-        (kept if float(row.get("step") or 0) <= last_step else discarded).append(row)
-    if discarded:
+    kept = [row for row in rows if float(row.get("step") or 0) <= last_step]
+    if discarded := [row for row in rows if float(row.get("step") or 0) > last_step]:
         there = path.with_suffix(".discarded.csv")
         kind = f"rows beyond step {last_step}" if last_step >= 0 else "rows without a checkpoint"
         logger.warning("%s: %d %s are moved to %s", path, len(discarded), kind, there)
