@@ -10,6 +10,7 @@ complete have no score. docs/studies.md says how intervals and aggregates are co
 
 import contextlib
 import csv
+import math
 import re
 import sys
 from collections import Counter
@@ -41,9 +42,8 @@ class Result(NamedTuple):
     path: Path
     game: str  # its --env
     setting: tuple[str, ...]  # for each factor of the study, the values of its flags
-    score: float
     hours: float
-    curve: Curve
+    curve: Curve  # its last value is the score
 
 
 class Study(NamedTuple):
@@ -143,7 +143,7 @@ def read_study(folder: Path, y: str) -> Study:
         cell.append(flags[path] | NOT_SWEPT)
         commits.setdefault((game, setting), set()).add(commit_of(path))
         hours = row.get("hours", 0.0)
-        results.append(Result(path, game, setting, curve.y[-1], hours, curve))
+        results.append(Result(path, game, setting, hours, curve))
     if not results:
         is_run = " (it is itself a run: give the folder above it)" * (folder / "logs.csv").exists()
         raise ValueError(f"{folder}: no run in it is complete and has a {y}{is_run}")
@@ -256,8 +256,8 @@ class Report:
             rows.append([*cells, score, *seen, duration(3600 * hours)])
             lines.append([*cells, *score, *seen, said_hours])
         runs: list[list] = [["run", *names[:-2], "score", "step", "hours"]]
-        for path, game, setting, own, hours, curve in self.study.results:
-            runs.append([path.name, game, *setting, own, int(curve.steps[-1]), hours])
+        for path, game, setting, hours, curve in self.study.results:
+            runs.append([path.name, game, *setting, curve.y[-1], int(curve.steps[-1]), hours])
         for name, written in (("report.csv", lines), ("report_runs.csv", runs)):
             with open(self.folder / name, "w", newline="", errors="replace") as file:
                 csv.writer(file, lineterminator="\n").writerows(written)
@@ -278,17 +278,15 @@ class Report:
                 pictures.append(f"{game} has no curves: {error}")
         return "\n\n".join(pictures)
 
-    def scores(self, cell: Cell, at: float | None = None) -> list[float]:
-        """The scores of a cell's runs, or what their curves have at a step."""
-        if at is None:
-            return [result.score for result in self.cells[cell]]
+    def scores(self, cell: Cell, at: float = math.inf) -> list[float]:
+        """What the curves of a cell's runs have at a step: by default at the end, their scores."""
         return [float(np.interp(at, r.curve.steps, r.curve.y)) for r in self.cells[cell]]
 
     def name_of(self, setting: tuple[str, ...]) -> str:
         words = [f"{','.join(f)}={v}" for f, v in zip(self.study.factors, setting, strict=True)]
         return " ".join(words) or "all runs"
 
-    def normalized(self, cells: Iterable[Cell], at: float | None = None) -> list[list[float]]:
+    def normalized(self, cells: Iterable[Cell], at: float = math.inf) -> list[list[float]]:
         """The scores (or those at a step) of those cells that have any and whose game has a
         reference, as (score - random) / (reference - random)."""
         strata = []
