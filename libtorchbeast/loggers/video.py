@@ -4,7 +4,6 @@ return and step so far and the value that the network predicts."""
 
 import collections
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,7 @@ def recorder(path: str, env: Environment) -> Iterator[Callable[[Row], None]]:
     picture_of(env)
     fps = (getattr(env.first, "metadata", None) or {}).get("render_fps") or 15
     panel, count = Panel(), 0
-    folder, file = os.path.split(path)
-    unfinished = Path(folder, "unfinished-" + file)
+    unfinished = Path(path).with_name(f"unfinished-{Path(path).name}")
 
     def add(row: Row) -> None:
         nonlocal count
