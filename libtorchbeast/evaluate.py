@@ -30,7 +30,7 @@ from libtorchbeast.spec import Spec
 from libtorchbeast.weights import SharedWeights
 
 logger = logging.getLogger(__name__)
-results = rich.console.Console(markup=False)
+results = rich.console.Console(markup=False, soft_wrap=True)
 
 # A function that makes a network and environments for a test mode. It must be defined in a module,
 # at the top level, so that another process can import it.
@@ -77,7 +77,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
         env.close()
         raise UserError(f"{path} {why}")
     net.load_state_dict(state["model"])
-    results.print(f"Loaded {path}, trained for {state['step']:,} steps", soft_wrap=True)
+    results.print(f"Loaded {path}, trained for {state['step']:,} steps")
     return net.eval(), env
 
 
@@ -168,7 +168,7 @@ def test_newest(flags: Flags, player: Player) -> list[Game]:
                 path = os.path.join(run_path(flags), "test.mp4")
                 with video.recorder(path, env) as on_row, errors_of(flags.env):
                     games = play(flags, net, env, flags.seed, on_row, told)
-                results.print(f"Video: {path}", soft_wrap=True)
+                results.print(f"Video: {path}")
     _print(games, flags)
     return games
 
@@ -176,22 +176,21 @@ def test_newest(flags: Flags, player: Player) -> list[Game]:
 def _print_game(flags: Flags, number: int, game: Game) -> None:
     cut = "" if game.complete else f" (cut at --max_episode_steps {flags.max_episode_steps})"
     text = f"Game {number + 1} of {flags.num_episodes}: return {game.score:g}, {game.steps} steps"
-    results.print(text + cut, soft_wrap=True)
+    results.print(text + cut)
 
 
 def _print(games: list[Game], flags: Flags) -> None:
     scores = np.array([game.score for game in games])
     noun = "game" if len(games) == 1 else "games"
     spread = f"standard deviation {scores.std():.2f}, from {scores.min():g} to {scores.max():g}"
-    summary = f"Mean return {scores.mean():.2f}, {spread} in {len(games)} {noun}."
-    results.print(summary, soft_wrap=True)
+    results.print(f"Mean return {scores.mean():.2f}, {spread} in {len(games)} {noun}.")
     for name, mean in Means(game.numbers for game in games).row().items():
-        results.print(f"Mean game_{name} {mean:.2f}", soft_wrap=True)
+        results.print(f"Mean game_{name} {mean:.2f}")
     if flags.against is not None:
         won = np.array([game.numbers["past"] for game in games if "past" in game.numbers])
         counts = f"{(won > 0).sum()} won, {(won == 0).sum()} drawn, {(won < 0).sum()} lost"
         counts += f", {len(games) - len(won)} cut" * (len(won) < len(games))
-        results.print(f"Against {flags.against}: {counts}.", soft_wrap=True)
+        results.print(f"Against {flags.against}: {counts}.")
 
 
 # ==================== evaluation while training
