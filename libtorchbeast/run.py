@@ -109,8 +109,7 @@ class Run:
         if self._writes:
             step = self.state.load(stack)  # before a file is written, because it may refuse
             columns = [*FIELDS, *self._own_columns, *columns_of_others(flags).values()]
-            writer = FileWriter(Path(self.path), vars(flags), columns, resume_step=step)
-            stack.enter_context(writer)
+            writer = stack.enter_context(FileWriter(Path(self.path), vars(flags), columns, step))
         logger.info("Network: %s", models.said_of(learner.net), extra={"on_terminal": True})
         if self._writes:
             self.state.resume()
@@ -190,12 +189,11 @@ class Run:
             return
         self.state.require_folder()
         self.state.kept.keep()
-        if time.monotonic() >= self._row_due:
-            self._row_due = time.monotonic() + self.flags.log_every
-            with self._disk():
+        with self._disk():
+            if time.monotonic() >= self._row_due:
+                self._row_due = time.monotonic() + self.flags.log_every
                 self.log.write(step)
-        if time.monotonic() >= self.state.due and (late or not self.state.between_barriers):
-            with self._disk():
+            if time.monotonic() >= self.state.due and (late or not self.state.between_barriers):
                 self.state.save()
 
 
