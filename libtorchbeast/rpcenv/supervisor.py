@@ -51,10 +51,9 @@ class Supervisor:
                 for worker in self._workers:
                     worker.start_if_due()
                 self._wait(stop)
-                for worker in self._workers:
-                    self._read_messages(worker)
                 self._silence_timer.tick()
                 for worker in self._workers:
+                    self._read_messages(worker)
                     self._kill_if_hung(worker)
                 self._say_who_is_not_ready()
         finally:
