@@ -130,19 +130,18 @@ class Launcher:
             try:
                 with hold(run.path):
                     complete = is_complete(run)
-                process = None if complete else start(run, slot)
+                if complete:
+                    self.complete.append(run)
+                else:
+                    self.running[run] = slot, start(run, slot)
+                    self.free.remove(slot)
+                    gpus = f", GPUs {', '.join(slot.gpus)}" if slot.gpus else ""
+                    say(f"{run.path.name}: starts on cores {', '.join(map(str, slot.cores))}{gpus}")
             except RunInUse:  # by a run of a killed launcher that still saves, or by the user
                 continue
             except (OSError, UserError, subprocess.SubprocessError) as error:
                 self.failed.append(run)
                 say(f"{run.path.name}: cannot be started: {error}")
-            else:
-                if process is None:
-                    self.complete.append(run)
-                else:
-                    self.running[run] = self.free.pop(0), process
-                    gpus = f", GPUs {', '.join(slot.gpus)}" if slot.gpus else ""
-                    say(f"{run.path.name}: starts on cores {', '.join(map(str, slot.cores))}{gpus}")
             self.waiting.remove(run)
 
     def _ended(self, run: Run, code: int, stopping: bool) -> None:
