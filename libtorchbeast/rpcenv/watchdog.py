@@ -93,20 +93,17 @@ class Watchdog(threading.Thread):
     def _look(self, silence_timer: SilenceTimer) -> None:
         silence_timer.tick()
         for timer in self._timers():
+            next_one = f"{timer.num_opened + 1} of {timer.num_envs}"
             if limit := timer.exceeded(silence_timer):
-                self._end_process(timer, limit)
+                which = f" environment {next_one}" if timer.is_opening else ""
+                logger.critical(
+                    f"{self._address}: the environments of stream {timer.stream_number} took "
+                    f"longer than {limit.words}{which}; this process ends"
+                )
+                os._exit(HUNG_EXIT_CODE)
             if seconds := timer.reminder.due(timer.is_opening):
                 logger.warning(
                     f"{self._address}: stream {timer.stream_number} has been opening its "
-                    f"environments for {seconds:.0f} s and waits for number "
-                    f"{timer.num_opened + 1} of {timer.num_envs}. If the simulator is slow, fewer "
-                    f"of them start sooner (--envs_per_server)."
+                    f"environments for {seconds:.0f} s and waits for number {next_one}. If the "
+                    f"simulator is slow, fewer of them start sooner (--envs_per_server)."
                 )
-
-    def _end_process(self, timer: CallTimer, limit: TimeLimit) -> None:
-        which = f" environment {timer.num_opened + 1} of {timer.num_envs}"
-        logger.critical(
-            f"{self._address}: the environments of stream {timer.stream_number} took longer than "
-            f"{limit.words}{which if timer.is_opening else ''}; this process ends"
-        )
-        os._exit(HUNG_EXIT_CODE)
