@@ -62,23 +62,16 @@ def _set_up_child() -> None:
         # Not SIG_IGN, which the programs that the child starts would inherit.
         signal.signal(number, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    _keep_pipes_from_programs()
-    faulthandler.enable()  # a crash in C prints the line of Python that called it
-    parent = multiprocessing.parent_process()
-    linux.end_with_parent(signal.SIGKILL)
-    threading.Thread(target=_exit_after, args=(parent,), name="parent", daemon=True).start()
-
-
-def _keep_pipes_from_programs() -> None:
-    """Keeps programs that this process starts from inheriting its pipes.
-
-    A pipe shows that this process has ended only when nobody else has it open. A spawned child gets
-    its pipes as inheritable descriptors.
-    """
+    # A pipe shows that this process has ended only when nobody else has it open. So the programs
+    # that it starts must not inherit its pipes, which a spawn has made inheritable.
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):  # the listing's own descriptor is closed already
             if int(name) > 2:
                 os.set_inheritable(int(name), False)
+    faulthandler.enable()  # a crash in C prints the line of Python that called it
+    parent = multiprocessing.parent_process()
+    linux.end_with_parent(signal.SIGKILL)
+    threading.Thread(target=_exit_after, args=(parent,), name="parent", daemon=True).start()
 
 
 def _exit_after(parent) -> None:
