@@ -37,7 +37,7 @@ def stepped(core, x, done, state, initial):
 def solver(request, monkeypatch):
     """Either way in which the recurrence is solved. Devices other than a CPU take the scan."""
     if request.param == "scan":
-        monkeypatch.setattr(mingru, "_solve_on_cpu", mingru._solve_by_scan)
+        monkeypatch.setattr(mingru, "_solve", mingru._solve_by_scan)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
