@@ -80,7 +80,7 @@ class Learner:
         if self.device.type != "cpu":
             models.remember_beginnings(on_device["done"], batch["done"])
         with self._one_at_a_time, self._updated:  # the last update may still run on the device
-            if self._is_over():
+            if any((self._closed, self._ended)):
                 return None
             if self._ranks is None and self.skips.note_empty(bool(batch["done"][1:].all())):
                 return None
@@ -111,9 +111,6 @@ class Learner:
             if self._ranks is not None and one is not None:
                 self.skips.note_empty(not each)
         return summary(each, lag) if each else None
-
-    def _is_over(self) -> bool:
-        return self._closed or self._ended
 
     def _update_once(
         self, batch: Rollout | None, part: Part, publish: Publish
@@ -198,8 +195,7 @@ class Learner:
             return copy_to_host(tensors) | counts
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over the state of a checkpoint. If --optimizer has changed, the new optimizer
-        starts without a state, and a warning says so."""
+        """Takes over the state of a checkpoint (see `Optimizer.load_state_dict`)."""
         with self._one_at_a_time:
             self._load(state)
 
