@@ -101,8 +101,6 @@ def complete(
     values = vars(check(argparse.Namespace(**given), spec))
     left_out = values.pop("left_out")
     for kind in sorted(set(left_out.values())):
-        words = [f"--{name} {values[name]}" for name in recipes[kind] if name in left_out]
-        if words:
-            said = " ".join(words)
-            logger.info("Recipe for %s: %s", kind, said, extra={"on_terminal": True})
+        if words := [f"--{name} {values[name]}" for name in recipes[kind] if name in left_out]:
+            logger.info("Recipe for %s: %s", kind, " ".join(words), extra={"on_terminal": True})
     return Flags(**values)
