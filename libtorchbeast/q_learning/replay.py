@@ -178,8 +178,7 @@ class Replay(Direct):
             chances = (self._tree.leaves[slots] / self._tree.total).astype(np.float32)
             batch = self._rows(slots, self._arrays.keys())
             batch["column/chance"] = torch.from_numpy(chances)[None]
-            batch["column/serial"] = torch.from_numpy(self._serials[slots])[None]
-            serials = batch["column/serial"]
+            serials = batch["column/serial"] = torch.from_numpy(self._serials[slots])[None]
             batch["column/new_steps"] = torch.full_like(serials, self._counts["unreported"])
             self._counts["unreported"] = 0
             self._counts["trained"] += int((~batch["done"][self._flags.burn_in + 1 :]).sum())

@@ -28,9 +28,8 @@ def block_shapes(spec: Spec, core_state: CoreState, own: Shapes, T: int) -> Shap
     leaves: Shapes = {name: ((), dtype) for name, dtype in ROW_FIELDS.items()} | own
     leaves |= {"last_action": action, "action": action, "policy_version": ((), "int64")}
     for name, (shape, dtype) in spec.leaves.items():
-        if name.startswith("game/"):  # they are counted before
-            continue
-        leaves[name] = (shape[1:] if name in spec.stacks else shape, dtype)
+        if not name.startswith("game/"):  # they are counted before
+            leaves[name] = (shape[1:] if name in spec.stacks else shape, dtype)
     shapes: Shapes = {name: ((T, *shape), dtype) for name, (shape, dtype) in leaves.items()}
     for i, state in enumerate(core_state):
         layers, _, *sizes = state.shape
