@@ -18,7 +18,7 @@ have a part `action_mask`, a mask for each agent. Of a network's outputs only th
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -279,15 +279,12 @@ class Joint:
         self.action_dtype = self._parts[0][1].action_dtype
 
     def sample(self, policy_logits: Tensor) -> Tensor:
-        return self._joined(policy_logits, [d.sample(x) for d, x in self._each(policy_logits)])
+        return self._chosen(lambda own, logits: own.sample(logits), policy_logits)
 
     def mode(self, policy_logits: Tensor) -> Tensor:
-        return self._joined(policy_logits, [d.mode(x) for d, x in self._each(policy_logits)])
+        return self._chosen(lambda own, logits: own.mode(logits), policy_logits)
 
-    def _each(self, policy_logits: Tensor) -> list[tuple[Distribution, Tensor]]:
-        split = zip(self._parts, policy_logits.split(self._logits, -1), strict=True)
-        return [(d, x.unflatten(-1, (A, -1))) for (A, d), x in split]
-
-    def _joined(self, policy_logits: Tensor, actions: list[Tensor]) -> Tensor:
-        shape = policy_logits.shape[:-1]
-        return torch.cat([a.reshape(*shape, -1) for a in actions], -1)
+    def _chosen(self, choose: Callable[[Distribution, Tensor], Tensor], logits: Tensor) -> Tensor:
+        each = zip(self._parts, logits.split(self._logits, -1), strict=True)
+        actions = [choose(own, x.unflatten(-1, (A, -1))) for (A, own), x in each]
+        return torch.cat([x.reshape(*logits.shape[:-1], -1) for x in actions], -1)
