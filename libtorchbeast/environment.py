@@ -29,7 +29,6 @@ from libtorchbeast.spec import (
     check_action_mask,
     checked_number,
     describe_actions,
-    flatten_observation,
     flatten_space,
     is_end,
     sets_of,
@@ -271,8 +270,7 @@ class _VectorSource:
         return array
 
     def _checked(self, observation: Any) -> Row:
-        N, leaves = len(self._never), flatten_observation(observation)
-        _check_names(leaves, self._spec.observations)
+        N, leaves = len(self._never), self._spec.parts_of(observation)
         return {
             # torch takes only what is contiguous, and warns of what cannot be written to
             name: np.require(checked_leaf(name, leaves[name], (N, *shape), dtype), None, ["C", "W"])
@@ -326,8 +324,7 @@ class _SingleSource:
                 stack.callback(env.close)
 
     def _write(self, i: int, observation: Any) -> None:
-        leaves = flatten_observation(observation)
-        _check_names(leaves, self._out)
+        leaves = self._spec.parts_of(observation)
         for name, shape, dtype in self._leaves:
             leaf = leaves[name]
             plain = type(leaf) is np.ndarray and leaf.shape == shape and leaf.dtype is dtype
@@ -457,11 +454,6 @@ def _checked_stacks(stacks: dict[str, int], observations: dict) -> dict[str, int
             expected = f"{name!r} [{k}, ...], at least 2 frames, seen {list(shape)}"
             raise UserError(f'metadata["frame_stacks"] {stacks}: expected {expected}')
     return dict(stacks)
-
-
-def _check_names(leaves: dict, expected: dict) -> None:
-    if leaves.keys() != expected.keys():
-        raise UserError(f"Observation: expected keys {sorted(expected)}, seen {sorted(leaves)}")
 
 
 def checked_leaf(

@@ -164,6 +164,13 @@ class Spec:
             first += agents * width
         return starts
 
+    def parts_of(self, observation: Any) -> dict[str, Any]:
+        """An observation as {name: part}. Raises UserError unless these are the spec's parts."""
+        parts, expected = flatten_observation(observation), self.observations
+        if parts.keys() != expected.keys():
+            raise UserError(f"Observation: expected the parts {[*expected]}, seen {[*parts]}")
+        return parts
+
     def check_sets(self, rows: dict[str, np.ndarray]) -> None:
         """Raises UserError for a number beyond its set, which would be no input at all."""
         for name, n in self.sets.items():

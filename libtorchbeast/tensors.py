@@ -17,7 +17,7 @@ from torch import Tensor
 
 from libtorchbeast.flags import UserError
 from libtorchbeast.seeds import derive_seed
-from libtorchbeast.spec import Actions, Spec, brief, flatten_observation
+from libtorchbeast.spec import Actions, Spec, brief
 
 State = dict[str, Tensor]
 Row = dict[str, Tensor]
@@ -290,9 +290,7 @@ class TensorRows:
         return {"discount": discount.float()}
 
     def _checked_parts(self, observation: Any) -> Row:
-        parts, expected = flatten_observation(observation), self.spec.observations
-        if parts.keys() != expected.keys():
-            raise UserError(f"Observation: expected the parts {[*expected]}, seen {[*parts]}")
+        parts, expected = self.spec.parts_of(observation), self.spec.observations
         return {k: self._checked(f"observation {k!r}", parts[k], *expected[k]) for k in expected}
 
     def _checked(self, name: str, x: Any, shape: tuple[int, ...] = (), dtype: str = "") -> Tensor:

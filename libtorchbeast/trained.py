@@ -11,7 +11,7 @@ import torch
 from libtorchbeast import checkpoint, evaluate, models
 from libtorchbeast.environment import checked_leaf
 from libtorchbeast.flags import UserError
-from libtorchbeast.spec import flatten_observation, to_space
+from libtorchbeast.spec import to_space
 
 State = tuple[models.CoreState, np.ndarray]  # and the last actions
 
@@ -53,9 +53,7 @@ class Agent:
         Raises:
             UserError: the observation differs from the run's, or a reward is missing.
         """
-        leaves, parts = flatten_observation(observation), self.spec.observations
-        if leaves.keys() != parts.keys():
-            raise UserError(f"Observation: expected the parts {[*parts]}, seen {[*leaves]}")
+        leaves, parts = self.spec.parts_of(observation), self.spec.observations
         name, (shape, _) = next(iter(parts.items()))
         is_batch = np.ndim(leaves[name]) > len(shape)
         B = len(leaves[name]) if is_batch else 1

@@ -297,7 +297,7 @@ def test_an_observation_that_differs_from_the_space_is_refused(name, late):
         env.initial(0)
     with pytest.raises(ValueError) as error:
         env.step(np.array([0])) if late else env.initial(0)
-    assert f"expected {'keys ' * (expected[0] == '[')}{expected}" in str(error.value)
+    assert f"expected {'the parts ' * (expected[0] == '[')}{expected}" in str(error.value)
     assert f"seen {seen}" in str(error.value)
 
 
@@ -363,7 +363,7 @@ def test_an_end_that_is_no_bool_is_refused(name, end):
         ({"observation": [[0] * 3, [0, 0, np.nan]]}, "seen nan in 1 of 6 places, first in env.* 1"),
         ({"truncated": ["False", "True"]}, "truncated: expected a bool, seen 'False' .* 0"),
         ({"observation": np.zeros((1, 3))}, r"expected float32\[2, 3\], seen float64\[1, 3\]"),
-        ({"observation": {"x": np.zeros((2, 3))}}, r"expected keys \['frame'\], seen \['x'\]"),
+        ({"observation": {"x": np.zeros((2, 3))}}, r"expected the parts \['frame'\], seen \['x'\]"),
     ],
 )
 def test_a_step_of_a_vector_that_is_none_is_refused(replaced, text):
