@@ -177,15 +177,14 @@ class Optimizer:
             return
         state = checkpoint["optimizer"]
         sizes = [len(group["params"]) for group in state["param_groups"]]
+        own_sizes = [len(group) for group in self._groups]
         saved = checkpoint.get("optimizer_groups", self._groups)
-        if [len(group) for group in self._groups] != sizes or any(
-            {*now} != {*then} for now, then in zip(self._groups, saved, strict=True)
-        ):
+        if own_sizes != sizes or [*map(set, self._groups)] != [*map(set, saved)]:
             others = sorted({*sum(saved, [])} ^ {*sum(self._groups, [])}) or "their order"
             raise UserError(
                 f"The checkpoint has {sizes} parameters in its parameter groups, the network now "
-                f"{[len(group) for group in self._groups]} (the difference: {others}): choose "
-                f"another --xpid, or use the network of that run"
+                f"{own_sizes} (the difference: {others}): choose another --xpid, or use the "
+                f"network of that run"
             )
         packed = self._own.state_dict()["param_groups"]
         pairs = zip(packed, state["param_groups"], strict=True)
