@@ -139,11 +139,9 @@ class Optimizer:
         """Clips the gradients in place. Returns their norm before clipping, of all groups, and the
         gradients."""
         self._take(gradients)
-        norms = [
-            nn.utils.clip_grad_norm_(group["params"], group["grad_norm_clipping"])
-            for group in self._own.param_groups
-        ]
-        norms = [norm.to(self._device) for norm in norms]  # without a gradient it is on the CPU
+        clip = lambda group: nn.utils.clip_grad_norm_(group["params"], group["grad_norm_clipping"])
+        # Without a gradient a norm is on the CPU.
+        norms = [clip(group).to(self._device) for group in self._own.param_groups]
         return norms[0] if len(norms) == 1 else torch.stack(norms).norm(), gradients
 
     def _step(self, gradients: Gradients, learning_rates: list[float | Tensor]) -> list[Tensor]:
