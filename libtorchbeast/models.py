@@ -68,9 +68,8 @@ def add_for_loss(net: Any, spec: Spec, flags: Flags) -> nn.ModuleDict:
     `for_loss(spec, flags)` returns become its attributes. They are not among its submodules, so
     that they are not in its `state_dict`, which travels to actors, and is exported. The learner
     trains them, and saves them in its checkpoints. Returns them."""
-    make = getattr(net, "for_loss", None)
-    made = lambda: nn.ModuleDict(dict(make(spec, flags))) if make else nn.ModuleDict()
-    modules = call_own("for_loss", made)
+    make: Any = getattr(net, "for_loss", None) or (lambda spec, flags: {})
+    modules = call_own("for_loss", lambda: nn.ModuleDict(dict(make(spec, flags))))
     own = {id(parameter) for parameter in net.parameters()}
     for name, module in modules.items():
         if hasattr(net, name):
