@@ -147,8 +147,7 @@ class Updater:
         self.optimizer.step(clipped, [self.optimizer.scalar(rate) for rate in rates])
         with torch.no_grad():
             if sums:
-                take: Any = lambda sums: cast(Any, self.net).take_statistics(sums)
-                call_own("take_statistics", take, sums)
+                call_own("take_statistics", lambda: cast(Any, self.net).take_statistics(sums))
             self.after_step(updates)
         return rates[0]
 
