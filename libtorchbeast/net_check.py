@@ -97,10 +97,9 @@ def check_rows(rows: dict[str, Tensor], actions: Distribution) -> None:
         "action": (actions.action_dtype, (T, B, *actions.action_shape)),
         "policy_logits": (torch.float32, (T, B, actions.num_logits)),
     }
-    for name in [name for name in known if name in rows]:  # a replay has no logits, for example
-        dtype, shape = known[name]
+    for name, (dtype, shape) in known.items():  # of which a replay has no logits, for example
         expected = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
-        if (seen := in_words(rows[name])) != expected:
+        if name in rows and (seen := in_words(rows[name])) != expected:
             raise UserError(f"A batch has {name} {seen}; expected {expected}")
 
 
