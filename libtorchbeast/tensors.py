@@ -118,9 +118,7 @@ class TensorEnv:
         if name not in names:
             raise UserError(f"drawn: expected one of the draws {names}, seen {name!r}")
         first = sum(list(self.draws.values())[: names.index(name)])
-        numbers = state["draws"][:, first : first + self.draws[name]]
-        if self.draws[name] == 1:
-            numbers = numbers[:, 0]
+        numbers = state["draws"][:, first : first + self.draws[name]].squeeze(1)
         return numbers if sides is None else pick(numbers, sides)
 
 
