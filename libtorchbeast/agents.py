@@ -255,13 +255,12 @@ def added(groups: list[dict[str, Any]]) -> dict[str, Any]:
     for name in ("total_loss", "real_transitions"):
         results[name] = torch.stack([group[name] for group in groups]).sum()
     for kind in ("scalars", "means"):
-        names = dict.fromkeys(k for group in groups for k in group[kind])
+        results[kind] = names = dict.fromkeys(k for group in groups for k in group[kind])
         for name in names:
             own = [group for group in groups if name in group[kind]]
             counts = torch.stack([group["real_transitions"] for group in own]).float()
             weights = counts / counts.sum().clamp(min=1.0) if kind == "means" else torch.ones(())
             names[name] = (weights * torch.stack([group[kind][name] for group in own])).sum()
-        results[kind] = names
     results["largest_reward"] = torch.stack([group["largest_reward"] for group in groups]).max()
     return results
 
