@@ -129,7 +129,6 @@ class Run:
             self.ranks.share_log(self.log, self.stats)
         self._row_due = time.monotonic() + flags.log_every
         self.state.begin()
-        stack.push(_log_failure)
         if self._writes:
             stack.enter_context(Display(self))
         if is_evaluating:
@@ -150,6 +149,8 @@ class Run:
             with self._disk():
                 self._log_end(error is not None and not isinstance(error, RankLost))
         finally:
+            if error is not None:  # Python itself prints its traceback, but only on the terminal
+                logger.error("The run failed.", exc_info=error, extra={"file_only": True})
             self._opened.__exit__(kind, error, traceback)
         if error is None and self.ranks is not None and self.ranks.pulse.failure is not None:
             raise self.ranks.pulse.failure
@@ -352,9 +353,3 @@ class RunState:
         only played against themselves."""
         is_rated = vars(self.flags).get("past_share") and self.flags.eval_env is None
         self.checkpoints.save_if_best(self.stats.standings.rating if is_rated else score, played)
-
-
-def _log_failure(kind, error, traceback) -> None:
-    """Writes an exception's traceback to out.log. Python itself prints it on the terminal."""
-    if error is not None:
-        logger.error("The run failed.", exc_info=error, extra={"file_only": True})
