@@ -205,5 +205,4 @@ def _joint_space(spaces: dict[Any, Any]) -> Any:
         return SimpleNamespace(shape=(len(sizes),), nvec=np.array(sizes), agents=[*spaces])
     bounds = [[space.low.ravel(), space.high.ravel()] for space in spaces.values()]
     low, high = np.concatenate(bounds, axis=1)
-    same = dict(shape=low.shape, dtype=low.dtype, agents=[*spaces])
-    return SimpleNamespace(**same, low=low, high=high)
+    return SimpleNamespace(shape=low.shape, dtype=low.dtype, agents=[*spaces], low=low, high=high)

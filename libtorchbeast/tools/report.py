@@ -142,8 +142,7 @@ def read_study(folder: Path, y: str) -> Study:
             continue
         cell.append(flags[path] | NOT_SWEPT)
         commits.setdefault((game, setting), set()).add(commit_of(path))
-        hours = row.get("hours", 0.0)
-        results.append(Result(path, game, setting, hours, curve))
+        results.append(Result(path, game, setting, row.get("hours", 0.0), curve))
     if not results:
         is_run = " (it is itself a run: give the folder above it)" * (folder / "logs.csv").exists()
         raise ValueError(f"{folder}: no run in it is complete and has a {y}{is_run}")
