@@ -41,17 +41,7 @@ from libtorchbeast.agents import make_net
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import (
-    Flags,
-    Parser,
-    UserError,
-    add_environment_flags,
-    add_learner_flags,
-    add_run_flags,
-    replace,
-    require,
-    whole,
-)
+from libtorchbeast.flags import Flags, Parser, UserError, replace, require, whole
 from libtorchbeast.learner import Direct, start_learners
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import Transitions
@@ -191,8 +181,7 @@ RECIPES = recipes.with_environments("envs_per_actor")  # defaults for each kind 
 # fmt: off
 def make_parser() -> Parser:
     parser = Parser("monobeast", __doc__)
-    add_environment_flags(parser)
-    add_run_flags(parser)
+    parser.add_shared("environment", "run")
     acting = parser.group("acting", "How the environments are stepped.")
     acting("--num_actors", type=whole(0),
         help="Number of actor processes. With 0, one process acts and learns in turns, and the "
@@ -213,7 +202,7 @@ def make_parser() -> Parser:
              "afresh, so that a run can resume bit for bit. Timed checkpoints wait for a barrier, "
              "but for no more than 1000 updates after it was due.")
     add_past_flag(parser)
-    add_learner_flags(parser)
+    parser.add_shared("learning", "model", "loss", "optimizer", "evaluation")
     ranks.add_flags(parser)
     add_own_flags(parser)
     parser.explain_recipes(RECIPES)

@@ -50,8 +50,6 @@ from libtorchbeast.flags import (
     Flags,
     Parser,
     UserError,
-    add_learner_flags,
-    add_run_flags,
     real,
     replace,
     require,
@@ -152,7 +150,7 @@ def make_parser() -> Parser:
     parser = Parser("polybeast", __doc__)
     add_acting_flags(parser)
     add_past_flag(parser)
-    add_learner_flags(parser)
+    parser.add_shared("learning", "model", "loss", "optimizer", "evaluation")
     ranks.add_flags(parser)
     parser.explain_recipes(RECIPES)
     return parser
@@ -162,7 +160,7 @@ def add_acting_flags(parser: Parser) -> None:
     """Adds the flags of every program that learns from environment servers."""
     polybeast_env.add_flags(parser)  # --env, --server_addresses and the servers' other flags
     add_own_flags(parser)
-    add_run_flags(parser)
+    parser.add_shared("run")
     add = parser.group("acting", "How the servers' environments get their actions.")
     add("--num_actors", type=whole(1),
         help="Number of streams, assigned to the servers in turn. Default: one for each server.")

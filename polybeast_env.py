@@ -42,16 +42,7 @@ import atari_wrappers
 import minatar_wrappers
 from libtorchbeast import recipes, workers
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import (
-    Flags,
-    Parser,
-    UserError,
-    add_environment_flags,
-    parse_args,
-    replace,
-    require,
-    whole,
-)
+from libtorchbeast.flags import Flags, Parser, UserError, parse_args, replace, require, whole
 from libtorchbeast.origin import cause, errors_of
 from libtorchbeast.rpcenv.addresses import check_local, parse_addresses
 from libtorchbeast.rpcenv.server import Server
@@ -91,7 +82,7 @@ RECIPES = recipes.with_environments("envs_per_server", learning=False)
 # fmt: off
 def add_flags(parser: Parser) -> None:
     """Adds the flags of environments and their servers. The learner's parser calls this too."""
-    add_environment_flags(parser)
+    parser.add_shared("environment")
     add = parser.group("servers", "Which servers step the environments.")
     add("--envs_per_server", type=whole(1),
         help="Number of environments that a stream steps as one batch.")

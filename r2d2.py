@@ -39,20 +39,7 @@ import polybeast_env
 from libtorchbeast import models, program, recipes
 from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.distributions import MASKED, make_distribution
-from libtorchbeast.flags import (
-    MAX_STEPS,
-    Flags,
-    Parser,
-    UserError,
-    add_evaluation_flags,
-    add_learning_flags,
-    add_model_flags,
-    add_optimizer_flags,
-    real,
-    require,
-    run_path,
-    whole,
-)
+from libtorchbeast.flags import MAX_STEPS, Flags, Parser, UserError, real, require, run_path, whole
 from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState, choose_actions
 from libtorchbeast.net_check import check_finite
@@ -195,11 +182,9 @@ FIXED = dict(
 def make_parser() -> Parser:
     parser = Parser("r2d2", __doc__)
     polybeast.add_acting_flags(parser)
-    add_learning_flags(parser)
-    add_model_flags(parser)
+    parser.add_shared("learning", "model")
     add_replay_flags(parser)
-    add_optimizer_flags(parser)
-    add_evaluation_flags(parser)
+    parser.add_shared("optimizer", "evaluation")
     parser.set_defaults(**FIXED, core="lstm")
     parser.explain(**dict.fromkeys(FIXED, argparse.SUPPRESS))
     parser.explain(

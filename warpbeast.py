@@ -35,17 +35,7 @@ from libtorchbeast import models, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.agents import make_net
 from libtorchbeast.environment import Environment
-from libtorchbeast.flags import (
-    Flags,
-    Parser,
-    UserError,
-    add_environment_flags,
-    add_learner_flags,
-    add_run_flags,
-    replace,
-    require,
-    whole,
-)
+from libtorchbeast.flags import Flags, Parser, UserError, replace, require, whole
 from libtorchbeast.learner import Direct
 from libtorchbeast.loggers.timing import Clock, shares
 from libtorchbeast.models import choose_actions
@@ -97,13 +87,12 @@ RECIPES = recipes.LEARNING  # all tensor environments take the defaults of "othe
 # fmt: off
 def make_parser() -> Parser:
     parser = Parser("warpbeast", __doc__)
-    add_environment_flags(parser)
-    add_run_flags(parser)
+    parser.add_shared("environment", "run")
     acting = parser.group("acting", "How the tensor environments are stepped.")
     acting("--num_envs", type=whole(1), default=1024, metavar="N",
         help="Number of environments that are stepped as one batch. After --unroll_length steps "
              "their rollouts are divided into batches of --batch_size, with an update from each.")
-    add_learner_flags(parser)
+    parser.add_shared("learning", "model", "loss", "optimizer", "evaluation")
     parser.explain_recipes(RECIPES)
     parser.set_defaults(env="breakout", num_actors=1)
     monobeast.add_own_flags(parser)

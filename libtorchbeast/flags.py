@@ -129,6 +129,11 @@ class Parser(argparse.ArgumentParser):
         """Begins a group of flags, and returns its `add_argument`."""
         return self.add_argument_group(title, description).add_argument
 
+    def add_shared(self, *groups: str) -> None:
+        """Adds groups of the flags that programs share, by the names of SHARED."""
+        for group in groups:
+            SHARED[group](self)
+
     def explain(self, **helps: str) -> None:
         """Gives flags another help text, because they mean something else in this program. Those
         with argparse.SUPPRESS are left out of the help, because the program has no use for them."""
@@ -331,8 +336,7 @@ def expanded(path: str, flag: str = "") -> str:
 
 # ================================================================================== shared flags
 # fmt: off
-def add_environment_flags(parser: Parser) -> None:
-    """Adds the flags of every program that steps environments."""
+def _environment(parser: Parser) -> None:
     add = parser.group("environment", "Which environments are played.")
     add("--env", default="PongNoFrameskip-v4", metavar="ID",
         help="Id of a Gymnasium environment; MODULE:ID imports MODULE first. WarpBeast instead has "
@@ -351,7 +355,7 @@ def add_environment_flags(parser: Parser) -> None:
              "replaced; with --num_actors 0 and in the test modes, the program ends.")
 
 
-def add_run_flags(parser: Parser) -> None:
+def _run(parser: Parser) -> None:
     add = parser.group("run", "What the program does, and where it writes.")
     add("--mode", default="train", choices=["train", "test", "test_render", "export"],
         help="Train, or play whole games with the newest checkpoint (test), also write a video of "
@@ -378,16 +382,7 @@ def add_run_flags(parser: Parser) -> None:
     add("--wandb", action="store_true", help="Also log to Weights & Biases (package wandb).")
 
 
-def add_learner_flags(parser: Parser) -> None:
-    """Adds the flags of every program that learns, except --env and the flags of the run."""
-    add_learning_flags(parser)
-    add_model_flags(parser)
-    add_loss_flags(parser)
-    add_optimizer_flags(parser)
-    add_evaluation_flags(parser)
-
-
-def add_learning_flags(parser: Parser) -> None:
+def _learning(parser: Parser) -> None:
     add = parser.group("learning", "How long, how and on which device the learner learns.")
     add("--total_steps", type=whole(1, MAX_STEPS), help="Number of agent steps to learn from.")
     add("--batch_size", type=whole(1), metavar="B",
@@ -424,7 +419,7 @@ def add_learning_flags(parser: Parser) -> None:
              "it did not make training faster.")
 
 
-def add_model_flags(parser: Parser) -> None:
+def _model(parser: Parser) -> None:
     add = parser.group("model", "Which network is trained.")
     add("--net", metavar="MODULE.CLASS",
         help="Network to use instead of the program's own class Net, for example polybeast.Net.")
@@ -435,7 +430,7 @@ def add_model_flags(parser: Parser) -> None:
         help="The same as --core lstm.")
 
 
-def add_loss_flags(parser: Parser) -> None:
+def _loss(parser: Parser) -> None:
     add = parser.group("loss", "The terms of the loss (see monobeast.py).")
     add("--entropy_cost", type=real(0),
         help="Weight of the entropy bonus in the first update.")
@@ -470,7 +465,7 @@ def add_loss_flags(parser: Parser) -> None:
              "--learning_rate 6e-4 --optimizer rmsprop --epsilon 0.01 --grad_norm_clipping 40.")
 
 
-def add_optimizer_flags(parser: Parser) -> None:
+def _optimizer(parser: Parser) -> None:
     add = parser.group("optimizer", "How gradients change the weights.")
     add("--optimizer", default="adam", choices=["adam", "rmsprop"],
         help="Algorithm of the optimizer. The paper uses rmsprop.")
@@ -485,7 +480,7 @@ def add_optimizer_flags(parser: Parser) -> None:
         help="Largest norm of the gradient of all weights. A larger gradient is scaled down to it.")
 
 
-def add_evaluation_flags(parser: Parser) -> None:
+def _evaluation(parser: Parser) -> None:
     add = parser.group(
         "evaluation", "How whole games are played, in the test modes and while training.")
     add("--eval_every", type=whole(0, MAX_STEPS), metavar="STEPS",
@@ -508,3 +503,9 @@ def add_evaluation_flags(parser: Parser) -> None:
         help="In a test mode, play with the weights that evaluated best (model.best.tar) instead "
              "of the newest checkpoint.")
 # fmt: on
+
+
+SHARED: dict[str, Callable[[Parser], None]] = dict(
+    environment=_environment, run=_run, learning=_learning, model=_model, loss=_loss,
+    optimizer=_optimizer, evaluation=_evaluation,
+)  # fmt: skip
