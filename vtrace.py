@@ -113,13 +113,12 @@ def scan_backwards(factors: Tensor, terms: Tensor) -> Tensor:
 
 def standardised(advantages: Tensor, real: Tensor) -> Tensor:
     """The advantages [T, B] with a mean of 0 and a deviation of 1 over the real transitions, as
-    implementations of PPO make them. A single one stays as it is. `real` is [T, B] bool."""
-    if advantages.numel() == 1:  # it would have no gradient
-        return advantages
-    weights = real.float()
-    count = weights.sum().clamp(min=1.0)
-    advantages = advantages - (weights * advantages).sum() / count
-    return advantages / (((weights * advantages**2).sum() / count).sqrt() + 1e-8)
+    implementations of PPO make them. If only one is real, which would have no gradient, they stay
+    as they are. `real` is [T, B] bool."""
+    count = real.sum()
+    centred = advantages - (real * advantages).sum() / count
+    scaled = centred / (((real * centred**2).sum() / count).sqrt() + 1e-8)
+    return torch.where(count > 1, scaled, advantages)
 
 
 def clipped_gains(log_rhos: Tensor, advantages: Tensor, epsilon: float) -> Tensor:

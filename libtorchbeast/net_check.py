@@ -50,6 +50,7 @@ def check_net(net: Any, whole: Spec) -> None:
     if state:
         _check_restart(net, {name: values[:1] for name, values in rows.items()}, state)
     _check_repeats(net, made_up_rows(spec, T, B, 1), state)
+    _check_steps(net, made_up_rows(spec, T, B, 1), state)
 
 
 def call_own(part: str, function: Callable[..., Any], *inputs: Any) -> Any:
@@ -136,7 +137,11 @@ def _called(net: nn.Module, part: str, *inputs: Any, drawn: int = 0) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.rand(drawn)
         function = net if part == "forward" else getattr(net, part)
+        given = inputs[0] | dict(enumerate(inputs[1])) if part == "forward" else {}
+        before = {name: x._version for name, x in given.items()}  # which each change raises
         result = call_own(part, function, *inputs)
+    changed = [name for name, x in given.items() if x._version > before[name]]
+    _expect(not changed, f"changed its inputs {changed} in place", "new tensors instead")
     restore()
     return result
 
@@ -211,6 +216,28 @@ def _check_restart(net: nn.Module, row: dict[str, Tensor], state: tuple[Tensor, 
             "Your network does not restart its core state where `done` is true; pass the state "
             "through models.unroll, or replace it by initial_state there (docs/fork.md)"
         )
+
+
+def _check_steps(net: nn.Module, rows: dict[str, Tensor], state: tuple[Tensor, ...]) -> None:
+    """A learner's call with all rows must return what an actor's calls with one row each return,
+    also where an episode begins in between. As in `_check_repeats`, the rows are ones."""
+    rows["done"][1, 0] = True
+    try:
+        with torch.autocast("cpu", enabled=False):
+            whole, _ = _called(net, "forward", rows, state)
+            each: list[dict[str, Tensor]] = []
+            for t in range(len(rows["done"])):
+                row = {name: x[t : t + 1] for name, x in rows.items()}
+                outputs, state = _called(net, "forward", row, state)
+                each.append(outputs)
+    except UserError:
+        return
+    for name in HEADS:
+        steps = torch.cat([outputs[name] for outputs in each])
+        are_alike = torch.allclose(whole[name], steps, rtol=1e-3, atol=1e-3, equal_nan=True)
+        seen = f"returned other {name} for {len(steps)} rows at once than for one after the other"
+        why = "a core state that restarts at each `done` (models.unroll), and no other use of time"
+        _expect(are_alike, seen, f"the same: {why} (docs/fork.md)")
 
 
 def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Distribution) -> None:

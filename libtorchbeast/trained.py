@@ -77,5 +77,5 @@ class Agent:
             outputs, core_state = models.act_on(self.net, tensors, core_state, self._flags.greedy)
         last = outputs["action"][0].numpy()
         actions = to_space(last, self._space)
-        one = actions[0].item() if actions.ndim == 1 else actions[0]  # Python's own number
-        return actions if is_batch else one, (core_state, last)
+        own = actions.tolist() if self.spec.actions.kind == "discrete" else actions
+        return actions if is_batch else own[0], (core_state, last)

@@ -258,6 +258,49 @@ def test_a_core_state_that_ignores_done_is_refused(precision):
         models.make_net(net_class, SPEC, flags)
 
 
+class RestartingFirst(RestartingItself):
+    """Sees only the ends before its first row."""
+
+    def forward(self, inputs, core_state):
+        later = torch.zeros_like(inputs["done"][1:])
+        done = torch.cat([inputs["done"][:1], later])
+        return super().forward(inputs | {"done": done}, core_state)
+
+
+class MixingTime(monobeast.Net):
+    def forward(self, inputs, core_state=()):
+        seen = inputs["frame"]
+        return super().forward(inputs | {"frame": seen + seen.cumsum(0)}, core_state)
+
+
+@pytest.mark.parametrize("net_class", [RestartingFirst, MixingTime])
+def test_a_network_that_treats_many_rows_otherwise_than_each_is_refused(net_class):
+    text = "^Your network returned other policy_logits for 3 rows at once than for one after"
+    with pytest.raises(UserError, match=text):
+        made(net_class)
+
+
+class ClippingRewards(monobeast.Net):
+    def forward(self, inputs, core_state=()):
+        inputs["reward"].clamp_(-1, 1)  # changes neither zeros nor ones
+        return super().forward(inputs, core_state)
+
+
+class ForgettingState(monobeast.Net):
+    def forward(self, inputs, core_state=()):
+        for x in core_state:
+            x.zero_()
+        return super().forward(inputs, core_state)
+
+
+@pytest.mark.parametrize(
+    "net_class, name", [(ClippingRewards, "'reward'"), (ForgettingState, "0, 1")]
+)
+def test_a_network_that_changes_its_inputs_is_refused(net_class, name):
+    with pytest.raises(UserError, match=rf"^Your network changed its inputs \[{name}\] in place"):
+        models.make_net(net_class, SPEC, make_flags("--use_lstm"))
+
+
 def test_the_check_leaves_no_casts_of_weights_behind():
     """A cast in autocast's cache would be taken after the weights have changed."""
     flags = make_flags("--precision", "bf16")

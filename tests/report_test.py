@@ -79,7 +79,8 @@ def test_intervals_are_scipys():
         assert value == pytest.approx(oracle(*strata, axis=-1))
         assert [low, high] == pytest.approx([*wanted], abs=0.05 * (wanted.high - wanted.low))
     assert str(report.estimate([[1.0, 2.0], [5.0]], report.mean)) == "3.25"  # a game has one seed
-    assert str(report.estimate([[2.0, 2.0]], report.mean)) == "2 (2 to 2)"
+    assert str(report.estimate([[2.0, 2.0]], report.mean)) == "2.00 (2.00 to 2.00)"
+    assert str(report.estimate([[17_245.6, 17_245.6]], report.mean)) == "17246 (17246 to 17246)"
 
 
 def test_the_probability_of_improvement_counts_pairs_game_by_game():
@@ -110,16 +111,16 @@ def test_a_whole_study(tmp_path):
     numbers = [float(value) for value in list(rows[4].values())[4:]]
     assert numbers == pytest.approx([21.5, 21, 22, 21, 22, 0.5])
     found = tables(text)
-    cells = [*list(rows[4].values())[:4], "21.5 (21 to 22)", "21", "22", "00:30:00"]
+    cells = [*list(rows[4].values())[:4], "21.5 (21.0 to 22.0)", "21", "22", "00:30:00"]
     assert found["game lr"][5] == cells
     runs = list(csv.DictReader((folder / "report_runs.csv").read_text().splitlines()))
     assert len(runs) == 16 and runs[0]["lr"] == "0.001" and runs[0]["score"] == "11.0"
-    assert "\n| lr=0.001 gamma=0.9 |  | 0.25 (" in text  # of four pairs one is better
-    assert "\n| lr=0.003 gamma=0.99 | 1 (1 to 1) |" in text
+    assert "\n| lr=0.001 gamma=0.9 |  | 0.250 (" in text  # of four pairs one is better
+    assert "\n| lr=0.003 gamma=0.99 | 1.00 (1.00 to 1.00) |" in text
     lowest, *_, highest = found["--lr"]
     assert lowest == ["--lr", "runs", BREAKOUT, ASTERIX, "interquartile mean"]
     assert highest[:4] == ["0.003", "8", "13.9 (13.4 to 14.4)", "23.9 (23.4 to 24.4)"]
-    assert found["--gamma"][1][:3] == ["0.9", "8", "12.5 (12 to 13)"]
+    assert found["--gamma"][1][:3] == ["0.9", "8", "12.5 (12.0 to 13.0)"]
     assert found["setting"][0][:2] == ["setting", "games"]
     assert found["setting"][1][:2] == ["lr=0.001 gamma=0.9", "2"]
     assert found["game random"][1][:3] == [BREAKOUT, "0.38", "17.5"]
@@ -138,8 +139,12 @@ def test_flags_that_were_changed_one_at_a_time(tmp_path):
     make_study(folder, f"--env {BREAKOUT} --seed 1-2 --lr 1 --gamma 2,3", score)
     found = tables(write(folder)[0])
     cut = lambda table: [[row[0], row[2]] for row in table[1:]]
-    assert cut(found["--lr"]) == [["1.0", "1 (1 to 1)"], ["2.0", "3 (3 to 3)"]]
-    wanted = [["1.0", "1 (1 to 1)"], ["2.0", "1 (1 to 1)"], ["3.0", "5 (5 to 5)"]]
+    assert cut(found["--lr"]) == [["1.0", "1.00 (1.00 to 1.00)"], ["2.0", "3.00 (3.00 to 3.00)"]]
+    wanted = [
+        ["1.0", "1.00 (1.00 to 1.00)"],
+        ["2.0", "1.00 (1.00 to 1.00)"],
+        ["3.0", "5.00 (5.00 to 5.00)"],
+    ]
     assert cut(found["--gamma"]) == wanted
 
 
@@ -148,7 +153,7 @@ def test_tied_flags_have_one_effect_and_a_flag_may_have_no_value(tmp_path):
     line = f"--env {BREAKOUT} --seed 1-2 --lr,gamma 1,2 3,4 --no_decay off,on"
     make_study(folder, line, lambda values: float(values["gamma"]))
     text, _ = write(folder)
-    assert tables(text)["--lr --gamma"][1][:3] == ["1.0 3.0", "4", "3 (3 to 3)"]
+    assert tables(text)["--lr --gamma"][1][:3] == ["1.0 3.0", "4", "3.00 (3.00 to 3.00)"]
     assert [row[0] for row in tables(text)["--no_decay"]] == ["--no_decay", "off", "on"]
     assert text.count("## Effect of") == 2
 
@@ -245,7 +250,7 @@ def test_games_without_a_reference_have_no_aggregate(tmp_path, monkeypatch, caps
     report.main(["study", "--reference", str(file)])  # a study's name stands for its folder
     assert capsys.readouterr().out == f"{tmp_path}/study/report.md\n"
     text = (tmp_path / "study/report.md").read_text()
-    assert tables(text)["setting"][1] == ["lr=1.0", "1", "0.5 (0.5 to 0.5)"]
+    assert tables(text)["setting"][1] == ["lr=1.0", "1", "0.500 (0.500 to 0.500)"]
     known = {"MinAtar/Seaquest": {"random": "0", "reference": "20"}}
     study = report.read_study(tmp_path / "study", "hours")
     held_out = report.Report(tmp_path, study, known, "mean_eval_return/MinAtar/Seaquest-v1")

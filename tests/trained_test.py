@@ -18,6 +18,7 @@ CASES = {  # flags of the training and of the test
     "Pairs-v0": ("--use_lstm", "--greedy"),  # a Dict, two choices
     "Allowed-v0": ("", ""),  # a mask
     "Target-v0": ("--observation_scaling moments", ""),  # a Box, so its actions have many digits
+    "Number-v0": ("", ""),  # a Box without axes
     "PongNoFrameskip-v4": ("", "--greedy --max_episode_steps 30"),  # pixels
 }
 

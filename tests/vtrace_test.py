@@ -210,5 +210,7 @@ def test_a_value_is_held_near_the_one_before_unless_it_returns():
 def test_the_advantage_of_a_single_transition_is_not_standardised_away():
     advantages = torch.tensor([[3.0], [5.0]])
     assert vtrace.standardised(advantages[1:], torch.tensor([[True]])).item() == 5.0
+    others = torch.tensor([[True], [False]])  # a batch may have a single real transition
+    assert vtrace.standardised(advantages, others)[0].item() == 3.0
     both = vtrace.standardised(advantages, torch.ones(2, 1, dtype=torch.bool))
     torch.testing.assert_close(both, torch.tensor([[-1.0], [1.0]]))

@@ -63,8 +63,9 @@ class Estimate(NamedTuple):
     high: float | None
 
     def __str__(self) -> str:
-        interval = "" if self.low is None else f" ({self.low:.3g} to {self.high:.3g})"
-        return f"{self.value:.3g}{interval}"
+        digits = lambda x: f"{x:.0f}" if abs(x) >= 1000 else f"{x:#.3g}".rstrip(".")
+        value, *interval = (digits(x) for x in self if x is not None)
+        return f"{value} ({' to '.join(interval)})" if interval else value
 
 
 # ======================================================================================= statistics

@@ -79,5 +79,18 @@ class Target(Guess):
         return 1.0 - float(np.abs((action - [0, 5]) / [2, 5] - self.wanted).sum())
 
 
-for env in (Pairs, Allowed, Target):
+class Number(Guess):
+    """The agent must name the number that it sees, in spaces without axes."""
+
+    action_space = observation_space = spaces.Box(-1, 1, (), np.float32)
+
+    def ask(self):
+        return np.float32(self.np_random.uniform(-0.8, 0.8))
+
+    def worth(self, action):
+        assert self.action_space.contains(np.asarray(action))
+        return -abs(float(action))
+
+
+for env in (Pairs, Allowed, Target, Number):
     gymnasium.register(f"{env.__name__}-v0", env)
