@@ -300,8 +300,8 @@ def slot_shapes(flags: Flags, shapes: Shapes) -> Shapes:
 
 
 def check_limits(flags: Flags, shapes: Shapes) -> None:
-    """Checks that memory and open files suffice, before the run writes anything. Raises UserError,
-    which says how much is needed and how much there is, if they do not."""
+    """Checks that memory suffices, before the run writes anything. Raises UserError, which says how
+    much is needed and how much there is, if it does not."""
     in_order = flags.num_actors == 0
     needed = shared_memory.required_bytes(shapes if in_order else slot_shapes(flags, shapes))
     shared_memory.require_memory(flags, "unroll_length" if in_order else "num_buffers", needed)

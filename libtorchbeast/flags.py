@@ -308,10 +308,8 @@ def choose_xpid(flags: argparse.Namespace) -> None:
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether `name` is that of a folder: no path, nor the folder itself or the one above, and no
-    flag."""
-    is_name = name == os.path.basename(name) and not name.startswith("-")
-    return is_name and name not in ("", ".", "..")
+    """Whether `name` is that of a folder: no path, not "." or "..", and no flag."""
+    return name == os.path.basename(name) and name not in ("", ".", "..") and name[0] != "-"
 
 
 def as_plain(flags: dict[str, Any]) -> dict[str, Any]:

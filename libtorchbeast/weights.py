@@ -100,7 +100,7 @@ class NewestWeights:
 
     `publish` copies the weights, and the copy never changes afterwards. The next version replaces
     it in a single assignment. So a reader always gets one whole version. `device` is that of the
-    networks that copy the weights. The other arguments are those of `SharedWeights`.
+    networks that copy the weights. The other arguments are those of `SharedWeights.begin`.
     """
 
     def __init__(self, state_dict: dict[str, torch.Tensor], version: int, device: torch.device):

@@ -102,7 +102,9 @@ def test_an_actors_very_first_row_carries_the_version_that_it_copied():
     net = models.make_net(monobeast.Net, spec, flags)
     one = replace(flags, num_actors=1)
     memory = ActorMemory(num_actors=1)
+    memory.times["opened"].fill_(N)  # by the first environment
     memory.reserve(one, shapes, net.state_dict(), 7)
+    assert not any(tensor.any() for tensor in memory.times.tensors.values())
     full, outbox = Pipe(duplex=False)
     slots, threads = iter([b"0"]), torch.get_num_threads()
     other = dataclasses.replace(spec, observations={"frame": ((4,), "uint8")})

@@ -293,12 +293,38 @@ class ForgettingState(monobeast.Net):
         return super().forward(inputs, core_state)
 
 
+class ScalingOnes(monobeast.Net):
+    def forward(self, inputs, core_state=()):
+        if inputs["frame"].max() > 0:
+            inputs["frame"].div_(inputs["frame"].max())
+        return super().forward(inputs, core_state)
+
+
+class ForgettingLater(ForgettingState):
+    def forward(self, inputs, core_state=()):
+        later = inputs["done"][1:].any()
+        return super().forward(inputs, core_state if later else tuple(x + 0 for x in core_state))
+
+
+class BuiltInInference(monobeast.Net):
+    @torch.inference_mode()
+    def initial_state(self, batch_size):
+        return super().initial_state(batch_size)
+
+
 @pytest.mark.parametrize(
-    "net_class, name", [(ClippingRewards, "'reward'"), (ForgettingState, "0, 1")]
+    "net_class, name",
+    [
+        (ClippingRewards, "'reward'"),
+        (ForgettingState, "0, 1"),
+        (ScalingOnes, "'frame'"),
+        (ForgettingLater, "0, 1"),
+    ],
 )
 def test_a_network_that_changes_its_inputs_is_refused(net_class, name):
     with pytest.raises(UserError, match=rf"^Your network changed its inputs \[{name}\] in place"):
         models.make_net(net_class, SPEC, make_flags("--use_lstm"))
+    models.make_net(BuiltInInference, SPEC, make_flags("--use_lstm"))
 
 
 def test_the_check_leaves_no_casts_of_weights_behind():

@@ -265,7 +265,7 @@ def test_errors_are_one_line_and_say_what_is_there(tmp_path, capsys):
     check_error([run, "--y", "loss"], capsys, "no run has a loss; ", "'mean_game_return'")
     said = "no run has a mean_gamereturn (did you mean mean_game_return?)"
     check_error([run, "--y", "mean_gamereturn"], capsys, said)
-    check_error([young], capsys, "no run has a mean_game_return")
+    check_error([young], capsys, "no run has a mean_game_return yet; ")
     check_error([str(bad)], capsys, "bad.csv", "'high'")
     check_error([run], capsys, "/nonexistent/plot.png")
     with pytest.raises(SystemExit, match="plot: Format 'doc' is not supported .supported formats"):

@@ -2,6 +2,7 @@
 """Weights on their way to actors and inference threads: whole, of one version, never torn."""
 
 import ctypes
+import os
 import platform
 import sys
 import time
@@ -16,7 +17,12 @@ from torch import nn
 from libtorchbeast import workers
 from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import UserError
-from libtorchbeast.weights import NewestWeights, SharedWeights, memory_fence
+from libtorchbeast.weights import (
+    NewestWeights,
+    SharedWeights,
+    memory_fence,
+    shapes_of_versions,
+)
 from tests.support.memory import GUARD, MOST, memories, receive
 
 try:
@@ -99,6 +105,18 @@ def test_no_reader_ever_copies_a_torn_version(monkeypatch, machine):
     finally:
         process.kill()
         process.end(GUARD)
+        weights.close()
+
+
+def test_a_process_that_knows_the_weights_shapes_maps_them_in_any_order():
+    state_dict = Weights().fill(4)
+    there, here = SharedWeights().begin(state_dict, 5), SharedWeights()
+    os.dup2(there._fd, here._fd)  # as a process has it that started before
+    here.map(shapes_of_versions(dict(reversed(state_dict.items()))))
+    net = Weights()
+    assert here.copy_to(net) == 5
+    assert_whole(net, 4)
+    for weights in (there, here):
         weights.close()
 
 

@@ -105,7 +105,7 @@ def _render(env: Environment) -> Any:
 
 class Panel:
     """What is drawn below each picture: return, step and predicted value, and a curve of the newest
-    predicted values of the game. Bars show the rewards, if they differ."""
+    predicted values of the game. Bars show the rewards, the largest of which is full-sized."""
 
     def __init__(self):
         # The value and the reward of each step, the newest last.
@@ -158,7 +158,7 @@ class Panel:
         rewards = [reward for _, reward in self._steps]
         largest = max(map(abs, rewards)) or 1.0
         for (x, _), reward in zip(points, rewards, strict=True):
-            if reward and min(rewards) < max(rewards):
+            if reward:
                 color = GOOD if reward > 0 else BAD
                 tall = (bottom - top) * abs(reward) / largest
                 pen.line([(x, bottom - tall), (x, bottom)], color, 2)

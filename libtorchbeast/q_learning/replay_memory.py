@@ -4,8 +4,6 @@
 import contextlib
 import logging
 import os
-import shutil
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -68,8 +66,11 @@ def allocate(flags: Flags, shapes: Shapes, num_blocks: int, path: str | None) ->
 def require_disk(flags: Flags, path: str, needed: int) -> None:
     """Raises UserError unless a file of `needed` bytes fits onto the disk, in place of the one that
     may be there. Its folder need not exist yet."""
-    folder = next(folder for folder in Path(path).absolute().parents if folder.exists())
-    free = shutil.disk_usage(folder).free + (os.path.getsize(path) if os.path.exists(path) else 0)
+    folder = os.path.dirname(os.path.abspath(path))
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize + (os.path.getsize(path) if os.path.exists(path) else 0)
     expected = f"less: {needed / 1e9:.3f} GB would be needed on the disk, {free / 1e9:.3f} are free"
     require(flags, "replay_capacity", needed < free, expected)
 

@@ -143,7 +143,7 @@ def _read_curves(paths: Sequence[str], y: str) -> list[Curve]:
         names = " or ".join(dict.fromkeys(columns.values()))
         have = read_csv(curves[0].path)[0]
         near = difflib.get_close_matches(names, have, 1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        hint = " yet" if names in have else f" (did you mean {near[0]}?)" if near else ""
         said = f"nothing to draw: no run has a {names}{hint}; {curves[0].path} has {have}"
         raise ValueError(said)
     return [curve for curve in curves if curve.y]

@@ -63,7 +63,7 @@ class Estimate(NamedTuple):
     high: float | None
 
     def __str__(self) -> str:
-        digits = lambda x: f"{x:.0f}" if abs(x) >= 1000 else f"{x:#.3g}".rstrip(".")
+        digits = lambda x: f"{x:.0f}" if abs(x) > 999 else f"{x:#.3g}".rstrip(".")
         value, *interval = (digits(x) for x in self if x is not None)
         return f"{value} ({' to '.join(interval)})" if interval else value
 

@@ -134,11 +134,10 @@ def flags_of(path: Path) -> dict[str, Any]:
 
 
 def commit_of(path: Path) -> str:
-    """The commit that the run was started with last, with a + if files differed from it. "" if it
-    is not known."""
+    """The commit that the run was started with last, with a + if files differed from it."""
     found = meta.read(path / "meta.json")
     newest = [found, *found.get("resumed", [])][-1]
-    return newest.get("commit", "")[:10] + "+" * newest.get("dirty", False)
+    return newest.get("commit", "unknown")[:10] + "+" * newest.get("dirty", False)
 
 
 def total_steps(run: Run) -> int | None:
