@@ -4,8 +4,8 @@
 A slot holds one rollout of `envs_per_actor` columns. Each slot belongs to one actor as long as the
 run lasts. At any time it is in one of three places: with the actor, which fills it or will; ready,
 which means filled and waiting for a learner; or with a learner. Only the main process knows where
-each slot is. The pipes between it and the actors carry slot numbers, as digits, and the
-last message of an actor that raised (and before, what the first one tells: opening.py).
+each slot is. The pipes between it and the actors carry slot numbers, as digits, and the last
+message of an actor that raised. Before that the first one tells of its environment (opening.py).
 
 When an actor dies, a new process takes its place. The slots that were with the dead actor may be
 half-written, so the new process fills them again. Slots that are ready or with a learner are
@@ -60,7 +60,7 @@ class ActorMemory:
         self.slots.reserve(slot_shapes(flags, shapes))
         self.weights.begin(weights, version)
         for tensor in self.times.tensors.values():
-            tensor.zero_()  # the first one's are those of the first environment
+            tensor.zero_()  # the first actor has written those of the first environment
 
     def map(self, flags: Flags, shapes: Shapes, weights: dict[str, Any]) -> None:
         self.slots.map(slot_shapes(flags, shapes))

@@ -257,7 +257,7 @@ def _first_actor(
 
     clock = times.clock(0)
     flags, spec, shapes, net = _describe(flags, complete, clock, lambda _: opened(count), *own)
-    gc.collect()  # the first environment, before the actor's are opened
+    gc.collect()  # frees the first environment before the actor opens its own
     outbox.send_bytes(shapes_to_json(shapes))
     if seed := next(inbox, None):  # None: this process has to end
         memory.map(flags, shapes, net.state_dict())

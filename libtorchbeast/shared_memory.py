@@ -35,7 +35,7 @@ class SharedTensors:
     yet, one process calls `reserve` later, and the others then call `map` with the same shapes.
 
     Attributes:
-        shapes: those of `tensors`, which is empty without them.
+        tensors, shapes: are empty before `reserve` or `map`.
     """
 
     def __init__(self, shapes: Shapes | None = None):

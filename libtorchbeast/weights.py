@@ -31,7 +31,7 @@ class SharedWeights(SharedTensors):
 
     def begin(self, state_dict: dict[str, torch.Tensor], version: int) -> "SharedWeights":
         """Publishes the first weights, on any device. Returns this instance. Raises OSError if the
-        memory cannot be reserved, and UserError, see `memory_fence`."""
+        memory cannot be reserved, and UserError as `memory_fence` does."""
         self.reserve(shapes_of_versions(state_dict))
         for slot in (version + 1, version):  # later calls leave out frozen weights
             self.publish(state_dict, slot)

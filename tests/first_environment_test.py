@@ -14,6 +14,9 @@ from libtorchbeast.flags import UserError, replace
 from tests.support.monobeast import parse
 from tests.support.processes import ROOT
 
+OWN = (
+    lambda spec: None, monobeast.act, monobeast.create_env, monobeast.Net, monobeast.Actor
+)  # fmt: skip
 UNRULY = """
 import ctypes, os, signal
 import gymnasium, numpy as np, torch
@@ -91,12 +94,21 @@ def test_a_crash_of_the_first_environment_is_told(train):
     assert last.endswith("ended without a traceback (exit code -11: Segmentation fault)")
 
 
+def test_too_many_actors_are_refused_before_their_memory_is_reserved(monkeypatch):
+    monkeypatch.setattr(opening, "ActorMemory", None)
+    flags = parse("--num_actors", 10**6, "--num_buffers", 10**6, "--envs_per_actor", 1)
+    with (
+        pytest.raises(UserError, match="open files would be needed"),
+        opening.describe(flags, *OWN),
+    ):
+        pass
+
+
 def test_the_number_of_actors_cannot_depend_on_the_environment():
     """A fork's recipe might have one. The first actor starts before the environment is known."""
     for before, after in ((1, 2), (0, 2)):
         flags = parse("--env", "tests.support.envs:Catch-v0", "--num_actors", before)
-        own = monobeast.act, monobeast.create_env, monobeast.Net, monobeast.Actor
         complete = lambda spec, flags=flags, after=after: replace(flags, num_actors=after)
         said = f"^--num_actors 2: expected {before}, whatever the environment is"
-        with pytest.raises(UserError, match=said), opening.describe(flags, complete, *own):
+        with pytest.raises(UserError, match=said), opening.describe(flags, complete, *OWN[1:]):
             pass

@@ -233,7 +233,7 @@ def test_a_run_counts_once_however_its_flags_are_spelt_and_other_differences_are
     assert row["seeds"] == "3" and text.count(": another run has the same flags") == 1
     assert "the runs of one setting differ in what is not swept: ['passes']" in text
     assert (
-        f"setting have different commits (+: and changes beyond it): {10 * '1'}, {10 * '4'}+"
+        f"setting have different commits (+ means uncommitted changes): {10 * '1'}, {10 * '4'}+"
         in text
     )
 

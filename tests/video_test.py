@@ -137,11 +137,11 @@ def test_the_panel_shows_the_value_of_this_game_and_where_rewards_came():
             numbers = dict(episode_step=step + i, episode_return=0, baseline=value, reward=reward)
             yield {k: np.array([number]) for k, number in numbers.items()}
 
-    def ink(image, color):
-        """Columns of the panel in which the curve, without its last point, has this colour."""
+    def ink(image, color, axis=0):
+        """Columns (or rows) of the panel where the curve, without its last point, has a colour."""
         box = image[-video.PANEL + 30 :, 60:-12].astype(int)
         wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
-        return (abs(box - wanted).max(axis=2) < 8).any(axis=0)
+        return (abs(box - wanted).max(axis=2) < 8).any(axis=axis)
 
     panel, picture = video.Panel(), np.zeros((20, 20), np.uint8)
     for row in rows((0.0, 0), (1.0, 1), (0.5, 0), (0.7, -2), *[(0.2, 0)] * 9):
@@ -149,6 +149,7 @@ def test_the_panel_shows_the_value_of_this_game_and_where_rewards_came():
     assert image.shape == (480 + video.PANEL, 480, 3)
     assert ink(image, video.VALUE).sum() > 5
     assert ink(image, video.GOOD).any() and ink(image, video.BAD).any()
+    assert ink(image, video.BAD, 1).sum() > 1.5 * ink(image, video.GOOD, 1).sum()  # twice as large
     for row in rows((3.0, 0)):
         larger = np.zeros((30, 20), np.uint8)
         assert panel.below(larger, row).shape == image.shape  # all in a video have one size

@@ -105,7 +105,7 @@ def _render(env: Environment) -> Any:
 
 class Panel:
     """What is drawn below each picture: return, step and predicted value, and a curve of the newest
-    predicted values of the game. Bars show the rewards, the largest of which is full-sized."""
+    predicted values of the game. Bars show the rewards; the largest has the full height."""
 
     def __init__(self):
         # The value and the reward of each step, the newest last.

@@ -151,7 +151,7 @@ def read_study(folder: Path, y: str) -> Study:
     if names := sorted(differing.difference(*swept)):
         left_out.append(f"- the runs of one setting differ in what is not swept: {names}")
     if mixed := set[str]().union(*(own for own in commits.values() if len(own) > 1)):
-        said = "the runs of one setting have different commits (+: and changes beyond it)"
+        said = "the runs of one setting have different commits (+ means uncommitted changes)"
         left_out.append(f"- {said}: {', '.join(sorted(mixed))}")
     seeds = any("seed" in names for names in swept)
     return Study(folder.name, plan["commands"], factors, seeds, results, left_out)
