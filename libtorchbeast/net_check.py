@@ -239,11 +239,11 @@ def _check_steps(net: nn.Module, rows: dict[str, Tensor], state: tuple[Tensor, .
             row = {name: x[t : t + 1] for name, x in rows.items()}
             outputs, state = _called(net, "forward", row, state)
             each.append(outputs["policy_logits"])
-    pair = whole["policy_logits"], torch.cat(each)
-    are_alike = torch.allclose(*pair, rtol=1e-3, atol=1e-3, equal_nan=True)
+    first, second = whole["policy_logits"], torch.cat(each)
+    differ = (first - second).abs().max() > 0.02 * first.abs().max()  # more than bfloat16 rounds
     seen = f"returned other policy_logits for {len(each)} rows at once than for one after the other"
     why = "a core state that restarts at each `done` (models.unroll), and no other use of time"
-    _expect(are_alike, seen, f"the same: {why} (docs/fork.md)")
+    _expect(not differ, seen, f"the same: {why} (docs/fork.md)")
 
 
 def _check_outputs(outputs: dict[str, Any], rows: dict[str, Tensor], actions: Distribution) -> None:
