@@ -36,7 +36,7 @@ import vtrace
 from libtorchbeast import models, opening, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
-from libtorchbeast.actors import ActorMemory, Actors, check_limits, choose_numbers
+from libtorchbeast.actors import ActorMemory, Actors, choose_numbers
 from libtorchbeast.agents import make_net
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributions import make_distribution
@@ -46,11 +46,10 @@ from libtorchbeast.learner import Direct, start_learners
 from libtorchbeast.loggers.timing import Clock
 from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState
-from libtorchbeast.past import add_past_flag, past_of_run
-from libtorchbeast.rollouts import Barrier, batches
+from libtorchbeast.past import past_of_run
+from libtorchbeast.rollouts import Barrier, Rollout, batches
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
-from libtorchbeast.shared_memory import Shapes
 from libtorchbeast.spec import Spec
 
 
@@ -201,9 +200,7 @@ def make_parser() -> Parser:
              "barrier waits until the games in progress have ended; then all environments start "
              "afresh, so that a run can resume bit for bit. Timed checkpoints wait for a barrier, "
              "but for no more than 1000 updates after it was due.")
-    add_past_flag(parser)
-    parser.add_shared("learning", "model", "loss", "optimizer", "evaluation")
-    ranks.add_flags(parser)
+    parser.add_shared("self-play", "learning", "model", "loss", "optimizer", "evaluation", "ranks")
     add_own_flags(parser)
     parser.explain_recipes(RECIPES)
     return parser
@@ -330,23 +327,20 @@ def train(flags: Flags) -> Run:
     seed_everything(flags.seed)
     complete = functools.partial(recipes.complete, flags, check_flags, recipes=RECIPES)
     described = opening.describe(flags, complete, act, create_env, Net, Actor)
-    with described as (flags, spec, shapes, first):
-        check_limits(flags, shapes)
+    with described as (flags, spec, rollout, first):
         device = torch.device(flags.learner_device)
         net = make_net(Net, spec, flags)
         with Run(flags, spec, net, device, player, targets, loss) as run:
             run.between = Direct()  # FORK HERE: what stands between the rollouts and the learner
             if not run.finished():
-                train_in_parallel(run, shapes, *first) if first else train_in_order(run, shapes)
+                train_in_parallel(run, *first) if first else train_in_order(run, rollout)
     return run
 
 
-def train_in_parallel(
-    run: Run, shapes: Shapes, memory: ActorMemory, first: workers.Process
-) -> None:
+def train_in_parallel(run: Run, memory: ActorMemory, first: workers.Process) -> None:
     """Trains with actor processes and learner threads, both supervised by this thread."""
     flags, learner = run.flags, run.learner
-    memory.reserve(flags, shapes, learner.net.state_dict(), learner.updates)
+    memory.reserve(flags, learner.net.state_dict(), learner.updates)
 
     def start_actor(actor: int, life: int) -> workers.Process:
         seed = derive_seed(flags.seed, learner.updates, ranks.own_number(actor), life)
@@ -373,14 +367,14 @@ def train_in_parallel(
     run.threads.raise_failure()
 
 
-def train_in_order(run: Run, shapes: Shapes) -> None:
-    """Acts and learns in turns. The same seed gives the same numbers, bit for bit.
+def train_in_order(run: Run, rollout: Rollout) -> None:
+    """Acts and learns in turns. The same seed gives the same numbers, bit for bit. Each rollout
+    takes the place of the one before, in the tensors of `rollout`.
 
     At each barrier the environments and all random generators start afresh from (seed, updates), so
     that a run which resumes there computes the same numbers as one that was not stopped.
     """
     flags, learner = run.flags, run.learner
-    rollout = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
 
     def rollouts(actor: Actor, barrier: Barrier):
         while not (barrier.reached() or run.finished()):

@@ -58,7 +58,7 @@ from libtorchbeast.flags import (
 from libtorchbeast.learner import Direct, start_learners
 from libtorchbeast.loggers.timing import INFERENCE_ACTIVITIES, Clock, latency_percentiles, shares
 from libtorchbeast.models import CoreState
-from libtorchbeast.past import add_past_flag, past_of_run
+from libtorchbeast.past import past_of_run
 from libtorchbeast.rpcenv.addresses import parse_addresses
 from libtorchbeast.rpcenv.client import StreamMonitor, first_description, spec_of
 from libtorchbeast.rpcenv.local_servers import LocalServers
@@ -149,9 +149,7 @@ INFERENCE_TIMEOUT_MS = 10.0  # the longest time that an inference batch waits fo
 def make_parser() -> Parser:
     parser = Parser("polybeast", __doc__)
     add_acting_flags(parser)
-    add_past_flag(parser)
-    parser.add_shared("learning", "model", "loss", "optimizer", "evaluation")
-    ranks.add_flags(parser)
+    parser.add_shared("self-play", "learning", "model", "loss", "optimizer", "evaluation", "ranks")
     parser.explain_recipes(RECIPES)
     return parser
 

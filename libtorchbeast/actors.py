@@ -45,25 +45,27 @@ class ActorMemory:
     shapes are known; it calls `map` when the learner's process has called `reserve`.
 
     Attributes:
+        shapes: of an actor's rollout. `opening.describe` sets them.
         slots: tensors [num_slots, T+1, N, ...] and, for core_state/i, [num_slots, layers, N, H].
         weights: the newest ones.
         times: what the actors report of their activities.
     """
 
     def __init__(self, num_actors: int):
+        self.shapes: Shapes = {}
         self.slots, self.weights = SharedTensors(), SharedWeights()
         self.times = ActorTimes(num_actors)
 
-    def reserve(self, flags: Flags, shapes: Shapes, weights: dict[str, Any], version: int) -> None:
-        """Reserves memory for rollouts of these `shapes`. No actor has done anything yet. Raises
-        what `SharedWeights.begin` raises."""
-        self.slots.reserve(slot_shapes(flags, shapes))
+    def reserve(self, flags: Flags, weights: dict[str, Any], version: int) -> None:
+        """Reserves the memory. No actor has done anything yet. Raises what `SharedWeights.begin`
+        raises."""
+        self.slots.reserve(slot_shapes(flags, self.shapes))
         self.weights.begin(weights, version)
         for tensor in self.times.tensors.values():
             tensor.zero_()  # the first actor has written those of the first environment
 
-    def map(self, flags: Flags, shapes: Shapes, weights: dict[str, Any]) -> None:
-        self.slots.map(slot_shapes(flags, shapes))
+    def map(self, flags: Flags, weights: dict[str, Any]) -> None:
+        self.slots.map(slot_shapes(flags, self.shapes))
         self.weights.map(shapes_of_versions(weights))
 
     def close(self) -> None:

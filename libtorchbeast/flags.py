@@ -502,10 +502,26 @@ def _evaluation(parser: Parser) -> None:
     add("--best", action="store_true",
         help="In a test mode, play with the weights that evaluated best (model.best.tar) instead "
              "of the newest checkpoint.")
+
+
+def _self_play(parser: Parser) -> None:
+    add = parser.group("self-play", "Games against the run's own past.")
+    add("--past_share", type=real(0, 1), default=0.0, metavar="SHARE",
+        help="With several players: the share of games in which a file of "
+             "--keep_checkpoints_every plays one side.")
+
+
+def _ranks(parser: Parser) -> None:
+    add = parser.group("ranks", "Several learners (docs/many_machines.md).")
+    add("--rank_timeout", type=real(1, 3600), default=60.0, metavar="SECONDS",
+        help="Under torchrun: if a rank gives no sign of life for this long, or is missing this "
+             "long after the start, the others save the run and end. A rank that dies is noticed "
+             "at once, and a rank whose environments are slow is waited for.")
 # fmt: on
 
 
-SHARED: dict[str, Callable[[Parser], None]] = dict(
-    environment=_environment, run=_run, learning=_learning, model=_model, loss=_loss,
-    optimizer=_optimizer, evaluation=_evaluation,
-)  # fmt: skip
+SHARED: dict[str, Callable[[Parser], None]] = {
+    "environment": _environment, "run": _run, "self-play": _self_play, "learning": _learning,
+    "model": _model, "loss": _loss, "optimizer": _optimizer, "evaluation": _evaluation,
+    "ranks": _ranks,
+}  # fmt: skip

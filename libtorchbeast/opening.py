@@ -21,13 +21,13 @@ import torch
 from torch import nn
 
 from libtorchbeast import checkpoint, workers
-from libtorchbeast.actors import ActorMemory, why_hung
+from libtorchbeast.actors import ActorMemory, check_limits, why_hung
 from libtorchbeast.agents import make_net
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags, UserError, replace, require
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
 from libtorchbeast.origin import cause, errors_of
-from libtorchbeast.rollouts import rollout_shapes
+from libtorchbeast.rollouts import Rollout, rollout_shapes
 from libtorchbeast.seeds import seed_everything, seeded
 from libtorchbeast.shared_memory import (
     Shapes,
@@ -153,7 +153,7 @@ def opened_here(
 @contextlib.contextmanager
 def describe(
     flags: Flags, complete: Complete, act: Callable, *own: Callable
-) -> Iterator[tuple[Flags, Spec, Shapes, tuple[ActorMemory, Process] | None]]:
+) -> Iterator[tuple[Flags, Spec, Rollout, tuple[ActorMemory, Process] | None]]:
     """Opens one environment and plays one step: with --num_actors 0 in this process, else in that
     of the first actor, so that the environment cannot change the learner's.
 
@@ -163,12 +163,13 @@ def describe(
             monobeast.py.
 
     Yields:
-        The completed flags, the environments' spec, and the shapes of an actor's rollout. With
-        actors also their memory and the first one's process. When the memory is reserved, and the
+        The completed flags and the environments' spec. With --num_actors 0 also a rollout of zeros,
+        else the actors' memory and the first one's process. When the memory is reserved, and the
         process is sent its seed, it goes on as actor 0.
 
     Raises:
-        UserError: the environment is not accepted, takes too long, or ends its process.
+        UserError: the environment is not accepted, takes too long, or ends its process; or memory
+            does not suffice.
     """
 
     def checked(spec: Spec) -> Flags:
@@ -181,7 +182,9 @@ def describe(
         clock = Clock(ACTOR_ACTIVITIES)
         with OpeningWatch(flags, clock=clock) as opened:
             flags, spec, shapes, _ = _describe(flags, checked, clock, opened, *own)
-        yield flags, spec, shapes, None
+        check_limits(flags, shapes)
+        zeros = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
+        yield flags, spec, zeros, None
         return
     require_descriptors(flags)
     memory = ActorMemory(flags.num_actors)
@@ -191,9 +194,10 @@ def describe(
         completed = checked(spec)
         changed = {k: v for k, v in vars(completed).items() if v != vars(flags).get(k)}
         process.send(json.dumps(changed).encode())
-        shapes = shapes_from_json(_told(process, memory.times, flags))
+        memory.shapes = shapes_from_json(_told(process, memory.times, flags))
+        check_limits(completed, memory.shapes)
         spec = dataclasses.replace(spec, num_envs=completed.envs_per_actor)
-        yield completed, spec, shapes, (memory, process)
+        yield completed, spec, {}, (memory, process)
     finally:
         process.end(deadline=3.0)
         memory.close()
@@ -260,7 +264,8 @@ def _first_actor(
     gc.collect()  # frees the first environment before the actor opens its own
     outbox.send_bytes(shapes_to_json(shapes))
     if seed := next(inbox, None):  # None: this process has to end
-        memory.map(flags, shapes, net.state_dict())
+        memory.shapes = shapes
+        memory.map(flags, net.state_dict())
         del net
         act(inbox, outbox, 0, int(seed), flags, spec, memory)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from libtorchbeast import agents, checkpoint, models
 from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.distributed import ranks
-from libtorchbeast.flags import Flags, Parser, UserError, real, require, run_path
+from libtorchbeast.flags import Flags, UserError, require, run_path
 from libtorchbeast.loggers.standings import Results, read
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rollouts import NOBODY
@@ -49,13 +49,6 @@ def sides(groups: list[agents.Group]) -> list[int]:
     if len(groups) == 1:
         return [i % 2 for i in range(groups[0].agents)]
     return [int(i > 0) for i, group in enumerate(groups) for _ in range(group.agents)]
-
-
-def add_past_flag(parser: Parser) -> None:
-    add = parser.group("self-play", "Games against the run's own past.")
-    add("--past_share", type=real(0, 1), default=0.0, metavar="SHARE",
-        help="With several players: the share of games in which a file of "
-             "--keep_checkpoints_every plays one side.")  # fmt: skip
 
 
 class Past:

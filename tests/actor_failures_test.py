@@ -48,7 +48,8 @@ class Crew:
         self.now = 1000.0
         monkeypatch.setattr(actors_module.time, "monotonic", self.clock)
         memory = ActorMemory(num_actors)
-        memory.reserve(self.flags, {"reward": ((2, N), torch.float32)}, {}, 0)
+        memory.shapes = {"reward": ((2, N), torch.float32)}
+        memory.reserve(self.flags, {}, 0)
         self.times, self.wakeup = memory.times, PipeEvent()
         self.actors = Actors(lambda actor, life: FakeProcess(), self.flags, memory)
 

@@ -91,8 +91,8 @@ def describe(flags):
     own = monobeast.create_env, monobeast.Net, monobeast.Actor
     check, kinds = monobeast.check_flags, monobeast.RECIPES
     complete = functools.partial(recipes.complete, flags, check, recipes=kinds)
-    with opening.describe(flags, complete, monobeast.act, *own) as (*described, _):
-        return described
+    with opening.describe(flags, complete, monobeast.act, *own) as (flags, spec, rollout, _):
+        return flags, spec, {name: (tuple(x.shape), x.dtype) for name, x in rollout.items()}
 
 
 def test_an_actors_very_first_row_carries_the_version_that_it_copied():
@@ -103,7 +103,8 @@ def test_an_actors_very_first_row_carries_the_version_that_it_copied():
     one = replace(flags, num_actors=1)
     memory = ActorMemory(num_actors=1)
     memory.times["opened"].fill_(N)  # by the first environment
-    memory.reserve(one, shapes, net.state_dict(), 7)
+    memory.shapes = shapes
+    memory.reserve(one, net.state_dict(), 7)
     assert not any(tensor.any() for tensor in memory.times.tensors.values())
     full, outbox = Pipe(duplex=False)
     slots, threads = iter([b"0"]), torch.get_num_threads()

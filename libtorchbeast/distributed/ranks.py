@@ -29,7 +29,7 @@ from torch import Tensor
 
 from libtorchbeast import linux
 from libtorchbeast.distributed.pulse import DONE, LATER_S, PULSE_S, Pulse, RankLost
-from libtorchbeast.flags import Parser, UserError, as_plain, real, require
+from libtorchbeast.flags import UserError, as_plain, require
 from libtorchbeast.loggers.columns import MAXIMA_OF_RANKS, OF_EACH_RANK, SUMS_OF_RANKS
 from libtorchbeast.seeds import MOST_ACTORS
 
@@ -76,15 +76,6 @@ def share(batch_size: int) -> int:
     if batch_size % count():
         raise UserError(f"--batch_size {batch_size}: expected a multiple of {count()} ranks")
     return batch_size // count()
-
-
-def add_flags(parser: Parser) -> None:
-    """Adds the flags of the programs that can have several learners."""
-    add = parser.group("ranks", "Several learners (docs/many_machines.md).")
-    add("--rank_timeout", type=real(1, 3600), default=60.0, metavar="SECONDS",
-        help="Under torchrun: if a rank gives no sign of life for this long, or is missing this "
-             "long after the start, the others save the run and end. A rank that dies is noticed "
-             "at once, and a rank whose environments are slow is waited for.")  # fmt: skip
 
 
 class Ranks:
