@@ -83,10 +83,8 @@ class Net(nn.Module):
         super().__init__()
         self.parts = models.Parts(spec)
         if self.parts.image_shape is None:
-            raise UserError(
-                f"polybeast.Net reads images [C, H, W]; the environment has {spec.observations}. "
-                f"Perhaps --net monobeast.Net?"
-            )
+            said = f"polybeast.Net reads images [C, H, W]; the environment has {spec.observations}"
+            raise UserError(f"{said}. Perhaps --net monobeast.Net?")
         self.distribution = make_distribution(spec.actions)
         channels = [self.parts.image_shape[0], 16, 32, 32]
         sections = [Section(*channels[i : i + 2]) for i in range(3)]

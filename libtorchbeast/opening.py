@@ -41,7 +41,6 @@ from libtorchbeast.workers import HEARTBEAT_S, Process, Reminder, SilenceTimer
 logger = logging.getLogger(__name__)
 
 Opened = Callable[[int], None]  # is called when 1, 2, ... environments are open
-Described = tuple[Flags, Spec, Shapes, nn.Module]  # the network has random weights
 Complete = Callable[[Spec], Flags]
 
 STOP_S = 10.0  # a step that is running when this process must end may take this long
@@ -205,7 +204,7 @@ def describe(
 
 def _describe(
     flags: Flags, complete: Complete, clock: Clock, opened: Opened, *own: Callable
-) -> Described:
+) -> tuple[Flags, Spec, Shapes, nn.Module]:  # a network with random weights
     (create_env, Net, Actor), N = cast(Any, own), flags.envs_per_actor
     with errors_of(flags.env), contextlib.ExitStack() as stack:
         env = Environment.of_first(seeded(create_env, flags, N), N, flags.env)

@@ -123,11 +123,9 @@ class Barrier:
             self.playing &= ~rollout["episode_over"][1:].any(dim=0)
         if updates >= self._due + self.LONG and not self.late:
             self.late = True
-            logger.warning(
-                f"The barrier that was due at update {self._due} still waits for "
-                f"{int(self.playing.sum())} games to end. Checkpoints saved before that cannot be "
-                f"resumed bit for bit."
-            )
+            games = f"{int(self.playing.sum())} games to end"
+            what = "No checkpoint that is saved before that can be resumed bit for bit."
+            logger.warning(f"The barrier due at update {self._due} still waits for {games}. {what}")
 
     def reached(self) -> bool:
         return not self.playing.any() and self._columns % self._batch_size == 0

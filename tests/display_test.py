@@ -11,15 +11,7 @@ from unittest import mock
 import numpy as np
 
 from libtorchbeast.loggers import display
-from libtorchbeast.loggers.display import (
-    HEIGHT,
-    POINTS,
-    WIDTH,
-    Curve,
-    Display,
-    console,
-    one_line,
-)
+from libtorchbeast.loggers.display import HEIGHT, POINTS, WIDTH, Curve, Display, console, one_line
 from libtorchbeast.loggers.files import copy_of_log
 from libtorchbeast.workers import Patient
 from tests.support.processes import rows

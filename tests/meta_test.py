@@ -67,6 +67,11 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     git(code, "commit", "-qm", "first")
     meta = meta_of_code_in(code, tmp_path / "c")
     assert (meta["commit"], meta["dirty"]) == (git(code, "rev-parse", "HEAD").strip(), False)
-    with (code / LOGGERS / "file_writer.py").open("a") as file:
-        file.write("\n")
+    assert not [*tmp_path.glob("*/run/changes*")]
+    with (code / LOGGERS / "file_writer.py").open("ab") as file:
+        file.write(b"# \xff")  # not UTF-8
+    git(code, "config", "color.diff", "always")
     assert meta_of_code_in(code, tmp_path / "d")["dirty"] is True
+    git(code, "stash")
+    git(code, "apply", str(tmp_path / "d/run/changes-0.diff"))
+    assert (code / LOGGERS / "file_writer.py").read_bytes().endswith(b"\n# \xff")

@@ -17,12 +17,7 @@ from torch import nn
 from libtorchbeast import workers
 from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import UserError
-from libtorchbeast.weights import (
-    NewestWeights,
-    SharedWeights,
-    memory_fence,
-    shapes_of_versions,
-)
+from libtorchbeast.weights import NewestWeights, SharedWeights, memory_fence, shapes_of_versions
 from tests.support.memory import GUARD, MOST, memories, receive
 
 try:

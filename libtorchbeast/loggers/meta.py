@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 
 def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | None) -> str:
-    """Writes the file, or adds an entry under "resumed" to the file that is there.
+    """Writes the file, or adds an entry under "resumed" to the file that is there. If the code has
+    changes that are not committed, a file beside it has them, changes-STEP.diff.
 
     Args:
         flags: a value that JSON does not know is written as `str(value)`.
@@ -36,6 +37,8 @@ def write_meta(path: Path, xpid: str, flags: dict[str, Any], resume_step: int | 
     """
     flags = as_plain(flags)
     now = {"date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"), **_origin()}
+    if changes := now.pop("changes", b""):
+        write_whole(path.with_name(f"changes-{resume_step or 0}.diff"), changes)
     if meta := read(path):
         before = flags_of(meta)
         changed = {
@@ -91,17 +94,20 @@ def _origin() -> dict[str, Any]:
 
 
 def _commit() -> dict[str, Any]:
-    """The commit of the repository that this file is part of, and whether tracked files differ from
-    that commit. Empty if git does not track this file, for example in an installed package."""
+    """The commit of the repository that this file is part of, whether tracked files differ from
+    that commit, and how, as a diff. Empty if git does not track this file, for example in an
+    installed package."""
     folder = str(Path(__file__).resolve().parent)
 
-    def git(*args: str) -> str:
+    def git(*args: str) -> bytes:
         command = ["git", "--no-optional-locks", "-C", folder, *args]
-        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=20)
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=20)
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)  # fails if the file is not tracked
-        commit = git("rev-parse", "HEAD").strip()
-        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "-uno").strip())}
+        commit = git("rev-parse", "HEAD").decode().strip()
+        plain = "diff --binary --no-color --no-ext-diff --no-textconv --no-relative HEAD"
+        changes = git(*plain.split())
+        return {"commit": commit, "dirty": bool(changes), "changes": changes}
     except (OSError, subprocess.SubprocessError):
         return {}
