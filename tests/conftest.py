@@ -1,14 +1,13 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Fixtures that tests of several files use."""
 
-import logging
 import shutil
 from collections import Counter
 
 import pytest
 import torch
 
-from tests.support.monobeast import IN_ORDER, beast
+from tests.support.monobeast import IN_ORDER, as_it_was, beast
 
 # The files that take longest, in the order in which they start.
 SLOWEST = (
@@ -44,12 +43,8 @@ def address(tmp_path):
 
 @pytest.fixture
 def as_before():
-    """Undoes what a beast's `main` changes in this process: logging, and torch's threads."""
-    root, threads = logging.getLogger(), torch.get_num_threads()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    torch.set_num_threads(threads)
+    with as_it_was():
+        yield
 
 
 @pytest.fixture(scope="module")

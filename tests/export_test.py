@@ -32,8 +32,7 @@ pytestmark = pytest.mark.usefixtures("as_before", "one_thread")
 CATCH, GAMES = "--env tests.support.envs:Catch-v0", "--env tests.support.games:"
 CASES = {  # program, flags of the run, flags of the export
     "image": (monobeast, CATCH, "--greedy"),
-    "image, minGRU": (monobeast, f"{CATCH} --core mingru", ""),
-    "PolyBeast, LSTM": (polybeast, f"{CATCH} --use_lstm", ""),
+    "PolyBeast, minGRU": (polybeast, f"{CATCH} --core mingru", ""),
     "dict, multi-discrete": (monobeast, f"{GAMES}Pairs-v0 --use_lstm", ""),
     "mask": (monobeast, f"{GAMES}Allowed-v0", ""),
     "box, LSTM": (monobeast, f"{GAMES}Target-v0 --use_lstm", "--greedy"),

@@ -11,7 +11,7 @@ import monobeast
 from libtorchbeast.flags import UserError
 from libtorchbeast.loss_check import check_loss
 from libtorchbeast.models import make_net
-from tests.support.actors import make_actor, make_flags
+from tests.support.actors import CallsNet, make_actor, make_flags
 from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast
 
@@ -31,24 +31,12 @@ def and_more(**more):
     return lambda batch: RIGHT(batch) | {k: f(batch) for k, f in more.items()}
 
 
-class CountingNet(monobeast.Net):
-    """Counts its calls in a buffer."""
-
-    def __init__(self, spec, flags):
-        super().__init__(spec, flags)
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, inputs, core_state=()):
-        self.calls += 1
-        return super().forward(inputs, core_state)
-
-
 @pytest.mark.parametrize("argv", [(), PASSES, ("--use_lstm",), ("--use_lstm", *PASSES)])
 def test_it_gives_the_columns_of_the_loss_and_changes_nothing(argv):
     """Not a buffer either, nor if the loss fails."""
     spec = make_actor(monobeast.Net).env.spec
     flags = make_flags(*argv)
-    net = make_net(CountingNet, spec, flags)
+    net = make_net(CallsNet, spec, flags)
     before = {k: v.clone() for k, v in net.state_dict().items()}
     state = torch.get_rng_state()
     loss = and_more(novelty=lambda b: b.mean(torch.rand_like(b.reward)), total=lambda b: b.reward)

@@ -1,8 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Groups of parameters: each with its rate and its clipping, and what is in none of them."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -12,7 +10,7 @@ from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import UserError
 from libtorchbeast.models import add_for_loss, make_net
 from libtorchbeast.optimizer import NAMED_AFTER, Optimizer
-from tests.support.actors import Counting, make_actor, make_flags, make_learner, make_rollouts
+from tests.support.actors import make_actor, make_flags
 
 FLAGS = ("--learning_rate", "0.01", "--grad_norm_clipping", "0.5")
 
@@ -96,7 +94,10 @@ def test_wrong_groups_of_parameters_are_named(what):
         optimizer_of(net, flags)
 
 
-def test_what_is_frozen_is_neither_trained_nor_published():
+def test_what_is_frozen_is_neither_trained_nor_published_nor_is_what_the_loss_needs():
+    net, flags = grouped()
+    assert optimizer_of(net, flags).published().keys() == net.state_dict().keys()
+    assert not any("guess" in name for name in net.state_dict())
     net, flags = grouped(Frozen)
     net.parameter_groups = None
     one = optimizer_of(net, flags)
@@ -208,31 +209,3 @@ def test_a_parameter_without_a_gradient_is_named_once(caplog):
         one.take([*(torch.zeros_like(p) for p in one.parameters[:-1]), None])
     text = "Parameters without a gradient since the run began: guess.bias"
     assert caplog.text.count(text) == caplog.text.count("without a gradient") == 1
-
-
-def guessing_loss(batch):
-    guess = batch.net.guess(batch.next["frame"]).squeeze(-1)
-    found = monobeast.loss(batch)
-    total = found["total_loss"] + batch.mean((guess - batch.reward) ** 2)
-    return found | dict(total_loss=total, guess=guess)
-
-
-@pytest.mark.parametrize("passes", [(), ("--passes", "2", "--minibatches", "2")])
-def test_what_the_loss_needs_is_trained_saved_and_kept_from_the_actors(passes):
-    actor = make_actor(monobeast.Net, *FLAGS, create_env=Counting)
-    net, flags = grouped(Grouped, *passes)
-    one = make_learner(net, flags)
-    one.updater._loss = guessing_loss
-    before, published = copy.deepcopy(net.guess.state_dict()), []
-    for rollout in make_rollouts(actor, 2):
-        numbers = one.update(rollout, lambda state, version: published.append(dict(state)))
-    assert "guess" in numbers
-    assert not torch.equal(before["weight"], net.guess.weight)
-    assert not any("guess" in name for state in published for name in state)
-    state = one.state_dict()
-    assert state["loss"].keys() == {"guess.weight", "guess.bias"}
-    other = make_learner(grouped(Grouped, *passes)[0], flags)
-    other.load_state_dict(state)
-    assert torch.equal(other.net.guess.weight, net.guess.weight)
-    with pytest.raises(UserError, match="The checkpoint has other parts for the loss than"):
-        other.load_state_dict(state | {"loss": {}})

@@ -45,7 +45,7 @@ def greedy_return(savedir, capsys):
 # ===================================================================================== learning
 def test_what_was_seen_five_steps_ago_is_remembered_at_the_ratio_asked_for(tmp_path, capsys):
     """Without memory the best return is 0."""
-    recall = ["--env", "examples.memory.recall:Recall-v0", "--eval_every", 500]
+    recall = ["--env", "examples.memory.recall:Recall-v0", "--eval_every", 5000]
     beast(tmp_path, *LEARNING, *recall, "--num_episodes", 2, "--total_steps", 20_000)
     assert (tmp_path / "run" / "model.best.tar").exists()  # an evaluation has ended
     last = rows(tmp_path / "run")[-1]
@@ -67,7 +67,7 @@ def test_it_learns_from_servers_that_run_elsewhere(tmp_path, address):
 
 # ========================================================================================== the law
 FROZEN = "--learning_rate 1e-300 --precision fp32 --replay_start 1 --total_steps 400 --eval_every 0"
-FROZEN += " --num_servers 2 --envs_per_server 3 --batch_size 4 --torch_threads 1"
+FROZEN += " --replay_ratio 2 --num_servers 2 --envs_per_server 3 --batch_size 4 --torch_threads 1"
 
 
 @pytest.mark.parametrize(
@@ -196,15 +196,15 @@ def test_the_target_is_the_network_of_every_so_many_updates():
 
 # ======================================================== resume: see also tests/faults/signals.py
 def test_without_save_replay_a_resume_fills_it_anew(tmp_path, capsys):
-    beast(tmp_path, *CATCH, "--total_steps", 1000)
+    beast(tmp_path, *CATCH, "--total_steps", 700)
     state = load(tmp_path / "run")
     assert "target.fc.0.weight" in state["loss"]
     assert "replay" not in state and not (tmp_path / "run" / "replay.bin").exists()
-    beast(tmp_path, "--total_steps", 2000)
+    beast(tmp_path, "--total_steps", 1400)
     text = (tmp_path / "run" / "out.log").read_text()
     assert "The replay buffer starts empty" in text
     assert re.findall("--.* changes from", text) == ["--total_steps changes from"]
-    assert load(tmp_path / "run")["step"] >= 2000
+    assert load(tmp_path / "run")["step"] >= 1400
     capsys.readouterr()
     beast(tmp_path, *"--mode test_render --num_episodes 1".split())
     assert "test.mp4" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from libtorchbeast.seeds import seed_everything
 from libtorchbeast.trained import Agent
 from tests.support import games  # noqa: F401, registers them
 
-SMALL = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --unroll_length 8 --total_steps 300"
+SMALL = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --unroll_length 8 --total_steps 60"
 SMALL += " --eval_every 0 --torch_threads 1 --passes 1 --minibatches 1"
 CASES = {  # flags of the training and of the test
     "Pairs-v0": ("--use_lstm", "--greedy"),  # a Dict, two choices

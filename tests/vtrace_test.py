@@ -154,19 +154,11 @@ def test_errors_of_vtrace_name_tensor_seen_and_expected(name):
         vtrace.from_importance_weights(**arguments | {"real": torch.ones(4, 3)})
 
 
-@pytest.mark.parametrize("size", [50.0, 100.0, 1e30])
-def test_huge_log_rhos_stay_finite(size):
-    """exp(log_rho) is infinite in float32 from 89 on, but the thresholds clip it."""
-    arguments = to_tensors(random_arguments(np.random.default_rng(1), 6, 3))
-    arguments = {k: x.float() for k, x in arguments.items()}
-    arguments["log_rhos"] = size * torch.sign(arguments["log_rhos"])
-    real = torch.rand(6, 3) < 0.7
-    for result in vtrace.from_importance_weights(**arguments, real=real):
-        assert torch.isfinite(result).all() and result.abs().max() < 100
-
-
 def test_a_loss_of_policies_that_disagree_utterly_is_finite():
+    """exp(log_rho) is infinite in float32 from 89 on, but the thresholds clip it, and a transition
+    that is not real has none."""
     rows, outputs = random_rollout(seed=19, T=6, B=3)
+    rows["done"][2:4] = True
     rows["policy_logits"] *= 1e4
     with torch.no_grad():
         outputs["policy_logits"] *= -1e4

@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """An auxiliary loss on an extra output: the network also predicts the reward of each action."""
 
-from tests.support.forks import PROGRAMS, RUNS
+from tests.support.forks import RUNS
 
 SIGNALS = "--env tests.forks.envs:Signals-v0 --learning_rate 1e-2"
 TRAIN = SIGNALS, "--core mingru", 240, 1200, "monobeast --xpid ppo-recurrent --mode export"
@@ -12,8 +12,6 @@ def test_the_prediction_improves(fork):
     for run in RUNS:
         first, last = fork.rows(run)
         assert last["reward_loss"] < 0.6 * first["reward_loss"], (run, first, last)
-    for program in PROGRAMS:
-        assert 0 < fork.rows(program)[-1]["reward_loss"] < 1
 
 
 def test_an_export_has_no_such_output(fork):

@@ -15,10 +15,10 @@ def fork(tmp_path_factory):
     fork = Fork("cloning", tmp_path_factory.mktemp("cloning"))
     batches, commands = f"{fork.savedir}/batches", []
     for core, words in CORES.items():
-        expert, steps = f"monobeast --xpid expert{core}", "--total_steps 3200 --learning_rate 1e-2"
+        expert, steps = f"monobeast --xpid expert{core}", "--total_steps 2400 --learning_rate 1e-2"
         own = f"{IN_ORDER} {SIGNALS} {words} {ALGORITHMS['impala']}"
         commands.append(f"{expert} {own} {steps}")
-        commands.append(f"{expert} --total_steps 5600 --save_batches {batches}{core}")
+        commands.append(f"{expert} --total_steps 3600 --save_batches {batches}{core}")
     for run in RUNS:
         algorithm, core = parts_of(run)
         own = f"{IN_ORDER} {SIGNALS} {algorithm} {CORES[core]} --seed 2 --total_steps 400"

@@ -90,25 +90,5 @@ class Tasks(Signals):
         return dict(image=super().ask(), task=np.eye(2, dtype=np.uint8)[self.task])
 
 
-class Told(Signals):
-    """Signals in two tasks, of which a game has one. At its end a game tells the share of right
-    actions, for its task and for all. In the task `paid` right actions give 3."""
-
-    metadata = {"game_numbers": ["right", "right_plain", "right_paid"]}
-
-    def reset(self, *, seed=None, options=None):
-        seen, info = super().reset(seed=seed)
-        self.task, self.right = ("plain", "paid")[self.np_random.integers(2)], 0
-        return seen, info
-
-    def step(self, action):
-        seen, reward, over, truncated, _ = super().step(action)
-        self.right += reward
-        share = self.right / self.steps
-        own = {"right": share, f"right_{self.task}": share}
-        info = {"torchbeast": {"game_numbers": own}} if over else {}
-        return seen, reward * (3 if self.task == "paid" else 1), over, truncated, info
-
-
-for env in (Signals, Room, CountedRoom, Tasks, Told):
+for env in (Signals, Room, CountedRoom, Tasks):
     gymnasium.register(f"{env.__name__}-v0", env, disable_env_checker=True)

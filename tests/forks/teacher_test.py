@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.support.compare import assert_same
-from tests.support.forks import ALGORITHMS, IN_ORDER, PROGRAMS, RUNS, Fork, parts_of
+from tests.support.forks import ALGORITHMS, IN_ORDER, RUNS, Fork, parts_of
 
 SIGNALS = "--env tests.forks.envs:Signals-v0 --teacher_burn_in 2"
 CORES = {"": "", "-recurrent": "--use_lstm"}
@@ -33,9 +33,6 @@ def fork(tmp_path_factory):
         f"monobeast --xpid same {IN_ORDER} {SIGNALS} {ALGORITHMS['impala']} --total_steps 160 "
         "--learning_rate 1e-30 --init_from teacher --teacher teacher"
     )
-    for program, own in PROGRAMS.items():
-        own += f" {SIGNALS} --total_steps 240 --teacher teacher"
-        commands.append(f"{program} --xpid {program} {own}")
     fork.main(*commands)
     fork.teachers = {core: fork.checkpoint(f"teacher{core}")["model"] for core in CORES}
     for core in CORES:
@@ -55,8 +52,6 @@ def test_a_frozen_teacher_is_learned_from_and_stays(fork):
         expected, seen = fork.teachers[parts_of(run)[1]], fork.checkpoint(run)
         assert_same(seen["loss"], {f"teacher.{name}": x for name, x in expected.items()})
         assert not any("teacher" in name for name in seen["model"])
-    for program in PROGRAMS:
-        assert fork.rows(program)[-1]["kl"] > 0
 
 
 def test_a_moving_teacher_follows(fork):

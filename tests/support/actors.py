@@ -61,6 +61,18 @@ class OnesNet(monobeast.Net):
         return super().forward(inputs, core_state)
 
 
+class CallsNet(monobeast.Net):
+    """Counts its calls in a buffer."""
+
+    def __init__(self, spec, flags):
+        super().__init__(spec, flags)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, inputs, core_state=()):
+        self.calls += 1
+        return super().forward(inputs, core_state)
+
+
 class RuleNet(monobeast.Net):
     """A network that chooses its own actions and has two outputs that are not in the contract."""
 

@@ -1,8 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Applies forks, which are diffs, to a clean copy of the repository, and trains with them."""
 
+import contextlib
+import importlib
 import importlib.util
-import json
+import io
 import os
 import re
 import shlex
@@ -11,6 +13,7 @@ import subprocess
 import sys
 
 from libtorchbeast.tools import fork_diff
+from tests.support.monobeast import as_it_was
 from tests.support.processes import ROOT, load, rows
 
 FORKS = {  # beast: the files that a fork edits
@@ -19,7 +22,10 @@ FORKS = {  # beast: the files that a fork edits
 }
 # Five updates. They run in bf16, as on a GPU, where a network's outputs must still be float32.
 SMALL = "--xpid run --total_steps 400 --batch_size 4 --precision bf16"
-ENVS = {"monobeast": "--envs_per_actor 4", "polybeast": "--envs_per_server 4 --num_servers 1"}
+ENVS = {
+    "monobeast": "--num_actors 0 --envs_per_actor 4",
+    "polybeast": "--num_servers 1 --envs_per_server 4",
+}
 
 
 def copy_repository(folder, root=ROOT):
@@ -35,10 +41,10 @@ def git(folder, *words):
     return run.stdout
 
 
-def apply(diff, folder):
+def apply(diff, folder, copy=copy_repository):
     """Copies the repository to `folder`, commits it, and applies the diff. Returns the names of the
     files that it changes or adds."""
-    copy_repository(folder)
+    copy(folder)
     git(folder, "init", "--quiet")
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", "base")
@@ -97,19 +103,7 @@ PROGRAMS = {  # with an actor or a server: their words
     "monobeast": "--num_actors 1 --envs_per_actor 8 --batch_size 8",
     "polybeast": "--num_servers 1 --envs_per_server 8 --batch_size 8 --net monobeast.Net",
 }
-MAIN = """
-import contextlib, importlib, io, json, sys
-said = []
-for command in sys.stdin.read().splitlines():
-    program, *words = command.split()
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        try:
-            importlib.import_module(program).main(words)
-            said.append(printed.getvalue())
-        except SystemExit as refused:
-            said.append(refused.code)
-print(json.dumps(said))
-"""
+BEASTS = ("monobeast", "polybeast", "warpbeast", "r2d2")
 
 
 def parts_of(run):
@@ -118,45 +112,71 @@ def parts_of(run):
     return ALGORITHMS[algorithm], dash + core
 
 
+def copy_monobeast(folder):
+    folder.mkdir()
+    shutil.copy(ROOT / "monobeast.py", folder)
+
+
+@contextlib.contextmanager
+def imported_from(folder):
+    """Programs are imported from this folder, if they are there, here and in child processes."""
+    before = {name: sys.modules.pop(name) for name in BEASTS if name in sys.modules}
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in BEASTS:
+            sys.modules.pop(name, None)
+        sys.modules.update(before)
+
+
+def in_programs(words, steps):
+    """The commands that train PROGRAMS."""
+    return [f"{p} --xpid {p} --total_steps {steps} {own} {words}" for p, own in PROGRAMS.items()]
+
+
 class Fork:
-    """A clean copy of the repository with tests/forks/NAME.diff, which may only change the marked
-    places of one file, and the runs that it trains, in `savedir`. If there is no such file, because
-    an environment is all that is needed, no copy is made."""
+    """A copy of monobeast.py with tests/forks/NAME.diff, which may only change its marked places,
+    and the runs that it trains, in `savedir`. If there is no such file, because an environment is
+    all that is needed, no copy is made."""
 
     def __init__(self, name, folder):
         self.copy, self.savedir = ROOT, folder / "runs"
         diff = ROOT / f"tests/forks/{name}.diff"
         if diff.exists():
             self.copy = folder / "copy"
-            assert apply(diff, self.copy) == {"monobeast.py"}
+            assert apply(diff, self.copy, copy_monobeast) == {"monobeast.py"}
             added, removed, _ = git(self.copy, "diff", "--numstat").split()
             assert int(added) + int(removed) <= 60
             assert fork_diff.outside("HEAD", self.copy) == ""
 
-    def python(self, *words, text=""):
-        return run_python(words, self.copy, text)
-
     def main(self, *commands):
         """Runs commands, such as "monobeast --xpid run --total_steps 1000", one after the other in
-        one process, because imports take seconds. Returns for each what it has printed, or the
+        this process, because imports take seconds. Returns for each what it has printed, or the
         sentence with which it was refused."""
-        own = f" --savedir {self.savedir} --torch_threads 1 --eval_every 0"
-        printed = self.python("-c", MAIN, text="\n".join(one + own for one in commands))
-        return json.loads(printed.splitlines()[-1])
+        own, said = f"--savedir {self.savedir} --torch_threads 1 --eval_every 0", []
+        with imported_from(self.copy), as_it_was():
+            for one in commands:
+                program, *words = f"{one} {own}".split()
+                with contextlib.redirect_stdout(io.StringIO()) as printed:
+                    try:
+                        importlib.import_module(program).main(words)
+                        said.append(printed.getvalue())
+                    except SystemExit as refused:
+                        said.append(refused.code)
+        return said
 
     def train(self, words, core, first_steps, steps, *more):
         """Trains the four RUNS, the recurrent ones with the words `core`. Each is stopped after
         about `first_steps` steps and resumed, so that its log has two rows, with the means over
-        both parts. Then trains each of PROGRAMS for `first_steps`. Returns what `main` returns for
-        the further commands `more`."""
+        both parts. Returns what `main` returns for the further commands `more`."""
         commands = []
         for run in RUNS:
             algorithm, is_recurrent = parts_of(run)
             own = f"{IN_ORDER} {words} {algorithm} {core if is_recurrent else ''}"
             commands.append(f"monobeast --xpid {run} --total_steps {first_steps} {own}")
             commands.append(f"monobeast --xpid {run} --total_steps {steps}")
-        for name, own in PROGRAMS.items():
-            commands.append(f"{name} --xpid {name} --total_steps {first_steps} {own} {words}")
         said = self.main(*commands, *more)
         trained, others = said[: len(commands)], said[len(commands) :]
         assert not any("error:" in text for text in trained), trained

@@ -1,6 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Runs MonoBeast in the test's own process, with small settings."""
 
+import contextlib
+import logging
+
 import pytest
 import torch
 
@@ -11,6 +14,18 @@ CATCH = ("--env", "tests.support.envs:Catch-v0")
 PARALLEL = (*CATCH, *"--num_actors 2 --envs_per_actor 4 --batch_size 4 --log_every 0.5".split())
 FOREVER = (*PARALLEL, "--total_steps", 1_000_000_000)
 IN_ORDER = (*CATCH, *"--num_actors 0 --envs_per_actor 4 --batch_size 4 --precision fp32".split())
+
+
+@contextlib.contextmanager
+def as_it_was():
+    """Undoes what a beast's `main` changes in this process: logging, and torch's threads."""
+    root, threads = logging.getLogger(), torch.get_num_threads()
+    handlers, level = root.handlers[:], root.level
+    try:
+        yield
+    finally:
+        root.handlers[:], root.level = handlers, level
+        torch.set_num_threads(threads)
 
 
 def beast(savedir, *flags):
