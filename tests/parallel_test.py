@@ -24,7 +24,7 @@ from tests.support import monobeast as mono
 from tests.support.parallel_games import LEAVES, NUMBERS, STEPS, Match
 from tests.support.processes import load, rows
 
-pytestmark = pytest.mark.usefixtures("as_before")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 
 N, T = 3, 7
 ENV = ("--env", "tests.support.parallel_games:Match-v0")
@@ -438,27 +438,9 @@ def test_the_end_of_an_agent_that_is_no_bool_is_refused(ends, wrong):
         env.step(np.zeros_like(row["last_action"]))
 
 
-class Ball(Match):
-    """All are alike. Two keepers are in the game, or the same two in another order."""
-
-    possible_agents = ["keeper_0", "keeper_1"]
-    metadata = {}
-
-    def observation_space(self, agent):
-        return super().observation_space("guide_0")
-
-    def action_space(self, agent):
-        return super().action_space("guide_0")
-
-    def observe(self, agents, ended):
-        return {agent: np.zeros(NUMBERS + 1, np.float32) for agent in agents}
-
-
 def test_environments_with_another_order_of_agents_are_refused():
-    class Turned(Ball):
-        possible_agents = ["keeper_1", "keeper_0"]
-
-    env = Environment(iter([Ball(), Turned()]).__next__, 2, "ball")
+    both = iter([Alike("keeper_0", "keeper_1"), Alike("keeper_1", "keeper_0")])
+    env = Environment(both.__next__, 2, "ball")
     with pytest.raises(UserError, match="Environment 1: expected .*keeper_0', 'keeper_1'.* seen "):
         env.initial(0)
 
