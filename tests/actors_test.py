@@ -208,7 +208,7 @@ def test_actors_that_raise_hang_or_die_are_replaced_until_they_are_too_many(tmp_
         with pytest.raises((RuntimeError, SystemExit), match=f"in use by process {program.pid}"):
             beast(tmp_path, *flags, "--num_actors", 0)
         step = program.rows()[-1]["step"]
-        os.kill(min(program.actors()), signal.SIGSTOP)
+        os.kill(max(program.actors()), signal.SIGSTOP)  # the newest: the other one delivers
         assert program.wait_for_end() == 1
         wait_for(lambda: not program.session())
     printed, log = program.printed(), (program.path / "out.log").read_text()
