@@ -79,7 +79,7 @@ def reader(inbox, outbox, weights, wanted):
 
 def test_no_reader_ever_copies_a_torn_version():
     """A process and a thread copy while another thread publishes as fast as it can."""
-    wanted = 40
+    wanted = 15
     net = Weights()
     weights = SharedWeights().begin(net.fill(0), 0)
     process = workers.Process(reader, (weights, wanted), name="reader")
