@@ -1,19 +1,13 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The promises of tests/faults/environments.py, scaled to seconds. That failures are told, hung
-environments found, and that PolyBeast's rollouts are those of one server's life, have tests of
-their own, for actors, streams, servers and the core."""
+"""A promise of tests/faults/environments.py, scaled to seconds. The others, on lost actors and
+servers, failures that are told and hung environments, have tests of their own, for actors, streams,
+servers and the core."""
 
 import pytest
 
 from tests.faults import environments
 from tests.faults.harness import hold
 from tests.support.network import NoNamespaces
-
-
-def test_training_survives_kills_and_no_rollout_mixes_two_lives():
-    sizes = dict(kill_s=3.0, every_s=1.5, clean_s=2.0, pause_s=4.0)
-    figures = environments.workers_are_lost(beasts=("monobeast",), **sizes)
-    hold([figure for figure in figures if "throughput" not in figure.what])  # too short for a speed
 
 
 def test_a_partition_is_survived():

@@ -1,19 +1,16 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """MonoBeast's learner opens no environment: the first actor tells what one is like, and goes on."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
 import monobeast
 from libtorchbeast import opening
 from libtorchbeast.flags import UserError, replace
-from tests.support.monobeast import parse
-from tests.support.processes import ROOT
+from tests.support.monobeast import beast, parse, refusal
 
+pytestmark = pytest.mark.usefixtures("as_before")
 OWN = (
     lambda spec: None, monobeast.act, monobeast.create_env, monobeast.Net, monobeast.Actor
 )  # fmt: skip
@@ -54,44 +51,39 @@ for env in (Unruly, Crashing, Once):
 
 
 @pytest.fixture
-def train(tmp_path):
+def unruly(tmp_path, monkeypatch):
+    """A folder with the module of the environments, which is the working directory."""
     (tmp_path / "unruly.py").write_text(UNRULY)
-
-    def run(*flags):
-        words = "--savedir runs --xpid run --num_actors 1 --envs_per_actor 4 --batch_size 4".split()
-        words += ["--total_steps", "500", "--eval_every", "0", *flags]
-        path = os.pathsep.join([str(tmp_path), str(ROOT)])
-        return subprocess.run(
-            [sys.executable, "-m", "monobeast", *words], cwd=tmp_path, text=True,
-            capture_output=True, env=os.environ | {"PYTHONPATH": path},
-        )  # fmt: skip
-
-    return run
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def test_what_an_environment_does_to_its_process_is_not_done_to_the_learners(train, tmp_path):
-    done = train("--env", "unruly:Unruly-v0")
-    assert done.returncode == 0, done.stderr
-    assert "complete. " in (tmp_path / "runs/run/out.log").read_text()
-    processes = re.findall(r"actor-0: the ball is round in (\d+)", done.stderr)
+def flags_of(name):
+    words = "--num_actors 1 --envs_per_actor 4 --batch_size 4 --total_steps 100 --eval_every 0"
+    return [*words.split(), "--env", f"unruly:{name}-v0"]
+
+
+def test_what_an_environment_does_to_its_process_is_not_done_to_the_learners(unruly, capfd):
+    beast("runs", *flags_of("Unruly"))
+    assert "complete. " in (unruly / "runs/run/out.log").read_text()
+    printed = capfd.readouterr()
+    processes = re.findall(r"actor-0: the ball is round in (\d+)", printed.err)
     assert processes == processes[:1] * (1 + 4)  # that of the first environment is the actor's
-    assert not done.stdout
+    assert not printed.out
 
 
-def test_an_environment_that_cannot_be_opened_again_fails_once(train, tmp_path):
-    done = train("--env", "unruly:Once-v0")
-    assert done.returncode == 0, done.stderr
-    log = (tmp_path / "runs/run/out.log").read_text()
+def test_an_environment_that_cannot_be_opened_again_fails_once(unruly):
+    beast("runs", *flags_of("Once"))
+    log = (unruly / "runs/run/out.log").read_text()
     assert log.count("Actor 0 failed; ") == 1 and "it has been shut down for ever" in log
 
 
-def test_a_crash_of_the_first_environment_is_told(train):
-    done = train("--env", "unruly:Crashing-v0")
-    assert done.returncode == 1
-    assert "in step" in done.stderr  # faulthandler's line
-    *_, last = done.stderr.splitlines()
-    assert last.startswith("monobeast: error: --env unruly:Crashing-v0: the process that opened")
-    assert last.endswith("ended without a traceback (exit code -11: Segmentation fault)")
+def test_a_crash_of_the_first_environment_is_told(unruly, capfd):
+    told = refusal("runs", *flags_of("Crashing"))
+    assert "in step" in capfd.readouterr().err  # faulthandler's line
+    assert told.startswith("monobeast: error: --env unruly:Crashing-v0: the process that opened")
+    assert told.endswith("ended without a traceback (exit code -11: Segmentation fault)")
 
 
 def test_too_many_actors_are_refused_before_their_memory_is_reserved(monkeypatch):

@@ -25,6 +25,7 @@ from tests.support.turns import Nim
 
 pytestmark = pytest.mark.usefixtures("as_before")
 IN_ORDER = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --reward_scaling returns".split()
+IN_ORDER += "--passes 1 --minibatches 1".split()
 
 
 def test_gymnasiums_vectors_tell_them_too():

@@ -144,10 +144,8 @@ def test_a_run_in_order_saves_and_ends_while_an_environment_hangs(tmp_path, stop
         wait_for(lambda: not program.session())
     said = program.printed()
     assert said.count(f"Environment 2 of 4 {LIMIT}") == (not stops)
-    assert (
-        said.count(f"stopped{' by SIGTERM' if stops else ''}. {program.path} resumes with --xpid")
-        == 1
-    )
+    how = " by SIGTERM" if stops else ""
+    assert said.count(f"stopped{how}. {program.path} resumes with --xpid") == 1
     assert "Traceback" not in said
     state = load(program.path)
     assert state["step"] == program.rows()[-1]["step"] > 0
@@ -178,7 +176,5 @@ def test_an_environment_that_ignores_its_seed_is_told_where_runs_repeat(env, num
     flags = monobeast.parse(f"--env some --num_actors {num_actors}".split())
     own = lambda flags: env(), monobeast.Net, monobeast.Actor
     opening._describe(flags, lambda spec: flags, Clock(ACTOR_ACTIVITIES), int, *own)
-    told = (
-        "some gives two first observations for one seed; other runs may not repeat" in caplog.text
-    )
-    assert told == (env is Ignoring and num_actors == 0)
+    said = "some gives two first observations for one seed; other runs may not repeat"
+    assert (said in caplog.text) == (env is Ignoring and num_actors == 0)

@@ -29,7 +29,7 @@ from tests.support.losses import transitions
 from tests.support.monobeast import CATCH, beast, refusal, unroll
 from tests.support.processes import load, rows
 
-pytestmark = pytest.mark.usefixtures("as_before")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 NIM = (
     "--env tests.support.turns:Nim-v0 --reward_scaling none --observation_scaling none --passes 1 "
     "--minibatches 1 --ppo_clip 0 --learning_rate 5e-3 --entropy_cost 0.01 --precision fp32"
@@ -65,7 +65,6 @@ def flags_of(*words):
 def unrolled(folder, words, share, T=40, net=None, kept=None, seed=0):
     """A rollout in which `kept` has one side of a share of the games: network, actor, rollout."""
     torch.manual_seed(seed)
-    torch.set_num_threads(1)
     own = f"--savedir {folder} --xpid run --past_share {share} --keep_checkpoints_every 1"
     flags = flags_of(own, words)
     env = monobeast.make_environment(flags, seed)
@@ -366,10 +365,10 @@ def test_sides_are_groups_or_every_other_agent_and_need_two_agents_who_tell_thei
 
 @pytest.mark.parametrize("beast_", ["monobeast", "polybeast"])
 def test_a_run_of_several_agents_has_standings(tmp_path, monkeypatch, beast_):
-    """With several passes and actor processes, and from servers."""
-    words = f"{MATCH} {PAST} --batch_size 8 --unroll_length 10 --total_steps 5000 --eval_every 0"
+    """With several passes and an actor process, and from servers."""
+    words = f"{MATCH} {PAST} --batch_size 8 --unroll_length 10 --total_steps 2000 --eval_every 0"
     if beast_ == "monobeast":
-        own = "--num_actors 2 --envs_per_actor 8 --use_lstm --passes 2 --minibatches 2"
+        own = "--num_actors 1 --envs_per_actor 8 --use_lstm --passes 2 --minibatches 2"
         beast(tmp_path, *words.split(), *own.split())
         beast(tmp_path, "--mode", "test", "--num_episodes", 8, "--against", "run")
     else:

@@ -163,6 +163,18 @@ class Forbidding(Walk):
         return super().observe(state) | {"action_mask": mask}
 
 
+class NoBools(Foreign):
+    def step(self, actions):
+        observation, reward, terminated, *rest = super().step(actions)
+        return observation, reward, terminated.float(), *rest
+
+
+class Nowhere(Walk):
+    def observe(self, state):
+        seen = super().observe(state)["frame"]
+        return {"frame": seen.masked_fill(seen == 3, torch.inf)}
+
+
 def telling(discount):
     """Makes environments that tell this discount."""
     told = lambda n: {"torchbeast": {"discount": torch.full((n,), discount)}}
@@ -183,6 +195,11 @@ WRONG = {
     "a vector of arrays": (lambda n: gymnasium.make_vec("CartPole-v1", n), "expected tensors on"),
     "an error": (lambda n: {}["level"], r"--env breakout: KeyError: 'level' \(.*warpbeast_test.py"),
     "a single environment": (lambda n: gymnasium.make("CartPole-v1"), "expected a TensorVector"),
+    "an end": (lambda n: NoBools(TensorVector(Walk(), n)), "bools as the ends, seen floats"),
+    "infinity": (
+        lambda n: TensorVector(Nowhere(), n),
+        r"--env breakout: expected finite numbers in observations \['frame'\]",
+    ),
 }
 
 
@@ -209,34 +226,3 @@ def test_each_step_is_watched(parse):
     actor.rows.step = watched
     actor.unroll(version=0)
     assert seen == ["watched", "opened"] * 5 and not actor.clock.call_began[0]
-
-
-class NoBools(Foreign):
-    def step(self, actions):
-        observation, reward, terminated, *rest = super().step(actions)
-        return observation, reward, terminated.float(), *rest
-
-
-class Nowhere(Walk):
-    def observe(self, state):
-        seen = super().observe(state)["frame"]
-        return {"frame": seen.masked_fill(seen == 3, torch.inf)}
-
-
-@pytest.mark.parametrize(
-    "make, expected",
-    [
-        (
-            lambda N: NoBools(TensorVector(Walk(), N)),
-            "expected bools as the ends, seen floats",
-        ),
-        (
-            lambda N: TensorVector(Nowhere(), N),
-            r"--env breakout: expected finite numbers in observations \['frame'\]",
-        ),
-    ],
-)
-def test_ends_and_observations_are_checked(parse, monkeypatch, make, expected):
-    monkeypatch.setattr(warpbeast, "create_env", lambda flags, device: make(flags.num_envs))
-    with pytest.raises(UserError, match=expected):
-        warpbeast.train(parse())

@@ -15,7 +15,7 @@ from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support.actors import make_flags
 
-pytestmark = pytest.mark.usefixtures("as_before")
+pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
 
 LONG = 1_000_000
 SPEC = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (3,)))
@@ -63,18 +63,13 @@ def name(net):
     return ["--net", f"{__name__}.{net.__name__}"]
 
 
-def test_in_turns_with_the_learner(tmp_path):
-    message = mono.refusal(tmp_path, *mono.IN_ORDER, *name(LearnersNaN), "--total_steps", LONG)
-    said = "^monobeast: error: 20 updates in a row had .*"
-    assert re.search(said + NAN.format("policy_logits and baseline") + "$", message), message
-
-
-def test_in_an_actor(tmp_path):
-    flags = "--num_actors 1 --max_actor_restarts 0 --envs_per_actor 2 --batch_size 2".split()
-    message = mono.refusal(tmp_path, *mono.CATCH, *flags, *name(LateNaN), "--total_steps", LONG)
-    assert re.search("max_actor_restarts 0.; the last, actor 0: " + NAN, message) or re.search(
-        NAN.format("policy_logits") + "$", message
-    )
+@pytest.mark.parametrize("net, said", [
+    (LearnersNaN, "20 updates in a row had .*" + NAN.format("policy_logits and baseline")),
+    (LateNaN, NAN.format("policy_logits")),
+])  # fmt: skip
+def test_in_turns_with_the_learner(tmp_path, net, said):
+    message = mono.refusal(tmp_path, *mono.IN_ORDER, *name(net), "--total_steps", LONG)
+    assert re.search(f"^monobeast: error: {said}$", message), message
 
 
 @pytest.mark.parametrize("net", [LateError, LearnersError])

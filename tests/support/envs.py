@@ -62,6 +62,18 @@ class EndlessCatch(Catch):
         return observation, reward, False, False, info
 
 
+class HeavyCatch(EndlessCatch):
+    """Each row also has 4,000 bytes that only the loss sees: so a batch is large, but not slow."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"frame": Catch.observation_space, "loss/ballast": gymnasium.spaces.MultiBinary(4000)}
+    )
+    ballast = np.zeros(4000, np.int8)
+
+    def board(self):
+        return {"frame": super().board(), "loss/ballast": self.ballast}
+
+
 class OneStepCatch(Catch):
     """An episode has one step, so every second transition leads across a reset."""
 
@@ -194,7 +206,7 @@ class Lives(gymnasium.Env):
         for order in os.listdir(self.orders) if self.orders else ():
             if taken(os.path.join(self.orders, order)):
                 if order == "raise":
-                    raise RuntimeError("so ordered")
+                    raise RuntimeError("so\nordered")
                 if order == "sleep":
                     time.sleep(3600)
                 reward = float(order)
@@ -253,7 +265,7 @@ def first_time(what):
 
 
 for env in (
-    Catch, EndlessCatch, OneStepCatch, ShortOrLong, BreakingCatch, TroubledCatch,
+    Catch, EndlessCatch, HeavyCatch, OneStepCatch, ShortOrLong, BreakingCatch, TroubledCatch,
     StuckCatch, PacedCatch, StillbornCatch, NoisyCatch, GilCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)
