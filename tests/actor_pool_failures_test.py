@@ -16,8 +16,6 @@ from tests.support.extension import GUARD_S, answer, in_thread
 from tests.support.pools import T, by_rule, expected_rollouts, make_cartpole, playing, serving
 from tests.support.processes import wait_for
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_a_stream_says_that_its_server_opens_environments(address):
     door, opened = threading.Event(), []

@@ -19,8 +19,6 @@ from tests.support.compare import assert_same
 from tests.support.envs import Catch, Sampled
 from tests.support.pools import T, by_rule, expected_rollouts, make_cartpole, playing, serving
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Varied(Sampled):
     """Observations of every dtype, nested, without axes, without elements."""

@@ -41,7 +41,7 @@ from tests.support.actors import (
 from tests.support.monobeast import beast
 from tests.support.processes import Program, wait_for
 
-pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+pytestmark = pytest.mark.usefixtures("as_before")
 
 
 @pytest.fixture(scope="module", params=["--core lstm", ""], ids=["recurrent", "feed-forward"])

@@ -20,8 +20,6 @@ from libtorchbeast.tensors import TensorRows, TensorVector
 from libtorchbeast.update import Updater
 from tests.support.compare import assert_same
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 CPU = torch.device("cpu")
 N = 3
 

@@ -9,8 +9,6 @@ import torch
 from libtorchbeast import BatchingQueue, ClosedBatchingQueue
 from tests.support.rollouts import assert_equal, columns
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_batches_are_the_columns_in_order_and_what_is_wrong_harms_nothing():
     with pytest.raises(ValueError, match="batch_size: expected at least 1, seen 0"):

@@ -117,7 +117,6 @@ def test_rows_bring_what_they_are_compared_with_and_both_beasts_take_turns(all_r
 
 
 # ======================================================================================== measuring
-@pytest.mark.usefixtures("one_thread")
 def test_the_replay_moves_what_it_keeps_and_what_it_gives(monkeypatch):
     words = [*tasks.R2D2["MinAtar"], "--replay_capacity", "10_000", "--replay_start", "1000"]
     monkeypatch.setitem(tasks.R2D2, "MinAtar", words)
@@ -157,7 +156,7 @@ def read(path):
 
 
 @pytest.fixture
-def mostly_here(monkeypatch, one_thread):
+def mostly_here(monkeypatch):
     """Measures parts in this process, which saves the start of others, except environments."""
     in_children = children.measure_part
 
@@ -228,7 +227,6 @@ def test_a_pattern_that_finds_nothing_is_refused(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_environments_of_tensors_are_measured_and_drawn(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tensors, "NUMBERS", {"breakout": (0, 2, 3), "tag/4v1": (0, 2)})
     tensors.main(["--seconds", "0.001", "--training_seconds", "0", "--out", str(tmp_path)])

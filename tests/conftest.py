@@ -9,10 +9,12 @@ import torch
 
 from tests.support.monobeast import IN_ORDER, as_it_was, beast
 
+torch.set_num_threads(1)  # the tests' tensors are small, and other tests need the cores
+
 # The files that take longest, in the order in which they start.
 SLOWEST = (
-    "core faults_signals faults_files faults_environments several_learners faults_ranks r2d2 "
-    "polybeast monobeast spaces parallel actors tls evaluate soak benchmarks device_training gpu"
+    "core faults_signals faults_files several_learners faults_ranks r2d2 polybeast monobeast "
+    "spaces parallel actors tls evaluate soak benchmarks device_training gpu linux"
 ).split()
 
 
@@ -25,15 +27,6 @@ def pytest_collection_modifyitems(items):
     default = lambda file: len(place) + (not file.startswith("tests/forks/"))
     order = lambda file: (place.get(file, default(file)), -tests[file])
     items.sort(key=lambda item: order(file_of(item)))
-
-
-@pytest.fixture(scope="module")
-def one_thread():
-    """torch computes with one thread: the tests' tensors are small, and others need the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

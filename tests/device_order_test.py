@@ -32,7 +32,7 @@ from tests.support.ranks import in_threads
 from tests.support.simulated_device import DEVICE, OTHER
 from tests.support.small_q_net import random_batch
 
-pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("one_thread")]
+pytestmark = sim.needs_simulated_device
 
 
 # The learning rate falls much in each of a few updates, and all gradients are clipped.

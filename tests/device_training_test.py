@@ -15,7 +15,7 @@ from tests.support import simulated_device as sim
 from tests.support.processes import load, rows
 from tests.support.tensors import Foreign, Walk
 
-pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("as_before", "one_thread")]
+pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("as_before")]
 
 SMALL = "--unroll_length 5 --checkpoint_every 1 --torch_threads 1".split()
 

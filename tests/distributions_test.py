@@ -9,8 +9,6 @@ import torch
 
 from libtorchbeast.distributions import Categorical, Gaussian, MultiCategorical
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ALL = [Categorical(5), MultiCategorical((3, 2, 4)), Gaussian(3)]
 
 

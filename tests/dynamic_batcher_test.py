@@ -10,8 +10,6 @@ from tests.support.compare import assert_same
 from tests.support.extension import GUARD_S, answer, guarded, in_thread
 from tests.support.processes import wait_for
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def double(inputs, core_state):
     return {"twice": 2 * inputs["x"]}, tuple(state + 1 for state in core_state)

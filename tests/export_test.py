@@ -27,7 +27,7 @@ from tests.support.processes import ROOT, load
 from tests.support.run_files import file_size_limit
 from tests.support.small_nets import Recurrent
 
-pytestmark = pytest.mark.usefixtures("as_before", "one_thread")
+pytestmark = pytest.mark.usefixtures("as_before")
 
 CATCH, GAMES = "--env tests.support.envs:Catch-v0", "--env tests.support.games:"
 CASES = {  # program, flags of the run, flags of the export

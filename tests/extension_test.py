@@ -19,8 +19,6 @@ from tests.support.extension import GUARD_S, bytes_of
 from tests.support.polybeast import CATCH, SMALL, Poly
 from tests.support.processes import ROOT, Program, load
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 exchange = _C.exchange
 DTYPES = (
     "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 "

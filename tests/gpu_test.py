@@ -16,7 +16,7 @@ from tests.gpu.stages import STAGES, Stage
 from tests.support import simulated_device as sim
 from tests.support.processes import GUARD_S, wait_for
 
-pytestmark = pytest.mark.usefixtures("as_before", "one_thread")
+pytestmark = pytest.mark.usefixtures("as_before")
 
 HERE = "tests.support.gpu_stages"
 

@@ -14,7 +14,7 @@ from tests.support.compare import assert_same
 from tests.support.ranks import in_threads
 from tests.support.small_nets import Flicker
 
-pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+pytestmark = pytest.mark.usefixtures("as_before")
 
 SCALED = ("--observation_scaling", "moments", "--reward_scaling", "returns")
 

@@ -17,7 +17,7 @@ from tests.support import simulated_device as sim
 from tests.support.compare import assert_same
 from tests.support.simulated_device import DEVICE
 
-pytestmark = [sim.needs_simulated_device, pytest.mark.usefixtures("one_thread")]
+pytestmark = sim.needs_simulated_device
 
 CALLS = WARM_UP + CHECKED + 3
 

@@ -23,7 +23,7 @@ from tests.support.polybeast import SMALL, parse
 from tests.support.pools import playing, serving
 from tests.support.small_nets import Flicker
 
-pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+pytestmark = pytest.mark.usefixtures("as_before")
 
 
 class Deep(polybeast.Net):

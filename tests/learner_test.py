@@ -31,7 +31,7 @@ from tests.support.actors import (
 from tests.support.compare import assert_same
 from tests.support.small_nets import Flicker
 
-pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+pytestmark = pytest.mark.usefixtures("as_before")
 
 
 def test_an_update_that_hangs_while_a_checkpoint_is_due_ends_the_run(monkeypatch):

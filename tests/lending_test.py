@@ -22,8 +22,6 @@ from tests.support.processes import wait_for
 from tests.support.rollouts import assert_equal, columns
 from tests.support.simulated_device import DEVICE
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture
 def simulated():

@@ -15,8 +15,6 @@ from tests.support.actors import CallsNet, make_actor, make_flags
 from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 PASSES = ("--passes", "2", "--minibatches", "2", "--ppo_clip", "0.2")
 RIGHT = monobeast.loss
 

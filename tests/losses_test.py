@@ -17,8 +17,6 @@ from libtorchbeast.update import read
 from tests.support.actors import make_actor, make_flags, make_rollouts
 from tests.support.losses import impala_loss, transitions
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 A = 3
 SHARED = dict(discounting=0.9, vtrace_lambda=0.8, reward_clipping="none", entropy_cost=0.1)
 

@@ -16,8 +16,6 @@ from libtorchbeast.spec import Actions, Spec
 from tests.support.actors import A, OnesNet, make_flags
 from tests.support.monobeast import IN_ORDER, refusal
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 SPEC = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (A,)))
 
 

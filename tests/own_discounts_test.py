@@ -17,7 +17,7 @@ from tests import r2d2_test
 from tests.support.processes import rows
 from tests.support.turns import Nim
 
-pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+pytestmark = pytest.mark.usefixtures("as_before")
 ENV = ("--env", "tests.support.turns:Nim-v0")
 NAN = math.nan
 

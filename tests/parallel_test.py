@@ -24,7 +24,7 @@ from tests.support import monobeast as mono
 from tests.support.parallel_games import LEAVES, NUMBERS, STEPS, Match
 from tests.support.processes import load, rows
 
-pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+pytestmark = pytest.mark.usefixtures("as_before")
 
 N, T = 3, 7
 ENV = ("--env", "tests.support.parallel_games:Match-v0")

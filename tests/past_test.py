@@ -29,7 +29,7 @@ from tests.support.losses import transitions
 from tests.support.monobeast import CATCH, beast, refusal, unroll
 from tests.support.processes import load, rows
 
-pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+pytestmark = pytest.mark.usefixtures("as_before")
 NIM = (
     "--env tests.support.turns:Nim-v0 --reward_scaling none --observation_scaling none --passes 1 "
     "--minibatches 1 --ppo_clip 0 --learning_rate 5e-3 --entropy_cost 0.01 --precision fp32"

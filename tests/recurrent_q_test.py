@@ -18,8 +18,6 @@ from libtorchbeast.flags import replace
 from libtorchbeast.q_learning import recurrent_q
 from libtorchbeast.q_learning.recurrent_q import rescale, unrescale
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 GAMMA, A = 0.9, 3
 FLAGS = r2d2.parse(f"--env CartPole-v1 --burn_in 0 --discounting {GAMMA} --precision fp32".split())
 RLAX = json.loads((Path(__file__).parent / "data/rlax.json").read_text())

@@ -24,7 +24,7 @@ CASES = {  # flags of the training and of the test
 
 
 @pytest.fixture(params=CASES)
-def case(request, tmp_path, as_before, one_thread):
+def case(request, tmp_path, as_before):
     """The flags of the test of a run."""
     words, more = CASES[request.param]
     module = "" if "Pong" in request.param else "tests.support.games:"
@@ -55,7 +55,7 @@ def test_an_agent_acts_as_the_test_mode_does(case):
     np.testing.assert_array_equal(np.stack(actions), np.stack(rows))
 
 
-def test_an_agent_acts_for_many_at_once(tmp_path, as_before, one_thread):
+def test_an_agent_acts_for_many_at_once(tmp_path, as_before):
     run = f"--xpid run --savedir {tmp_path}"
     monobeast.main(f"--env tests.support.games:Pairs-v0 {run} --use_lstm {SMALL}".split())
     agent = Agent(monobeast, f"{run} --greedy --precision fp32")

@@ -13,8 +13,6 @@ from tests.support.actors import Counting, make_actor, make_flags, make_learner,
 from tests.support.monobeast import IN_ORDER, beast
 from tests.support.ranks import in_threads
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 ONCE = ("--passes", "1", "--minibatches", "1", "--ppo_clip", "0")
 PASSES = ("--passes", "2", "--minibatches", "3", "--ppo_clip", "0.2")
 

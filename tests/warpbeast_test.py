@@ -20,7 +20,6 @@ from tests.support.processes import load, rows
 from tests.support.tensors import Foreign, Turns, Walk
 from tests.tensors_test import Changed
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 CPU = torch.device("cpu")
 
 

@@ -20,8 +20,6 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.weights import NewestWeights, SharedWeights, memory_fence, shapes_of_versions
 from tests.support.memory import GUARD, MOST, memories, receive
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 try:
     LIBATOMIC = ctypes.CDLL("libatomic.so.1")
 except OSError:

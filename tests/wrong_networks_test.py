@@ -15,7 +15,7 @@ from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support.actors import make_flags
 
-pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+pytestmark = pytest.mark.usefixtures("as_before")
 
 LONG = 1_000_000
 SPEC = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (3,)))
