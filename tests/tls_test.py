@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import serialization
 import polybeast
 import polybeast_env
 from libtorchbeast.rpcenv.local_servers import LocalServers
+from libtorchbeast.rpcenv.server import OPTIONS
 from libtorchbeast.rpcenv.tls import load_tls
 from libtorchbeast.tools import certificates
 from libtorchbeast.tools.certificates import make_ca
@@ -53,7 +54,9 @@ def folder(tmp_path_factory):
 
 
 # ========================================================================================== access
-def test_no_stranger_gets_in():
+def test_no_stranger_gets_in(monkeypatch):
+    """The server hangs up on the idle after 10 s as a rule; here sooner."""
+    monkeypatch.setitem(OPTIONS, "grpc.server_handshake_timeout_ms", 2000)
     hold(access.no_stranger_gets_in(knocks=1, scans=14, idle=20))
 
 
