@@ -78,6 +78,17 @@ def test_learning_and_acting_are_in_order_and_give_what_the_cpu_gives(
     assert not any(record.levelname == "WARNING" for record in caplog.records)
 
 
+def test_passes_and_moments_by_graphs_give_what_the_cpu_gives(simulated):
+    """Two passes over each batch in two parts, and an entropy cost that falls."""
+    words = "--passes 2 --minibatches 2 --ppo_clip 0.2 --observation_scaling moments "
+    words += "--reward_scaling returns --total_steps 60 --entropy_schedule linear"
+    lives = [Life(device, CPU, *words.split()) for device in (CPU, DEVICE)]
+    expected, seen = (life.live() for life in lives)
+    assert_same(seen, expected, rtol=1e-4, atol=1e-5)
+    assert sim.counts["graphs"] > 20 and lives[1].learner.graphs.startswith("yes")
+    assert expected[-1]["model"]["moments.count"] > 20
+
+
 # ============================================================================= deliberate mistakes
 class NeverWaits(Event):
     def wait(self):

@@ -9,7 +9,6 @@ import torch
 import warpbeast
 from libtorchbeast import learner
 from libtorchbeast.tensors import TensorVector
-from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support import simulated_device as sim
 from tests.support.processes import load, rows
@@ -66,20 +65,3 @@ def test_warpbeast_learns_from_a_vector_on_its_device(monkeypatch, tmp_path):
     monkeypatch.setattr(learner.Learner, "update", counted)
     train(monkeypatch, tmp_path, warp, ["--use_lstm", "--learner_device", "sim", "--eval_every", 0])
     assert set(waits) == {1}
-
-
-def test_a_run_by_graphs_gives_the_cpus_weights(monkeypatch, tmp_path):
-    """With moments, two passes over each batch in two parts, and an entropy cost that falls."""
-    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
-    flags = ["--env", "CartPole-v1", *mono.IN_ORDER[2:], *SMALL, "--total_steps", 200]
-    flags += ["--passes", 2, "--minibatches", 2]
-    weights = []
-    for device in ("cpu", "sim:0"):
-        with sim.installed():
-            mono.beast(tmp_path / device, *flags, "--learner_device", device)
-            assert sim.counts["graphs"] > 20 or device == "cpu"
-        weights.append(load(tmp_path / device / "run")["model"])
-    assert "graphs: update yes" in (tmp_path / "sim:0" / "run" / "out.log").read_text()
-    # With the learning rate on the device, the optimizer rounds in another order.
-    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)
-    assert "moments.mean" in weights[0] and weights[0]["moments.count"] > 100

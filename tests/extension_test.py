@@ -16,8 +16,8 @@ from libtorchbeast import _C, BatchingQueue
 from libtorchbeast.flags import UserError
 from libtorchbeast.rpcenv import client
 from tests.support.extension import GUARD_S, bytes_of
-from tests.support.polybeast import CATCH, SMALL, Poly
-from tests.support.processes import ROOT, Program, load
+from tests.support.monobeast import IN_ORDER
+from tests.support.processes import ROOT, load
 
 exchange = _C.exchange
 DTYPES = (
@@ -174,20 +174,27 @@ def test_an_extension_without_grpc_says_so_and_defines_what_the_other_defines(mo
         client.first_description(["unix:/nowhere"], 60.0)
 
 
+# In a process of its own, in which nothing has imported the extension.
+WITHOUT = """
+import sys
+sys.modules["libtorchbeast._C"] = None
+import monobeast, polybeast
+savedir, *flags = sys.argv[1:]
+try:
+    polybeast.main(["--savedir", savedir, "--xpid", "none"])
+except SystemExit as error:
+    print(error.code)
+monobeast.main(["--savedir", savedir, "--xpid", "run", *flags])
+"""
+
+
 def test_without_the_extension_polybeast_says_so_and_monobeast_runs(tmp_path):
     """MonoBeast with the network of PolyBeast, at that."""
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['libtorchbeast._C'] = None")
-    with Poly(tmp_path, *SMALL, PYTHONPATH=tmp_path) as program:
-        assert program.wait_for_end() == 1
-        program.wait_until_nothing_is_left()
-    assert "Traceback" not in program.printed()
-    last = program.printed().strip().splitlines()[-1]
-    assert last.startswith("polybeast: error: PolyBeast needs its C++ extension; build it with")
-    assert "python setup.py build_ext --inplace" in last
-    assert not program.path.exists()
-
-    flags = "--net polybeast.Net --num_actors 0 --envs_per_actor 2 --batch_size 2".split()
-    flags += "--barrier_updates 1 --unroll_length 4 --total_steps 10".split()
-    with Program(tmp_path, *CATCH[:2], *flags, PYTHONPATH=tmp_path) as program:
-        assert program.wait_for_end() == 0, program.printed()
-    assert load(program.path)["net"] == "polybeast.Net"
+    flags = [*IN_ORDER, *"--net polybeast.Net --barrier_updates 1 --unroll_length 4".split()]
+    flags += "--total_steps 10 --torch_threads 1".split()
+    command = [sys.executable, "-c", WITHOUT, tmp_path, *flags]
+    printed = subprocess.check_output(command, cwd=ROOT, timeout=GUARD_S, text=True)
+    assert printed.startswith("polybeast: error: PolyBeast needs its C++ extension; build it with")
+    assert "python setup.py build_ext --inplace" in printed.partition("\n")[0]
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "latest"}
+    assert load(tmp_path / "run")["net"] == "polybeast.Net"

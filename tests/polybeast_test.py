@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -21,7 +22,6 @@ from libtorchbeast import learner
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers import video
 from libtorchbeast.spec import Actions, Spec
-from tests.faults._breaking import ServerFleet
 from tests.support.client import free_port
 from tests.support.envs import Catch
 from tests.support.polybeast import CATCH, FOREVER, SMALL, Poly, beast, parse, refusal
@@ -31,30 +31,40 @@ from tests.support.processes import GUARD_S, load, rows, wait_for
 pytestmark = pytest.mark.usefixtures("as_before")
 
 
+def beast_beside(function, savedir, *flags):
+    """Runs PolyBeast in this process, and the function in a thread beside it."""
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(function)
+        try:
+            beast(savedir, *flags)
+        finally:
+            beside.result()
+
+
 # ===================================================================================== counting
-def test_threads_of_either_kind_count_every_step_once(tmp_path):
+def test_threads_of_either_kind_count_every_step_once(tmp_path, monkeypatch):
     """In an endless episode every transition is real, so each update is worth exactly T x B. With
     an LSTM, and streams whose environments fill no batch exactly."""
     flags = "--num_servers 2 --num_actors 3 --envs_per_server 3 --num_inference_threads 2"
-    flags += " --num_learner_threads 2 --use_lstm --total_steps 2000"
+    flags += " --num_learner_threads 2 --use_lstm --total_steps 800 --torch_threads 1"
     flags += " --env tests.support.envs:EndlessCatch-v0"
-    with Poly(tmp_path, *SMALL, *flags.split()) as program:
-        assert program.wait_for_end() == 0, program.printed()
-        program.wait_until_nothing_is_left()
-    state = load(program.path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    beast(tmp_path, *SMALL, *flags.split())
+    assert not list(tmp_path.glob("torchbeast*"))  # the folder of the sockets is gone
+    state = load(tmp_path / "run")
     assert state["flags"]["core"] == "lstm" and state["step"] == state["updates"] * 20 * 4
-    assert 2000 <= state["step"] < 2000 + 2 * 20 * 4
-    last = program.rows()[-1]
+    assert 800 <= state["step"] < 800 + 2 * 20 * 4
+    last = rows(tmp_path / "run")[-1]
     assert (last["step"], last["updates"]) == (state["step"], state["updates"])
     assert last["streams"] == 3
 
 
 def test_the_deep_network_on_pong_and_its_test_modes(tmp_path, capsys):
-    small = "--num_servers 1 --envs_per_server 2 --batch_size 2 --unroll_length 8".split()
-    beast(tmp_path, *small, "--total_steps", 100)
+    small = "--num_servers 1 --envs_per_server 2 --batch_size 2 --unroll_length 4 --torch_threads 1"
+    beast(tmp_path, *small.split(), "--total_steps", 16)
     state = load(tmp_path / "run")
     assert (state["env"], state["net"]) == ("PongNoFrameskip-v4", "polybeast.Net")
-    assert state["step"] >= 100 and state["updates"] >= 7
+    assert state["step"] >= 16 and state["updates"] >= 2
     row = rows(tmp_path / "run")[-1]
     assert row["frame"] == 4 * row["step"]
     capsys.readouterr()
@@ -86,11 +96,8 @@ def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(tmp_path, monkeyp
     stop = lambda: (wait_for(lambda: Hanging.learned == 2), signal.raise_signal(signal.SIGTERM))
     flags = [*FOREVER, "--net", f"{__name__}.Hanging", "--checkpoint_every", 1]
     try:
-        with ThreadPoolExecutor(1) as pool:
-            stopped = pool.submit(stop)
-            with pytest.raises(learner.UpdateHung, match="an update has not ended within 1 s"):
-                beast(tmp_path, *flags)
-            stopped.result()
+        with pytest.raises(learner.UpdateHung, match="an update has not ended within 1 s"):
+            beast_beside(stop, tmp_path, *flags)
     finally:
         Hanging.go_on.set()
     assert "UpdateHung" in (tmp_path / "run/out.log").read_text()
@@ -127,48 +134,60 @@ def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
     assert "Traceback" not in program.printed().partition("Step ")[2]
 
 
-def test_servers_that_come_late_go_and_come_back(tmp_path, monkeypatch):
-    """There are two learners. One waits long for its servers, and the other gives up. Neither asks
-    a proxy. The servers have more environments than --envs_per_server, which is for local ones."""
+def test_servers_that_come_late_go_come_back_and_go_for_good(tmp_path, monkeypatch, capsys):
+    """The learner asks no proxy. The servers have more environments than --envs_per_server, which
+    is for local ones."""
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
-    addresses = [f"unix:{tmp_path}/s", f"127.0.0.1:{free_port()}"]
-    served = [*CATCH[:2], "--envs_per_server", 4]
+    addresses = sorted([f"unix:{tmp_path}/s", f"127.0.0.1:{free_port()}"])
     flags = [*CATCH, *"--envs_per_server 1 --batch_size 4 --log_every 0.5".split()]
     flags += ["--total_steps", 1_000_000_000, "--server_addresses", ",".join(addresses)]
-    for name in ("patient", "hasty", "first", "second"):
-        (tmp_path / name).mkdir()
-    with contextlib.ExitStack() as stack:
-        start = stack.enter_context
-        patient = start(Poly(tmp_path / "patient", *flags))
-        patient.wait_for(lambda: "Waiting for a server" in patient.printed())
+    path, said = tmp_path / "run", []
+
+    def servers():
+        stack = contextlib.ExitStack()
         for address in addresses:
-            assert re.search(rf"Waiting .*{address}: [A-Z_]+: \w+", patient.printed())
-        servers = start(ServerFleet(tmp_path / "first", *served, addresses=addresses))
-        hasty = start(Poly(tmp_path / "hasty", *flags, "--server_timeout", 2))
-        for learner in (patient, hasty):
-            learner.wait_for_step(0)
-            learner.wait_for(lambda: learner.rows()[-1]["streams"] == 2)  # noqa: B023
-        servers.process.terminate()
-        assert servers.wait_for_end() == 0, servers.printed()
+            stack.enter_context(serving(Catch, address, 4, name=CATCH[1]))
+        return stack
 
-        assert hasty.wait_for_end() == 1
-        assert not hasty.session()
-        _, _, last = hasty.printed().rpartition("polybeast: error: ")
-        lines = last.strip().splitlines()
-        assert lines[0] == "no environment server for 2 s (--server_timeout); the last errors:"
-        for address, line in zip(sorted(addresses), lines[1:], strict=True):
-            assert re.match(rf"  {address}: [A-Z_]+: \w+", line)
-        assert "Traceback" not in hasty.printed() and "ServersLost" in hasty.log()
-        assert hasty.step() == hasty.rows()[-1]["step"] > 0
+    def is_waiting():
+        said.append(capsys.readouterr().err)
+        return "Waiting for a server" in "".join(said)
 
-        patient.wait_for(lambda: patient.rows()[-1]["streams"] == 0)
-        start(ServerFleet(tmp_path / "second", *served, addresses=addresses))
-        patient.wait_for(lambda: patient.rows()[-1]["streams"] == 2)
-        patient.wait_for_step(patient.rows()[-1]["step"])
-        patient.stop()
-        assert patient.rows()[-1]["stream_failures"] >= 2
+    def wait_for_streams(number):
+        wait_for(lambda: rows(path) and rows(path)[-1]["streams"] == number)
+
+    def learn_from_both():
+        wait_for_streams(2)
+        step = rows(path)[-1]["step"]
+        wait_for(lambda: rows(path)[-1]["step"] > step)
+
+    def come_late_go_and_come_back():
+        wait_for(is_waiting)
+        with servers():
+            learn_from_both()
+        wait_for_streams(0)
+        with servers():
+            learn_from_both()
+            signal.raise_signal(signal.SIGTERM)
+
+    beast_beside(come_late_go_and_come_back, tmp_path, *flags)
+    log, before = (path / "out.log").read_text(), load(path)["step"]
+    assert rows(path)[-1]["stream_failures"] >= 2
     for address in addresses:
-        assert re.search(rf"{address}: (UNAVAILABLE|CANCELLED): \w+", patient.log())
+        assert re.search(rf"Waiting .*{address}: [A-Z_]+: \w+", log)
+        assert re.search(rf"Stream failed: .*{address}: (UNAVAILABLE|CANCELLED): \w+", log)
+
+    with servers() as serving_still, pytest.raises(SystemExit) as ended:
+        go_for_good = lambda: (learn_from_both(), serving_still.close())
+        beast_beside(go_for_good, tmp_path, *flags, "--server_timeout", 2)
+    first, *errors = ended.value.code.splitlines()
+    lost = "no environment server for 2 s (--server_timeout); the last errors:"
+    assert first == f"polybeast: error: {lost}"
+    for address, line in zip(addresses, errors, strict=True):
+        assert re.match(rf"  {address}: [A-Z_]+: \w+", line)
+    assert "Traceback" not in capsys.readouterr().err
+    assert "ServersLost" in (path / "out.log").read_text()
+    assert load(path)["step"] == rows(path)[-1]["step"] > before
 
 
 def test_an_environment_that_cannot_begin_ends_the_run_at_once(tmp_path):

@@ -2,10 +2,9 @@
 """No code runs what it reads, and no file of a run contains a secret."""
 
 import ast
-import shutil
 import subprocess
 
-from tests.support.polybeast import SMALL
+from tests.support.monobeast import IN_ORDER
 from tests.support.processes import ROOT, Program
 
 # What makes objects of bytes or code of text. `multiprocessing` is allowed for what it is used: the
@@ -70,17 +69,15 @@ SECRET = "s3cr3t-t0ken-0123456789"
 
 def test_a_run_leaves_no_secret_in_its_files(tmp_path):
     """They contain no secret of the environment variables or of the repository's URL. The files
-    of both beasts are written by libtorchbeast/run.py."""
+    of all beasts are written by libtorchbeast/run.py."""
     tree, saved = tmp_path / "tree", tmp_path / "saved"
     saved.mkdir()
     subprocess.run(["git", "clone", "-q", "--shared", ROOT, tree], check=True)
     url = f"https://user:{SECRET}@git.invalid/repository"
     subprocess.run(["git", "-C", tree, "remote", "set-url", "origin", url], check=True)
-    for extension in (ROOT / "libtorchbeast").glob("*.so"):
-        shutil.copy(extension, tree / "libtorchbeast")
     options = {"AWS_SECRET_ACCESS_KEY": SECRET, f"TOKEN_{SECRET}": "its name tells it"}
-    options |= dict(module="polybeast", before=["env", "-C", tree])
-    with Program(saved, *SMALL, "--total_steps", 200, **options) as program:
+    options["before"] = ["env", "-C", tree]
+    with Program(saved, *IN_ORDER, "--total_steps", 200, **options) as program:
         assert program.wait_for_end() == 0, program.printed()
     files = [path for path in saved.rglob("*") if path.is_file()]
     assert {"meta.json", "logs.csv", "out.log", "model.tar", "printed"} <= {p.name for p in files}

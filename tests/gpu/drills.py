@@ -38,9 +38,9 @@ def drills(device: str, quick: bool) -> Answers:
         yield f"{what}: {said}"
         is_one_line = "--learner_device" in said and "Traceback" not in said
         yield held(f"{what}: it is said in one line", is_one_line)
-    steps = 100 if quick else 3000
+    steps, alone = (100, ["--num_actors", "0"]) if quick else (3000, [])
     for name, main, words in programs()[: 1 if quick else None]:
-        good, versions = resumed(main, words, device, steps)
+        good, versions = resumed(main, [*words, *alone], device, steps)
         yield f"{name}: the devices and updates of three runs: {versions}"
         yield held(f"{name}: a run goes on from the device to the CPU and back", good)
 

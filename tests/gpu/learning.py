@@ -23,7 +23,7 @@ GAME = "--env MinAtar/Breakout-v1 --net monobeast.Net --total_steps 1_000_000"
 
 def learning(device: str, quick: bool) -> Answers:
     steps = "500" if quick else "50000"
-    sizes = ["--num_actors", "2", "--envs_per_actor", "8"]
+    sizes = ["--num_actors", "1" if quick else "2", "--envs_per_actor", "8"]
     beasts = [("MonoBeast", monobeast.main, [*mono.CATCH, *sizes])]
     if has_transport():
         sizes = ["--num_servers", "1", "--num_actors", "2", "--envs_per_server", "8"]

@@ -118,14 +118,15 @@ class NeverWaits(devices.Event):
 def races(device: str, quick: bool) -> Answers:
     """Learner and inference threads in their streams, with checks of who waits for whom; and the
     same with a mistake, to show that the checks see one."""
-    there = torch.device(device)
+    there, times = torch.device(device), 1 if quick else 3
     if there.type == "cuda":
-        yield from watched("torch.cuda._sanitizer", there, sanitizer(), numbers=False)
+        yield from watched("torch.cuda._sanitizer", there, sanitizer(), times, numbers=False)
     if there.type == sim.NAME:
         with mock.patch.object(learner, "threading", types.SimpleNamespace(Lock=sim.Lock)):
-            yield from watched("the simulated device", there, contextlib.nullcontext, numbers=False)
+            mode = contextlib.nullcontext
+            yield from watched("the simulated device", there, mode, times, numbers=False)
     else:
-        yield from watched("delayed streams", there, delays(there), numbers=True)
+        yield from watched("delayed streams", there, delays(there), times, numbers=True)
 
 
 def sanitizer() -> Mode:
@@ -162,10 +163,11 @@ def put_off(device: torch.device) -> None:
             matrix @ matrix
 
 
-def watched(what: str, device: torch.device, mode: Mode, numbers: bool) -> Answers:
+def watched(what: str, device: torch.device, mode: Mode, times: int, numbers: bool) -> Answers:
     """Lives in the context `mode()` in every thread, first as it should be, then with a mistake.
 
     Args:
+        times: how often the mistake is made.
         numbers: whether a race shows in the numbers, and not as an error.
     """
     for lstm in (False, True):
@@ -177,8 +179,8 @@ def watched(what: str, device: torch.device, mode: Mode, numbers: bool) -> Answe
         yield Figure(f"{title}: races, or tensors that are wrong", wrong, "", 0)
     if devices.has_streams(device):
         with mock.patch.object(weights, "Event", NeverWaits):
-            seen = sum(races_seen(device, True, mode, expected)[0] > 0 for _ in range(3))
-        yield Figure(f"{what}: a deliberate race is seen, of 3 times", seen, "", None, 1)
+            seen = sum(races_seen(device, True, mode, expected)[0] > 0 for _ in range(times))
+        yield Figure(f"{what}: a deliberate race is seen, of {times} times", seen, "", None, 1)
 
 
 def races_seen(

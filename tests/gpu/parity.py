@@ -99,7 +99,7 @@ def graphs(device: str, quick: bool) -> Answers:
             yield f"{name}: {what}: {f'no graph, because {reason}' if reason else 'a graph'}"
         if any(why):
             continue
-        for optimizer in ("rmsprop", "adam"):
+        for optimizer in ("rmsprop", "adam")[: 1 if quick else None]:
             flags = replace(flags, optimizer=optimizer)
             pair = (updates(net, batches, flags, there, seconds) for net in nets)
             yield from both(f"{name}: update, {optimizer}, {T}x{B}", *pair)

@@ -63,7 +63,7 @@ def beasts(device: str, quick: bool) -> Answers:
     """Whole runs beside AtariVectorEnv alone on all cores, and beside the learner alone."""
     cores, there = workers.available_cores(), torch.device(device)
     seconds = 0.2 if quick else 8.0
-    ceiling = environments_alone(cores, seconds / 2)
+    ceiling = environments_alone(cores, 1 if quick else 16, seconds / 2)
     yield Figure(f"AtariVectorEnv alone, {cores} threads", ceiling, SPS)
     for net in work.nets(quick):
         T, B = (3, 2) if quick else (20, 64)
@@ -107,9 +107,9 @@ def runs(net: str, device: str, cores: int, quick: bool) -> Iterator[tuple[str, 
         yield "in this process", []
 
 
-def environments_alone(cores: int, seconds: float) -> float:
+def environments_alone(cores: int, for_each: int, seconds: float) -> float:
     """ale-py's vector with the recipe of Atari, one thread for each core, with random actions."""
-    N = 16 * cores
+    N = for_each * cores
     env = atari_wrappers.make_atari_vector(GAMES["Pong"], N, num_threads=cores)
     some = np.random.default_rng(0).integers(env.single_action_space.n, size=(100, N))
     with contextlib.closing(env):
