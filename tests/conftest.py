@@ -12,7 +12,7 @@ from tests.support.monobeast import IN_ORDER, beast
 
 # The files that take longest, in the order in which they start.
 SLOWEST = (
-    "core faults_signals faults_files faults_environments several_learners faults_ranks r2d2 "
+    "core faults_signals faults_files faults_environments several_learners r2d2 "
     "polybeast monobeast spaces parallel actors tls evaluate soak benchmarks device_training gpu"
 ).split()
 
@@ -28,9 +28,10 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order(file_of(item)))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """torch computes with one thread: the tests' tensors are small, and others need the cores."""
+    """torch computes with one thread: the tests' tensors are small, and others need the cores. Two
+    threads of a process that has to share them wait for each other most of the time."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

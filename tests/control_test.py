@@ -11,7 +11,7 @@ from tests.support.monobeast import beast
 from tests.support.polybeast import beast as poly
 from tests.support.processes import rows
 
-pytestmark = pytest.mark.usefixtures("one_thread", "as_before")
+pytestmark = pytest.mark.usefixtures("as_before")
 CRANE = "--env tests.support.control:Crane-v0 --eval_every 0 --log_every 0.5".split()
 SOLVED = -20.0  # a network that does nothing has -53, and one without the moments less than -30
 

@@ -16,8 +16,6 @@ from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.spec import Actions, Spec
 from tests.support.compare import assert_same
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 K, T, H = 3, 4, 2
 OBSERVATIONS = {"frame": ((K, 2), "uint8"), "where": ((), "int64")}
 SPEC = Spec("Walk", 2, OBSERVATIONS, Actions("discrete", (3,)), stacks={"frame": K})
