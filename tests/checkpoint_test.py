@@ -90,11 +90,13 @@ def test_damaged_or_missing_newest_is_noticed_and_the_previous_used(path, caplog
         checkpoint.load_newest(path)
 
 
-def test_every_flipped_bit_is_noticed(path):
+def test_a_flipped_bit_and_a_cut_anywhere_are_noticed(path):
     checkpoint.save(path, {"step": 7, "weight": torch.randn(4, 3)})
     data = Path(path).read_bytes()
-    for i in range(len(data)):
-        Path(path).write_bytes(data[:i] + bytes([data[i] ^ 1 << i % 8]) + data[i + 1 :])
+    flipped = [data[:i] + bytes([data[i] ^ 1 << i % 8]) + data[i + 1 :] for i in range(len(data))]
+    cut = [data[:size] for size in range(0, len(data), 7)]
+    for damaged in (*flipped, *cut, data + b"x"):
+        Path(path).write_bytes(damaged)
         with pytest.raises(CheckpointError):
             checkpoint.load(path)
 

@@ -9,8 +9,6 @@ import torch
 
 from tests.support.monobeast import IN_ORDER, as_it_was, beast
 
-torch.set_num_threads(1)  # the tests' tensors are small, and other tests need the cores
-
 # The files that take longest, in the order in which they start.
 SLOWEST = (
     "core faults_signals faults_files several_learners faults_ranks r2d2 polybeast monobeast "
@@ -27,6 +25,13 @@ def pytest_collection_modifyitems(items):
     default = lambda file: len(place) + (not file.startswith("tests/forks/"))
     order = lambda file: (place.get(file, default(file)), -tests[file])
     items.sort(key=lambda item: order(file_of(item)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """torch computes with one thread: the tests' tensors are small, and two threads of a process
+    that has to share the cores wait for each other most of the time."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The display of a run in a terminal: its curve, drawn and shown."""
+"""A run in a terminal: its curve, drawn and shown, and what happens when the terminal is closed."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from libtorchbeast.loggers import display
 from libtorchbeast.loggers.display import HEIGHT, POINTS, WIDTH, Curve, Display, console, one_line
 from libtorchbeast.loggers.files import copy_of_log
 from libtorchbeast.workers import Patient
-from tests.support.processes import rows
+from tests.support.processes import load, rows
 from tests.support.terminal import InTerminal, command_of
 
 BRAILLE = re.compile("[\u2801-\u28ff]")  # U+2800 is blank
@@ -44,6 +44,16 @@ def test_the_display_shows_the_curve_of_the_whole_run_also_after_a_resume(savedi
         text = program.printed()
     after = with_games(rows(savedir / "run"))
     assert BRAILLE.search(text) and shown_steps(text) == [before[0], after[-1]]
+
+
+def test_a_closed_terminal_saves_and_ends_the_run(tmp_path):
+    """As an SSH connection that breaks closes it. workers_test.py has what nohup changes."""
+    with InTerminal(tmp_path, command_of(tmp_path, "polybeast")) as program:
+        program.wait_for_step(0)
+        program.close_terminal()
+        assert program.wait_for_end() == 0, (tmp_path / "run/out.log").read_text()
+    assert load(tmp_path / "run")["step"] == rows(tmp_path / "run")[-1]["step"] > 0
+    assert not list(tmp_path.glob("torchbeast*"))
 
 
 def test_the_table_has_what_the_program_logs_and_keeps_the_last_evaluation():

@@ -4,7 +4,6 @@
 import importlib
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from docs import generate
 from libtorchbeast.tools import plot, report, sweep
 from tests.gpu import __main__ as gpu
 from tests.support.forks import copy_repository
+from tests.support.makefile import printed, programs
 from tests.support.processes import ROOT, rows
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -28,7 +28,7 @@ README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *DOCS]
 EVERY_PAGE = [*PAGES, ROOT / "results/README.md", *sorted(ROOT.glob("examples/**/README.md"))]
 
-SMALL = "--total_steps 400 --log_every 0.5 --savedir {savedir}"
+SMALL = "--total_steps 400 --log_every 0.5 --torch_threads 1 --savedir {savedir}"
 FOUR = "--envs_per_actor 4 --batch_size 4"
 ONE_GAME = "{} --savedir {savedir} --num_episodes 1 --max_episode_steps 30"
 
@@ -44,7 +44,7 @@ SCALED = {
     "libtorchbeast.tools.plot ~/logs/torchbeast/pong": (
         "libtorchbeast.tools.plot {savedir}/pong --y sps --out {savedir}/plot.png"
     ),
-    "make poly": f'make poly FLAGS="{SMALL} --envs_per_server 2"',
+    "make poly": f'make poly FLAGS="{SMALL} --envs_per_server 2 --num_servers 1"',
     "r2d2 --env examples.memory.recall:Recall-v0 --xpid recall-r2d2 --total_steps 100_000 "
     "--eval_every 20_000": f"{{}} {SMALL} --envs_per_server 4 --replay_start 100",
     "r2d2 --xpid recall-r2d2 --mode test": ONE_GAME,
@@ -120,26 +120,20 @@ def test_every_command_is_known_here():
     assert [command for command in others if not command.startswith(tuple(starts))] == []
 
 
-def run(words, cwd):
-    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("command", SCALED)
 def test_command(command, savedir, capfd, as_before):
-    """Programs run in this process, because imports take seconds."""
+    """Python programs, which `make` would start, run in this process: imports take seconds."""
     if "plot" in command and not (savedir / "pong" / "logs.csv").exists():
         pytest.fail("run the whole file: a command before this one makes the logs")
-    scaled = shlex.split(SCALED[command].format(command, savedir=savedir))
-    if scaled[0] == "make":
-        assert "Traceback" not in run(scaled, ROOT).stderr
-    else:
-        program, *words = scaled
-        with pytest.raises(SystemExit) as ended:
-            sys.exit(importlib.import_module(program).main(words))
-        assert not ended.value.code
+    words = shlex.split(SCALED[command].format(command, savedir=savedir))
+    if words == ["make", "lint"]:
+        printed(*words)
+        return
+    [(program, words)] = programs(*words[1:]) if words[0] == "make" else [(words[0], words[1:])]
+    with pytest.raises(SystemExit) as ended:
+        sys.exit(importlib.import_module(program).main(words))
+    assert not ended.value.code
     assert "Traceback" not in capfd.readouterr().err
     if "test_render" in command:
         assert (savedir / command.split()[2] / "test.mp4").stat().st_size > 1000
@@ -164,7 +158,7 @@ def test_the_readmes_fork_trains(tmp_path):
     [command] = [command for command in commands() if command.startswith(FORK)]
     # In bf16, where a network's outputs must be float32 all the same.
     small = f"{SMALL} {FOUR} --precision bf16".format(savedir=tmp_path)
-    run([sys.executable, "-m", *command.split(), *small.split()], copy)
+    printed(sys.executable, "-m", *command.split(), *small.split(), cwd=copy)
     assert (tmp_path / "ice" / "model.tar").exists()
     assert loss in (ROOT / "monobeast.py").read_text()
 
@@ -190,7 +184,7 @@ def test_rnd_from_docs_fork_md_trains(tmp_path):
     # With --net, so that VectorNet does not take the place of Net.
     small = f"{SMALL} {FOUR} --net monobeast.Net --xpid rnd"
     words = f"-m monobeast --env CartPole-v1 {small}".format(savedir=tmp_path)
-    run([sys.executable, *words.split()], copy)
+    printed(sys.executable, *words.split(), cwd=copy)
     assert {"rnd_loss", "bonus"} <= rows(tmp_path / "rnd")[-1].keys()
 
 
@@ -243,7 +237,7 @@ def test_targets_named_on_a_page_exist():
     text = "\n".join(page.read_text() for page in EVERY_PAGE)
     lines = "\n".join(re.findall(r"^make .*|`make [^`]*`", text, re.MULTILINE))
     targets = {name.replace("GAME", "Asterix") for name in re.findall(r"make ([\w-]+)", lines)}
-    run(["make", "-n", *targets], ROOT)
+    printed("make", "-n", *targets)
 
 
 # ======================================================================================== the pages

@@ -218,11 +218,11 @@ def test_games_without_end_are_ended(evaluator, caplog, monkeypatch):
 
 def test_a_run_evaluates_and_leaves_nothing(tmp_path, capsys):
     """Also in environments that it does not train on, whose returns are known. It is PolyBeast,
-    which has servers that it must not leave."""
-    flags = "--env tests.support.envs:Catch-v0 --batch_size 4 --log_every 0.2 --num_servers 2 "
+    which has a server that it must not leave."""
+    flags = "--env tests.support.envs:PacedCatch-v0 --batch_size 4 --log_every 0.2 --num_servers 1 "
     flags += "--envs_per_server 4 --net monobeast.Net --total_steps 1_000_000_000"
     others = [f"tests.support.envs:{name}-v0" for name in ("OneStepCatch", "ShortOrLong")]
-    more = ["--eval_every", 5000, "--eval_env", ", ".join(others)]
+    more = ["--eval_every", EVERY, "--eval_env", ", ".join(others)]
     with Program(tmp_path, *flags.split(), *more, module="polybeast") as program:
         evaluated = lambda: [row for row in program.rows() if row.get("eval_step")]
         program.wait_for(lambda: len(evaluated()) >= 2)
@@ -230,7 +230,7 @@ def test_a_run_evaluates_and_leaves_nothing(tmp_path, capsys):
         assert program.wait_for_end() == 0
         wait_for(lambda: not program.session())
     first, second = evaluated()[:2]
-    assert 5000 <= first["eval_step"] < second["eval_step"] <= second["step"]
+    assert EVERY <= first["eval_step"] < second["eval_step"] <= second["step"]
     assert -1 <= first["mean_eval_return"] <= 1
     assert first[f"mean_eval_return/{others[0]}"] == 0
     assert 5 <= first[f"mean_eval_return/{others[1]}"] <= 60

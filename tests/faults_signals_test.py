@@ -5,8 +5,9 @@ from tests.faults import signals
 from tests.faults.harness import hold
 
 
-def test_monobeast_is_stopped_in_training_and_while_it_saves():
-    hold(signals.stopped(times=2, beasts=("monobeast",), first=1))
+def test_monobeast_is_stopped_while_it_saves():
+    """polybeast_test.py has Ctrl-C in training: both have the same processes and threads."""
+    hold(signals.stopped(times=1, beasts=("monobeast",), first=2))
 
 
 def test_polybeast_is_stopped_in_its_shutdown_and_its_start():

@@ -15,8 +15,8 @@ from tests.support.forks import copy_repository
 from tests.support.processes import ROOT
 
 
-@pytest.mark.parametrize("options", [[], ["--editable"]])
-def test_installed_programs_are_found_from_any_folder(tmp_path, options):
+@pytest.mark.parametrize("program, options", [("monobeast", []), ("polybeast_env", ["--editable"])])
+def test_an_installed_program_is_found_from_any_folder(tmp_path, program, options):
     """In an environment of its own, with this one's packages. No gRPC is found, and so no C++ is
     compiled, which would take a minute."""
     copy, python = copy_repository(tmp_path / "copy"), tmp_path / "venv/bin/python"
@@ -33,8 +33,7 @@ def test_installed_programs_are_found_from_any_folder(tmp_path, options):
     without_grpc = {"PATH": "/usr/bin:/bin", "PKG_CONFIG_LIBDIR": "/nowhere"}
     printed = run(*pip, "--no-build-isolation", "--no-index", *options, copy, env=without_grpc)
     assert "PolyBeast's extension is left out: pkg-config finds no grpc++" in printed
-    for program in ("monobeast", "polybeast_env"):
-        assert run(python, "-m", program, "--help").startswith(f"usage: {program} ")
+    assert run(python, "-m", program, "--help").startswith(f"usage: {program} ")
     [proto] = (tmp_path / ("copy" if options else "venv")).rglob("rpcenv.proto")
     where = "import libtorchbeast.rpcenv as rpcenv; print(rpcenv.__file__)"
     assert Path(run(python, "-c", where).strip()).parent == proto.parent

@@ -23,6 +23,11 @@ own.pulse.tell = lambda: {"games": 100_000 * "x"}  # however long a message is
 while own.rank == 0 and not {(1, 100_000), (2, 100_000)} <= {*heard}:
     time.sleep(0.01)
 own.pulse.wakeup = workers.PipeEvent()  # as if there were a run to save
+ranks.STOP_S = 60  # the loss comes first
+if own.rank == 2:
+    own.ask_to_stop()
+while not own.pulse.wants_to_stop():  # rank 0 hears it from 2, and 1 from 0
+    time.sleep(0.01)
 x = torch.ones(2)
 own.sum(x)
 assert x.tolist() == [3, 3] and own.gathered(torch.ones(1)).tolist() == [[1], [1], [1]]
@@ -63,9 +68,9 @@ def started(count, program):
             each.communicate()
 
 
-def test_all_name_the_rank_that_is_lost():
+def test_any_rank_may_stop_all_and_all_name_the_rank_that_is_lost():
     """Three processes, because of two the other one is always the one that is lost. One that is
-    killed is in faults_ranks_test.py."""
+    killed is in several_learners_test.py."""
     with started(3, LOSES_RANK_1) as processes:
         for each in (processes[0], processes[2]):
             printed = each.communicate(timeout=GUARD_S)[0]

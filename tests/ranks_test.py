@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Ranks: what they may do, what each gets, and how their rows become one. gradients_test.py has
-their updates, pulse_test.py how they notice each other, several_learners_test.py runs them, and
-faults_ranks_test.py loses them."""
+their updates, pulse_test.py how they notice each other, and several_learners_test.py runs and
+loses them."""
 
 from types import SimpleNamespace
 

@@ -1,18 +1,19 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""Two learners that torchrun has started: they learn, resume, stop, and notice a broken network.
-
-The processes are real. What happens after kill -9 and SIGSTOP is in faults_ranks_test.py.
-"""
+"""Two learners that torchrun has started: they learn, resume, and survive what happens to one of
+them or to their network. The processes are real. pulse_test.py has who may stop all of them."""
 
 import os
+import re
+import shutil
 import signal
 import time
 
 import pytest
 
-from tests.support.monobeast import beast
+from tests.faults.ranks import lose
 from tests.support.network import NoNamespaces
-from tests.support.processes import Program, load, rows
+from tests.support.polybeast import beast
+from tests.support.processes import Program, load
 from tests.support.ranks import Torchrun, on_two_machines
 
 pytestmark = pytest.mark.timeout(900)  # each starts four processes or more
@@ -22,40 +23,53 @@ MONO = "--num_actors 1 --envs_per_actor 8".split()
 POLY = "--num_servers 1 --envs_per_server 8 --net monobeast.Net".split()
 
 
-def test_two_ranks_learn_catch(tmp_path):
-    """In PolyBeast; below two ranks of MonoBeast are stopped, resumed and parted."""
-    with Torchrun(tmp_path, *LEARNING, 40_000, *POLY, module="polybeast") as program:
-        assert program.wait_for_end() == 0, program.printed()
-        assert not program.session()
-    last, state = program.rows()[-1], load(program.path)
-    assert last["step"] == state["step"] >= 40_000 and last["mean_game_return"] >= 0.9
-    # The games of both ranks are counted: a game has 9 steps, and a step that is not learned from.
-    assert last["games"] * 9 >= 0.9 * last["step"]
-    assert last["skipped_updates"] == 0 and last["slowest_rank"] in (0, 1)
-    assert "8 columns = 2 ranks x 4; 16 environments" in program.printed()
-    assert {path.name for path in tmp_path.iterdir()} == {"run", "latest", "printed"}
-
-
-def test_a_run_resumes_with_another_number_of_ranks(tmp_path):
-    """Two ranks, one without torchrun, and two again. Any rank may stop all. A stop is saved though
-    a rank hangs: torchrun kills all before rank 0 gives up to wait for a goodbye."""
-    with Torchrun(tmp_path, *LEARNING, 1_000_000_000, *MONO) as program:
-        program.wait_for_step(1000)
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """A run of two ranks of PolyBeast. Any rank may stop all."""
+    folder = tmp_path_factory.mktemp("learned")
+    with Torchrun(folder, *LEARNING, 60_000, *POLY, module="polybeast") as program:
+        program.wait_for_step(20_000)
         os.kill(program.rank(1), signal.SIGTERM)
         assert program.wait_for_end() == 0, program.printed()
         assert not program.session()
-    two, names = program.step(), set(load(program.path))
-    assert rows(program.path)[-1]["step"] == two and not any("rank" in name for name in names)
-    beast(tmp_path, "--total_steps", two + 1000, *MONO)
-    one = program.step()
-    sooner = ["--shutdown_timeout", 15]  # than after torchrun's own 30 s
-    with Torchrun(tmp_path, "--total_steps", 1_000_000_000, *MONO, options=sooner) as program:
-        seen = program.wait_for_step(one)["step"]
-        assert program.resumed() == [one]
+    return program
+
+
+def test_two_ranks_learn_catch(learned):
+    last, state = learned.rows()[-1], load(learned.path)
+    assert last["step"] == state["step"] >= 20_000 and last["mean_game_return"] >= 0.9
+    # The games of both ranks are counted: a game has 9 steps, and a step that is not learned from.
+    assert last["games"] * 9 >= 0.9 * last["step"]
+    assert last["skipped_updates"] == 0 and last["slowest_rank"] in (0, 1)
+    assert "8 columns = 2 ranks x 4; 16 environments" in learned.printed()
+    assert {path.name for path in learned.path.parent.iterdir()} == {"run", "latest", "printed"}
+    assert not any("rank" in name for name in state)
+
+
+def test_a_run_resumes_with_another_number_of_ranks_and_after_one_was_killed(
+    learned, tmp_path, as_before
+):
+    """One rank without torchrun, then two again, one of which is killed. At last one hangs. A stop
+    is saved all the same: torchrun kills all before rank 0 gives up to wait for a goodbye."""
+    shutil.copytree(learned.path, tmp_path / "run")
+    two = learned.step()
+    beast(tmp_path, "--total_steps", two + 1000, *POLY)
+    one = load(tmp_path / "run")["step"]
+    assert one >= two + 1000
+    # Torchrun would wait for 30 s.
+    options = ["--max_restarts", 1, "--shutdown_timeout", 15]
+    flags = ["--total_steps", 1_000_000_000, *POLY]
+    with Torchrun(tmp_path, *flags, module="polybeast", options=options) as program:
+        program.wait_for(program.resumed)
+        lose(program, signal.SIGKILL, victim=1)
+        assert re.search("rank 1 on .* has ended or cannot be reached", program.printed())
+        again = program.resumed()
+        assert again[0] == one < again[1]
+        seen = program.wait_for_step(again[1])["step"]
         os.kill(program.rank(1), signal.SIGSTOP)
         program.process.terminate()
         program.wait_for_end()
-    assert program.step() >= seen > one >= two + 1000
+    assert program.step() >= seen > again[1]
     assert "rank 1 on " in program.printed() and "has not stopped within" in program.printed()
 
 

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import struct
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -65,11 +64,8 @@ def main():
         parser.add_argument(f"--{name}")
     for name, value in dict(seed=0, learning_rate=0.1, total_steps=5, fail_at=-1).items():
         parser.add_argument(f"--{name}", type=type(value), default=value)
-    for name in ("use_lstm", "refuse"):
-        parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--use_lstm", action="store_true")
     flags = parser.parse_args()
-    if flags.refuse:
-        sys.exit("fake_program: error: --refuse is a mistake of the user")
     stopped = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     print(f"cores {sorted(os.sched_getaffinity(0))}, GPUs {os.environ['CUDA_VISIBLE_DEVICES']}")

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -120,6 +121,10 @@ class Program(Command):
 
     def rows(self):
         return rows(self.path)
+
+    def resumed(self):
+        """The steps from which it has resumed, one for each start."""
+        return [int(step) for step in re.findall(r"Resuming from step (\d+)", self.printed())]
 
     def step(self):
         """The step of the newest checkpoint, or 0 if there is none."""

@@ -3,7 +3,6 @@
 torchrun starts them, on one machine or on two."""
 
 import contextlib
-import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -93,9 +92,6 @@ class Torchrun(Program):
                     return pid
         return None
 
-    def resumed(self):
-        return resumed(self)
-
 
 @contextlib.contextmanager
 def on_two_machines(folder, *flags, options=()):
@@ -111,9 +107,3 @@ def on_two_machines(folder, *flags, options=()):
             program = Program(own, *flags, before=before, GLOO_SOCKET_IFNAME="cable")
             programs.append(stack.enter_context(program))
         yield *programs, lambda state: ip("-n", machines["envs"], "link", "set", "cable", state)
-
-
-def resumed(program):
-    """The steps from which it has resumed, one for each start."""
-    found = re.findall(r"Resuming from step (\d+)", program.printed())
-    return [int(step) for step in found]

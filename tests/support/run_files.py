@@ -35,14 +35,3 @@ def file_size_limit(size):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-WITHOUT_PACKAGE = """
-import sys
-from pathlib import Path
-sys.modules[sys.argv[2]] = None  # The import fails, as if it were not installed.
-from libtorchbeast.loggers.file_writer import FileWriter
-with FileWriter(Path(sys.argv[1], "run"), {}, ["step"]) as files:
-    files.log({"step": 1})
-    files.log({"step": 2})
-"""

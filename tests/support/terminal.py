@@ -11,7 +11,7 @@ from tests.support.processes import ROOT, Program, heed_signals, wait_for
 FLAGS = "--env tests.support.envs:Catch-v0 --batch_size 4 --log_every 0.5".split()
 FLAGS += ["--total_steps", "1000000000", "--xpid", "run"]
 BEASTS = {
-    "monobeast": "--num_actors 2 --envs_per_actor 2".split(),
+    "monobeast": "--num_actors 0 --envs_per_actor 4".split(),
     "polybeast": "--num_servers 1 --envs_per_server 4 --net monobeast.Net".split(),
 }
 
