@@ -11,7 +11,7 @@ from tests.support.monobeast import IN_ORDER, as_it_was, beast
 
 # The files that take longest, in the order in which they start.
 SLOWEST = (
-    "core faults_signals faults_files several_learners faults_ranks r2d2 polybeast monobeast "
+    "core faults_signals faults_files several_learners r2d2 polybeast monobeast "
     "spaces parallel actors tls evaluate soak benchmarks device_training gpu linux"
 ).split()
 
