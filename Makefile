@@ -10,7 +10,7 @@
 #   make results-quick  repeat the smallest published result and plot both, in two minutes
 #   make results-pong, results-poly-pong  train MonoBeast on Pong with three seeds, PolyBeast with one
 #   make results-atari, results-atari-GAME  train MonoBeast on five more Atari games, or on one of
-#                       them; results-atari-Freeway has settings of its own
+#                       them; in results-atari-Freeway actions may last (examples/options)
 #   make results-minatar  train MonoBeast on five games of MinAtar with three seeds
 #   make results-minatar-20M  the same for 20M steps instead of 5M
 #   make results-minatar-GAME, results-poly-GAME  train either beast on one of them
@@ -81,9 +81,9 @@ results-atari: .venv/runtime
 results-atari-%:
 	@$(MAKE) --no-print-directory results-atari ATARI=$*NoFrameskip-v4
 
-# A uniformly random policy finds no reward in Freeway, and with the default settings it stays uniform.
+# A random policy never crosses Freeway's road, unless its actions may last (examples/options).
 results-atari-Freeway:
-	@$(MAKE) --no-print-directory results-atari ATARI=FreewayNoFrameskip-v4 FLAGS="--ppo_clip 0.1 --entropy_cost 0.03 --entropy_schedule constant --observation_scaling none $(FLAGS)"
+	@$(MAKE) --no-print-directory results-atari ATARI=examples.options.atari:FreewayOptions-v0 FLAGS="--total_steps 1_000_000 $(FLAGS)"
 
 MINATAR := --total_steps 5_000_000 --log_every 2
 

@@ -79,7 +79,8 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     assert not [*tmp_path.glob("*/run/changes*")]
     with (code / LOGGERS / "file_writer.py").open("ab") as file:
         file.write(b"# \xff")  # not UTF-8
-    git(code, "config", "color.diff", "always")
+    for setting in ("color.diff always", "diff.noprefix true", "diff.relative true"):
+        git(code, "config", *setting.split())
     assert meta_of_code_in(code, tmp_path / "d")["dirty"] is True
     git(code, "stash")
     git(code, "apply", str(tmp_path / "d/run/changes-0.diff"))

@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("as_before")
 def test_a_long_run_counts_every_step_once_and_its_use_of_resources_stays_flat(tmp_path):
     """In an endless episode every transition is real, so each update is worth exactly T x B, also
     with two learner threads. More than 33 slots work, too, although slot 33 is b"!", the first byte
-    of a failure. From a third on at most 32 MiB more in all processes together: what malloc does by
-    itself. A batch lost at each update would be 64."""
+    of a failure. After the first third all processes together may grow by 32 MiB, which malloc does
+    by itself. A batch lost at each update would be 64 MiB."""
     flags = ["--env", "tests.support.envs:HeavyCatch-v0", "--num_learner_threads", 2]
     flags += ["--num_buffers", 4 * 40]
     before = {*os.listdir("/dev/shm")}

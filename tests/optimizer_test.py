@@ -94,7 +94,7 @@ def test_wrong_groups_of_parameters_are_named(what):
         optimizer_of(net, flags)
 
 
-def test_what_is_frozen_is_neither_trained_nor_published_nor_is_what_the_loss_needs():
+def test_neither_what_is_frozen_nor_what_the_loss_needs_is_published():
     net, flags = grouped()
     assert optimizer_of(net, flags).published().keys() == net.state_dict().keys()
     assert not any("guess" in name for name in net.state_dict())

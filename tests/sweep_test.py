@@ -121,8 +121,8 @@ def test_what_fails_is_told_and_tried_again_but_not_too_often(tmp_path, complete
     assert complete(f"--retries 0 {line}", code=1).count("starts on") == 1
 
 
-def test_a_misspelt_flag_is_told_once_and_ends_the_sweep(complete):
-    """No run is tried again, because no other try would do better."""
+def test_what_a_program_refuses_is_not_tried_again_and_a_misspelt_flag_ends_the_sweep(complete):
+    """No other try would do better."""
     cores = len(os.sched_getaffinity(0))
     line = f"--cores_per_run {cores} --seed 1-9 --sed 1 -- python -m monobeast"
     printed = complete(line, code=1)
@@ -130,6 +130,8 @@ def test_a_misspelt_flag_is_told_once_and_ends_the_sweep(complete):
     assert f"exit code 1, given up:\n    {told}" in printed
     assert printed.count(told) == printed.count("starts on") == 1
     assert "The other runs have the same flags and are not tried." in printed
+    printed = complete("--seed 1-2 --num_episodes 0 -- python -m monobeast", code=1)
+    assert printed.count("starts on") == printed.count("exit code 1, given up") == 2
 
 
 @pytest.mark.parametrize(

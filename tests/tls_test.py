@@ -57,7 +57,8 @@ def folder(tmp_path_factory):
 # ========================================================================================== access
 def test_no_stranger_gets_in(monkeypatch):
     """The server hangs up on the idle after 10 s as a rule; here sooner."""
-    monkeypatch.setitem(OPTIONS, "grpc.server_handshake_timeout_ms", 2000)
+    assert OPTIONS["grpc.server_handshake_timeout_ms"] == 10_000
+    monkeypatch.setitem(OPTIONS, "grpc.server_handshake_timeout_ms", 4000)
     hold(access.no_stranger_gets_in(knocks=1, scans=14, idle=20))
 
 

@@ -106,8 +106,8 @@ def _commit() -> dict[str, Any]:
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)  # fails if the file is not tracked
         commit = git("rev-parse", "HEAD").decode().strip()
-        plain = "diff --binary --no-color --no-ext-diff --no-textconv --no-relative HEAD"
-        changes = git(*plain.split())
+        options = "--binary --no-color --no-ext-diff --no-textconv --src-prefix=a/ --dst-prefix=b/"
+        changes = git("-c", "diff.relative=false", "diff", *options.split(), "HEAD")
         return {"commit": commit, "dirty": bool(changes), "changes": changes}
     except (OSError, subprocess.SubprocessError):
         return {}
