@@ -141,7 +141,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = make_parser()
     own = parser.parse_args(argv)
     if own.quick:
-        vars(own).update(QUICK)
+        parser.set_defaults(**QUICK)
+        own = parser.parse_args(argv)
     if own.pairs < against.FEWEST_PAIRS:
         parser.error(f"--pairs {own.pairs}: expected at least {against.FEWEST_PAIRS}")
     select = catalogue.selected if own.against is None else catalogue.matching

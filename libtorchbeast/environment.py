@@ -36,6 +36,7 @@ from libtorchbeast.spec import (
 )
 
 ENDS = "terminated", "truncated", "life_lost"
+TOLD = {*ENDS, "reward", "discount", "game_numbers"}  # what info["torchbeast"] may have
 LARGEST = float(np.finfo(np.float32).max)  # networks compute in float32
 
 Row = dict[str, np.ndarray]
@@ -249,7 +250,7 @@ class _VectorSource:
     def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
         actions = to_space(actions, self._env.single_action_space)
         observation, reward, terminated, truncated, info = self._env.step(actions)
-        own = info.get("torchbeast", {})
+        own = told_in(info)
         if "reward" in own:  # of a reset that was a step, whose ends the vector has not noticed
             raise UserError(
                 "Vector environment: after a lost life, a reset of one of its environments was a "
@@ -312,9 +313,9 @@ class _SingleSource:
             result = _reset(env) if reset else _step(env, action)
             observation, reward[i], terminated[i], truncated[i], info = result
             self._write(i, observation)
-            if info and "torchbeast" in info:
-                life_lost[i] = info["torchbeast"].get("life_lost", False)
-                self._numbers.add(i, info["torchbeast"])
+            if own := told_in(info):
+                life_lost[i] = own.get("life_lost", False)
+                self._numbers.add(i, own)
         over, cut, lost = map(_checked_ends, ENDS, (terminated, truncated, life_lost))
         return self._out, _checked_rewards(reward), over, cut, lost
 
@@ -384,6 +385,15 @@ def _told_by(own: dict[str, Any], i: int) -> dict[str, Any]:
     return {k: _told_by(x, i) if isinstance(x, dict) else x[i] for k, x in told.items()}
 
 
+def told_in(info: dict[str, Any]) -> dict[str, Any]:
+    """Returns `info["torchbeast"]`, or {} if there is none."""
+    own = info.get("torchbeast", {}) if info else {}
+    if not isinstance(own, dict) or {str(name).removeprefix("_") for name in own} - TOLD:
+        said = f"expected a dict with keys among {sorted(TOLD)}, seen {brief(own)}"
+        raise UserError(f'info["torchbeast"]: {said}')
+    return own
+
+
 def is_vector(env: Any) -> bool:
     """Whether `create_env` returned a vector environment, and not a single one."""
     return hasattr(env, "num_envs") and hasattr(env, "single_observation_space")
@@ -418,7 +428,7 @@ def _reset(env: Any, **seed: int):
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
         return result, 0.0, False, False, {}  # old Gym returns the observation only
     observation, info = result
-    own = info.get("torchbeast", {})
+    own = told_in(info)
     flags = own.get("terminated", False), own.get("truncated", False)
     return observation, own.get("reward", 0.0), *flags, info
 

@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from libtorchbeast.environment import told_in
 from libtorchbeast.flags import UserError
 from libtorchbeast.seeds import derive_seed
 from libtorchbeast.spec import Actions, Spec, brief
@@ -274,9 +275,11 @@ class TensorRows:
     def _own_discount(self, info: dict[str, Any], done: Tensor) -> Row:
         """The transition's own discount, with which the sign of the next reward may change. It is
         as told: whoever reads the rows on the host has to refuse one beyond [-1, 1]."""
-        if "life_lost" in info.get("torchbeast", {}):
-            raise UserError('info["torchbeast"] tells life_lost, which WarpBeast cannot read')
-        told = info.get("torchbeast", {}).get("discount")
+        own = told_in(info)
+        if unread := sorted(own.keys() - {"discount"}):
+            said = f"{unread[0]}, which WarpBeast cannot read"
+            raise UserError(f'info["torchbeast"] tells {said}')
+        told = own.get("discount")
         if not self._has_discounts and told is None:
             return {}
         if not self._has_discounts:

@@ -350,6 +350,15 @@ def test_an_end_that_is_no_bool_is_refused(name, end):
         first_step(lambda: Plain(result=result))
 
 
+@pytest.mark.parametrize("own", [{"lifelost": True}, {"discounts": 0.9}, True, None], ids=repr)
+def test_what_no_environment_tells_is_refused(own):
+    expected = rf"^info.*: expected a dict with keys among \['disc.*, seen {re.escape(repr(own))}"
+    with pytest.raises(UserError, match=expected):
+        first_step(lambda: Plain(result=(F3, 0.0, False, False, {"torchbeast": own})))
+    with pytest.raises(UserError, match=expected):
+        first_step(lambda: PlainVector({"info": {"torchbeast": own}}), 2)
+
+
 @pytest.mark.parametrize(
     "replaced, text",
     [

@@ -1,6 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""MonoBeast runs, stops, resumes and fails as promised: real processes, real signals. linux_test.py
-shows that it learns."""
+"""MonoBeast runs, stops, resumes and fails as promised: real processes, real signals. docs_test.py
+and control_test.py show that it learns."""
 
 import os
 import subprocess

@@ -229,6 +229,8 @@ WRONG = [  # the metadata, or what is given for `frame`, `reward`, `end` or `inf
     (dict(reward=lambda x: x[:, None]), r"expected \[2\] as the reward, seen float32\[2, 1\]"),
     (dict(end=lambda x: x[:, None]), r"expected \[2\] as the end, seen bool\[2, 1\]"),
     (dict(info=lambda x: {"torchbeast": {"life_lost": 1}}), "life_lost, which WarpBeast cannot"),
+    (dict(info=lambda x: {"torchbeast": {"game_numbers": {}}}), "game_numbers, which WarpB"),
+    (dict(info=lambda x: {"torchbeast": {"discounts": 1}}), "keys among .*, seen {.discounts.: 1}"),
     (dict(info=lambda x: {"torchbeast": {"discount": 1}}), 'expected metadata."own_discounts"'),
 ]
 
