@@ -26,7 +26,7 @@ from libtorchbeast.spec import Spec
 logger = logging.getLogger(__name__)
 
 READ = ("done", "episode_step", "discount", "episode_over", "episode_return")
-CHANGE_AFTER = 1000  # calls, after which another file is the opponent
+CHANGE_AFTER = 1000  # calls, after which another file is the opponent, if enough games counted
 CHANGED = -2  # instead of the file: the opponent has changed since the game began
 PLAYERS = 'a ParallelEnv, or players who move in turn, with metadata["own_discounts"] = True'
 
@@ -71,7 +71,7 @@ class Past:
         self._groups = kept.groups if isinstance(kept, agents.Agents) else []
         # [A], the agents of all groups; [1] where players move in turn.
         self._sides = torch.tensor(sides(self._groups) if self._groups else [1])
-        self._calls = 0
+        self._calls_left, self._games = 0, 0  # against this file
         # Replaced as a whole, because other threads may be reading it.
         self._kept = NOBODY if folder else 0, kept
 
@@ -100,9 +100,11 @@ class Past:
         """
         if not self._share:
             return act_on(net, row, core_state, self._greedy)
-        if self._folder and (self._calls % CHANGE_AFTER == 0 or self._kept[0] == NOBODY):
+        # A game in which the file changes does not count. Long games have to come to an end, too.
+        is_due = self._calls_left <= 0 and self._games >= row["done"].shape[1]
+        if self._folder and (is_due or self._kept[0] == NOBODY):
             self._take_another(self._folder)
-        self._calls += 1
+        self._calls_left -= 1
         step, kept = self._kept
         count = len(core_state) // 2
         outputs, state = act_on(net, row, core_state[:count], self._greedy)
@@ -127,6 +129,7 @@ class Past:
             chosen = torch.where(each(theirs[asked]), each(others["action"]), each(newest))
             action[0, asked] = chosen.view_as(newest)
         counts = host["episode_over"] & is_met & (file == step)
+        self._games += int(counts.sum())
         by_past = torch.where(theirs | counts[:, None], step, NOBODY)[None]
         outputs["past"] = by_past if self._groups else by_past[..., 0]
         score = self._score(host, is_first, theirs)
@@ -164,13 +167,14 @@ class Past:
         try:
             weights = checkpoint.load(files[step])["model"]
         except (OSError, checkpoint.CheckpointError) as error:
-            if self._calls % CHANGE_AFTER == 0:
+            if self._calls_left <= 0:
                 logger.warning("There is no new opponent: %s", error)
+                self._calls_left = CHANGE_AFTER
             return
         if why := checkpoint.misfit(dict(net.state_dict()), weights):
             raise UserError(f"{files[step]} is of another network than this run's: {why}")
         net.load_state_dict(weights)
-        self._kept = step, net
+        self._kept, self._calls_left, self._games = (step, net), CHANGE_AFTER, 0
 
 
 def _require_players(name: str, spec: Spec, flags: Flags) -> None:

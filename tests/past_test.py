@@ -2,6 +2,7 @@
 """Games against the run's own past: who moves, what is learned from it, and the kept files."""
 
 import dataclasses
+import itertools
 import os
 import re
 import shutil
@@ -165,6 +166,18 @@ def test_a_game_whose_opponent_changes_counts_for_none(tmp_path):
         told += int(is_whole.sum())
         row = env.step(outputs["action"][0].numpy())
     assert told > 100
+
+
+def test_games_longer_than_the_calls_after_which_the_file_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(past, "CHANGE_AFTER", 2)  # a game has 3 to 5 moves
+    order = itertools.cycle([7, 8])
+    monkeypatch.setattr(past, "choose", lambda steps, results: next(order))
+    _, actor, _ = unrolled(tmp_path, "", 1.0, 1, *tables())
+    shutil.copy(tmp_path / "run/kept/7.tar", tmp_path / "run/kept/8.tar")
+    rollouts = [unroll(actor, 100, version=3) for _ in range(2)]
+    ended = sum(int(x["episode_over"].sum()) for x in rollouts)
+    counted = sum(int((~x["game/past"].isnan()).sum()) for x in rollouts)
+    assert 0.5 * ended < counted < ended
 
 
 def test_a_file_that_cannot_be_read_changes_no_opponent_and_a_strangers_is_refused(
