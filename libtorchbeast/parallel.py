@@ -59,6 +59,13 @@ class Grouped:
         named = metadata.get("groups", {})
         if not isinstance(named, dict):
             raise UserError(f'metadata["groups"]: expected {{AGENT: GROUP}}, seen {brief(named)}')
+        for agent, name in named.items():
+            if agent not in env.possible_agents or not isinstance(name, str) or not name:
+                said = "expected names of groups for agents of possible_agents"
+                raise UserError(f'metadata["groups"]: {said}, seen {{{agent!r}: {name!r}}}')
+        if "game_numbers" in metadata:
+            said = "expected none of a ParallelEnv, whose numbers are its agents' returns"
+            raise UserError(f'metadata["game_numbers"]: {said}')
         self.env, self._groups = env, _groups(env, named)
         groups = self._groups.items()
         agents = [agent for _, group in groups for agent in group]
@@ -83,7 +90,7 @@ class Grouped:
         self.metadata = metadata | {"game_numbers": [*self._names.values()]}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        seen, _ = self.env.reset(seed=seed)
+        seen, _ = _values("reset", self.env.reset(seed=seed), 2)
         if not self.env.agents:
             raise UserError("reset(): expected at least one agent in `agents` after it, seen none")
         self._returns = dict.fromkeys(self._spaces, 0.0)
@@ -97,7 +104,8 @@ class Grouped:
             for (agent, space), own in zip(each, action.reshape(len(each), -1), strict=True)
             if agent in alive
         }
-        seen, rewards, terminations, truncations, _ = self.env.step(actions)
+        result = _values("step", self.env.step(actions), 5)
+        seen, rewards, terminations, truncations, _ = result
         row = self._observation(seen, rewards, terminations, truncations)
         is_over = not self.env.agents
         is_cut = is_over and any(truncations[agent] for agent in acted)
@@ -120,17 +128,23 @@ class Grouped:
             said = "expected an observation of each in `agents`, and of each that has acted also"
             said += " reward, termination and truncation"
             raise UserError(f"{said}; seen not all of {lacking.pop()!r}")
+        if strange := alive - {*self._spaces}:
+            raise UserError(f"agents: expected names of possible_agents, seen {strange.pop()!r}")
+        if dead := {x for x in alive - acted if terminations.get(x) or truncations.get(x)}:
+            said = "expected no agent that has ended before"
+            raise UserError(f"agents: {said}, seen {dead.pop()!r}, which was told to end again")
         rows: dict[Any, dict[str, Any]] = {}
         for agent in self._spaces:
             has_acted = agent in acted
-            self._returns[agent] += rewards[agent] if has_acted else 0.0
+            reward = _reward(rewards[agent], agent) if has_acted else 0.0
+            self._returns[agent] += reward
             is_cut = has_acted and _end("truncation", truncations, agent)
             is_lost = agent not in alive and not is_cut  # ended without a word
             is_over = has_acted and (_end("termination", terminations, agent) or is_lost)
             if agent in alive and not (is_cut or is_over):
                 self._going.add(agent)
             rows[agent] = self._seen(agent, seen if has_acted or agent in alive else {}) | dict(
-                reward=rewards[agent] if has_acted else 0.0,
+                reward=reward,
                 done=not has_acted,
                 terminated=is_over,
                 truncated=is_cut,
@@ -149,6 +163,18 @@ class Grouped:
         if (shapes := {k: np.shape(x) for k, x in parts.items()}) != expected:
             raise UserError(f"Observation of {agent!r}: expected shapes {expected}, seen {shapes}")
         return parts
+
+
+def _values(what: str, result: Any, count: int) -> Any:
+    is_several = isinstance(result, tuple | list)
+    if is_several and len(result) == count:
+        return result
+    seen = f"{len(result)} values" if is_several else f"a {type(result).__name__}"
+    raise UserError(f"{what}() of a ParallelEnv: expected {count} values, seen {seen}")
+
+
+def _reward(reward: Any, agent: Any) -> float:
+    return checked_number("Reward", reward, np.isfinite, "a finite number", repr(agent))
 
 
 def _end(what: str, ends: dict[Any, Any], agent: Any) -> bool:

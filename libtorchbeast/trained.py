@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from libtorchbeast import checkpoint, evaluate, models
-from libtorchbeast.environment import checked_leaf
+from libtorchbeast.environment import checked_leaf, is_vector
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import to_space
 
@@ -33,7 +33,7 @@ class Agent:
         self.net, env = evaluate.load(flags, program.player)
         with contextlib.closing(env):
             first = env.first
-            self._space = getattr(first, "single_action_space", first.action_space)
+            self._space = first.single_action_space if is_vector(first) else first.action_space
         self.spec, self._flags = env.spec, flags
 
     def act(

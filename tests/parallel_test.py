@@ -112,7 +112,8 @@ def test_how_groups_are_named():
     assert names_of(wolves) == {"wolf": 1, "wolf_": 1, "game_": 1}
     roles = {"red_0": "red", "blue.0": "b.lue"}
     assert names_of(Alike("red_0", "blue.0", groups=roles)) == {"red": 1, "b_lue": 1}
-    assert names_of(Alike("red_0", "blue_0", "red_1", groups=roles)) == {"red": 1, "agents": 2}
+    red = {"red_0": "red"}
+    assert names_of(Alike("red_0", "blue_0", "red_1", groups=red)) == {"red": 1, "agents": 2}
 
 
 def groups_that_see(**spaces_seen):
@@ -162,7 +163,7 @@ def changed(env, **attributes):
 def returning(env, **told):
     """The environment, whose `step` tells these parts otherwise."""
     step, names = env.step, ["seen", "rewards", "terminations", "truncations", "infos"]
-    own = lambda actions: (dict(zip(names, step(actions), strict=True)) | told).values()
+    own = lambda actions: (*(dict(zip(names, step(actions), strict=True)) | told).values(),)
     return changed(env, step=own)
 
 
@@ -183,7 +184,21 @@ WRONG = [
     (returning(Alike("a"), seen={}), "of each in `agents`, .*; seen not all of 'a'"),
     (returning(Alike("a"), seen={"a": {"x": 1}}),
      r"of 'a': expected shapes {'frame': .*, seen {'x': "),
-    (returning(Alike("a"), rewards={"a": np.nan}), "a/reward': expected finite numbers"),
+    (returning(Alike("a"), rewards={"a": np.nan}), r"^Reward: .* number, seen nan .* from 'a'"),
+    (returning(Alike("a"), rewards={"a": None}), r"^Reward: .* number, seen None .* from 'a'"),
+    (returning(Alike("a", "b"), terminations={"a": True, "b": False}),
+     "expected no agent that has ended before, seen 'a', which was told to end again"),
+    (returning(Alike("a", "b"), truncations={"a": False, "b": True}), "ended before, seen 'b', wh"),
+    (changed(Alike("a"), agents=["a", "ghost"], reset=lambda seed: ({"a": 1, "ghost": 1}, {})),
+     "agents: expected names of possible_agents, seen 'ghost'"),
+    (changed(Alike("a", "b"), reset=lambda seed: {"a": 1, "b": 1}),
+     r"reset\(\) of a ParallelEnv: expected 2 values, seen a dict"),
+    (changed(Alike("a"), step=lambda actions: ({}, {}, {}, {})),
+     r"step\(\) of a ParallelEnv: expected 5 values, seen 4 values"),
+    (Alike("a_0", groups={"A_0": "x"}), r"agents of possible_agents, seen {'A_0': 'x'}"),
+    (Alike("a", groups={"a": ""}), r"expected names of groups for agents .* seen {'a': ''}"),
+    (Alike("a", groups={"a": None}), r"expected names of groups for agents .* seen {'a': None}"),
+    (changed(Alike("a"), metadata={"game_numbers": ["x"]}), "expected none of a ParallelEnv"),
 ]  # fmt: skip
 
 
@@ -192,7 +207,8 @@ def test_a_wrong_environment_is_refused_in_one_sentence(env, expected):
     with pytest.raises(UserError, match=rf"\A.*{expected}.*\Z"):  # no line ends in it
         wrong = Environment(lambda: env, 1, "wrong")
         wrong.initial(0)
-        wrong.step(np.zeros((1, len(env.possible_agents)), int))
+        for _ in range(2):
+            wrong.step(np.zeros((1, len(env.possible_agents)), int))
 
 
 def test_an_environment_of_one_agent_is_left_as_it_is():
