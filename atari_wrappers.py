@@ -42,7 +42,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorWrapper
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeLimit
 
 from libtorchbeast.spec import describe_actions
@@ -129,7 +129,7 @@ def make_atari_vector(
     return AtariVector(vector, terminal_on_life_loss)
 
 
-class AtariVector(VectorEnv):
+class AtariVector(VectorWrapper):
     """Whole games on ale-py's `AtariVectorEnv`, with next-step autoreset and life loss as a flag.
 
     `step(actions)`, with integers [N], returns observation uint8 [N, 4, 84, 84], unclipped reward
@@ -143,15 +143,10 @@ class AtariVector(VectorEnv):
     """
 
     def __init__(self, vector: Any, terminal_on_life_loss: bool):
-        self.num_envs = vector.num_envs
-        self.observation_space = vector.observation_space
-        self.action_space = vector.action_space
-        self.single_observation_space = vector.single_observation_space
-        self.single_action_space = vector.single_action_space
+        super().__init__(vector)
         # A new dict, because ale-py writes into the one that gymnasium's vector classes share.
         self.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP, **METADATA}
         self.terminal_on_life_loss = terminal_on_life_loss
-        self._vector = vector
         self._actions = describe_actions(vector.single_action_space)
         self._press = _fire_or_noop([action.name for action in vector.ale.get_action_set()])
 
@@ -159,7 +154,7 @@ class AtariVector(VectorEnv):
         """Starts every game anew, game n with seed + n. Returns (observation, info) as `step`."""
         if options:
             raise ValueError(f"options: {options!r}, expected none")
-        obs, info = self._vector.reset(seed=seed)
+        obs, info = self.env.reset(seed=seed)
         self._lives = info["lives"].copy()
         self._over = self._life_lost = np.zeros(self.num_envs, np.bool_)
         return obs, {**info, "torchbeast": {"life_lost": self._life_lost.copy()}}
@@ -170,7 +165,7 @@ class AtariVector(VectorEnv):
         actions = np.array(actions, np.int64)
         actions[self._life_lost] = self._press
         restarts = self._over  # this step resets these games, so their lives cannot be compared
-        obs, reward, terminated, truncated, info = self._vector.step(actions)
+        obs, reward, terminated, truncated, info = self.env.step(actions)
         lives = info["lives"]
         lost = (0 < lives) & (lives < self._lives) & ~terminated & ~restarts
         lost &= self.terminal_on_life_loss
@@ -180,9 +175,10 @@ class AtariVector(VectorEnv):
         info = {**info, "torchbeast": {"life_lost": self._life_lost.copy()}}
         return obs, reward.astype(np.float32), terminated | lost, truncated, info
 
-    def close_extras(self, **kwargs) -> None:
-        """Stops ale-py's threads and frees its games. `close` calls it once."""
-        self._vector = None
+    def close(self, **kwargs) -> None:
+        """Stops ale-py's threads and frees its games."""
+        super().close(**kwargs)
+        self.env.ale = None  # type: ignore[attr-defined]
 
 
 def _fire_or_noop(meanings: list[str]) -> int:

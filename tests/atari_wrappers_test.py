@@ -177,7 +177,7 @@ def scripted_game():
 
 def scripted_vector():
     """The same behind the interface of ale-py's vector environment, which resets by itself."""
-    obs, vector = np.zeros((1, 4, 84, 84), np.uint8), Mock(num_envs=1)
+    obs, vector = np.zeros((1, 4, 84, 84), np.uint8), Mock(spec=VectorEnv, ale=Mock(), num_envs=1)
     vector.single_action_space = gymnasium.spaces.Discrete(3)
     vector.ale.get_action_set.return_value = [SimpleNamespace(name=name) for name in MEANINGS]
     vector.reset.return_value = obs, {"lives": np.array([3])}
