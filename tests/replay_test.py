@@ -11,7 +11,7 @@ import torch
 
 import r2d2
 from libtorchbeast.flags import replace
-from libtorchbeast.q_learning.replay import Replay
+from libtorchbeast.q_learning.replay import Replay, draw
 from libtorchbeast.rollouts import core_state_of
 from libtorchbeast.spec import Actions, Spec
 from tests.support.compare import assert_same
@@ -188,15 +188,36 @@ def test_sequences_are_drawn_by_their_priorities(exponent):
     assert all(chances[s] == pytest.approx(w / total) for s, w in weights.items())
 
 
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 100])
+def test_the_share_of_a_slot_is_that_of_the_sum_before_it(size):
+    rng = np.random.default_rng(size)
+    numbers = rng.integers(0, 4, size).astype(float)  # zeros among them
+    numbers[rng.integers(size)] = 1
+    shares = rng.random(50)
+    slots, chances = draw(numbers, shares)
+    ends = numbers.cumsum() / numbers.sum()
+    assert ((shares < ends[slots]) & (shares >= ends[slots] - chances - 1e-6)).all()
+    np.testing.assert_allclose(chances, numbers[slots] / numbers.sum(), rtol=1e-6)
+
+
+def test_a_slot_with_0_is_never_drawn_whatever_is_rounded():
+    rng = np.random.default_rng(0)
+    numbers = rng.random(1000) * 10.0 ** rng.integers(-12, 12, 1000)
+    numbers[rng.random(1000) < 0.5] = 0
+    nearly_1 = np.nextafter(1, 0)
+    shares = np.array([0.0, nearly_1, *(1 - 1e-15 * np.arange(100)), *rng.random(10_000)])
+    assert (numbers[draw(numbers, shares)[0]] > 0).all()
+
+
 def test_first_priorities_and_those_of_sequences_that_are_gone():
     own = lambda rows: rows["q_max"][0].abs()
     replay, _ = filled(make_flags("--priority_exponent", 1), priorities=own, rollouts=19)
-    before = replay._tree.leaves.copy()
+    before = replay._priorities.copy()
     assert len(set(before[before > 0])) == 34
     three = {"column/serial": torch.tensor([[39, 36, 4]])}
     replay.learned(three, {"priorities": [9.0, 9.0, 9.0]})
     before[4] = 9
-    assert (replay._tree.leaves == before).all()
+    assert (replay._priorities == before).all()
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
@@ -239,7 +260,7 @@ def test_a_resume_with_another_exponent_or_ratio_follows_it_at_once(tmp_path, be
         replay.learned({"column/serial": serials}, {"priorities": priorities})
     flags = replace(flags, replay_ratio=2.0, priority_exponent=after)
     resumed = resumed_from(replay.state_dict(), flags, path)
-    old, new = replay._tree.leaves, resumed._tree.leaves
+    old, new = replay._priorities, resumed._priorities
     expected = old ** (after / before) if before else np.ones_like(old)
     np.testing.assert_allclose(new[old > 0], expected[old > 0], rtol=1e-6)
     assert not new[old == 0].any() and "replay_ratio" not in resumed.columns()
@@ -271,7 +292,7 @@ def test_what_was_overwritten_after_the_checkpoint_is_left_out_of_a_resume(
             resumed_from(state, flags, path)
     resumed = resumed_from(state, flags, path)
     newer = np.isin(np.arange(40), np.arange(60, 70) % 40)
-    assert not resumed._tree.leaves[newer].any()
+    assert not resumed._priorities[newer].any()
     assert is_killed or resumed.may_sample()
     for _ in range(50 * resumed.may_sample()):
         batch = resumed.sample()
@@ -290,7 +311,7 @@ def test_a_resume_whose_file_is_lost_begins_as_a_new_run_does(tmp_path):
     replay, world = filled(flags, str(path))
     path.unlink()
     resumed = resumed_from(replay.state_dict(), flags, str(path))
-    assert replay._tree.total > 0 and resumed._tree.total == 0
+    assert replay._priorities.any() and not resumed._priorities.any()
     assert resumed.columns() == {"replay_steps": 0}
     received = 0
     for _ in range(30):

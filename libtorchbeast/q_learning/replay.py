@@ -25,7 +25,6 @@ from libtorchbeast.learner import Direct
 from libtorchbeast.models import CoreState
 from libtorchbeast.q_learning import replay_memory
 from libtorchbeast.q_learning.replay_memory import NONE, Shapes
-from libtorchbeast.q_learning.sum_tree import SumTree
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
 
@@ -77,7 +76,8 @@ class Replay(Direct):
         self._observations = spec.observations.keys()
         self._previous, self._next = np.full((2, self._M), NONE)  # blocks of the same environment
         self._newest: dict[int, int] = {}  # environment -> serial
-        self._tree = SumTree(self._M)  # priorities of the complete sequences that begin at slots
+        # Of the complete sequences that begin at slots, else 0, so that no other is drawn.
+        self._priorities = np.zeros(self._M)
         self._random = np.random.default_rng(flags.seed)
         # Numbers of steps, except `blocks`. `unreported` steps came since the last batch was drawn,
         # `new` ones since there were --replay_start, and `trained` ones were drawn to learn from.
@@ -109,12 +109,12 @@ class Replay(Direct):
             if numbers is None:  # the update was skipped, so the next batch reports these steps
                 self._counts["unreported"] += int(batch["column/new_steps"][0, 0])
                 return
-            still = (self._serials[slots] == serials) & (self._tree.leaves[slots] > 0)
+            still = (self._serials[slots] == serials) & (self._priorities[slots] > 0)
             self._set_priorities(slots[still], np.array(numbers["priorities"])[still])
 
     def may_sample(self) -> bool:
-        counts = self._counts
-        return self._tree.total > 0 and counts["trained"] < self._flags.replay_ratio * counts["new"]
+        new, trained = self._counts["new"], self._counts["trained"]
+        return trained < self._flags.replay_ratio * new and bool(self._priorities.any())
 
     def insert(self, batch: Rollout) -> None:
         """Adds rollouts [T+1, C, ...] with the number of each one's `environment` [T+1, C]."""
@@ -162,20 +162,20 @@ class Replay(Direct):
 
     def _forget(self, slots: np.ndarray) -> None:
         """Empties slots. Then no sequence right after them can be drawn: its stacks lack frames."""
-        after = self._next[slots]
-        behind = after[after != NONE] if self._stacks else []
-        self._tree.set(np.append(slots, np.array(behind, np.int64) % self._M), 0.0)
+        if self._stacks:
+            after = self._next[slots]
+            self._priorities[after[after != NONE] % self._M] = 0.0
+        self._priorities[slots] = 0.0
         self._serials[slots] = self._next[slots] = NONE
 
     def _set_priorities(self, slots: np.ndarray, priorities: np.ndarray) -> None:
         exponent = self._flags.priority_exponent
         in_range = np.fmin(np.maximum(priorities, SMALLEST), LARGEST)  # fmin ignores NaN
-        self._tree.set(slots, in_range**exponent)
+        self._priorities[slots] = in_range**exponent
 
     def sample(self) -> Rollout:
         with self._lock:
-            slots = self._tree.draw(self._random.random(self._flags.batch_size))
-            chances = (self._tree.leaves[slots] / self._tree.total).astype(np.float32)
+            slots, chances = draw(self._priorities, self._random.random(self._flags.batch_size))
             batch = self._rows(slots, self._arrays.keys())
             batch["column/chance"] = torch.from_numpy(chances)[None]
             serials = batch["column/serial"] = torch.from_numpy(self._serials[slots])[None]
@@ -228,7 +228,7 @@ class Replay(Direct):
         with self._lock:
             numbers = dict(
                 serials=self._serials, previous=self._previous, next=self._next,
-                priorities=self._tree.leaves,
+                priorities=self._priorities,
             )  # fmt: skip
             state = {name: torch.from_numpy(array.copy()) for name, array in numbers.items()}
             random = json.dumps(self._random.bit_generator.state)
@@ -244,10 +244,10 @@ class Replay(Direct):
             return
         names = ("serials", "previous", "next")
         serials, self._previous[:], self._next[:] = (state[name].numpy() for name in names)
-        leaves, exponent = state["priorities"].numpy(), self._flags.priority_exponent
+        saved, exponent = state["priorities"].numpy(), self._flags.priority_exponent
         if (before := state.get("exponent", exponent)) != exponent:
-            leaves = np.where(leaves > 0, leaves ** (exponent / max(before, 1e-9)), 0.0)
-        self._tree.set(np.arange(self._M), leaves)
+            saved = np.where(saved > 0, saved ** (exponent / max(before, 1e-9)), 0.0)
+        self._priorities[:] = saved
         self._random.bit_generator.state = json.loads(state["random"])
         self._counts = {name: state[name] for name in self._counts}
         if state.get("ratio", ratio := self._flags.replay_ratio) != ratio:
@@ -257,3 +257,14 @@ class Replay(Direct):
         self._serials[:] = np.where(is_kept, serials, NONE)
         if (held := self._steps()) < self._flags.replay_start:
             self._counts |= dict(received=min(held, self._counts["received"]), new=0, trained=0)
+
+
+def draw(priorities: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The slots [B] on which `shares` [B] of the sum of all priorities, each in [0, 1), fall, and
+    with which chance each of them was drawn, float32 [B]. None of them has the priority 0. For the
+    usual sizes adding up all priorities takes less time than to keep a tree of sums."""
+    sums = priorities.cumsum()
+    # Products are rounded, so that a share of almost 1 might lie beyond the last slot.
+    places = np.minimum(shares * sums[-1], np.nextafter(sums[-1], 0))
+    slots = np.searchsorted(sums, places, side="right")
+    return slots, (priorities[slots] / sums[-1]).astype(np.float32)

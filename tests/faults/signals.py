@@ -201,7 +201,7 @@ def _replayed(folder: str) -> tuple[int, int]:
         priorities = functools.partial(r2d2.first_priorities, flags)
         replay = Replay(flags, env.spec, state, r2d2.OWN_OUTPUTS, priorities, path)
     replay.load_state_dict(checkpoint.load_newest(checkpoint.path_of(flags))["replay"])
-    slots = np.flatnonzero(replay._tree.leaves)
+    slots = np.flatnonzero(replay._priorities)
     good = are_of_one_life(replay._rows(slots, replay._arrays.keys()))
     return len(good), int((~good).sum())
 
