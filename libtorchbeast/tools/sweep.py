@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import os
 import re
-import select
 import shlex
 import signal
 import statistics
@@ -105,10 +104,8 @@ class Launcher:
         while self.running or (self.waiting and not stopping):
             if not stopping:
                 self._start_some()
-                select.select([stop], [], [], POLL_S)
-            if stopping:
-                time.sleep(POLL_S)
-            elif stop.is_set():
+            time.sleep(POLL_S)
+            if stop.is_set() and not stopping:
                 stopping = True
                 say("Stopping. Each run saves a checkpoint; the same command resumes.")
                 say("A second Ctrl-C kills the runs that take too long.")
