@@ -29,12 +29,7 @@ from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
 from libtorchbeast.origin import cause, errors_of
 from libtorchbeast.rollouts import Rollout, rollout_shapes
 from libtorchbeast.seeds import seed_everything, seeded
-from libtorchbeast.shared_memory import (
-    Shapes,
-    require_descriptors,
-    shapes_from_json,
-    shapes_to_json,
-)
+from libtorchbeast.shared_memory import Shapes, require_descriptors
 from libtorchbeast.spec import Spec
 from libtorchbeast.workers import HEARTBEAT_S, Process, Reminder, SilenceTimer
 
@@ -193,7 +188,9 @@ def describe(
         completed = checked(spec)
         changed = {k: v for k, v in vars(completed).items() if v != vars(flags).get(k)}
         process.send(json.dumps(changed).encode())
-        memory.shapes = shapes_from_json(_told(process, memory.times, flags))
+        named = json.loads(_told(process, memory.times, flags)).items()
+        dtype = lambda name: getattr(torch, name.removeprefix("torch."))
+        memory.shapes = {k: (tuple(shape), dtype(name)) for k, (shape, name) in named}
         check_limits(completed, memory.shapes)
         spec = dataclasses.replace(spec, num_envs=completed.envs_per_actor)
         yield completed, spec, {}, (memory, process)
@@ -261,7 +258,8 @@ def _first_actor(
     clock = times.clock(0)
     flags, spec, shapes, net = _describe(flags, complete, clock, lambda _: opened(count), *own)
     gc.collect()  # frees the first environment before the actor opens its own
-    outbox.send_bytes(shapes_to_json(shapes))
+    named = {name: (shape, str(dtype)) for name, (shape, dtype) in shapes.items()}
+    outbox.send_bytes(json.dumps(named).encode())
     if seed := next(inbox, None):  # None: this process has to end
         memory.shapes = shapes
         memory.map(flags, net.state_dict())

@@ -6,7 +6,6 @@ processes inherit its descriptor. So nothing is left behind when a process is ki
 /dev/shm that containers often have is no limit.
 """
 
-import json
 import math
 import mmap
 import os
@@ -79,17 +78,6 @@ class SharedTensors:
     def __setstate__(self, state):
         self._fd = state["fd"].detach()
         self.map(state["shapes"])
-
-
-def shapes_to_json(shapes: Shapes) -> bytes:
-    """Returns what `shapes_from_json` reads, in another process of this program."""
-    named = {name: (shape, str(dtype)) for name, (shape, dtype) in shapes.items()}
-    return json.dumps(named).encode()
-
-
-def shapes_from_json(text: bytes) -> Shapes:
-    dtype = lambda name: getattr(torch, name.removeprefix("torch."))
-    return {k: (tuple(shape), dtype(name)) for k, (shape, name) in json.loads(text).items()}
 
 
 def required_bytes(shapes: Shapes) -> int:
