@@ -12,13 +12,10 @@ from libtorchbeast.tools.study import (
     Run,
     add_to_plan,
     flags_of,
-    is_complete,
     last_row,
     make_runs,
     parse_factors,
     read_plan,
-    seconds_left,
-    total_steps,
 )
 from tests.support.run_files import log_steps, writer
 
@@ -106,42 +103,42 @@ def test_plans_add_up_and_a_name_belongs_to_one_combination(tmp_path):
 def test_a_run_is_complete_by_its_checkpoint_and_its_newest_flags(tmp_path):
     run = Run(tmp_path / "run", {}, [])
     assert flags_of(run.path) == last_row(run.path) == {}
-    assert total_steps(run) is None and not is_complete(run) and seconds_left(run) is None
+    assert run.total_steps() is None and not run.is_complete() and run.seconds_left() is None
     flags = {"total_steps": 10, "seed": 1}
     with writer(tmp_path, flags=flags, fields=["step", "hours"]) as files:
         files.log({"step": 5, "hours": 3})
-        assert not is_complete(run) and seconds_left(run) == 3 * 3600
+        assert not run.is_complete() and run.seconds_left() == 3 * 3600
         files.log({"step": 12, "hours": 6})
-    assert not is_complete(run)  # its checkpoint could not be saved
+    assert not run.is_complete()  # its checkpoint could not be saved
     save(f"{run.path}/model.tar", {"step": 12})
-    assert flags_of(run.path) == flags and total_steps(run) == 10
-    assert is_complete(run) and seconds_left(run) == 0.0
+    assert flags_of(run.path) == flags and run.total_steps() == 10
+    assert run.is_complete() and run.seconds_left() == 0.0
     for words, total in (("--total_steps 1e1 --x", 10), ("--total_steps=13", 13)):
         run.command = ["python", *words.split()]
-        assert total_steps(run) == total and is_complete(run) == (total == 10)
+        assert run.total_steps() == total and run.is_complete() == (total == 10)
     run.command = ["python", "--total_steps", "abc"]
     with pytest.raises(UserError, match="--total_steps abc: expected a whole number"):
-        is_complete(run)
+        run.is_complete()
     run.command, flags = [], {"total_steps": 20, "seed": 1}
     with writer(tmp_path, flags=flags, resume_step=12):
-        assert flags_of(run.path) == flags and not is_complete(run)
+        assert flags_of(run.path) == flags and not run.is_complete()
 
 
 def test_the_last_row_decides_nothing_unless_there_are_no_checkpoints(tmp_path):
     run, model = Run(tmp_path / "run", {}, []), tmp_path / "run/model.tar"
     log_steps(tmp_path, [9], flags={"total_steps": 10})
     save(str(model), {"step": 10, "replay": torch.zeros(9)})
-    assert is_complete(run)  # a kill took the last row
+    assert run.is_complete()  # a kill took the last row
     save(str(model), {"step": 12})
     model.write_bytes(model.read_bytes()[:-200])
-    assert is_complete(run)  # by the checkpoint before
+    assert run.is_complete()  # by the checkpoint before
     (tmp_path / "run/model.tar.previous").unlink()
     log_steps(tmp_path, [10], flags={"total_steps": 10}, resume_step=9)
-    assert not is_complete(run) and saved_step(run.path) == 0
+    assert not run.is_complete() and saved_step(run.path) == 0
     model.unlink()
-    assert not is_complete(run) and saved_step(run.path) is None
+    assert not run.is_complete() and saved_step(run.path) is None
     log_steps(tmp_path, [], flags={"total_steps": 10, "disable_checkpoint": True}, resume_step=10)
-    assert is_complete(run)
+    assert run.is_complete()
 
 
 def test_the_last_row_is_whole(tmp_path):
@@ -162,7 +159,7 @@ UNFIT = ['{"flags": [1], "resumed": []}', '{"flags": {}, "resumed": [3]}']
 def test_a_damaged_file_counts_as_missing_or_is_named(tmp_path, text, caplog):
     log_steps(tmp_path, [10], flags={"total_steps": 10})
     (tmp_path / "run/meta.json").write_text(text)
-    assert not is_complete(Run(tmp_path / "run", {}, []))
+    assert not Run(tmp_path / "run", {}, []).is_complete()
     assert f"{tmp_path}/run/meta.json is damaged" in caplog.text
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(UserError, match="plan.json is damaged"):

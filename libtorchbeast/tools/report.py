@@ -25,7 +25,7 @@ from libtorchbeast.flags import SAVEDIR, Parser, expanded
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import duration
 from libtorchbeast.tools.plot import SEED, Curve, Line, Panel, draw, plot, read_curve, readable
-from libtorchbeast.tools.study import Run, commit_of, flags_of, read_plan, total_steps
+from libtorchbeast.tools.study import Run, commit_of, flags_of, read_plan
 
 REFERENCES = Path(__file__).with_name("scores.csv")
 SAMPLES = 10_000  # of the bootstrap
@@ -125,7 +125,7 @@ def read_study(folder: Path, y: str) -> Study:
     commits: dict[Any, set[str]] = {}  # of the same
     for path in paths:
         run = Run(path, **plan["runs"].get(path.name, {"values": {}, "command": []}))
-        row, total, step = last_row(path), total_steps(run), saved_step(path)
+        row, total, step = last_row(path), run.total_steps(), saved_step(path)
         if step is None:  # it was published without its checkpoint, or has --disable_checkpoint
             step = int(row.get("step", 0))
         curve = read_curve(path / "logs.csv", y)

@@ -28,6 +28,31 @@ class Run:
     values: dict[str, str]  # of the swept flags
     command: list[str]
 
+    def total_steps(self) -> int | None:
+        """The --total_steps of its command, else of its meta.json. None if neither has it."""
+        given = re.findall(r" --total_steps[ =](\S+)", f" {' '.join(self.command)}")
+        if not given:
+            of_run = flags_of(self.path).get("total_steps")
+            return of_run if isinstance(of_run, int) else None
+        try:
+            return whole(1, MAX_STEPS)(given[-1])
+        except argparse.ArgumentTypeError as error:
+            raise UserError(f"--total_steps {error}") from error
+
+    def is_complete(self) -> bool:
+        """Whether its checkpoint, or with --disable_checkpoint its log, has all the run's steps."""
+        total, step = self.total_steps(), saved_step(self.path) or 0
+        if flags_of(self.path).get("disable_checkpoint"):
+            step = int(last_row(self.path).get("step", 0))
+        return total is not None and step >= total
+
+    def seconds_left(self) -> float | None:
+        """Until it is complete, at its speed so far. None if it has made no steps yet."""
+        row, total = last_row(self.path), self.total_steps()
+        if not row.get("step") or not total:
+            return None
+        return 3600 * row.get("hours", 0.0) * max(0.0, total / row["step"] - 1)
+
 
 # ========================================================================================= the plan
 def parse_factors(words: list[str]) -> list[Factor]:
@@ -127,7 +152,7 @@ def add_to_plan(folder: Path, command: str, factors: list[Factor], runs: list[Ru
     return [name for name in new if before.get(name, new[name]) != new[name]]
 
 
-# ============================================================================= how far the runs are
+# ======================================================================================== meta.json
 def flags_of(path: Path) -> dict[str, Any]:
     """The flags with which the run was started last, from meta.json; {} if it has not begun."""
     return meta.flags_of(meta.read(path / "meta.json"))
@@ -138,31 +163,3 @@ def commit_of(path: Path) -> str:
     found = meta.read(path / "meta.json")
     newest = [found, *found.get("resumed", [])][-1]
     return newest.get("commit", "unknown")[:10] + "+" * newest.get("dirty", False)
-
-
-def total_steps(run: Run) -> int | None:
-    """The --total_steps of its command, else of its meta.json. None if neither has it."""
-    given = re.findall(r" --total_steps[ =](\S+)", f" {' '.join(run.command)}")
-    if not given:
-        of_run = flags_of(run.path).get("total_steps")
-        return of_run if isinstance(of_run, int) else None
-    try:
-        return whole(1, MAX_STEPS)(given[-1])
-    except argparse.ArgumentTypeError as error:
-        raise UserError(f"--total_steps {error}") from error
-
-
-def is_complete(run: Run) -> bool:
-    """Whether its checkpoint, or with --disable_checkpoint its log, has all the run's steps."""
-    total, step = total_steps(run), saved_step(run.path) or 0
-    if flags_of(run.path).get("disable_checkpoint"):
-        step = int(last_row(run.path).get("step", 0))
-    return total is not None and step >= total
-
-
-def seconds_left(run: Run) -> float | None:
-    """Until the run is complete, at its speed so far. None if it has made no steps yet."""
-    row, total = last_row(run.path), total_steps(run)
-    if not row.get("step") or not total:
-        return None
-    return 3600 * row.get("hours", 0.0) * max(0.0, total / row["step"] - 1)

@@ -39,15 +39,7 @@ from libtorchbeast.flags import (
 from libtorchbeast.loggers.csv_table import last_row
 from libtorchbeast.loggers.display import console, duration, number, say
 from libtorchbeast.loggers.files import RunInUse, hold
-from libtorchbeast.tools.study import (
-    Run,
-    add_to_plan,
-    is_complete,
-    make_runs,
-    parse_factors,
-    seconds_left,
-    total_steps,
-)
+from libtorchbeast.tools.study import Run, add_to_plan, make_runs, parse_factors
 
 POLL_S = 0.2  # time between two looks at the runs
 
@@ -126,7 +118,7 @@ class Launcher:
             slot = self.free[0]
             try:
                 with hold(run.path):
-                    complete = is_complete(run)
+                    complete = run.is_complete()
                 if complete:
                     self.complete.append(run)
                 else:
@@ -145,7 +137,7 @@ class Launcher:
         row = last_row(run.path)
         score = number(row.get("mean_game_return"), ".3g")
         at = f"at step {row.get('step', 0):,.0f}, return {score}"
-        if is_complete(run):
+        if run.is_complete():
             self.complete.append(run)
             say(f"{run.path.name}: complete {at} in {duration(3600 * row.get('hours', 0))}")
         elif stopping:
@@ -170,10 +162,10 @@ class Launcher:
         caption = ", ".join(f"{count} {name}" for name, count in counts.items()) + left
         table = rich.table.Table("run", "progress", "return", "time left", caption=caption)
         for run in [*self.running]:  # rich calls this from a thread of its own
-            row, total = last_row(run.path), total_steps(run)
+            row, total = last_row(run.path), run.total_steps()
             progress = f"{row.get('step', 0) / total:.1%}" if total else "-"
             score = number(row.get("mean_game_return"), ".3g")
-            until = "-" if (seconds := seconds_left(run)) is None else duration(seconds)
+            until = "-" if (seconds := run.seconds_left()) is None else duration(seconds)
             table.add_row(run.path.name, progress, score, until)
         return table
 
@@ -220,10 +212,10 @@ class SlurmJob:
         self._process: subprocess.Popen | None = None
 
     def __call__(self) -> None:
-        if not is_complete(self._run):  # or an earlier job has completed it
+        if not self._run.is_complete():  # or an earlier job has completed it
             self._process = start(self._run, None)
             self._wait(self._process.pid)
-            if not is_complete(self._run):
+            if not self._run.is_complete():
                 raise RuntimeError(f"{self._run.path} failed:\n{last_lines(self._run)}")
 
     def checkpoint(self) -> Any:
@@ -313,7 +305,7 @@ def sweep(argv: list[str]) -> int:
     runs = make_runs(folder, factors, program)
     here = flags.slurm is None
     slots = make_slots(flags.cores_per_run, flags.gpus_per_run, flags.runs_per_gpu) if here else []
-    complete = [run for run in runs if is_complete(run)]
+    complete = [run for run in runs if run.is_complete()]
     others = [run for run in runs if run not in complete]
     left = estimate(complete, others, len(slots) or 1)
     say(f"{folder}: {len(complete)} of {len(runs)} runs are complete{left}")
@@ -336,7 +328,7 @@ def estimate(complete: list[Run], others: list[Run], slots: int) -> str:
     done = [3600 * last_row(run.path).get("hours", 0.0) for run in complete]
     if not done or not others:
         return ""
-    left = [statistics.fmean(done) if (s := seconds_left(run)) is None else s for run in others]
+    left = [statistics.fmean(done) if (s := run.seconds_left()) is None else s for run in others]
     return f", about {duration(max(max(left), sum(left) / slots))}"
 
 
