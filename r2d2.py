@@ -182,19 +182,6 @@ def make_parser() -> Parser:
     parser = Parser("r2d2", __doc__)
     polybeast.add_acting_flags(parser)
     parser.add_shared("learning", "model")
-    add_replay_flags(parser)
-    parser.add_shared("optimizer", "evaluation")
-    parser.set_defaults(**FIXED, core="lstm")
-    parser.explain(**dict.fromkeys(FIXED, argparse.SUPPRESS))
-    parser.explain(
-        total_steps="Number of new agent steps.",
-        batch_size="Number of sequences in a learner's batch.",
-        unroll_length="Number of steps in a rollout, and between the starts of two sequences.")
-    parser.explain_recipes(RECIPES, "on Atari")
-    return parser
-
-
-def add_replay_flags(parser: Parser) -> None:
     add = parser.group("replay", "What the replay buffer keeps, and how it is sampled.")
     add("--replay_capacity", type=whole(1, MAX_STEPS), metavar="STEPS",
         help="Number of steps that the replay buffer holds.")
@@ -217,6 +204,15 @@ def add_replay_flags(parser: Parser) -> None:
     add("--save_replay", action="store_true",
         help="Keep the replay buffer in a file in the run's folder, so that a resume continues "
              "with it. Otherwise a resume begins with an empty one.")
+    parser.add_shared("optimizer", "evaluation")
+    parser.set_defaults(**FIXED, core="lstm")
+    parser.explain(**dict.fromkeys(FIXED, argparse.SUPPRESS))
+    parser.explain(
+        total_steps="Number of new agent steps.",
+        batch_size="Number of sequences in a learner's batch.",
+        unroll_length="Number of steps in a rollout, and between the starts of two sequences.")
+    parser.explain_recipes(RECIPES, "on Atari")
+    return parser
 # fmt: on
 
 
