@@ -229,14 +229,16 @@ def rollouts(run: Run, actor: Actor) -> Iterator[Rollout]:
     while not run.finished():
         rollout = actor.unroll(run.learner.updates)
         ends = [k for k in rollout if k.endswith(("done", "terminated", "truncated"))]
-        names = (*BOOKS, *run.spec.numbers, *run.spec.masks, *ends)
+        names = {*BOOKS, *run.spec.numbers, *run.spec.masks, *run.spec.sets, *ends}
         floats = [k for k in run.spec.observations if rollout[k].is_floating_point()]
         finite = {f"finite {k}": rollout[k].isfinite().all() for k in floats}
         (books,) = devices.to_host({name: rollout[name] for name in names} | finite)
         if wrong := [k for k in floats if not books.pop(f"finite {k}")]:
             raise UserError(f"--env {flags.env}: expected finite numbers in observations {wrong}")
         ended = (books["terminated"] | books["truncated"]).numpy()
-        run.spec.check_masks({k: x.numpy() for k, x in books.items()}, ended)
+        arrays = {k: x.numpy() for k, x in books.items()}
+        run.spec.check_sets(arrays)
+        run.spec.check_masks(arrays, ended)
         if not (returns := books["episode_return"]).isfinite().all():
             seen = f"seen an episode's return {returns[~returns.isfinite()][0]:g}"
             raise UserError(f"--env {flags.env}: expected finite rewards, {seen}")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import monobeast
+import warpbeast
 from libtorchbeast import evaluate, models
 from libtorchbeast.flags import UserError
 from libtorchbeast.seeds import seed_everything
@@ -53,6 +54,15 @@ def test_an_agent_acts_as_the_test_mode_does(case):
         actions.append(state[1])
     assert len(rows) > 7 and score == pytest.approx(game.score, rel=1e-6)  # a float32
     np.testing.assert_array_equal(np.stack(actions), np.stack(rows))
+
+
+def test_an_agent_of_warpbeast_acts(tmp_path, as_before):
+    run = f"--xpid run --savedir {tmp_path}"
+    words = "--num_envs 4 --batch_size 4 --unroll_length 8 --total_steps 60 --eval_every 0"
+    warpbeast.main(f"--env breakout {run} {words}".split())
+    agent = Agent(warpbeast, run)
+    action, _ = agent.act({k: np.zeros(s, d) for k, (s, d) in agent.spec.observations.items()})
+    assert action in range(agent.spec.num_actions)
 
 
 def test_an_agent_acts_for_many_at_once(tmp_path, as_before):

@@ -174,6 +174,20 @@ class Nowhere(Walk):
         return {"frame": seen.masked_fill(seen == 3, torch.inf)}
 
 
+class Tiles(Walk):
+    observations = {"frame": ((2,), "float32"), "tile": ((), "int64")}
+
+    def observe(self, state):
+        return super().observe(state) | {"tile": state["time"].long()}
+
+
+def numbered(num_envs):
+    """Its tile is to be a number of a set, and goes beyond it."""
+    vector = TensorVector(Tiles(), num_envs)
+    vector.single_observation_space.spaces["tile"] = gymnasium.spaces.Discrete(3)
+    return vector
+
+
 def telling(discount):
     """Makes environments that tell this discount."""
     told = lambda n: {"torchbeast": {"discount": torch.full((n,), discount)}}
@@ -188,6 +202,7 @@ ALLOWED = r"'action_mask' of environment \d+: expected an allowed action"
 WRONG = {
     "a reward of NaN": (paying(torch.nan), "breakout: expected finite rewards"),
     "a mask": (lambda n: TensorVector(Forbidding(), n), ALLOWED),
+    "a number of a set": (numbered, "'tile': expected 0 to 2, seen 3"),
     "a discount": (telling(-2.0), "discounts from -1 to 1, seen -2"),
     "another": (telling(1.5), "discounts from -1 to 1, seen 1.5"),
     "no number": (telling(torch.nan), "discounts .*, seen nan"),
