@@ -99,7 +99,7 @@ class Actors:
         self._has_delivered = False  # whether any actor has ever completed a rollout
         self._failed: set[int] = set()  # the actors that have failed
         self._causes: set[str] = set()  # of their failures, each in one line
-        self._failures: collections.deque[float] = collections.deque()  # the times of recent ones
+        self._failures: list[float] = []  # the times of recent ones
         self._lives, self._started = [0] * flags.num_actors, [time.monotonic()] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
         self._rollouts = [{k: t[i] for k, t in slots.tensors.items()} for i in range(num_slots)]
@@ -195,9 +195,7 @@ class Actors:
         why = cause(failure)
         self.restarts += 1
         now = time.monotonic()
-        self._failures.append(now)
-        while now - self._failures[0] > RESTART_WINDOW_S:
-            self._failures.popleft()
+        self._failures = [t for t in self._failures if now - t <= RESTART_WINDOW_S] + [now]
         told = why if why in self._causes else failure
         logger.error("Actor %d failed; its unfinished rollout is dropped. %s", actor, told)
         if is_told:
@@ -235,9 +233,7 @@ class Actors:
             times = (self._started[actor], began[actor], signs[actor])
             if why := why_hung(self._flags, silence, opened[actor], *times):
                 self._why_killed[actor] = f"It was killed, because {why}"
-                self._calls_began[actor] = self._signs_of_life[actor] = 0.0
-                self._started[actor] = time.monotonic()
-                process.kill()
+                process.kill()  # again, if it still hangs at the next call; `_replace` follows
         opening = {count: actor for actor, count in enumerate(opened) if began[actor] and count < N}
         is_starting = bool(opening) or (any(opened) and not self._has_delivered)
         if seconds := self._reminder.due(is_starting):
