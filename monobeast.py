@@ -379,8 +379,7 @@ def train_in_order(run: Run, rollout: Rollout) -> None:
     def rollouts(actor: Actor, barrier: Barrier):
         while not (barrier.reached() or run.finished()):
             actor.unroll({k: tensor.numpy() for k, tensor in rollout.items()}, learner.updates)
-            run.stats.add_games(barrier.counted(rollout, learner.updates), barrier.playing)
-            barrier.add(rollout, learner.updates)
+            run.stats.add_games(*barrier.add(rollout, learner.updates))
             yield rollout, lambda: None
 
     while not run.finished():

@@ -108,24 +108,21 @@ class Barrier:
         self.late = False
         self._batch_size, self._columns = flags.batch_size, 0
 
-    def counted(self, rollout: Rollout, updates: int) -> Rollout:
-        """Returns the rollout whose games count, those in `playing`. Once the barrier is due, only
-        each environment's first game ends in it. `add` takes the whole rollout."""
-        over = rollout["episode_over"].clone()
+    def add(self, rollout: Rollout, updates: int) -> tuple[Rollout, torch.Tensor]:
+        """Takes note of a rollout of all environments, which began after `updates` updates. Returns
+        what `Stats.add_games` counts: the rollout, in which once the barrier is due only each
+        environment's first game ends, and `playing` as it was before."""
+        over, playing = rollout["episode_over"].clone(), self.playing
+        self._columns += len(playing)
         if updates >= self._due:
             over[1:] &= over[1:].cumsum(dim=0) == 1
-        return rollout | {"episode_over": over}
-
-    def add(self, rollout: Rollout, updates: int) -> None:
-        """Takes note of a rollout of all environments, which began after `updates` updates."""
-        self._columns += len(self.playing)
-        if updates >= self._due:
-            self.playing &= ~rollout["episode_over"][1:].any(dim=0)
+            self.playing = playing & ~over[1:].any(dim=0)
         if updates >= self._due + self.LONG and not self.late:
             self.late = True
             games = f"{int(self.playing.sum())} games to end"
             what = "No checkpoint that is saved before that can be resumed bit for bit."
             logger.warning(f"The barrier due at update {self._due} still waits for {games}. {what}")
+        return rollout | {"episode_over": over}, playing
 
     def reached(self) -> bool:
         return not self.playing.any() and self._columns % self._batch_size == 0

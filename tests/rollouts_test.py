@@ -91,9 +91,12 @@ def test_a_barrier_waits_for_the_games_that_run_when_it_is_due():
 def test_games_that_begin_after_a_barrier_was_due_do_not_count():
     barrier = Barrier(7, two_environments("--barrier_updates 3 --batch_size 2"))
     rows = over([0, 1], [1, 0], [1, 1])
-    assert barrier.counted(rows, updates=9)["episode_over"].equal(rows["episode_over"])
+    counted, playing = barrier.add(rows, updates=9)
+    assert counted["episode_over"].equal(rows["episode_over"]) and playing.all()
     expected = over([0, 1], [1, 0], [0, 0])["episode_over"]
-    assert barrier.counted(rows, updates=10)["episode_over"].equal(expected)
+    counted, playing = barrier.add(rows, updates=10)
+    assert counted["episode_over"].equal(expected) and playing.all()
+    assert not barrier.add(rows, updates=11)[1].any()
     assert rows["episode_over"][3].all()  # the learner's rollout stays as it is
 
 
