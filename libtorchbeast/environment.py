@@ -40,8 +40,7 @@ TOLD = {*ENDS, "reward", "discount", "game_numbers"}  # what info["torchbeast"] 
 LARGEST = float(np.finfo(np.float32).max)  # networks compute in float32
 
 Row = dict[str, np.ndarray]
-# Observations, and `reward`, `terminated`, `truncated`, `life_lost` [N] of a step.
-Stepped = tuple[Row, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+Stepped = tuple[Row, Any, Any]  # observations of a step, rewards [N], and ENDS [N]
 
 
 class Environment:
@@ -146,8 +145,11 @@ class Environment:
         self.spec.actions.check(actions, self.spec.num_envs)
         self._numbers.clear()
         with _outside_autocast():
-            stepped = self._source.step(actions, self._episode_ended)
-        return self._row(*stepped, actions)
+            observations, rewards, ends = self._source.step(actions, self._episode_ended)
+        terminated, truncated, life_lost = map(_checked_ends, ENDS, ends)
+        fits = lambda x: np.abs(x) <= np.float64(LARGEST)  # float16 would compare with infinity
+        rewards = _checked_numbers("Reward", rewards, fits, "a finite number").astype(np.float64)
+        return self._row(observations, rewards, terminated, truncated, life_lost, actions)
 
     def close(self) -> None:
         self._source.close()
@@ -260,12 +262,11 @@ class _VectorSource:
             for i in range(len(self._never)):
                 self._numbers.add(i, _told_by(own, i))
         ends = terminated, truncated, own.get("life_lost", self._never)
-        terminated, truncated, life_lost = map(_checked_ends, ENDS, map(self._array, ENDS, ends))
-        rewards = _checked_rewards(self._array("Reward", reward))
-        return self._checked(observation), rewards, terminated, truncated, life_lost
+        reward = self._array("Reward", reward)
+        return self._checked(observation), reward, [*map(self._array, ENDS, ends)]
 
     def _array(self, name: str, values: Any) -> np.ndarray:
-        array = np.asarray(values).copy()  # values may be a tensor
+        array = np.asarray(values)  # values may be a tensor
         if array.shape != self._never.shape:
             raise UserError(f"{name}: expected {len(self._never)} values, seen {list(array.shape)}")
         return array
@@ -316,8 +317,7 @@ class _SingleSource:
             if own := told_in(info):
                 life_lost[i] = own.get("life_lost", False)
                 self._numbers.add(i, own)
-        over, cut, lost = map(_checked_ends, ENDS, (terminated, truncated, life_lost))
-        return self._out, _checked_rewards(reward), over, cut, lost
+        return self._out, reward, (terminated, truncated, life_lost)
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # closes the others, too, if one raises
@@ -431,12 +431,6 @@ def _reset(env: Any, **seed: int):
     own = told_in(info)
     flags = own.get("terminated", False), own.get("truncated", False)
     return observation, own.get("reward", 0.0), *flags, info
-
-
-def _checked_rewards(rewards: Any) -> np.ndarray:
-    """Returns the rewards of N environments as float64 [N]."""
-    fits = lambda x: np.abs(x) <= np.float64(LARGEST)  # float16 would compare with infinity
-    return _checked_numbers("Reward", rewards, fits, "a finite number").astype(np.float64)
 
 
 def _checked_ends(name: str, ends: Any) -> np.ndarray:
