@@ -106,9 +106,6 @@ class Environment:
             if is_vector(first)
             else _SingleSource(first, create_env, self.spec, self._numbers)
         )
-        # Whether the last row ended an episode (or a game), so that the next row begins another.
-        self._episode_ended = np.ones(num_envs, bool)
-        self._game_ended = np.ones(num_envs, bool)
         # The steps and the return of the whole game so far, and whether the next reward counts in
         # it as it is (1) or is the opponent's (-1).
         self._steps = np.zeros(num_envs, np.int32)
@@ -131,7 +128,8 @@ class Environment:
         Args:
             opened: `opened(k)` is called as soon as k environments are open and reset.
         """
-        self._episode_ended[:] = self._game_ended[:] = True
+        # Whether the last row ended an episode (or a game), so that the next row begins another.
+        self._episode_ended = self._game_ended = np.ones(self.spec.num_envs, bool)
         self._numbers.clear()
         with _outside_autocast():
             observations = self._source.reset(first_seed(seed, self.spec.num_envs), opened)
