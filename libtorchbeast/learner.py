@@ -50,7 +50,8 @@ class Learner:
         self._closed: bool = False
         self._ended: bool = False  # all ranks have agreed to stop
         self._updated = Event(updater.device)
-        self._one_at_a_time = threading.Lock()  # held by an update, which changes the above
+        # Held by an update, which changes the above. It may itself save and load the state.
+        self._one_at_a_time = threading.RLock()
 
     def _progress(self) -> float:
         return min(1.0, self.step / self._flags.total_steps)
@@ -134,7 +135,7 @@ class Learner:
         self.updates = version
         self.step += steps
         if self.updater.gradient_sum is not None:
-            self.updater.gradient_sum.compare(self.updates, self._state, self._load)
+            self.updater.gradient_sum.compare(self.updates, self.state_dict, self.load_state_dict)
         publish(self.updater.optimizer.published(), self.updates)
         return numbers
 
@@ -145,10 +146,10 @@ class Learner:
     def take_from_rank_0(self, ranks: Ranks) -> None:
         """All ranks take the state of rank 0."""
         with self._one_at_a_time:
-            state = from_rank_0(ranks, self._state())
+            state = from_rank_0(ranks, self.state_dict())
             if why := misfit(dict(self.net.state_dict()), state["model"]):
                 raise UserError(f"the networks of rank 0 and of {ranks.name()} differ: {why}")
-            self._load(state)
+            self.load_state_dict(state)
 
     def close(self) -> None:
         """Waits for the running update. Calls of `update` that wait for it return None. Under
@@ -180,36 +181,30 @@ class Learner:
             if self.must_end():
                 self.close()
         try:
-            return self._state()
+            with self._updated:
+                tensors = {
+                    "model": dict(self.net.state_dict()),
+                    "loss": dict(models.of_learner(self.net).state_dict()),
+                    **self.updater.optimizer.state_dict(self._progress()),
+                }
+                counts = dict(step=self.step, updates=self.updates, skipped=self.skips.count)
+                return copy_to_host(tensors) | counts
         finally:
             self._one_at_a_time.release()
-
-    def _state(self) -> dict[str, Any]:
-        with self._updated:
-            tensors = {
-                "model": dict(self.net.state_dict()),
-                "loss": dict(models.of_learner(self.net).state_dict()),
-                **self.updater.optimizer.state_dict(self._progress()),
-            }
-            counts = dict(step=self.step, updates=self.updates, skipped=self.skips.count)
-            return copy_to_host(tensors) | counts
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over the state of a checkpoint (see `Optimizer.load_state_dict`)."""
         with self._one_at_a_time:
-            self._load(state)
-
-    def _load(self, state: dict[str, Any]) -> None:
-        own, saved = models.of_learner(self.net), state["loss"]
-        if why := misfit(dict(own.state_dict()), saved):
-            said = f"than {models.name_of(self.net)}: {why}; choose another --xpid"
-            raise UserError(f"The checkpoint has other parts for the loss {said}")
-        self.net.load_state_dict(state["model"])
-        own.load_state_dict(saved)
-        self.step, self.updates = state["step"], state["updates"]
-        self.skips.count = state["skipped"]
-        self.updater.optimizer.load_state_dict(state)
-        self.updater.make_graphs()
+            own, saved = models.of_learner(self.net), state["loss"]
+            if why := misfit(dict(own.state_dict()), saved):
+                said = f"than {models.name_of(self.net)}: {why}; choose another --xpid"
+                raise UserError(f"The checkpoint has other parts for the loss {said}")
+            self.net.load_state_dict(state["model"])
+            own.load_state_dict(saved)
+            self.step, self.updates = state["step"], state["updates"]
+            self.skips.count = state["skipped"]
+            self.updater.optimizer.load_state_dict(state)
+            self.updater.make_graphs()
 
 
 class Direct:

@@ -45,7 +45,7 @@ CASES = {"lstm": ["--use_lstm"], "mingru": ["--core", "mingru"], "": [], "fallin
 def prepared(monkeypatch):
     """A lock of the learner hands on what a thread has waited for. Graphs are recorded at the
     second call, and compared with their function at no later one."""
-    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(RLock=sim.RLock))
     monkeypatch.setattr(graphs, "WARM_UP", 1)
     monkeypatch.setattr(graphs, "CHECKED", 1)
 

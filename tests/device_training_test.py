@@ -22,7 +22,7 @@ SMALL = "--unroll_length 5 --checkpoint_every 1 --torch_threads 1".split()
 def train(monkeypatch, savedir, beast, flags, graphs=0):
     """A run, and its resume. Nothing of it may be out of order on the device. In each there are
     `graphs` replays or more, and nothing that should have a graph has none."""
-    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(RLock=sim.RLock))
     with sim.installed():
         for steps in (150, 300):
             beast(savedir, *flags, *SMALL, "--total_steps", steps)

@@ -2,6 +2,7 @@
 """The learner's updates: the same for both beasts, and none from numbers that are not finite."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -39,8 +40,11 @@ def test_an_update_that_hangs_while_a_checkpoint_is_due_ends_the_run(monkeypatch
     one = make_learner(nn.Linear(1, 1), make_flags())
     asked = iter([False, True])  # a signal comes while the main loop waits for the state
     one.must_end = lambda: next(asked)
-    with one._one_at_a_time, pytest.raises(learner.UpdateHung):
-        one.state_dict()
+    with ThreadPoolExecutor(1) as other:
+        other.submit(one._one_at_a_time.acquire).result()
+        with pytest.raises(learner.UpdateHung):
+            one.state_dict()
+        other.submit(one._one_at_a_time.release).result()
     assert one.state_dict()["updates"] == 0
 
 

@@ -72,7 +72,7 @@ def test_rollouts_are_joined_where_one_copy_brings_them_to_the_device(simulated)
 
 @sim.needs_simulated_device
 def test_the_next_batch_is_joined_and_copied_during_an_update(simulated, monkeypatch):
-    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(Lock=sim.Lock))
+    monkeypatch.setattr(learner, "threading", types.SimpleNamespace(RLock=sim.RLock))
     life, queue = Life(DEVICE, DEVICE), BatchingQueue(BATCH_SIZE, BATCH_SIZE)
     batches, clock = lending.rollouts(queue, DEVICE), Clock(LEARNER_ACTIVITIES)
     own = (run_of(life.learner, life.stats), batches, life.weights.publish, clock)

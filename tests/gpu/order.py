@@ -122,7 +122,7 @@ def races(device: str, quick: bool) -> Answers:
     if there.type == "cuda":
         yield from watched("torch.cuda._sanitizer", there, sanitizer(), times, numbers=False)
     if there.type == sim.NAME:
-        with mock.patch.object(learner, "threading", types.SimpleNamespace(Lock=sim.Lock)):
+        with mock.patch.object(learner, "threading", types.SimpleNamespace(RLock=sim.RLock)):
             mode = contextlib.nullcontext
             yield from watched("the simulated device", there, mode, times, numbers=False)
     else:

@@ -135,12 +135,12 @@ class Event:
             join(stream.clock, self.clock)
 
 
-class Lock:
-    """Stands for threading.Lock. A thread that gets it knows what the one before had waited for.
+class RLock:
+    """Stands for threading.RLock. A thread that gets it knows what the one before had waited for.
     Threads learn of each other's waits only by this and by `Thread.join`."""
 
     def __init__(self):
-        self._lock, self._clock = threading.Lock(), {}
+        self._lock, self._clock = threading.RLock(), {}
 
     def acquire(self, *args, **kwargs) -> bool:
         is_taken = self._lock.acquire(*args, **kwargs)
