@@ -52,10 +52,9 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
     net.distribution = make_distribution(spec.actions)
     with autocast(net, flags.precision, torch.device("cpu")):  # on leaving, its cache is emptied
         check_net(net, whole)
-    if (flags.observation_scaling, flags.reward_scaling) != ("none", "none"):
-        moments = Moments(spec, flags, pixels=isinstance(getattr(net, "parts", None), Parts))
-        if moments.names or moments.scales_rewards or flags.observation_scaling == "moments":
-            net.moments = moments
+    moments = Moments(spec, flags, pixels=isinstance(getattr(net, "parts", None), Parts))
+    if moments.names or moments.scales_rewards or flags.observation_scaling == "moments":
+        net.moments = moments
     if hasattr(net, "moments") or "action_mask" in spec.observations:
         net.register_forward_pre_hook(refuse_others)
     if any(prefers_channels_last(shape) for shape, _ in spec.observations.values()):
