@@ -110,11 +110,10 @@ class Run:
             step = self.state.load(stack)  # before a file is written, because it may refuse
             columns = [*FIELDS, *self._own_columns, *columns_of_others(flags).values()]
             writer = stack.enter_context(FileWriter(Path(self.path), vars(flags), columns, step))
-        logger.info("Network: %s", models.said_of(learner.net), extra={"on_terminal": True})
-        if self._writes:
             self.state.resume()
         if is_evaluating:
             evaluator.resume()
+        logger.info("Network: %s", models.said_of(learner.net), extra={"on_terminal": True})
         if learner.graphs:
             logger.info("graphs: update %s", learner.graphs)
         self.signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
