@@ -28,6 +28,7 @@ from libtorchbeast.spec import (
     brief,
     check_action_mask,
     checked_number,
+    declared,
     describe_actions,
     flatten_space,
     is_end,
@@ -71,7 +72,6 @@ class Environment:
         single = "single_" if is_vector(first) else ""
         _check_parts(first, single)
         metadata = getattr(first, "metadata", None) or {}
-        self._numbers = _Numbers(_declared_numbers(metadata), num_envs)
         if single:
             _check_vector(first, num_envs)
         space = getattr(first, f"{single}observation_space")
@@ -81,20 +81,15 @@ class Environment:
         if not any(math.prod(shape) for shape in shapes):
             raise UserError(f"Observation: expected at least one number, seen the shapes {shapes}")
         check_action_mask(observations, actions)
-        frames = metadata.get("frames_per_step", 1)
-        if not isinstance(frames, int | np.integer) or frames < 1:
-            said = f"expected a whole number of at least 1, seen {brief(frames)}"
-            raise UserError(f'metadata["frames_per_step"]: {said}')
         self.spec = Spec(
             name=name,
             num_envs=num_envs,
             observations=observations,
             actions=actions,
-            frames_per_step=int(frames),
-            stacks=_checked_stacks(metadata.get("frame_stacks", {}), observations),
             sets=sets_of(space),
-            numbers=tuple(self._numbers.values),
+            **declared(metadata, observations),
         )
+        self._numbers = _Numbers(self.spec.numbers, num_envs)
         # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its environments
         # are stepped here.
         name_of_class = f"{type(first).__module__}.{type(first).__name__}"
@@ -339,7 +334,7 @@ class _Numbers:
         values: [N] for each key: 1 where no discount was told, NaN where no number of a game was.
     """
 
-    def __init__(self, names: list[str], num_envs: int):
+    def __init__(self, names: tuple[str, ...], num_envs: int):
         self.values = {name: np.zeros(num_envs) for name in names}
 
     def clear(self) -> None:
@@ -362,19 +357,6 @@ class _Numbers:
         if name not in self.values:
             raise UserError(f"{what}: expected {declared}")
         self.values[name][i] = checked_number(what, value, fits, expected, f"environment {i}")
-
-
-def _declared_numbers(metadata: dict[str, Any]) -> list[str]:
-    names = metadata.get("game_numbers", [])
-    is_plain = lambda x: isinstance(x, str) and x.isidentifier() and x.isascii() and x[0] != "_"
-    if not isinstance(names, list | tuple) or not all(map(is_plain, names)):
-        said = f"expected a list of plain identifiers, seen {brief(names)}"
-        raise UserError(f'metadata["game_numbers"]: {said}')
-    if taken := sorted({"return", "length", "past"} & {*names}):
-        said = f"expected names of which the log has no column game_NAME yet, seen {taken}"
-        raise UserError(f'metadata["game_numbers"]: {said}')
-    own = ["discount"] if metadata.get("own_discounts") else []
-    return own + [f"game/{name}" for name in names]
 
 
 def _told_by(own: dict[str, Any], i: int) -> dict[str, Any]:
@@ -444,18 +426,6 @@ def _checked_numbers(what: str, values: Any, fits: Callable, expected: str) -> n
             return array
     check = lambda i, x: checked_number(what, x, fits, expected, f"environment {i}")
     return np.array([check(i, x) for i, x in enumerate(values)])
-
-
-def _checked_stacks(stacks: dict[str, int], observations: dict) -> dict[str, int]:
-    for name, k in stacks.items():
-        if name not in observations:
-            expected = f"names of {sorted(observations)}, seen {name!r}"
-            raise UserError(f'metadata["frame_stacks"]: expected {expected}')
-        shape, _ = observations[name]
-        if k < 2 or shape[:1] != (k,):
-            expected = f"{name!r} [{k}, ...], at least 2 frames, seen {list(shape)}"
-            raise UserError(f'metadata["frame_stacks"] {stacks}: expected {expected}')
-    return dict(stacks)
 
 
 def checked_leaf(

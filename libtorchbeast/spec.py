@@ -365,6 +365,34 @@ def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix[:-1] or "frame": observation}
 
 
+def declared(metadata: dict[str, Any], observations: dict) -> dict[str, Any]:
+    """Returns the fields of a Spec that an environment declares in its metadata. Raises UserError
+    if one of them is not as docs/fork.md says."""
+    frames, stacks = metadata.get("frames_per_step", 1), metadata.get("frame_stacks", {})
+    if not isinstance(frames, int | np.integer) or frames < 1:
+        said = f"expected a whole number of at least 1, seen {brief(frames)}"
+        raise UserError(f'metadata["frames_per_step"]: {said}')
+    for name, k in stacks.items():
+        if name not in observations:
+            expected = f"names of {sorted(observations)}, seen {name!r}"
+            raise UserError(f'metadata["frame_stacks"]: expected {expected}')
+        shape, _ = observations[name]
+        if k < 2 or shape[:1] != (k,):
+            expected = f"{name!r} [{k}, ...], at least 2 frames, seen {list(shape)}"
+            raise UserError(f'metadata["frame_stacks"] {stacks}: expected {expected}')
+    names = metadata.get("game_numbers", [])
+    is_plain = lambda x: isinstance(x, str) and x.isidentifier() and x.isascii() and x[0] != "_"
+    if not isinstance(names, list | tuple) or not all(map(is_plain, names)):
+        said = f"expected a list of plain identifiers, seen {brief(names)}"
+        raise UserError(f'metadata["game_numbers"]: {said}')
+    if taken := sorted({"return", "length", "past"} & {*names}):
+        said = f"expected names of which the log has no column game_NAME yet, seen {taken}"
+        raise UserError(f'metadata["game_numbers"]: {said}')
+    own = ["discount"] if metadata.get("own_discounts") else []
+    numbers = *own, *(f"game/{name}" for name in names)
+    return dict(frames_per_step=int(frames), stacks=dict(stacks), numbers=numbers)
+
+
 def describe_actions(space: Any) -> Actions:
     """Returns the Actions of an action space. Raises UserError for a space of another kind."""
     shape = getattr(space, "shape", ())
