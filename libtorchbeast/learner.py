@@ -139,10 +139,6 @@ class Learner:
         publish(self.updater.optimizer.published(), self.updates)
         return numbers
 
-    def columns(self) -> dict[str, float]:
-        """The columns of the log that count what this has learned from."""
-        return dict(updates=self.updates, skipped_updates=self.skips.count)
-
     def take_from_rank_0(self, ranks: Ranks) -> None:
         """All ranks take the state of rank 0."""
         with self._one_at_a_time:

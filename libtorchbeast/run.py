@@ -122,7 +122,7 @@ class Run:
         if self.ranks is not None:
             self.state.share(self.ranks, self.wakeup)
         self.log = RunLog(writer, self.stats, learner.step, self.spec.frames_per_step)
-        self.log.sources = [learner.columns, self.state.columns, *self.log.sources, cpu_cores()]
+        self.log.sources = [self.state.columns, *self.log.sources, cpu_cores()]
         self.log.check = Health(flags, self.spec).check
         if self.ranks is not None:
             self.ranks.share_log(self.log, self.stats)
@@ -308,7 +308,8 @@ class RunState:
 
     def columns(self) -> dict[str, float]:
         """The columns of the log that are about this."""
-        return {"hours": self.hours, "checkpoint_errors": self.checkpoints.errors}
+        counts = dict(updates=self.learner.updates, skipped_updates=self.learner.skips.count)
+        return counts | dict(hours=self.hours, checkpoint_errors=self.checkpoints.errors)
 
     def require_folder(self) -> None:
         """Raises CheckpointError if the run's folder was renamed or deleted, and another run has
