@@ -13,10 +13,10 @@ complete and stay valid.
 """
 
 import argparse
-import collections
 import functools
 import logging
 import multiprocessing.connection
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -103,11 +103,11 @@ class Actors:
         self._lives, self._started = [0] * flags.num_actors, [time.monotonic()] * flags.num_actors
         num_slots = flags.num_buffers // flags.envs_per_actor
         self._rollouts = [{k: t[i] for k, t in slots.tensors.items()} for i in range(num_slots)]
-        self._ready_or_closed = threading.Condition()  # protects the four below
+        self._ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # None: it is closed
+        self._handing_out = threading.RLock()  # slots, to actors; protects the three below
         self._with_actor = [
             set(range(actor, num_slots, flags.num_actors)) for actor in range(flags.num_actors)
         ]
-        self._ready: collections.deque[int] = collections.deque()
         self._closed = False
         self._processes: list[Process] = []
         try:
@@ -136,19 +136,15 @@ class Actors:
         """Yields filled rollouts ([T+1, N, ...] rows), oldest first, until the actors are closed.
         Each comes with a function that the caller calls after its last read of the rollout. Several
         threads may iterate; each rollout goes to one of them."""
-        while True:
-            with self._ready_or_closed:
-                self._ready_or_closed.wait_for(lambda: self._ready or self._closed)
-                if self._closed:
-                    return
-                slot = self._ready.popleft()
+        while (slot := self._ready.get()) is not None and not self._closed:
             yield self._rollouts[slot], functools.partial(self._release, slot)
+        self._ready.put(None)  # for the other threads
 
     def close(self, deadline: float = 3.0) -> None:
         """Ends all iterators and processes. Kills processes that still run after `deadline` s."""
-        with self._ready_or_closed:
+        with self._handing_out:
             self._closed = True
-            self._ready_or_closed.notify_all()
+        self._ready.put(None)
         for process in self._processes:
             process.ask_to_end()
         end = time.monotonic() + deadline
@@ -157,7 +153,7 @@ class Actors:
         self._processes = []
 
     def _release(self, slot: int) -> None:
-        with self._ready_or_closed:
+        with self._handing_out:
             if self._closed:
                 return
             actor = slot % len(self._processes)
@@ -165,7 +161,7 @@ class Actors:
             self._processes[actor].send(b"%d" % slot)
 
     def _send_all(self, actor: int) -> None:
-        with self._ready_or_closed:
+        with self._handing_out:
             for slot in sorted(self._with_actor[actor]):
                 self._processes[actor].send(b"%d" % slot)
 
@@ -177,14 +173,13 @@ class Actors:
                 self._replace(actor, (message or b"")[1:].decode(errors="replace").strip())
                 return
             slot = int(message)
-            with self._ready_or_closed:
+            with self._handing_out:
                 self._with_actor[actor].remove(slot)
-                self._ready.append(slot)
-                self._ready_or_closed.notify()
+            self._ready.put(slot)
             self._has_delivered = True
 
     def _replace(self, actor: int, failure: str) -> None:
-        with self._ready_or_closed:  # so that no learner writes to the pipe while it is closed
+        with self._handing_out:  # so that no learner writes to the pipe while it is closed
             self._processes[actor].ask_to_end()
         why_killed = self._why_killed.pop(actor, "")
         failure = failure or why_killed
@@ -206,7 +201,7 @@ class Actors:
         self._lives[actor] += 1
         self._calls_began[actor] = self._signs_of_life[actor] = self._opened[actor] = 0
         process, self._started[actor] = self._start(actor, self._lives[actor]), time.monotonic()
-        with self._ready_or_closed:
+        with self._handing_out:
             self._processes[actor] = process
             self._send_all(actor)
 
