@@ -11,9 +11,7 @@ import torch
 from libtorchbeast import models
 from libtorchbeast.accelerator.devices import Event, copy_to_host, device_stream, to_device
 from libtorchbeast.checkpoint import misfit
-from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
-from libtorchbeast.distributed.ranks import Ranks
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.stats import summary
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock, shares
@@ -138,14 +136,6 @@ class Learner:
             self.updater.gradient_sum.compare(self.updates, self.state_dict, self.load_state_dict)
         publish(self.updater.optimizer.published(), self.updates)
         return numbers
-
-    def take_from_rank_0(self, ranks: Ranks) -> None:
-        """All ranks take the state of rank 0."""
-        with self._one_at_a_time:
-            state = from_rank_0(ranks, self.state_dict())
-            if why := misfit(dict(self.net.state_dict()), state["model"]):
-                raise UserError(f"the networks of rank 0 and of {ranks.name()} differ: {why}")
-            self.load_state_dict(state)
 
     def close(self) -> None:
         """Waits for the running update. Calls of `update` that wait for it return None. Under

@@ -15,6 +15,7 @@ from torch import nn
 
 from libtorchbeast import checkpoint, models, workers
 from libtorchbeast.distributed import ranks
+from libtorchbeast.distributed.gradients import from_rank_0
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.evaluate import Evaluator, Player, columns_of_others
 from libtorchbeast.flags import Flags, UserError, as_plain, run_path
@@ -270,7 +271,10 @@ class RunState:
         """Gives all ranks the learner of rank 0. From here on, the loss of a rank sets `wakeup`,
         and the run is saved."""
         others.pulse.wakeup = wakeup
-        self.learner.take_from_rank_0(others)
+        state = from_rank_0(others, self.learner.state_dict())
+        if why := checkpoint.misfit(dict(self.learner.net.state_dict()), state["model"]):
+            raise UserError(f"the networks of rank 0 and of {others.name()} differ: {why}")
+        self.learner.load_state_dict(state)
         if others.rank > 0:  # other random numbers than those of rank 0
             number = derive_seed(self.flags.seed, self.learner.updates, ranks.own_number(), 0, 2)
             seed_everything(number)
