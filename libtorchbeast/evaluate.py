@@ -5,6 +5,7 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 
 from libtorchbeast import checkpoint, export, models, workers
+from libtorchbeast.distributed import ranks
 from libtorchbeast.environment import Environment, Row
 from libtorchbeast.flags import Flags, UserError, as_plain, replace, require, run_path
 from libtorchbeast.learner import Learner
@@ -235,7 +237,8 @@ class Evaluator:
     plays --num_episodes games with the newest weights, as the mode `test` does, in --env and in
     each environment of --eval_env. An evaluation that fails or hangs is logged, and training goes
     on. The process and its environments are kept for the next evaluation, because importing torch
-    again would take longer than many games.
+    again would take longer than many games. With --eval_every 0, and in all ranks but the first,
+    nothing is evaluated.
 
     Only one thread may use an instance.
     """
@@ -250,6 +253,7 @@ class Evaluator:
     ):
         self._learner, self._spec, self._player, self._keep = learner, spec, player, keep
         self._flags = replace(flags, mode="test", against=None)
+        self._every = flags.eval_every if ranks.rank() == 0 else 0
         self._process: workers.Process | None = None
         self._weights: SharedWeights | None = None
         self._is_playing = False
@@ -263,7 +267,7 @@ class Evaluator:
     def try_others(self) -> None:
         """Has the process open each environment of --eval_env, so that a wrong one is found before
         the training begins. Raises the UserError of `try_others`."""
-        if not (names := columns_of_others(self._flags)):
+        if not (names := columns_of_others(self._flags)) or not self._every:
             return
         self._played = {"step": self._learner.step}
         process = self._begin(self._learner.state_dict())
@@ -303,9 +307,8 @@ class Evaluator:
             self._weights.close()
         self._process, self._weights, self._is_playing = None, None, False
 
-    def _after(self, step: int) -> int:
-        every = self._flags.eval_every
-        return (step // every + 1) * every
+    def _after(self, step: int) -> float:
+        return (step // self._every + 1) * self._every if self._every else math.inf
 
     def _start(self) -> None:
         state = self._learner.state_dict()

@@ -103,17 +103,15 @@ class Run:
     def _open(self, stack: contextlib.ExitStack) -> None:
         writer, flags, learner = None, self.flags, self.learner
         self._disk = stack.enter_context(watched_disk(self.path, self.wakeup.is_set))
-        if is_evaluating := flags.eval_every > 0 and self._writes:
-            evaluator = Evaluator(learner, self.spec, flags, self._player, self.state.save_if_best)
-            stack.callback(evaluator.close)
-            evaluator.try_others()
+        evaluator = Evaluator(learner, self.spec, flags, self._player, self.state.save_if_best)
+        stack.callback(evaluator.close)
+        evaluator.try_others()
         if self._writes:
             step = self.state.load(stack)  # before a file is written, because it may refuse
             columns = [*FIELDS, *self._own_columns, *columns_of_others(flags).values()]
             writer = stack.enter_context(FileWriter(Path(self.path), vars(flags), columns, step))
             self.state.resume()
-        if is_evaluating:
-            evaluator.resume()
+        evaluator.resume()
         logger.info("Network: %s", models.said_of(learner.net), extra={"on_terminal": True})
         if learner.graphs:
             logger.info("graphs: update %s", learner.graphs)
@@ -131,8 +129,7 @@ class Run:
         self.state.begin()
         if self._writes:
             stack.enter_context(Display(self))
-        if is_evaluating:
-            self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
+        self.log.sources.append(lambda: evaluator.take(may_start=not self.finished()))
 
     def __exit__(self, kind, error, traceback) -> None:
         self.wakeup.set()
