@@ -11,7 +11,6 @@ This module needs numpy only, neither torch nor gymnasium.
 
 import contextlib
 import inspect
-import math
 import sys
 import traceback
 from collections.abc import Callable
@@ -22,19 +21,7 @@ import numpy as np
 from libtorchbeast.flags import UserError
 from libtorchbeast.parallel import grouped
 from libtorchbeast.seeds import first_seed
-from libtorchbeast.spec import (
-    NOT_SEEN,
-    Spec,
-    brief,
-    check_action_mask,
-    checked_number,
-    declared,
-    describe_actions,
-    flatten_space,
-    is_end,
-    sets_of,
-    to_space,
-)
+from libtorchbeast.spec import Spec, brief, checked_number, is_end, spec_of_spaces, to_space
 
 ENDS = "terminated", "truncated", "life_lost"
 TOLD = {*ENDS, "reward", "discount", "game_numbers"}  # what info["torchbeast"] may have
@@ -75,20 +62,8 @@ class Environment:
         if single:
             _check_vector(first, num_envs)
         space = getattr(first, f"{single}observation_space")
-        observations = flatten_space(space)
-        actions = describe_actions(getattr(first, f"{single}action_space"))
-        shapes = [s for name, (s, _) in observations.items() if not name.startswith(NOT_SEEN)]
-        if not any(math.prod(shape) for shape in shapes):
-            raise UserError(f"Observation: expected at least one number, seen the shapes {shapes}")
-        check_action_mask(observations, actions)
-        self.spec = Spec(
-            name=name,
-            num_envs=num_envs,
-            observations=observations,
-            actions=actions,
-            sets=sets_of(space),
-            **declared(metadata, observations),
-        )
+        action_space = getattr(first, f"{single}action_space")
+        self.spec = spec_of_spaces(name, num_envs, space, action_space, metadata)
         self._numbers = _Numbers(self.spec.numbers, num_envs)
         # Gymnasium's SyncVectorEnv loses what a reset after a lost life gives, so its environments
         # are stepped here.

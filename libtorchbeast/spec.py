@@ -365,9 +365,22 @@ def flatten_observation(observation: Any, prefix: str = "") -> dict[str, Any]:
     return {prefix[:-1] or "frame": observation}
 
 
+def spec_of_spaces(
+    name: str, num_envs: int, space: Any, action_space: Any, metadata: dict[str, Any]
+) -> Spec:
+    """Returns the Spec of environments with these spaces and this metadata. Raises UserError if one
+    of them is not as docs/fork.md says."""
+    observations, actions = flatten_space(space), describe_actions(action_space)
+    shapes = [s for name, (s, _) in observations.items() if not name.startswith(NOT_SEEN)]
+    if not any(math.prod(shape) for shape in shapes):
+        raise UserError(f"Observation: expected at least one number, seen the shapes {shapes}")
+    check_action_mask(observations, actions)
+    told = declared(metadata, observations)
+    return Spec(name, num_envs, observations, actions, sets=sets_of(space), **told)
+
+
 def declared(metadata: dict[str, Any], observations: dict) -> dict[str, Any]:
-    """Returns the fields of a Spec that an environment declares in its metadata. Raises UserError
-    if one of them is not as docs/fork.md says."""
+    """Returns the fields of a Spec that an environment declares in its metadata."""
     frames, stacks = metadata.get("frames_per_step", 1), metadata.get("frame_stacks", {})
     if not isinstance(frames, int | np.integer) or frames < 1:
         said = f"expected a whole number of at least 1, seen {brief(frames)}"
