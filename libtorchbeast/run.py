@@ -112,9 +112,6 @@ class Run:
             writer = stack.enter_context(FileWriter(Path(self.path), vars(flags), columns, step))
             self.state.resume()
         evaluator.resume()
-        logger.info("Network: %s", models.said_of(learner.net), extra={"on_terminal": True})
-        if learner.graphs:
-            logger.info("graphs: update %s", learner.graphs)
         self.signals = stack.enter_context(workers.stop_signals_set(self.wakeup))
         if writer is not None:  # closes it, before signals can end the process
             stack.callback(writer.close)
@@ -246,6 +243,8 @@ class RunState:
 
     def resume(self) -> None:
         """Takes over what the learner does not have, and logs what has changed."""
+        said = models.said_of(self.learner.net)
+        logger.info("Network: %s", said, extra={"on_terminal": True})
         if not (state := self._resumed):
             logger.info("A new run: %s", self.path)
             return

@@ -68,6 +68,7 @@ class Updater:
         if device.type != "cpu":
             why = graphs.why_no_update(net, device, flags)
             self.graphs = f"no ({why})" if why else "yes"
+            logger.info("graphs: update %s", self.graphs)
         self.optimizer = Optimizer(net, flags, device, is_recorded=self.graphs == "yes")
         self.make_graphs()
         self.skips = Skipped(net, flags, dump_dir)
