@@ -52,6 +52,14 @@ def test_actions_are_sampled_from_the_policy_or_are_its_mode():
     assert outputs["action"].eq(0).all()
 
 
+def test_robots_begin_with_small_movements():
+    spec = Spec("robot", 1, {"frame": ((3,), "float32")}, Actions("box", (2,)))
+    net = models.make_net(models.VectorNet, spec, monobeast.parse([]))
+    row = {"frame": torch.randn(1, 4000, 3), "reward": torch.zeros(1, 4000)}
+    outputs, _ = act_on(net, row | {"done": torch.zeros(1, 4000).bool()}, ())
+    assert outputs["action"].std().item() == pytest.approx(0.4, rel=0.05)
+
+
 @pytest.mark.parametrize("state_count, wrapped", [(1, False), (1, True), (2, False)])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_unroll_is_a_plain_loop_over_time(share, state_count, wrapped):
