@@ -254,7 +254,7 @@ def train(flags: Flags) -> Run:
     with opened(flags) as (servers, spec):
         flags = recipes.complete(flags, check_flags, spec, RECIPES)
         net = make_net(Net, spec, flags)
-        past = past_of_run(Net, spec, flags)
+        past = past_of_run(Net, spec, flags, flags.num_actors)
         state = past.initial_state(net, 1)
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)

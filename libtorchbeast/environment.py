@@ -115,8 +115,7 @@ class Environment:
         with _outside_autocast():
             observations, rewards, ends = self._source.step(actions, self._episode_ended)
         terminated, truncated, life_lost = map(_checked_ends, ENDS, ends)
-        fits = lambda x: np.abs(x) <= np.float64(LARGEST)  # float16 would compare with infinity
-        rewards = _checked_numbers("Reward", rewards, fits, "a finite number").astype(np.float64)
+        rewards = checked_rewards(rewards)
         return self._row(observations, rewards, terminated, truncated, life_lost, actions)
 
     def close(self) -> None:
@@ -342,8 +341,8 @@ def _told_by(own: dict[str, Any], i: int) -> dict[str, Any]:
 
 def told_in(info: dict[str, Any]) -> dict[str, Any]:
     """Returns `info["torchbeast"]`, or {} if there is none."""
-    own = info.get("torchbeast", {}) if info else {}
-    if not isinstance(own, dict) or {str(name).removeprefix("_") for name in own} - TOLD:
+    own = info.get("torchbeast", {}) if isinstance(info, dict) else {}
+    if not isinstance(own, dict) or own.keys() - TOLD - {f"_{name}" for name in own}:
         said = f"expected a dict with keys among {sorted(TOLD)}, seen {brief(own)}"
         raise UserError(f'info["torchbeast"]: {said}')
     return own
@@ -386,6 +385,12 @@ def _reset(env: Any, **seed: int):
     own = told_in(info)
     flags = own.get("terminated", False), own.get("truncated", False)
     return observation, own.get("reward", 0.0), *flags, info
+
+
+def checked_rewards(rewards: Any) -> np.ndarray:
+    """Returns the rewards of N environments as float64 [N]."""
+    fits = lambda x: np.abs(x) <= np.float64(LARGEST)  # float16 would compare with infinity
+    return _checked_numbers("Reward", rewards, fits, "a finite number").astype(np.float64)
 
 
 def _checked_ends(name: str, ends: Any) -> np.ndarray:

@@ -59,11 +59,10 @@ class Grouped:
         named = metadata.get("groups", {})
         if not isinstance(named, dict):
             raise UserError(f'metadata["groups"]: expected {{AGENT: GROUP}}, seen {brief(named)}')
-        for agent, name in named.items():
-            if agent not in env.possible_agents or not isinstance(name, str) or not name:
-                said = "expected names of groups for agents of possible_agents"
-                raise UserError(f'metadata["groups"]: {said}, seen {{{agent!r}: {name!r}}}')
-        if "game_numbers" in metadata:
+        if named and not {*named}.intersection(env.possible_agents) or "" in named.values():
+            said = "expected names of groups for agents of possible_agents"
+            raise UserError(f'metadata["groups"]: {said}, seen {brief(named)}')
+        if metadata.get("game_numbers"):
             said = "expected none of a ParallelEnv, whose numbers are its agents' returns"
             raise UserError(f'metadata["game_numbers"]: {said}')
         self.env, self._groups = env, _groups(env, named)
@@ -131,8 +130,8 @@ class Grouped:
         if strange := alive - {*self._spaces}:
             raise UserError(f"agents: expected names of possible_agents, seen {strange.pop()!r}")
         if dead := {x for x in alive - acted if terminations.get(x) or truncations.get(x)}:
-            said = "expected no agent that has ended before"
-            raise UserError(f"agents: {said}, seen {dead.pop()!r}, which was told to end again")
+            said = "expected no end of an agent that has not acted since its last one"
+            raise UserError(f"agents: {said}, seen that of {dead.pop()!r}")
         rows: dict[Any, dict[str, Any]] = {}
         for agent in self._spaces:
             has_acted = agent in acted

@@ -26,7 +26,7 @@ from libtorchbeast.spec import Spec
 logger = logging.getLogger(__name__)
 
 READ = ("done", "episode_step", "discount", "episode_over", "episode_return")
-CHANGE_AFTER = 1000  # calls, after which another file is the opponent, if enough games counted
+CHANGE_AFTER = 1000  # steps of each environment, before which no other file is the opponent
 CHANGED = -2  # instead of the file: the opponent has changed since the game began
 PLAYERS = 'a ParallelEnv, or players who move in turn, with metadata["own_discounts"] = True'
 
@@ -62,16 +62,22 @@ class Past:
         folder: where kept files are; from time to time one of them is the opponent. None: `kept`
             always is.
         greedy: whether both take the most probable actions.
+        num_envs: of all threads together. A call has the rows of some of them.
     """
 
     def __init__(
-        self, kept: nn.Module, share: float, folder: str | None = None, greedy: bool = False
+        self,
+        kept: nn.Module,
+        share: float,
+        folder: str | None = None,
+        greedy: bool = False,
+        num_envs: int = 1,
     ):
         self._share, self._folder, self._greedy = share, folder, greedy
         self._groups = kept.groups if isinstance(kept, agents.Agents) else []
         # [A], the agents of all groups; [1] where players move in turn.
         self._sides = torch.tensor(sides(self._groups) if self._groups else [1])
-        self._calls_left, self._games = 0, 0  # against this file
+        self._num_envs, self._rows_left, self._games = num_envs, 0, 0  # the last two: of this file
         # Replaced as a whole, because other threads may be reading it.
         self._kept = NOBODY if folder else 0, kept
 
@@ -100,12 +106,7 @@ class Past:
         """
         if not self._share:
             return act_on(net, row, core_state, self._greedy)
-        # A game in which the file changes does not count. Long games have to come to an end, too.
-        is_due = self._calls_left <= 0 and self._games >= row["done"].shape[1]
-        if self._folder and (is_due or self._kept[0] == NOBODY):
-            self._take_another(self._folder)
-        self._calls_left -= 1
-        step, kept = self._kept
+        step, kept = self._opponent(row["done"].shape[1])
         count = len(core_state) // 2
         outputs, state = act_on(net, row, core_state[:count], self._greedy)
         read = {k: x for k, x in row.items() if k in READ or k.endswith("/episode_return")}
@@ -158,7 +159,18 @@ class Past:
             torch.where(begins, first.long(), passed),
         )
 
-    def _take_another(self, folder: str) -> None:
+    def _opponent(self, columns: int) -> tuple[int, nn.Module]:
+        """The kept file and its network, for so many rows. A game in which the file changes does
+        not count, so long games have to come to an end: as many as there are at a time."""
+        is_due, count = self._rows_left <= 0, self._share * self._num_envs
+        if self._folder and (self._kept[0] == NOBODY or (is_due and self._games >= count)):
+            if is_due:  # other threads do not see it any more
+                self._rows_left = CHANGE_AFTER * self._num_envs
+            self._take_another(self._folder, is_due)
+        self._rows_left -= columns
+        return self._kept
+
+    def _take_another(self, folder: str, may_warn: bool = True) -> None:
         """Takes a kept file. If it cannot be read, because it has just been deleted or is damaged,
         the opponent stays as it was. Raises UserError if it is of another network."""
         if not (files := checkpoint.kept_files(folder)):
@@ -167,14 +179,13 @@ class Past:
         try:
             weights = checkpoint.load(files[step])["model"]
         except (OSError, checkpoint.CheckpointError) as error:
-            if self._calls_left <= 0:
+            if may_warn:
                 logger.warning("There is no new opponent: %s", error)
-                self._calls_left = CHANGE_AFTER
             return
         if why := checkpoint.misfit(dict(net.state_dict()), weights):
             raise UserError(f"{files[step]} is of another network than this run's: {why}")
         net.load_state_dict(weights)
-        self._kept, self._calls_left, self._games = (step, net), CHANGE_AFTER, 0
+        self._kept, self._games = (step, net), 0
 
 
 def _require_players(name: str, spec: Spec, flags: Flags) -> None:
@@ -185,7 +196,7 @@ def _require_players(name: str, spec: Spec, flags: Flags) -> None:
     require(flags, name, are_several and told if groups else "discount" in spec.numbers, PLAYERS)
 
 
-def past_of_run(net_class: type[nn.Module], spec: Spec, flags: Flags) -> Past:
+def past_of_run(net_class: type[nn.Module], spec: Spec, flags: Flags, num_streams: int = 1) -> Past:
     """What --past_share asks for. `net_class` is that of the networks, if --net names no other."""
     if flags.past_share:
         _require_players("past_share", spec, flags)
@@ -193,7 +204,8 @@ def past_of_run(net_class: type[nn.Module], spec: Spec, flags: Flags) -> Past:
         require(flags, "past_share", not flags.disable_checkpoint, "no --disable_checkpoint")
         require(flags, "past_share", ranks.count() == 1, "one rank")
     net = agents.make_net(net_class, spec, flags) if flags.past_share else nn.Module()
-    return Past(net.to(flags.inference_device), flags.past_share, run_path(flags))
+    net, num_envs = net.to(flags.inference_device), num_streams * spec.num_envs
+    return Past(net, flags.past_share, run_path(flags), num_envs=num_envs)
 
 
 def match(net: nn.Module, spec: Spec, flags: Flags) -> Past:

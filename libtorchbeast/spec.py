@@ -375,11 +375,11 @@ def spec_of_spaces(
     if not any(math.prod(shape) for shape in shapes):
         raise UserError(f"Observation: expected at least one number, seen the shapes {shapes}")
     check_action_mask(observations, actions)
-    told = declared(metadata, observations)
+    told = _declared(metadata, observations)
     return Spec(name, num_envs, observations, actions, sets=sets_of(space), **told)
 
 
-def declared(metadata: dict[str, Any], observations: dict) -> dict[str, Any]:
+def _declared(metadata: dict[str, Any], observations: dict) -> dict[str, Any]:
     """Returns the fields of a Spec that an environment declares in its metadata."""
     frames, stacks = metadata.get("frames_per_step", 1), metadata.get("frame_stacks", {})
     if not isinstance(frames, int | np.integer) or frames < 1:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from libtorchbeast import checkpoint, evaluate, models
-from libtorchbeast.environment import checked_leaf, is_vector
+from libtorchbeast.environment import checked_leaf, checked_rewards, is_vector
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import brief, to_space
 
@@ -68,10 +68,10 @@ class Agent:
         core_state, last = state or (models.initial_state(self.net, B), zeros)
         if reward is None and not done.all():
             raise UserError("expected the last action's reward beside the state, seen None")
-        told = np.asarray(0.0 if reward is None else reward)
-        is_numbers = told.dtype.kind in "biuf" and told.shape in ((), (B,))
-        if not is_numbers or not np.isfinite(reward := np.where(done, 0.0, told)).all():
-            raise UserError(f"expected a finite reward, or [{B}] of them, seen {brief(reward)}")
+        if np.shape(reward) not in ((), (B,)):
+            raise UserError(f"expected a reward, or [{B}] of them, seen {brief(reward)}")
+        told = np.broadcast_to(0.0 if reward is None else reward, B)
+        reward = checked_rewards([0.0 if new else x for x, new in zip(told, done, strict=True)])
         row |= {"reward": reward.astype(np.float32), "done": done}
         begins = done.reshape(B, *[1] * (last.ndim - 1))
         row["last_action"] = np.where(begins, zeros, last)

@@ -180,6 +180,27 @@ def test_games_longer_than_the_calls_after_which_the_file_changes(tmp_path, monk
     assert 0.5 * ended < counted < ended
 
 
+@pytest.mark.parametrize("columns", [8, 2])
+def test_the_file_changes_after_as_many_games_whatever_part_of_the_environments_a_call_has(
+    tmp_path, monkeypatch, columns
+):
+    """As in PolyBeast. `counted` games end in each 20 steps, in which a call has some columns."""
+    monkeypatch.setattr(past, "CHANGE_AFTER", 10)
+    taken = mock.Mock()
+    monkeypatch.setattr(past.Past, "_take_another", taken)
+    own = past.Past(nn.Module(), 0.5, str(tmp_path), num_envs=8)
+    own._kept = 7, nn.Module()
+    changes = []
+    for step in range(40):
+        for _ in range(8 // columns):
+            own._opponent(columns)
+        own._games += step >= 20
+        if taken.call_count > len(changes):
+            changes.append(step)
+            own._games = 0
+    assert changes == [24, 34]
+
+
 def test_a_file_that_cannot_be_read_changes_no_opponent_and_a_strangers_is_refused(
     tmp_path, caplog
 ):

@@ -260,9 +260,9 @@ class Replay(Direct):
 
 
 def draw(priorities: np.ndarray, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The slots [B] on which `shares` [B] of the sum of all priorities, each in [0, 1), fall, and
+    """The slots [B] on which `shares` [B], each in [0, 1), of the sum of all priorities fall, and
     with which chance each of them was drawn, float32 [B]. None of them has the priority 0. For the
-    usual sizes adding up all priorities takes less time than to keep a tree of sums."""
+    usual sizes adding up all priorities takes less time than keeping a tree of sums."""
     sums = priorities.cumsum()
     # Products are rounded, so that a share of almost 1 might lie beyond the last slot.
     places = np.minimum(shares * sums[-1], np.nextafter(sums[-1], 0))
