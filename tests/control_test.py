@@ -37,8 +37,8 @@ def test_monobeast_solves_a_control_task_with_large_observations(tmp_path, capsy
 def test_polybeast_solves_it_too_and_monobeast_plays_its_checkpoint(tmp_path, capsys):
     """Its servers, which know the environment, choose the number of environments. The test mode
     uses the checkpoint's moments, and does not change them. Its learner and its servers share the
-    processor unevenly, so it gets half as many steps again."""
-    poly(tmp_path, *CRANE, "--total_steps", 30_000, "--num_servers", 1)
+    processor unevenly, so it gets twice as many steps."""
+    poly(tmp_path, *CRANE, "--total_steps", 40_000, "--num_servers", 1)
     assert last_return(tmp_path) > SOLVED
     assert "16 environments per stream" in capsys.readouterr().err
     mean = played_return(tmp_path, capsys)
