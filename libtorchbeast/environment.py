@@ -106,7 +106,7 @@ class Environment:
         never = np.zeros(self.spec.num_envs, bool)
         zero = np.zeros(self.spec.num_envs, np.float32)
         none = self.spec.actions.zeros(self.spec.num_envs)
-        return self._row(observations, zero, never, never, never, none)
+        return self._row(observations, zero, none, never, never, never)
 
     def step(self, actions: np.ndarray) -> Row:
         """Steps all environments with `actions` [N, *Actions.shape] of the Spec's dtype."""
@@ -114,14 +114,13 @@ class Environment:
         self._numbers.clear()
         with _outside_autocast():
             observations, rewards, ends = self._source.step(actions, self._episode_ended)
-        terminated, truncated, life_lost = map(_checked_ends, ENDS, ends)
-        rewards = checked_rewards(rewards)
-        return self._row(observations, rewards, terminated, truncated, life_lost, actions)
+        ends = map(_checked_ends, ENDS, ends)
+        return self._row(observations, checked_rewards(rewards), actions, *ends)
 
     def close(self) -> None:
         self._source.close()
 
-    def _row(self, observations, reward, terminated, truncated, life_lost, actions) -> Row:
+    def _row(self, observations, reward, actions, terminated, truncated, life_lost) -> Row:
         self.spec.check_sets(observations)
         done, new_game = self._episode_ended, self._game_ended
         self._episode_ended = terminated | truncated
