@@ -33,9 +33,12 @@ def test_a_long_run_counts_every_step_once_and_its_use_of_resources_stays_flat(t
     flags += ["--num_buffers", 4 * 40]
     before = {*os.listdir("/dev/shm")}
     with Program(tmp_path, *FOREVER, *flags) as program:
-        program.wait_for_step(8_000)
+        program.wait_for_step(1)
+        program.wait_for(lambda: all(map(has_begun, program.actors())))
+        step = program.rows()[-1]["step"]
+        program.wait_for_step(step + 8_000)
         first = usage(program)
-        program.wait_for_step(24_000)
+        program.wait_for_step(step + 24_000)
         last = usage(program)
         assert {*os.listdir("/dev/shm")} == before
         program.process.terminate()
@@ -47,6 +50,12 @@ def test_a_long_run_counts_every_step_once_and_its_use_of_resources_stays_flat(t
     assert state["step"] == state["updates"] * 20 * 4
     assert (row["step"], row["updates"]) == (state["step"], state["updates"])
     assert row["actor_restarts"] == 0
+
+
+def has_begun(actor):
+    """Whether an actor has the shared memory. The second one starts later than the first."""
+    with open(f"/proc/{actor}/maps") as file:
+        return "memfd:torchbeast" in file.read()
 
 
 def usage(program):
