@@ -130,8 +130,8 @@ class Grouped:
         if strange := alive - {*self._spaces}:
             raise UserError(f"agents: expected names of possible_agents, seen {strange.pop()!r}")
         if dead := {x for x in alive - acted if terminations.get(x) or truncations.get(x)}:
-            said = "expected no end of an agent that has not acted since its last one"
-            raise UserError(f"agents: {said}, seen that of {dead.pop()!r}")
+            said = "expected none that has ended before, or ends before it acts"
+            raise UserError(f"agents: {said}, seen {dead.pop()!r}")
         rows: dict[Any, dict[str, Any]] = {}
         for agent in self._spaces:
             has_acted = agent in acted

@@ -77,7 +77,9 @@ class Past:
         self._groups = kept.groups if isinstance(kept, agents.Agents) else []
         # [A], the agents of all groups; [1] where players move in turn.
         self._sides = torch.tensor(sides(self._groups) if self._groups else [1])
-        self._num_envs, self._rows_left, self._games = num_envs, 0, 0  # the last two: of this file
+        self._num_envs = num_envs
+        # The rows until another file may come, and the games that have counted against this one.
+        self._rows_left, self._games = 0, 0
         # Replaced as a whole, because other threads may be reading it.
         self._kept = NOBODY if folder else 0, kept
 
@@ -160,8 +162,9 @@ class Past:
         )
 
     def _opponent(self, columns: int) -> tuple[int, nn.Module]:
-        """The kept file and its network, for so many rows. A game in which the file changes does
-        not count, so long games have to come to an end: as many as there are at a time."""
+        """The kept file and its network, for a call with so many rows. A game in which the file
+        changes does not count. So another file waits until as many games have counted as are played
+        against one file at a time, however long they are."""
         is_due, count = self._rows_left <= 0, self._share * self._num_envs
         if self._folder and (self._kept[0] == NOBODY or (is_due and self._games >= count)):
             if is_due:  # other threads do not see it any more

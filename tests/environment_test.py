@@ -350,7 +350,7 @@ def test_an_end_that_is_no_bool_is_refused(name, end):
         first_step(lambda: Plain(result=result))
 
 
-@pytest.mark.parametrize("own", [{"lifelost": True}, {"discounts": 0.9}, True, None], ids=repr)
+@pytest.mark.parametrize("own", [{"lifelost": True}, {"_discount": 0.9}, True, None], ids=repr)
 def test_what_no_environment_tells_is_refused(own):
     expected = rf"^info.*: expected a dict with keys among \['disc.*, seen {re.escape(repr(own))}"
     with pytest.raises(UserError, match=expected):

@@ -168,7 +168,7 @@ def test_a_game_whose_opponent_changes_counts_for_none(tmp_path):
     assert told > 100
 
 
-def test_games_longer_than_the_calls_after_which_the_file_changes(tmp_path, monkeypatch):
+def test_games_that_are_longer_than_a_file_would_stay_count(tmp_path, monkeypatch):
     monkeypatch.setattr(past, "CHANGE_AFTER", 2)  # a game has 3 to 5 moves
     order = itertools.cycle([7, 8])
     monkeypatch.setattr(past, "choose", lambda steps, results: next(order))
@@ -184,7 +184,7 @@ def test_games_longer_than_the_calls_after_which_the_file_changes(tmp_path, monk
 def test_the_file_changes_after_as_many_games_whatever_part_of_the_environments_a_call_has(
     tmp_path, monkeypatch, columns
 ):
-    """As in PolyBeast. `counted` games end in each 20 steps, in which a call has some columns."""
+    """As in PolyBeast. From step 20 on a game counts in each step; four are played at a time."""
     monkeypatch.setattr(past, "CHANGE_AFTER", 10)
     taken = mock.Mock()
     monkeypatch.setattr(past.Past, "_take_another", taken)
