@@ -2,6 +2,7 @@
 """Which actors count as hung, what the log says of them, and when their failures end the run."""
 
 import multiprocessing
+from threading import Thread
 
 import pytest
 import torch
@@ -163,6 +164,26 @@ def test_other_failures_end_it_only_when_they_are_too_many(monkeypatch, caplog, 
     with pytest.raises(UserError, match="5 actors failed .* actor 1: RuntimeError: the sofa$"):
         crew.gets(1, TRACEBACK)
     assert caplog.text.count("Traceback") == 1 + (why == "another cause")
+
+
+def test_failures_of_more_than_ten_minutes_ago_do_not_count(monkeypatch):
+    crew = Crew(monkeypatch, 2, "--max_actor_restarts", 2)
+    crew[0].says(ROLLOUT)
+    for _ in range(6):
+        crew.gets(1, TRACEBACK)
+        crew.now += 301
+    assert crew.actors.restarts == 6
+
+
+def test_closing_ends_the_iterators_of_all_learner_threads(monkeypatch):
+    crew = Crew(monkeypatch, 1)
+    threads = [Thread(target=list, args=[crew.actors.rollouts()], daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    crew.actors.close()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 @pytest.mark.parametrize("num_actors", [1, 2])

@@ -206,6 +206,8 @@ def test_scripted_lives():
     pressed = [int(call.args[0][0]) for call in vector.step.call_args_list]
     assert [seen if step else None for seen, step in zip(pressed, SCRIPT, strict=True)] == PRESSED
     assert (actions == 2).all()  # the caller's array is not written to
+    native_form.close()
+    assert vector.close.called and vector.ale is None  # which holds the games
 
 
 def test_classic_reset_with_a_seed_or_within_a_life_starts_a_new_game():

@@ -175,6 +175,13 @@ def test_the_first_game_of_each_environment_counts():
     assert games == [evaluate.Game(steps, steps, True, {}) for steps in (3, 4, 5, 6, 7)]
 
 
+def test_only_the_first_rank_evaluates(evaluator, monkeypatch):
+    monkeypatch.setattr(evaluate.ranks, "rank", lambda: 1)
+    e = evaluator(env="CartPole-v1", eval_env="CartPole-v0")
+    e.try_others()
+    assert advance(e, EVERY) == {} and e._process is None
+
+
 def test_a_failure_is_told_and_the_next_one_is_tried(evaluator, caplog, monkeypatch):
     e = evaluator(player=partial(in_another, "CartPole-v1"))
     advance(e, EVERY)

@@ -187,7 +187,7 @@ WRONG = [
     (returning(Alike("a"), rewards={"a": None}), r"^Reward: .* number, seen None .* from 'a'"),
     (returning(Alike("a", "b"), terminations={"a": True, "b": False}),
      "agents: expected none that has ended before, or ends before it acts, seen 'a'"),
-    (returning(Alike("a", "b"), truncations={"a": False, "b": True}), "ends before it acts, seen 'b'"),
+    (returning(Alike("a", "b"), truncations={"a": False, "b": True}), "before it acts, seen 'b'"),
     (changed(Alike("a"), agents=["a", "ghost"], reset=lambda seed: ({"a": 1, "ghost": 1}, {})),
      "agents: expected names of possible_agents, seen 'ghost'"),
     (changed(Alike("a", "b"), reset=lambda seed: {"a": 1, "b": 1}),
