@@ -216,6 +216,7 @@ def parse_for_run(
             hint = f"--init_from {path} starts a new run with these weights."
             raise UserError(f"{path} has weights only, so no training can resume from it. {hint}")
         take_over(draft, _flags_of(state), settings, make_parser())
+        ranks.check_flags(draft)  # --num_actors 0 may come from the run
         _refuse_own_modules(draft, settings)
     elif draft.mode == "train" and "env" not in settings:
         _refuse_another_env(draft)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import monobeast
+from libtorchbeast.checkpoint import parse_for_run
 from libtorchbeast.distributed import ranks
 from libtorchbeast.distributed.pulse import RankLost
 from libtorchbeast.flags import UserError
@@ -46,6 +47,13 @@ def place(monkeypatch):
 def test_what_several_learners_cannot_do_is_refused(tmp_path, place, flags, text):
     place(WORLD_SIZE=2, RANK=0)
     assert f"{flags[0]} {flags[1]}: {text}" in refusal(tmp_path, *flags)
+
+
+def test_nor_may_they_resume_a_run_in_order(savedir, place, monkeypatch):
+    place(WORLD_SIZE=2, RANK=0)
+    monkeypatch.setattr(ranks, "join", lambda draft: None)
+    with pytest.raises(UserError, match="--num_actors 0: expected at least 1"):
+        parse_for_run(monobeast.make_parser, ["--savedir", str(savedir), "--xpid", "run"])
 
 
 def test_a_run_that_restarts_needs_a_name(place):
