@@ -202,7 +202,8 @@ class Direct:
         return rollouts
 
     def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
-        """Gets what `Learner.update` returned for the batch, with the vectors of the loss."""
+        """Gets what `Learner.update` returned for the batch, with the vectors of the loss. It is
+        None too if the run has ended before the update."""
 
 
 def start_learners(run: Any, batches: Callable[[], Iterator[Rollout]], publish: Publish) -> None:
@@ -222,6 +223,7 @@ def learn(run: Any, batches: Iterable[Rollout], publish: Publish, clock: Clock) 
         for batch in run.between.batches(run.stats.counted(batches)):
             clock.lap("learner_waiting")
             if run.finished():
+                run.between.learned(batch, None)
                 return
             run.learned(batch, run.learner.update(batch, publish))
             clock.lap("learning")

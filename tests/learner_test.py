@@ -310,3 +310,6 @@ def test_what_lies_between_rollouts_and_learner(tmp_path):
     learning.batch["frame"] *= float("nan")
     learner.learn(run, [learning.batch], *args)
     assert between.sizes[6:] == [None, None]  # the updates were skipped
+    run.finished = lambda: True
+    learner.learn(run, [learning.batch], *args)
+    assert between.sizes[8:] == [None]  # it gets back what nobody learns from any more
