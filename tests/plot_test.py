@@ -54,6 +54,8 @@ def test_a_path_may_have_another_column_than_the_rest(tmp_path, figures):
     plot([runs[0], f"{runs[1]}:mean_eval_return/a:B-v0"], "plot.png")
     assert [[*line.get_ydata()] for line in figures[0].axes[0].get_lines()] == [[7], [8]]
     assert figures[0].get_supylabel() == "mean game return, mean eval return/a:B-v0"
+    time = figures[0].axes[-1]
+    assert [*time.get_lines()[0].get_xdata()] == [30] and time.get_xlabel() == "minutes of training"
     with pytest.raises(ValueError, match="expected one column, seen step and mean_game_return"):
         plot([f"{runs[0]}:step", runs[0]], "plot.png")
 

@@ -323,13 +323,15 @@ def draw(panels: list[Panel], label: str, labels: Sequence[str] = ()) -> Figure:
     places = figure.subplots(rows, columns, squeeze=False, sharey=not panels[0].title).flat
     handles = {}
     for axes, (title, x, lines) in zip(places, panels, strict=False):
+        is_short = x == "hours" and max(line.mean.hours[-1] for line in lines) < 1
         for line in lines:
             at, (color, shown) = getattr(line.mean, x), style_of[line.name]
+            at = [60 * hours for hours in at] if is_short else at
             marker = "o" if len(at) == 1 else None
             [drawn] = axes.plot(at, line.mean.y, color=color, linewidth=1.5, marker=marker)
             handles[shown] = drawn
             axes.fill_between(at, line.low, line.high, color=color, alpha=0.2, linewidth=0)
-        axes.set(xlabel=UNITS[x], xlim=(0, None))
+        axes.set(xlabel="minutes of training" if is_short else UNITS[x], xlim=(0, None))
         axes.set_title("\n".join(textwrap.wrap(title, 34)), fontsize=10)
         axes.grid(alpha=0.3)
         axes.xaxis.set_major_locator(MaxNLocator(4))
