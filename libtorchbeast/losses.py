@@ -231,7 +231,7 @@ def _called(part: str, function: Any, batch: Transitions) -> dict[str, Any]:
     except UserError as error:  # perhaps it reads what another network has
         name = models.name_of(batch.net) + getattr(batch.net, "chosen", "")
         outputs = ", ".join([*batch.outputs, *models.of_learner(batch.net)])
-        said = f"batch.now has {', '.join(batch.now)}; the network is {name}, with {outputs}"
+        said = f"the network is {name}, with {outputs}; batch.now has {', '.join(batch.now)}"
         raise UserError(f"{error}; {said}") from error
     net_check.check_tensors(part, found)
     return found

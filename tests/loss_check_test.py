@@ -58,9 +58,9 @@ def raises(batch):
 
 
 NET = (
-    r" \(\S*loss_check_test.py:\d+\); batch.now has frame, .*; the network is "
-    r"libtorchbeast.models.VectorNet, by Net.for_vectors \(without that line it is Net\), with "
-    r"policy_logits, baseline$"
+    r" \(\S*loss_check_test.py:\d+\); the network is libtorchbeast.models.VectorNet, by "
+    r"Net.for_vectors \(without that line it is Net\), with policy_logits, baseline; batch.now has "
+    r"frame, .*$"
 )
 WRONG = {
     "no dict": (lambda b: b.reward.mean(), r"returned float32\[\]; expected a dict"),

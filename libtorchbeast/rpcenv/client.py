@@ -2,6 +2,7 @@
 """What a learner asks its environment servers: what they serve, and whether they still answer."""
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -71,7 +72,9 @@ def first_description(
             except libtorchbeast.StreamError as error:
                 if "built without gRPC" in str(error):
                     raise UserError(str(error)) from error
-                errors[address] = str(error)
+                path = address.removeprefix("unix:")
+                is_early = path != address and not os.path.exists(path)
+                errors[address] = "there is no such socket" if is_early else str(error)
         waited = time.monotonic() - start
         if waited > timeout:
             raise ServersLost(_message(timeout, errors))
