@@ -292,11 +292,8 @@ def test_an_observation_that_differs_from_the_space_is_refused(name, late):
     space, observation, expected, seen = WRONG_OBSERVATIONS[name]
     first = space.sample() if late else observation
     plain = Plain(space, first=first, result=(observation, 0.0, False, False, {}))
-    env = Environment(lambda: plain, 1)
-    if late:
-        env.initial(0)
     with pytest.raises(ValueError) as error:
-        env.step(np.array([0])) if late else env.initial(0)
+        first_step(lambda: plain)
     assert f"expected {'the parts ' * (expected[0] == '[')}{expected}" in str(error.value)
     assert f"seen {seen}" in str(error.value)
 
@@ -458,41 +455,24 @@ def test_a_mask_that_forbids_all_is_an_error_unless_the_episode_ends(sizes):
         env.step(none)
 
 
-class Seeded(gymnasium.Env):
-    """Its simulator has no argument `seed`, or, as in old Gym, its own reset has none."""
-
-    observation_space, action_space = Box(0, 1, (1,), np.float32), Discrete(2)
+class Seeded(Plain):
+    """Its simulator has no argument `seed`."""
 
     def reset(self, *, seed=None, options=None):
         simulate = lambda: None
-        simulate(**({} if seed is None else {"seed": seed}))
-        return np.zeros(1, np.float32), {}
+        simulate(seed=seed)
 
 
-class OldWrapper:
-    """gym.Wrapper, around an environment of old Gym."""
-
-    observation_space, action_space = Seeded.observation_space, Discrete(2)
-
-    def __init__(self):
-        self.seeds, self.env = [], self
-
-    def seed(self, seed):
-        self.seeds.append(seed)
+class OldWrapper(scripted.OldGym):
+    """gym.Wrapper, around an environment of old Gym, whose own reset has no argument `seed`."""
 
     def reset(self, **kwargs):
-        return self.own_reset(**kwargs)
-
-    def own_reset(self):
-        return np.zeros(1, np.float32)
-
-    def step(self, action):
-        return self.own_reset(), 0.0, False, {}
+        return super().reset(**kwargs)
 
 
 def test_a_wrong_argument_deep_inside_is_no_environment_of_old_gym():
     with pytest.raises(TypeError, match="unexpected keyword argument 'seed'"):
         Environment(Seeded, 1).initial(7)
-    env = Environment(OldWrapper, 1)
+    env = separate([[NOTHING]], env_class=OldWrapper)
     env.initial(7)
-    assert env.first.seeds == [7]
+    assert env.first._new.seeds == [7]
