@@ -14,7 +14,6 @@ from tests.support.actors import make_flags
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
-SPEC = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (3,)))
 RAISED = (
     r"Your network raised ValueError: too much of everything in forward "
     r"\(\S*wrong_networks_test.py:\d+\); its inputs are frame "
@@ -58,6 +57,6 @@ def test_a_module_of_a_network_that_cannot_be_imported(tmp_path, monkeypatch, ki
     code, said = BROKEN[kind]
     (tmp_path / f"broken_{kind}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    flags = make_flags("--net", f"broken_{kind}.Net")
+    spec = Spec("some", 1, {"frame": ((4,), "float32")}, Actions("discrete", (3,)))
     with pytest.raises(UserError, match=f"^--net.*{said}"):
-        models.make_net(monobeast.Net, SPEC, flags)
+        models.make_net(monobeast.Net, spec, make_flags("--net", f"broken_{kind}.Net"))
