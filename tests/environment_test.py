@@ -22,7 +22,6 @@ from tests.support.scripted import NOTHING, STEPS, A, N, Scripted, make_scripts,
 
 
 def leaves(kind, observation):
-    """The names, written out by hand."""
     if kind == "dict":
         inner = observation["a"]
         return {"a/b": inner["b"], "a/c": inner["c"], "flags": observation["flags"]}
@@ -164,7 +163,6 @@ def test_spec_says_what_the_rows_hold():
 
 
 def test_frames_per_step_and_stacks_come_from_the_metadata():
-    """Stacks are not of the signature."""
     metadata = dict(frame_stacks={"frame": 3}, frames_per_step=4)
     make = lambda **metadata: Environment(lambda: Plain(Box(0, 1, (3, 2)), **metadata), 1)
     spec = make(**metadata).spec
@@ -227,7 +225,6 @@ def stacked(shape, **stacks):
 
 
 def resetting(mode):
-    """A vector that says this autoreset mode."""
     env = scripted.ScriptedVector(make_scripts(seed=0)[:2])
     env.metadata = {"autoreset_mode": mode} if mode else {}
     return env

@@ -308,7 +308,6 @@ class Obedient(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8])
 @pytest.mark.parametrize("greedy", [False, True])
 def test_a_forbidden_action_is_never_taken_and_nothing_becomes_infinite(dtype, greedy):
-    """And the learner sees the policy through the same mask."""
     mask = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0]]).to(dtype)
     for _ in range(20):
         outputs, _ = act_on(Obedient(), {"action_mask": mask[None]}, (), greedy)

@@ -51,7 +51,6 @@ def random_rows(seed=0):
 
 
 def test_batches_give_the_moments_of_all_real_transitions():
-    """And rewards are divided by the deviation of returns."""
     own, seen, returns = moments(), [], []
     for seed in range(5):
         rows = random_rows(seed)
@@ -141,9 +140,7 @@ def test_an_agent_that_is_away_begins_no_lives_and_shortens_nobodys_past(is_away
 
 @pytest.mark.parametrize("off", ["observation", "reward"])
 def test_each_half_can_be_turned_off(off):
-    flags = dict(observation_scaling="moments", reward_scaling="returns")
-    flags[f"{off}_scaling"] = "none"
-    own, rows = moments(*(word for k, v in flags.items() for word in (f"--{k}", v))), random_rows()
+    own, rows = moments(*SCALED, f"--{off}_scaling", "none"), random_rows()
     own.update(rows)
     assert (own.scaled(rows)["hand"] is rows["hand"]) == (off == "observation")
     same = torch.equal(own.scaled_rewards(rows["reward"]), rows["reward"])

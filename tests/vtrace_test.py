@@ -157,7 +157,6 @@ def test_a_loss_of_policies_that_disagree_utterly_is_finite():
 
 
 def test_arguments_and_results_are_torchbeasts_without_the_second_threshold():
-    """And nothing has a gradient."""
     arguments = to_tensors(random_arguments(np.random.default_rng(0), 3, 2))
     result = vtrace.from_importance_weights(*(x.requires_grad_() for x in arguments.values()))
     assert result._fields == ("vs", "advantages") and not any(x.requires_grad for x in result)
