@@ -251,9 +251,8 @@ def test_a_column_may_be_of_one_group_only_and_a_vector_is_refused(agents):
 
     def loss(batch):
         is_own = batch.real.shape[1] == N * agents
-        return warpbeast.loss(batch) | (
-            dict(term=batch.weights, number=batch.count) if is_own else {}
-        )
+        own = dict(term=batch.weights, number=batch.count) if is_own else {}
+        return warpbeast.loss(batch) | own
 
     numbers = learner_of(actor.net, loss).update(batch, lambda state, version: None)
     assert numbers["term"] == 1 and numbers["number"] == (~batch["done"][1:]).sum() * agents

@@ -276,7 +276,6 @@ def test_what_an_inference_batch_costs(simulated):
 
 
 def test_what_an_inference_batch_of_r2d2_costs(simulated):
-    """One copy back and one wait, also for the numbers of the environments."""
     actor = make_actor(r2d2.Net, "--use_lstm")
     (rollout,) = make_rollouts(actor, 1)
     net = actor.net.to(DEVICE)

@@ -17,14 +17,6 @@ from libtorchbeast.workers import Patient
 from tests.support.processes import load, rows
 from tests.support.terminal import InTerminal, command_of
 
-BRAILLE = re.compile("[\u2801-\u28ff]")  # U+2800 is blank
-
-
-def shown_steps(text):
-    """The first and the last step of the curve that was drawn last."""
-    first, last = re.findall(r"([\d,]+) +game return over steps +([\d,]+)", text)[-1]
-    return [int(number.replace(",", "")) for number in (first, last)]
-
 
 def with_games(rows):
     return [row["step"] for row in rows if "mean_game_return" in row]
@@ -43,7 +35,9 @@ def test_the_display_shows_the_curve_of_the_whole_run_also_after_a_resume(savedi
         program.wait_while_reading(program.has_ended)
         text = program.printed()
     after = with_games(rows(savedir / "run"))
-    assert BRAILLE.search(text) and shown_steps(text) == [before[0], after[-1]]
+    assert re.search("[\u2801-\u28ff]", text)  # of Braille; U+2800 is blank
+    first, last = re.findall(r"([\d,]+) +game return over steps +([\d,]+)", text)[-1]
+    assert (first, last) == (f"{before[0]:,.0f}", f"{after[-1]:,.0f}")
 
 
 def test_a_closed_terminal_saves_and_ends_the_run(tmp_path):

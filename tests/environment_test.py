@@ -22,7 +22,6 @@ from tests.support.scripted import NOTHING, STEPS, A, N, Scripted, make_scripts,
 
 
 def leaves(kind, observation):
-    """The names, written out by hand."""
     if kind == "dict":
         inner = observation["a"]
         return {"a/b": inner["b"], "a/c": inner["c"], "flags": observation["flags"]}
@@ -164,7 +163,6 @@ def test_spec_says_what_the_rows_hold():
 
 
 def test_frames_per_step_and_stacks_come_from_the_metadata():
-    """Stacks are not of the signature."""
     metadata = dict(frame_stacks={"frame": 3}, frames_per_step=4)
     make = lambda **metadata: Environment(lambda: Plain(Box(0, 1, (3, 2)), **metadata), 1)
     spec = make(**metadata).spec
@@ -227,7 +225,6 @@ def stacked(shape, **stacks):
 
 
 def resetting(mode):
-    """A vector that says this autoreset mode."""
     env = scripted.ScriptedVector(make_scripts(seed=0)[:2])
     env.metadata = {"autoreset_mode": mode} if mode else {}
     return env
@@ -292,11 +289,8 @@ def test_an_observation_that_differs_from_the_space_is_refused(name, late):
     space, observation, expected, seen = WRONG_OBSERVATIONS[name]
     first = space.sample() if late else observation
     plain = Plain(space, first=first, result=(observation, 0.0, False, False, {}))
-    env = Environment(lambda: plain, 1)
-    if late:
-        env.initial(0)
     with pytest.raises(ValueError) as error:
-        env.step(np.array([0])) if late else env.initial(0)
+        first_step(lambda: plain)
     assert f"expected {'the parts ' * (expected[0] == '[')}{expected}" in str(error.value)
     assert f"seen {seen}" in str(error.value)
 
@@ -458,41 +452,24 @@ def test_a_mask_that_forbids_all_is_an_error_unless_the_episode_ends(sizes):
         env.step(none)
 
 
-class Seeded(gymnasium.Env):
-    """Its simulator has no argument `seed`, or, as in old Gym, its own reset has none."""
-
-    observation_space, action_space = Box(0, 1, (1,), np.float32), Discrete(2)
+class Seeded(Plain):
+    """Its simulator has no argument `seed`."""
 
     def reset(self, *, seed=None, options=None):
         simulate = lambda: None
-        simulate(**({} if seed is None else {"seed": seed}))
-        return np.zeros(1, np.float32), {}
+        simulate(seed=seed)
 
 
-class OldWrapper:
-    """gym.Wrapper, around an environment of old Gym."""
-
-    observation_space, action_space = Seeded.observation_space, Discrete(2)
-
-    def __init__(self):
-        self.seeds, self.env = [], self
-
-    def seed(self, seed):
-        self.seeds.append(seed)
+class OldWrapper(scripted.OldGym):
+    """gym.Wrapper, around an environment of old Gym, whose own reset has no argument `seed`."""
 
     def reset(self, **kwargs):
-        return self.own_reset(**kwargs)
-
-    def own_reset(self):
-        return np.zeros(1, np.float32)
-
-    def step(self, action):
-        return self.own_reset(), 0.0, False, {}
+        return super().reset(**kwargs)
 
 
 def test_a_wrong_argument_deep_inside_is_no_environment_of_old_gym():
     with pytest.raises(TypeError, match="unexpected keyword argument 'seed'"):
         Environment(Seeded, 1).initial(7)
-    env = Environment(OldWrapper, 1)
+    env = separate([[NOTHING]], env_class=OldWrapper)
     env.initial(7)
-    assert env.first.seeds == [7]
+    assert env.first._new.seeds == [7]

@@ -28,7 +28,6 @@ from libtorchbeast.flags import (
     whole,
 )
 
-PROGRAMS = (monobeast, polybeast, polybeast_env)
 # What users of TorchBeast have in their scripts.
 TORCHBEAST = (
     "--env PongNoFrameskip-v4 --mode test_render --xpid x --disable_checkpoint --savedir s "
@@ -37,8 +36,6 @@ TORCHBEAST = (
     "--reward_clipping none --learning_rate 0.00048 --epsilon 0.01 "
     "--grad_norm_clipping 40.0 "
 )
-MONO_ONLY = "--num_buffers 64 --num_threads 3"
-POLY_ONLY = "--num_inference_threads 2 --max_learner_queue_size 8 --num_servers 4"
 
 
 def flags_of(program):
@@ -59,7 +56,7 @@ def range_of(action):
 
 
 def test_a_flag_of_several_programs_is_the_same_in_all():
-    mono, poly, servers = map(flags_of, PROGRAMS)
+    mono, poly, servers = map(flags_of, (monobeast, polybeast, polybeast_env))
     for of_actors in (mono["num_actors"], poly["num_actors"]):
         del of_actors["help"], of_actors["type"]  # processes, perhaps none, or streams
     for name in mono.keys() & poly.keys():
@@ -76,10 +73,11 @@ def test_both_beasts_learn_by_the_same_recipes():
 
 
 def test_torchbeasts_command_lines_are_taken():
-    mono = monobeast.parse((TORCHBEAST + MONO_ONLY).split())
+    mono = monobeast.parse((TORCHBEAST + "--num_buffers 64 --num_threads 3").split())
     assert (mono.num_learner_threads, mono.reward_clipping, mono.epsilon) == (3, "none", 0.01)
     assert mono.disable_checkpoint and mono.core == "lstm"
-    poly = polybeast.parse((TORCHBEAST + POLY_ONLY).split())
+    own = "--num_inference_threads 2 --max_learner_queue_size 8 --num_servers 4"
+    poly = polybeast.parse((TORCHBEAST + own).split())
     assert (poly.num_actors, poly.num_servers, poly.max_learner_queue_size) == (4, 4, 8)
 
 

@@ -98,20 +98,10 @@ def in_the_default_stream(device, priority=0):
     return stream
 
 
-def reads(net, x):  # a number of the device
-    return x if x.sum().item() < 1e9 else None
-
-
-def selects(net, x):  # a result whose shape only the device knows
-    return x if len((x > 0).nonzero()) < 100 else None
-
-
-def copies(net, x):  # a tensor that is made on the host in each call
-    return x + torch.zeros(2).to(x.device)
-
-
-def counts(net, x):  # numbers that depend on how often Python has run
-    return x * net.number
+reads = lambda net, x: x if x.sum().item() < 1e9 else None  # a number of the device
+selects = lambda net, x: x if len((x > 0).nonzero()) < 100 else None  # a shape of the device
+copies = lambda net, x: x + torch.zeros(2).to(x.device)  # what is made on the host in each call
+counts = lambda net, x: x * net.number  # which depends on how often Python has run
 
 
 def fails(net, x):  # its own code, where it is recorded, after it has changed its buffer

@@ -96,11 +96,6 @@ class Learning:
         updater, loss = self.learner.updater, self.learner.updater._loss
         updater._loss = lambda batch: function(batch, loss)
 
-    @property
-    def real(self):
-        """How many transitions of the batch are real."""
-        return int((~self.batch["done"][1:]).sum())
-
 
 def test_a_loss_gets_the_share_of_the_steps_that_is_done(tmp_path):
     learning, seen = Learning(tmp_path, monobeast.Net, "--total_steps", 1000), []
@@ -133,9 +128,10 @@ def test_what_was_not_finite_in_the_learner_is_named(tmp_path, caplog):
     assert learning.update(spoilt="policy_logits") is None
     assert "scale it" not in caplog.text and "returned NaN" not in caplog.text
     with torch.no_grad():
-        learning.net.baseline.bias.fill_(float("nan"))
+        for head in (learning.net.policy, learning.net.baseline):
+            head.bias.fill_(float("nan"))
     assert learning.update() is None
-    said = r"in baseline for frame from -\S+ to \S+; .* \(forward is \S*/monobeast.py:\d+\)$"
+    said = r"in policy_logits and baseline for frame from -\S+ to \S+; .*/monobeast.py:\d+\)$"
     assert re.search("Your network returned NaN or infinity " + said, caplog.text, re.M)
     learning.batch["frame"] *= 1e16
     assert learning.update() is None
@@ -184,7 +180,8 @@ def test_passes_are_updates_from_the_same_batch_which_counts_once(tmp_path, core
     numbers = learning.update()
     updates = 3 * minibatches
     assert learning.published == [*range(1, updates + 1)]
-    assert learning.learner.step == learning.net.moments.count == learning.real
+    real = (~learning.batch["done"][1:]).sum()
+    assert learning.learner.step == learning.net.moments.count == real
     assert numbers["lag_max"] == 0
     assert numbers["total_loss"] == pytest.approx(sum(totals) / updates)
     assert len(set(totals)) == updates
@@ -204,27 +201,15 @@ def test_the_largest_reward_is_that_of_all_minibatches(tmp_path):
     assert learning.update()["largest_reward"] == 7.0
 
 
-def test_minibatches_without_a_real_transition_change_nothing(tmp_path):
+def test_minibatches_without_a_real_transition_change_nothing_but_the_moments(tmp_path):
     """Columns whose environments have left may be all that a minibatch has."""
-    flags = "--use_lstm --ppo_clip 0.2 --minibatches 3".split()
-    learning = Learning(tmp_path, monobeast.Net, *flags)
-    learning.batch["done"][:] = False
-    learning.update()
-    learning.published.clear()
-    learning.batch["policy_version"][:] = learning.learner.updates
-    learning.batch["done"][:, 1:] = True
-    numbers = learning.update()
-    assert learning.published == [4] and numbers["mean_rho"] > 0.5
-
-
-def test_the_moments_keep_a_batch_whose_first_minibatch_has_no_real_transition(tmp_path):
     flags = "--minibatches 20 --observation_scaling moments --reward_scaling none".split()
     learning = Learning(tmp_path, monobeast.Net, *flags)
     learning.batch["done"][:] = True
     learning.batch["done"][2, 1] = False
     for updates in range(1, 9):  # in one of twenty it is the first
         learning.batch["policy_version"][:] = learning.learner.updates
-        learning.update()
+        assert learning.update()["mean_rho"] > 0.5
         assert learning.net.moments.count == learning.learner.updates == updates
 
 
@@ -235,12 +220,10 @@ def test_bf16_with_a_gaussian_policy_is_obeyed_with_a_warning(caplog):
     assert "--precision bf16: with Box actions the importance weights are noisy" in caplog.text
 
 
-HUGE = "--learning_rate 1000 --grad_norm_clipping 1e12 --epsilon 1e-12".split()
-
-
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_no_gradient_makes_weights_infinite_within_the_flags_ranges(tmp_path, optimizer):
-    learning = Learning(tmp_path, monobeast.Net, *HUGE, "--optimizer", optimizer)
+    flags = "--learning_rate 1000 --grad_norm_clipping 1e12 --epsilon 1e-12 --optimizer".split()
+    learning = Learning(tmp_path, monobeast.Net, *flags, optimizer)
     for number in range(3):
         for weight in learning.net.parameters():
             weight.grad = torch.full_like(weight, 0.0 if number else 1e12)

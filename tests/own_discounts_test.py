@@ -1,31 +1,32 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A transition's own discount: from the environment to the targets."""
 
+import copy
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+import r2d2
 import vtrace
 from libtorchbeast import losses, models, moments
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags, UserError
-from libtorchbeast.q_learning import recurrent_q
-from tests import r2d2_test
-from tests.support.processes import rows
 from tests.support.turns import Nim
 
-pytestmark = pytest.mark.usefixtures("as_before")
 ENV = ("--env", "tests.support.turns:Nim-v0")
 NAN = math.nan
 
 
 def play(create_env, actions, num_envs=1):
-    """The rows [T, ...] of the first environment."""
+    """The rows [T, ...] of the first environment. An action may stand for all of an array."""
     env = Environment(create_env, num_envs)
-    played = [env.initial(seed=0)] + [env.step(np.resize(a, num_envs)) for a in actions]
+    shape = (num_envs, *env.spec.actions.shape)
+    played = [copy.deepcopy(env.initial(seed=0))]
+    played += [copy.deepcopy(env.step(np.resize(a, shape))) for a in actions]
     return {k: np.array([row[k][0] for row in played]) for k in played[0]}
 
 
@@ -81,14 +82,22 @@ def vtrace_targets(row, values, log_rho, discounting=0.9):
     ).vs
 
 
+def r2d2_targets(row, values, n_steps):
+    """If there is one action only, and the target network is the network itself."""
+    q, flags = {"policy_logits": values.unsqueeze(-1)}, Flags(discounting=0.9, n_steps=n_steps)
+    own = dict(flags=flags, net=SimpleNamespace(target=None), core_state=())
+    batch = SimpleNamespace(rows=row, outputs=q, forward=lambda net, core_state: q, **own)
+    return r2d2.targets(batch)["q"]
+
+
 def test_alternating_turns_give_the_negated_opponents_targets():
+    """tests/forks/turns_test.py trains with them."""
     row, values, log_rho = random_rows(7)
     plain, signed_values, sign = of_first(row, values)
     own, others = (vtrace_targets(*x, log_rho) for x in ((row, values), (plain, signed_values)))
     assert torch.allclose(own, sign[:-1] * others, atol=1e-6)
     for n in (1, 3, 9):
-        own = recurrent_q.targets(row, values, 0.9, n)
-        others = recurrent_q.targets(plain, signed_values, 0.9, n)
+        own, others = r2d2_targets(row, values, n), r2d2_targets(plain, signed_values, n)
         assert torch.allclose(own, sign[:-1] * others, atol=1e-5)
 
 
@@ -103,7 +112,7 @@ def test_an_option_of_several_steps_is_these_steps():
         option["discount"][i] = gamma ** (end - start - 1)
     for targets in (
         lambda row, values: vtrace_targets(row, values, torch.zeros(len(values) - 1, 1)),
-        lambda row, values: recurrent_q.targets(row, values, gamma, len(values) - 1),
+        lambda row, values: r2d2_targets(row, values, len(values) - 1),
     ):
         steps = targets(row, values)[starts[:-1]]
         assert torch.allclose(targets(option, values[starts]), steps, atol=1e-6)
@@ -124,12 +133,3 @@ def test_running_returns_use_the_size():
 def test_networks_do_not_see_it():
     rows = {"frame": 1, "discount": 2, "game/win": 3, "loss/x": 4, "discounts": 5}
     assert models.seen_by_nets(rows) == {"frame": 1, "discounts": 5}
-
-
-# ===================================================================================== the programs
-def test_r2d2_learns(tmp_path):
-    """tests/forks/turns_test.py trains the others."""
-    r2d2_test.beast(tmp_path, *ENV, *r2d2_test.LEARNING, "--total_steps", 6000)
-    row = rows(tmp_path / "run")[-1]
-    assert row["mean_game_return"] > 0.5
-    assert row["mean_game_return"] == pytest.approx(2 * row["game_first_wins"] - 1)

@@ -20,6 +20,7 @@ from libtorchbeast.moments import Moments
 from libtorchbeast.parallel import Grouped, grouped
 from libtorchbeast.spec import Actions
 from libtorchbeast.update import Updater
+from tests.own_discounts_test import play
 from tests.support import monobeast as mono
 from tests.support.parallel_games import LEAVES, NUMBERS, STEPS, Match
 from tests.support.processes import load, rows
@@ -27,7 +28,6 @@ from tests.support.processes import load, rows
 pytestmark = pytest.mark.usefixtures("as_before")
 
 N, T = 3, 7
-ENV = ("--env", "tests.support.parallel_games:Match-v0")
 WALKERS = 2
 
 
@@ -93,13 +93,17 @@ class Alike:
         return dict.fromkeys(self.agents, 2), dict.fromkeys(self.agents, 1), nothing, nothing, {}
 
 
+def spec_of(env):
+    return Environment(lambda: env, 1, "alike").spec
+
+
 def names_of(env):
-    return {g.name: g.agents for g in groups_of(Environment(lambda: env, 1, "alike").spec)}
+    return {group.name: group.agents for group in groups_of(spec_of(env))}
 
 
 def test_returns_of_agents_with_like_names_have_columns_of_their_own():
-    env = Environment(lambda: Alike("red", "b-1", "b_1"), 1, "alike")
-    assert env.spec.numbers == ("game/return_b_1", "game/return_b_1_")
+    spec = spec_of(Alike("red", "b-1", "b_1"))
+    assert spec.numbers == ("game/return_b_1", "game/return_b_1_")
 
 
 def test_how_groups_are_named():
@@ -117,7 +121,7 @@ def test_how_groups_are_named():
 
 def groups_that_see(**spaces_seen):
     env = Alike(*spaces_seen, spaces_seen=spaces_seen)
-    return [group.spec for group in groups_of(Environment(lambda: env, 1, "alike").spec)]
+    return [group.spec for group in groups_of(spec_of(env))]
 
 
 def test_what_the_agents_of_a_group_see():
@@ -203,16 +207,13 @@ WRONG = [
 @pytest.mark.parametrize(("env", "expected"), WRONG)
 def test_a_wrong_environment_is_refused_in_one_sentence(env, expected):
     with pytest.raises(UserError, match=rf"\A.*{expected}.*\Z"):  # no line ends in it
-        wrong = Environment(lambda: env, 1, "wrong")
-        wrong.initial(0)
-        for _ in range(2):
-            wrong.step(np.zeros((1, len(env.possible_agents)), int))
+        play(lambda: env, [0, 0])
 
 
 def test_an_environment_of_one_agent_is_left_as_it_is():
     env = gymnasium.make("CartPole-v1")
     assert grouped(lambda: env)() is env
-    spec = Environment(lambda: env, 1, "CartPole-v1").spec
+    spec = spec_of(env)
     net = make_net(monobeast.Net, spec, flags_of())
     assert groups_of(spec) == [] and type(net).__name__ == "VectorNet"
 
@@ -220,16 +221,13 @@ def test_an_environment_of_one_agent_is_left_as_it_is():
 # ============================================================================================ rows
 def test_an_agent_that_leaves_early():
     """Over one game and the first two rows of the next one."""
-    env = Environment(Match, 1, "match")
-    copied = lambda row: {name: x.copy() for name, x in row.items()}
-    each = [copied(env.initial(0))]
-    each += [copied(env.step(np.array([[0, 0, 0]]))) for _ in range(STEPS + 2)]
-    told = lambda name: [row[name][0].tolist() for row in each[1:]]
+    each = play(Match, [0] * (STEPS + 2))
+    told = lambda name: each[name][1:].tolist()
     assert told("done") == [False] * 4 + [True, False]
     assert told("episode_over") == told("truncated") == [False] * 3 + [True, False, False]
     assert told("terminated") == [False] * 6 and told("episode_step") == [1, 2, 3, 4, 0, 1]
     yes, no = [True, True], [False, False]
-    assert each[0]["walker/done"].tolist() == [yes]
+    assert each["walker/done"][0].tolist() == yes
     assert told("walker/done") == [no, no, [False, True], [False, True], yes, no]
     assert told("walker/terminated") == [no, [False, True], no, [True, False], no, no]
     assert told("walker/truncated") == [no] * 6
@@ -253,16 +251,13 @@ def test_an_agent_that_leaves_early():
 
 def test_each_agent_has_a_reward_and_a_return_of_its_own():
     rewards = {"a_0": 1.0, "a_1": 20.0, "b": 300.0}
-    made = returning(Alike(*rewards, groups={"b": "b"}), rewards=rewards)
-    env = Environment(lambda: made, 1, "unequal")
-    row, zeros = env.initial(0), env.spec.actions.zeros(1)
-    assert not row["a/reward"].any() and not row["b/reward"].any()
-    for steps in (1, 2, 3):
-        row = env.step(zeros)
-        assert row["a/reward"].tolist() == [[1, 20]] and row["b/reward"].tolist() == [[300]]
-        assert row["a/episode_return"].tolist() == [[steps, 20 * steps]]
-        assert row["b/episode_return"].tolist() == [[300 * steps]]
-        assert row["reward"].tolist() == [1] and row["episode_return"].tolist() == [steps]
+    each = play(lambda: returning(Alike(*rewards, groups={"b": "b"}), rewards=rewards), [0] * 3)
+    assert each["reward"].tolist() == [0, 1, 1, 1]
+    assert each["a/reward"].tolist() == [[0, 0], [1, 20], [1, 20], [1, 20]]
+    assert each["b/reward"].tolist() == [[0], [300], [300], [300]]
+    for group in ("", "a/", "b/"):
+        returns = each[f"{group}reward"].cumsum(axis=0)
+        assert np.array_equal(each[f"{group}episode_return"], returns)
 
 
 def test_an_agent_that_comes_later_or_again_begins_an_episode():
@@ -280,15 +275,13 @@ def test_an_agent_that_comes_later_or_again_begins_an_episode():
             seen = dict.fromkeys([*acted, *self.agents], 2)
             return seen, dict.fromkeys(acted, 1.0), over, dict.fromkeys(acted, False), {}
 
-    env = Environment(lambda: Comes("a", "b"), 1, "comes")
-    copied = lambda row: {name: x.copy() for name, x in row.items()}
-    each = [copied(env.initial(0))] + [copied(env.step(np.array([[0, 0]]))) for _ in range(5)]
+    each = play(lambda: Comes("a", "b"), [0] * 5)
     # b comes at row 2, ends at row 3, comes again at once, and has no word of its end at row 4.
-    assert [row["agents/done"][0, 1] for row in each] == [True, True, True, False, True, True]
-    assert [row["agents/frame"][0, 1] for row in each] == [0, 0, 2, 2, 0, 0]
-    assert [row["agents/terminated"][0, 1] for row in each] == [False] * 3 + [True, False, False]
-    assert [row["agents/terminated"][0, 0] for row in each] == [False] * 5 + [True]
-    assert [row["terminated"][0] for row in each] == [False] * 5 + [True]
+    assert each["agents/done"][:, 1].tolist() == [True, True, True, False, True, True]
+    assert each["agents/frame"][:, 1].tolist() == [0, 0, 2, 2, 0, 0]
+    assert each["agents/terminated"][:, 1].tolist() == [False] * 3 + [True, False, False]
+    for ended in (each["agents/terminated"][:, 0], each["terminated"]):
+        assert ended.tolist() == [False] * 5 + [True]
 
 
 def test_a_mask_that_forbids_all_is_an_error_unless_its_agent_ends():
@@ -298,10 +291,8 @@ def test_a_mask_that_forbids_all_is_an_error_unless_its_agent_ends():
         def observe(self, agents, ended):
             return super().observe(agents, [*ended, "walker_1"])
 
-    wrong = Environment(Masked, 1, "masked")
     with pytest.raises(UserError, match="'walker/action_mask' of environment 0: expected an a"):
-        wrong.initial(0)
-        wrong.step(np.zeros((1, 3), np.int64))
+        play(Masked, [0])
 
 
 def test_an_agent_that_is_absent_has_no_last_action():
@@ -422,8 +413,9 @@ def test_monobeast_learns_to_coordinate_and_counts_games(tmp_path, capsys, monke
 
 
 def test_a_recurrent_run_is_filmed_and_exported(tmp_path):
-    small = "--num_actors 0 --envs_per_actor 4 --batch_size 4 --unroll_length 8 --use_lstm"
-    mono.beast(tmp_path, *ENV, *small.split(), "--total_steps", 100, "--eval_every", 0)
+    small = "--env tests.support.parallel_games:Match-v0 --num_actors 0 --envs_per_actor 4 "
+    small += "--batch_size 4 --unroll_length 8 --use_lstm --total_steps 100 --eval_every 0"
+    mono.beast(tmp_path, *small.split())
     mono.beast(tmp_path, *"--mode test_render --num_episodes 1".split())
     assert (tmp_path / "run" / "test.mp4").stat().st_size > 500
     mono.beast(tmp_path, "--mode", "export")
@@ -445,18 +437,14 @@ def test_the_end_of_an_agent_that_is_no_bool_is_refused(ends, wrong):
             both[ends == "truncations"] |= {"walker_0": wrong}
             return seen, rewards, *both, info
 
-    env = Environment(Wrong, 2, "match")
-    row = env.initial(0)
-    said = f"{ends[:-1]}: expected a bool, seen .* from 'walker_0'"
-    with pytest.raises(UserError, match=said):
-        env.step(np.zeros_like(row["last_action"]))
+    with pytest.raises(UserError, match=f"{ends[:-1]}: expected a bool, seen .* from 'walker_0'"):
+        play(Wrong, [0])
 
 
 def test_environments_with_another_order_of_agents_are_refused():
     both = iter([Alike("keeper_0", "keeper_1"), Alike("keeper_1", "keeper_0")])
-    env = Environment(both.__next__, 2, "ball")
     with pytest.raises(UserError, match="Environment 1: expected .*keeper_0', 'keeper_1'.* seen "):
-        env.initial(0)
+        play(both.__next__, [], 2)
 
 
 def test_the_returns_of_all_are_told_where_a_wrapper_cuts_the_game():
@@ -470,9 +458,6 @@ def test_the_returns_of_all_are_told_where_a_wrapper_cuts_the_game():
             self.steps = 0
             return super().reset(**seed)
 
-    env = Environment(lambda: Cut(Match()), 1, "match")
-    row = env.initial(0)
-    for _ in range(3):
-        assert np.isnan(row["game/return_walker_0"]).all()
-        row = env.step(np.zeros_like(row["last_action"]))
-    assert row["truncated"].all() and np.isfinite(row["game/return_walker_0"]).all()
+    each = play(lambda: Cut(Match()), [0] * 3)
+    assert each["truncated"].tolist() == [False] * 3 + [True]
+    assert np.array_equal(np.isfinite(each["game/return_walker_0"]), each["truncated"])

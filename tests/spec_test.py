@@ -3,12 +3,10 @@
 
 import dataclasses
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import (
     LONGEST_ONE_HOT,
@@ -20,7 +18,6 @@ from libtorchbeast.spec import (
     sets_of,
     to_space,
 )
-from tests.support.games import Pairs
 
 
 @pytest.mark.parametrize("space, expected", [
@@ -67,24 +64,6 @@ def test_a_box_is_reached_from_end_to_end_and_never_left():
         space = spaces.Box(-most, most, (5,), dtype)
         seen = to_space(np.array([[-9, -1, 0, 1, 9]], np.float32), space)
         assert seen.tolist() == [[-most, -most, 0, most, most]]
-
-
-def test_vectors_of_actions_reach_each_environment_of_either_kind():
-    """The same steps from single environments and from gymnasium's vector of them."""
-    steps = np.random.default_rng(0).integers((3, 4), size=(30, 5, 2))
-    vector = gymnasium.vector.SyncVectorEnv([Pairs] * 5)
-    rows = []
-    for create, num_envs in ((Pairs, 5), (lambda: vector, 5)):
-        env = Environment(create, num_envs)
-        assert env.spec.actions == Actions("multi_discrete", (3, 4))
-        env.initial(7)
-        rows.append([{k: v.copy() for k, v in env.step(actions).items()} for actions in steps])
-    for single, vectored in zip(*rows, strict=True):
-        assert single.keys() == vectored.keys()
-        for name in single:
-            np.testing.assert_array_equal(single[name], vectored[name], err_msg=name)
-    done = next(row for row in rows[0] if row["done"].any())
-    assert not done["last_action"][done["done"]].any() and done["last_action"].shape == (5, 2)
 
 
 @pytest.mark.parametrize("action_space, mask", [

@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from gymnasium.vector import AutoresetMode
 
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
@@ -217,10 +216,8 @@ def f32(seen):
 
 
 ARRAY = "expected tensors on cpu, where the network is, seen a ndarray as the reward"
-SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
 WRONG = [  # the metadata, or what is given for `frame`, `reward`, `end` or `info`
     (dict(metadata={"game_numbers": ["win"]}), "no game_numbers in its metadata, .* game/win"),
-    (dict(metadata=SAME_STEP), "expected autoreset_mode AutoresetMode.NEXT_STEP"),
     (dict(frame=lambda x: x.double()), f32(r"float64\[2, 2\]")),
     (dict(frame=lambda x: x[:, :1]), f32(r"float32\[2, 1\]")),
     (dict(frame=lambda x: {"a": x}), r"expected the parts \['frame'\], seen \['frame/a'\]"),

@@ -10,6 +10,7 @@ import torch
 import monobeast
 from libtorchbeast.flags import UserError
 from tests.support.actors import Counting, make_actor, make_flags, make_learner, make_rollouts
+from tests.support.compare import assert_same
 from tests.support.monobeast import IN_ORDER, beast
 from tests.support.ranks import in_threads
 
@@ -122,8 +123,7 @@ def test_statistics_are_those_of_all_ranks(argv):
     for learner in (first, second):
         assert learner.net.count == alone.net.count - last.sum()
         torch.testing.assert_close(learner.net.sum, alone.net.sum - lost, rtol=1e-4, atol=1e-4)
-    for name, value in first.net.state_dict().items():
-        assert torch.equal(value, second.net.state_dict()[name]), name
+    assert_same(dict(first.net.state_dict()), dict(second.net.state_dict()))
 
 
 class Noting(monobeast.Net):

@@ -81,10 +81,8 @@ def test_a_run_trains_resumes_and_plays(parse, tmp_path, caplog):
     assert load(tmp_path / "run")["step"] >= 600
     log = (tmp_path / "run" / "out.log").read_text()
     assert "--total_steps changes from 400 to 600" in log and log.count("changes from") == 1
-    assert (
-        "Recipe for other: --passes 1 --minibatches 1 --ppo_clip 0.0 --learning_rate 0.003"
-        in caplog.text
-    )
+    recipe = "--passes 1 --minibatches 1 --ppo_clip 0.0 --learning_rate 0.003"
+    assert f"Recipe for other: {recipe}" in caplog.text
     games = evaluate.test_newest(parse("--mode test --num_episodes 3"), warpbeast.player)
     assert len(games) == 3 and all(game.complete for game in games)
     evaluate.test_newest(parse("--mode test_render --num_episodes 1"), warpbeast.player)
@@ -132,7 +130,6 @@ def test_flags_that_it_cannot_follow_are_refused(parse, text, expected, monkeypa
 
 
 def test_another_vector_that_gives_tensors_trains_and_plays(parse, monkeypatch):
-    """It gets tensors in both, too."""
     foreign = lambda flags, device: Foreign(TensorVector(Walk("box"), flags.num_envs))
     monkeypatch.setattr(warpbeast, "create_env", foreign)
     assert warpbeast.train(parse()).complete()
@@ -162,18 +159,6 @@ class Forbidding(Walk):
         return super().observe(state) | {"action_mask": mask}
 
 
-class NoBools(Foreign):
-    def step(self, actions):
-        observation, reward, terminated, *rest = super().step(actions)
-        return observation, reward, terminated.float(), *rest
-
-
-class Nowhere(Walk):
-    def observe(self, state):
-        seen = super().observe(state)["frame"]
-        return {"frame": seen.masked_fill(seen == 3, torch.inf)}
-
-
 class Tiles(Walk):
     observations = {"frame": ((2,), "float32"), "tile": ((), "int64")}
 
@@ -189,18 +174,17 @@ def numbered(num_envs):
 
 
 def telling(discount):
-    """Makes environments that tell this discount."""
     told = lambda n: {"torchbeast": {"discount": torch.full((n,), discount)}}
     return lambda n: Changed(Turns(), n, info=lambda _: told(n))
 
 
-def paying(reward):
-    return lambda n: Changed(Walk(), n, reward=lambda x: torch.full_like(x, reward))
+def changed(**changes):
+    return lambda n: Changed(Walk(), n, **changes)
 
 
 ALLOWED = r"'action_mask' of environment \d+: expected an allowed action"
 WRONG = {
-    "a reward of NaN": (paying(torch.nan), "breakout: expected finite rewards"),
+    "a reward of NaN": (changed(reward=lambda x: x / 0), "breakout: expected finite rewards"),
     "a mask": (lambda n: TensorVector(Forbidding(), n), ALLOWED),
     "a number of a set": (numbered, "'tile': expected 0 to 2, seen 3"),
     "a discount": (telling(-2.0), "discounts from -1 to 1, seen -2"),
@@ -209,9 +193,9 @@ WRONG = {
     "a vector of arrays": (lambda n: gymnasium.make_vec("CartPole-v1", n), "expected tensors on"),
     "an error": (lambda n: {}["level"], r"--env breakout: KeyError: 'level' \(.*warpbeast_test.py"),
     "a single environment": (lambda n: gymnasium.make("CartPole-v1"), "expected a TensorVector"),
-    "an end": (lambda n: NoBools(TensorVector(Walk(), n)), "bools as the ends, seen floats"),
+    "an end": (changed(end=lambda x: x.float()), "bools as the ends, seen floats"),
     "infinity": (
-        lambda n: TensorVector(Nowhere(), n),
+        changed(frame=lambda x: x.masked_fill(x == 3, torch.inf)),
         r"--env breakout: expected finite numbers in observations \['frame'\]",
     ),
 }

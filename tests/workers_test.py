@@ -143,7 +143,6 @@ def seen():
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_to_stop_wakes_and_the_handlers_before_come_back(wakeup, seen, number):
-    """Also after an error."""
     with pytest.raises(ValueError), stop_signals_set(wakeup) as names:
         assert not wakeup.is_set()
         signal.raise_signal(number)
@@ -168,7 +167,6 @@ def test_under_nohup_a_closed_terminal_stops_nothing(wakeup, seen):
 # ------------------------------------------------------------------------------------ signs of life
 @pytest.fixture
 def clock(monkeypatch):
-    """A list with one number, the time."""
     now = [100.0]
     monkeypatch.setattr(workers.time, "monotonic", lambda: now[0])
     return now

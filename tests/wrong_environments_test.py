@@ -24,8 +24,12 @@ def name_of(wrong):
 STILLBORN = name_of("Stillborn")
 
 
-def test_monobeast_says_it_in_one_line(tmp_path):
-    message = mono.refusal(tmp_path, "--env", STILLBORN, "--envs_per_actor", 2)
+@pytest.mark.parametrize(
+    ("flag", "others"), [("env", ""), ("eval_env", "tests.support.envs:OneStepCatch-v0,")]
+)
+def test_monobeast_says_it_in_one_line_before_the_training(tmp_path, flag, others):
+    message = mono.refusal(tmp_path, *mono.CATCH, f"--{flag}", others + STILLBORN)
+    assert message.startswith(f"monobeast: error: --{flag} {STILLBORN}: RuntimeError"), message
     assert re.search(WRONG["Stillborn"], message), message
     assert not list(tmp_path.iterdir())
 
@@ -45,14 +49,6 @@ def test_polybeast_ends_with_what_its_server_said(tmp_path):
     message = poly.refusal(tmp_path, *flags)
     assert message.startswith("the local environment servers ended: --env tests.support.wrong_envs")
     assert re.search(WRONG["Stillborn"], message), message
-
-
-def test_a_wrong_one_to_evaluate_in_is_refused_before_the_training(tmp_path):
-    names = f"tests.support.envs:OneStepCatch-v0,{STILLBORN}"
-    message = mono.refusal(tmp_path, *mono.IN_ORDER, "--eval_env", names)
-    expected = "RuntimeError: no simulator on port 7 ("
-    assert message.startswith(f"monobeast: error: --eval_env {STILLBORN}: {expected}"), message
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("returned", [None, Catch])
