@@ -86,7 +86,6 @@ def first_row(server_seed):
 
 # ------------------------------------------------------------------------------------ environments
 def test_create_env_for_playing():
-    """In the learner's test modes it makes single environments that can render."""
     for name, mode in (("PongNoFrameskip-v4", "test"), (CATCH[1], "test_render")):
         flags = replace(parse("--env", name), mode=mode)
         with contextlib.closing(polybeast_env.create_env(flags)) as env:
