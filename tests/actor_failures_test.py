@@ -188,7 +188,6 @@ def test_closing_ends_the_iterators_of_all_learner_threads(monkeypatch):
 
 @pytest.mark.parametrize("num_actors", [1, 2])
 def test_a_kill_after_failures_is_not_alike(monkeypatch, num_actors):
-    """Actors that raised, and then one that was killed for want of memory, are replaced."""
     crew = Crew(monkeypatch, num_actors)
     crew.gets(0, TRACEBACK)
     crew[num_actors - 1].kill()

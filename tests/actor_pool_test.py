@@ -51,13 +51,12 @@ def test_rollouts_are_what_stepping_the_environments_gives(address, create_env):
 
 
 def test_stacks_of_frames_are_what_the_environments_stack_themselves(address):
-    """They are equal bit for bit, across games and lives, though only the newest frame is sent."""
     queue = BatchingQueue(2, 2)
     create_env = lambda: atari_wrappers.make_atari_vector("BreakoutNoFrameskip-v4", 2)
     expected = expected_rollouts(create_env, 2, derive_seed(11, 0), 70)
     with serving(create_env, address, 2, seed=11), playing([address], by_rule, queue) as pool:
         spec = spec_of(describe(address))
-        assert spec.stacks == {"frame": 4}
+        assert (spec.stacks, spec.frames_per_step) == ({"frame": 4}, 4)
         assert spec.observations == {"frame": ((4, 84, 84), "uint8")}
         assert_same([queue.dequeue() for _ in expected], expected)
         assert pool.take_events() == []

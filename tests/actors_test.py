@@ -80,7 +80,6 @@ def test_each_rollout_goes_on_where_the_one_before_ended(any_net):
 
 
 def test_an_action_leads_to_the_next_row(any_net):
-    """The environment gets it, and it is the next row's last_action, which is 0 at a reset."""
     for rollout in any_net[1]:
         action, done = rollout["action"][:-1], rollout["done"][1:]
         assert torch.equal(rollout["last_action"][1:], action.masked_fill(done, 0))
@@ -146,7 +145,6 @@ def test_shapes_are_learned_from_one_environment(monkeypatch):
 
 
 def test_actions_and_outputs_of_the_nets_own_pass_through():
-    """They reach the environment, the rollout and the loss. So does another observation key."""
 
     class WithExtra(Counting):
         observation_space = Dict(frame=Counting.observation_space, extra=Box(0, 9, (2,), np.int16))

@@ -15,8 +15,6 @@ from benchmarks.catalogue import Catalogue, Part, Run
 from tests.support.forks import git
 from tests.support.processes import ROOT
 
-RAW = Part("raw MinAtar", "raw_minatar")
-
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
@@ -122,7 +120,8 @@ def test_an_older_program_gets_no_flag_that_only_says_what_it_does_anyway(monkey
 
 
 def test_two_commits_are_compared(repository, tmp_path, monkeypatch, capsys):
-    rows = Catalogue({p.name: p for p in (RAW, Part("raw Pong", "raw_pong"))}, {})
+    names = {"raw MinAtar": "raw_minatar", "raw Pong": "raw_pong"}
+    rows = Catalogue({name: Part(name, function) for name, function in names.items()}, {})
     monkeypatch.setattr(catalogue, "everything", lambda: rows)
     here = repository / "benchmarks/parts.py"
     here.write_text(here.read_text().replace("50.0", "75.0"))  # not committed

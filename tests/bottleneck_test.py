@@ -37,7 +37,6 @@ LEARNER = dict(waiting=0.5)  # the actors wait for it
 ACTORS = dict(learner_waiting=0.5)  # the learner waits for them
 BOTH = dict(waiting=0.3, learner_waiting=0.3)
 IDLE = dict(idle=1.0)
-OTHERS = ACTORS | dict(cpu_cores=0.4, idle_cores=0.0)
 
 
 def of(activity):
@@ -54,7 +53,6 @@ CASES = [  # beast, flags, columns, what limits, advice
     ("mono", "--num_buffers 128 --num_actors 1", BOTH, "Actors and learner", "--num_buffers 256"),
     ("mono", "--num_actors 1", IDLE, "Nobody", "--num_actors 2"),
     ("mono", "--num_actors 1", {}, "Nobody", "only a faster machine"),
-    ("mono", "--num_actors 1", OTHERS, "Other programs use 1.6 of 2 cores", "without them"),
     ("poly", "--torch_threads 2", LEARNER, "The learner", "--batch_size 64"),
     ("poly", "", ACTORS | IDLE, "environment takes 70%", "--num_servers 2"),
     ("poly", "", ACTORS, "environment takes 70%", "--server_addresses"),

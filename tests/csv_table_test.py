@@ -41,7 +41,6 @@ def test_a_resume_goes_on_after_the_checkpoint_and_without_one_from_the_start(tm
 
 
 def test_other_columns_lose_none_of_the_old_ones(tmp_path):
-    """Old columns come last, also of the rows that a resume takes back."""
     log_steps(tmp_path, [10, 20])
     with writer(tmp_path, fields=["step", "lag", "frame"], resume_step=20) as files:
         files.log({"step": 30, "lag": 3})

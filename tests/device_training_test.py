@@ -47,7 +47,6 @@ def test_polybeast_with_an_lstm_learns_on_one_device_and_acts_on_another(monkeyp
 
 
 def test_warpbeast_learns_from_a_vector_on_its_device(monkeypatch, tmp_path):
-    """The host waits once in an update."""
     make = lambda flags, device: Foreign(TensorVector(Walk("box"), flags.num_envs), device)
     monkeypatch.setattr(warpbeast, "create_env", make)
     waits, update = [], learner.Learner.update

@@ -88,7 +88,6 @@ def test_each_rank_has_the_accelerator_of_its_number(monkeypatch, asked, chosen)
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)
 def test_a_copy_on_the_host_shares_nothing(device):
-    """The copy of an optimizer's state shares no memory with it, at any depth."""
     net = torch.nn.Linear(2, 2).to(device)
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.ones(1, 2, device=device)).sum().backward()

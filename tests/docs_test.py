@@ -80,7 +80,7 @@ NOT_RUN = {
         "libtorchbeast.tools.plot ~/logs/torchbeast/lr",
         "libtorchbeast.tools.plot ~/logs/torchbeast/recall",
     ],
-    "polybeast_test.py plays Pong in both modes": ["polybeast --xpid pong-poly --mode"],
+    "evaluate_test.py plays so, and makes a video": ["polybeast --xpid pong-poly --mode"],
 }  # fmt: skip
 
 # Flags on these pages that are not the beasts', their servers' or the tools'.

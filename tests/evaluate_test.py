@@ -90,14 +90,6 @@ def wait_for_row(evaluator):
     return found[-1]
 
 
-def played(flags, weights, seed):
-    """Returns the games that the test mode plays with these weights."""
-    net, env = monobeast.player(flags)
-    net.load_state_dict(weights)
-    seed_everything(seed)
-    return evaluate.play(flags, net.eval(), env, seed)
-
-
 def test_an_evaluation_is_what_the_test_mode_plays_and_its_weights_are_handed_on(evaluator):
     """Not those of the learner, which has gone on, nor those of the next evaluation, which begins
     at once. Games in other environments change nothing. The process is kept."""
@@ -120,7 +112,10 @@ def test_an_evaluation_is_what_the_test_mode_plays_and_its_weights_are_handed_on
         pids.add(e._process.pid)
         row = wait_for_row(e)
         seed = derive_seed(e._flags.seed, 10 * number, 0, 0, 1)
-        games = played(e._flags, weights[number - 1], seed)
+        net, env = monobeast.player(e._flags)
+        net.load_state_dict(weights[number - 1])
+        seed_everything(seed)
+        games = evaluate.play(e._flags, net.eval(), env, seed)  # as the test mode plays
         assert len(games) == 5
         # CartPole-v0 differs in games of more than 200 steps, which this network cannot play.
         for column in ("/CartPole-v0", "/CartPole-v1", ""):
@@ -167,12 +162,16 @@ class ShorterAndShorter(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, self.left == 0, False, {}
 
 
-def test_the_first_game_of_each_environment_counts():
+def test_the_first_game_of_each_environment_counts_and_is_told_when_it_ends():
     """Later games do not count, though an environment plays until all first games are over."""
-    flags = parse(num_episodes=5)
+    flags, told, told_before = parse(num_episodes=5), [], []
     with contextlib.closing(Environment(ShorterAndShorter, 3)) as env:
-        games = evaluate.play(flags, models.make_net(monobeast.Net, env.spec, flags), env, seed=3)
+        net = models.make_net(monobeast.Net, env.spec, flags)
+        watching = lambda row: told_before.append(len(told)), lambda *game: told.append(game)
+        games = evaluate.play(flags, net, env, 3, *watching)
     assert games == [evaluate.Game(steps, steps, True, {}) for steps in (3, 4, 5, 6, 7)]
+    assert told == [*enumerate(games)]
+    assert told_before == [0, 0, 0, 0, 1, 2] + [3] * 7 + [4, 5]  # in each row
 
 
 def test_only_the_first_rank_evaluates(evaluator, monkeypatch):
@@ -247,10 +246,10 @@ def test_a_run_evaluates_and_leaves_nothing(tmp_path, capsys):
     rows = {row["eval_step"]: row["mean_eval_return"] for row in evaluated()}
     assert best["mean_eval_return"] == pytest.approx(max(rows.values()), abs=1e-6)
     assert rows[best["step"]] == pytest.approx(best["mean_eval_return"], abs=1e-6)
-    words = f"--savedir {tmp_path} --xpid run --mode test --best --num_episodes 2"
+    words = f"--savedir {tmp_path} --xpid run --mode test_render --best --num_episodes 2"
     polybeast.main(words.split())
     said = f"Loaded {program.path}/model.best.tar, trained for {best['step']:,} steps"
-    assert said in capsys.readouterr().out
+    assert said in capsys.readouterr().out and (program.path / "test.mp4").exists()
 
 
 @pytest.mark.parametrize("eval_every", [500, 0], ids=["at the last step", "never"])
@@ -277,13 +276,10 @@ def test_the_test_mode_prints_mean_spread_and_each_game(savedir, capsys):
 
 
 def test_the_test_mode_needs_a_checkpoint_that_fits(savedir):
-    for words, file in (([], "none/model.tar"), (["--best"], "none/model.best.tar")):
+    for words, file in (((), "model.tar"), (("--best",), "model.best.tar")):
         message = refusal(savedir, "--mode", "test", "--xpid", "none", *words)
-        assert (
-            "no checkpoint" in message
-            and ("--savedir" in message) != ("best" in file)
-            and str(savedir / file) in message
-        )
+        assert "no checkpoint" in message and f"{savedir}/none/{file}" in message
+        assert ("--savedir" in message) != bool(words)
     state = load(savedir / "run")
     checkpoint.save(str(savedir / "run/model.tar"), state | {"net": "polybeast.Net"})
     message = refusal(savedir, "--mode", "test")
@@ -297,18 +293,6 @@ def test_the_test_mode_needs_a_checkpoint_that_fits(savedir):
     checkpoint.save(str(savedir / "run/model.tar"), state | {"env": "NoSuchGame-v0"})
     message = refusal(savedir, "--mode", "test")
     assert "--env NoSuchGame-v0: Environment `NoSuchGame` doesn't exist" in message
-
-
-def test_games_are_told_as_they_end():
-    flags = parse(num_episodes=3, envs_per_actor=2)
-    net, env = monobeast.player(flags)
-    told, left = [], []
-    games = evaluate.play(
-        flags, net, env, 1, on_row=lambda row: left.append(len(told)),
-        on_game=lambda number, game: told.append((number, game)),
-    )  # fmt: skip
-    assert len(told) == 3 and dict(told) == dict(enumerate(games))
-    assert {0, 2} <= set(left)  # it went on after the first two
 
 
 def test_another_environment_that_holds_the_gil_is_told_in_time(evaluator, monkeypatch):

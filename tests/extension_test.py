@@ -189,7 +189,6 @@ monobeast.main(["--savedir", savedir, "--xpid", "run", *flags])
 
 
 def test_without_the_extension_polybeast_says_so_and_monobeast_runs(tmp_path):
-    """MonoBeast with the network of PolyBeast, at that."""
     flags = [*IN_ORDER, *"--net polybeast.Net --barrier_updates 1 --unroll_length 4".split()]
     flags += "--total_steps 10 --torch_threads 1".split()
     command = [sys.executable, "-c", WITHOUT, tmp_path, *flags]

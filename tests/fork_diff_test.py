@@ -58,7 +58,6 @@ CHANGES = [  # of the page: old and new text, and what is told
 
 
 def test_changes_are_told_but_for_those_of_marked_places_and_new_files(repository):
-    """Imports of a file without a mark are told, too."""
     (repository / "more.py").write_text("SIZE = 2\n")
     git(repository, "add", "--all")
 

@@ -87,15 +87,6 @@ def test_ranks_make_the_update_of_one_learner(flags):
     assert first._ranks.sums == len(life.batches) * (1 + hasattr(life.net, "moments"))
 
 
-def test_minibatches_of_ppo_keep_the_ranks_together():
-    """Each rank draws its own minibatches, and standardises the advantages in them."""
-    life = Life(*SCALED, "--ppo_clip", 0.2, "--passes", 2, "--minibatches", 3)
-    first, _ = life.together()
-    alone, _ = life.alone()
-    assert first.step == alone.step
-    assert first.updates == alone.updates == len(life.batches) * 2 * 3
-
-
 def test_weights_with_the_channels_last_in_memory_get_the_same_update(monkeypatch):
     """torch's fused Adam takes gradients to lie in memory as their weights do."""
     monkeypatch.setattr(models, "prefers_channels_last", lambda shape: len(shape) == 3)
@@ -146,14 +137,19 @@ def test_all_stop_after_the_same_update():
     assert_close(first.net.state_dict(), alone.net.state_dict())
 
 
-@pytest.mark.parametrize("passes", [(), ("--passes", 2, "--minibatches", 2)], ids=["once", "more"])
-def test_the_steps_that_batches_say_they_add_are_those_of_all_ranks(passes):
-    """If each rank counted its own, their learning rates would differ, and so their weights."""
-    life = Life(*passes)
+PPO = (*SCALED, "--ppo_clip", 0.2, "--passes", 2, "--minibatches", 3)
+
+
+@pytest.mark.parametrize("flags, each", [((), 1), (PPO, 6)], ids=["once", "PPO"])
+def test_the_steps_that_batches_say_they_add_are_those_of_all_ranks(flags, each):
+    """If each rank counted its own, their learning rates would differ, and so their weights. For
+    PPO, each rank draws minibatches of its own, and standardises the advantages in them."""
+    life = Life(*flags)
     life.batches[0]["column/new_steps"] = torch.tensor([[0, 7, 7]])  # for the second rank alone
     life.batches[1]["column/new_steps"] = torch.tensor([[1, 2, 2]])
     first, _ = life.together()
     assert first.step == 7 + 3 + int((~life.batches[2]["done"][1:]).sum())
+    assert first.updates == len(life.batches) * each
 
 
 def test_a_frozen_parameter_does_not_travel():

@@ -123,7 +123,6 @@ def test_lent_memory_that_does_not_fit_is_refused_and_nothing_is_taken():
 
 @sim.needs_simulated_device
 def test_inputs_are_joined_where_one_copy_brings_them_to_the_device(simulated):
-    """Batches of several sizes, the first of which tells the shapes."""
     batcher, inputs = DynamicBatcher(1, 8, 1e6), lending.Inputs(DEVICE)
     with device_stream(DEVICE), guarded(batcher):
         for size in (2, 4, 1, 4):

@@ -34,7 +34,6 @@ def test_a_game_has_its_channels_first_its_minimal_actions_and_sticky_ones(game)
 
 
 def test_it_plays_the_packages_game():
-    """The same game without this wrapper shows the same frames, with the channels last."""
     played, name = [], "MinAtar/Breakout-v1"
     for env in (make_minatar(name), gymnasium.make(name, disable_env_checker=True)):
         frames, told = [env.reset(seed=3)[0].copy()], []

@@ -12,8 +12,6 @@ from libtorchbeast.models import add_for_loss, make_net
 from libtorchbeast.optimizer import NAMED_AFTER, Optimizer
 from tests.support.actors import make_actor, make_flags
 
-FLAGS = ("--learning_rate", "0.01", "--grad_norm_clipping", "0.5")
-
 
 class Grouped(monobeast.Net):
     """A network with an extra part for the learner, which has a rate and a clipping of its own."""
@@ -26,8 +24,8 @@ class Grouped(monobeast.Net):
         return [dict(params=self.parameters()), own]
 
 
-def grouped(net_class=Grouped, *argv):
-    flags = make_flags(*FLAGS, *argv)
+def grouped(net_class=Grouped):
+    flags = make_flags("--learning_rate", "0.01", "--grad_norm_clipping", "0.5")
     spec = make_actor(monobeast.Net).env.spec
     net = make_net(net_class, spec, flags)
     add_for_loss(net, spec, flags)

@@ -25,7 +25,6 @@ def frames_of(function):
 
 
 def test_the_innermost_line_outside_of_packages_is_found():
-    """Neither the standard library's, nor an installed package's, nor this package's."""
 
     def forks_line():
         json.loads("{")

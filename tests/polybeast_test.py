@@ -11,7 +11,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import imageio.v2 as imageio
 import psutil
 import pytest
 import torch
@@ -20,7 +19,6 @@ import monobeast
 import polybeast
 from libtorchbeast import learner
 from libtorchbeast.flags import UserError
-from libtorchbeast.loggers import video
 from libtorchbeast.spec import Actions, Spec
 from tests.support.client import free_port
 from tests.support.envs import Catch
@@ -59,24 +57,6 @@ def test_threads_of_either_kind_count_every_step_once(tmp_path, monkeypatch):
     assert last["streams"] == 3
 
 
-def test_the_deep_network_on_pong_and_its_test_modes(tmp_path, capsys):
-    small = "--num_servers 1 --envs_per_server 2 --batch_size 2 --unroll_length 4 --torch_threads 1"
-    beast(tmp_path, *small.split(), "--total_steps", 16)
-    state = load(tmp_path / "run")
-    assert (state["env"], state["net"]) == ("PongNoFrameskip-v4", "polybeast.Net")
-    assert state["step"] >= 16 and state["updates"] >= 2
-    row = rows(tmp_path / "run")[-1]
-    assert row["frame"] == 4 * row["step"]
-    capsys.readouterr()
-    beast(tmp_path, *"--mode test --num_episodes 1 --max_episode_steps 5".split())
-    assert "5 steps (cut at --max_episode_steps 5)" in capsys.readouterr().out
-    beast(tmp_path, *"--mode test_render --num_episodes 2 --max_episode_steps 3".split())
-    with imageio.get_reader(tmp_path / "run/test.mp4") as reader:
-        frames = [frame for frame in reader]
-    assert len(frames) == 2 * (1 + 3)
-    assert frames[0].shape == (2 * 210 + video.PANEL, 2 * 160, 3)
-
-
 # ============================================================================ starting, stopping
 class Hanging(monobeast.Net):
     """A network whose second update does not end until `go_on` is set."""
@@ -104,34 +84,12 @@ def test_an_update_that_hangs_does_not_keep_a_run_from_its_end(tmp_path, monkeyp
 
 
 # ==================================================================================== failing well
-def test_streams_that_fail_in_any_way_are_opened_again_and_counted(tmp_path):
-    """An environment that raises, one that hangs, one with a reward of NaN, a killed server."""
-    trouble = tmp_path / "trouble"
-    trouble.mkdir()
-    flags = "--env tests.support.envs:TroubledCatch-v0 --step_timeout 1 --num_servers 2".split()
-    failures = lambda: program.rows()[-1]["stream_failures"] if program.rows() else 0
-    with Poly(tmp_path, *FOREVER, *flags, TROUBLE=trouble) as program:
-        program.wait_for(lambda: failures() >= 3 and (trouble / "nan").exists())
-        program.wait_for(lambda: "took longer than --step_timeout 1 for" in program.log())
-        before = failures()
-        os.kill(min(program.servers()), signal.SIGKILL)
-        program.wait_for(lambda: failures() > before)
-        program.wait_for(lambda: program.rows()[-1]["streams"] == 2)
-        program.wait_for_step(program.rows()[-1]["step"])
-        # Then the learner is killed, while the parent of its servers is stopped.
+def test_a_killed_learner_leaves_nothing_though_the_parent_of_its_servers_is_stopped(tmp_path):
+    with Poly(tmp_path, *FOREVER) as program:
+        program.wait_for_step(0)
         os.kill(psutil.Process(min(program.servers())).ppid(), signal.SIGSTOP)
         os.kill(program.pid, signal.SIGKILL)
         program.wait_until_nothing_is_left()
-    event = r"unix:\S+/server\.[01]: "
-    for said in (
-        event + "INTERNAL: Traceback",
-        "RuntimeError: the ball has rolled under the sofa",
-        "Reward: expected a finite number, seen nan",
-        event + r"UNAVAILABLE: \w+",
-        r"failed and starts again in 0\.5 s: exit code -9",
-    ):
-        assert re.search(said, program.log()), said
-    assert "Traceback" not in program.printed().partition("Step ")[2]
 
 
 def test_servers_that_come_late_go_come_back_and_go_for_good(tmp_path, monkeypatch, capsys):
@@ -208,26 +166,12 @@ def test_a_stream_may_open_as_long_as_each_of_its_environments_comes_in_time():
 SERVED = "--server_addresses {}"  # which serves Catch-v0 under another name
 
 
-def test_what_is_left_out_on_resume_and_in_a_test_is_the_runs_own(tmp_path, capsys):
-    """The servers get the run's settings too."""
-    beast(tmp_path, *SMALL, "--entropy_cost", 0.02, "--total_steps", 100)
-    before = load(tmp_path / "run")["flags"]
-    capsys.readouterr()
-    beast(tmp_path, "--total_steps", 300, "--num_servers", 1)
-    state = load(tmp_path / "run")
-    assert state["step"] >= 300 and state["flags"] == before | {"total_steps": 300}
-    assert capsys.readouterr().err.count(" changes from ") == 1
-    beast(tmp_path, "--mode", "test", "--num_episodes", 4)
-    assert "in 4 games" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("flags, message", [
     (SERVED, "--env tests.support.envs:Catch-v0: expected Other-v0, as the servers have$"),
     (f"{SERVED} --env Other-v0 --net polybeast.Net --eval_env CartPole-v1",
      r"--eval_env CartPole-v1: polybeast\.Net reads images"),
     ("--env CartPole-v1 --net polybeast.Net", r".*polybeast\.Net reads images"),
     ("--unroll_length 1000000000", "--unroll_length 10{9}: expected a smaller number, or fewer"),
-    ("--mode test", ".*there is no checkpoint"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(address, tmp_path, capfd, flags, message):
     with serving(Catch, address, 4, name="Other-v0"):
@@ -253,18 +197,14 @@ def test_how_many_threads_torch_gets_on_eight_cores(monkeypatch, flags, threads,
 
 
 @pytest.mark.parametrize("flags, message", [
-    ("--num_actors 0", "expected at least 1"),
-    ("--num_inference_threads 0", "expected at least 1"),
-    ("--num_learner_threads 0", "expected at least 1"),
     ("--num_actors 7", "expected at most --num_servers x --max_streams = 6"),
-    ("--server_timeout 0", "expected"),
     ("--server_timeout 1e12", "expected .* at most"),
     ("--step_timeout 1e12", "expected .* at most"),
     ("--max_learner_queue_size 7", "expected at least --batch_size 8"),
     ("--xpid a/b", "expected a plain folder name"),
 ])  # fmt: skip
 def test_a_flag_that_cannot_work_is_refused_with_its_value_and_range(flags, message):
-    """Those of the servers are in polybeast_env_test.py."""
+    """docs/flags.md has all other ranges, and flags_test.py how they are told."""
     words = "--env CartPole-v1 --batch_size 8 --num_servers 2 --max_streams 3".split()
     with pytest.raises(UserError, match=f"^{flags}: {message}"):
         parse(*words, *flags.split())

@@ -86,7 +86,6 @@ def test_a_batch_and_servers_are_divided(place):
 
 
 def test_ranks_with_different_numbers_of_actors_share_no_seed(place):
-    """As on machines of different sizes."""
     numbers = []
     for rank, count in enumerate((4, 4, 2)):
         place(WORLD_SIZE=3, RANK=rank)

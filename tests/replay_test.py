@@ -3,7 +3,6 @@
 
 import dataclasses
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -76,9 +75,9 @@ class World:
         return batch | {"core_state/0": torch.from_numpy(states)}
 
 
-def make_replay(flags, path=None, priorities=None):
+def make_replay(flags, path=None, priorities=None, spec=SPEC, state=STATE):
     priorities = priorities or (lambda rows: torch.ones(rows["reward"].shape[1]))
-    return Replay(flags, SPEC, STATE, r2d2.OWN_OUTPUTS, priorities, path)
+    return Replay(flags, spec, state, r2d2.OWN_OUTPUTS, priorities, path)
 
 
 def filled(flags, path=None, priorities=None, rollouts=30):
@@ -117,8 +116,7 @@ def check(batch, world, flags):
 
 def test_core_states_keep_their_order_and_a_part_may_be_empty():
     spec = dataclasses.replace(SPEC, observations=OBSERVATIONS | {"empty": ((0, 2), "float32")})
-    priorities = lambda rows: torch.ones(rows["reward"].shape[1])
-    replay = Replay(make_flags(), spec, STATE * 12, r2d2.OWN_OUTPUTS, priorities)
+    replay = make_replay(make_flags(), spec=spec, state=STATE * 12)
     world = World(2)
     for _ in range(9):
         states = {f"core_state/{i}": torch.full((1, 2, H), float(i)) for i in range(12)}
@@ -232,7 +230,6 @@ def test_a_sequence_whose_priority_is_not_finite_is_drawn_next(number):
 
 
 def test_a_resume_goes_on_with_the_same_content_priorities_and_draws(tmp_path, caplog):
-    """Unless the layout is another."""
     flags, path = make_flags("--save_replay"), str(tmp_path / "replay.bin")
     replay, world = filled(flags, path)
     for _ in range(5):
@@ -318,22 +315,3 @@ def test_a_resume_whose_file_is_lost_begins_as_a_new_run_does(tmp_path):
         resumed.insert(rollout := world.rollout())
         received += real_steps(rollout)
         assert resumed.may_sample() == (received >= 60)
-
-
-def test_threads_may_share_it():
-    """Two learner threads insert and draw at once."""
-    flags, world = make_flags("--replay_ratio", 4), World(2)
-    replay, batches = make_replay(flags), []
-    rollouts = iter([world.rollout() for _ in range(60)])
-
-    def learn():
-        for batch in replay.batches(rollouts):
-            replay.learned(batch, {"priorities": [1.0] * flags.batch_size})
-            batches.append(batch)
-
-    with ThreadPoolExecutor(2) as pool:
-        for future in [pool.submit(learn) for _ in range(2)]:
-            future.result(60)
-    assert len(batches) > 20
-    for batch in batches:
-        check(batch, world, flags)

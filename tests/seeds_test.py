@@ -49,10 +49,11 @@ def test_each_call_of_create_env_sees_a_seed_of_its_own():
 
 
 def test_each_environment_of_a_run_has_a_number_of_its_own(monkeypatch):
-    """Over the actors of MonoBeast, and over the streams of PolyBeast's local servers."""
+    """Over the actors of MonoBeast, and over the streams of PolyBeast's local servers. Environments
+    that ignore the seed of `reset`, as EnvPool's do, see theirs in `flags.env_seed`."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    found = []
-    made = lambda flags: found.append(flags.env_index) or Catch()
+    found, seeds = [], []
+    made = lambda flags: found.append(flags.env_index) or seeds.append(flags.env_seed) or Catch()
     monkeypatch.setattr(monobeast, "create_env", made)
     monkeypatch.setattr(polybeast_env, "create_env", made)
     mono = monobeast.parse(["--env", "Catch", "--envs_per_actor", "3"])
@@ -64,6 +65,7 @@ def test_each_environment_of_a_run_has_a_number_of_its_own(monkeypatch):
         monobeast.make_environment(mono, 7, ranks.own_number(actor)).initial(seed=0)
     assert len(set(found)) == len(found) and found[:6] == [0, 1, 2, 3, 4, 5]
     found.clear()
+    seeds.clear()
     for rank, server in [*places, ("1", 2), ("1", 3)]:
         monkeypatch.setenv("RANK", rank)
         make = polybeast_env.maker(more if rank == "1" else poly, 7, server)
@@ -71,3 +73,4 @@ def test_each_environment_of_a_run_has_a_number_of_its_own(monkeypatch):
             make().initial(seed=0)
     assert found[:3] == [0, 1, 2] and sorted(found)[:18] == list(range(18))
     assert len(set(found)) == len(found) == 54
+    assert seeds[:9] == [derive_seed(7, stream) + i for stream in range(3) for i in range(3)]

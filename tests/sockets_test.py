@@ -55,7 +55,6 @@ def test_a_socket_of_another_user_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_lock_whose_file_its_owner_removes_meanwhile_is_none(tmp_path):
-    """Many take it and give it back at once: never two at a time."""
     path, owner, alone = str(tmp_path / "s"), threading.Lock(), []
 
     def take(_):
@@ -71,7 +70,6 @@ def test_a_lock_whose_file_its_owner_removes_meanwhile_is_none(tmp_path):
 
 
 def test_the_socket_of_a_living_server_is_refused_and_that_of_a_dead_one_is_not(tmp_path):
-    """Whether or not the server claimed it."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))

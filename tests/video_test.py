@@ -1,6 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The video of the test mode: every step, of every kind of environment, with its panel.
-polybeast_test.py makes one of two games of Pong."""
+"""The video of the test mode: every step, of every kind of environment, with its panel."""
 
 import contextlib
 from itertools import pairwise
@@ -21,11 +20,6 @@ from tests.support.envs import Catch
 from tests.support.monobeast import CATCH, parse
 
 pytestmark = pytest.mark.usefixtures("as_before")
-
-
-def frames_of(path):
-    with imageio.get_reader(path) as video:
-        return [frame for frame in video]  # list(video) would ask for its length, which is inf
 
 
 class OldCatch(Catch):
@@ -83,9 +77,9 @@ UNVIEWABLE = {
 
 
 def show(savedir, make, make_net=models.make_net):
-    """Plays a game with an untrained network and makes a video of it."""
+    """Plays two games with an untrained network and makes a video of them."""
     where = ["--savedir", str(savedir), "--xpid", "run"]
-    flags = parse(*CATCH, "--mode", "test_render", "--num_episodes", 1, *where)
+    flags = parse(*CATCH, "--mode", "test_render", "--num_episodes", 2, *where)
     env = Environment(make, 1, "TheGame")
     loaded = make_net(monobeast.Net, env.spec, flags), env
     with mock.patch.object(evaluate, "load", lambda *_: loaded):
@@ -95,9 +89,10 @@ def show(savedir, make, make_net=models.make_net):
 @pytest.mark.parametrize("kind", VIEWABLE)
 def test_the_video_of_every_kind_of_environment(kind, tmp_path):
     (tmp_path / "run").mkdir()
-    (game,) = show(tmp_path, VIEWABLE[kind])
-    frames = frames_of(tmp_path / "run/test.mp4")
-    assert len(frames) == 1 + game.steps == 10  # its first picture, and one after each step
+    games = show(tmp_path, VIEWABLE[kind])
+    with imageio.get_reader(tmp_path / "run/test.mp4") as reader:
+        frames = [frame for frame in reader]  # list(reader) would ask for its length, which is inf
+    assert len(frames) == sum(1 + game.steps for game in games) == 20  # first pictures, and others
     panels = [frame[480:].astype(int) for frame in frames]
     assert all(abs(after - before).max() > 100 for before, after in pairwise(panels))
     assert [file.name for file in tmp_path.rglob("*.mp4")] == ["test.mp4"]

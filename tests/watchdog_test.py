@@ -28,7 +28,6 @@ def test_a_call_in_whose_time_the_server_was_stopped_itself_is_no_hang(monkeypat
 
 
 def test_a_slow_opening_that_moves_is_told_and_not_ended(monkeypatch, caplog):
-    """The limit counts from the last environment that was opened. The log says which is next."""
     now, ended = 1000.0, []
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(watchdog.os, "_exit", ended.append)

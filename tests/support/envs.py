@@ -2,7 +2,6 @@
 """Small environments for the tests: `--env tests.support.envs:Catch-v0` imports this module."""
 
 import ctypes
-import multiprocessing
 import os
 import secrets
 import tempfile
@@ -124,29 +123,6 @@ class BreakingCatch(Catch):
         raise RuntimeError("the ball has rolled\nunder the sofa")
 
 
-class TroubledCatch(BreakingCatch):
-    """Fails once in each way. The first environments that reach FAIL_AFTER steps raise, hang, and
-    return NaN as the reward. The others never fail. The environment variable TROUBLE names a folder
-    that records what has happened. The first actor opens its environments slowly."""
-
-    def __init__(self, render_mode=None):
-        super().__init__(render_mode)
-        if multiprocessing.parent_process() and first_time("open"):
-            time.sleep(1.5)  # more than the --step_timeout of the test, but opening is no step
-
-    def step(self, action):
-        if self.steps == FAIL_AFTER:
-            self.steps += 1
-            if first_time("raise"):
-                self.lose_the_ball()
-            if first_time("hang"):
-                time.sleep(3600)
-            if first_time("nan"):
-                return self.board(), float("nan"), False, False, {}
-        self.steps += self.steps < FAIL_AFTER
-        return Catch.step(self, action)
-
-
 class StuckCatch(Catch):
     """The environment hangs that a process opens as number STUCK, an environment variable."""
 
@@ -255,17 +231,8 @@ def taken(path):
     return True
 
 
-def first_time(what):
-    """Whether this is the first process that asks."""
-    try:
-        os.close(os.open(os.path.join(os.environ["TROUBLE"], what), os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return False
-    return True
-
-
 for env in (
-    Catch, EndlessCatch, HeavyCatch, OneStepCatch, ShortOrLong, BreakingCatch, TroubledCatch,
-    StuckCatch, PacedCatch, StillbornCatch, NoisyCatch, GilCatch, Lives,
+    Catch, EndlessCatch, HeavyCatch, OneStepCatch, ShortOrLong, BreakingCatch, StuckCatch,
+    PacedCatch, StillbornCatch, NoisyCatch, GilCatch, Lives,
 ):  # fmt: skip
     gymnasium.register(f"{env.__name__}-v0", env)

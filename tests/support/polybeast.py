@@ -1,9 +1,6 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Runs PolyBeast in the test's process or in another one, with small settings."""
 
-import os
-import signal
-
 import pytest
 
 import polybeast
@@ -24,19 +21,10 @@ class Poly(Program):
 
     servers = Program.actors
 
-    def log(self):
-        return (self.path / "out.log").read_text()
-
     def wait_until_nothing_is_left(self):
         """Waits until no process is left, and checks that no socket and no folder are left."""
         wait_for(lambda: not self.session(), describe=self.printed)
         assert not list(self.temporary.glob("torchbeast*/**"))
-
-    def stop(self):
-        """Stops it as Ctrl-C in a terminal does."""
-        os.killpg(self.pid, signal.SIGINT)
-        assert self.wait_for_end() == 0, self.printed()
-        self.wait_until_nothing_is_left()
 
 
 def beast(savedir, *flags, program=polybeast):
