@@ -1,7 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""The equations of R2D2 against oracles that are written from the papers, and their laws."""
+"""The equations of R2D2 against oracles that are written from the papers, against what DeepMind's
+rlax makes of them (data/make_rlax.py), and their laws."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +20,7 @@ from libtorchbeast.q_learning.recurrent_q import rescale, unrescale
 
 GAMMA, A = 0.9, 3
 FLAGS = r2d2.parse(f"--env CartPole-v1 --burn_in 0 --discounting {GAMMA} --precision fp32".split())
+RLAX = json.loads((Path(__file__).parent / "data/rlax.json").read_text())
 
 
 # ========================================================================================== oracles
@@ -140,6 +144,24 @@ def test_loss_errors_and_priorities_are_the_oracles(n):
         assert td_error.item() == pytest.approx(np.concatenate(sizes).mean(), rel=1e-4)
         priorities = [0.9 * own.max() + 0.1 * own.mean() for own in sizes]
         assert results["vectors"]["priorities"].tolist() == pytest.approx(priorities, rel=1e-4)
+
+
+@pytest.mark.parametrize("n", RLAX["errors"])
+def test_errors_are_those_of_rlax(n):
+    """Which has no resets: an episode ends in a discount of 0, and the row after it is no other's.
+    Errors are compared where a transition is real."""
+    rows = {name: torch.tensor(values) for name, values in RLAX["rows"].items()}
+    online, other = rows.pop("online_q"), rows.pop("target_q")
+    rows["done"] = torch.cat(
+        [torch.zeros(1, online.shape[1], dtype=torch.bool), rows["terminated"][:-1]]
+    )
+    q_taken = online.gather(-1, rows["action"][..., None]).squeeze(-1)[:-1]
+    values = recurrent_q.double_q_values(online, other)
+    errors = recurrent_q.targets(rows, values, RLAX["gamma"], int(n)) - q_taken
+    real = ~rows["done"][1:]
+    assert (~real).sum() == 2
+    expected = torch.tensor(RLAX["errors"][n])
+    torch.testing.assert_close(errors[real], expected[real], rtol=1e-6, atol=2e-6)
 
 
 def test_only_the_chosen_actions_of_real_transitions_get_a_gradient():
