@@ -173,8 +173,8 @@ TEST_CASE("batcher: a caller is told when its request was taken") {
   CHECK(taken[1] == taken[0]);
 }
 
-TEST_CASE("batcher: a batch waits for the minimum") {
-  DynamicBatcher batcher(3, 8, hours(1));
+TEST_CASE("batcher: a batch waits for the minimum, also if its timeout is too long for the clock") {
+  DynamicBatcher batcher(3, 8, microseconds::max());
   Threads threads;
   std::atomic<bool> taken{false};
   threads.Start([&] {
@@ -215,25 +215,15 @@ TEST_CASE("batcher: a batch has the oldest requests that fit the maximum, never 
 
 TEST_CASE(
     "batcher: a batch below the minimum is ready once the oldest has waited for the timeout") {
-  constexpr milliseconds kTimeout{60};
-  DynamicBatcher batcher(10, 10, kTimeout);
-  Threads threads;
-  const auto start = Clock::now();
-  threads.Start([&] { CheckReply(batcher.Compute(Question(0, 1)), 0, 1); });
-  const auto batch = batcher.Next();
-  CHECK(Clock::now() - start >= kTimeout);
-  CHECK(batch->columns() == 1);
-  batch->SetOutputs(Reply(batch->GetInputs()));
-  threads.Join();
-}
-
-TEST_CASE("batcher: the timeout is the oldest request's, whatever comes after it") {
-  DynamicBatcher batcher(100'000, 100'000, milliseconds(100));
+  constexpr milliseconds kTimeout{100};
+  DynamicBatcher batcher(100'000, 100'000, kTimeout);
   Threads threads;
   std::atomic<bool> taken{false};
+  const auto start = Clock::now();
   threads.Start([&] {
     const auto batch = batcher.Next();
     taken = true;
+    Require(Clock::now() - start >= kTimeout, "before the timeout");
     Require(NamesIn(*batch)[0] == 0, "not the oldest");
     batch->SetOutputs(Reply(batch->GetInputs()));
   });
@@ -253,22 +243,6 @@ TEST_CASE("batcher: the timeout is the oldest request's, whatever comes after it
   batcher.Close();
   callers.Join();
   threads.Join();
-}
-
-TEST_CASE("batcher: a timeout that is too long for the clock never ends") {
-  DynamicBatcher batcher(2, 2, microseconds::max());
-  Threads threads;
-  threads.Start([&] { CheckReply(batcher.Compute(Question(0, 1)), 0, 1); });
-  Await([&] { return batcher.size() == 1; });
-  threads.Start([&] {
-    const auto batch = batcher.Next();
-    batch->SetOutputs(Reply(batch->GetInputs()));
-    Require(batch->columns() == 2, "less than the minimum, before the timeout");
-  });
-  std::this_thread::sleep_for(milliseconds(20));  // gives an error time to show
-  threads.Start([&] { batcher.Compute(Question(1, 1)); });
-  threads.Join();
-  batcher.Close();
 }
 
 TEST_CASE("batcher: among threads each caller gets the answers to its own columns") {
@@ -313,9 +287,6 @@ TEST_CASE("batcher: among threads each caller gets the answers to its own column
     batcher.Close();
     answering.Join();
     CHECK(std::all_of(answers.begin(), answers.end(), [](const auto& a) { return a.second == 1; }));
-    for (int c = 0; c < callers; ++c) {
-      for (int64_t i = 0; i < 60; ++i) CHECK(answers.count(c * kCaller + i) == 1);
-    }
   }
 }
 

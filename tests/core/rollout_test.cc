@@ -1,4 +1,6 @@
 // Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
+//
+// That all comes into its row, and the last row into the next rollout: pool_test.cc, "exact".
 #include "rollout.h"
 
 #include <limits>
@@ -62,74 +64,6 @@ std::vector<T> RowOf(const Dict& rollout, const std::string& name, int64_t t) {
   const Array* array = Find(rollout, name);
   REQUIRE_MESSAGE(array != nullptr, name);
   return Values<T>(array->Row(t));
-}
-
-TEST_CASE("rollout: Steps and outputs are kept in their rows") {
-  Rollout making(TestSpec(), 2, 2);
-  for (int t = 0; t <= 2; ++t) {
-    TestStep step(10 * t, /*first=*/t == 0);
-    step.done[1] = step.done[1] || t == 2;
-    making.WriteStep(t, step.view(), ActionsOf({t + 1, t + 2}));
-    const Dict row = making.StepAt(t);
-    CHECK(Names(row) ==
-          "a, none, b, c, reward, done, terminated, truncated, episode_over, episode_step, "
-          "episode_return, last_action");
-    for (const auto& [name, array] : row) {
-      CHECK(array.shape()[0] == 1);
-      CHECK(array.columns() == 2);
-    }
-    CHECK(RowOf<int32_t>(row, "a", 0)[0] == 10 * t);
-    making.WriteOutputs(t, Outputs(t));
-  }
-  const Arrays state = {Make<float>({1, 2}, {7, 8}), Make<float>({3, 2}, {1, 2, 3, 4, 5, 6})};
-  const Dict rollout = making.Finish(state);
-  CHECK(Names(rollout) ==
-        "a, none, b, c, reward, done, terminated, truncated, episode_over, episode_step, "
-        "episode_return, last_action, action, logits, core_state/0, core_state/1");
-  CHECK(Find(rollout, "a")->describe() == "int32[3, 2, 2]");
-  CHECK(Find(rollout, "none")->describe() == "float32[3, 2, 0]");
-  CHECK(Find(rollout, "b")->describe() == "bool[3, 2, 3]");
-  CHECK(Find(rollout, "logits")->describe() == "float32[3, 2, 2]");
-  CHECK(Find(rollout, "core_state/1")->data() == state[1].data());
-  for (int t = 0; t <= 2; ++t) {
-    const int x = 10 * t;
-    CHECK(RowOf<int32_t>(rollout, "a", t) == std::vector<int32_t>{x, x + 1, x + 2, x + 3});
-    CHECK(RowOf<bool>(rollout, "b", t) == std::vector<bool>{1, 0, 1, 0, 0, 1});
-    CHECK(RowOf<uint8_t>(rollout, "c", t) == std::vector<uint8_t>{uint8_t(x), uint8_t(x + 1)});
-    CHECK(RowOf<float>(rollout, "reward", t) == std::vector<float>{x + .5f, x + 1.5f});
-    CHECK(RowOf<float>(rollout, "episode_return", t) == std::vector<float>{x + .25f, x + 1.25f});
-    CHECK(RowOf<int32_t>(rollout, "episode_step", t) == std::vector<int32_t>{100 * x, 100 * x + 1});
-    CHECK(RowOf<bool>(rollout, "done", t) == std::vector<bool>{t == 0, t != 1});
-    CHECK(RowOf<bool>(rollout, "terminated", t) == std::vector<bool>{true, false});
-    CHECK(RowOf<bool>(rollout, "truncated", t) == std::vector<bool>{false, true});
-    CHECK(RowOf<bool>(rollout, "episode_over", t) == std::vector<bool>{true, true});
-    CHECK(RowOf<int64_t>(rollout, "last_action", t) ==  // 0 where done
-          std::vector<int64_t>{t == 0 ? 0 : t + 1, t == 1 ? t + 2 : 0});
-    CHECK(RowOf<int64_t>(rollout, "action", t) == std::vector<int64_t>{t, t + 1});
-  }
-}
-
-TEST_CASE("rollout: row 0 of the next rollout is a copy of the last row") {
-  Rollout making(TestSpec(), 2, 1);
-  for (int t = 0; t <= 1; ++t) {
-    making.WriteStep(t, TestStep(10 * t, t == 0).view(), ActionsOf({3, 4}));
-    making.WriteOutputs(t, Outputs(t));
-  }
-  const Dict before = making.Finish({});
-  making = making.Next();
-  making.WriteStep(1, TestStep(20).view(), ActionsOf({1, 2}));
-  making.WriteOutputs(1, Outputs(2));
-  const Dict after = making.Finish({});
-  CHECK(Names(before) == Names(after));
-  for (size_t i = 0; i < before.size(); ++i) {
-    CAPTURE(before[i].first);
-    const Array last = before[i].second.Row(1), first = after[i].second.Row(0);
-    CHECK(last.describe() == first.describe());
-    CHECK(std::memcmp(last.data(), first.data(), last.bytes()) == 0);
-    CHECK(last.owner().get() != first.owner().get());
-  }
-  CHECK(RowOf<int64_t>(before, "action", 1) == std::vector<int64_t>{1, 2});
-  CHECK(RowOf<int64_t>(after, "action", 1) == std::vector<int64_t>{2, 3});
 }
 
 // Two environments with a stack of 3 frames of two bytes, and a stack of 2 numbers.
@@ -211,18 +145,23 @@ TEST_CASE("rollout: an episode that begins within a game keeps the stack") {
         std::vector<uint8_t>{0, 0, 0, 0, 1, 1, 0, 0, 10, 10, 11, 11});
 }
 
+// Returns the error of a Step in row t of a rollout, or "" if it is taken.
+std::string ErrorIn(const StepView& view, int64_t t = 1, const Spec& spec = TestSpec()) {
+  try {
+    Rollout(spec, 2, 2).WriteStep(t, view, ActionsOf({0, 0}));
+  } catch (const StreamError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 TEST_CASE("decoder: the first Step of stacks is the first of their games") {
-  const auto error = [](const Spec& spec, const TestStep& step) {
-    return ErrorOf<StreamError>(
-        [&] { Rollout(spec, 2, 1).WriteStep(0, step.view(), ActionsOf({0, 0})); });
-  };
-  CHECK(error(StackSpec(), StackStep(0, {0, 5})) ==
+  CHECK(ErrorIn(StackStep(0, {0, 5}).view(), 0, StackSpec()) ==
         "INVALID_ARGUMENT: a Step's episode_step, at a reset: expected 0 everywhere, seen 5");
-  Rollout(TestSpec(), 2, 1)
-      .WriteStep(0, TestStep(1, true).view(), ActionsOf({0, 0}));  // has no stacks
+  CHECK(ErrorIn(TestStep(1, true).view(), 0) == "");  // has no stacks
   TestStep step = StackStep(0, {0, 0});
   step.observations.resize(32);  // has whole stacks
-  CHECK(error(StackSpec(), step) ==
+  CHECK(ErrorIn(step.view(), 0, StackSpec()) ==
         "INVALID_ARGUMENT: a Step's observations: expected 16 bytes, seen 32");
 }
 
@@ -235,20 +174,12 @@ TEST_CASE("decoder: bools are checked in a stack, and behind it") {
     step.episode_step = {0, 0};
     step.observations.assign(12, 1);
     step.observations[i] = 2;
-    Rollout making(spec, 2, 1);
-    if (6 <= i && i < 10) {
-      making.WriteStep(0, step.view(), ActionsOf({0, 0}));
-    } else {
-      const std::string name = i < 6 ? "flags" : "b";
-      CHECK(ErrorOf<StreamError>([&] { making.WriteStep(0, step.view(), ActionsOf({0, 0})); }) ==
-            "INVALID_ARGUMENT: a Step's " + name + " (bool): expected bytes 0 and 1, seen others");
-    }
+    const bool is_bool = i < 6 || i >= 10;
+    const std::string name = i < 6 ? "flags" : "b", error = ErrorIn(step.view(), 0, spec);
+    CHECK(error == (is_bool ? "INVALID_ARGUMENT: a Step's " + name +
+                                  " (bool): expected bytes 0 and 1, seen others"
+                            : ""));
   }
-}
-
-std::string ErrorIn(const StepView& view, int64_t t = 1) {
-  Rollout making(TestSpec(), 2, 2);
-  return ErrorOf<StreamError>([&] { making.WriteStep(t, view, ActionsOf({0, 0})); });
 }
 
 TEST_CASE("decoder: a Step of wrong lengths is refused") {
@@ -260,27 +191,13 @@ TEST_CASE("decoder: a Step of wrong lengths is refused") {
     CHECK(ErrorIn(view) == "INVALID_ARGUMENT: a Step's observations: expected 24 bytes, seen " +
                                std::to_string(size));
   }
-  const bool bools[3] = {};
-  const float floats[3] = {};
-  const int32_t ints[3] = {};
   for (int64_t size : {0, 1, 3}) {
-    const std::string counts = ": expected 2 values, seen " + std::to_string(size);
-    const auto error = [&](auto change) {
+    ForEachStepField([&](const auto& field) {
       StepView view = step.view();
-      change(view);
-      return ErrorIn(view);
-    };
-    const std::string start = "INVALID_ARGUMENT: a Step's ";
-    CHECK(error([&](auto& v) { v.reward = {floats, size}; }) == start + "reward" + counts);
-    CHECK(error([&](auto& v) { v.done = {bools, size}; }) == start + "done" + counts);
-    CHECK(error([&](auto& v) { v.terminated = {bools, size}; }) == start + "terminated" + counts);
-    CHECK(error([&](auto& v) { v.truncated = {bools, size}; }) == start + "truncated" + counts);
-    CHECK(error([&](auto& v) { v.episode_over = {bools, size}; }) ==
-          start + "episode_over" + counts);
-    CHECK(error([&](auto& v) { v.episode_step = {ints, size}; }) ==
-          start + "episode_step" + counts);
-    CHECK(error([&](auto& v) { v.episode_return = {floats, size}; }) ==
-          start + "episode_return" + counts);
+      (view.*field.span).size = size;
+      CHECK(ErrorIn(view) == std::string("INVALID_ARGUMENT: a Step's ") + field.name +
+                                 ": expected 2 values, seen " + std::to_string(size));
+    });
   }
 }
 
@@ -309,7 +226,7 @@ TEST_CASE("decoder: bytes of a bool must be 0 or 1, and bytes of other integers 
   }
   TestStep step(0);
   for (int i : {0, 15, 22, 23}) step.observations[i] = static_cast<char>(255);
-  Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
+  CHECK(ErrorIn(step.view()) == "");
 }
 
 TEST_CASE("decoder: a discount is a number from -1 to 1") {
@@ -319,30 +236,19 @@ TEST_CASE("decoder: a discount is a number from -1 to 1") {
     const float values[] = {1.0f, value};
     step.observations.assign(sizeof(values), '\0');
     std::memcpy(step.observations.data(), values, sizeof(values));
-    std::string error;
-    try {
-      Rollout(spec, 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
-    } catch (const StreamError& caught) {
-      error = caught.what();
-    }
     const bool is_wrong = value > 1 || value < -1;
-    CHECK(Has(error, "a Step's discount: expected -1 to 1, seen ") == is_wrong);
+    CHECK(Has(ErrorIn(step.view(), 1, spec), "a Step's discount: expected -1 to 1, seen ") ==
+          is_wrong);
   }
 }
 
 TEST_CASE("decoder: floats of observations are finite, whatever their width") {
-  const auto error_of = [](DType dtype, uint64_t bits) {
+  const auto error_of = [](DType dtype, uint64_t bits) {  // behind 6 bytes, floats may be unaligned
     const Spec spec{2, {{"bytes", kUInt8, {3}}, {"x", dtype, {2}}}, "discrete", {2}, 1, "Test"};
     TestStep step(0);
-    step.observations.assign(6 + 4 * dtype.size(),
-                             '\0');  // behind 6 bytes, floats may be unaligned
+    step.observations.assign(6 + 4 * dtype.size(), '\0');
     std::memcpy(step.observations.data() + 6 + 3 * dtype.size(), &bits, dtype.size());
-    try {
-      Rollout(spec, 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
-    } catch (const StreamError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return ErrorIn(step.view(), 1, spec);
   };
   const struct {
     DType dtype;
@@ -366,7 +272,7 @@ TEST_CASE("decoder: the first Step must be the first of its episodes") {
   step.done[1] = false;
   CHECK(ErrorIn(step.view(), 0) ==
         "INVALID_ARGUMENT: a Step's done, at a reset: expected true everywhere, seen false");
-  Rollout(TestSpec(), 2, 1).WriteStep(1, step.view(), ActionsOf({0, 0}));
+  CHECK(ErrorIn(step.view()) == "");
 }
 
 TEST_CASE("decoder: a Step that is refused changes nothing") {
@@ -400,29 +306,17 @@ TEST_CASE("rollout: outputs are the same in every row") {
   CHECK(Has(ErrorOfOutputs(good, bad), "seen logits int32[1, 2, 2]"));
 }
 
-TEST_CASE("rollout: outputs have one row, and names of their own") {
-  const Dict good = Outputs(0);
-  CHECK(ErrorOfOutputs({{"action", Array::Empty(kInt64, {2, 2})}}, good) ==
-        "output action: expected [1, 2, ...], seen int64[2, 2]");
-  CHECK(ErrorOfOutputs({good[0], {"reward", Array::Empty(kFloat32, {1, 2})}}, good) ==
-        "output reward: expected a name that is not the environment's");
-  CHECK(ErrorOfOutputs({good[0], {"a", Array::Empty(kFloat32, {1, 2})}}, good) ==
-        "output a: expected a name that is not the environment's");
-}
-
-TEST_CASE("rollout: outputs have a column for each environment") {
-  CHECK_THROWS_AS(
-      Rollout(TestSpec(), 2, 1).WriteOutputs(0, {{"x", Array::Empty(kFloat32, {1, 3})}}),
-      std::invalid_argument);
-  CHECK_THROWS_AS(Rollout(TestSpec(), 2, 1).WriteOutputs(0, {{"x", Array::Empty(kFloat32, {1})}}),
-                  std::invalid_argument);
-}
-
-// Otherwise the rollout would have the name twice.
-TEST_CASE("rollout: no output takes the name of a state") {
-  Dict outputs = Outputs(0);
-  outputs.emplace_back("core_state/0", Array::Empty(kFloat32, {1, 2}));
-  CHECK_THROWS_AS(Rollout(TestSpec(), 2, 1).WriteOutputs(0, outputs), std::invalid_argument);
+TEST_CASE("rollout: outputs have one row, a column for each environment, and names of their own") {
+  const auto error = [](const char* name, const Shape& shape) {
+    return ErrorOfOutputs({{name, Array::Empty(kInt64, shape)}}, {});
+  };
+  CHECK(error("action", {2, 2}) == "output action: expected [1, 2, ...], seen int64[2, 2]");
+  CHECK(error("x", {1, 3}) == "output x: expected [1, 2, ...], seen int64[1, 3]");
+  CHECK(error("x", {1}) == "output x: expected [1, 2, ...], seen int64[1]");
+  for (const char* name : {"reward", "a", "core_state/0"}) {  // else the rollout has it twice
+    CHECK(error(name, {1, 2}) ==
+          "output " + std::string(name) + ": expected a name that is not the environment's");
+  }
 }
 
 }  // namespace

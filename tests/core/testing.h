@@ -48,11 +48,6 @@ inline Array ActionsOf(const std::vector<int64_t>& numbers) {
   return Make<int64_t>({1, static_cast<int64_t>(numbers.size())}, numbers);
 }
 
-inline Array Zeros(const Array& array) {
-  if (array.bytes() > 0) std::memset(array.data(), 0, array.bytes());
-  return array;
-}
-
 // Returns the text of the E that `f` throws. Throws if it throws none.
 template <class E>
 std::string ErrorOf(const std::function<void()>& f) {

@@ -69,19 +69,6 @@ std::string SpecError(const std::function<void(rpcenv::Spec*)>& change) {
   return ErrorOf<StreamError>([&] { ParseSpec(spec); });
 }
 
-TEST_CASE("wire: a Spec is read as it was sent") {
-  const Spec spec = ParseSpec(GoodSpec());
-  CHECK(spec.num_envs == 3);
-  REQUIRE(spec.observations.size() == 3);
-  CHECK(spec.observations[0] == Leaf{"frame", kUInt8, {2, 2}});
-  CHECK(spec.observations[1] == Leaf{"flag", kBool, {}});
-  CHECK(spec.observations[2] == Leaf{"inner/x", kFloat32, {2}});
-  CHECK(spec.action_kind == "discrete");
-  CHECK(spec.action_sizes == Shape{6});
-  CHECK(spec.frames_per_step == 4);
-  CHECK(spec.name == "Test-v0");
-}
-
 TEST_CASE("wire: every dtype is known, others are refused") {
   const std::vector<std::pair<rpcenv::DType, std::string>> dtypes = {
       {rpcenv::BOOL, "bool"},       {rpcenv::UINT8, "uint8"},       {rpcenv::INT8, "int8"},
@@ -106,15 +93,12 @@ TEST_CASE("wire: a Spec of another protocol or of other actions is refused") {
   CHECK(SpecError([](auto* spec) { spec->set_protocol(1); }) ==
         "INVALID_ARGUMENT: the server's Spec: expected protocol 2, seen 1");
   CHECK(Has(SpecError([](auto* spec) { spec->Clear(); }), "expected protocol 2, seen 0"));
+  // The corpus has other wrong actions, and what else a Spec can have wrong.
   const std::string actions = "expected discrete actions of one size, multi_discrete ones";
   CHECK(Has(SpecError([](auto* spec) { spec->set_action_kind("tuple"); }), actions));
-  CHECK(Has(SpecError([](auto* spec) { spec->clear_action_sizes(); }), actions));
-  CHECK(Has(SpecError([](auto* spec) { spec->add_action_sizes(2); }), actions));
-  CHECK(Has(SpecError([](auto* spec) { spec->set_action_sizes(0, 0); }), actions));
-  CHECK(Has(SpecError([](auto* spec) { spec->set_action_sizes(0, -5); }), actions));
 }
 
-TEST_CASE("wire: each kind of actions has its dtype and shape, and its limits") {
+TEST_CASE("wire: each kind of actions has its dtype and shape") {
   const auto with = [](const std::string& kind, const Shape& sizes) {
     rpcenv::Spec spec = GoodSpec();
     spec.set_action_kind(kind);
@@ -124,15 +108,6 @@ TEST_CASE("wire: each kind of actions has its dtype and shape, and its limits") 
   CHECK(with("discrete", {7}).MakeActions(2).describe() == "int64[1, 2]");
   CHECK(with("multi_discrete", {7, 2, 5}).MakeActions(2).describe() == "int64[1, 2, 3]");
   CHECK(with("box", {6}).MakeActions(2).describe() == "float32[1, 2, 6]");
-  for (const auto& [kind, sizes] :
-       std::vector<std::pair<std::string, Shape>>{{"multi_discrete", {}},
-                                                  {"multi_discrete", {2, 0}},
-                                                  {"box", {}},
-                                                  {"box", {1, 1}},
-                                                  {"box", {(1 << 16) + 1}}}) {
-    CAPTURE(kind);
-    CHECK_THROWS_AS(with(kind, sizes), StreamError);
-  }
 }
 
 TEST_CASE("wire: an observation's size is less than 2^31 bytes") {
@@ -148,14 +123,8 @@ TEST_CASE("wire: an observation's size is less than 2^31 bytes") {
     CHECK(Has(error(rpcenv::UINT8, {0, size}), "expected sizes"));
   }
   const std::string bytes = "big: expected less than 2^31 bytes";
-  CHECK(Has(error(rpcenv::UINT8, {kMost - 1, kMost - 1, kMost - 1}), bytes));
   CHECK(Has(error(rpcenv::UINT8, {1 << 16, 1 << 15}), bytes));
   CHECK(Has(error(rpcenv::FLOAT64, {1 << 28}), bytes));
-  CHECK(Has(SpecError([](auto* spec) {
-              AddLeaf(spec, "one", rpcenv::UINT8, {1 << 30});
-              AddLeaf(spec, "two", rpcenv::UINT8, {1 << 30});
-            }),
-            "expected less than 2^31 bytes"));
   rpcenv::Spec spec = GoodSpec();
   AddLeaf(&spec, "big", rpcenv::UINT8, {1 << 30});
   AddLeaf(&spec, "none", rpcenv::UINT8, {1 << 30, 0});
@@ -181,7 +150,6 @@ TEST_CASE("wire: a stack of frames has as many as its shape says") {
       "INVALID_ARGUMENT: the server's Spec: x: expected the shape of a stack ";
   CHECK(error({3, 5}, 4) == start + "of 4 frames, [4, ...], seen uint8[3, 5]");
   CHECK(error({}, 4) == start + "of 4 frames, [4, ...], seen uint8[]");
-  CHECK(error({8, 5}, 4) == start + "of 4 frames, [4, ...], seen uint8[8, 5]");
   CHECK(error({5, 4}, 4) == start + "of 4 frames, [4, ...], seen uint8[5, 4]");
   CHECK(error({0, 4}, 2) == start + "of 2 frames, [2, ...], seen uint8[0, 4]");
   CHECK(Has(error({4}, 4294967295u), "of 4294967295 frames"));
@@ -196,55 +164,6 @@ TEST_CASE("wire: names must not be empty, used twice or reserved for rows") {
               std::string(name) +
               "': expected a name that is not empty, not reserved and not used twice");
   }
-}
-
-// Otherwise a rollout would have the name twice.
-TEST_CASE("wire: no observation takes the name of a state") {
-  CHECK_NOTHROW(SpecError([](auto* spec) { AddLeaf(spec, "core_state/0", rpcenv::UINT8, {}); }));
-}
-
-TEST_CASE("wire: a Spec without environments or frames makes no sense") {
-  CHECK_NOTHROW(SpecError([](auto* spec) { spec->set_num_envs(0); }));
-  CHECK_NOTHROW(SpecError([](auto* spec) { spec->set_frames_per_step(0); }));
-}
-
-TEST_CASE("wire: there are no more actions than an Action can say") {
-  CHECK_NOTHROW(SpecError([](auto* spec) { spec->set_action_sizes(0, (int64_t{1} << 31) + 1); }));
-}
-
-TEST_CASE("wire: sizes beside a 0 do not overflow the strides either") {
-  rpcenv::Spec message = GoodSpec();
-  constexpr int64_t kBig = (int64_t{1} << 31) - 1;
-  AddLeaf(&message, "none", rpcenv::UINT8, {0, kBig, kBig, kBig});
-  try {
-    const Spec spec = ParseSpec(message);
-    for (const auto& [name, array] : Rollout(spec, 3, 1).StepAt(0)) {
-      DLManagedTensor* tensor = ToDLPack(array);
-      tensor->deleter(tensor);
-    }
-  } catch (const StreamError&) {  // is good too
-  }
-}
-
-TEST_CASE("wire: a Step is seen as it was sent") {
-  const std::string sent = GoodStep(true).SerializeAsString();
-  StepDecoder decoder;
-  const StepView view = decoder.Decode(sent);
-  CHECK(view.observations == GoodStep(true).observations());
-  CHECK(view.reward.size == 3);
-  CHECK(view.reward.data[2] == 2);
-  CHECK(view.environment_seconds == 0.5);
-  CHECK(view.done.data[0]);
-  CHECK((view.terminated.data[0] && !view.terminated.data[1]));
-  CHECK((view.truncated.data[1] && !view.truncated.data[0]));
-  CHECK((view.episode_over.data[2] && !view.episode_over.data[1]));
-  CHECK(view.episode_step.data[2] == 2);
-  CHECK(view.episode_return.data[1] == 1);
-  Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, view, ActionsOf({0, 0, 0}));
-  const StepView empty = decoder.Decode("");
-  CHECK(empty.done.size == 0);
-  CHECK_THROWS_AS(Rollout(ParseSpec(GoodSpec()), 3, 1).WriteStep(0, empty, ActionsOf({0, 0, 0})),
-                  StreamError);
 }
 
 void Mutate(std::string* bytes, std::mt19937* random) {
@@ -319,7 +238,9 @@ TEST_CASE("wire: any bytes are read as protobuf reads them, or refused with a St
   const std::string good_steps[] = {GoodStep(true).SerializeAsString(),
                                     GoodStep(false).SerializeAsString()};
   const Spec fixed = ParseSpec(GoodSpec());
+  CheckLikeProtobufs(good_spec, fixed);
   StepDecoder decoder;
+  for (const std::string& step : good_steps) CheckLikeProtobufs(step, decoder.Decode(step));
   int specs = 0, steps = 0, written = 0;
   for (int i = 0; i < 20000; ++i) {
     CAPTURE(i);
@@ -339,8 +260,9 @@ TEST_CASE("wire: any bytes are read as protobuf reads them, or refused with a St
         const StepView view = decoder.Decode(step_bytes);
         ++steps;
         CheckLikeProtobufs(step_bytes, view);
-        Rollout rollout(like, like.num_envs, 1);
-        rollout.WriteStep(i % 2, view, Zeros(like.MakeActions(like.num_envs)));
+        const Array actions = like.MakeActions(like.num_envs);
+        if (actions.bytes() > 0) std::memset(actions.data(), 0, actions.bytes());
+        Rollout(like, like.num_envs, 1).WriteStep(i % 2, view, actions);
         ++written;
       } catch (const StreamError&) {
       }
@@ -499,9 +421,6 @@ TEST_CASE("dlpack: contiguous memory is shared, other memory copied") {
   CHECK(values({six, {1, 2, 1, 3}, {99, 3, -7, 1}}, true) ==
         six);  // strides of size 1 do not matter
   CHECK(values({six, {3, 2}, {1, 3}}, false) == Numbers{0, 3, 1, 4, 2, 5});
-  CHECK(values({six, {2, 2}, {3, 1}}, false) == Numbers{0, 1, 3, 4});
-  CHECK(values({six, {3}, {2}}, false) == Numbers{0, 2, 4});
-  CHECK(values({six, {6}, {-1}, 5}, false) == Numbers{5, 4, 3, 2, 1, 0});
   CHECK(values({six, {2, 3}, {-3, 1}, 3}, false) == Numbers{3, 4, 5, 0, 1, 2});
   CHECK(values({six, {2, 3}, {0, 1}}, false) == Numbers{0, 1, 2, 0, 1, 2});  // expanded
   CHECK(values({six, {2, 2}, {}, 2}, true) == Numbers{2, 3, 4, 5});
@@ -540,14 +459,10 @@ TEST_CASE("dlpack: only arrays of numbers in CPU memory are accepted") {
   CHECK(error([](auto* t) { t->device.device_type = 2; }) ==
         "expected an array in CPU memory, seen DLPack device type 2; use .cpu()");
   CHECK(error([](auto* t) { t->dtype.lanes = 4; }) == "expected a numeric dtype, seen int16");
-  CHECK(Has(error([](auto* t) { t->dtype.bits = 4; }), "expected a numeric dtype"));
+  for (uint8_t bits : {0, 4}) {
+    CHECK(Has(error([=](auto* t) { t->dtype.bits = bits; }), "expected a numeric dtype"));
+  }
   CHECK(Has(error([](auto* t) { t->dtype.code = 3; }), "expected a numeric dtype"));
-}
-
-TEST_CASE("dlpack: an element must have bits") {
-  Foreign foreign({1, 2}, {2}, {});
-  foreign.tensor.dtype.bits = 0;
-  CHECK_THROWS_AS(FromDLPack(foreign.tensor, nullptr), std::invalid_argument);
 }
 
 TEST_CASE("dlpack: there and back, in the same memory, alive until the deleter is called") {

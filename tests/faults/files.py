@@ -96,15 +96,13 @@ def _save_for_ever(path: str, progress: Connection) -> None:
 
 
 @promise("a run killed and resumed in order ends like an unbroken one", "SIGKILL; --num_actors 0")
-def resumed_in_order(
-    kills: int = 20, steps: int = 20_000, flags: tuple[str, ...] = ()
-) -> list[Figure]:
+def resumed_in_order(kills: int = 20, steps: int = 20_000) -> list[Figure]:
     """The checkpoints must be equal bit for bit. A kill leaves a barrier's checkpoint."""
     rng = random.Random(0)
     different = 0
     learned = "model optimizer optimizer_name step updates skipped stats env spec".split()
     with tempfile.TemporaryDirectory() as folder:
-        flags = *IN_ORDER, "5", "--checkpoint_every", "1", "--total_steps", kills * steps, *flags
+        flags = *IN_ORDER, "5", "--checkpoint_every", "1", "--total_steps", kills * steps
         unbroken = Path(folder) / "unbroken"
         unbroken.mkdir()
         expected = load(finish(unbroken, *flags).path)

@@ -56,7 +56,6 @@ def make_trainer(device: torch.device) -> tuple[tuple, dict[str, torch.Tensor]]:
 
 
 def works(device: torch.device) -> bool:
-    """Whether the device still computes."""
     return float(torch.ones(8, device=device).sum()) == 8.0
 
 

@@ -47,7 +47,6 @@ def printed_by(words: list[str]) -> str:
 
 
 def bandwidths(device: torch.device, size: int) -> Answers:
-    """Copies of `size` bytes."""
     pinned = devices.pins_memory(device.type)
     memory = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).fill_(1)
     pageable = torch.empty(size, dtype=torch.uint8).fill_(1)

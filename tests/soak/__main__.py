@@ -157,7 +157,6 @@ class MonoBeast:
         ballast.unlink()
 
     def end(self) -> None:
-        """Ends all programs, as a user would."""
         terminate("the learner", self.learner)
 
     def left(self, patience: float = 5.0) -> int:

@@ -98,7 +98,6 @@ def make_actor(net_class, *argv, create_env=Counting):
 
 
 def make_rollouts(actor, count=ROLLOUTS):
-    """Makes `count` consecutive rollouts."""
     return [unroll(actor, T, version=k + 1) for k in range(count)]
 
 

@@ -53,7 +53,6 @@ class Client:
         return call(HealthCheckRequest(service=service), timeout=GUARD_S).status
 
     def watch_health(self):
-        """Yields each status when it arrives."""
         for answer in HealthStub(self._channel).Watch(HealthCheckRequest(), timeout=GUARD_S):
             yield answer.status
 

@@ -112,10 +112,8 @@ class Life:
         learner.learn(run_of(self.learner, self.stats), own, self.weights.publish, clock)
 
     def _infer(self, net, asked):
-        run, clock = (
-            SimpleNamespace(flags=self.flags, stats=self.stats),
-            Clock(INFERENCE_ACTIVITIES),
-        )
+        run = SimpleNamespace(flags=self.flags, stats=self.stats)
+        clock = Clock(INFERENCE_ACTIVITIES)
         polybeast.infer(run, asked, self.weights, net, clock, models.act_on)
 
     def learn(self, number):

@@ -25,12 +25,10 @@ def guarded(*closables):
 
 
 def in_thread(function, *args):
-    """Runs the function in a thread and returns its future."""
     pool = ThreadPoolExecutor(1)
-    try:
-        return pool.submit(function, *args)
-    finally:
-        pool.shutdown(wait=False)
+    future = pool.submit(function, *args)
+    pool.shutdown(wait=False)
+    return future
 
 
 def bytes_of(tensor):

@@ -82,7 +82,6 @@ def check_fork(example, beast, tmp_path, edited=None, more=""):
 
 
 def import_fork(copy):
-    """The module of the fork's monobeast.py."""
     spec = importlib.util.spec_from_file_location("fork", copy / "monobeast.py")
     fork = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(fork)
@@ -132,7 +131,6 @@ def imported_from(folder):
 
 
 def in_programs(words, steps):
-    """The commands that train PROGRAMS."""
     return [f"{p} --xpid {p} --total_steps {steps} {own} {words}" for p, own in PROGRAMS.items()]
 
 

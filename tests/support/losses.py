@@ -24,7 +24,6 @@ def transitions(rows, outputs, progress=0.0, distribution=None, moments=None, **
 
 
 def impala_loss(rows, outputs, **flags):
-    """All numbers of MonoBeast's loss."""
     batch = transitions(rows, outputs, **flags)
     found = losses.results_of(batch, None, monobeast.targets, monobeast.loss)
     numbers = {name: found[name] for name in ("total_loss", "largest_reward", "real_transitions")}

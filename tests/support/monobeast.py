@@ -28,16 +28,16 @@ def as_it_was():
         torch.set_num_threads(threads)
 
 
-def beast(savedir, *flags):
-    """Runs MonoBeast in this process."""
+def beast(savedir, *flags, program=monobeast):
+    """Runs MonoBeast, or another program, in this process."""
     words = ["--savedir", savedir, "--xpid", "run", *flags]
-    monobeast.main([str(word) for word in words])
+    program.main([str(word) for word in words])
 
 
-def refusal(savedir, *flags):
-    """Returns the line with which MonoBeast refuses to start."""
+def refusal(savedir, *flags, program=monobeast):
+    """Returns the line with which the program refuses to start."""
     with pytest.raises(SystemExit) as refused:
-        beast(savedir, *flags)
+        beast(savedir, *flags, program=program)
     message = refused.value.code
     assert isinstance(message, str) and "\n" not in message  # Python prints it and exits with 1
     return message

@@ -1,9 +1,10 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Runs PolyBeast in the test's process or in another one, with small settings."""
 
-import pytest
+import functools
 
 import polybeast
+from tests.support import monobeast
 from tests.support.processes import Program, wait_for
 
 CATCH = "--env tests.support.envs:Catch-v0 --net monobeast.Net".split()
@@ -27,18 +28,12 @@ class Poly(Program):
         assert not list(self.temporary.glob("torchbeast*/**"))
 
 
-def beast(savedir, *flags, program=polybeast):
-    """Runs PolyBeast, or another program, in this process."""
-    words = ["--savedir", savedir, "--xpid", "run", *flags]
-    program.main([str(word) for word in words])
+beast = functools.partial(monobeast.beast, program=polybeast)
 
 
 def refusal(savedir, *flags, program=polybeast):
     """Returns the line with which the program refuses to start, without its name."""
-    with pytest.raises(SystemExit) as refused:
-        beast(savedir, *flags, program=program)
-    message = refused.value.code
-    assert isinstance(message, str) and "\n" not in message  # Python prints it and exits with 1
+    message = monobeast.refusal(savedir, *flags, program=program)
     name = f"{program.__name__}: error: "
     assert message.startswith(name)
     return message.removeprefix(name)
