@@ -164,6 +164,13 @@ def test_groups_from_the_command_line(tmp_path, figures, capsys, flags, names, l
     assert [len(axes.get_lines()) for axes in figures[0].axes] == lines_of_panels
 
 
+def test_six_panels_are_two_full_rows(tmp_path, figures):
+    for name in "abcdef":
+        make_run(tmp_path, name, [1.0])
+    plot([str(tmp_path)], "plot.png", panel_by=".+")
+    assert figures[0].axes[0].get_subplotspec().get_gridspec().get_geometry() == (2, 3)
+
+
 def legend(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
 

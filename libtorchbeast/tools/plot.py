@@ -316,8 +316,8 @@ def draw(panels: list[Panel], label: str, labels: Sequence[str] = ()) -> Figure:
     if len(names) > 10:
         colors = [colormaps["turbo"](i / (len(names) - 1)) for i in range(len(names))]
     style_of = dict(zip(names, zip(colors, labels or names, strict=True), strict=True))
-    columns = min(5, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // 5)  # of at most 5 panels, all as full as possible
+    columns = -(-len(panels) // rows)
     width, height = (3.2, 3.2) if panels[0].title else (4.4, 4.2)
     figure = Figure(figsize=(max(5, width * columns), height * rows), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False, sharey=not panels[0].title).flat
