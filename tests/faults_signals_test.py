@@ -6,7 +6,8 @@ from tests.faults.harness import hold
 
 
 def test_monobeast_is_stopped_while_it_saves():
-    """polybeast_test.py has Ctrl-C in training: both have the same processes and threads."""
+    """Both beasts have the same processes and threads. faults_environments_test.py ends PolyBeast
+    with Ctrl-C."""
     hold(signals.stopped(times=1, beasts=("monobeast",), first=2))
 
 
