@@ -252,7 +252,7 @@ class Evaluator:
         keep: Keep = lambda score, evaluated: None,
     ):
         self._learner, self._spec, self._player, self._keep = learner, spec, player, keep
-        self._flags = replace(flags, mode="test", against=None)
+        self._flags = replace(flags, mode="test")
         self._every = flags.eval_every if ranks.rank() == 0 else 0
         self._process: workers.Process | None = None
         self._weights: SharedWeights | None = None

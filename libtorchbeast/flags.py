@@ -288,8 +288,8 @@ def require(flags: argparse.Namespace, name: str, holds: bool, expected: str) ->
 
 def choose_xpid(flags: argparse.Namespace) -> None:
     """Chooses --xpid if it was not given, and makes paths absolute, because an environment may
-    change the working directory. Raises UserError if --xpid is not a plain folder name, or it is
-    "latest" when training."""
+    change the working directory. Raises UserError if --xpid is not a plain folder name, or what is
+    for test modes is given when training."""
     if not flags.savedir.startswith("~"):
         flags.savedir = os.path.abspath(flags.savedir)
     savedir = os.path.expanduser(flags.savedir)
@@ -305,6 +305,8 @@ def choose_xpid(flags: argparse.Namespace) -> None:
         require(flags, name, not re.search("[\ud800-\udfff]", getattr(flags, name)), "UTF-8")
     if flags.mode == "train":
         require(flags, "xpid", flags.xpid != "latest", "another name: latest is a link")
+        for name in ("against", "best"):
+            require(flags, name, not vars(flags).get(name), "a test mode with it (--mode test)")
 
 
 def is_folder_name(name: str) -> bool:

@@ -459,7 +459,7 @@ def test_a_match_has_an_opponent_in_all_games_and_each_side_in_half_of_them(tmp_
         assert 0.3 < first_wins < 0.7
     test = ("--mode", "test", "--xpid", "loser", "--against", "nothing")
     assert "--against nothing: there is no checkpoint" in refusal(tmp_path, *test)
-    catch = monobeast.parse([*CATCH, "--against", "loser"])
+    catch = monobeast.parse([*CATCH, "--against", "loser", "--mode", "test"])
     with pytest.raises(UserError, match="--against loser: expected .* players who move in turn"):
         past.match(nn.Module(), monobeast.make_environment(catch).spec, catch)
 
@@ -476,9 +476,8 @@ def test_the_best_file_of_self_play_follows_the_opponents(monkeypatch):
         (others, of_turns, -1.0, [0.5, 0.5]),
         ("", of_turns, 0.5, [0.5, 0.5]),
     ):
-        flags = flags_of(words, "--eval_every 100 --against another")  # which is of test modes
+        flags = flags_of(words, "--eval_every 100")
         evaluator = evaluate.Evaluator(SimpleNamespace(step=0), spec, flags, None, keep)
-        assert evaluator._flags.against is None
         evaluator._is_playing, evaluator._played = True, {"flags": {}}
         monkeypatch.setattr(evaluator, "_result", row.copy)
         evaluator.take()
