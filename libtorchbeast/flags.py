@@ -27,13 +27,13 @@ FROM_STDIN = ["--flags_from_stdin"]
 # Flags of one start and of its machine. A resume does not take them from the run.
 OF_ONE_START = frozenset(
     """
-    mode xpid savedir best disable_checkpoint wandb compile learner_device inference_device
+    mode xpid savedir best against disable_checkpoint wandb compile learner_device inference_device
     torch_threads num_actors num_buffers num_servers server_addresses tls_cert tls_key tls_ca
     insecure max_learner_queue_size rank_timeout
     """.split()
 )
 # Nor does a test mode take these, so that it plays the games that its help promises.
-OF_ONE_TEST = frozenset("seed num_episodes max_episode_steps greedy against".split())
+OF_ONE_TEST = frozenset("seed num_episodes max_episode_steps greedy".split())
 
 Recipes = dict[str, dict[str, Any]]  # kind of environment -> defaults by the flag's name (recipes)
 
@@ -306,7 +306,7 @@ def choose_xpid(flags: argparse.Namespace) -> None:
     if flags.mode == "train":
         require(flags, "xpid", flags.xpid != "latest", "another name: latest is a link")
         for name in ("against", "best"):
-            require(flags, name, not vars(flags).get(name), "a test mode with it (--mode test)")
+            require(flags, name, not vars(flags).get(name), "--mode test, test_render or export")
 
 
 def is_folder_name(name: str) -> bool:

@@ -100,8 +100,8 @@ def test_torchbeasts_command_lines_are_taken():
         ("--total_steps 1 000", "unexpected '000': flags begin with --"),
         ("--savedir /caf\udce9", "--savedir /caf\udce9: expected UTF-8"),
         ("--xpid caf\udce9", "--xpid caf\udce9: expected UTF-8"),
-        ("--best", "--best True: expected a test mode with it (--mode test)"),
-        ("--against x", "--against x: expected a test mode with it (--mode test)"),
+        ("--best", "--best True: expected --mode test, test_render or export"),
+        ("--against x", "--against x: expected --mode test, "),
     ],
 )
 def test_a_wrong_command_line_is_told_with_the_range_or_the_nearest_flag(words, said):
