@@ -393,6 +393,7 @@ def train_in_order(run: Run, rollout: Rollout) -> None:
             run.state.between_barriers = True
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):
                 if run.finished():  # the rest of the rollout is not learned from
+                    run.between.learned(batch, None)
                     return
                 numbers = learner.update(batch, publish=lambda state_dict, version: None)
                 run.learned(batch, numbers)

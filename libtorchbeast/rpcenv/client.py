@@ -1,6 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """What a learner asks its environment servers: what they serve, and whether they still answer."""
 
+import errno
 import logging
 import os
 import time
@@ -72,9 +73,8 @@ def first_description(
             except libtorchbeast.StreamError as error:
                 if "built without gRPC" in str(error):
                     raise UserError(str(error)) from error
-                path = address.removeprefix("unix:")
-                is_early = path != address and not os.path.exists(path)
-                errors[address] = "there is no such socket" if is_early else str(error)
+                is_missing = os.strerror(errno.ENOENT) in str(error)  # as before its server serves
+                errors[address] = "there is no such socket" if is_missing else str(error)
         waited = time.monotonic() - start
         if waited > timeout:
             raise ServersLost(_message(timeout, errors))
