@@ -21,7 +21,7 @@ from libtorchbeast.tools import plot, report, sweep
 from tests.gpu import __main__ as gpu
 from tests.support.forks import copy_repository
 from tests.support.makefile import printed, programs
-from tests.support.processes import ROOT, rows
+from tests.support.processes import ROOT, load, rows
 
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 README = ROOT / "README.md"
@@ -45,6 +45,8 @@ SCALED = {
         "libtorchbeast.tools.plot {savedir}/pong --y sps --out {savedir}/plot.png"
     ),
     "make poly": f'make poly FLAGS="{SMALL} --envs_per_server 2 --num_servers 1"',
+    "polybeast --xpid pong-poly --mode test": ONE_GAME,
+    "polybeast --xpid pong-poly --mode test_render": ONE_GAME,
     "r2d2 --env examples.memory.recall:Recall-v0 --xpid recall-r2d2 --total_steps 100_000 "
     "--eval_every 20_000": f"{{}} {SMALL} --envs_per_server 4 --replay_start 100",
     "r2d2 --xpid recall-r2d2 --mode test": ONE_GAME,
@@ -80,7 +82,6 @@ NOT_RUN = {
         "libtorchbeast.tools.plot ~/logs/torchbeast/lr",
         "libtorchbeast.tools.plot ~/logs/torchbeast/recall",
     ],
-    "evaluate_test.py plays so, and makes a video": ["polybeast --xpid pong-poly --mode"],
 }  # fmt: skip
 
 # Flags on these pages that are not the beasts', their servers' or the tools'.
@@ -139,6 +140,8 @@ def test_command(command, savedir, capfd, as_before):
         assert (savedir / command.split()[2] / "test.mp4").stat().st_size > 1000
     if "plot" in command:
         assert (savedir / "plot.png").stat().st_size > 1000
+    if command == "make poly":
+        assert load(savedir / "pong-poly")["net"] == "polybeast.Net"
 
 
 # ========================================================================================= the fork

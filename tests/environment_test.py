@@ -288,7 +288,8 @@ for dtype, large, said in (
 def test_an_observation_that_differs_from_the_space_is_refused(name, late):
     space, observation, expected, seen = WRONG_OBSERVATIONS[name]
     first = space.sample() if late else observation
-    plain = Plain(space, first=first, result=(observation, 0.0, False, False, {}))
+    later = observation if late else space.sample()
+    plain = Plain(space, first=first, result=(later, 0.0, False, False, {}))
     with pytest.raises(ValueError) as error:
         first_step(lambda: plain)
     assert f"expected {'the parts ' * (expected[0] == '[')}{expected}" in str(error.value)

@@ -171,7 +171,8 @@ def test_the_first_game_of_each_environment_counts_and_is_told_when_it_ends():
         games = evaluate.play(flags, net, env, 3, *watching)
     assert games == [evaluate.Game(steps, steps, True, {}) for steps in (3, 4, 5, 6, 7)]
     assert told == [*enumerate(games)]
-    assert told_before == [0, 0, 0, 0, 1, 2] + [3] * 7 + [4, 5]  # in each row
+    # In each row: first games end after 3, 4 and 5 steps, the next ones 6 and 7 steps later.
+    assert told_before == [0, 0, 0, 0, 1, 2] + [3] * 7 + [4, 5]
 
 
 def test_only_the_first_rank_evaluates(evaluator, monkeypatch):

@@ -7,7 +7,7 @@ from tests.faults.harness import hold
 
 def test_monobeast_is_stopped_while_it_saves():
     """Both beasts have the same processes and threads. faults_environments_test.py ends PolyBeast
-    with Ctrl-C."""
+    with Ctrl-C, where namespaces may be made."""
     hold(signals.stopped(times=1, beasts=("monobeast",), first=2))
 
 

@@ -147,6 +147,17 @@ def test_a_resumed_run_is_not_evaluated_before_the_next_is_due(tmp_path, monkeyp
     assert not start.called
 
 
+def test_a_run_whose_checkpoint_is_damaged_resumes_from_the_one_before_it(savedir, capsys):
+    before = torch.load(savedir / "run/model.tar.previous", weights_only=True)["step"]
+    newest = savedir / "run/model.tar"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    beast(savedir, *IN_ORDER, "--barrier_updates", 1, "--total_steps", 1100)
+    assert f"Resuming from step {before}" in capsys.readouterr().err
+    assert load(savedir / "run")["step"] >= 1100
+    table = rows(savedir / "run")
+    assert [row["_tick"] for row in table] == list(range(len(table)))
+
+
 class OtherNet(monobeast.Net):
     pass
 

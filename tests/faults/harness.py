@@ -2,8 +2,8 @@
 """Promises about faults. Each is checked by breaking something real and measuring what happens.
 
 A promise is a function that breaks something and returns Figures. Its keyword arguments say how
-often and for how long. `make faults` calls it with the defaults. `make test` calls it with smaller
-arguments and checks what it returns with `hold`, which allows some SLACK.
+often and for how long. `make faults` calls it with the defaults. `make test` calls most of them
+with smaller arguments and checks what they return with `hold`, which allows some SLACK.
 """
 
 import importlib
