@@ -392,7 +392,7 @@ def test_a_run_of_several_agents_has_standings(tmp_path, monkeypatch, beast_):
     else:
         monkeypatch.setattr(past, "CHANGE_AFTER", 30)  # in this process, where inference is
         own = "--num_servers 1 --envs_per_server 8 --num_inference_threads 2 --core mingru "
-        own += "--net monobeast.Net --passes 1 --minibatches 1"
+        own += "--net monobeast.Net --passes 1 --minibatches 1 --total_steps 4000"
         polybeast.main(f"--savedir {tmp_path} --xpid run {words} {own}".split())
     met, last = read(str(tmp_path / "run")), rows(tmp_path / "run")[-1]
     assert last["frame"] == 2 * last["step"]
