@@ -258,10 +258,7 @@ class RunState:
         checkpoint.set_random_states(state["random_states"])
         logger.info("Resuming from step %d: %s", self.learner.step, self.checkpoints.path)
         if state["between_barriers"]:
-            logger.warning(
-                "This checkpoint was saved between two barriers: the resumed run is not, bit for "
-                "bit, the run that would have followed without the stop."
-            )
+            logger.warning("Saved between barriers: it is not, bit for bit, as without the stop.")
 
     def share(self, others: ranks.Ranks, wakeup: workers.PipeEvent) -> None:
         """Gives all ranks the learner of rank 0. From here on, the loss of a rank sets `wakeup`,
