@@ -195,10 +195,10 @@ def test_a_resume_with_another_recipe_is_refused():
 
 
 def test_what_belongs_to_a_start_or_its_machine_is_not_the_runs():
-    saved = dict(num_actors=31, torch_threads=32, wandb=True, compile=True, xpid="old")
+    saved = dict(num_actors=31, torch_threads=32, wandb=True, compile=True, xpid="old", against="x")
     flags = taken_over("--xpid new", **saved)
     assert (flags.num_actors, flags.torch_threads, flags.xpid) == (None, None, "new")
-    assert not (flags.wandb or flags.compile)
+    assert not (flags.wandb or flags.compile or flags.against)
     parsers = [program.make_parser() for program in (monobeast, polybeast)]
     known = {action.dest for parser in parsers for action in parser._actions}
     assert known >= OF_ONE_START | OF_ONE_TEST  # a renamed flag must be renamed there, too

@@ -47,6 +47,10 @@ def test_a_path_may_have_another_column_than_the_rest(tmp_path, figures):
     assert figures[0].get_supylabel() == "mean game return, mean eval return/a:B-v0"
     time = figures[0].axes[-1]
     assert [*time.get_lines()[0].get_xdata()] == [30] and time.get_xlabel() == "minutes of training"
+    long = make_csv(tmp_path / "long/logs.csv", [HEADER, "1,1,4,7"])
+    plot([str(long), runs[0]], "plot.png", x="hours")
+    axes = figures[1].axes[0]
+    assert [*axes.get_lines()[1].get_xdata()] == [0.5] and axes.get_xlabel() == "hours of training"
     with pytest.raises(ValueError, match="expected one column, seen step and mean_game_return"):
         plot([f"{runs[0]}:step", runs[0]], "plot.png")
 

@@ -20,6 +20,12 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.weights import NewestWeights, SharedWeights, memory_fence, shapes_of_versions
 from tests.support.memory import GUARD, MOST, memories, receive
 
+try:
+    LIBATOMIC = ctypes.CDLL("libatomic.so.1")
+except OSError:
+    LIBATOMIC = None
+needs_libatomic = pytest.mark.skipif(LIBATOMIC is None, reason="libatomic.so.1 is not installed")
+
 
 class Weights(nn.Module):
     """Parameters and buffers of several dtypes; large enough that a copy takes its time."""
@@ -114,9 +120,15 @@ def test_weights_start_with_their_version_and_give_their_memory_back():
     assert memories() == before
 
 
+@needs_libatomic
 def test_the_fence_of_a_processor_that_reorders_stores_is_libatomics(monkeypatch):
     calls = []
-    libraries = {"libatomic.so.1": SimpleNamespace(atomic_thread_fence=calls.append)}
+
+    def fence(order):
+        calls.append(order)
+        LIBATOMIC.atomic_thread_fence(order)
+
+    libraries = {"libatomic.so.1": SimpleNamespace(atomic_thread_fence=fence)}
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(ctypes, "CDLL", libraries.__getitem__)
