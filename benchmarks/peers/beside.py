@@ -3,8 +3,9 @@
 
     python benchmarks/peers/beside.py 30 "first command" "second command"
 
-They are ended (SIGTERM) after so many minutes. The memory is the sum of the proportional
-set sizes (PSS) of a command's processes, which counts shared pages once; looked at each 10 seconds.
+The number is that of minutes, after which SIGTERM ends the commands. The memory is the sum of the
+proportional set sizes (PSS) of a command's processes, which counts shared pages once. It is
+measured every ten seconds.
 """
 
 import contextlib

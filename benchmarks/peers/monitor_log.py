@@ -16,19 +16,22 @@ import json
 import pathlib
 import sys
 
+from sample_factory_log import write_log
 
-def read_games(folder: pathlib.Path) -> list[tuple[float, float, int]]:
-    """The end in seconds since 1970, the return and the length of each game, in their order."""
-    games = []
-    for path in folder.glob("*.monitor.csv"):
+
+def read_games(folder: str) -> tuple[float, list[tuple[float, float, int]]]:
+    """When the run began, and of each game, in the order of their ends, the end, the return and the
+    length. Times are in seconds since 1970."""
+    begins, games = [], []
+    for path in pathlib.Path(folder).glob("*.monitor.csv"):
         with path.open() as file:
-            begin = json.loads(file.readline()[1:])["t_start"]
+            begins.append(json.loads(file.readline()[1:])["t_start"])
             for row in csv.DictReader(file):
-                games.append((begin + float(row["t"]), float(row["r"]), int(row["l"])))
-    return sorted(games)
+                games.append((begins[-1] + float(row["t"]), float(row["r"]), int(row["l"])))
+    return min(begins, default=0.0), sorted(games)
 
 
-def curve(games: list[tuple[float, float, int]], begin: float, repeat: int) -> list[dict]:
+def curve(begin: float, games: list[tuple[float, float, int]], repeat: int) -> list[dict]:
     """The rows of logs.csv."""
     last, rows, frames = collections.deque(maxlen=100), {}, 0
     for number, (time, value, length) in enumerate(games, 1):
@@ -45,17 +48,11 @@ def curve(games: list[tuple[float, float, int]], begin: float, repeat: int) -> l
 
 
 def main() -> None:
-    source, folder, repeat = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
-    if not (games := read_games(source)):
+    source, folder, repeat = sys.argv[1:]
+    begin, games = read_games(source)
+    if not games:
         sys.exit(f"{source}: expected games in files called NAME.monitor.csv, seen none")
-    first = min(source.glob("*.monitor.csv"))
-    begin = json.loads(first.read_text().partition("\n")[0][1:])["t_start"]
-    rows = curve(games, begin, repeat)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "logs.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_log(folder, curve(begin, games, int(repeat)))
 
 
 if __name__ == "__main__":

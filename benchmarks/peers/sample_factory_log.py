@@ -33,16 +33,20 @@ def read_curve(path: str) -> list[dict[str, str]]:
     return rows[::2]  # it logs every five seconds
 
 
-def main() -> None:
-    path, folder = sys.argv[1:]
-    rows = read_curve(path)
-    if not rows:
-        sys.exit(f"{path}: expected lines with 'Avg episode reward', seen none")
+def write_log(folder: str, rows: list[dict]) -> None:
     pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
     with open(pathlib.Path(folder) / "logs.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def main() -> None:
+    path, folder = sys.argv[1:]
+    rows = read_curve(path)
+    if not rows:
+        sys.exit(f"{path}: expected lines with 'Avg episode reward', seen none")
+    write_log(folder, rows)
 
 
 if __name__ == "__main__":
