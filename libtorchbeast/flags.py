@@ -288,8 +288,8 @@ def require(flags: argparse.Namespace, name: str, holds: bool, expected: str) ->
 
 def choose_xpid(flags: argparse.Namespace) -> None:
     """Chooses --xpid if it was not given, and makes paths absolute, because an environment may
-    change the working directory. Raises UserError if --xpid is not a plain folder name, or what is
-    for test modes is given when training."""
+    change the working directory. Raises UserError if --xpid is not a plain folder name, and when
+    training if it is "latest", or a flag of the test modes is given."""
     if not flags.savedir.startswith("~"):
         flags.savedir = os.path.abspath(flags.savedir)
     savedir = os.path.expanduser(flags.savedir)

@@ -202,7 +202,7 @@ class Direct:
         return rollouts
 
     def learned(self, batch: Rollout, numbers: dict[str, Any] | None) -> None:
-        """Gets what `Learner.update` returned, with the loss's vectors; None at the run's end."""
+        """Gets what `Learner.update` returned with the loss's vectors, or None at the run's end."""
 
 
 def start_learners(run: Any, batches: Callable[[], Iterator[Rollout]], publish: Publish) -> None:

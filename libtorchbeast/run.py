@@ -258,7 +258,7 @@ class RunState:
         checkpoint.set_random_states(state["random_states"])
         logger.info("Resuming from step %d: %s", self.learner.step, self.checkpoints.path)
         if state["between_barriers"]:
-            logger.warning("Saved between barriers: it is not, bit for bit, as without the stop.")
+            logger.warning("Saved between barriers: this run is not, bit for bit, an unbroken one.")
 
     def share(self, others: ranks.Ranks, wakeup: workers.PipeEvent) -> None:
         """Gives all ranks the learner of rank 0. From here on, the loss of a rank sets `wakeup`,

@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-r"""Plots the returns of one or many runs over steps, frames and hours.
+r"""Plots the returns of one or many runs over steps, frames and hours (below one: minutes).
 
     python -m libtorchbeast.tools.plot ~/logs/torchbeast/latest
     python -m libtorchbeast.tools.plot RUN_A RUN_B/logs.csv SAVEDIR --out plot.png --smooth 10
