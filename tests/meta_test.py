@@ -79,9 +79,16 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     assert not [*tmp_path.glob("*/run/changes*")]
     with (code / LOGGERS / "file_writer.py").open("ab") as file:
         file.write(b"# \xff")  # not UTF-8
+    for new in ("mine/new net.py", "mine/ignored.py", "mine/data.txt", "env/site-packages/torch.py"):
+        (code / new).parent.mkdir(parents=True, exist_ok=True)
+        (code / new).write_text("1\n")
+    (code / ".git/info/exclude").write_text("ignored.py\n")
     for setting in ("color.diff always", "diff.noprefix true", "diff.relative true"):
         git(code, "config", *setting.split())
     assert meta_of_code_in(code, tmp_path / "d")["dirty"] is True
+    assert "mine" in git(code, "status", "--short")  # the index is as it was
     git(code, "stash")
+    shutil.rmtree(code / "mine")
     git(code, "apply", str(tmp_path / "d/run/changes-0.diff"))
     assert (code / LOGGERS / "file_writer.py").read_bytes().endswith(b"\n# \xff")
+    assert [path.name for path in (code / "mine").iterdir()] == ["new net.py"]

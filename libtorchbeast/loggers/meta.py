@@ -11,8 +11,10 @@ import json
 import logging
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -94,20 +96,25 @@ def _origin() -> dict[str, Any]:
 
 
 def _commit() -> dict[str, Any]:
-    """The commit of the repository that this file is part of, whether tracked files differ from
-    that commit, and how, as a diff. Empty if git does not track this file, for example in an
-    installed package."""
-    folder = str(Path(__file__).resolve().parent)
+    """The commit of the repository that this file is part of, whether the code differs from that
+    commit, and how, as a diff: tracked files, and modules that are new. Empty if git does not track
+    this file, for example in an installed package."""
+    folder = Path(__file__).resolve().parent
 
-    def git(*args: str) -> bytes:
-        command = ["git", "--no-optional-locks", "-C", folder, *args]
-        return subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=20)
+    def git(*args: str, **variables: str) -> bytes:
+        command = ["git", "--no-optional-locks", "-C", str(folder), *args]
+        env = os.environ | variables
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=20, env=env)
 
     try:
         git("ls-files", "--error-unmatch", Path(__file__).name)  # fails if the file is not tracked
         commit = git("rev-parse", "HEAD").decode().strip()
         options = "--binary --no-color --no-ext-diff --no-textconv --src-prefix=a/ --dst-prefix=b/"
-        changes = git("-c", "diff.relative=false", "diff", *options.split(), "HEAD")
+        index = folder / git("rev-parse", "--git-path", "index").decode().strip()
+        with tempfile.TemporaryDirectory() as copies:  # the user's own index stays as it is
+            own = {"GIT_INDEX_FILE": shutil.copy(index, copies)}
+            git("add", "--intent-to-add", "--", ":/*.py", ":(top,exclude)*/site-packages/*", **own)
+            changes = git("-c", "diff.relative=false", "diff", *options.split(), "HEAD", **own)
         return {"commit": commit, "dirty": bool(changes), "changes": changes}
     except (OSError, subprocess.SubprocessError):
         return {}
