@@ -11,7 +11,7 @@ shared memory. Learner threads in the main process batch the rollouts and minimi
 
     environment -> row -> net -> row -> rollout -> batch -> loss -> weights
 
-To change environment, model or loss, edit the three places marked FORK HERE and nothing else.
+To change environment, model or loss, edit the places marked FORK HERE and nothing else.
 """
 
 import argparse
@@ -222,8 +222,8 @@ def check_flags(draft: argparse.Namespace, spec: Spec | None = None) -> Flags:
     choose_numbers(draft, recipes.may_change(draft, "envs_per_actor", spec))
     is_one = not in_order or draft.num_learner_threads == 1
     require(draft, "num_learner_threads", is_one, "1 if num_actors is 0")
-    is_one = not in_order or draft.inference_device == draft.learner_device
-    require(draft, "inference_device", is_one, "the learner's device if num_actors is 0")
+    is_same = not in_order or draft.inference_device == draft.learner_device
+    require(draft, "inference_device", is_same, "the learner's device if num_actors is 0")
     return Flags(**vars(draft))
 
 

@@ -187,9 +187,9 @@ def check_acting_flags(draft: argparse.Namespace, spec: Spec | None = None) -> F
         draft.num_actors = len(ranks.own_part(range(draft.num_servers), draft.server_addresses))
     devices.choose(draft)
     if draft.torch_threads is None:
-        # Other networks than the deep one on Atari are probably small.
-        is_deep = draft.net is None and atari_wrappers.is_atari(draft.env)
-        used = workers.share_of_cores() if is_deep else workers.share_of_cores() // 2
+        # Other networks than the programs' own ones on Atari are probably small.
+        is_large = draft.net is None and atari_wrappers.is_atari(draft.env)
+        used = workers.share_of_cores() if is_large else workers.share_of_cores() // 2
         on_cpu = any(map(devices.is_cpu, (draft.learner_device, draft.inference_device)))
         draft.torch_threads = max(1, used) if on_cpu else 1
     if draft.max_learner_queue_size is None:
@@ -323,7 +323,7 @@ def train_with_servers(
     weights = NewestWeights(learner.net.state_dict(), learner.updates, device)
     nets = [make_net(own, run.spec, flags) for _ in range(flags.num_inference_threads)]
     with open_streams(run, servers, max_bytes, columns, state) as (queue, batcher, streams):
-        batches = lambda: checked(run.spec, lending.rollouts(queue, learner.device))
+        batches = lambda: checked(run.spec, lending.batches(queue, learner.device))
         start_learners(run, batches, weights.publish)
         nets = [models.compile_if_asked(net.to(device), flags) for net in nets]
         start_inference(run, batcher, weights, nets, act)
@@ -335,7 +335,8 @@ def train_with_servers(
 
 
 def checked(spec: Spec, batches: Iterator[dict]) -> Iterator[dict]:
-    """Yields the batches. A server in another language may not have checked its masks."""
+    """Yields the batches. Raises UserError if an `action_mask` allows no action, which a server in
+    another language may not have checked."""
     for batch in batches:
         if spec.masks:
             names = ("action_mask", "done", "terminated", "truncated")  # also those of agents

@@ -271,8 +271,6 @@ def main(argv: list[str] | None = None) -> None:
         if str(failure).endswith(f"\n{why}"):  # no UserError, of which a line says all
             logger.error("A server failed: %s", failure)
         sys.exit(f"polybeast_env: error: {why}")
-    except KeyboardInterrupt:  # raised only before the servers start
-        sys.exit(130)
 
 
 if __name__ == "__main__":

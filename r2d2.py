@@ -14,7 +14,8 @@ libtorchbeast/q_learning/recurrent_q.py), and a replay buffer between the queue 
     server -> row -> batch -> net -> row -> rollout -> replay -> batch -> loss -> weights
                                                          ^----- priorities ----'
 
-To add an environment, edit the place marked FORK HERE in polybeast_env.py.
+To change network or loss, edit the places marked FORK HERE. An environment goes into
+polybeast_env.py.
 """
 
 import argparse
@@ -354,8 +355,8 @@ def train(flags: Flags) -> Run:
         require_replay_memory(flags, spec, state)
         max_bytes = require_stream_memory(flags, servers.description, state)
         device = torch.device(flags.learner_device)
-        own_columns = {"chance": torch.float32}
-        run = Run(flags, spec, net, device, player, targets, loss, own_columns)
+        batch_columns = {"chance": torch.float32}
+        run = Run(flags, spec, net, device, player, targets, loss, batch_columns)
         if "priorities" not in run.vectors:
             said = "expected priorities [B] among them, with which the replay draws sequences"
             raise UserError(f"loss() returned the vectors {[*run.vectors]}; {said}")

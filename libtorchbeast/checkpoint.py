@@ -180,7 +180,8 @@ def initial_weights(
         raise UserError(f"--{flag} {name}: {said}")
     if why := misfit(own, state["model"]):
         said = f"does not fit the network for {flags.env}: {why}"
-        raise UserError(f"--{flag} {name}: {path}, trained on {state['env']}, {said}")
+        trained = f"{state.get('net', 'weights')} trained on {state['env']}"
+        raise UserError(f"--{flag} {name}: {path}, {trained}, {said}")
     logger.info("--%s: the weights of %s, trained for %d steps", flag, path, state["step"])
     return state["model"]
 
@@ -314,16 +315,17 @@ class RunCheckpoints:
             logger.info("Checkpoint saved at step %d: %s", state["step"], self.path)
         return is_saved
 
-    def save_if_best(self, score: float, evaluated: dict[str, Any]) -> None:
+    def save_if_best(self, score: float, evaluated: dict[str, Any], kind: str = "return") -> None:
         """Saves the weights of `evaluated` to model.best.tar, if no other weights of the run had as
-        high a score with the same --eval_env. A failure is handled as in `save`."""
+        high a score, of this kind, with the same --eval_env. A failure is handled as in `save`."""
         is_same = _opponents(evaluated) == self._opponents
         if not self.enabled or not score > (self.best_score if is_same else -math.inf):
             return
         state = evaluated | {"mean_eval_return": score}
         if self.try_save(self.best_path, state, keep_previous=False):
             self.best_score, self._opponents = score, _opponents(evaluated)
-            logger.info("Best so far, %g at step %d: %s", score, state["step"], self.best_path)
+            said = "Best so far, %s %g at step %d: %s"
+            logger.info(said, kind, score, state["step"], self.best_path)
 
     def try_save(self, path: str, state: dict[str, Any], keep_previous: bool = True) -> bool:
         """Saves `state` with the identity. Returns False after an error, which this logs."""

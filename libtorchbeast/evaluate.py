@@ -46,12 +46,15 @@ class Game(NamedTuple):
     numbers: dict[str, float]  # those that the environment told of it
 
 
-def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
+def load(
+    flags: Flags, player: Player, say: Callable[[str], None] = results.print
+) -> tuple[nn.Module, Environment]:
     """Loads the network of a run's newest checkpoint and makes environments to play in.
 
     Args:
         flags: those of the run, as `checkpoint.parse_for_run` completes them.
         player: makes the network and the environments.
+        say: gets a sentence about what was loaded.
 
     Returns:
         The network in evaluation mode, and the environments.
@@ -79,7 +82,7 @@ def load(flags: Flags, player: Player) -> tuple[nn.Module, Environment]:
         env.close()
         raise UserError(f"{path} {why}")
     net.load_state_dict(state["model"])
-    results.print(f"Loaded {path}, trained for {state['step']:,} steps")
+    say(f"Loaded {path}, trained for {state['step']:,} steps")
     return net.eval(), env
 
 
@@ -150,9 +153,8 @@ def test_newest(flags: Flags, player: Player) -> list[Game]:
     """Plays --num_episodes games with the newest checkpoint of --xpid and prints each as it ends,
     then the mean and the standard deviation of their returns, and the means of the numbers that the
     environment told. In the mode test_render it also films them, to SAVEDIR/XPID/test.mp4. In the
-    mode export it plays none, but exports the policy. Raises what `load`
-    raises, and UserError if the environment does not render images, or torch.export cannot trace
-    the network."""
+    mode export it exports the policy instead. Raises what `load` raises, and UserError if the
+    environment does not render images, or torch.export cannot trace the network."""
     net, env = load(flags, player)
     with contextlib.closing(env):
         if flags.mode == "export":

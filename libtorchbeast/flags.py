@@ -28,8 +28,8 @@ FROM_STDIN = ["--flags_from_stdin"]
 OF_ONE_START = frozenset(
     """
     mode xpid savedir best against disable_checkpoint wandb compile learner_device inference_device
-    torch_threads num_actors num_buffers num_servers server_addresses tls_cert tls_key tls_ca
-    insecure max_learner_queue_size rank_timeout
+    torch_threads num_learner_threads num_actors num_buffers num_servers server_addresses tls_cert
+    tls_key tls_ca insecure max_learner_queue_size rank_timeout
     """.split()
 )
 # Nor does a test mode take these, so that it plays the games that its help promises.
@@ -402,12 +402,12 @@ def _learning(parser: Parser) -> None:
              "updates the network. Default: 1, or 2 if the learner uses an accelerator.")
     add("--torch_threads", type=whole(1, 1024),
         help="Number of threads that torch uses for one operation on the CPU. Default: in "
-             "MonoBeast, as many as its actors leave cores free, and 1 with --num_actors 0. "
-             "PolyBeast uses all cores for its deep network on Atari, and otherwise half of them. "
-             "Both use 1 if this process computes on accelerators only.")
+             "MonoBeast, as many as its actors leave cores free, but 1 with --num_actors 0; in "
+             "PolyBeast and R2D2, all cores for their own network on Atari, else half of them; 1 "
+             "if this process computes on accelerators only.")
     add("--learner_device", metavar="DEVICE",
         help="Device of the learner, any that torch has, for example cuda:1, xpu or mps. Default: "
-             "the GPU if there is one (but not a Mac's), else cpu. With --num_actors 0: cpu.")
+             "the GPU if there is one (but not a Mac's) and --num_actors is not 0, else cpu.")
     add("--inference_device", metavar="DEVICE",
         help="Device of the networks that choose actions. Default: the learner's device; cpu for "
              "MonoBeast's actors, which are processes.")

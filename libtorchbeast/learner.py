@@ -60,7 +60,7 @@ class Learner:
 
         Args:
             batch: a rollout batch on the CPU, [T+1, B, ...]. Each of its real transitions is a step
-                of the run, unless `column/new_steps` [1, B] says how many (everywhere the same).
+                of the run, unless `column/new_steps` [1, B] says how many the whole batch adds.
 
         Returns:
             Numbers for the log, which are means over the updates (`largest_reward`: maximum), and

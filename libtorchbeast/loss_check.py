@@ -23,14 +23,14 @@ def check_loss(
     flags: Flags,
     targets: Targets,
     loss: Loss,
-    own_columns: dict[str, torch.dtype],
+    batch_columns: dict[str, torch.dtype],
 ) -> tuple[dict[str, Any], list[str]]:
     """Calls both with observations of zeros, or of ones if that fails (as `net_check.check_net`).
     The calls leave the network's buffers and torch's random state as they were.
 
     Args:
         net: on the CPU.
-        own_columns: the dtypes of what batches say of columns, `column/NAME` [1, B].
+        batch_columns: the dtypes of what batches say of columns, `column/NAME` [1, B].
 
     Returns:
         The results of `losses.learn_from`, and the columns of the log that are the loss's own.
@@ -46,7 +46,7 @@ def check_loss(
         with contextlib.ExitStack() as stack:
             stack.callback(keep_buffers(nn.ModuleList([net, models.of_learner(net)])))
             stack.enter_context(torch.random.fork_rng(devices=[]))
-            batch = _made_up(net, spec, own, own_columns, value)
+            batch = _made_up(net, spec, own, batch_columns, value)
             targets_of = lambda: losses.targets_of(net, batch, targets, own, 0.0)
             part = next(iter(passes.parts(batch, targets_of, own)))
             with torch.enable_grad():
@@ -69,9 +69,9 @@ def check_loss(
 
 
 def _made_up(
-    net: nn.Module, spec: Spec, flags: Flags, own_columns: dict[str, torch.dtype], value: int
+    net: nn.Module, spec: Spec, flags: Flags, batch_columns: dict[str, torch.dtype], value: int
 ) -> Rollout:
-    """A batch [T+1, B, ...] as actors and `own_columns` make one, with observations of `value`."""
+    """A batch [T+1, B, ...] as actors and `batch_columns` make one, all observations `value`."""
     T, B = 3 + vars(flags).get("burn_in", 0) + vars(flags).get("n_steps", 0), 2
     rows = made_up_rows(spec, T + 1, B, value)
     state = models.initial_state(net, B)
@@ -79,5 +79,5 @@ def _made_up(
         outputs, _ = models.choose_actions(net, rows, state, greedy=True)
     rows |= {name: torch.ones(T + 1, B) for name in spec.numbers} | outputs
     rows["policy_version"] = torch.zeros(T + 1, B, dtype=torch.int64)
-    rows |= {f"column/{name}": torch.ones(1, B, dtype=dtype) for name, dtype in own_columns.items()}
+    rows |= {f"column/{name}": torch.ones(1, B, dtype=x) for name, x in batch_columns.items()}
     return rows | {f"core_state/{i}": x for i, x in enumerate(state)}

@@ -49,8 +49,8 @@ class Grouped:
         if hasattr(env, "agent_iter"):
             raise UserError(
                 f"create_env returned {type(env).__name__}, an AEC environment; expected a "
-                f"ParallelEnv, as pettingzoo.utils.aec_to_parallel makes one, or a gymnasium.Env "
-                f'whose players move in turn (metadata["own_discounts"])'
+                f"ParallelEnv, or a gymnasium.Env whose players move in turn; docs/fork.md, "
+                f"Several agents, says how to make one of it"
             )
         if not getattr(env, "possible_agents", None):
             said = "expected all agents that a game may have in its possible_agents, seen none"

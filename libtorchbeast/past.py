@@ -18,7 +18,7 @@ from libtorchbeast import agents, checkpoint, models
 from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.distributed import ranks
 from libtorchbeast.flags import Flags, UserError, require, run_path
-from libtorchbeast.loggers.standings import Results, read
+from libtorchbeast.loggers.standings import FIRST_GAMES, Results, read
 from libtorchbeast.models import CoreState, act_on
 from libtorchbeast.rollouts import NOBODY
 from libtorchbeast.spec import Spec
@@ -51,6 +51,7 @@ def sides(groups: list[agents.Group]) -> list[int]:
     return [int(i > 0) for i, group in enumerate(groups) for _ in range(group.agents)]
 
 
+# ============================================================================================ games
 class Past:
     """Chooses actions, with at most two calls of a network for each row: of the one in training, on
     all columns, and of a kept one, which has one side in a share of the games. If that share is 0,
@@ -80,6 +81,7 @@ class Past:
         self._num_envs = num_envs
         # The rows until another file may come, and the games that have counted against this one.
         self._rows_left, self._games = 0, 0
+        self._unpassed = -math.inf if self._groups else 0  # games that have counted without a pass
         # Replaced as a whole, because other threads may be reading it.
         self._kept = NOBODY if folder else 0, kept
 
@@ -133,11 +135,21 @@ class Past:
             action[0, asked] = chosen.view_as(newest)
         counts = host["episode_over"] & is_met & (file == step)
         self._games += int(counts.sum())
+        self._look_for_turns(host, int(counts.sum()))
         by_past = torch.where(theirs | counts[:, None], step, NOBODY)[None]
         outputs["past"] = by_past if self._groups else by_past[..., 0]
         score = self._score(host, is_first, theirs)
         outputs["game/past"] = torch.where(counts, score, math.nan)[None]
         return outputs, (*state, *old, torch.stack(game, dim=-1)[None])
+
+    def _look_for_turns(self, row: dict[str, Tensor], games: int) -> None:
+        """Warns if players should move in turn, but no move passes the turn."""
+        self._unpassed += games
+        if self._unpassed >= FIRST_GAMES:
+            said = 'expected info["torchbeast"] = {"discount": -1.0} for each move that passes it'
+            logger.warning("No move passed the turn in %d games: %s", self._unpassed, said)
+        if self._unpassed >= FIRST_GAMES or (not self._groups and (row["discount"] < 0).any()):
+            self._unpassed = -math.inf
 
     def _score(self, row: dict[str, Tensor], is_first: Tensor, theirs: Tensor) -> Tensor:
         """What the network in training has won in games that end now, [N]."""

@@ -77,12 +77,12 @@ class Run:
         player: Player,
         targets: Targets,
         loss: Loss,
-        own_columns: dict[str, torch.dtype] | None = None,  # see loss_check
+        batch_columns: dict[str, torch.dtype] | None = None,  # see loss_check
     ):
         self.flags, self.spec, self._player = flags, spec, player
         self.path, self.ranks, self._writes = run_path(flags), ranks.joined(), ranks.rank() == 0
         models.add_for_loss(net, spec, flags)
-        like, self._own_columns = check_loss(net, spec, flags, targets, loss, own_columns or {})
+        like, self._loss_columns = check_loss(net, spec, flags, targets, loss, batch_columns or {})
         self.vectors = like["vectors"].keys()
         dump_dir = self.path if self._writes else None
         update = Updater(net, flags, device, dump_dir, targets, loss, self.ranks, like)
@@ -108,7 +108,7 @@ class Run:
         evaluator.try_others()
         if self._writes:
             step = self.state.load(stack)  # before a file is written, because it may refuse
-            columns = [*FIELDS, *self._own_columns, *columns_of_others(flags).values()]
+            columns = [*FIELDS, *self._loss_columns, *columns_of_others(flags).values()]
             writer = stack.enter_context(FileWriter(Path(self.path), vars(flags), columns, step))
             self.state.resume()
         evaluator.resume()
@@ -178,7 +178,7 @@ class Run:
 
     def tick(self, late: bool = False) -> None:
         """Writes a row and a checkpoint if they are due. Between two barriers a checkpoint waits,
-        unless the next one is `late`. A complete run's last row follows its last checkpoint."""
+        unless the next one is `late`. Of a complete run `__exit__` writes both."""
         step = self.learner.step  # once, because the learner may complete the run meanwhile
         if step >= self.flags.total_steps:
             return
@@ -316,10 +316,12 @@ class RunState:
             raise checkpoint.CheckpointError(f"the folder {self.path} {said}")
 
     def save(self) -> None:
-        """Saves a checkpoint now, unless --disable_checkpoint is given. Raises as
-        `require_folder`."""
+        """Saves a checkpoint now, unless --disable_checkpoint is given or another rank saves it.
+        Raises as `require_folder`."""
         self.require_folder()
         self.due = time.monotonic() + self.flags.checkpoint_every
+        if not self.checkpoints.enabled:
+            return
         changes = self._changes()
         state = self.learner.state_dict() | {
             "stats": self.stats.state_dict(),
@@ -349,4 +351,5 @@ class RunState:
         """Saves weights if they are the best so far: by their score, or by the rating if they have
         only played against themselves."""
         is_rated = vars(self.flags).get("past_share") and self.flags.eval_env is None
-        self.checkpoints.save_if_best(self.stats.standings.rating if is_rated else score, played)
+        best = (self.stats.standings.rating, played, "rating") if is_rated else (score, played)
+        self.checkpoints.save_if_best(*best)

@@ -2,6 +2,7 @@
 """A trained agent for other programs, which acts as `--mode test` does (docs/export.md)."""
 
 import contextlib
+import logging
 import shlex
 from typing import Any
 
@@ -13,6 +14,8 @@ from libtorchbeast.environment import checked_leaf, checked_rewards, is_vector
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import brief, to_space
 
+logger = logging.getLogger(__name__)
+
 State = tuple[models.CoreState, np.ndarray]  # and the last actions
 
 
@@ -21,7 +24,8 @@ class Agent:
 
     Args:
         program: the module that has trained it, such as `monobeast`.
-        command: flags of its mode `test`, such as "--xpid pong --greedy".
+        command: flags of its mode `test`, such as "--xpid pong --greedy". torch has the threads
+            that the calling program gives it.
 
     Raises:
         UserError: those of `evaluate.load`, which opens and closes an environment of the run.
@@ -30,7 +34,7 @@ class Agent:
     def __init__(self, program: Any, command: str):
         words = [*shlex.split(command), "--mode", "test", "--num_episodes", "1"]
         flags = program.check_flags(checkpoint.parse_for_run(program.make_parser, words))
-        self.net, env = evaluate.load(flags, program.player)
+        self.net, env = evaluate.load(flags, program.player, logger.info)
         with contextlib.closing(env):
             first = env.first
             self._space = first.single_action_space if is_vector(first) else first.action_space

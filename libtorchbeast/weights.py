@@ -33,8 +33,8 @@ class SharedWeights(SharedTensors):
         """Publishes the first weights, on any device. Returns this instance. Raises OSError if the
         memory cannot be reserved, and UserError as `memory_fence` does."""
         self.reserve(shapes_of_versions(state_dict))
-        for slot in (version + 1, version):  # later calls leave out frozen weights
-            self.publish(state_dict, slot)
+        for each in (version + 1, version):  # fills both slots; later calls skip frozen weights
+            self.publish(state_dict, each)
         return self
 
     @property

@@ -101,6 +101,13 @@ def test_a_flipped_bit_and_a_cut_anywhere_are_noticed(path):
             checkpoint.load(path)
 
 
+def test_an_intact_file_that_torch_refuses_is_an_error(path, monkeypatch):
+    monkeypatch.setattr(checkpoint, "_check_types", lambda *args: None)
+    checkpoint.save(path, {"step": Path("a pickled object")})
+    with pytest.raises(CheckpointError, match="model.tar: intact, but torch.load refuses it: "):
+        checkpoint.load(path)
+
+
 def test_a_module_in_the_runs_folder_is_imported_for_the_command_line_only(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "runs/own").mkdir(parents=True)
@@ -215,7 +222,7 @@ def test_weights_of_other_shapes_are_refused_with_the_first(path):
         ({"a": torch.zeros(2)}, r"b is \[3, 1\] there and missing here"),
         (same | {"c": torch.zeros(())}, r"c is missing there and \[\] here"),
     ]:
-        told = f"--init_from model.tar: .*, trained on A-v0, .* for B-v0: {said}$"
+        told = f"--init_from model.tar: .*, weights trained on A-v0, .* for B-v0: {said}$"
         with pytest.raises(UserError, match=told):
             checkpoint.initial_weights(flags, own)
     nobody = Flags(savedir=flags.savedir, init_from="nobody")
@@ -246,7 +253,7 @@ def test_the_best_weights_are_kept_over_a_resume(path, caplog):
 
 
 @pytest.mark.parametrize("flags", [{"eval_env": "Other-v0"}, {"past_share": 0.5}])
-def test_the_best_weights_are_those_against_the_opponents_of_now(path, flags):
+def test_the_best_weights_are_those_against_the_opponents_of_now(path, flags, caplog):
     """A rating is no mean return, and that of other environments is another one."""
     first = checkpoints(path)
     first.save_if_best(5.0, evaluated(1))
@@ -256,7 +263,9 @@ def test_the_best_weights_are_those_against_the_opponents_of_now(path, flags):
     second.save_if_best(float("nan"), against(2))
     second.save_if_best(4.0, evaluated(2))
     assert best(path) == (1, 5.0, "Pong")
-    second.save_if_best(0.5, against(3))
+    caplog.set_level(logging.INFO)
+    second.save_if_best(0.5, against(3), "rating")
+    assert "Best so far, rating 0.5 at step" in caplog.text
     second.save_if_best(0.4, against(4))
     assert best(path) == (3, 0.5, "Pong")
     resumed(path).save_if_best(0.4, against(5))

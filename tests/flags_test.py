@@ -72,6 +72,12 @@ def test_both_beasts_learn_by_the_same_recipes():
         assert polybeast_env.RECIPES[kind] == {"envs_per_server": acting["envs_per_actor"]}
 
 
+def test_an_actor_has_a_core_and_the_learner_half_of_them(monkeypatch):
+    monkeypatch.setattr("libtorchbeast.workers.share_of_cores", lambda: 8)
+    draft = monobeast.parse(["--learner_device", "cpu"])
+    assert (draft.num_actors, draft.torch_threads, draft.num_buffers) == (4, 4, 2 * 4 * 16)
+
+
 def test_torchbeasts_command_lines_are_taken():
     mono = monobeast.parse((TORCHBEAST + "--num_buffers 64 --num_threads 3").split())
     assert (mono.num_learner_threads, mono.reward_clipping, mono.epsilon) == (3, "none", 0.01)
@@ -196,9 +202,9 @@ def test_a_resume_with_another_recipe_is_refused():
 
 def test_what_belongs_to_a_start_or_its_machine_is_not_the_runs():
     saved = dict(num_actors=31, torch_threads=32, wandb=True, compile=True, xpid="old", against="x")
-    flags = taken_over("--xpid new", **saved)
+    flags = taken_over("--xpid new", num_learner_threads=2, **saved)
     assert (flags.num_actors, flags.torch_threads, flags.xpid) == (None, None, "new")
-    assert not (flags.wandb or flags.compile or flags.against)
+    assert not (flags.wandb or flags.compile or flags.against or flags.num_learner_threads)
     parsers = [program.make_parser() for program in (monobeast, polybeast)]
     known = {action.dest for parser in parsers for action in parser._actions}
     assert known >= OF_ONE_START | OF_ONE_TEST  # a renamed flag must be renamed there, too

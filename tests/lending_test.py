@@ -40,7 +40,7 @@ def full_queue(items=(2, 3, 4)):
 
 def test_for_the_cpu_nothing_is_lent():
     queue = full_queue()
-    assert lending.rollouts(queue, CPU) is queue
+    assert lending.batches(queue, CPU) is queue
     batcher = DynamicBatcher(1, 8, 1e6)
     with guarded(batcher):
         asked = {"x": torch.ones(1, 2)}
@@ -56,7 +56,7 @@ def test_for_the_cpu_nothing_is_lent():
 def test_rollouts_are_joined_where_one_copy_brings_them_to_the_device(simulated):
     queue = full_queue()
     with device_stream(DEVICE), guarded(queue):
-        batches = lending.rollouts(queue, DEVICE)
+        batches = lending.batches(queue, DEVICE)
         on_device = []
         for number in range(3):
             batch = next(batches)
@@ -67,14 +67,14 @@ def test_rollouts_are_joined_where_one_copy_brings_them_to_the_device(simulated)
         assert list(batches) == []
         for number, batch in enumerate(to_host(*on_device)):
             assert_equal(batch, columns(range(3 * number, 3 * number + 3)))
-        assert list(lending.rollouts(queue, DEVICE)) == []  # closed before the first batch
+        assert list(lending.batches(queue, DEVICE)) == []  # closed before the first batch
 
 
 @sim.needs_simulated_device
 def test_the_next_batch_is_joined_and_copied_during_an_update(simulated, monkeypatch):
     monkeypatch.setattr(learner, "threading", types.SimpleNamespace(RLock=sim.RLock))
     life, queue = Life(DEVICE, DEVICE), BatchingQueue(BATCH_SIZE, BATCH_SIZE)
-    batches, clock = lending.rollouts(queue, DEVICE), Clock(LEARNER_ACTIVITIES)
+    batches, clock = lending.batches(queue, DEVICE), Clock(LEARNER_ACTIVITIES)
     own = (run_of(life.learner, life.stats), batches, life.weights.publish, clock)
     sim.counts.clear()
     with guarded(queue):

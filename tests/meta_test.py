@@ -79,7 +79,8 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     assert not [*tmp_path.glob("*/run/changes*")]
     with (code / LOGGERS / "file_writer.py").open("ab") as file:
         file.write(b"# \xff")  # not UTF-8
-    for new in ("mine/new net.py", "mine/ignored.py", "mine/data.txt", "env/site-packages/torch.py"):
+    new_files = "mine/new net.py", "mine/ignored.py", "mine/data.txt", "env/site-packages/torch.py"
+    for new in new_files:
         (code / new).parent.mkdir(parents=True, exist_ok=True)
         (code / new).write_text("1\n")
     (code / ".git/info/exclude").write_text("ignored.py\n")

@@ -172,7 +172,7 @@ def returning(env, **told):
 
 PAIR = spaces.MultiDiscrete([2, 2])
 WRONG = [
-    (changed(Alike("a"), agent_iter=None), "Alike, an AEC environment; expected a ParallelEnv"),
+    (changed(Alike("a"), agent_iter=None), "Alike, an AEC environment; expected a ParallelEnv, or"),
     (Alike(), "expected all agents that a game may have in its possible_agents"),
     (Alike("a", "b", groups={"a": "x", "b": "x"}, action_spaces={"b": PAIR}),
      r"\] 'x': expected agents with equal spaces, seen 'a' with .* and 'b' with .*\(2, 2\)"),

@@ -25,6 +25,7 @@ from libtorchbeast.rollouts import NOBODY, core_state_of
 from libtorchbeast.run import Run, RunState
 from libtorchbeast.spec import Actions
 from tests.kept_test import kept_steps
+from tests.support import turns
 from tests.support.compare import assert_same
 from tests.support.losses import transitions
 from tests.support.monobeast import CATCH, beast, refusal, unroll
@@ -125,6 +126,15 @@ def test_the_past_has_every_second_move_of_its_games_and_each_side_in_half_of_th
     assert (rollout["policy_version"][1:] == 3).all()  # so the past makes no lag
     _, _, rollout = unrolled(tmp_path, "", 0.0)
     assert not {"past", "game/past", "core_state/0"} & rollout.keys()
+
+
+@pytest.mark.parametrize("discount, count", [(1.0, 1), (-1.0, 0)])
+def test_a_game_in_which_the_turn_never_passes_is_told_once(tmp_path, caplog, discount, count):
+    """One network then has both sides, and the other none."""
+    with mock.patch.object(turns.Nim, "discount", discount):
+        unrolled(tmp_path, "", 0.7, 400, *tables())
+    said = [text for text in caplog.messages if "No move passed the turn in 1" in text]
+    assert len(said) == count
 
 
 @pytest.mark.parametrize("core", ["", "--use_lstm"])

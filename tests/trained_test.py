@@ -34,8 +34,10 @@ def case(request, tmp_path, as_before):
     return f"{run} {more}"
 
 
-def test_an_agent_acts_as_the_test_mode_does(case):
+def test_an_agent_acts_as_the_test_mode_does(case, capsys):
+    capsys.readouterr()
     agent = Agent(monobeast, case)
+    assert not capsys.readouterr().out  # with which a bot may speak to its referee
     flags = agent._flags
     net, env = evaluate.load(flags, monobeast.player)
     rows = []

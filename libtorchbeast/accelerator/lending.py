@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from libtorchbeast import Batch, BatchingQueue
 
 
-def rollouts(queue: "BatchingQueue", device: torch.device) -> Iterator[Rollout]:
+def batches(queue: "BatchingQueue", device: torch.device) -> Iterator[Rollout]:
     """Yields the queue's batches of rollouts until it is closed. For an accelerator they are Slabs,
     except for the first batch, from which the shapes are known."""
     return queue if device.type == "cpu" else _in_slabs(queue, device)

@@ -3,11 +3,15 @@
 
 import contextlib
 import copy
+import logging
 from pathlib import Path
 from typing import Any
 
 from libtorchbeast.loggers.files import write_whole
 
+logger = logging.getLogger(__name__)
+
+FIRST_GAMES = 100  # after which what looks wrong is told
 K = 4  # Elo's factor: the most points that one game is worth
 HEADER = ("step", "wins", "draws", "losses", "rating")
 
@@ -31,6 +35,10 @@ class Standings:
         result[1 - sign] += 1
         predicted = 1 / (1 + 10 ** ((result[3] - self.rating) / 400))
         self.rating += K * ((1 + sign) / 2 - predicted)
+        wins, draws, losses = map(sum, list(zip(*self.results.values(), strict=True))[:3])
+        if draws == FIRST_GAMES and not wins and not losses:
+            said = "does `sides` in libtorchbeast/past.py say who plays with whom (docs/fork.md)?"
+            logger.warning("The first %d games against the past were all drawn: %s", draws, said)
 
     def write(self, folder: str) -> None:
         """Writes the run's opponents.csv, if there was a game. On a full disk the file stays as it
