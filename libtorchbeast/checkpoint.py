@@ -315,17 +315,17 @@ class RunCheckpoints:
             logger.info("Checkpoint saved at step %d: %s", state["step"], self.path)
         return is_saved
 
-    def save_if_best(self, score: float, evaluated: dict[str, Any], kind: str = "return") -> None:
+    def save_if_best(self, score: float, evaluated: dict[str, Any]) -> None:
         """Saves the weights of `evaluated` to model.best.tar, if no other weights of the run had as
-        high a score, of this kind, with the same --eval_env. A failure is handled as in `save`."""
+        high a score with the same --eval_env. A failure is handled as in `save`."""
         is_same = _opponents(evaluated) == self._opponents
         if not self.enabled or not score > (self.best_score if is_same else -math.inf):
             return
         state = evaluated | {"mean_eval_return": score}
         if self.try_save(self.best_path, state, keep_previous=False):
             self.best_score, self._opponents = score, _opponents(evaluated)
-            said = "Best so far, %s %g at step %d: %s"
-            logger.info(said, kind, score, state["step"], self.best_path)
+            of_what, said = self._opponents or "return", "Best so far, %g (%s) at step %d: %s"
+            logger.info(said, score, of_what, state["step"], self.best_path)
 
     def try_save(self, path: str, state: dict[str, Any], keep_previous: bool = True) -> bool:
         """Saves `state` with the identity. Returns False after an error, which this logs."""
@@ -353,7 +353,7 @@ class RunCheckpoints:
 def _opponents(evaluated: dict[str, Any]) -> str | None:
     """The --eval_env with which these weights were evaluated, or that their score is the rating."""
     flags = evaluated.get("flags", {})
-    return flags.get("eval_env") or ("the past" if flags.get("past_share") else None)
+    return flags.get("eval_env") or ("rating" if flags.get("past_share") else None)
 
 
 class KeptWeights:

@@ -316,8 +316,7 @@ class RunState:
             raise checkpoint.CheckpointError(f"the folder {self.path} {said}")
 
     def save(self) -> None:
-        """Saves a checkpoint now, unless --disable_checkpoint is given or another rank saves it.
-        Raises as `require_folder`."""
+        """Saves a checkpoint, unless --disable_checkpoint is given. Raises as `require_folder`."""
         self.require_folder()
         self.due = time.monotonic() + self.flags.checkpoint_every
         if not self.checkpoints.enabled:
@@ -351,5 +350,4 @@ class RunState:
         """Saves weights if they are the best so far: by their score, or by the rating if they have
         only played against themselves."""
         is_rated = vars(self.flags).get("past_share") and self.flags.eval_env is None
-        best = (self.stats.standings.rating, played, "rating") if is_rated else (score, played)
-        self.checkpoints.save_if_best(*best)
+        self.checkpoints.save_if_best(self.stats.standings.rating if is_rated else score, played)

@@ -264,8 +264,8 @@ def test_the_best_weights_are_those_against_the_opponents_of_now(path, flags, ca
     second.save_if_best(4.0, evaluated(2))
     assert best(path) == (1, 5.0, "Pong")
     caplog.set_level(logging.INFO)
-    second.save_if_best(0.5, against(3), "rating")
-    assert "Best so far, rating 0.5 at step" in caplog.text
+    second.save_if_best(0.5, against(3))
+    assert f"Best so far, 0.5 ({flags.get('eval_env', 'rating')}) at step" in caplog.text
     second.save_if_best(0.4, against(4))
     assert best(path) == (3, 0.5, "Pong")
     resumed(path).save_if_best(0.4, against(5))
