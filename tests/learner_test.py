@@ -201,6 +201,13 @@ def test_the_largest_reward_is_that_of_all_minibatches(tmp_path):
     assert learning.update()["largest_reward"] == 7.0
 
 
+def test_the_steps_that_a_batch_says_it_adds_count_once(tmp_path):
+    learning = Learning(tmp_path, monobeast.Net, "--minibatches", 4)
+    learning.batch["column/new_steps"] = torch.full((1, N), 7)
+    learning.update()
+    assert (learning.learner.step, learning.learner.updates) == (7, 4)
+
+
 def test_minibatches_without_a_real_transition_change_nothing_but_the_moments(tmp_path):
     """Columns whose environments have left may be all that a minibatch has."""
     flags = "--minibatches 20 --observation_scaling moments --reward_scaling none".split()
