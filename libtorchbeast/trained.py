@@ -2,7 +2,6 @@
 """A trained agent for other programs, which acts as `--mode test` does (docs/export.md)."""
 
 import contextlib
-import logging
 import shlex
 from typing import Any
 
@@ -13,8 +12,6 @@ from libtorchbeast import checkpoint, evaluate, models
 from libtorchbeast.environment import checked_leaf, checked_rewards, is_vector
 from libtorchbeast.flags import UserError
 from libtorchbeast.spec import brief, to_space
-
-logger = logging.getLogger(__name__)
 
 State = tuple[models.CoreState, np.ndarray]  # and the last actions
 
@@ -34,7 +31,7 @@ class Agent:
     def __init__(self, program: Any, command: str):
         words = [*shlex.split(command), "--mode", "test", "--num_episodes", "1"]
         flags = program.check_flags(checkpoint.parse_for_run(program.make_parser, words))
-        self.net, env = evaluate.load(flags, program.player, logger.info)
+        self.net, env = evaluate.load(flags, program.player, lambda said: None)
         with contextlib.closing(env):
             first = env.first
             self._space = first.single_action_space if is_vector(first) else first.action_space

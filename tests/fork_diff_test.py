@@ -69,6 +69,7 @@ def test_changes_are_told_but_for_those_of_marked_places_and_new_files(repositor
     for old, new, expected in CHANGES:
         assert old in CODE and told("page.py", CODE.replace(old, new, 1)) == expected
     told("page.py", CODE)
+    git(repository, "config", "color.ui", "always")
     assert told("plumbing.py", "import os\n\nSIZE = 1\n") == ["-import sys", "+import os"]
 
 
@@ -94,6 +95,25 @@ def test_changes_that_are_committed_are_told(repository, old, new):
     assert old in changed[2] and new in changed[3]
     (repository / "notes.md").write_text("Own notes.\n")
     assert "+Own notes." in fork_diff.outside(base, repository)
+
+
+def test_changes_of_a_folder_of_a_larger_repository_are_told(repository):
+    (repository / "part").mkdir()
+    (repository / "part/own.py").write_text("SIZE = 1\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message", "part")
+    (repository / "part/own.py").write_text("SIZE = 2\n")
+    (repository / "plumbing.py").write_text("\n")
+    told = fork_diff.outside("HEAD", repository / "part")
+    assert "+SIZE = 2" in told and "plumbing" not in told
+
+
+def test_the_choice_of_opponents_ends_where_the_plumbing_begins():
+    code = (ROOT / "libtorchbeast/past.py").read_text()
+    places, _ = fork_diff.marked(code)
+    lines = code.splitlines()
+    assert lines.index("class Past:") + 1 not in places
+    assert any(lines[number - 1].startswith("def sides(") for number in places)
 
 
 def test_all_three_places_of_monobeast_are_marked():

@@ -7,6 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,7 @@ def test_meta_of_a_resumed_run(tmp_path):
 
 BEGINS_A_RUN = """
 import sys
+import time
 from pathlib import Path
 sys.modules["torch"] = None  # quicker
 from libtorchbeast.loggers.file_writer import FileWriter
@@ -61,13 +63,19 @@ def meta_of_code_in(folder, savedir):
     return json.loads((savedir / "run" / "meta.json").read_text())
 
 
-def test_meta_names_the_commit_of_the_code(tmp_path):
-    code = tmp_path / "checkout"
+def checkout(folder):
+    """A copy of the modules that begin a run."""
+    code = folder / "checkout"
     (code / LOGGERS).mkdir(parents=True)
     names = ("flags.py", "linux.py", "origin.py", "workers.py")
     needed = [ROOT / "libtorchbeast" / name for name in names]
     for path in (*needed, *(ROOT / LOGGERS).glob("*.py")):
         shutil.copy(path, code / path.relative_to(ROOT))
+    return code
+
+
+def test_meta_names_the_commit_of_the_code(tmp_path, monkeypatch):
+    code = checkout(tmp_path)
     assert "commit" not in meta_of_code_in(code, tmp_path / "a")
     git(code, "init", "-q")
     git(code, "commit", "-qm", "empty", "--allow-empty")
@@ -79,7 +87,7 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     assert not [*tmp_path.glob("*/run/changes*")]
     with (code / LOGGERS / "file_writer.py").open("ab") as file:
         file.write(b"# \xff")  # not UTF-8
-    new_files = "mine/new net.py", "mine/ignored.py", "mine/data.txt", "env/site-packages/torch.py"
+    new_files = "mine/new net.py", "mine/ignored.py", "mine/data.txt", "env/lib/python3.11/os.py"
     for new in new_files:
         (code / new).parent.mkdir(parents=True, exist_ok=True)
         (code / new).write_text("1\n")
@@ -93,3 +101,20 @@ def test_meta_names_the_commit_of_the_code(tmp_path):
     git(code, "apply", str(tmp_path / "d/run/changes-0.diff"))
     assert (code / LOGGERS / "file_writer.py").read_bytes().endswith(b"\n# \xff")
     assert [path.name for path in (code / "mine").iterdir()] == ["new net.py"]
+    monkeypatch.setenv("GIT_LITERAL_PATHSPECS", "1")  # then `git add` finds no *.py
+    assert meta_of_code_in(code, tmp_path / "e")["dirty"] is True
+    assert (tmp_path / "e/run/changes-0.diff").exists()
+
+
+def test_a_change_of_the_same_size_in_the_second_of_a_checkout_is_noticed(tmp_path):
+    """git compares the times of a file and of the index."""
+    code = checkout(tmp_path)
+    git(code, "init", "-q")
+    git(code, "add", ".")
+    git(code, "commit", "-qm", "first")
+    file = code / "libtorchbeast/linux.py"
+    file.unlink()
+    git(code, "checkout", "--", ".")
+    file.write_text(file.read_text().replace("Copyright", "COPYRIGHT"))
+    time.sleep(1.1)
+    assert meta_of_code_in(code, tmp_path / "run")["dirty"] is True

@@ -44,15 +44,16 @@ def main() -> None:
         for core, command in zip(cores, commands, strict=False)
     ]
     most, end = [0] * len(children), time.monotonic() + 60 * minutes
-    while time.monotonic() < end and any(child.poll() is None for child in children):
-        most = [max(pair) for pair in zip(most, map(memory, children), strict=True)]
-        time.sleep(10)
-    for child in children:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGTERM)
+    try:
+        while time.monotonic() < end and any(child.poll() is None for child in children):
+            most = [max(pair) for pair in zip(most, map(memory, children), strict=True)]
+            time.sleep(10)
+    finally:  # also after Ctrl-C
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGTERM)
     for child, command, size in zip(children, commands, most, strict=True):
-        child.wait()
-        print(f"{size / 2**20:.0f} MiB: {command}")
+        print(f"{size / 2**20:.0f} MiB, exit code {child.wait()}: {command}")
 
 
 if __name__ == "__main__":

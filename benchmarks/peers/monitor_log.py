@@ -24,9 +24,10 @@ def read_games(folder: str) -> tuple[float, list[tuple[float, float, int]]]:
     length. Times are in seconds since 1970."""
     begins, games = [], []
     for path in pathlib.Path(folder).glob("*.monitor.csv"):
-        with path.open() as file:
-            begins.append(json.loads(file.readline()[1:])["t_start"])
-            for row in csv.DictReader(file):
+        lines = path.read_text().splitlines(keepends=True)
+        if lines := [line for line in lines if line.endswith("\n")]:  # others are half-written
+            begins.append(json.loads(lines[0][1:])["t_start"])
+            for row in csv.DictReader(lines[1:]):
                 games.append((begins[-1] + float(row["t"]), float(row["r"]), int(row["l"])))
     return min(begins, default=0.0), sorted(games)
 

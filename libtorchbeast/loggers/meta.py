@@ -6,6 +6,7 @@ The file holds no environment variables, because these may hold secrets.
 
 import contextlib
 import datetime
+import functools
 import importlib.metadata
 import json
 import logging
@@ -99,7 +100,7 @@ def _commit() -> dict[str, Any]:
     """The commit of the repository that this file is part of, whether the code differs from that
     commit, and how, as a diff: tracked files, and modules that are new. Empty if git does not track
     this file, for example in an installed package."""
-    folder = Path(__file__).resolve().parent
+    folder = Path(__file__).resolve().parents[2]
 
     def git(*args: str, **variables: str) -> bytes:
         command = ["git", "--no-optional-locks", "-C", str(folder), *args]
@@ -107,14 +108,18 @@ def _commit() -> dict[str, Any]:
         return subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=20, env=env)
 
     try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)  # fails if the file is not tracked
+        git("ls-files", "--error-unmatch", __file__)  # fails if the file is not tracked
         commit = git("rev-parse", "HEAD").decode().strip()
         options = "--binary --no-color --no-ext-diff --no-textconv --src-prefix=a/ --dst-prefix=b/"
+        diff = functools.partial(git, "-c", "diff.relative=false", "diff", *options.split(), "HEAD")
         index = folder / git("rev-parse", "--git-path", "index").decode().strip()
-        with tempfile.TemporaryDirectory() as copies:  # the user's own index stays as it is
-            own = {"GIT_INDEX_FILE": shutil.copy(index, copies)}
-            git("add", "--intent-to-add", "--", ":/*.py", ":(top,exclude)*/site-packages/*", **own)
-            changes = git("-c", "diff.relative=false", "diff", *options.split(), "HEAD", **own)
+        try:
+            with tempfile.TemporaryDirectory() as copies:  # the user's own index stays as it is
+                own = {"GIT_INDEX_FILE": shutil.copy2(index, copies)}  # with the time, for git
+                git("add", "--sparse", "-N", "--", "*.py", ":(exclude)*/lib/python3*/*", **own)
+                changes = diff(**own)
+        except (OSError, subprocess.SubprocessError):  # a module that cannot be read, for example
+            changes = diff()
         return {"commit": commit, "dirty": bool(changes), "changes": changes}
     except (OSError, subprocess.SubprocessError):
         return {}

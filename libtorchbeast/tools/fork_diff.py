@@ -9,6 +9,7 @@ import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 
 def marked(code: str) -> tuple[set[int], set[int]]:
@@ -32,8 +33,8 @@ def outside(base: str, folder: str = ".") -> str:
     marked places of `base`, as a diff. New files do not count."""
 
     def git(*words: str) -> str:
-        words = ("git", *words)
-        return subprocess.check_output(words, cwd=folder, text=True, stderr=subprocess.PIPE)
+        words = (*"git -c color.ui=never -c diff.relative=true -C".split(), folder, *words)
+        return subprocess.check_output(words, errors="replace", stderr=subprocess.PIPE)
 
     try:
         base = git("merge-base", "--", base, "HEAD").strip()
@@ -42,7 +43,7 @@ def outside(base: str, folder: str = ".") -> str:
         sys.exit(f"fork_diff: error: {why}; give another: make fork-diff BASE=COMMIT")
     found = []
     for name in git("diff", "--name-only", "--no-renames", "--diff-filter=a", base).splitlines():
-        own = marked(git("show", f"{base}:{name}")) if name.endswith(".py") else (set(), set())
+        own = marked(git("show", f"{base}:./{name}")) if name.endswith(".py") else (set(), set())
         head, *hunks = re.split(r"^(?=@@)", git("diff", "-U0", base, "--", name), flags=re.M)
         if others := [hunk for hunk in hunks or [""] if not _is_inside(hunk, *own)]:
             found += [head, *others]
@@ -62,4 +63,5 @@ def _is_inside(hunk: str, places: set[int], imports: set[int]) -> bool:
 
 if __name__ == "__main__":
     base = sys.argv[1] if len(sys.argv) > 1 else "origin/main"
-    print(outside(base) or f"Nothing has changed outside the marked places since {base}.")
+    found = outside(base, str(Path(__file__).resolve().parents[2]))
+    print(found or f"Nothing has changed outside the marked places since {base}.")
