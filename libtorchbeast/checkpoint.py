@@ -180,7 +180,7 @@ def initial_weights(
         raise UserError(f"--{flag} {name}: {said}")
     if why := misfit(own, state["model"]):
         said = f"does not fit the network for {flags.env}: {why}"
-        trained = f"{state.get('net', 'weights')} trained on {state['env']}"
+        trained = f"{state['net']} trained on {state['env']}"
         raise UserError(f"--{flag} {name}: {path}, {trained}, {said}")
     logger.info("--%s: the weights of %s, trained for %d steps", flag, path, state["step"])
     return state["model"]

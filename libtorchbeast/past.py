@@ -144,11 +144,11 @@ class Past:
 
     def _look_for_turns(self, row: dict[str, Tensor], games: int) -> None:
         """Warns if players should move in turn, but no move passes the turn."""
-        self._unpassed += games
+        has_passed = not self._groups and bool((row["discount"] < 0).any())
+        self._unpassed = -math.inf if has_passed else self._unpassed + games
         if self._unpassed >= FIRST_GAMES:
             said = 'expected info["torchbeast"] = {"discount": -1.0} for each move that passes it'
             logger.warning("No move passed the turn in %d games: %s", self._unpassed, said)
-        if self._unpassed >= FIRST_GAMES or (not self._groups and (row["discount"] < 0).any()):
             self._unpassed = -math.inf
 
     def _score(self, row: dict[str, Tensor], is_first: Tensor, theirs: Tensor) -> Tensor:

@@ -83,8 +83,8 @@ def _exit_after(parent) -> None:
 
 def start_program(module: str) -> subprocess.Popen:
     """Runs a module that reads --flags_from_stdin and that this process can import, as a child that
-    ends with this process. It gets this flag, and one pipe takes all that it prints.
-    Whatever the working directory, it imports from where this process does."""
+    ends with this process. It gets this flag, and one pipe takes all that it prints. Whatever the
+    working directory, it imports from where this process does."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     path = [os.path.abspath(sys.path[0]), os.environ.get("PYTHONPATH", "")]

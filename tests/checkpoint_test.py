@@ -213,7 +213,7 @@ def test_a_full_disk_is_counted_and_costs_no_older_checkpoint(path, caplog):
 
 def test_weights_of_other_shapes_are_refused_with_the_first(path):
     model = {"a": torch.ones(2), "b": torch.ones(3, 1)}
-    checkpoint.save(path, dict(step=1, env="A-v0", model=model))
+    checkpoint.save(path, dict(step=1, env="A-v0", net="own.Net", model=model))
     flags = Flags(savedir=os.path.dirname(path), init_from="model.tar", env="B-v0")
     same = {"b": torch.zeros(3, 1), "a": torch.zeros(2)}
     assert_same(checkpoint.initial_weights(flags, same)["a"], torch.ones(2))
@@ -222,7 +222,7 @@ def test_weights_of_other_shapes_are_refused_with_the_first(path):
         ({"a": torch.zeros(2)}, r"b is \[3, 1\] there and missing here"),
         (same | {"c": torch.zeros(())}, r"c is missing there and \[\] here"),
     ]:
-        told = f"--init_from model.tar: .*, weights trained on A-v0, .* for B-v0: {said}$"
+        told = f"--init_from model.tar: .*, own.Net trained on A-v0, .* for B-v0: {said}$"
         with pytest.raises(UserError, match=told):
             checkpoint.initial_weights(flags, own)
     nobody = Flags(savedir=flags.savedir, init_from="nobody")

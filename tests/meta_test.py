@@ -48,7 +48,6 @@ def test_meta_of_a_resumed_run(tmp_path):
 
 BEGINS_A_RUN = """
 import sys
-import time
 from pathlib import Path
 sys.modules["torch"] = None  # quicker
 from libtorchbeast.loggers.file_writer import FileWriter
@@ -107,7 +106,8 @@ def test_meta_names_the_commit_of_the_code(tmp_path, monkeypatch):
 
 
 def test_a_change_of_the_same_size_in_the_second_of_a_checkout_is_noticed(tmp_path):
-    """git compares the times of a file and of the index."""
+    """git reads a file that is not older than the index, even if its size and times are the same.
+    So the copy of the index needs its time."""
     code = checkout(tmp_path)
     git(code, "init", "-q")
     git(code, "add", ".")
@@ -116,5 +116,5 @@ def test_a_change_of_the_same_size_in_the_second_of_a_checkout_is_noticed(tmp_pa
     file.unlink()
     git(code, "checkout", "--", ".")
     file.write_text(file.read_text().replace("Copyright", "COPYRIGHT"))
-    time.sleep(1.1)
+    time.sleep(1.1)  # git compares whole seconds
     assert meta_of_code_in(code, tmp_path / "run")["dirty"] is True

@@ -51,6 +51,16 @@ def write(folder, is_drawn=False):
         return (folder / "report.md").read_text(), list(csv.DictReader(file))
 
 
+def test_a_flag_that_was_misspelt_in_one_command_is_no_factor(tmp_path):
+    """The sweep refuses such runs, but they are in the plan."""
+    folder = tmp_path / "study"
+    make_study(folder, "--seed 1,2 --lrr 1,2", None, steps=lambda values: None)
+    make_study(folder, "--seed 1,2 --lr 1,2", lambda values: int(values["lr"]))
+    text, rows = write(folder)
+    assert "lr" in rows[0] and "lrr" not in rows[0]
+    assert "Effect of --lrr" not in text and "lrr=1_seed1: has not begun" in text
+
+
 def tables(text):
     """The cells of each table. Its name is its first heading, with the second of those that would
     else be alike."""

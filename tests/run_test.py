@@ -52,7 +52,12 @@ def test_signals_are_held_until_the_files_are_closed(tmp_path, monkeypatch):
 )
 def test_a_run_that_a_signal_stops_says_so(tmp_path, capsys, monkeypatch, flags, what_next):
     """It ends after its next update, however far the next barrier is."""
-    monkeypatch.setattr(run.Run, "tick", lambda run, *late: signal.raise_signal(signal.SIGTERM))
+
+    def tick(own, *late):
+        own.state.save()
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(run.Run, "tick", tick)
     if flags:  # then no state is copied, which may take long
         monkeypatch.delattr(Learner, "state_dict")
     forever = ["--barrier_updates", 10**6, "--total_steps", 10**9, "--xpid", "a run"]

@@ -46,13 +46,13 @@ def test_the_rating_settles_where_the_score_is_the_predicted_one():
 
 
 def test_a_hundred_games_that_are_all_drawn_are_told_once(caplog):
-    """With teams that are mixed up, each side gets the return of both teams."""
+    """As they are if `sides` mixes up the teams: each side then has players of both."""
     own, others = Standings(), Standings()
     for i in range(300):
         own.add(i % 3, 0.0)
         others.add(i % 3, float(i == 99))
     [said] = caplog.messages
-    assert said.startswith("The first 100 games against the past were all drawn: does `sides`")
+    assert said.startswith("The first 100 games against the past were all drawn: where all act")
 
 
 def test_a_disk_that_fails_leaves_the_old_table(tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ class Standings:
         self.rating += K * ((1 + sign) / 2 - predicted)
         wins, draws, losses = map(sum, list(zip(*self.results.values(), strict=True))[:3])
         if draws == FIRST_GAMES and not wins and not losses:
-            said = "does `sides` in libtorchbeast/past.py say who plays with whom (docs/fork.md)?"
+            said = "where all act at once, are the `sides` of libtorchbeast/past.py right?"
             logger.warning("The first %d games against the past were all drawn: %s", draws, said)
 
     def write(self, folder: str) -> None:

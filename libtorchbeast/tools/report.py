@@ -117,7 +117,7 @@ def read_study(folder: Path, y: str) -> Study:
     planned = {name: run["values"].items() for name, run in plan["runs"].items()}
     switches = lambda path: {k: v for k, v in planned.get(path.name, ()) if v in ("on", "off")}
     flags = {path: flags_of(path) | switches(path) for path in paths}
-    real = {name for of_run in flags.values() for name in of_run}  # not misspelt
+    real = {name for of_run in flags.values() for name in of_run}  # no misspelt flag
     planned_factors = [names for names in plan["factors"] if real.issuperset(names)]
     swept = _separated(planned_factors) or _differing([*flags.values()])
     factors = [own for names in swept if (own := _without_env_and_seed(names, [*flags.values()]))]
