@@ -11,7 +11,7 @@ it. Each stream has its own environments, which it steps as one batch:
     learner -> actions -> stream -> environments -> rows -> learner
 
 A server that crashes or hangs is restarted. Without --server_addresses the learner starts its
-servers itself, so run this program only if a learner shall connect to servers that you start, for
+servers itself, so run this program only if a learner should connect to servers that you start, for
 example on other machines. Those machines need only the packages of requirements-env.txt.
 
 To add an environment, edit the place marked FORK HERE and nothing else.
@@ -181,7 +181,7 @@ def serve(
     """Runs in a server process. It serves until `inbox` ends. Until then it sends b"." to `outbox`
     at least twice a second, as its sign of life."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
-    # The folder of a learner's own sockets has a random name, and seeds shall repeat.
+    # The folder of a learner's own sockets has a random name, and seeds should repeat.
     where = os.path.basename(address) if flags.until_stdin_closes else address
     seed = server_seed(flags.seed, where, index, life, flags.updates)
     with errors_of(flags.env):

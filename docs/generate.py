@@ -33,8 +33,9 @@ For anyone who looks up a flag. The `--help` of each program shows the first sen
 MonoBeast is `monobeast.py`, PolyBeast `polybeast.py`, R2D2 `r2d2.py` and WarpBeast `warpbeast.py`;
 "servers" stands for `polybeast_env.py`. Where MonoBeast or PolyBeast lacks a flag, the column
 "only" names the programs that have it. R2D2 has PolyBeast's flags except those of the loss,
-`--passes` and `--minibatches`, and `--greedy` is always on. A flag that is listed a second time for
-R2D2 or WarpBeast has another default there.
+self-play and ranks, `--passes` and `--minibatches`; its `--greedy` is always on. WarpBeast lacks
+those of self-play and ranks. A flag that is listed a second time for R2D2 or WarpBeast has another
+default there.
 
 ## Which to change first
 

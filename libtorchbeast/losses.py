@@ -1,5 +1,5 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
-"""What `targets` and `loss` on the page (monobeast.py) get, and the calls of both.
+"""Makes what `targets` and `loss` in monobeast.py get, and calls both.
 
 An update without --passes is one call of `learn_from`: network, targets, loss. With several passes
 `targets_of` is called once for each batch, and `learn_from` once for each part of it (passes.py).

@@ -1,7 +1,7 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """A time limit for environments that a process opens itself: with --num_actors 0, in the test modes
-and in evaluations. actors.py watches those of actors, rpcenv/watchdog.py those of servers. And what
-MonoBeast learns from a first environment, before there is a run.
+and in evaluations. actors.py watches those of actors, rpcenv/watchdog.py those of servers. It also
+reads the spec of a first environment, before there is a run.
 """
 
 import contextlib
