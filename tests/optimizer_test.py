@@ -14,14 +14,16 @@ from tests.support.actors import make_actor, make_flags
 
 
 class Grouped(monobeast.Net):
-    """A network with an extra part for the learner, which has a rate and a clipping of its own."""
+    """A network with an extra part for the learner, which has a rate, a clipping and a decay (that
+    of AdamW) of its own."""
 
     def for_loss(self, spec, flags):
         return {"guess": nn.Linear(3, 1)}
 
     def parameter_groups(self, flags):
         own = dict(params=self.guess.parameters(), lr=0.1, grad_norm_clipping=2.0)
-        return [dict(params=self.parameters()), own]
+        decay = dict(weight_decay=0.5, decoupled_weight_decay=True)
+        return [dict(params=self.parameters()), own | decay]
 
 
 def grouped(net_class=Grouped):
@@ -55,8 +57,9 @@ def test_each_group_is_clipped_and_moved_by_itself():
     assert one.learning_rates(0.25) == pytest.approx([0.0075, 0.075])
     one.step(clipped, one.learning_rates(0.25))
     for number, (old, p) in enumerate(zip(before, one.parameters, strict=True)):
-        rate = 0.0075 if number < sizes else 0.075  # Adam's first step has the size of its rate
-        torch.testing.assert_close(old - p, torch.full_like(p, rate), rtol=0.05, atol=0.0)
+        rate, decay = (0.0075, 0.0) if number < sizes else (0.075, 0.5)
+        # Adam's first step has the size of its rate
+        torch.testing.assert_close(old - p, rate + rate * decay * old, rtol=0.05, atol=0.0)
     norm, _ = one.clip([*(torch.ones_like(g) for g in gradients[:sizes]), None, None])
     torch.testing.assert_close(norm, norm_of([torch.ones_like(g) for g in gradients[:sizes]]))
 
