@@ -44,13 +44,13 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags, Parser, UserError, replace, require, whole
 from libtorchbeast.learner import Direct, start_learners
 from libtorchbeast.loggers.timing import Clock
-from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState
 from libtorchbeast.past import past_of_run
 from libtorchbeast.rollouts import Barrier, Rollout, batches
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
 from libtorchbeast.spec import Spec
+from libtorchbeast.transitions import Transitions
 
 
 # ======================================================================================= FORK HERE
@@ -239,13 +239,13 @@ class Actor:
         flags: Flags,
         clock: Clock,
         version: int = 0,
-        opened: Callable[[int], None] = lambda count: None,  # see Environment.initial
+        on_open: Callable[[int], None] = lambda count: None,  # see Environment.initial
     ):
         self.env, self.net, self.clock = env, net, clock
         self.past = past_of_run(Net, env.spec, flags)
         self.device = next(net.parameters()).device
         self.autocast = lambda: models.autocast(net, flags.precision, self.device)
-        self.row = env.initial(seed, opened)
+        self.row = env.initial(seed, on_open)
         clock.lap("environment")  # the network's first call, slow with --compile, is not timed here
         (self.next_core_state,) = to_host(self.past.initial_state(net, env.spec.num_envs))
         with self.autocast():
@@ -295,7 +295,7 @@ def act(
     torch.set_num_threads(1)  # other actors use the other cores
     devices.set_precision(flags.precision)
     seed_everything(seed)
-    opened = memory.times.begin_opening(actor)
+    on_open = memory.times.begin_opening(actor)
     env = make_environment(flags, seed, ranks.own_number(actor))
     if why := env.spec.misfit(spec.signature()):
         raise UserError(f"--env {flags.env}: this actor's environments differ: {why}")
@@ -305,7 +305,7 @@ def act(
     clock = memory.times.clock(actor)
     version = memory.weights.copy_to(net)
     memory.times.start_pulse(actor, flags.step_timeout)
-    worker = Actor(env, net, seed, flags, clock, version, opened)
+    worker = Actor(env, net, seed, flags, clock, version, on_open)
     for message in inbox:
         slot = int(message)
         version = memory.weights.copy_to(net)
@@ -388,8 +388,8 @@ def train_in_order(run: Run, rollout: Rollout) -> None:
         barrier = Barrier(learner.updates, flags)
         make = functools.partial(make_environment, flags, seed)
         leave = functools.partial(run.__exit__, None, None, None)  # saves the run
-        with opening.opened_here(make, flags, run.finished, leave) as (env, clock, opened):
-            actor = Actor(env, learner.net, seed, flags, clock, learner.updates, opened)
+        with opening.opened_here(make, flags, run.finished, leave) as (env, clock, on_open):
+            actor = Actor(env, learner.net, seed, flags, clock, learner.updates, on_open)
             run.state.between_barriers = True
             for batch in run.between.batches(batches(rollouts(actor, barrier), flags.batch_size)):
                 if run.finished():  # the rest of the rollout is not learned from

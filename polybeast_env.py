@@ -42,8 +42,8 @@ import atari_wrappers
 import minatar_wrappers
 from libtorchbeast import recipes, workers
 from libtorchbeast.environment import Environment
+from libtorchbeast.errors import cause, errors_of
 from libtorchbeast.flags import Flags, Parser, UserError, parse_args, replace, require, whole
-from libtorchbeast.origin import cause, errors_of
 from libtorchbeast.rpcenv.addresses import check_local, parse_addresses
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.sockets import make_private, private_folder

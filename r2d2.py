@@ -41,7 +41,6 @@ from libtorchbeast import models, program, recipes
 from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.distributions import MASKED, make_distribution
 from libtorchbeast.flags import MAX_STEPS, Flags, Parser, UserError, real, require, run_path, whole
-from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState, choose_actions
 from libtorchbeast.net_check import check_finite
 from libtorchbeast.q_learning import recurrent_q
@@ -51,6 +50,7 @@ from libtorchbeast.rollouts import Rollout
 from libtorchbeast.run import Run
 from libtorchbeast.shared_memory import require_memory, require_stream_memory
 from libtorchbeast.spec import Spec
+from libtorchbeast.transitions import Transitions
 
 logger = logging.getLogger("r2d2")
 

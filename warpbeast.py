@@ -35,12 +35,12 @@ from libtorchbeast import models, program, recipes, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.agents import make_net
 from libtorchbeast.environment import Environment
+from libtorchbeast.errors import errors_of
 from libtorchbeast.flags import Flags, Parser, UserError, replace, require, whole
 from libtorchbeast.learner import Direct
 from libtorchbeast.loggers.timing import Clock, shares
 from libtorchbeast.models import choose_actions
 from libtorchbeast.opening import OpeningWatch
-from libtorchbeast.origin import errors_of
 from libtorchbeast.rollouts import Rollout, rollout_shapes
 from libtorchbeast.run import Run
 from libtorchbeast.seeds import derive_seed, seed_everything, seeded
@@ -123,10 +123,10 @@ class Actor:
 
     def __init__(
         self, rows: TensorRows, net: nn.Module, seed: int, flags: Flags, clock: Clock,
-        version: int = 0, opened: Callable[[int], None] = lambda count: None,
+        version: int = 0, on_open: Callable[[int], None] = lambda count: None,
     ):  # fmt: skip
         self.rows, self.net, self.flags, self.clock = rows, net, flags, clock
-        self.opened = opened  # is called after each step, the first of which may be compiled
+        self.on_open = on_open  # is called after each step, the first of which may be compiled
         self.row = rows.initial(seed)
         self.next_core_state = models.initial_state(net, rows.spec.num_envs)
         self.device = self.row["reward"].device
@@ -156,7 +156,7 @@ class Actor:
             self.clock.begin_call()
             self.row = self.rows.step(self.row["action"])
             self.clock.lap("environment")
-            self.opened(1)
+            self.on_open(1)
             self.choose(version)
             self.write(t)
         return self.rollout
@@ -213,8 +213,8 @@ def act_and_learn(run: Run, rows: TensorRows) -> None:
     leave = functools.partial(run.__exit__, None, None, None)  # saves the run
     with OpeningWatch(
         flags, must_end=run.finished, leave=leave, what="The first step", clock=clock
-    ) as opened:
-        actor = Actor(rows, learner.net, seed, flags, clock, learner.updates, opened)
+    ) as on_open:
+        actor = Actor(rows, learner.net, seed, flags, clock, learner.updates, on_open)
         for batch in run.between.batches(rollouts(run, actor)):
             run.learned(batch, learner.update(batch, publish=lambda state_dict, version: None))
             clock.lap("learning")

@@ -25,9 +25,9 @@ from typing import Any
 from libtorchbeast import shared_memory, workers
 from libtorchbeast.accelerator import devices
 from libtorchbeast.distributed import ranks
+from libtorchbeast.errors import cause
 from libtorchbeast.flags import Flags, UserError, require
 from libtorchbeast.loggers.timing import ActorTimes, Source
-from libtorchbeast.origin import cause
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.shared_memory import Shapes, SharedTensors
 from libtorchbeast.weights import SharedWeights, shapes_of_versions

@@ -245,7 +245,7 @@ def make_net(own: type[nn.Module], spec: Spec, flags: Flags) -> nn.Module:
 
 
 def added(groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """The results of a loss (`losses.learn_from`) in all groups as one. Raises UserError if it
+    """The results of a loss (`transitions.learn_from`) in all groups as one. Raises UserError if it
     returned a vector: the groups have unequal numbers of columns."""
     if vectors := sorted(name for group in groups for name in group["vectors"]):
         raise UserError(f"loss() returned vectors {vectors}; expected none with groups of agents")

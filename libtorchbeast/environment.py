@@ -90,19 +90,19 @@ class Environment:
         first = _unchanging(create_env)()
         return cls(lambda: first, num_envs if is_vector(first) else 1, name)
 
-    def initial(self, seed: int, opened: Callable[[int], None] = lambda count: None) -> Row:
+    def initial(self, seed: int, on_open: Callable[[int], None] = lambda count: None) -> Row:
         """Opens the environments that are not open yet, resets all of them, environment i with
         `seed` + i, and returns the first row. The constructor opens only the first, which gives the
         spec.
 
         Args:
-            opened: `opened(k)` is called as soon as k environments are open and reset.
+            on_open: `on_open(k)` is called as soon as k environments are open and reset.
         """
         # Whether the last row ended an episode (or a game), so that the next row begins another.
         self._episode_ended = self._game_ended = np.ones(self.spec.num_envs, bool)
         self._numbers.clear()
         with _outside_autocast():
-            observations = self._source.reset(first_seed(seed, self.spec.num_envs), opened)
+            observations = self._source.reset(first_seed(seed, self.spec.num_envs), on_open)
         never = np.zeros(self.spec.num_envs, bool)
         zero = np.zeros(self.spec.num_envs, np.float32)
         none = self.spec.actions.zeros(self.spec.num_envs)
@@ -210,9 +210,9 @@ class _VectorSource:
         self._never = np.zeros(env.num_envs, bool)
         self.close = env.close
 
-    def reset(self, seed: int, opened: Callable[[int], None]) -> Row:
+    def reset(self, seed: int, on_open: Callable[[int], None]) -> Row:
         observation = self._checked(self._env.reset(seed=seed)[0])
-        opened(len(self._never))
+        on_open(len(self._never))
         return observation
 
     def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:
@@ -255,7 +255,7 @@ class _SingleSource:
         self._leaves = [(k, shape, np.dtype(d)) for k, (shape, d) in spec.observations.items()]
         self._out = {k: np.zeros((spec.num_envs, *shape), d) for k, shape, d in self._leaves}
 
-    def reset(self, seed: int, opened: Callable[[int], None]) -> Row:
+    def reset(self, seed: int, on_open: Callable[[int], None]) -> Row:
         for i in range(self._spec.num_envs):
             if i == len(self._envs):
                 self._envs.append(env := self._create_env())
@@ -265,7 +265,7 @@ class _SingleSource:
                 if repr(own) != repr(first):  # of several agents they are in an array
                     raise UserError(f"Environment {i}: expected {first}, as the first, seen {own}")
             self._write(i, _reset(self._envs[i], seed=seed + i)[0])
-            opened(i + 1)
+            on_open(i + 1)
         return self._out
 
     def step(self, actions: np.ndarray, ended: np.ndarray) -> Stepped:

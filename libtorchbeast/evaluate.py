@@ -21,11 +21,11 @@ from torch import nn
 from libtorchbeast import checkpoint, export, models, workers
 from libtorchbeast.distributed import ranks
 from libtorchbeast.environment import Environment, Row
+from libtorchbeast.errors import cause, errors_of
 from libtorchbeast.flags import Flags, UserError, as_plain, replace, require, run_path
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Means
 from libtorchbeast.opening import OpeningWatch
-from libtorchbeast.origin import cause, errors_of
 from libtorchbeast.past import Past, match
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
@@ -130,8 +130,8 @@ def _play_at_once(
     taking the games that end first would favour short ones."""
     ended: set[int] = set()
     N = env.spec.num_envs
-    with OpeningWatch(flags, N, flag="num_episodes") as opened:
-        row, core_state = env.initial(seed, opened), chooser.initial_state(net, N)
+    with OpeningWatch(flags, N, flag="num_episodes") as on_open:
+        row, core_state = env.initial(seed, on_open), chooser.initial_state(net, N)
     while True:
         tensors = {k: torch.from_numpy(v[None]) for k, v in row.items()}  # [T = 1, N, ...]
         outputs, core_state = chooser.act(net, tensors, core_state)

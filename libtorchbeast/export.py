@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from libtorchbeast.environment import Environment, Row
+from libtorchbeast.errors import described
 from libtorchbeast.flags import Flags, UserError, run_path
 from libtorchbeast.loggers.files import write_whole
 from libtorchbeast.models import CoreState, choose_actions, initial_state, seen_by_nets
 from libtorchbeast.net_check import call_own
-from libtorchbeast.origin import described
 from libtorchbeast.spec import ROW_FIELDS
 
 EXAMPLE = """

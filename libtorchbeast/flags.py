@@ -402,7 +402,7 @@ def _learning(parser: Parser) -> None:
              "updates the network. Default: 1, or 2 if the learner uses an accelerator.")
     add("--torch_threads", type=whole(1, 1024),
         help="Number of threads that torch uses for one operation on the CPU. Default: in "
-             "MonoBeast, one for each core that its actors leave free, but 1 with --num_actors 0; in "
+             "MonoBeast, one for each core that its actors leave free (1 with --num_actors 0); in "
              "PolyBeast and R2D2, all cores for their own network on Atari, else half of them; in "
              "all, 1 if this process computes on accelerators only.")
     add("--learner_device", metavar="DEVICE",

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from libtorchbeast import losses, models, passes
+from libtorchbeast import models, passes
 from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import Flags, UserError, replace
 from libtorchbeast.loggers.columns import COLUMNS
-from libtorchbeast.losses import Loss, Targets
 from libtorchbeast.net_check import keep_buffers, made_up_rows
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.spec import Spec
+from libtorchbeast.transitions import Loss, Targets, learn_from, targets_of
 
 
 def check_loss(
@@ -33,7 +33,7 @@ def check_loss(
         batch_columns: the dtypes of what batches say of columns, `column/NAME` [1, B].
 
     Returns:
-        The results of `losses.learn_from`, and the columns of the log that are the loss's own.
+        The results of `learn_from`, and the columns of the log that are the loss's own.
 
     Raises:
         UserError: one of the two raised an error, or does not return what docs/fork.md says.
@@ -47,10 +47,10 @@ def check_loss(
             stack.callback(keep_buffers(nn.ModuleList([net, models.of_learner(net)])))
             stack.enter_context(torch.random.fork_rng(devices=[]))
             batch = _made_up(net, spec, own, batch_columns, value)
-            targets_of = lambda: losses.targets_of(net, batch, targets, own, 0.0)
-            part = next(iter(passes.parts(batch, targets_of, own)))
+            find = lambda: targets_of(net, batch, targets, own, 0.0)
+            part = next(iter(passes.parts(batch, find, own)))
             with torch.enable_grad():
-                results = losses.learn_from(net, part.batch, part.targets, targets, loss, own, 0.0)
+                results = learn_from(net, part.batch, part.targets, targets, loss, own, 0.0)
             return results | {"sums": part.sums or results["sums"]}
 
     try:

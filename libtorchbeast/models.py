@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from libtorchbeast.accelerator.devices import drawing, has_bf16, to_host
 from libtorchbeast.distributions import MASKED, Distribution, Gaussian, make_distribution
+from libtorchbeast.errors import described, place_of
 from libtorchbeast.flags import Flags, UserError
 from libtorchbeast.mingru import MinGRU
 from libtorchbeast.moments import Moments
 from libtorchbeast.net_check import call_own, check_finite, check_net
-from libtorchbeast.origin import described, place_of
 from libtorchbeast.spec import NOT_SEEN, Spec, channels_first, is_image, prefers_channels_last
 
 CoreState = tuple[Tensor, ...]  # each [layers, B, H]; () for a feed-forward network

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from libtorchbeast.accelerator.devices import tensors_in
 from libtorchbeast.distributions import Distribution
+from libtorchbeast.errors import described, place_of
 from libtorchbeast.flags import UserError
-from libtorchbeast.origin import described, place_of
 from libtorchbeast.spec import ROW_FIELDS, Spec, is_row_key
 
 VERY_LARGE = 1e6  # with observations above this, a network's numbers may overflow

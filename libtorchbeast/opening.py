@@ -24,9 +24,9 @@ from libtorchbeast import checkpoint, workers
 from libtorchbeast.actors import ActorMemory, check_limits, why_hung
 from libtorchbeast.agents import make_net
 from libtorchbeast.environment import Environment
+from libtorchbeast.errors import cause, errors_of
 from libtorchbeast.flags import Flags, UserError, replace, require
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, ActorTimes, Clock
-from libtorchbeast.origin import cause, errors_of
 from libtorchbeast.rollouts import Rollout, rollout_shapes
 from libtorchbeast.seeds import seed_everything, seeded
 from libtorchbeast.shared_memory import Shapes, require_descriptors
@@ -35,14 +35,14 @@ from libtorchbeast.workers import HEARTBEAT_S, Process, Reminder, SilenceTimer
 
 logger = logging.getLogger(__name__)
 
-Opened = Callable[[int], None]  # is called when 1, 2, ... environments are open
+OnOpen = Callable[[int], None]  # is called when 1, 2, ... environments are open
 Complete = Callable[[Spec], Flags]
 
 STOP_S = 10.0  # a step that is running when this process must end may take this long
 
 
 class OpeningWatch:
-    """The context in which a thread opens environments. It gives `opened`, an argument of
+    """The context in which a thread opens environments. It gives `on_open`, an argument of
     Environment.initial.
 
     A second thread says after a few seconds which environment is being waited for. If one takes
@@ -76,15 +76,15 @@ class OpeningWatch:
         self._is_open = threading.Event()
         self._ending = threading.Lock()  # whoever ends this process holds it for ever
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> OnOpen:
         threading.Thread(target=self._watch, name="opening", daemon=True).start()
-        return self._opened
+        return self._on_open
 
     def __exit__(self, *exc_info) -> None:
         with self._ending:
             self._is_open.set()
 
-    def _opened(self, count: int) -> None:
+    def _on_open(self, count: int) -> None:
         self._num_opened, self._waited = count, 0.0
         if count >= self._num_envs and self._clock is None:
             self.__exit__()
@@ -131,16 +131,16 @@ class OpeningWatch:
 @contextlib.contextmanager
 def opened_here(
     make: Callable[[], Environment], flags: Flags, must_end: Callable[[], bool], leave: Callable
-) -> Iterator[tuple[Environment, Clock, Opened]]:
+) -> Iterator[tuple[Environment, Clock, OnOpen]]:
     """The context of the --envs_per_actor environments that `make` returns, watched until they are
-    closed. Yields them, the clock that the watch reads, and `opened`; see OpeningWatch."""
+    closed. Yields them, the clock that the watch reads, and `on_open`; see OpeningWatch."""
     clock, N = Clock(ACTOR_ACTIVITIES), flags.envs_per_actor
     watched = OpeningWatch(flags, N, "envs_per_actor", must_end, leave, clock=clock)
-    with errors_of(flags.env), watched as opened, contextlib.ExitStack() as stack:
+    with errors_of(flags.env), watched as on_open, contextlib.ExitStack() as stack:
         env = make()
         stack.callback(env.close)
         stack.callback(clock.begin_call)  # before it, so that one that hangs is noticed
-        yield env, clock, opened
+        yield env, clock, on_open
 
 
 # ================================================================= the first environment of a run
@@ -174,8 +174,8 @@ def describe(
 
     if not flags.num_actors:
         clock = Clock(ACTOR_ACTIVITIES)
-        with OpeningWatch(flags, clock=clock) as opened:
-            flags, spec, shapes, _ = _describe(flags, checked, clock, opened, *own)
+        with OpeningWatch(flags, clock=clock) as on_open:
+            flags, spec, shapes, _ = _describe(flags, checked, clock, on_open, *own)
         check_limits(flags, shapes)
         zeros = {k: torch.zeros(shape, dtype=dtype) for k, (shape, dtype) in shapes.items()}
         yield flags, spec, zeros, None
@@ -200,7 +200,7 @@ def describe(
 
 
 def _describe(
-    flags: Flags, complete: Complete, clock: Clock, opened: Opened, *own: Callable
+    flags: Flags, complete: Complete, clock: Clock, on_open: OnOpen, *own: Callable
 ) -> tuple[Flags, Spec, Shapes, nn.Module]:  # a network with random weights
     (create_env, Net, Actor), N = cast(Any, own), flags.envs_per_actor
     with errors_of(flags.env), contextlib.ExitStack() as stack:
@@ -211,7 +211,7 @@ def _describe(
         N = flags.envs_per_actor
         net = make_net(Net, env.spec, flags).to(flags.inference_device)  # as actors have it
         began = time.monotonic()
-        actor = Actor(env, net, flags.seed, flags, clock, opened=opened)
+        actor = Actor(env, net, flags.seed, flags, clock, on_open=on_open)
         is_quick = time.monotonic() - began < 1.0  # a slow environment is not reset twice more
         row = {name: torch.from_numpy(value) for name, value in actor.row.items()}
         clock.begin_call()
@@ -248,7 +248,7 @@ def _first_actor(
     torch.set_num_threads(1)
     seed_everything(flags.seed)
     times = memory.times
-    opened, count = times.begin_opening(0), flags.envs_per_actor
+    on_open, count = times.begin_opening(0), flags.envs_per_actor
     times.start_pulse(0, flags.step_timeout)
 
     def complete(spec: Spec) -> Flags:
@@ -256,7 +256,7 @@ def _first_actor(
         return replace(flags, **json.loads(next(inbox)))
 
     clock = times.clock(0)
-    flags, spec, shapes, net = _describe(flags, complete, clock, lambda _: opened(count), *own)
+    flags, spec, shapes, net = _describe(flags, complete, clock, lambda _: on_open(count), *own)
     gc.collect()  # frees the first environment before the actor opens its own
     named = {name: (shape, str(dtype)) for name, (shape, dtype) in shapes.items()}
     outbox.send_bytes(json.dumps(named).encode())

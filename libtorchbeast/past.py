@@ -1,9 +1,9 @@
 # Copyright 2026 The authors of this repository. Licensed under the Apache License, Version 2.0.
 """Games against the run's own past, of players who move in turn or act at once (--past_share).
 
-In a share of the games a kept file has one side. losses.py leaves its moves out of the loss. Where
-players move in turn they are part of the environment, and the trace goes through them. Where all
-act at once they are in columns of their own.
+In a share of the games a kept file has one side. Transitions.own leaves its moves out of the loss.
+Where players move in turn they are part of the environment, and the trace goes through them. Where
+all act at once they are in columns of their own.
 """
 
 import copy

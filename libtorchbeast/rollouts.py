@@ -17,7 +17,7 @@ from libtorchbeast.shared_memory import Shapes
 
 Rollout = dict[str, torch.Tensor]
 NOBODY = -1  # in `past`, instead of a kept file's step: the network in training has moved
-COLUMN_PREFIXES = ("core_state/", "column/")  # of keys that are not rows; see losses.Transitions
+COLUMN_PREFIXES = ("core_state/", "column/")  # of keys that are not rows, see Transitions
 
 logger = logging.getLogger(__name__)
 

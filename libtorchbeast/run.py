@@ -31,10 +31,10 @@ from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import cpu_cores
 from libtorchbeast.loggers.trackers import check_wandb
 from libtorchbeast.loss_check import check_loss
-from libtorchbeast.losses import Loss, Targets
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.seeds import derive_seed, seed_everything
 from libtorchbeast.spec import Spec
+from libtorchbeast.transitions import Loss, Targets
 from libtorchbeast.update import Updater
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from torch import nn
 
 from libtorchbeast.agents import batches_of_groups
 from libtorchbeast.flags import Flags, UserError
-from libtorchbeast.losses import transitions
 from libtorchbeast.net_check import keep_buffers, why_not_finite
 from libtorchbeast.rollouts import Rollout
+from libtorchbeast.transitions import transitions_of
 
 MAX_SKIPPED_IN_A_ROW = 20
 MAX_EMPTY_IN_A_ROW = 1000
@@ -86,7 +86,7 @@ class Skipped:
     def _outputs(self, part: Rollout) -> list[str]:
         """The network's outputs that have NaN or infinity."""
         net, flags, restore = self._net, self._flags, keep_buffers(self._net)
-        each = [transitions(*share, flags, 0.0).outputs for share in batches_of_groups(net, part)]
+        each = [transitions_of(*own, flags, 0.0).outputs for own in batches_of_groups(net, part)]
         restore()
         names = [k for one in each for k, x in one.items() if not x.isfinite().all()]
         return list(dict.fromkeys(names))

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from libtorchbeast import losses, models, passes
+from libtorchbeast import models, passes
 from libtorchbeast.accelerator import graphs
 from libtorchbeast.accelerator.devices import to_host
 from libtorchbeast.agents import batches_of_groups
@@ -16,12 +16,12 @@ from libtorchbeast.distributed.gradients import Gradients
 from libtorchbeast.distributed.ranks import Ranks
 from libtorchbeast.distributions import Distribution, Gaussian
 from libtorchbeast.flags import Flags
-from libtorchbeast.losses import Loss, Targets
 from libtorchbeast.net_check import call_own, keep_buffers
 from libtorchbeast.optimizer import Optimizer
 from libtorchbeast.passes import Part
 from libtorchbeast.rollouts import Rollout
 from libtorchbeast.skipped import Skipped
+from libtorchbeast.transitions import Loss, Targets, learn_from, targets_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Updater:
     Args:
         targets, loss: see monobeast.py.
         dump_dir: where batches with a loss that is not finite are kept. None: nowhere.
-        like: results of `losses.learn_from`, with which ranks agree on what travels between them.
+        like: results of `learn_from`, with which ranks agree on what travels between them.
 
     Attributes:
         net: with what `for_loss` has made, on the device.
@@ -97,7 +97,7 @@ class Updater:
     def parts(self, batch: Rollout, progress: float) -> Iterator[Part]:
         """Yields what each update learns from (`passes.parts`)."""
         own = (self.net, batch, self._targets, self.flags, progress)
-        return passes.parts(batch, lambda: losses.targets_of(*own), self.flags)
+        return passes.parts(batch, lambda: targets_of(*own), self.flags)
 
     def gradients(self, part: Part, progress: float, wants_to_stop: bool) -> tuple[Any, ...]:
         """Computes the gradients of the loss of a part of a batch, over all ranks.
@@ -131,10 +131,9 @@ class Updater:
     def _compute_gradients(
         self, batch: Rollout, targets: dict[str, Tensor] | None, progress: float | Tensor
     ) -> tuple[dict[str, Any], list[Tensor | None]]:
-        """Returns the results of `losses.learn_from`, and the gradients of the loss."""
-        results = losses.learn_from(
-            self.net, batch, targets, self._targets, self._loss, self.flags, progress
-        )
+        """Returns the results of `learn_from`, and the gradients of the loss."""
+        given = (batch, targets, self._targets, self._loss, self.flags, progress)
+        results = learn_from(self.net, *given)
         gradients = self.optimizer.backward(results["total_loss"])
         return results | {"total_loss": results["total_loss"].detach()}, gradients
 

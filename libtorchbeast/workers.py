@@ -22,8 +22,8 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from libtorchbeast import linux
+from libtorchbeast.errors import report
 from libtorchbeast.flags import UserError
-from libtorchbeast.origin import report
 
 
 def available_cores() -> int:

@@ -21,8 +21,8 @@ from libtorchbeast.actors import ActorMemory, check_limits
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError, replace
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
-from libtorchbeast.losses import learn_from
 from libtorchbeast.rollouts import core_state_of
+from libtorchbeast.transitions import learn_from
 from tests.faults import environments
 from tests.support.actors import (
     CLOSE,

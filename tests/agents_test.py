@@ -14,9 +14,9 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.timing import Clock
-from libtorchbeast.losses import learn_from
 from libtorchbeast.spec import Actions
 from libtorchbeast.tensors import TensorRows, TensorVector
+from libtorchbeast.transitions import learn_from
 from libtorchbeast.update import Updater
 from tests.support.compare import assert_same
 

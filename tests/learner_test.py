@@ -16,8 +16,8 @@ from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.stats import Stats
 from libtorchbeast.loggers.timing import LEARNER_ACTIVITIES, Clock
-from libtorchbeast.losses import learn_from
 from libtorchbeast.spec import Actions, Spec
+from libtorchbeast.transitions import learn_from
 from libtorchbeast.update import Updater
 from tests.support.actors import (
     CallsNet,

@@ -66,7 +66,7 @@ def checkout(folder):
     """A copy of the modules that begin a run."""
     code = folder / "checkout"
     (code / LOGGERS).mkdir(parents=True)
-    names = ("flags.py", "linux.py", "origin.py", "workers.py")
+    names = ("flags.py", "linux.py", "errors.py", "workers.py")
     needed = [ROOT / "libtorchbeast" / name for name in names]
     for path in (*needed, *(ROOT / LOGGERS).glob("*.py")):
         shutil.copy(path, code / path.relative_to(ROOT))

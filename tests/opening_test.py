@@ -43,7 +43,7 @@ class Looks(threading.Event):
     def wait(self, timeout=None):
         assert timeout == 0.5
         if (count := next(self.counts)) > self.watch._num_opened:
-            self.watch._opened(count)
+            self.watch._on_open(count)
         return self.is_set()
 
 
@@ -114,9 +114,9 @@ def test_nothing_goes_on_while_the_process_ends(monkeypatch):
 
     def open_all():
         watch = OpeningWatch(limits(0.1), must_end=lambda: True, leave=leaving.set)
-        with watch as opened:
+        with watch as on_open:
             assert leaving.wait(GUARD_S)
-            opened(1)
+            on_open(1)
             gone_on.set()
 
     thread = threading.Thread(target=open_all, daemon=True)

@@ -12,7 +12,7 @@ import torch
 
 import r2d2
 import vtrace
-from libtorchbeast import losses, models, moments
+from libtorchbeast import models, moments, transitions
 from libtorchbeast.environment import Environment
 from libtorchbeast.flags import Flags, UserError
 from tests.support.turns import Nim
@@ -76,7 +76,7 @@ def of_first(row, values):
 
 
 def vtrace_targets(row, values, log_rho, discounting=0.9):
-    batch = losses.Transitions(None, Flags(discounting=discounting), row, {}, (), {}, {}, 0.0)
+    batch = transitions.Transitions(None, Flags(discounting=discounting), row, {}, (), {}, {}, 0.0)
     return vtrace.from_importance_weights(
         log_rho, batch.discount, row["reward"][1:], values[:-1], values[-1]
     ).vs

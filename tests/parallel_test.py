@@ -15,10 +15,10 @@ from libtorchbeast.environment import Environment
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
 from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
-from libtorchbeast.losses import learn_from, targets_of, transitions
 from libtorchbeast.moments import Moments
 from libtorchbeast.parallel import Grouped, grouped
 from libtorchbeast.spec import Actions
+from libtorchbeast.transitions import learn_from, targets_of, transitions_of
 from libtorchbeast.update import Updater
 from tests.own_discounts_test import play
 from tests.support import monobeast as mono
@@ -342,15 +342,15 @@ def test_the_targets_of_an_agent_that_leaves_are_those_of_its_own_time(text):
     """A truncated agent bootstraps, and a terminated one does not."""
     net, rollout, flags = rollout_of(f"{text} --passes 1 --minibatches 1 --discounting 0.9")
     (guide, of_guide), (walker, batch) = batches_of_groups(net, rollout)
-    found = monobeast.targets(transitions(walker, batch, flags, 0.0))
+    found = monobeast.targets(transitions_of(walker, batch, flags, 0.0))
     short = {k: x[: LEAVES + 1] for k, x in batch.items() if not k.startswith("core_state/")}
     short |= {k: x for k, x in batch.items() if k.startswith("core_state/")}
-    alone = monobeast.targets(transitions(walker, short, flags, 0.0))
+    alone = monobeast.targets(transitions_of(walker, short, flags, 0.0))
     for name in ("v", "advantage"):
         torch.testing.assert_close(found[name][:LEAVES, 1::WALKERS], alone[name][:, 1::WALKERS])
-    discount = transitions(walker, batch, flags, 0.0).discount
+    discount = transitions_of(walker, batch, flags, 0.0).discount
     assert (discount[STEPS - 1, 0::2] == 0).all() and (discount[LEAVES - 1, 1::2] == 0).all()
-    discount = transitions(guide, of_guide, flags, 0.0).discount
+    discount = transitions_of(guide, of_guide, flags, 0.0).discount
     assert torch.equal(discount, torch.full_like(discount, 0.9))
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import monobeast
 import polybeast
-from libtorchbeast import agents, checkpoint, evaluate, losses, models, past
+from libtorchbeast import agents, checkpoint, evaluate, models, past
 from libtorchbeast.flags import UserError
 from libtorchbeast.loggers.standings import read
 from libtorchbeast.loggers.stats import Stats
@@ -24,6 +24,7 @@ from libtorchbeast.loggers.timing import ACTOR_ACTIVITIES, Clock
 from libtorchbeast.rollouts import NOBODY, core_state_of
 from libtorchbeast.run import Run, RunState
 from libtorchbeast.spec import Actions
+from libtorchbeast.transitions import _values_beside_past, learn_from
 from tests.kept_test import kept_steps
 from tests.support import turns
 from tests.support.compare import assert_same
@@ -269,7 +270,7 @@ def test_the_moves_of_the_past_are_the_environments(lambda_, seed=0):
     )  # fmt: skip
     outputs = dict(policy_logits=torch.randn(T + 1, B, 3), baseline=torch.randn(T + 1, B))
     batch = transitions(made, outputs, vtrace_lambda=lambda_, reward_clipping="none")
-    batch.outputs = outputs | {"baseline": losses._values_beside_past(batch)}
+    batch.outputs = outputs | {"baseline": _values_beside_past(batch)}
     found = monobeast.targets(batch)
     assert batch.real.equal(~done[1:]) and batch.own.equal(batch.real & (past[:-1] == NOBODY))
     for b in range(B):
@@ -293,7 +294,7 @@ def test_only_positions_from_which_the_network_itself_has_moved_are_learned(tmp_
     assert {*stones[own & real].tolist()} == {3, 5}
     assert {*stones[~own & real].tolist()} == {1, 2, 4, 5}
     for _ in range(50):
-        results = losses.learn_from(
+        results = learn_from(
             net, rollout, None, monobeast.targets, monobeast.loss, flags_of(words), 0.0
         )
         assert results["real_transitions"] == (own & real).sum()
@@ -361,7 +362,7 @@ def test_agents_of_the_past_have_no_part_in_the_loss(tmp_path, words):
         assert own.any()
     found = []
     for batch in (rollout, others):
-        results = losses.learn_from(net, batch, None, monobeast.targets, monobeast.loss, flags, 0.0)
+        results = learn_from(net, batch, None, monobeast.targets, monobeast.loss, flags, 0.0)
         found.append(torch.autograd.grad(results["total_loss"], models.trained(net)))
         real = [(~own["done"][1:] & (own["past"][:-1] == NOBODY)).sum()
                 for _, own, _ in net.batches(batch)]  # fmt: skip

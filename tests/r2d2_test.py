@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import r2d2
-from libtorchbeast import losses, models
+from libtorchbeast import models, transitions
 from libtorchbeast.accelerator.devices import CPU
 from libtorchbeast.flags import UserError
 from libtorchbeast.learner import Learner
@@ -149,7 +149,7 @@ def test_every_weight_is_learned_after_a_burn_in_in_either_precision(precision):
     net = models.make_net(r2d2.Net, spec, flags)
     batch = random_batch(net, spec, 8, 4)
     models.add_for_loss(net, spec, flags)
-    results = losses.learn_from(net, batch, None, r2d2.targets, r2d2.loss, flags, 0.0)
+    results = transitions.learn_from(net, batch, None, r2d2.targets, r2d2.loss, flags, 0.0)
     results["total_loss"].backward()
     names = [name for name, x in net.named_parameters() if x.grad is None or not x.grad.any()]
     assert names == [] and all(x.grad is None for x in models.of_learner(net).parameters())

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import r2d2
-from libtorchbeast import losses
+from libtorchbeast import transitions
 from libtorchbeast.distributions import MASKED, Categorical
 from libtorchbeast.flags import replace
 from libtorchbeast.q_learning import recurrent_q
@@ -106,7 +106,7 @@ def learned(rows, online, other, chances, n=5):
     net.__dict__["target"] = Table(other)
     batch = rows | {"column/chance": chances[None]}
     flags = replace(FLAGS, n_steps=n)
-    return losses.learn_from(net, batch, None, r2d2.targets, r2d2.loss, flags, 0.0)
+    return transitions.learn_from(net, batch, None, r2d2.targets, r2d2.loss, flags, 0.0)
 
 
 # =============================================================================================== h

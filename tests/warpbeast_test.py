@@ -215,7 +215,7 @@ def test_a_wrong_environment_is_refused(parse, monkeypatch, what):
 def test_each_step_is_watched(parse):
     """The first one may be compiled, which may take as long as --open_timeout."""
     actor, seen = make_actor(parse()), []
-    step, actor.opened = actor.rows.step, lambda count: seen.append("opened")
+    step, actor.on_open = actor.rows.step, lambda count: seen.append("opened")
 
     def watched(action):
         seen.append("watched" if actor.clock.call_began[0] else "not")

@@ -45,14 +45,14 @@ def test_a_slow_opening_that_moves_is_told_and_not_ended(monkeypatch, caplog):
         passes(3)
         return Catch()
 
-    timer.run(limit, Environment(create_env, 4).initial, 0, timer.opened)
+    timer.run(limit, Environment(create_env, 4).initial, 0, timer.on_open)
     assert ended == [] and timer.num_opened == 4
     assert [record.getMessage().partition(". ")[0] for record in caplog.records] == [
         "unix:/s: stream 3 has been opening its environments for 5 s and waits for number 3 of 4"
     ]
     assert "(--envs_per_server)" in caplog.text
 
-    timer.opened(2)
+    timer.on_open(2)
     timer.run(limit, passes, 4)
     assert ended == [watchdog.HUNG_EXIT_CODE]
     told = "stream 3 took longer than --open_timeout 3 to open environment 3 of 4; this process"

@@ -7,8 +7,8 @@ import pytest
 
 import monobeast
 import polybeast_env
+from libtorchbeast.errors import cause, errors_of, report
 from libtorchbeast.flags import UserError
-from libtorchbeast.origin import cause, errors_of, report
 from tests.support import monobeast as mono
 from tests.support import polybeast as poly
 from tests.support.envs import BreakingCatch, Catch

@@ -23,8 +23,8 @@ import ray
 
 import polybeast
 import polybeast_env
+from libtorchbeast.errors import errors_of
 from libtorchbeast.flags import Flags, UserError, replace
-from libtorchbeast.origin import errors_of
 from libtorchbeast.rpcenv.server import Server
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.seeds import derive_seed

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from libtorchbeast.distributions import make_distribution
 from libtorchbeast.flags import Flags
-from libtorchbeast.losses import Transitions
 from libtorchbeast.models import CoreState
 from libtorchbeast.spec import Spec
+from libtorchbeast.transitions import Transitions
 
 KINDS = (11, 6, 4)  # MiniGrid's objects and colours; its states, or an agent's directions
 

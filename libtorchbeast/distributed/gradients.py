@@ -24,7 +24,7 @@ class Gradients:
 
     Args:
         is_mean: whether the loss is a mean over real transitions, not their sum.
-        like: results of `losses.learn_from`, which say what else travels.
+        like: results of `transitions.learn_from`, which say what else travels.
 
     Attributes:
         deviations: how many times the ranks' weights were found to differ.

@@ -179,12 +179,12 @@ class ActorTimes(SharedTensors):
         """An actor calls this before it opens its environments, and calls the function that this
         returns when it has opened and reset 1, 2, ... of them."""
 
-        def opened(count: int) -> None:
+        def on_open(count: int) -> None:
             self["call_began"][actor] = self["sign_of_life"][actor] = time.monotonic()
             self["opened"][actor] = count
 
-        opened(0)
-        return opened
+        on_open(0)
+        return on_open
 
     def start_pulse(self, actor: int, step_timeout: float) -> None:
         """Starts a thread that writes down the actor's signs of life."""

@@ -6,6 +6,6 @@ The package is named after its protocol, rpcenv.proto. It runs in two kinds of p
 `client` and `local_servers` run in the learner. `addresses` and `tls` serve both.
 
 No module here imports torch, because a machine that only runs environments has none. They import
-each other and torch-free modules of libtorchbeast (spec, environment, flags, origin, seeds,
+each other and torch-free modules of libtorchbeast (spec, environment, flags, errors, seeds,
 workers).
 """

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import libtorchbeast
+from libtorchbeast.errors import cause
 from libtorchbeast.flags import UserError
-from libtorchbeast.origin import cause
 from libtorchbeast.rpcenv.sockets import check_owner
 from libtorchbeast.rpcenv.tls import Tls
 from libtorchbeast.spec import Actions, Spec, is_number, is_set

@@ -18,7 +18,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from libtorchbeast.environment import Environment
-from libtorchbeast.origin import report
+from libtorchbeast.errors import report
 from libtorchbeast.rpcenv.sockets import claim_address
 from libtorchbeast.rpcenv.stream import EnvironmentMaker, Stream
 from libtorchbeast.rpcenv.tls import Tls, add_port

@@ -78,7 +78,7 @@ class Stream:
             if not is_wanted():
                 return
             env = self._environment = self._environments.take(timer, limit)
-            row = timer.run(limit, env.initial, self._seed, timer.opened)
+            row = timer.run(limit, env.initial, self._seed, timer.on_open)
         yield self._encoded(row)
         for request in requests:
             actions = decode_actions(request, env.spec)

@@ -43,7 +43,7 @@ class CallTimer:
             self._running = None
             self.seconds = time.monotonic() - began
 
-    def opened(self, count: int) -> None:
+    def on_open(self, count: int) -> None:
         """The running call has opened `count` environments. Its limit counts from here again."""
         self.num_opened = count
         if running := self._running:

@@ -8,7 +8,7 @@ import math
 import torch
 
 import monobeast
-from libtorchbeast import losses, models
+from libtorchbeast import models, transitions
 from libtorchbeast.accelerator import devices
 from libtorchbeast.accelerator.devices import to_device, to_host
 from libtorchbeast.flags import replace
@@ -63,7 +63,7 @@ def computed(net, batch, flags, device) -> dict[str, torch.Tensor]:
     with models.autocast(own, flags.precision, device), torch.no_grad():
         outputs, _ = models.forward(own, rows, core_state_of(rows))
     both = monobeast.targets, monobeast.loss
-    loss = losses.learn_from(own, rows, None, *both, flags, 0.0)["total_loss"]
+    loss = transitions.learn_from(own, rows, None, *both, flags, 0.0)["total_loss"]
     loss.backward()
     found = dict(logits=outputs["policy_logits"], values=outputs["baseline"], loss=loss)
     found["gradient"] = work.flat(p.grad for p in own.parameters())

@@ -5,8 +5,8 @@ from argparse import Namespace
 from typing import Any
 
 import monobeast
-from libtorchbeast import losses
 from libtorchbeast.distributions import Categorical
+from libtorchbeast.transitions import Transitions, results_of
 
 
 def transitions(rows, outputs, progress=0.0, distribution=None, moments=None, **flags):
@@ -20,11 +20,11 @@ def transitions(rows, outputs, progress=0.0, distribution=None, moments=None, **
     distribution = distribution or Categorical(outputs["policy_logits"].shape[-1])
     net = Namespace(distribution=distribution, **({"moments": moments} if moments else {}))
     settings = Namespace(**values | flags)
-    return losses.Transitions(net, settings, rows, {}, (), {}, outputs, progress)
+    return Transitions(net, settings, rows, {}, (), {}, outputs, progress)
 
 
 def impala_loss(rows, outputs, **flags):
     batch = transitions(rows, outputs, **flags)
-    found = losses.results_of(batch, None, monobeast.targets, monobeast.loss)
+    found = results_of(batch, None, monobeast.targets, monobeast.loss)
     numbers = {name: found[name] for name in ("total_loss", "largest_reward", "real_transitions")}
     return Namespace(**numbers, **found["scalars"], **found["means"])

@@ -162,7 +162,7 @@ Targets = Callable[[Transitions], dict[str, Tensor]]
 Loss = Callable[[Transitions], dict[str, Tensor]]
 
 
-def transitions(
+def transitions_of(
     net: Any, batch: Rollout, flags: Flags, progress: float | Tensor, has_last: bool = True
 ) -> Transitions:
     """The transitions of a batch, with the network's outputs on its rows. The last row's, which
@@ -245,7 +245,7 @@ def targets_of(
         shares = agents.batches_of_groups(net, batch)
         return net.joined([targets_of(*each, targets, flags, progress) for each in shares])
     with torch.no_grad():
-        return call_targets(transitions(net, batch, flags, progress), targets)
+        return call_targets(transitions_of(net, batch, flags, progress), targets)
 
 
 def learn_from(
@@ -275,7 +275,7 @@ def learn_from(
     if isinstance(net, agents.Agents):
         learn = lambda own, rows, goal: learn_from(own, rows, goal, targets, loss, flags, progress)
         return agents.added([learn(*each) for each in net.batches(batch, given)])
-    own = transitions(net, batch, flags, progress, has_last=given is None)
+    own = transitions_of(net, batch, flags, progress, has_last=given is None)
     return results_of(own, given, targets, loss)
 
 

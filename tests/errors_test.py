@@ -7,7 +7,7 @@ import traceback
 
 import numpy as np
 
-from libtorchbeast import environment, origin
+from libtorchbeast import environment, errors
 from libtorchbeast.flags import UserError
 
 
@@ -31,24 +31,24 @@ def test_the_innermost_line_outside_of_packages_is_found():
 
     frames = frames_of(forks_line)
     assert os.path.basename(frames[-1].filename) == "decoder.py"
-    assert origin.own_frame(frames).name == "forks_line"
+    assert errors.own_frame(frames).name == "forks_line"
     for other in (
         lambda: np.linalg.inv(np.zeros((2, 3))),
         lambda: environment.Environment(None, 1),
     ):
-        frame = origin.own_frame(frames_of(other))
+        frame = errors.own_frame(frames_of(other))
         assert (frame.filename, frame.name) == (__file__, "<lambda>")
     for folder in ("venv/lib/python3.11/site", "usr/local/lib/python3.11/dist"):
         path = f"/{folder}-packages/gymnasium/core.py"
         frames.append(traceback.FrameSummary(path, 1, "step", line=""))
-    assert origin.own_frame([f for f in frames if f.filename != __file__]) is None
-    assert origin.own_frame([]) is None
+    assert errors.own_frame([f for f in frames if f.filename != __file__]) is None
+    assert errors.own_frame([]) is None
 
 
 def test_an_error_is_one_line_that_is_not_too_long():
-    assert len(origin.described(ValueError(1000 * "lost "))) == 300
+    assert len(errors.described(ValueError(1000 * "lost "))) == 300
     lost = ValueError("lost its\n   connection")
-    assert origin.described(lost) == "ValueError: lost its connection"
+    assert errors.described(lost) == "ValueError: lost its connection"
 
 
 def test_a_report_ends_with_the_whole_error_in_one_line():
@@ -65,7 +65,7 @@ def test_a_report_ends_with_the_whole_error_in_one_line():
         (SyntaxError("invalid", ("x.py", 3, 1, "x = = 3")), "SyntaxError: invalid (x.py, line 3)"),
         (ExceptionGroup("two\nat once", [ValueError(), KeyError()]), "ExceptionGroup: two at once"),
     ):
-        report = origin.report(error_of(lambda: fails(error)))  # noqa: B023
+        report = errors.report(error_of(lambda: fails(error)))  # noqa: B023
         assert "KeyError: 'frame'" in report and "in fails\n" in report and "Traceback" in report
-        assert origin.cause(report).startswith(said), report
-    assert origin.cause("") == ""
+        assert errors.cause(report).startswith(said), report
+    assert errors.cause("") == ""

@@ -8,11 +8,10 @@ import torch
 
 import monobeast
 import vtrace
-from libtorchbeast import losses
 from libtorchbeast.distributions import Categorical
 from libtorchbeast.flags import UserError
-from libtorchbeast.losses import call_targets, results_of
 from libtorchbeast.net_check import check_rows
+from libtorchbeast.transitions import call_targets, learn_from, results_of, transitions_of
 from libtorchbeast.update import read
 from tests.support.actors import make_actor, make_flags, make_rollouts
 from tests.support.losses import impala_loss, transitions
@@ -96,7 +95,7 @@ def test_all_outputs_reach_targets_and_loss():
         assert torch.equal(batch.targets["goal"], batch.outputs["loss/seen"])
         return dict(total_loss=batch.mean(batch.outputs["baseline"]))
 
-    losses.learn_from(actor.net, rollout, None, targets, loss, make_flags(), 0.0)
+    learn_from(actor.net, rollout, None, targets, loss, make_flags(), 0.0)
     assert len(calls) == 2
 
 
@@ -161,7 +160,7 @@ def test_errors_of_a_batch_name_tensor_seen_and_expected(name, change, said):
     rows, net = make_rollout(num_actions=4)[0], Namespace(distribution=Categorical(4))
     check_rows(rows, net.distribution)
     with pytest.raises(UserError, match=f"^A batch has {name} {said}$"):
-        losses.transitions(net, rows | {name: change(rows[name])}, Namespace(), 0.0)
+        transitions_of(net, rows | {name: change(rows[name])}, Namespace(), 0.0)
 
 
 # ============================================================================================ PPO
